@@ -1,0 +1,59 @@
+# One command per job; `make` lists them. `make demo` and `make test` install what they need.
+
+PY := .venv/bin/python
+WITH_JAVA = JAVA_HOME="$$(sh scripts/java-home.sh)" && export JAVA_HOME &&
+PYTEST := $(PY) -m pytest
+CHECKED := $(wildcard src tests scripts demo benchmarks)
+
+.DEFAULT_GOAL := help
+.PHONY: help venv interop-env demo test test-fast interop lint types format lock bench clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: .venv/.ready  ## Make .venv with Keytide, its Spark extra and the development tools
+
+interop-env: .venv-pypaimon/.ready  ## Make .venv-pypaimon, another reader to compare with
+
+.venv/.ready: requirements-dev.lock pyproject.toml
+	@sh scripts/make-venv.sh
+
+.venv-pypaimon/.ready: requirements-pypaimon.lock | venv
+	@sh scripts/make-pypaimon-env.sh
+
+demo: venv  ## Run the demonstration
+	@$(WITH_JAVA) $(PY) demo/demo.py
+
+test: lint types interop-env  ## Lint, check types and run every test
+	@$(WITH_JAVA) sh scripts/run-tests.sh $(PYTEST)
+
+test-fast: venv  ## Run the tests that need neither Spark nor patience; ARGS="-k name" picks some
+	@$(PYTEST) -n 2 -m "not spark and not slow" $(ARGS)
+
+interop: venv interop-env  ## Run the tests that let other readers and writers judge
+	@$(WITH_JAVA) $(PYTEST) -k interop $(ARGS)
+
+lint: venv  ## Check style and formatting
+	@$(PY) -m ruff check --quiet $(CHECKED)
+	@$(PY) -m ruff format --check --quiet $(CHECKED) || { echo "make format mends this"; exit 1; }
+
+types: venv  ## Check types
+	@$(PY) -m mypy --no-error-summary
+
+format: venv  ## Mend what the linter can and format the code
+	@$(PY) -m ruff check --fix --quiet $(CHECKED)
+	@$(PY) -m ruff format --quiet $(CHECKED)
+
+lock: venv  ## Pin the newest versions that pyproject.toml allows
+	@sh scripts/lock.sh
+
+bench: .venv/.bench  ## Measure Keytide and its peers side by side
+	@$(WITH_JAVA) $(PY) benchmarks/run.py $(ARGS)
+
+.venv/.bench: requirements-bench.lock | venv
+	@$(PY) -m pip install -q -r requirements-bench.lock && touch $@
+
+clean:  ## Remove caches and outputs; the environments stay
+	@rm -rf build dist demo-output spark-warehouse metastore_db derby.log \
+		.pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	@find $(CHECKED) -name __pycache__ -prune -exec rm -rf {} +

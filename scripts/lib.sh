@@ -1,0 +1,77 @@
+# Shared by the scripts beside it; POSIX sh. Every script starts in the root of the checkout.
+
+say() { printf '%s\n' "keytide: $*" >&2; }
+
+fail() {
+    say "$@"
+    exit 1
+}
+
+# quietly COMMAND...: silent on success; on failure shows what the command printed.
+quietly() {
+    log=$(mktemp) || return 1
+    if "$@" >"$log" 2>&1; then
+        rm -f "$log"
+        return 0
+    fi
+    say "failed: $*"
+    tail -n 40 "$log" >&2
+    rm -f "$log"
+    return 1
+}
+
+# as_root: prints the prefix that runs a command as root; fails when there is none.
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        echo env
+    elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
+        echo "sudo -n env"
+    else
+        return 1
+    fi
+}
+
+# apt_install PACKAGE...: installs the first package of the list that the system offers.
+# Fails without a word when there is no apt or no right to install.
+apt_install() {
+    command -v apt-get >/dev/null 2>&1 || return 1
+    root=$(as_root) || return 1
+    quietly $root apt-get update || return 1
+    for package in "$@"; do
+        apt-cache policy "$package" 2>/dev/null | grep -q 'Candidate: [^(]' || continue
+        say "installing $package with apt-get"
+        quietly $root DEBIAN_FRONTEND=noninteractive \
+            apt-get install -y --no-install-recommends "$package"
+        return
+    done
+    return 1
+}
+
+# usable_python LOWEST HIGHEST: prints a Python interpreter between two minor versions of 3.
+# Looks at $PYTHON, then python3, then python3.N from the newest down.
+usable_python() {
+    for candidate in ${PYTHON:-} python3 \
+        python3.15 python3.14 python3.13 python3.12 python3.11 python3.10; do
+        if "$candidate" -c "import sys; sys.exit(not (3, $1) <= sys.version_info[:2] <= (3, $2))" \
+            2>/dev/null; then
+            "$candidate" -c 'import sys; print(sys.executable)'
+            return 0
+        fi
+    done
+    return 1
+}
+
+# uv does not read pip's configuration: hand the index and the certificate on.
+pass_pip_settings_to_uv() {
+    config=$("$1" -m pip config list 2>/dev/null) || return 0
+    : "${UV_DEFAULT_INDEX:=$(pip_setting index-url)}"
+    : "${UV_INDEX:=$(pip_setting extra-index-url)}"
+    : "${SSL_CERT_FILE:=$(pip_setting cert)}"
+    for name in UV_DEFAULT_INDEX UV_INDEX SSL_CERT_FILE; do
+        eval "[ -z \"\$$name\" ]" && unset "$name" || export "${name?}"
+    done
+}
+
+pip_setting() {
+    printf '%s\n' "$config" | sed -n "s/^[^=]*\.$1='\(.*\)'\$/\1/p" | tail -n 1
+}

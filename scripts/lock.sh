@@ -1,0 +1,34 @@
+#!/bin/sh
+# Writes requirements-dev.lock, requirements-bench.lock and requirements-pypaimon.lock:
+# exact pins of the newest versions that pyproject.toml allows, for every supported Python.
+# The pins name no index, so that each machine uses its own.
+set -eu
+cd "$(dirname "$0")/.."
+. scripts/lib.sh
+
+uv="$PWD/.venv/bin/python -m uv"
+pass_pip_settings_to_uv .venv/bin/python
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cp pyproject.toml "$scratch"
+
+# Resolved in a folder of its own: uv.lock itself would name the index it was made from.
+$uv lock -q --directory "$scratch"
+
+pins() { # FILE GROUP
+    {
+        header
+        $uv export -q --directory "$scratch" --frozen --no-default-groups --group "$2" \
+            --all-extras --no-hashes --no-annotate --no-header --no-emit-project
+    } >"$1"
+}
+
+header() { echo "# Written by \`make lock\`; do not edit."; }
+
+pins requirements-dev.lock dev
+pins requirements-bench.lock bench
+{
+    header
+    echo "pypaimon==2.1.*" | $uv pip compile -q - --universal --python-version 3.10 \
+        --no-annotate --no-header --no-emit-index-url
+} >requirements-pypaimon.lock

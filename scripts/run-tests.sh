@@ -1,0 +1,7 @@
+#!/bin/sh
+# run-tests.sh PYTEST...: every test, in two runs. The Spark tests share one session, so they
+# share one process; the others take two. Both runs happen, whatever the first one says.
+"$@" -n 2 -m "not spark"
+status=$?
+"$@" -m spark || status=$?
+exit $status

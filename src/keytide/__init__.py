@@ -1,0 +1,48 @@
+"""Keytide gives lake tables a primary key, from PySpark and plain Python.
+
+Writers only append; every reader sees exactly one merged row per key.
+
+>>> import keytide as kt, pyarrow as pa
+>>> lake = kt.connect("/data/lake")                                     # doctest: +SKIP
+>>> t = lake.create_table("shop.orders", pa.schema([("id", pa.int64()), ("status", pa.string())]),
+...                       primary_key=["id"])                          # doctest: +SKIP
+>>> t.write([{"id": 1, "status": "new"}])                               # doctest: +SKIP
+"""
+
+from keytide.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    DataError,
+    InvalidError,
+    KeytideError,
+    NotFoundError,
+    SetupError,
+    UnsupportedError,
+)
+from keytide.table.lake import Lake, connect, open_table
+from keytide.table.scan import Explanation, Scan
+from keytide.table.table import Table, WriteResult
+from keytide.types import Field, RowKind, parse_sql_type
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AlreadyExistsError",
+    "ConflictError",
+    "DataError",
+    "Explanation",
+    "Field",
+    "InvalidError",
+    "KeytideError",
+    "Lake",
+    "NotFoundError",
+    "RowKind",
+    "Scan",
+    "SetupError",
+    "Table",
+    "UnsupportedError",
+    "WriteResult",
+    "connect",
+    "open_table",
+    "parse_sql_type",
+]

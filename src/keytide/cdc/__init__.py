@@ -1,0 +1,1 @@
+"""Change feeds decoded to typed rows: Debezium, Maxwell, Canal and AWS DMS, as JSON."""

@@ -1,0 +1,85 @@
+"""Canal JSON: ``{"type", "data": [rows], "old": [rows], "isDdl", "es", "ts", "id"}``.
+
+One message holds every row of a statement; values are strings. ``old`` holds only the columns
+that an update changed. DDL is control, except a truncate, which removes rows that the feed does
+not name and is rejected. Bytes are written as the characters of ISO-8859-1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from keytide.cdc.feed import BIGINT, Envelope, SequenceSource
+from keytide.cdc.values import Encoding
+from keytide.types import BYTES, STRING, AtomicType, DataType
+
+__all__ = ["CANAL", "type_of_mysql"]
+
+CANAL = Envelope(
+    members={"type": "/type", "ddl": "/isDdl", "data": "/data", "old": "/old"},
+    action="""CASE
+        WHEN type = '"TRUNCATE"' THEN NULL
+        WHEN ddl = 'true' OR type IN ('"QUERY"', '"CREATE"', '"ALTER"', '"ERASE"', '"RENAME"',
+            '"CINDEX"', '"DINDEX"', '"GTID"', '"XACOMMIT"', '"XAROLLBACK"') THEN 'control'
+        WHEN type IN ('"INSERT"', '"INIT"') THEN 'insert'
+        WHEN type = '"UPDATE"' THEN 'update'
+        WHEN type = '"DELETE"' THEN 'delete' END""",
+    problem="""CASE
+        WHEN type = '"TRUNCATE"' THEN 'a truncate removes rows that the feed does not name'
+        ELSE 'type: found ' || coalesce(type, 'nothing')
+            || ', expected one of "INSERT", "UPDATE", "DELETE"' END""",
+    changes="""[{
+        'before': CASE WHEN action = 'delete' THEN pair[1] ELSE pair[2] END,
+        'after': CASE WHEN action <> 'delete' THEN pair[1] END}
+        FOR pair IN list_zip(json_extract(data, '$[*]')::VARCHAR[],
+            CASE WHEN action = 'update' THEN json_extract(old, '$[*]')::VARCHAR[] END)]""",
+    orderings=((SequenceSource("es", "_es", BIGINT), SequenceSource("id", "_id", BIGINT)),),
+    encoding=Encoding(binary="latin-1"),
+)
+
+
+def type_of_mysql(text: str) -> DataType:
+    """The column type of a ``mysqlType`` entry such as ``decimal(12,2) unsigned``.
+
+    Unsigned integers take the next wider type. What has no counterpart is STRING.
+    """
+    match = _MYSQL_TYPE.match(text.strip().lower())
+    if match is None:
+        return STRING
+    name, numbers = match["name"], [int(n) for n in re.findall(r"\d+", match["numbers"] or "")]
+    if name in _INTEGER_WIDTHS:
+        return _integer(_INTEGER_WIDTHS[name], "unsigned" in text.lower())
+    if name in ("decimal", "numeric"):
+        precision, scale = ([*numbers, 10, 0] if not numbers else [*numbers, 0])[:2]
+        # MySQL knows 65 digits; what a column cannot hold must not be declared as one.
+        fits = precision <= 38
+        return AtomicType("DECIMAL", precision=precision, scale=scale) if fits else STRING
+    if name in ("datetime", "timestamp", "time"):
+        root = "TIME" if name == "time" else "TIMESTAMP"
+        return AtomicType(root, precision=numbers[0] if numbers else 0)
+    if name in ("char", "varchar", "binary", "varbinary") and numbers and numbers[0] > 0:
+        return AtomicType(name.upper(), length=numbers[0])
+    return _TYPE_OF_NAME.get(name, STRING)
+
+
+_MYSQL_TYPE = re.compile(r"(?P<name>[a-z]+)\s*(\((?P<numbers>[^)]*)\))?")
+_INTEGER_WIDTHS = {"tinyint": 0, "smallint": 1, "mediumint": 2, "int": 2, "integer": 2, "bigint": 3}
+_INTEGER_ROOTS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
+_TYPE_OF_NAME: Mapping[str, DataType] = {
+    "float": AtomicType("FLOAT"),
+    "double": AtomicType("DOUBLE"),
+    "real": AtomicType("DOUBLE"),
+    "date": AtomicType("DATE"),
+    "year": AtomicType("INT"),
+    "tinyblob": BYTES,
+    "blob": BYTES,
+    "mediumblob": BYTES,
+    "longblob": BYTES,
+}
+
+
+def _integer(width: int, unsigned: bool) -> DataType:
+    if unsigned and width == len(_INTEGER_ROOTS) - 1:
+        return AtomicType("DECIMAL", precision=20, scale=0)
+    return AtomicType(_INTEGER_ROOTS[width + unsigned])

@@ -1,0 +1,244 @@
+"""What all change feeds share: the description of a feed, and how a format wraps row changes.
+
+A format is an :class:`Envelope`: SQL expressions that find, in one JSON document, what was done
+and the images of the rows before and after. Everything else is the same for every format and
+lives in :mod:`keytide.cdc.decode`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from keytide.cdc.json_sql import literal, pointer
+from keytide.cdc.values import BINARY_CODINGS, Encoding, is_supported
+from keytide.errors import InvalidError, UnsupportedError
+from keytide.types import STRING, AtomicType, DataType, Field, arrow_schema
+
+__all__ = [
+    "BIGINT",
+    "ORDINAL_COLUMN",
+    "ROW_KIND_COLUMN",
+    "UNAVAILABLE_COLUMN",
+    "UNAVAILABLE_VALUE",
+    "Decoded",
+    "Envelope",
+    "FeedSpec",
+    "SequenceSource",
+]
+
+BIGINT = AtomicType("BIGINT")
+
+ROW_KIND_COLUMN = "_row_kind"
+ORDINAL_COLUMN = "_ordinal"
+UNAVAILABLE_COLUMN = "_unavailable"
+
+UNAVAILABLE_VALUE = "__debezium_unavailable_value"
+"""What Debezium writes for a large value that an update did not touch."""
+
+
+@dataclass(frozen=True)
+class SequenceSource:
+    """One component of the order of changes: feed metadata that fills an ordering column.
+
+    ``path`` leads from the top of a change to the value, names joined by dots
+    (``source.lsn``); an envelope may add paths of its own (``binlog.position`` of Maxwell).
+    """
+
+    path: str
+    column: str
+    type: DataType = STRING
+
+    def to_field(self) -> Field:
+        """The ordering column as a column of the table; NULL is allowed and lowest."""
+        return Field(-1, self.column, self.type)
+
+
+@dataclass(frozen=True)
+class FeedSpec:
+    """Everything decoding needs to know about one feed. Picklable; made once, at the edge.
+
+    ``columns`` are the table's columns, ordering columns included; each is read from the member
+    of the same name, and those named by ``sequence`` from feed metadata instead.
+    ``empty_as_null`` names columns whose source writes '' for NULL.
+    ``encoding`` says how the source spells dates, decimals and bytes when its messages carry no
+    schema of their own; None takes the format's defaults.
+    ``before_images`` adds a ``-U`` row to each update whose old image is in the feed.
+    Raises InvalidError or UnsupportedError when the parts do not go together.
+    """
+
+    format: str
+    columns: tuple[Field, ...]
+    primary_key: tuple[str, ...]
+    sequence: tuple[SequenceSource, ...] = ()
+    empty_as_null: frozenset[str] = frozenset()
+    unavailable_value: str = UNAVAILABLE_VALUE
+    encoding: Encoding | None = None
+    before_images: bool = False
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        _check_known("columns", names, _DECODER_COLUMNS, wanted=False)
+        _check_known("primary_key", self.primary_key, names)
+        _check_known("sequence", [source.column for source in self.sequence], names)
+        _check_known("empty_as_null", sorted(self.empty_as_null), names)
+        if not self.primary_key:
+            raise InvalidError("primary_key is empty: name the columns that identify a row")
+        if self.encoding is not None:
+            _check_known("encoding.binary", [self.encoding.binary], BINARY_CODINGS)
+        for column in self.columns:
+            if not is_supported(column.type):
+                raise UnsupportedError(
+                    f"Column {column.name!r}: a change feed has no values of type"
+                    f" {column.type.sql()}; declare it STRING or BYTES"
+                )
+
+    @property
+    def image_columns(self) -> tuple[Field, ...]:
+        """The columns that are read from row images."""
+        filled = {source.column for source in self.sequence}
+        return tuple(column for column in self.columns if column.name not in filled)
+
+    @property
+    def rows_schema(self) -> pa.Schema:
+        """The schema of :attr:`Decoded.rows`: every column nullable, for deletes leave gaps."""
+        extra = [
+            pa.field(ROW_KIND_COLUMN, pa.string()),
+            pa.field(ORDINAL_COLUMN, pa.int64()),
+            pa.field(UNAVAILABLE_COLUMN, pa.list_(pa.string())),
+        ]
+        columns = [column.with_nullable(True) for column in arrow_schema(self.columns)]
+        return pa.schema(columns + extra)
+
+
+class Decoded(NamedTuple):
+    """What a batch of messages says. Each message is counted in exactly one of the four.
+
+    ``rows``: the table's columns, then ``_row_kind``, ``_ordinal`` (position of the message in
+    the batch) and ``_unavailable`` (columns whose value the source left out; they are NULL in
+    the row, and must keep what the key has). Rows stand in the order of the messages, and within
+    a message in the order to apply them. A message is in ``rows`` wholly or not at all.
+    ``rejected``: ``raw`` text, ``reason`` and ``ordinal`` of each message that cannot be applied.
+    ``tombstones``: null messages, which only repeat a delete.
+    ``control``: messages about the feed or the schema, which change no row.
+    """
+
+    rows: pa.Table
+    rejected: pa.Table
+    tombstones: int
+    control: int
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """How one format wraps row changes. Texts are SQL; JSON null reads as SQL NULL.
+
+    ``members``: names for JSON pointers into the change, each then a column of JSON text.
+    ``wrapper``: pointers to the change and to its schema in messages that carry a schema.
+    ``action``: 'insert', 'update', 'delete', 'control', 'tombstone', or NULL when unknown.
+    ``problem``: the reason for rejecting a message, looked at where ``action`` is NULL.
+    ``changes``: LIST of STRUCT(before, after), one for each row. A ``before`` that lacks a
+    column means that the change did not touch it.
+    ``metadata``: paths of :class:`SequenceSource` that are more than a member of the payload.
+    ``orderings``: from the best order to the last resort; the first whose leading component a
+    feed carries is its default.
+    ``encoding``: the format's default.
+    ``placeholders``: how an unavailable value is spelled in the columns of each type.
+    ``read_layout``: what a message's schema says of the encoding of each column.
+    """
+
+    members: Mapping[str, str]
+    action: str
+    problem: str
+    changes: str
+    wrapper: tuple[str, str] | None = None
+    metadata: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    orderings: tuple[tuple[SequenceSource, ...], ...] = ()
+    encoding: Encoding = Encoding()
+    placeholders: Callable[[str], list[str]] = lambda value: []
+    read_layout: Callable[[Any, Encoding], Mapping[str, Encoding]] = lambda schema, default: {}
+
+    def events_sql(self, paths: tuple[str, ...]) -> str:
+        """SELECT of one line per changed row FROM ``documents(ordinal, document)``.
+
+        Columns: ``ordinal``, ``layout`` (a number for the message's schema, NULL without one),
+        ``action``, ``problem`` (NULL when the row can be read), ``before``, ``after``, and
+        ``meta_0``... as JSON text of the given paths.
+        """
+        plain = [path for path in paths if path not in self.metadata]
+        columns = {**self.members, **{f"at {path}": _path_pointer(path) for path in plain}}
+        named = ", ".join(
+            f"""nullif(found[{i}]::VARCHAR, 'null') AS "{name}\""""
+            for i, name in enumerate(columns, start=1)
+        )
+        meta = "".join(
+            f""", {self.metadata.get(path, f'"at {path}"')} AS meta_{i}"""
+            for i, path in enumerate(paths)
+        )
+        pointers = ", ".join(map(literal, columns.values()))
+        return f"""
+            WITH {self._extracted_sql(pointers, len(columns))},
+            named AS (SELECT ordinal, layout, is_empty, {named} FROM extracted),
+            judged AS (SELECT *, {self.action} AS action {meta} FROM named),
+            listed AS (
+                SELECT *, CASE WHEN action IN ('insert', 'update', 'delete')
+                    THEN {self.changes} END AS changes FROM judged),
+            unfolded AS (
+                SELECT *, unnest(CASE WHEN len(changes) > 0 THEN changes
+                    ELSE [{{'before': NULL, 'after': NULL}}] END) AS change FROM listed)
+            SELECT ordinal, layout, action,
+                CASE WHEN action IS NULL THEN {self.problem}
+                    WHEN action IN ('insert', 'update')
+                        AND NOT coalesce(starts_with(change.after, '{{'), FALSE)
+                        THEN action || ' without the row that it leaves'
+                    WHEN action = 'delete'
+                        AND NOT coalesce(starts_with(change.before, '{{'), FALSE)
+                        THEN 'delete without the row that it removes'
+                END AS problem,
+                CASE WHEN starts_with(change.before, '{{') THEN change.before END AS before,
+                change.after AS after
+                {"".join(f", meta_{i}" for i in range(len(paths)))}
+            FROM unfolded"""
+
+    def _extracted_sql(self, pointers: str, count: int) -> str:
+        """Common tables up to ``extracted(ordinal, layout, is_empty, found)``.
+
+        A bare change is read in one pass; only a wrapped one is opened first.
+        """
+        if self.wrapper is None:
+            return f"""extracted AS (
+                SELECT ordinal, NULL::UBIGINT AS layout, FALSE AS is_empty,
+                    json_extract(document, [{pointers}]) AS found FROM documents)"""
+        change, schema = f"outside[{count + 1}]", f"outside[{count + 2}]"
+        wrapper = ", ".join(map(literal, self.wrapper))
+        return f"""opened AS (
+                SELECT ordinal, json_extract(document, [{pointers}, {wrapper}]) AS outside
+                FROM documents),
+            extracted AS (
+                SELECT ordinal,
+                    CASE WHEN {schema} IS NOT NULL THEN hash({schema}::VARCHAR) END AS layout,
+                    coalesce({change}::VARCHAR = 'null', FALSE) AS is_empty,
+                    CASE WHEN {change} IS NULL THEN outside
+                        ELSE json_extract({change}, [{pointers}]) END AS found
+                FROM opened)"""
+
+
+_DECODER_COLUMNS = (ROW_KIND_COLUMN, ORDINAL_COLUMN, UNAVAILABLE_COLUMN)
+
+
+def _path_pointer(path: str) -> str:
+    return pointer(*path.split("."))
+
+
+def _check_known(
+    what: str, names: list[str] | tuple[str, ...], known: list[str] | tuple[str, ...], wanted: bool = True
+) -> None:
+    for name in names:
+        if (name in known) != wanted:
+            expected = "one of" if wanted else "a name other than"
+            raise InvalidError(f"{what}: found {name!r}, expected {expected} {', '.join(known)}")
+

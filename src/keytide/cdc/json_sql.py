@@ -1,0 +1,178 @@
+"""JSON over whole columns: DuckDB's parser, fed with Arrow and read back as Arrow.
+
+DuckDB keeps every integer of a document as written, whatever its size. Fractions become doubles,
+so :func:`exact_numbers` puts the long ones in quotes before the document is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+
+__all__ = [
+    "JsonValues",
+    "exact_numbers",
+    "from_json_text",
+    "literal",
+    "pointer",
+    "query",
+    "read_elements",
+    "read_entries",
+    "read_members",
+]
+
+
+class JsonValues(NamedTuple):
+    """One column of JSON values.
+
+    ``text`` is the value without quotes (objects and arrays stay JSON text), None for JSON null
+    and for a missing value. ``kind`` is DuckDB's JSON type (``VARCHAR``, ``BIGINT``, ``UBIGINT``,
+    ``DOUBLE``, ``BOOLEAN``, ``OBJECT``, ``ARRAY``, ``NULL``), None for a missing value.
+    """
+
+    text: pl.Series
+    kind: pl.Series
+
+    @property
+    def is_number(self) -> pl.Series:
+        """Where the value is a JSON number."""
+        return self.kind.is_in(["BIGINT", "UBIGINT", "HUGEINT", "DOUBLE"]).fill_null(False)
+
+    def with_text(self, text: pl.Series) -> JsonValues:
+        """The same kinds with other text."""
+        return JsonValues(text, self.kind)
+
+
+def query(sql: str, **tables: pa.Table) -> pa.Table:
+    """The result of one SELECT over Arrow tables, rows in input order.
+
+    One thread: a Spark task has one core, and order must not depend on scheduling.
+    """
+    with _engine().cursor() as connection:
+        for name, table in tables.items():
+            connection.register(name, table)
+        return connection.sql(sql).to_arrow_table()
+
+
+def literal(text: str) -> str:
+    """A text as an SQL literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def pointer(*names: str) -> str:
+    """The JSON pointer of a nested member; unlike a path it can spell every name."""
+    return "".join("/" + name.replace("~", "~0").replace("/", "~1") for name in names)
+
+
+def read_members(documents: pa.Array, pointers: Sequence[str]) -> list[JsonValues]:
+    """The members of JSON objects at some pointers, in that order.
+
+    REQUIRES: every document is valid JSON or None.
+    """
+    paths = "[" + ", ".join(map(literal, pointers)) + "]"
+    picks = ", ".join(f"texts[{i}], kinds[{i}]" for i in range(1, len(pointers) + 1))
+    if not pointers:
+        return []
+    found = query(
+        f"SELECT {picks} FROM (SELECT json_extract_string(document, {paths}) AS texts,"
+        f" json_type(document, {paths}) AS kinds FROM documents)",
+        documents=pa.table({"document": documents}),
+    )
+    columns = [_strings(column) for column in found.columns]
+    return [JsonValues(*pair) for pair in zip(columns[::2], columns[1::2], strict=True)]
+
+
+def read_elements(values: JsonValues) -> tuple[pa.Array, JsonValues]:
+    """Row lengths (None where the value is no array) and all elements in one column.
+
+    Text that holds a JSON array counts as one.
+    """
+    return _read_parts(values, "ARRAY", "'$[*]'")
+
+
+def read_entries(values: JsonValues) -> tuple[pa.Array, JsonValues, JsonValues]:
+    """Row lengths (None where the value is no object), all keys and all their values."""
+    lengths, items = _read_parts(values, "OBJECT", "'$.*'")
+    keys = query(
+        "SELECT unnest(json_keys(document)) FROM documents",
+        documents=_documents(values, "OBJECT"),
+    )
+    names = _strings(keys.column(0))
+    return lengths, JsonValues(names, _constant("VARCHAR", len(names))), items
+
+
+def from_json_text(values: JsonValues, kind: str) -> pa.Array:
+    """The JSON text of the values of one kind, None for the others."""
+    return _documents(values, kind).column(0).combine_chunks()
+
+
+def exact_numbers(documents: pl.Series) -> pl.Series:
+    """The documents with each fraction of more digits than a double holds put in quotes.
+
+    REQUIRES: every document is valid JSON or None. Documents without such a number are untouched.
+    """
+    affected = documents.str.contains(_LONG_FRACTION).fill_null(False)
+    if not affected.any():
+        return documents
+    # The pattern always matches from where it stood to the next fraction or to the end, so it can
+    # never start inside a string; the empty pair of quotes it leaves at the end is cut off.
+    quoted = documents.filter(affected).str.replace_all(_UP_TO_FRACTION, '${1}"${2}"')
+    return documents.scatter(affected.arg_true(), quoted.str.strip_chars_end('"'))
+
+
+_DOUBLE_DIGITS = 15
+_LONG_FRACTION = "|".join(
+    rf"\d{{{whole}}}\.\d{{{_DOUBLE_DIGITS + 1 - whole}}}" for whole in range(1, _DOUBLE_DIGITS + 1)
+)
+_UP_TO_FRACTION = r'((?:"(?:[^"\\]|\\.)*"|[^"])*?)(-?\d+\.\d+(?:[eE][-+]?\d+)?|$)'
+
+
+@lru_cache(maxsize=1)
+def _engine() -> duckdb.DuckDBPyConnection:
+    settings: dict[str, str | bool | int | float | list[str]] = {
+        "threads": 1,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "python_enable_replacements": False,
+    }
+    return duckdb.connect(config=settings)
+
+
+def _documents(values: JsonValues, kind: str) -> pa.Table:
+    """The JSON text of each value of one kind, also where a string holds it."""
+    wanted = literal(kind)
+    return query(
+        f"SELECT CASE WHEN kind = {wanted} THEN text"
+        " WHEN kind = 'VARCHAR' AND json_valid(text)"
+        f" THEN CASE WHEN json_type(text) = {wanted} THEN text END END AS document FROM texts",
+        texts=pa.table({"text": values.text.to_arrow(), "kind": values.kind.to_arrow()}),
+    )
+
+
+def _read_parts(values: JsonValues, kind: str, path: str) -> tuple[pa.Array, JsonValues]:
+    documents = _documents(values, kind)
+    parts = query(
+        f"SELECT unnest(json_extract_string(document, {path})),"
+        f" unnest(json_type(document, {path})) FROM documents",
+        documents=documents,
+    )
+    lengths = query(
+        f"SELECT CASE WHEN document IS NOT NULL THEN len(json_type(document, {path})) END"
+        " FROM documents",
+        documents=documents,
+    )
+    texts, kinds = (_strings(column) for column in parts.columns)
+    return lengths.column(0).combine_chunks(), JsonValues(texts, kinds)
+
+
+def _strings(column: pa.ChunkedArray) -> pl.Series:
+    return pl.Series(values=column, dtype=pl.String)
+
+
+def _constant(text: str, length: int) -> pl.Series:
+    return pl.repeat(text, length, dtype=pl.String, eager=True)

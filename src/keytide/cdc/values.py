@@ -1,0 +1,438 @@
+"""What a source wrote for a value, turned into a typed column.
+
+:func:`convert` is total: a value that its column cannot hold without loss becomes NULL, and the
+caller sees that by comparing with the input. Nothing is rounded, cut or wrapped: DECIMAL(4, 2)
+takes ``1.250`` and not ``1.255``, VARCHAR(3) never takes four characters, INT takes ``5.0`` and
+not ``5.5``, TIMESTAMP(3) takes no microseconds.
+
+How a source spells a value is its :class:`Encoding`. JSON alone does not say whether 19000 is a
+day or a millisecond, or ``"1234"`` a number or four base64 digits, so nothing is guessed from a
+value: the unit of a number follows from the column's type and the encoding alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from keytide.cdc.json_sql import (
+    JsonValues,
+    from_json_text,
+    pointer,
+    read_elements,
+    read_entries,
+    read_members,
+)
+from keytide.types import (
+    LENGTH_MAX,
+    ArrayType,
+    AtomicType,
+    DataType,
+    MapType,
+    RowType,
+)
+
+__all__ = ["BINARY_CODINGS", "Encoding", "convert", "is_supported"]
+
+BINARY_CODINGS = ("base64", "base64-url-safe", "hex", "latin-1")
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How a source spells values that JSON has no type for.
+
+    ``decimal_scale``: None when decimals are numbers or text; else they are base64 of the
+    big-endian unscaled integer with this scale, and ``"column"`` means the column's own scale.
+    ``binary``: one of :data:`BINARY_CODINGS`.
+    ``date_unit``, ``time_unit``, ``timestamp_unit``: the unit of a JSON number, one of ``d``,
+    ``s``, ``ms``, ``us``, ``ns``, counted from 1970-01-01 or from midnight. None takes the unit
+    that the column's precision p names: up to 3 ``ms``, up to 6 ``us``, up to 9 ``ns``.
+    """
+
+    decimal_scale: int | str | None = None
+    binary: str = "base64"
+    date_unit: str = "d"
+    time_unit: str | None = None
+    timestamp_unit: str | None = None
+
+
+def convert(values: JsonValues, type: DataType, encoding: Encoding) -> pa.Array:
+    """The values as a column of Arrow type ``type.to_arrow()``.
+
+    NULL stays NULL, and stands also where a value does not fit.
+    """
+    if isinstance(type, AtomicType):
+        return _CONVERTERS[type.root](values, type, encoding)
+    if isinstance(type, ArrayType):
+        return _arrays(values, type, encoding)
+    if isinstance(type, MapType):
+        return _maps(values, type, encoding)
+    return _rows(values, cast(RowType, type), encoding)
+
+
+def is_supported(type: DataType) -> bool:
+    """Whether :func:`convert` knows a type and every type inside it."""
+    if isinstance(type, AtomicType):
+        return type.root in _CONVERTERS
+    if isinstance(type, ArrayType):
+        return is_supported(type.element)
+    if isinstance(type, MapType):
+        return is_supported(type.key) and is_supported(type.value)
+    return isinstance(type, RowType) and all(is_supported(f.type) for f in type.fields)
+
+
+_Converter = Callable[[JsonValues, AtomicType, Encoding], pa.Array]
+
+
+# Booleans, numbers
+
+
+def _booleans(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array:
+    words = values.text.replace_strict(
+        ["true", "t", "1", "false", "f", "0"],
+        [True, True, True, False, False, False],
+        default=None,
+        return_dtype=pl.Boolean,
+    )
+    return _to_arrow(words, type)
+
+
+def _integers(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array:
+    return _to_arrow(_whole_numbers(values.text).cast(_POLARS_INT[type.root], strict=False), type)
+
+
+def _whole_numbers(text: pl.Series) -> pl.Series:
+    """Text as int64; None for a fraction other than zero and for what is no number."""
+    numbers = text.cast(pl.Int64, strict=False)
+    return _fill(numbers, text, lambda rest: _cut_zeros(rest).cast(pl.Int64, strict=False))
+
+
+def _cut_zeros(text: pl.Series) -> pl.Series:
+    return text.str.replace(r"^([-+]?\d+)\.0*$", "$1")
+
+
+def _floats(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array:
+    dtype = pl.Float32 if type.root == "FLOAT" else pl.Float64
+    numbers = values.text.cast(pl.Float64, strict=False).cast(dtype)
+    overflows = numbers.is_infinite() & ~values.text.str.contains("(?i)inf")
+    return _to_arrow(_keep(numbers, ~overflows), type)
+
+
+def _decimals(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array:
+    return _to_arrow(_decimals_from_text(_decimal_texts(values, type, encoding), type), type)
+
+
+def _decimal_texts(values: JsonValues, type: AtomicType, encoding: Encoding) -> pl.Series:
+    """Every spelling of a decimal brought to text, ``125e-2`` among it."""
+    text = values.text
+    if encoding.decimal_scale is not None:
+        scale = type.scale if encoding.decimal_scale == "column" else encoding.decimal_scale
+        # Neither a JSON number nor text with a point can be base64.
+        is_coded = (values.kind == "VARCHAR") & ~text.str.contains(".", literal=True)
+        decoded = _unscaled_texts(_keep(text, is_coded)) + f"e{-int(scale or 0)}"
+        text = decoded.zip_with(is_coded.fill_null(False), text)
+    is_struct = values.kind == "OBJECT"
+    return _variable_scale(values, text) if is_struct.any() else text
+
+
+def _variable_scale(values: JsonValues, others: pl.Series) -> pl.Series:
+    """Objects of ``scale`` and base64 ``value``, each with a scale of its own."""
+    scale, value = read_members(from_json_text(values, "OBJECT"), ["/scale", "/value"])
+    structs = _unscaled_texts(value.text) + "e" + (-_whole_numbers(scale.text)).cast(pl.String)
+    return structs.zip_with(values.kind == "OBJECT", others)
+
+
+def _decimals_from_text(text: pl.Series, type: AtomicType) -> pl.Series:
+    parsed = text.cast(pl.Decimal(type.precision, type.scale), strict=False)
+    return _keep(parsed, _decimal_places(text) <= type.scale)
+
+
+def _decimal_places(text: pl.Series) -> pl.Series:
+    """How many digits after the point a number needs, trailing zeros left out."""
+    places = text.str.extract(r"\.(\d*?)0*$").str.len_bytes().fill_null(0).cast(pl.Int64)
+    has_exponent = text.str.contains("[eE]").fill_null(False)
+    if not has_exponent.any():
+        return places
+    mantissa = text.str.extract(r"^([^eE]*)")
+    exponent = text.str.extract(r"[eE](.*)$").cast(pl.Int64, strict=False)
+    fraction = mantissa.str.extract(r"\.(\d*)$").str.len_bytes().fill_null(0).cast(pl.Int64)
+    zeros = mantissa.str.replace(".", "", literal=True).str.extract("(0*)$").str.len_bytes()
+    needed = fraction - zeros.cast(pl.Int64) - exponent
+    is_zero = ~mantissa.str.contains("[1-9]")
+    return pl.select(
+        pl.when(~has_exponent).then(places).when(is_zero).then(0).otherwise(needed)
+    ).to_series()
+
+
+def _unscaled_texts(coded: pl.Series) -> pl.Series:
+    """Base64 of big-endian two's complement integers, as decimal text.
+
+    None for what is not base64 and for integers of more than 16 bytes.
+    """
+    raw = coded.str.decode("base64", strict=False)
+    sizes = raw.bin.size()
+    raw = _keep(raw, (sizes > 0) & (sizes <= _INT128_BYTES))
+    integers = _int128_array(raw)
+    return pl.Series(values=integers.cast(pa.string()), dtype=pl.String)
+
+
+_INT128_BYTES = 16
+
+
+def _int128_array(raw: pl.Series) -> pa.Array:
+    """Byte strings of at most 16 bytes as DECIMAL(38, 0), sign extended."""
+    array = raw.fill_null(b"").to_arrow().cast(pa.large_binary())
+    offsets = np.frombuffer(array.buffers()[1], np.int64)[array.offset :][: len(array) + 1]
+    data = np.frombuffer(array.buffers()[2] or b"", np.uint8)[: offsets[-1]][offsets[0] :]
+    sizes = np.diff(offsets)
+    row = np.repeat(np.arange(len(array)), sizes)
+    # Little-endian: the last byte of each string comes first.
+    place = np.repeat(offsets[1:], sizes) - offsets[0] - 1 - np.arange(len(data))
+    wide = np.zeros((len(array), _INT128_BYTES), np.uint8)
+    wide[row, place] = data
+    first = np.minimum(offsets[:-1] - offsets[0], max(len(data) - 1, 0))
+    negative = (data[first] >= 0x80) & (sizes > 0) if len(data) else np.zeros(len(array), bool)
+    padding = np.arange(_INT128_BYTES) >= sizes[:, None]
+    wide[padding & negative[:, None]] = 0xFF
+    buffers = [raw.is_not_null().to_arrow().buffers()[1], pa.py_buffer(wide)]
+    return pa.Array.from_buffers(pa.decimal128(38, 0), len(array), buffers)
+
+
+# Text and bytes
+
+
+def _strings(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array:
+    text = values.text
+    if type.length != LENGTH_MAX:
+        text = _keep(text, text.str.len_chars() <= type.length)
+    return _to_arrow(text, type)
+
+
+def _bytes(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array:
+    raw = _BINARY_DECODERS[encoding.binary](values.text)
+    if type.length is not None and type.length != LENGTH_MAX:
+        raw = _keep(raw, raw.bin.size() <= type.length)
+    return _to_arrow(raw, type)
+
+
+def _url_safe_bytes(text: pl.Series) -> pl.Series:
+    standard = text.str.replace_many(["-", "_"], ["+", "/"])
+    return standard.str.decode("base64", strict=False)
+
+
+def _latin_1_bytes(text: pl.Series) -> pl.Series:
+    """Text whose characters are bytes, encoded through one string for the whole column."""
+    text = _keep(text, ~text.str.contains(r"[^\x{00}-\x{FF}]"))
+    joined = text.str.join("").item() or ""
+    sizes = text.str.len_chars().fill_null(0).to_numpy()
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    buffers = [pa.py_buffer(offsets), pa.py_buffer(joined.encode("latin-1"))]
+    valid = text.to_arrow().is_valid().buffers()[1]
+    raw = pa.Array.from_buffers(pa.large_binary(), len(text), [valid, *buffers])
+    return pl.Series(values=raw, dtype=pl.Binary)
+
+
+_BINARY_DECODERS: Mapping[str, Callable[[pl.Series], pl.Series]] = {
+    "base64": lambda text: text.str.decode("base64", strict=False),
+    "base64-url-safe": _url_safe_bytes,
+    "hex": lambda text: text.str.decode("hex", strict=False),
+    "latin-1": _latin_1_bytes,
+}
+
+
+# Days and times
+
+_NANOS_OF = {"d": 86_400_000_000_000, "s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+_ZONE = r":\d\d.*(Z|z|[+-]\d\d(:?\d\d)?)$"
+_TIMESTAMP_FORMATS = (
+    "%Y-%m-%d %H:%M:%S%.f",
+    "%Y-%m-%dT%H:%M:%S%.f",
+    "%Y-%m-%d %H:%M",
+    "%Y-%m-%dT%H:%M",
+)
+
+
+def _dates(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array:
+    text = _keep(values.text, ~values.is_number)
+    days = text.str.to_date("%Y-%m-%d", strict=False).cast(pl.Int64)
+    days = _fill(days, text, lambda rest: _rescale(_instants(rest, "ms"), "ms", "d"))
+    numbers = _rescale(_numbers_only(values), encoding.date_unit, "d")
+    return _to_arrow(days.fill_null(numbers).cast(pl.Int32, strict=False), type)
+
+
+def _times(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array:
+    precision = min(type.precision or 0, 3)
+    text = _keep(values.text, ~values.is_number & _has_places(values.text, precision))
+    # UTC is what a time with a zone is normalised to; any other offset would be lost.
+    clock = text.str.replace(r"\s*(Z|z|[+-]00(:?00)?)$", "")
+    times = clock.str.to_time("%H:%M:%S%.f", strict=False).cast(pl.Int64) // _NANOS_OF["ms"]
+    unit = encoding.time_unit or _unit_of(type.precision or 0)
+    numbers = _in_precision(_rescale(_numbers_only(values), unit, "ms"), "ms", precision)
+    numbers = _keep(numbers, (numbers >= 0) & (numbers < _NANOS_OF["d"] // _NANOS_OF["ms"]))
+    return _to_arrow(times.fill_null(numbers).cast(pl.Int32, strict=False), type)
+
+
+def _timestamps(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array:
+    """Text without an offset, and a column without a zone, both mean UTC."""
+    precision = type.precision or 0
+    unit = _unit_of(precision)
+    text = _keep(values.text, ~values.is_number & _has_places(values.text, precision))
+    numbers = _rescale(_numbers_only(values), encoding.timestamp_unit or unit, unit)
+    instants = _instants(text, unit).fill_null(_in_precision(numbers, unit, precision))
+    return _to_arrow(instants, type)
+
+
+def _instants(text: pl.Series, unit: str) -> pl.Series:
+    """ISO and SQL timestamps as a count of units since 1970 in UTC; finer digits are dropped."""
+    is_zoned = text.str.contains(_ZONE)
+    zoned, local = _keep(text, is_zoned), _keep(text, ~is_zoned)
+    instants = pl.repeat(None, len(text), dtype=pl.Int64, eager=True)
+    for format in _TIMESTAMP_FORMATS:
+        instants = _fill(instants, zoned, lambda rest, f=format: _parsed(rest, f + "%#z", unit))
+        instants = _fill(instants, local, lambda rest, f=format: _parsed(rest, f, unit))
+    return instants
+
+
+def _parsed(text: pl.Series, format: str, unit: str) -> pl.Series:
+    micros = text.str.to_datetime(format, time_unit="us", strict=False)
+    if unit != "ns":
+        return micros.cast(pl.Int64) // (_NANOS_OF[unit] // _NANOS_OF["us"])
+    # Nanoseconds reach from 1677 to 2262 and wrap silently beyond.
+    in_range = _rescale(micros.cast(pl.Int64), "us", "ns").is_not_null()
+    nanos = text.str.to_datetime(format, time_unit="ns", strict=False)
+    return _keep(nanos.cast(pl.Int64), in_range)
+
+
+def _numbers_only(values: JsonValues) -> pl.Series:
+    return _whole_numbers(_keep(values.text, values.is_number))
+
+
+def _rescale(counts: pl.Series, unit: str, target: str) -> pl.Series:
+    """Counts of one unit in another; None where that overflows int64 or loses a remainder."""
+    if _NANOS_OF[unit] >= _NANOS_OF[target]:
+        factor = _NANOS_OF[unit] // _NANOS_OF[target]
+        bound = sys.maxsize // factor
+        return _keep(counts, (counts >= -bound) & (counts <= bound)) * factor
+    divisor = _NANOS_OF[target] // _NANOS_OF[unit]
+    return _keep(counts, counts % divisor == 0) // divisor
+
+
+def _in_precision(counts: pl.Series, unit: str, precision: int) -> pl.Series:
+    """None where a count needs more digits of a second than the precision allows."""
+    step = max(10 ** (9 - precision) // _NANOS_OF[unit], 1)
+    return _keep(counts, counts % step == 0)
+
+
+def _has_places(text: pl.Series, precision: int) -> pl.Series:
+    """Whether a time's digits after the point, trailing zeros left out, stay in the precision."""
+    return ~text.str.contains(rf"\.\d{{{precision}}}\d*[1-9]")
+
+
+def _unit_of(precision: int) -> str:
+    return "ms" if precision <= 3 else "us" if precision <= 6 else "ns"
+
+
+# Nested values: flattened, converted by the same rules, folded again
+
+
+def _arrays(values: JsonValues, type: ArrayType, encoding: Encoding) -> pa.Array:
+    lengths, elements = read_elements(values)
+    items, unfit = _parts(elements, type.element, encoding)
+    offsets, missing, kept = _fold(lengths, unfit)
+    return pa.ListArray.from_arrays(offsets, items.filter(kept), type.to_arrow(), mask=missing)
+
+
+def _maps(values: JsonValues, type: MapType, encoding: Encoding) -> pa.Array:
+    lengths, keys, items = read_entries(values)
+    key_array, unfit_keys = _parts(keys, type.key.with_nullable(False), encoding)
+    item_array, unfit_items = _parts(items, type.value, encoding)
+    offsets, missing, kept = _fold(lengths, unfit_keys | unfit_items)
+    return pa.MapArray.from_arrays(
+        offsets, key_array.filter(kept), item_array.filter(kept), type.to_arrow(), mask=missing
+    )
+
+
+def _rows(values: JsonValues, type: RowType, encoding: Encoding) -> pa.Array:
+    documents = from_json_text(values, "OBJECT")
+    missing = ~np.asarray(documents.is_valid())
+    columns = []
+    members = read_members(documents, [pointer(f.name) for f in type.fields])
+    for field, member in zip(type.fields, members, strict=True):
+        column, unfit = _parts(member, field.type, encoding)
+        columns.append(column)
+        missing |= unfit
+    return pa.StructArray.from_arrays(columns, fields=list(type.to_arrow()), mask=pa.array(missing))
+
+
+def _parts(
+    values: JsonValues, type: DataType, encoding: Encoding
+) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+    """Converted parts, and where a part keeps its whole value from fitting."""
+    array = convert(values, type, encoding)
+    is_null = np.asarray(array.is_null())
+    unfit = is_null & values.text.is_not_null().to_numpy() if type.nullable else is_null
+    return array, unfit
+
+
+def _fold(lengths: pa.Array, unfit: npt.NDArray[np.bool_]) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Offsets of the rows that fit, which rows are NULL, and which parts stay."""
+    sizes = lengths.fill_null(0).to_numpy(zero_copy_only=False)
+    parent = np.repeat(np.arange(len(sizes)), sizes)
+    missing = np.array(lengths.is_null())
+    missing[parent[unfit]] = True
+    offsets = np.concatenate([[0], np.cumsum(np.where(missing, 0, sizes))]).astype(np.int32)
+    return pa.array(offsets), pa.array(missing), pa.array(~missing[parent])
+
+
+def _keep(series: pl.Series, condition: pl.Series) -> pl.Series:
+    """The series with None wherever the condition is false or None."""
+    return pl.select(pl.when(condition).then(series)).to_series()
+
+
+def _fill(
+    done: pl.Series, text: pl.Series, convert_rest: Callable[[pl.Series], pl.Series]
+) -> pl.Series:
+    """``done`` completed by a slower conversion of the texts it has no value for, if any."""
+    rest = _keep(text, done.is_null())
+    if rest.null_count() == len(rest):
+        return done
+    return done.fill_null(convert_rest(rest))
+
+
+def _to_arrow(series: pl.Series, type: AtomicType) -> pa.Array:
+    return series.to_arrow().cast(type.to_arrow())
+
+
+_POLARS_INT: Mapping[str, type[pl.DataType]] = {
+    "TINYINT": pl.Int8,
+    "SMALLINT": pl.Int16,
+    "INT": pl.Int32,
+    "BIGINT": pl.Int64,
+}
+
+_CONVERTERS: Mapping[str, _Converter] = {
+    "BOOLEAN": _booleans,
+    "TINYINT": _integers,
+    "SMALLINT": _integers,
+    "INT": _integers,
+    "BIGINT": _integers,
+    "FLOAT": _floats,
+    "DOUBLE": _floats,
+    "DECIMAL": _decimals,
+    "CHAR": _strings,
+    "VARCHAR": _strings,
+    "BINARY": _bytes,
+    "VARBINARY": _bytes,
+    "BLOB": _bytes,
+    "DATE": _dates,
+    "TIME": _times,
+    "TIMESTAMP": _timestamps,
+    "TIMESTAMP_LTZ": _timestamps,
+}

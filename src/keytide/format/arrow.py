@@ -1,0 +1,74 @@
+"""Between Arrow and Polars: the same columns, exact types.
+
+Polars has no map type (it sees a list of key/value structs), keeps times in nanoseconds and
+strings as views. Going in loses nothing; `to_arrow` brings a frame back to the exact Arrow types
+of a schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.types import Field, arrow_schema
+
+__all__ = ["from_arrow", "polars_schema", "sliced_bytes", "to_arrow"]
+
+
+def from_arrow(table: pa.Table) -> pl.DataFrame:
+    """The table as a Polars frame, without copying where the layouts agree."""
+    frame = pl.from_arrow(table, rechunk=False)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def polars_schema(fields: Sequence[Field]) -> pl.Schema:
+    """Polars data types of table columns."""
+    return from_arrow(arrow_schema(fields).empty_table()).schema
+
+
+def to_arrow(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
+    """The frame's columns, in the order and with the exact types of `schema`.
+
+    REQUIRES: every column of the schema is in the frame with a type that `from_arrow` makes of
+    it, or one that casts to it without loss.
+    """
+    table = frame.select(schema.names).to_arrow(compat_level=pl.CompatLevel.oldest())
+    columns = [
+        pa.chunked_array([_restore(chunk, field.type) for chunk in column.chunks], type=field.type)
+        for column, field in zip(table.columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def sliced_bytes(table: pa.Table) -> int:
+    """Bytes of the rows a (sliced) table shows, not of the buffers it holds on to."""
+    return int(table.get_total_buffer_size()) if table.num_rows == 0 else int(table.nbytes)
+
+
+def _restore(array: pa.Array, target: pa.DataType) -> pa.Array:
+    if array.type.equals(target):
+        return array
+    if pa.types.is_map(target):
+        entries = _restore(array.values, pa.struct([target.key_field, target.item_field]))
+        return _relist(array, target, entries)
+    if pa.types.is_list(target):
+        return _relist(array, target, _restore(array.values, target.value_type))
+    if pa.types.is_struct(target):
+        children = [
+            _restore(array.field(i), target.field(i).type) for i in range(target.num_fields)
+        ]
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
+    return array.cast(target)
+
+
+def _relist(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
+    offsets = array.offsets.cast(pa.int32())
+    validity = array.is_valid().buffers()[1] if array.null_count else None
+    return pa.Array.from_buffers(
+        target, len(array), [validity, offsets.buffers()[1]], array.null_count,
+        offset=0 if offsets.offset == 0 else offsets.offset, children=[child],
+    )  # fmt: skip

@@ -1,0 +1,452 @@
+"""Binary rows: the bytes of partitions, keys and statistics (Paimon format, BinaryRow).
+
+A row is a header (row kind, null bits), one 8-byte slot per field, and a part of variable length
+for what does not fit a slot. Rows are made and read column by column: :func:`slots_of` gives a
+column's share of many rows, which :func:`encode_rows` lays out as bytes and bucket hashing
+consumes without ever laying them out.
+
+Nulls of DECIMAL(p > 18) and TIMESTAMP(p > 3) reserve their room outside the slot, as Java's key
+and partition rows do: it decides the hash, so it must not be left out. A reader looks at the null
+bit first and never at the slot behind it, because older writers filled it differently.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from keytide.errors import DataError, InvalidError, UnsupportedError
+from keytide.types import AtomicType, DataType, RowKind
+
+__all__ = [
+    "EMPTY_ROW",
+    "Bytes",
+    "Slots",
+    "conformed",
+    "decimal_halves",
+    "decode_rows",
+    "encode_rows",
+    "header_size_bytes",
+    "plain_words",
+    "slots_of",
+    "text_bytes",
+]
+
+Array = npt.NDArray[Any]
+
+EMPTY_ROW = bytes(12)
+"""The serialized row without fields: the partition of every unpartitioned table."""
+
+ARITY_SIZE_BYTES = 4
+INLINE_SIZE_BYTES_MAX = 7
+WORD_SIZE_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Byte strings of many rows: row i has ``data[starts[i] : starts[i] + sizes_bytes[i]]``.
+
+    ``data`` ends with at least 8 bytes that belong to no row, so that words can be read at any
+    byte of a row.
+    """
+
+    data: Array
+    starts: Array
+    sizes_bytes: Array
+
+    @property
+    def padded_sizes_bytes(self) -> Array:
+        """Sizes as they count in a row: rounded up to whole words."""
+        padded: Array = (self.sizes_bytes + 7) & ~np.int64(7)
+        return padded
+
+    def words_at(self, positions: Array, dtype: str) -> Array:
+        """The little-endian words that begin at any byte positions of ``data``."""
+        width = np.dtype(dtype).itemsize
+        shape = (len(self.data) - width + 1,)
+        view: Array = np.ndarray(shape, dtype, buffer=self.data, strides=(1,))
+        return view[positions]
+
+    def gathered(self) -> Array:
+        """The bytes of all rows, one row after the other, without gaps."""
+        return self.data[_ranges(self.starts, self.sizes_bytes)]
+
+
+@dataclass(frozen=True)
+class Slots:
+    """One column's share of many rows.
+
+    ``words`` are the slots, before the offset is added where the row has bytes ``outside``;
+    ``nulls`` is None when no value is null.
+    """
+
+    words: Array
+    nulls: Array | None = None
+    outside: Bytes | None = None
+
+    def words_with_offset(self, offsets: Array | int) -> Array:
+        """The slots, pointing to ``offsets`` from the row's start where bytes are outside."""
+        if self.outside is None:
+            return self.words
+        pointers = np.asarray(offsets, np.uint64) << np.uint64(32)
+        words: Array = self.words | np.where(self.outside.sizes_bytes > 0, pointers, np.uint64(0))
+        return words
+
+
+def header_size_bytes(arity: int) -> int:
+    """Size of row kind and null bits, in whole words."""
+    return (arity + 8 + 63) // 64 * 8
+
+
+def encode_rows(
+    columns: Sequence[pa.Array | pa.ChunkedArray],
+    types: Sequence[DataType],
+    *,
+    row_kind: RowKind = RowKind.INSERT,
+) -> list[bytes]:
+    """Serialize the rows of some equally long columns, each with its 4-byte arity in front.
+
+    No columns make one empty row. Columns are cast to their type's Arrow type. A decimal beyond
+    its precision becomes null. Raises InvalidError for values of a nested type.
+    """
+    if not columns:
+        return [EMPTY_ROW[:ARITY_SIZE_BYTES] + bytes([row_kind]) + EMPTY_ROW[5:]]
+    slots = [slots_of(column, kind) for column, kind in zip(columns, types, strict=True)]
+    fixed_size = header_size_bytes(len(slots)) + WORD_SIZE_BYTES * len(slots)
+    offsets, row_sizes = _offsets(slots, fixed_size)
+    fixed = _fixed_parts(slots, offsets, row_kind)
+    ends = np.cumsum(row_sizes + ARITY_SIZE_BYTES)
+    starts = ends - row_sizes
+    image = np.zeros(int(ends[-1]) if len(ends) else 0, np.uint8)
+    image[(starts - ARITY_SIZE_BYTES)[:, None] + np.arange(fixed.shape[1])] = fixed
+    for each, offset in zip(slots, offsets, strict=True):
+        if each.outside is not None:
+            image[_ranges(starts + offset, each.outside.sizes_bytes)] = each.outside.gathered()
+    blob = image.tobytes()
+    bounds = np.concatenate([[0], ends]).tolist()
+    return [blob[start:end] for start, end in itertools.pairwise(bounds)]
+
+
+def decode_rows(rows: Sequence[bytes], types: Sequence[DataType]) -> list[pa.Array]:
+    """Read serialized rows back into one Arrow array per type.
+
+    Columns of nested types come back as nulls: they occur in no key, partition or statistics
+    that a reader needs. Raises DataError for rows of another arity or with broken offsets,
+    UnsupportedError for a TIMESTAMP beyond what nanoseconds can hold.
+    """
+    image = _RowImage.of(rows, len(types))
+    return [_decoded(image, place, kind) for place, kind in enumerate(types)]
+
+
+def slots_of(column: pa.Array | pa.ChunkedArray, kind: DataType) -> Slots:
+    """A column's share of its rows; the cost is linear in rows and bytes."""
+    array = conformed(column, kind)
+    nulls = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+    if not isinstance(kind, AtomicType) or kind.is_nested:
+        return _nested_slots(array, kind)
+    if kind.root in ("CHAR", "VARCHAR", "BINARY", "VARBINARY"):
+        return _text_slots(array, nulls)
+    if kind.root == "DECIMAL":
+        return _decimal_slots(array, kind.precision or 0)
+    if kind.root in ("TIMESTAMP", "TIMESTAMP_LTZ") and (kind.precision or 0) > 3:
+        return _timestamp_slots(array, nulls)
+    return Slots(plain_words(array).astype(np.uint64, copy=False), nulls)
+
+
+def text_bytes(array: pa.Array) -> Bytes:
+    """The bytes of a string or binary array; a null has size 0."""
+    _, offset_buffer, data_buffer = array.buffers()
+    bounds = np.frombuffer(offset_buffer, np.int32)[array.offset : array.offset + len(array) + 1]
+    first, last = (int(bounds[0]), int(bounds[-1])) if len(array) else (0, 0)
+    data = np.zeros(last - first + WORD_SIZE_BYTES, np.uint8)
+    if last > first:
+        data[: last - first] = np.frombuffer(data_buffer, np.uint8)[first:last]
+    starts = bounds[: len(array)].astype(np.int64) - first
+    sizes = np.diff(bounds[: len(array) + 1]).astype(np.int64)
+    if array.null_count:
+        sizes[array.is_null().to_numpy(zero_copy_only=False)] = 0
+    return Bytes(data, starts, sizes)
+
+
+def decimal_halves(array: pa.Array) -> tuple[Array, Array]:
+    """The low (unsigned) and high (signed) 64 bits of a decimal128 array; 0 for a null."""
+    halves = np.frombuffer(array.buffers()[1], np.int64).reshape(-1, 2)
+    halves = halves[array.offset : array.offset + len(array)]
+    if array.null_count:
+        halves = np.where(array.is_valid().to_numpy(zero_copy_only=False)[:, None], halves, 0)
+    low, high = np.ascontiguousarray(halves[:, 0]), np.ascontiguousarray(halves[:, 1])
+    return low.view(np.uint64), high
+
+
+def conformed(column: pa.Array | pa.ChunkedArray, kind: DataType) -> pa.Array:
+    """The column as one array of exactly its type's Arrow type; InvalidError if it cannot be."""
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    target = kind.to_arrow()
+    if array.type.equals(target):
+        return array
+    try:
+        return array.cast(target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidError(
+            f"Values of Arrow type {array.type} do not fit a column of type {kind.sql()}: {error}"
+        ) from error
+
+
+def plain_words(array: pa.Array) -> Array:
+    """Values of up to 8 bytes as unsigned integers of their own width; 0 for a null."""
+    if pa.types.is_boolean(array.type):
+        bits = array.cast(pa.uint8())
+    else:
+        carriers = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
+        bits = array.view(carriers[array.type.bit_width])
+    words: Array = (bits.fill_null(0) if bits.null_count else bits).to_numpy(zero_copy_only=False)
+    return words
+
+
+# --- encoding ----------------------------------------------------------------------------------
+
+_INLINE_MASKS = np.array([(1 << 8 * size) - 1 for size in range(8)], np.uint64)
+
+
+def _nested_slots(array: pa.Array, kind: DataType) -> Slots:
+    if array.null_count < len(array):
+        raise InvalidError(
+            f"A value of type {kind.sql()} has no place in a key, partition or statistics row: "
+            "use a column of a scalar type"
+        )
+    return Slots(np.zeros(len(array), np.uint64), np.ones(len(array), bool))
+
+
+def _text_slots(array: pa.Array, nulls: Array | None) -> Slots:
+    text = text_bytes(array)
+    sizes = text.sizes_bytes
+    is_inline = sizes <= INLINE_SIZE_BYTES_MAX
+    inline_sizes = np.where(is_inline, sizes, 0)
+    inline = text.words_at(text.starts, "<u8") & _INLINE_MASKS[inline_sizes]
+    marks = (inline_sizes.astype(np.uint64) | np.uint64(0x80)) << np.uint64(56)
+    words = np.where(is_inline, inline | marks, sizes.astype(np.uint64))
+    if nulls is not None:
+        words[nulls] = 0
+    outside_sizes = np.where(is_inline, 0, sizes)
+    outside = Bytes(text.data, text.starts, outside_sizes) if outside_sizes.any() else None
+    return Slots(words, nulls, outside)
+
+
+def _decimal_slots(array: pa.Array, precision: int) -> Slots:
+    low, high = decimal_halves(array)
+    nulls = array.is_null().to_numpy(zero_copy_only=False) | _is_beyond(low, high, precision)
+    low, high = np.where(nulls, np.uint64(0), low), np.where(nulls, np.int64(0), high)
+    found_nulls = nulls if nulls.any() else None
+    if precision <= 18:
+        return Slots(low, found_nulls)
+    data, significant = _minimal_big_endian(low, high)
+    sizes = np.where(nulls, 0, significant).astype(np.uint64)
+    return Slots(sizes, found_nulls, _equal_items(data, 16))
+
+
+def _is_beyond(low: Array, high: Array, precision: int) -> Array:
+    """Whether a decimal's magnitude needs more digits than its precision."""
+    magnitude_low = np.where(high < 0, ~low + np.uint64(1), low)
+    carry = (magnitude_low == 0).astype(np.int64)
+    magnitude_high = np.where(high < 0, ~high + carry, high).view(np.uint64)
+    limit_high, limit_low = divmod(10**precision, 1 << 64)
+    is_equal = magnitude_high == np.uint64(limit_high)
+    is_beyond: Array = magnitude_high > np.uint64(limit_high)
+    is_beyond |= is_equal & (magnitude_low >= np.uint64(limit_low))
+    return is_beyond
+
+
+def _minimal_big_endian(low: Array, high: Array) -> tuple[Array, Array]:
+    """The shortest two's complement bytes, left aligned in 16, and their number."""
+    bytes_of = [half.astype(half.dtype.newbyteorder(">")).view(np.uint8) for half in (high, low)]
+    big_endian = np.hstack([half.reshape(-1, 8) for half in bytes_of])
+    signs = big_endian[:, :1] >> 7
+    is_sign = big_endian[:, :-1] == signs * np.uint8(255)
+    is_redundant = is_sign & ((big_endian[:, 1:] >> 7) == signs)
+    skipped = np.logical_and.accumulate(is_redundant, axis=1).sum(axis=1)
+    places = skipped[:, None] + np.arange(16)
+    shifted = np.take_along_axis(big_endian, np.minimum(places, 15), axis=1)
+    return np.where(places < 16, shifted, 0).astype(np.uint8), 16 - skipped
+
+
+def _timestamp_slots(array: pa.Array, nulls: Array | None) -> Slots:
+    values = plain_words(array).view(np.int64)
+    per_milli, nanos_per_unit = (1_000, 1_000) if array.type.unit == "us" else (1_000_000, 1)
+    millis = values // per_milli
+    nanos = (values - millis * per_milli) * nanos_per_unit
+    outside = _equal_items(millis.astype("<i8").view(np.uint8), WORD_SIZE_BYTES)
+    return Slots(nanos.astype(np.uint64), nulls, outside)
+
+
+def _equal_items(data: Array, size: int) -> Bytes:
+    flat = np.concatenate([data.ravel(), np.zeros(WORD_SIZE_BYTES, np.uint8)])
+    starts = np.arange(0, data.size, size, dtype=np.int64)
+    return Bytes(flat, starts, np.full(len(starts), size, np.int64))
+
+
+def _offsets(slots: Sequence[Slots], fixed_size: int) -> tuple[list[Array], Array]:
+    """Where each column's outside bytes begin, from the row's start; and the rows' sizes."""
+    sizes = np.full(len(slots[0].words), fixed_size, np.int64)
+    offsets = []
+    for each in slots:
+        offsets.append(sizes)
+        if each.outside is not None:
+            sizes = sizes + each.outside.padded_sizes_bytes
+    return offsets, sizes
+
+
+def _fixed_parts(slots: Sequence[Slots], offsets: Sequence[Array], row_kind: RowKind) -> Array:
+    """Arity, header and slots of every row, as a matrix of bytes."""
+    header_size = header_size_bytes(len(slots))
+    slots_start = ARITY_SIZE_BYTES + header_size
+    size = slots_start + WORD_SIZE_BYTES * len(slots)
+    fixed = np.zeros((len(slots[0].words), size), np.uint8)
+    fixed[:, :ARITY_SIZE_BYTES] = np.frombuffer(len(slots).to_bytes(4, "big"), np.uint8)
+    fixed[:, ARITY_SIZE_BYTES] = row_kind
+    for place, (each, offset) in enumerate(zip(slots, offsets, strict=True)):
+        if each.nulls is not None:
+            byte, bit = divmod(place + 8, 8)
+            fixed[:, ARITY_SIZE_BYTES + byte] |= each.nulls.astype(np.uint8) << np.uint8(bit)
+        start = slots_start + WORD_SIZE_BYTES * place
+        words = each.words_with_offset(offset).astype("<u8", copy=False)
+        fixed[:, start : start + WORD_SIZE_BYTES] = words.view(np.uint8).reshape(-1, 8)
+    return fixed
+
+
+def _ranges(starts: Array, sizes: Array) -> Array:
+    """All positions of all ranges, one range after the other."""
+    before = np.cumsum(sizes) - sizes
+    return np.repeat(starts - before, sizes) + np.arange(int(sizes.sum()))
+
+
+# --- decoding ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _RowImage:
+    """Serialized rows end to end; ``rows`` spans each row without its arity."""
+
+    rows: Bytes
+    header_size: int
+
+    @classmethod
+    def of(cls, rows: Sequence[bytes], arity: int) -> _RowImage:
+        header_size = header_size_bytes(arity)
+        sizes = np.fromiter(map(len, rows), np.int64, len(rows)) - ARITY_SIZE_BYTES
+        starts = np.cumsum(sizes + ARITY_SIZE_BYTES) - sizes
+        data = np.frombuffer(b"".join(rows) + bytes(WORD_SIZE_BYTES), np.uint8)
+        spans = Bytes(data, starts, sizes)
+        if (sizes < header_size + WORD_SIZE_BYTES * arity).any():
+            raise DataError(
+                f"A binary row of {sizes.min() + ARITY_SIZE_BYTES} bytes is too short for the "
+                f"{arity} fields that were expected"
+            )
+        arities = spans.words_at(starts - ARITY_SIZE_BYTES, ">u4")
+        if (arities != arity).any():
+            found = arities[arities != arity][0]
+            raise DataError(f"A binary row has {found} fields where {arity} were expected")
+        return cls(spans, header_size)
+
+    def nulls(self, place: int) -> Array:
+        byte, bit = divmod(place + 8, 8)
+        flags: Array = (self.rows.data[self.rows.starts + byte] >> np.uint8(bit)) & 1
+        return flags.astype(bool)
+
+    def slot_starts(self, place: int) -> Array:
+        return self.rows.starts + self.header_size + WORD_SIZE_BYTES * place
+
+    def words(self, place: int) -> Array:
+        return np.where(
+            self.nulls(place), 0, self.rows.words_at(self.slot_starts(place), "<u8")
+        ).astype(np.uint64)
+
+    def outside(self, words: Array, sizes: Array) -> Bytes:
+        """The bytes that slots point to; DataError when some lie outside their row."""
+        offsets = (words >> np.uint64(32)).astype(np.int64)
+        if (offsets + sizes > self.rows.sizes_bytes).any():
+            raise DataError("A binary row points to bytes behind its end: the row is corrupt")
+        return Bytes(self.rows.data, self.rows.starts + offsets, sizes)
+
+
+def _decoded(image: _RowImage, place: int, kind: DataType) -> pa.Array:
+    target = kind.to_arrow()
+    nulls = image.nulls(place)
+    if not isinstance(kind, AtomicType) or kind.is_nested:
+        return pa.nulls(len(nulls), target)
+    if kind.root in ("CHAR", "VARCHAR", "BINARY", "VARBINARY"):
+        return _decoded_text(image, place, nulls, target)
+    if kind.root == "DECIMAL":
+        return _decoded_decimal(image, place, nulls, target)
+    words = image.words(place)
+    if kind.root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
+        if (kind.precision or 0) > 3:
+            words = _units_since_epoch(image, words, nulls, target.unit)
+        return pa.array(words.view(np.int64), mask=nulls).view(target)
+    if kind.root == "BOOLEAN":
+        return pa.array((words & np.uint64(0xFF)) != 0, mask=nulls)
+    carrier = np.dtype(f"u{target.bit_width // 8}")
+    return pa.array(words.astype(carrier), mask=nulls).view(target)
+
+
+def _decoded_text(image: _RowImage, place: int, nulls: Array, target: pa.DataType) -> pa.Array:
+    words = image.words(place)
+    marks = (words >> np.uint64(56)).astype(np.int64)
+    is_inline = marks >= 0x80
+    sizes = np.where(is_inline, marks & 0x7F, (words & np.uint64(0xFFFFFFFF)).astype(np.int64))
+    if (is_inline & (sizes > INLINE_SIZE_BYTES_MAX)).any():
+        raise DataError("A binary row holds an inline value of more than 7 bytes: it is corrupt")
+    outside = image.outside(np.where(is_inline, 0, words), np.where(is_inline, 0, sizes))
+    starts = np.where(is_inline, image.slot_starts(place), outside.starts)
+    data = Bytes(image.rows.data, starts, sizes).gathered()
+    bounds = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    buffers = [_validity(nulls), pa.py_buffer(bounds), pa.py_buffer(data)]
+    return pa.Array.from_buffers(target, len(nulls), buffers)
+
+
+def _decoded_decimal(image: _RowImage, place: int, nulls: Array, target: pa.DataType) -> pa.Array:
+    words = image.words(place)
+    if target.precision <= 18:
+        low = words.view(np.int64)
+        halves = np.column_stack([low, low >> 63])
+    else:
+        halves = _sign_extended(image, words)
+    buffers = [_validity(nulls), pa.py_buffer(np.ascontiguousarray(halves))]
+    return pa.Array.from_buffers(target, len(nulls), buffers)
+
+
+def _sign_extended(image: _RowImage, words: Array) -> Array:
+    """Big-endian two's complement of 0 to 16 bytes as pairs of low and high 64 bits."""
+    sizes = (words & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    if (sizes > 16).any():
+        raise DataError("A binary row holds a decimal of more than 16 bytes: it is corrupt")
+    item = image.outside(words, sizes)
+    places = np.arange(16) - (16 - sizes)[:, None]
+    found = item.data[item.starts[:, None] + np.maximum(places, 0)]
+    fill = np.where(sizes > 0, (item.data[item.starts] >> 7) * np.uint8(255), 0)
+    big_endian = np.where(places >= 0, found, fill[:, None]).astype(np.uint8)
+    return np.ascontiguousarray(big_endian[:, ::-1]).view("<i8")
+
+
+def _units_since_epoch(image: _RowImage, words: Array, nulls: Array, unit: str) -> Array:
+    sizes = np.where(nulls, 0, WORD_SIZE_BYTES)
+    starts = image.outside(words, sizes).starts
+    millis = np.where(nulls, 0, image.rows.words_at(starts, "<i8"))
+    nanos = (words & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    per_milli, nanos_per_unit = (1_000, 1_000) if unit == "us" else (1_000_000, 1)
+    millis_max = np.iinfo(np.int64).max // per_milli - 1
+    if (np.abs(millis) > millis_max).any():
+        raise UnsupportedError(
+            f"A timestamp of a binary row lies beyond what 64 bits of {unit} since 1970 can hold"
+        )
+    units: Array = millis * per_milli + nanos // nanos_per_unit
+    return units
+
+
+def _validity(nulls: Array) -> pa.Buffer | None:
+    return pa.array(~nulls).buffers()[1] if nulls.any() else None

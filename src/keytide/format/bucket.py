@@ -1,0 +1,327 @@
+"""Which bucket a row belongs to: the format's own hash over key columns (Paimon format, buckets).
+
+The hash covers the binary row of the bucket-key columns, but no row is ever built: murmur3 takes
+4-byte words, and a column's slots give the same word of many rows at once. Work goes block by
+block so that the intermediate words stay in the processor's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from keytide.errors import InvalidError
+from keytide.format.binary_row import (
+    WORD_SIZE_BYTES,
+    Bytes,
+    Slots,
+    conformed,
+    decimal_halves,
+    header_size_bytes,
+    plain_words,
+    slots_of,
+    text_bytes,
+)
+from keytide.types import DataType
+
+__all__ = ["bucket_ids", "murmur3", "row_hashes"]
+
+Array = npt.NDArray[Any]
+BlockFunction = Callable[[Sequence[pa.Array], Sequence[DataType]], Array]
+
+BLOCK_ROWS = 16_384
+SEED = 42
+
+
+def bucket_ids(
+    columns: Sequence[pa.Array | pa.ChunkedArray],
+    types: Sequence[DataType],
+    num_buckets: int,
+    function: str = "default",
+) -> npt.NDArray[np.int32]:
+    """The bucket of every row, from its bucket-key columns in bucket-key order.
+
+    ``function`` is the table's ``bucket-function.type``: ``default`` (murmur3), ``mod`` (one INT
+    or BIGINT column) or ``hive``. Raises InvalidError for an unknown function, for a number of
+    buckets below 1, and for a column type that the function cannot take.
+    """
+    if num_buckets < 1:
+        raise InvalidError(f"The number of buckets must be at least 1, found {num_buckets}")
+    if function not in _BUCKETS_BY:
+        raise InvalidError(
+            f"Unknown 'bucket-function.type' {function!r}; known are {', '.join(_BUCKETS_BY)}"
+        )
+    return _BUCKETS_BY[function](columns, types, num_buckets)
+
+
+def row_hashes(
+    columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[DataType]
+) -> npt.NDArray[np.int32]:
+    """The murmur3 hash of every row, the one that dynamic buckets index as well.
+
+    Types matter: INT -1 and BIGINT -1 differ, and so do decimals on both sides of precision 18.
+    """
+    return _by_block(_murmur_block, columns, types)
+
+
+def murmur3(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.int32]:
+    """Murmur3 (x86, 32 bits, seed 42) of every row of a matrix of little-endian words."""
+    hashes = np.full(len(words), SEED, np.uint32)
+    for place in range(words.shape[1]):
+        hashes = _mixed(hashes, words[:, place])
+    return _finished(hashes, 4 * words.shape[1])
+
+
+# --- buckets from hashes -----------------------------------------------------------------------
+
+
+def _default_buckets(
+    columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[DataType], num_buckets: int
+) -> npt.NDArray[np.int32]:
+    if num_buckets == 1:
+        return np.zeros(_row_count(columns), np.int32)
+
+    def buckets_of(block: Sequence[pa.Array], types: Sequence[DataType]) -> Array:
+        # The remainder's magnitude is that of the hash: the sign can go first.
+        magnitudes = np.abs(_murmur_block(block, types)).view(np.uint32)
+        return _remainder(magnitudes, num_buckets)
+
+    return _by_block(buckets_of, columns, types)
+
+
+def _hive_buckets(
+    columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[DataType], num_buckets: int
+) -> npt.NDArray[np.int32]:
+    def buckets_of(block: Sequence[pa.Array], types: Sequence[DataType]) -> Array:
+        hashes = _hive_block(block, types) & np.uint32(0x7FFFFFFF)
+        return _remainder(hashes, num_buckets)
+
+    return _by_block(buckets_of, columns, types)
+
+
+def _mod_buckets(
+    columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[DataType], num_buckets: int
+) -> npt.NDArray[np.int32]:
+    if len(types) != 1 or types[0].root not in ("INT", "BIGINT"):
+        found = ", ".join(kind.sql() for kind in types)
+        raise InvalidError(
+            "'bucket-function.type' = 'mod' needs one bucket-key column of type INT or BIGINT, "
+            f"found ({found}); choose another 'bucket-key' or the function 'default'"
+        )
+
+    def buckets_of(block: Sequence[pa.Array], types: Sequence[DataType]) -> Array:
+        values = plain_words(conformed(block[0], types[0]))
+        signed = values.view(f"i{values.dtype.itemsize}").astype(np.int64, copy=False)
+        return _remainder(signed, num_buckets).astype(np.int32)
+
+    return _by_block(buckets_of, columns, types)
+
+
+def _remainder(values: Array, num_buckets: int) -> Array:
+    """The remainder with the divisor's sign, that is, none below zero."""
+    # Division by a constant is vectorised where the remainder is not.
+    divisor = values.dtype.type(num_buckets)
+    remainders: Array = values - values // divisor * divisor
+    return remainders
+
+
+_BUCKETS_BY = {"default": _default_buckets, "mod": _mod_buckets, "hive": _hive_buckets}
+
+
+# --- blocks ------------------------------------------------------------------------------------
+
+
+def _row_count(columns: Sequence[pa.Array | pa.ChunkedArray]) -> int:
+    return len(columns[0]) if columns else 1
+
+
+def _by_block(
+    function: BlockFunction,
+    columns: Sequence[pa.Array | pa.ChunkedArray],
+    types: Sequence[DataType],
+) -> npt.NDArray[np.int32]:
+    results = np.empty(_row_count(columns), np.int32)
+    for start in range(0, len(results), BLOCK_ROWS):
+        block = [column.slice(start, BLOCK_ROWS) for column in columns]
+        results[start : start + BLOCK_ROWS] = function(block, types)
+    return results
+
+
+# --- murmur ------------------------------------------------------------------------------------
+
+_TAIL_MASKS = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF, 0xFFFFFFFF], np.uint32)
+
+
+def _murmur_block(columns: Sequence[pa.Array], types: Sequence[DataType]) -> Array:
+    slots = [slots_of(column, kind) for column, kind in zip(columns, types, strict=True)]
+    # One element stands for all rows until the first word in which rows differ.
+    hashes = np.full(1, SEED, np.uint32)
+    for word in _header_words(slots):
+        hashes = _mixed(hashes, word)
+    sizes: Array = np.full(1, header_size_bytes(len(slots)) + WORD_SIZE_BYTES * len(slots))
+    for each in slots:
+        words = each.words_with_offset(sizes).view(np.uint32)
+        hashes = _mixed(_mixed(hashes, words[0::2]), words[1::2])
+        if each.outside is not None:
+            sizes = sizes + each.outside.padded_sizes_bytes
+    for each in slots:
+        if each.outside is not None:
+            _mix_outside(hashes, each.outside)
+    return _finished(hashes, sizes)
+
+
+def _header_words(slots: Sequence[Slots]) -> list[Array]:
+    words: list[Array] = [np.zeros(1, np.uint32)] * (header_size_bytes(len(slots)) // 4)
+    for place, each in enumerate(slots):
+        if each.nulls is not None:
+            word, bit = divmod(place + 8, 32)
+            words[word] = words[word] | (each.nulls.astype(np.uint32) << np.uint32(bit))
+    return words
+
+
+def _mix_outside(hashes: Array, items: Bytes) -> None:
+    """Mix in the words of each row's bytes, padded with zeros; rows drop out as they end."""
+    counts = items.padded_sizes_bytes // 4
+    rows = np.flatnonzero(counts)
+    step = 0
+    while len(rows):
+        words = items.words_at(items.starts[rows] + 4 * step, "<u4")
+        left = np.clip(items.sizes_bytes[rows] - 4 * step, 0, 4)
+        hashes[rows] = _mixed(hashes[rows], words & _TAIL_MASKS[left])
+        step += 1
+        rows = rows[counts[rows] > step]
+
+
+def _mixed(hashes: Array, words: Array) -> Array:
+    scrambled = _rotated(words * np.uint32(0xCC9E2D51), 15)
+    scrambled *= np.uint32(0x1B873593)
+    mixed = _rotated(hashes ^ scrambled, 13)
+    mixed *= np.uint32(5)
+    mixed += np.uint32(0xE6546B64)
+    return mixed
+
+
+def _rotated(words: Array, bits: int) -> Array:
+    rotated: Array = words << np.uint32(bits)
+    rotated |= words >> np.uint32(32 - bits)
+    return rotated
+
+
+def _finished(hashes: Array, sizes_bytes: Array | int) -> npt.NDArray[np.int32]:
+    done = hashes ^ np.asarray(sizes_bytes, np.uint32)
+    done ^= done >> np.uint32(16)
+    done *= np.uint32(0x85EBCA6B)
+    done ^= done >> np.uint32(13)
+    done *= np.uint32(0xC2B2AE35)
+    done ^= done >> np.uint32(16)
+    return done.view(np.int32)
+
+
+# --- hive --------------------------------------------------------------------------------------
+
+
+def _hive_block(columns: Sequence[pa.Array], types: Sequence[DataType]) -> Array:
+    hashes = np.zeros(_row_count(columns), np.uint32)
+    for column, kind in zip(columns, types, strict=True):
+        hashes = hashes * np.uint32(31) + _hive_values(column, kind)
+    return hashes
+
+
+def _hive_values(column: pa.Array, kind: DataType) -> Array:
+    """The hash of every value of a column; 0 for a null."""
+    if column.null_count == len(column):
+        return np.zeros(len(column), np.uint32)
+    if kind.root not in _HIVE_ROOTS:
+        raise InvalidError(
+            f"'bucket-function.type' = 'hive' cannot hash a column of type {kind.sql()}; "
+            "choose another 'bucket-key' or the function 'default'"
+        )
+    array = conformed(column, kind)
+    if kind.root in ("CHAR", "VARCHAR", "BINARY", "VARBINARY"):
+        return _hive_text(text_bytes(array))
+    if kind.root == "DECIMAL":
+        return _hive_decimals(array, kind.to_arrow().scale)
+    bits = plain_words(array)
+    if kind.root in ("FLOAT", "DOUBLE"):
+        bits = _java_float_bits(bits)
+    return _folded(bits)
+
+
+def _folded(bits: Array) -> Array:
+    """The low half of 8 bytes xor their high half; narrower integers with their sign."""
+    if bits.dtype.itemsize == 8:
+        bits = bits ^ (bits >> np.uint64(32))
+        return bits.astype(np.uint32)
+    return bits.view(f"i{bits.dtype.itemsize}").astype(np.int32).view(np.uint32)
+
+
+def _java_float_bits(bits: Array) -> Array:
+    """One bit pattern for both zeros, and Java's canonical one for every NaN."""
+    width = bits.dtype.itemsize
+    values = bits.view(f"f{width}")
+    canonical = np.where(values == 0, 0, np.where(np.isnan(values), np.nan, values))
+    return canonical.astype(values.dtype).view(bits.dtype)
+
+
+def _hive_text(text: Bytes) -> Array:
+    """The polynomial of 31 over signed bytes, as differences of running sums."""
+    sizes = text.sizes_bytes
+    powers = np.full(int(sizes.max(initial=0)), 31, np.uint32)
+    powers[:1] = 1
+    np.multiply.accumulate(powers, out=powers)
+    ends = np.cumsum(sizes)
+    exponents = np.repeat(ends, sizes) - np.arange(int(sizes.sum())) - 1
+    digits = text.gathered().view(np.int8).astype(np.int32).view(np.uint32)
+    sums = np.concatenate([[0], np.cumsum(digits * powers[exponents], dtype=np.uint32)])
+    hashes: Array = sums[ends] - sums[ends - sizes]
+    return hashes.astype(np.uint32, copy=False)
+
+
+def _hive_decimals(array: pa.Array, scale: int) -> Array:
+    """Java's BigDecimal hash of the value without trailing zeros behind the point."""
+    low, high = decimal_halves(array)
+    is_negative = high < 0
+    limbs = _magnitude_limbs(low, high)
+    scales = np.full(len(array), scale, np.uint32)
+    left = np.arange(len(array))
+    for _ in range(scale):
+        quotients, remainders = _divided_by_ten(limbs[:, left])
+        left, quotients = left[remainders == 0], quotients[:, remainders == 0]
+        limbs[:, left] = quotients
+        scales[left] -= np.uint32(1)
+    hashes = np.zeros(len(array), np.uint32)
+    for limb in limbs:
+        hashes = hashes * np.uint32(31) + limb.astype(np.uint32)
+    signed: Array = np.where(is_negative, ~hashes + np.uint32(1), hashes)
+    scaled: Array = signed * np.uint32(31) + scales
+    return scaled
+
+
+def _magnitude_limbs(low: Array, high: Array) -> Array:
+    """The absolute values as four rows of 32-bit digits, the most significant first."""
+    is_negative = high < 0
+    borrowed = (low == 0).astype(np.int64)
+    top = np.where(is_negative, ~high + borrowed, high).view(np.uint64)
+    bottom = np.where(is_negative, ~low + np.uint64(1), low)
+    shift, mask = np.uint64(32), np.uint64(0xFFFFFFFF)
+    return np.stack([top >> shift, top & mask, bottom >> shift, bottom & mask])
+
+
+def _divided_by_ten(limbs: Array) -> tuple[Array, Array]:
+    quotients = np.empty_like(limbs)
+    remainders = np.zeros(limbs.shape[1], np.uint64)
+    for place, limb in enumerate(limbs):
+        part = (remainders << np.uint64(32)) | limb
+        quotients[place] = part // np.uint64(10)
+        remainders = part - quotients[place] * np.uint64(10)
+    return quotients, remainders
+
+
+_HIVE_ROOTS = (
+    *("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL"),
+    *("CHAR", "VARCHAR", "BINARY", "VARBINARY", "DATE", "TIME"),
+)

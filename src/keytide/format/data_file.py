@@ -1,0 +1,472 @@
+"""Key-value data files: Parquet written and read.
+
+A data file holds rows sorted by key, at most one per key: the key again under `_KEY_` names,
+`_SEQUENCE_NUMBER`, `_VALUE_KIND`, and every column of the table (Paimon format, key-value data
+files). Physical types and encodings are those that Java readers before 2.0 understand.
+
+`write_run` turns one sorted table into one or more files; `FileReader` reads rows of a file as
+a Polars frame in the shape of the table's *current* schema, pairing columns by field id.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from keytide.errors import DataError, UnsupportedError
+from keytide.format import int96
+from keytide.format.arrow import polars_schema, sliced_bytes
+from keytide.format.binary_row import encode_rows
+from keytide.format.manifest import DataFileMeta, FileSource
+from keytide.format.schema import (
+    KEY_PREFIX,
+    SEQUENCE_FIELD_ID,
+    VALUE_KIND_FIELD_ID,
+    TableSchema,
+)
+from keytide.format.stats import collect_key_stats, collect_stats
+from keytide.store import Store
+from keytide.types import ArrayType, DataType, Field, MapType, MultisetType, RowKind, RowType
+
+__all__ = [
+    "KEY_PREFIX",
+    "SEQUENCE_NUMBER",
+    "VALUE_KIND",
+    "FileReader",
+    "RunWriter",
+    "physical_schema",
+]
+
+SEQUENCE_NUMBER = "_SEQUENCE_NUMBER"
+VALUE_KIND = "_VALUE_KIND"
+
+_ROW_GROUP_BYTES = 64 << 20
+_ROW_GROUP_ROWS_MIN = 64 << 10
+_ROW_GROUP_ROWS_MAX = 1 << 20
+# Zstd at level 1 roughly halves Arrow's bytes; only the cut between files depends on it.
+_COMPRESSION_GUESS = 0.5
+# From this many rows on, a run is written as several files at once.
+_PARALLEL_ROWS = 2_000_000
+# A dictionary pays where few values repeat; sampled, because a wrong guess doubles the write.
+_DICTIONARY_SAMPLE_ROWS = 10_000
+_DICTIONARY_DISTINCT_SHARE = 0.3
+
+
+@dataclass(frozen=True)
+class RunWriter:
+    """Writes sorted runs of one table into a bucket's folder.
+
+    Where it runs: driver or executor. Files are durable when `write` returns, and belong to
+    nobody until a commit names them.
+    """
+
+    store: Store
+    schema: TableSchema
+    compression: str = "zstd"
+    compression_level: int | None = 1
+    target_file_size_bytes: int = 128 << 20
+    stats_mode: str = "truncate(16)"
+    thin: bool = False
+    key_names: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Derive the key columns."""
+        object.__setattr__(self, "key_names", tuple(self.schema.trimmed_primary_keys))
+
+    def write(
+        self,
+        run: pa.Table,
+        *,
+        directory: str,
+        file_names: Iterator[str],
+        level: int = 0,
+        source: int = FileSource.APPEND,
+        threads: int = 1,
+    ) -> list[DataFileMeta]:
+        """Write one run: table columns plus `_SEQUENCE_NUMBER` and `_VALUE_KIND`.
+
+        REQUIRES: rows sorted by key, one per key. The files returned follow each other in key
+        order. Raises `DataError` when the store refuses; files already written are left over
+        and harmless.
+        """
+        cuts = _cut(run, self.target_file_size_bytes)
+        jobs = [(cut, f"{directory}/{next(file_names)}") for cut in cuts]
+
+        def write_one(job: tuple[pa.Table, str]) -> DataFileMeta:
+            return self.write_file(*job, level=level, source=source)
+
+        if threads == 1 or len(jobs) == 1:
+            return [write_one(job) for job in jobs]
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(write_one, jobs))
+
+    def write_file(
+        self,
+        rows: pa.Table,
+        path: str,
+        *,
+        level: int = 0,
+        source: int = FileSource.APPEND,
+    ) -> DataFileMeta:
+        """Write rows as one file, whatever its size; else like `write`."""
+        physical = self._physical(rows)
+        size = _write_parquet(
+            self.store, path, physical, self.compression, self.compression_level
+        )
+        return self._describe(rows, path, size, level, source)
+
+    def _physical(self, rows: pa.Table) -> pa.Table:
+        keys = () if self.thin else self.key_names
+        names = [*keys, SEQUENCE_NUMBER, VALUE_KIND, *(f.name for f in self.schema.fields)]
+        return pa.Table.from_arrays(
+            [rows.column(name) for name in names], schema=physical_schema(self.schema, self.thin)
+        )
+
+    def _describe(
+        self, rows: pa.Table, path: str, size: int, level: int, source: int
+    ) -> DataFileMeta:
+        key_fields = self.schema.trimmed_primary_key_fields()
+        key_types = [f.type for f in key_fields]
+        ends = rows.select(self.key_names).take([0, rows.num_rows - 1]).combine_chunks()
+        min_key, max_key = encode_rows([_whole(c) for c in ends.columns], key_types)
+        sequences = pc.min_max(rows.column(SEQUENCE_NUMBER))
+        key_stats = collect_key_stats(rows.select(self.key_names), key_fields)
+        value_stats, columns = collect_stats(rows, self.schema.fields, self.stats_mode)
+        kinds = rows.column(VALUE_KIND)
+        retracts = pc.is_in(
+            kinds,
+            pa.array([RowKind.UPDATE_BEFORE, RowKind.DELETE], type=kinds.type),
+        )
+        return DataFileMeta(
+            file_name=path.rsplit("/", 1)[-1],
+            file_size=size,
+            row_count=rows.num_rows,
+            min_key=min_key,
+            max_key=max_key,
+            key_stats=key_stats,
+            value_stats=value_stats,
+            min_sequence_number=sequences["min"].as_py(),
+            max_sequence_number=sequences["max"].as_py(),
+            schema_id=self.schema.id,
+            level=level,
+            creation_time=_local_wall_clock_ms(),
+            delete_row_count=pc.sum(retracts).as_py() or 0,
+            file_source=source,
+            value_stats_cols=columns,
+        )
+
+
+def physical_schema(schema: TableSchema, thin: bool = False) -> pa.Schema:
+    """The Arrow schema of a data file, field ids included, before INT96 is settled."""
+    keys = [] if thin else schema.key_fields()
+    arrow = schema.arrow_schema()
+    return pa.schema(
+        [
+            *(
+                _with_id(pa.field(f.name, f.type.to_arrow(), nullable=f.type.nullable), f.id)
+                for f in keys
+            ),
+            _with_id(pa.field(SEQUENCE_NUMBER, pa.int64(), nullable=False), SEQUENCE_FIELD_ID),
+            _with_id(pa.field(VALUE_KIND, pa.int8(), nullable=False), VALUE_KIND_FIELD_ID),
+            *(
+                _with_id(
+                    arrow.field(f.name).with_type(_identified(f.type, f.id, 1)),
+                    f.id,
+                )
+                for f in schema.fields
+            ),
+        ]
+    )
+
+
+@dataclass(frozen=True)
+class FileReader:
+    """Reads rows of one data file in the shape of the current schema.
+
+    `fields` are the table columns wanted; `file_schema` is the schema that the file was
+    written with; `constants` override columns whose value the manifest knows (partition
+    columns, a single sequence number, a kind that no row departs from).
+    """
+
+    store: Store
+    path: str
+    file_schema: TableSchema
+    fields: tuple[Field, ...]
+    system_columns: tuple[str, ...] = ()
+    constants: tuple[tuple[str, pl.Series], ...] = ()
+    dead_rows: pa.Array | None = None
+    """Physical positions that a deletion vector marks as dead."""
+
+    def read(
+        self, offset: int = 0, length: int | None = None, where: pl.Expr | None = None
+    ) -> pl.DataFrame:
+        """Rows `[offset, offset + length)` that fulfil `where`, in file order.
+
+        Raises `DataError` naming the path when the file is missing, torn or not Parquet.
+        """
+        return self._collect(self.lazy(offset, length, where))
+
+    def lazy(
+        self, offset: int = 0, length: int | None = None, where: pl.Expr | None = None
+    ) -> pl.LazyFrame:
+        """The same as a plan; from local disk nothing but the footer is read yet."""
+        try:
+            source = _open(self.store, self.path)
+            frame = source.rows(self._stored_names(source.schema), offset, length)
+        except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
+            raise _unreadable(self.store, self.path, error) from error
+        if self.dead_rows is not None:
+            dead = pl.Series(self.dead_rows, dtype=pl.UInt32)
+            frame = frame.filter(~pl.col(_POSITION).is_in(dead.implode()))
+        frame = frame.select(self._expressions(source.schema))
+        return frame if where is None else frame.filter(where)
+
+    def _stored_names(self, stored: pl.Schema) -> list[str]:
+        """The columns of the file that the expressions look at."""
+        constants = dict(self.constants)
+        old_names = {f.id: f.name for f in self.file_schema.fields}
+        wanted = [old_names.get(f.id) for f in self.fields if f.name not in constants]
+        system = [name for name in self.system_columns if name not in constants]
+        return [name for name in (*wanted, *system) if name in stored]
+
+    def _collect(self, frame: pl.LazyFrame) -> pl.DataFrame:
+        try:
+            return frame.collect()
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise _unreadable(self.store, self.path, error) from error
+
+    def _expressions(self, stored: pl.Schema) -> list[pl.Expr]:
+        constants = dict(self.constants)
+        old_fields = {f.id: f for f in self.file_schema.fields}
+        expressions = []
+        for f in self.fields:
+            if f.name in constants:
+                expressions.append(pl.lit(constants[f.name]).first().alias(f.name))
+                continue
+            expressions.append(_column(f, old_fields.get(f.id), stored))
+        for name in self.system_columns:
+            if name in constants:
+                expressions.append(pl.lit(constants[name]).first().alias(name))
+            else:
+                dtype = pl.Int64 if name == SEQUENCE_NUMBER else pl.Int8
+                expressions.append(pl.col(name).cast(dtype))
+        return expressions
+
+
+_POSITION = "_POSITION"
+
+
+@dataclass(frozen=True)
+class _LocalFile:
+    """A file on local disk, which Polars maps and reads with all cores."""
+
+    frame: pl.LazyFrame
+    schema: pl.Schema
+
+    def rows(self, names: list[str], offset: int, length: int | None) -> pl.LazyFrame:
+        whole = offset == 0 and length is None
+        return self.frame if whole else self.frame.slice(offset, length)
+
+
+@dataclass(frozen=True)
+class _RemoteFile:
+    """A file in an object store: only the column chunks of the wanted rows are fetched."""
+
+    file: pq.ParquetFile
+    schema: pl.Schema
+
+    def rows(self, names: list[str], offset: int, length: int | None) -> pl.LazyFrame:
+        metadata = self.file.metadata
+        stop = metadata.num_rows if length is None else min(offset + length, metadata.num_rows)
+        groups, first_row, start = [], 0, 0
+        for group in range(metadata.num_row_groups):
+            end = start + metadata.row_group(group).num_rows
+            if start < stop and end > offset:
+                first_row = start if not groups else first_row
+                groups.append(group)
+            start = end
+        table = self.file.read_row_groups(groups, columns=names or self.schema.names()[:1])
+        frame = from_arrow(table.slice(offset - first_row, stop - offset))
+        return frame.with_row_index(_POSITION, offset).lazy()
+
+
+def _open(store: Store, path: str) -> _LocalFile | _RemoteFile:
+    if not path.endswith(".parquet"):
+        raise UnsupportedError(
+            f"{store.uri_of(path)}: only Parquet data files can be read; this one was written "
+            f"by another engine. Rewrite it there with 'file.format' = 'parquet'"
+        )
+    local = store.local_path(path)
+    if local is not None:
+        frame = pl.scan_parquet(
+            local, glob=False, hive_partitioning=False, row_index_name=_POSITION
+        )
+        return _LocalFile(frame, frame.collect_schema())
+    file = pq.ParquetFile(store.open_input(path), pre_buffer=True)
+    return _RemoteFile(file, from_arrow(file.schema_arrow.empty_table()).schema)
+
+
+def _unreadable(store: Store, path: str, error: Exception) -> DataError:
+    uri = store.uri_of(path)
+    if not store.exists(path):
+        return DataError(
+            f"data file {uri} is missing although a snapshot names it; restore it, or read an "
+            f"older snapshot. Other partitions stay readable"
+        )
+    return DataError(
+        f"data file {uri} is torn or not Parquet ({error}); restore it, or read an older "
+        f"snapshot. Other partitions stay readable"
+    )
+
+
+def _column(new: Field, old: Field | None, stored: pl.Schema) -> pl.Expr:
+    target = polars_schema([new])[new.name]
+    if old is None or old.name not in stored:
+        return pl.lit(None, dtype=target).alias(new.name)
+    column = pl.col(old.name)
+    mapped = _evolve(column, old.type, new.type)
+    if mapped is not column or stored[old.name] != target:
+        mapped = mapped.cast(target)
+    return mapped.alias(new.name)
+
+
+def _evolve(column: pl.Expr, old: DataType, new: DataType) -> pl.Expr:
+    """Pair members of nested rows by field id; scalar casts are left to the caller."""
+    if isinstance(old, RowType) and isinstance(new, RowType):
+        if [(f.id, f.name) for f in old.fields] == [(f.id, f.name) for f in new.fields]:
+            return column
+        by_id = {f.id: f for f in old.fields}
+        members = [
+            _evolve(column.struct.field(by_id[f.id].name), by_id[f.id].type, f.type).alias(f.name)
+            if f.id in by_id
+            else pl.lit(None, dtype=polars_schema([f])[f.name]).alias(f.name)
+            for f in new.fields
+        ]
+        return pl.when(column.is_not_null()).then(pl.struct(members))
+    if isinstance(old, ArrayType) and isinstance(new, ArrayType):
+        inner = _evolve(pl.element(), old.element, new.element)
+        return column if inner.meta.eq(pl.element()) else column.list.eval(inner)
+    return column
+
+
+# -- writing ---------------------------------------------------------------------------------
+
+
+def _write_parquet(
+    store: Store, path: str, rows: pa.Table, compression: str, level: int | None
+) -> int:
+    nanoseconds = any(int96.has_nanoseconds(t) for t in rows.schema.types)
+    if nanoseconds:
+        rows = _with_int96_bytes(rows)
+    row_bytes = max(1, sliced_bytes(rows) // max(1, rows.num_rows))
+    sink = pa.BufferOutputStream() if nanoseconds else None
+    with store.open_output(path) as output:
+        pq.write_table(
+            rows,
+            sink or output,
+            compression=compression,
+            compression_level=level if compression in ("zstd", "gzip") else None,
+            data_page_version="1.0",
+            version="2.6",
+            store_decimal_as_integer=True,
+            use_dictionary=_dictionary_columns(rows),
+            row_group_size=min(
+                max(_ROW_GROUP_BYTES // row_bytes, _ROW_GROUP_ROWS_MIN), _ROW_GROUP_ROWS_MAX
+            ),
+            store_schema=False,
+        )
+        if sink is not None:
+            _copy_with_int96_footer(sink.getvalue().to_pybytes(), output)
+        return int(output.tell())
+
+
+def _with_int96_bytes(rows: pa.Table) -> pa.Table:
+    columns = [int96.encode_column(column) for column in rows.columns]
+    fields = [
+        f.with_type(int96.physical_type(f.type)) for f in rows.schema
+    ]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _copy_with_int96_footer(data: bytes, output: Any) -> None:
+    size = int.from_bytes(data[-8:-4], "little")
+    body, footer = data[: -8 - size], data[-8 - size : -8]
+    marked = int96.mark_footer(footer)
+    output.write(body + marked + len(marked).to_bytes(4, "little") + data[-4:])
+
+
+def _dictionary_columns(rows: pa.Table) -> list[str]:
+    sample = rows.slice(0, _DICTIONARY_SAMPLE_ROWS)
+    limit = max(1, int(sample.num_rows * _DICTIONARY_DISTINCT_SHARE))
+    return [
+        name
+        for name, column in zip(sample.column_names, sample.columns, strict=True)
+        if not pa.types.is_nested(column.type) and pc.count_distinct(column).as_py() <= limit
+    ]
+
+
+def _cut(run: pa.Table, target_file_size_bytes: int) -> list[pa.Table]:
+    estimate = sliced_bytes(run) * _COMPRESSION_GUESS
+    pieces = max(1, round(estimate / target_file_size_bytes), run.num_rows // _PARALLEL_ROWS)
+    rows = -(-run.num_rows // pieces) if run.num_rows else 1
+    return [run.slice(start, rows) for start in range(0, run.num_rows, rows)]
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _local_wall_clock_ms() -> int:
+    # The format stores the writer's local time as if it were UTC.
+    local = datetime.fromtimestamp(time.time()).replace(tzinfo=timezone.utc)
+    return int(local.timestamp() * 1000)
+
+
+def _with_id(field: pa.Field, field_id: int) -> pa.Field:
+    return field.with_metadata({b"PARQUET:field_id": str(field_id).encode()})
+
+
+def _identified(data_type: DataType, field_id: int, depth: int) -> pa.DataType:
+    """The Arrow type with field ids on nested nodes (Paimon format, key-value columns)."""
+    node = 1024 * field_id + depth
+    if isinstance(data_type, ArrayType):
+        element = pa.field(
+            "element",
+            _identified(data_type.element, field_id, depth + 1),
+            nullable=data_type.element.nullable,
+        )
+        return pa.list_(_with_id(element, 536_870_911 + node))
+    if isinstance(data_type, MapType | MultisetType):
+        arrow = data_type.to_arrow()
+        key, value = (
+            (data_type.key, data_type.value)
+            if isinstance(data_type, MapType)
+            else (data_type.element, None)
+        )
+        key_field = pa.field("key", _identified(key, field_id, depth + 1), nullable=False)
+        value_type = (
+            arrow.item_type if value is None else _identified(value, field_id, depth + 1)
+        )
+        value_field = pa.field("value", value_type, nullable=arrow.item_field.nullable)
+        return pa.map_(
+            _with_id(key_field, 536_870_911 - node), _with_id(value_field, 536_870_911 + node)
+        )
+    if isinstance(data_type, RowType):
+        return pa.struct(
+            [
+                _with_id(
+                    pa.field(f.name, _identified(f.type, f.id, 1), nullable=f.type.nullable), f.id
+                )
+                for f in data_type.fields
+            ]
+        )
+    return data_type.to_arrow()

@@ -1,0 +1,147 @@
+"""Deletion vectors: bitmaps of the dead rows of data files, stored back to back in index files.
+
+An index file is a version byte and then vectors; the index manifest records which data file each
+one belongs to and where it lies. There are two forms, told apart by their magic number::
+
+    32 bit   size BE | 5e43f2d0 BE | RoaringBitmap                          | CRC32 BE
+    64 bit   size BE | 64393dd1 LE | count LE, count x (high LE, Roaring..) | CRC32 BE
+
+`size` and the checksum cover magic and body. The class of a bitmap decides the form that it is
+written in: `BitMap` gives 32 bit, `BitMap64` gives 64 bit.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap, BitMap64
+
+from keytide.errors import DataError, InvalidError, UnsupportedError
+
+__all__ = [
+    "Vector",
+    "VectorRange",
+    "encode_vector",
+    "live_rows",
+    "read_vectors",
+    "write_vectors",
+]
+
+Vector = BitMap | BitMap64
+
+FILE_VERSION = 1
+MAX_POSITION_32 = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class VectorRange:
+    """Where the vector of a data file lies in its index file.
+
+    `offset` is the position of the size field. `length` is the recorded one, which counts other
+    bytes in each form: the 32-bit form leaves out size field and checksum. `cardinality` is the
+    number of dead rows, None when the writer did not record it.
+    """
+
+    data_file_name: str
+    offset: int
+    length: int
+    cardinality: int | None = None
+
+
+def read_vectors(data: bytes, ranges: Iterable[VectorRange], path: str) -> dict[str, Vector]:
+    """The vectors of an index file by the data file that they belong to.
+
+    DataError, naming `path`, when a vector is torn or its checksum is wrong; UnsupportedError when
+    the file has another version.
+    """
+    if not data:
+        raise DataError(f"{path}: empty file where deletion vectors were expected")
+    if data[0] != FILE_VERSION:
+        raise UnsupportedError(
+            f"{path}: deletion vector file version {data[0]}, this release reads {FILE_VERSION}"
+        )
+    return {place.data_file_name: _read_vector(data, place, path) for place in ranges}
+
+
+def write_vectors(vectors: Mapping[str, Vector]) -> tuple[bytes, tuple[VectorRange, ...]]:
+    """An index file with the vectors of data files, in the mapping's order, and their places.
+
+    InvalidError when a 32-bit vector holds a position beyond 2147483647.
+    """
+    chunks = [bytes([FILE_VERSION])]
+    ranges = []
+    offset = 1
+    for data_file_name, vector in vectors.items():
+        chunk = encode_vector(vector)
+        length = len(chunk) if isinstance(vector, BitMap64) else len(chunk) - _FRAME_LENGTH
+        ranges.append(VectorRange(data_file_name, offset, length, len(vector)))
+        chunks.append(chunk)
+        offset += len(chunk)
+    return b"".join(chunks), tuple(ranges)
+
+
+def encode_vector(vector: Vector) -> bytes:
+    """One vector with its size field and checksum."""
+    if isinstance(vector, BitMap64):
+        magic = _MAGIC_64
+    else:
+        magic = _MAGIC_32
+        _check_32_bit(vector)
+    compact = vector.copy()
+    compact.run_optimize()
+    content = magic + compact.serialize()
+    return struct.pack(">i", len(content)) + content + struct.pack(">I", zlib.crc32(content))
+
+
+def live_rows(vector: Vector, row_count: int) -> npt.NDArray[np.bool_]:
+    """A mask over a data file's `row_count` rows that is false where the vector says dead."""
+    mask = np.ones(row_count, dtype=np.bool_)
+    mask[np.asarray(vector.to_array())] = False
+    return mask
+
+
+_MAGIC_32 = struct.pack(">i", 1581511376)
+_MAGIC_64 = struct.pack("<i", 1681511377)
+# The size field before and the checksum after a vector.
+_FRAME_LENGTH = 8
+
+
+def _read_vector(data: bytes, place: VectorRange, path: str) -> Vector:
+    where = f"{path}: deletion vector of {place.data_file_name} at byte {place.offset}"
+    content, checksum = _framed(data, place.offset, where)
+    if zlib.crc32(content) != checksum:
+        raise DataError(f"{where} fails its checksum")
+    magic, body = content[:4], content[4:]
+    if magic not in (_MAGIC_32, _MAGIC_64):
+        raise UnsupportedError(f"{where} is of an unknown kind, magic number {magic.hex()}")
+    is_64_bit = magic == _MAGIC_64
+    expected = len(content) + _FRAME_LENGTH if is_64_bit else len(content)
+    if place.length != expected:
+        raise DataError(f"{where} has length {expected}, but {place.length} was recorded")
+    try:
+        return (BitMap64 if is_64_bit else BitMap).deserialize(body)
+    except Exception as error:
+        raise DataError(f"{where} is not a bitmap ({error})") from error
+
+
+def _framed(data: bytes, offset: int, where: str) -> tuple[bytes, int]:
+    """Content and checksum of the vector whose size field is at `offset`."""
+    start = offset + 4
+    size = int.from_bytes(data[offset:start], "big") if 0 < offset <= len(data) - 4 else -1
+    end = start + size
+    if size < 4 or end + 4 > len(data):
+        raise DataError(f"{where} is torn: the file ends after {len(data)} bytes")
+    return data[start:end], int.from_bytes(data[end : end + 4], "big")
+
+
+def _check_32_bit(vector: BitMap) -> None:
+    if vector and vector.max() > MAX_POSITION_32:
+        raise InvalidError(
+            f"row position {vector.max()} does not fit a 32-bit deletion vector (at most "
+            f"{MAX_POSITION_32}); set deletion-vectors.bitmap64 to true"
+        )

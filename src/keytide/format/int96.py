@@ -1,0 +1,220 @@
+"""TIMESTAMP(7..9) as Parquet INT96, column by column.
+
+Java readers before Paimon 2.0 know nanosecond timestamps only as INT96, while every other
+timestamp of the same file has to be INT64 (Paimon format, physical types). Arrow can write
+INT96 for all timestamps of a file or for none. The bytes of a plain or dictionary page are the
+same for INT96 and for a fixed binary of 12 bytes, so such columns are written as fixed binaries
+and the footer is then made to say what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from thrift.protocol.TCompactProtocol import TCompactProtocol
+from thrift.protocol.TProtocol import TType
+from thrift.transport.TTransport import TMemoryBuffer
+
+__all__ = ["encode_column", "has_nanoseconds", "mark_footer", "physical_type"]
+
+_WIDTH = 12
+_NANOS_PER_DAY = 86_400 * 1_000_000_000
+_JULIAN_DAY_OF_EPOCH = 2_440_588
+_FIXED_LEN_BYTE_ARRAY, _INT96 = 7, 3
+_MAGIC = b"PAR1"
+
+
+def has_nanoseconds(data_type: pa.DataType) -> bool:
+    """Whether a timestamp in nanoseconds occurs in the type, nested members included."""
+    if pa.types.is_timestamp(data_type):
+        return bool(data_type.unit == "ns")
+    return any(has_nanoseconds(data_type.field(i).type) for i in range(data_type.num_fields))
+
+
+def physical_type(data_type: pa.DataType) -> pa.DataType:
+    """The type under which Arrow writes a column: nanosecond timestamps as 12-byte binaries."""
+    if pa.types.is_timestamp(data_type) and data_type.unit == "ns":
+        return pa.binary(_WIDTH)
+    if pa.types.is_map(data_type):
+        return pa.map_(_physical_field(data_type.key_field), _physical_field(data_type.item_field))
+    if pa.types.is_list(data_type):
+        return pa.list_(_physical_field(data_type.value_field))
+    if pa.types.is_struct(data_type):
+        return pa.struct([_physical_field(data_type.field(i)) for i in range(data_type.num_fields)])
+    return data_type
+
+
+def encode_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column as `physical_type` says; values and nulls are kept."""
+    target = physical_type(column.type)
+    return pa.chunked_array([_encode(chunk) for chunk in column.chunks], type=target)
+
+
+def mark_footer(footer: bytes) -> bytes:
+    """A Parquet file's metadata in which unannotated 12-byte binaries are INT96.
+
+    Their statistics are dropped: INT96 has no defined order.
+    """
+    protocol = TCompactProtocol(TMemoryBuffer(footer))
+    metadata = _read_value(protocol, TType.STRUCT)
+    leaves = [element for element in _field(metadata, 2).items if not _has(element, 5)]
+    marked = [index for index, leaf in enumerate(leaves) if _is_bare_twelve_bytes(leaf)]
+    for index in marked:
+        _set(leaves[index], 1, _INT96)
+        _drop(leaves[index], 2)
+    for group in _field(metadata, 4).items:
+        chunks = _field(group, 1).items
+        for index in marked:
+            chunk = _field(chunks[index], 3)
+            _set(chunk, 1, _INT96)
+            _drop(chunk, 12)
+    out = TMemoryBuffer()
+    _write_value(TCompactProtocol(out), TType.STRUCT, metadata)
+    return bytes(out.getvalue())
+
+
+def _physical_field(field: pa.Field) -> pa.Field:
+    return field.with_type(physical_type(field.type))
+
+
+def _encode(array: pa.Array) -> pa.Array:
+    target = physical_type(array.type)
+    if target.equals(array.type):
+        return array
+    if pa.types.is_timestamp(array.type):
+        return _encode_timestamps(array)
+    if pa.types.is_struct(array.type):
+        children = [_encode(array.field(i)) for i in range(array.type.num_fields)]
+        return pa.StructArray.from_arrays(
+            children, fields=list(target), mask=array.is_null() if array.null_count else None
+        )
+    # Lists and maps: same offsets and validity over converted children.
+    whole = pa.concat_arrays([array])  # drops a slice offset
+    child = (
+        pa.StructArray.from_arrays([whole.keys, whole.items], fields=list(array.type))
+        if pa.types.is_map(array.type)
+        else whole.values
+    )
+    buffers = whole.buffers()[:2]
+    return pa.Array.from_buffers(
+        target, len(whole), buffers, whole.null_count, offset=whole.offset,
+        children=[_encode_child(child, target)],
+    )  # fmt: skip
+
+
+def _encode_child(child: pa.Array, target: pa.DataType) -> pa.Array:
+    if not pa.types.is_map(target):
+        return _encode(child)
+    columns = [_encode(child.field(0)), _encode(child.field(1))]
+    return pa.StructArray.from_arrays(columns, fields=[target.key_field, target.item_field])
+
+
+def _encode_timestamps(array: pa.Array) -> pa.Array:
+    nanos = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    days = np.floor_divide(nanos, _NANOS_PER_DAY)
+    packed = np.empty(len(nanos), dtype=[("nanos", "<i8"), ("day", "<i4")])
+    packed["nanos"] = nanos - days * _NANOS_PER_DAY
+    packed["day"] = days + _JULIAN_DAY_OF_EPOCH
+    validity = array.is_valid().buffers()[1] if array.null_count else None
+    return pa.Array.from_buffers(
+        pa.binary(_WIDTH), len(array), [validity, pa.py_buffer(packed.tobytes())]
+    )
+
+
+# -- Parquet metadata as a generic tree: the compact protocol describes itself ----------------
+
+
+class _Member(NamedTuple):
+    type: int
+    id: int
+    value: Any
+
+
+class _List(NamedTuple):
+    type: int
+    items: list[Any]
+
+
+def _read_value(protocol: TCompactProtocol, kind: int) -> Any:
+    if kind == TType.STRUCT:
+        return list(_read_members(protocol))
+    if kind in (TType.LIST, TType.SET):
+        item_type, size = protocol.readListBegin()
+        items = [_read_value(protocol, item_type) for _ in range(size)]
+        protocol.readListEnd()
+        return _List(item_type, items)
+    return getattr(protocol, _READERS[kind])()
+
+
+def _read_members(protocol: TCompactProtocol) -> Iterator[_Member]:
+    protocol.readStructBegin()
+    while True:
+        _, kind, number = protocol.readFieldBegin()
+        if kind == TType.STOP:
+            break
+        yield _Member(kind, number, _read_value(protocol, kind))
+        protocol.readFieldEnd()
+    protocol.readStructEnd()
+
+
+def _write_value(protocol: TCompactProtocol, kind: int, value: Any) -> None:
+    if kind == TType.STRUCT:
+        _write_members(protocol, value)
+    elif kind in (TType.LIST, TType.SET):
+        protocol.writeListBegin(value.type, len(value.items))
+        for item in value.items:
+            _write_value(protocol, value.type, item)
+        protocol.writeListEnd()
+    else:
+        getattr(protocol, _READERS[kind].replace("read", "write"))(value)
+
+
+def _write_members(protocol: TCompactProtocol, members: list[_Member]) -> None:
+    protocol.writeStructBegin("")
+    for member in members:
+        protocol.writeFieldBegin("", member.type, member.id)
+        _write_value(protocol, member.type, member.value)
+        protocol.writeFieldEnd()
+    protocol.writeFieldStop()
+    protocol.writeStructEnd()
+
+
+_READERS = {
+    TType.BOOL: "readBool",
+    TType.BYTE: "readByte",
+    TType.I16: "readI16",
+    TType.I32: "readI32",
+    TType.I64: "readI64",
+    TType.DOUBLE: "readDouble",
+    TType.STRING: "readBinary",
+}
+
+
+def _has(members: list[_Member], number: int) -> bool:
+    return any(member.id == number for member in members)
+
+
+def _field(members: list[_Member], number: int) -> Any:
+    return next(member.value for member in members if member.id == number)
+
+
+def _set(members: list[_Member], number: int, value: Any) -> None:
+    index = next(i for i, member in enumerate(members) if member.id == number)
+    members[index] = members[index]._replace(value=value)
+
+
+def _drop(members: list[_Member], number: int) -> None:
+    members[:] = [member for member in members if member.id != number]
+
+
+def _is_bare_twelve_bytes(leaf: list[_Member]) -> bool:
+    annotated = _has(leaf, 6) or _has(leaf, 10)
+    return (
+        not annotated
+        and _has(leaf, 2)
+        and _field(leaf, 1) == _FIXED_LEN_BYTE_ARRAY
+        and _field(leaf, 2) == _WIDTH
+    )

@@ -1,0 +1,499 @@
+"""Manifests: which data files were added to the table and which were taken away.
+
+A manifest holds `ManifestEntry` records, one for each file added or deleted. A manifest list holds
+one `ManifestFileMeta` for each manifest. A snapshot names two lists, and its live files are the
+added files of both lists whose identity was never deleted.
+
+An identity is never added again after its deletion, so the order of manifests and entries does
+not matter. The level is part of it: moving a file to another level deletes one identity and adds
+another.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from keytide.errors import DataError, UnsupportedError
+from keytide.format.avro import (
+    Record,
+    array,
+    optional,
+    parsed,
+    read_records,
+    record,
+    required,
+    write_records,
+)
+from keytide.format.binary_row import decode_rows
+from keytide.format.stats import (
+    EMPTY_STATS,
+    ColumnStats,
+    SimpleStats,
+    StatsMode,
+    column_stats,
+    row_stats,
+    unknown_stats,
+)
+from keytide.types import DataType
+
+__all__ = [
+    "DataFileMeta",
+    "FileKind",
+    "FileSource",
+    "Identity",
+    "ManifestEntry",
+    "ManifestFileMeta",
+    "decode_manifest",
+    "decode_manifest_list",
+    "encode_manifest",
+    "encode_manifest_list",
+    "live_entries",
+    "merge_entries",
+    "summarize",
+]
+
+ENTRY_VERSION = 2
+
+Identity = tuple[bytes, int, int, str, tuple[str, ...], bytes | None, str | None]
+
+
+class FileKind(IntEnum):
+    """Whether an entry adds or deletes its file. Persisted; do not change."""
+
+    ADD = 0
+    DELETE = 1
+
+
+class FileSource(IntEnum):
+    """What wrote a data file. Persisted; do not change."""
+
+    APPEND = 0
+    COMPACT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DataFileMeta:
+    """One data file; the members of the format under their own names.
+
+    `file_size` is exact and in bytes, `row_count` counts retracts too, `delete_row_count` counts
+    them alone (None: unknown, merge to be safe). `min_key` and `max_key` are the exact first and
+    last key as binary rows of the trimmed primary key. `value_stats_cols` names the columns of
+    `value_stats`, None meaning all. `creation_time` is the writer's local wall clock, in epoch
+    milliseconds as if it were UTC. `embedded_file_index` and `extra_files` belong to the identity.
+    """
+
+    file_name: str
+    file_size: int
+    row_count: int
+    min_key: bytes
+    max_key: bytes
+    key_stats: SimpleStats
+    value_stats: SimpleStats
+    min_sequence_number: int
+    max_sequence_number: int
+    schema_id: int
+    level: int
+    extra_files: tuple[str, ...] = ()
+    creation_time: int | None = None
+    delete_row_count: int | None = None
+    embedded_file_index: bytes | None = None
+    file_source: int | None = None
+    value_stats_cols: tuple[str, ...] | None = None
+    external_path: str | None = None
+    first_row_id: int | None = None
+    write_cols: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestEntry:
+    """A data file added to or deleted from a bucket.
+
+    `partition` is the binary row of the partition columns. `total_buckets` is the number of
+    buckets that the partition had when the file was written: -1 dynamic, -2 postponed.
+    """
+
+    kind: FileKind
+    partition: bytes
+    bucket: int
+    total_buckets: int
+    file: DataFileMeta
+
+    @property
+    def identity(self) -> Identity:
+        """What makes two entries speak of the same file."""
+        file = self.file
+        return (
+            self.partition,
+            self.bucket,
+            file.level,
+            file.file_name,
+            file.extra_files,
+            file.embedded_file_index,
+            file.external_path,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFileMeta:
+    """One manifest in a manifest list; readers skip it by these counts and bounds.
+
+    The counts are exact. The bounds may be None, which means unknown.
+    """
+
+    file_name: str
+    file_size: int
+    num_added_files: int
+    num_deleted_files: int
+    partition_stats: SimpleStats
+    schema_id: int
+    min_bucket: int | None = None
+    max_bucket: int | None = None
+    min_level: int | None = None
+    max_level: int | None = None
+    min_row_id: int | None = None
+    max_row_id: int | None = None
+
+
+def live_entries(entries: Iterable[ManifestEntry]) -> dict[Identity, ManifestEntry]:
+    """The files of a snapshot by identity, given all its entries in any order.
+
+    The result keeps the order in which files were added.
+    """
+    added, deleted = _by_kind(entries)
+    return {identity: entry for identity, entry in added.items() if identity not in deleted}
+
+
+def merge_entries(entries: Iterable[ManifestEntry]) -> list[ManifestEntry]:
+    """Fewer entries that mean the same, whatever other manifests the snapshot has.
+
+    An addition and a deletion of one identity cancel. A deletion whose addition is elsewhere is
+    kept, behind all additions: without it the file would come back.
+    """
+    added, deleted = _by_kind(entries)
+    return [
+        *(entry for identity, entry in added.items() if identity not in deleted),
+        *(entry for identity, entry in deleted.items() if identity not in added),
+    ]
+
+
+def summarize(
+    entries: Sequence[ManifestEntry],
+    name: str,
+    size: int,
+    schema_id: int,
+    partition_types: Sequence[DataType],
+) -> ManifestFileMeta:
+    """The manifest list's record of a manifest with these entries, `size` bytes long."""
+    added = sum(entry.kind is FileKind.ADD for entry in entries)
+    buckets = [entry.bucket for entry in entries]
+    levels = [entry.file.level for entry in entries]
+    return ManifestFileMeta(
+        file_name=name,
+        file_size=size,
+        num_added_files=added,
+        num_deleted_files=len(entries) - added,
+        partition_stats=_partition_stats(entries, partition_types),
+        schema_id=schema_id,
+        min_bucket=min(buckets, default=None),
+        max_bucket=max(buckets, default=None),
+        min_level=min(levels, default=None),
+        max_level=max(levels, default=None),
+    )
+
+
+def encode_manifest(entries: Iterable[ManifestEntry]) -> bytes:
+    """The bytes of a manifest with these entries, in their order."""
+    return write_records(_ENTRY_SCHEMA, map(_entry_record, entries))
+
+
+def decode_manifest(data: bytes, path: str, size: int | None = None) -> list[ManifestEntry]:
+    """The entries of a manifest of any writer and release, in the file's order.
+
+    `size` is the length recorded in the manifest list. DataError, naming `path`, when the file is
+    torn or lacks a required member; UnsupportedError when it has another version.
+    """
+    return _decode(data, path, size, _entry)
+
+
+def encode_manifest_list(manifests: Iterable[ManifestFileMeta]) -> bytes:
+    """The bytes of a manifest list, which may be empty."""
+    return write_records(_LIST_SCHEMA, map(_list_record, manifests))
+
+
+def decode_manifest_list(data: bytes, path: str, size: int | None = None) -> list[ManifestFileMeta]:
+    """The manifests of a manifest list, in order; errors as in `decode_manifest`.
+
+    `size` is the length recorded in the snapshot, None when its writer did not record it.
+    """
+    return _decode(data, path, size, _manifest)
+
+
+_Decoded = TypeVar("_Decoded")
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def _by_kind(
+    entries: Iterable[ManifestEntry],
+) -> tuple[dict[Identity, ManifestEntry], dict[Identity, ManifestEntry]]:
+    added: dict[Identity, ManifestEntry] = {}
+    deleted: dict[Identity, ManifestEntry] = {}
+    for entry in entries:
+        (added if entry.kind is FileKind.ADD else deleted)[entry.identity] = entry
+    return added, deleted
+
+
+def _partition_stats(entries: Sequence[ManifestEntry], types: Sequence[DataType]) -> SimpleStats:
+    if not types:
+        return EMPTY_STATS
+    counts = Counter(entry.partition for entry in entries)
+    if not counts:
+        return row_stats(map(unknown_stats, types), types)
+    entry_counts = pa.array(counts.values(), pa.int64())
+    columns = decode_rows(list(counts), types)
+    return row_stats(
+        (
+            _partition_column_stats(column, type_, entry_counts)
+            for column, type_ in zip(columns, types, strict=True)
+        ),
+        types,
+    )
+
+
+def _partition_column_stats(
+    column: pa.Array, type_: DataType, entry_counts: pa.Array
+) -> ColumnStats:
+    bounds = column_stats(column, type_, StatsMode("full"))
+    null_count = sum(entry_counts.filter(column.is_null()).to_pylist())
+    return ColumnStats(bounds.minimum, bounds.maximum, null_count)
+
+
+# Records to values
+
+
+def _decode(
+    data: bytes, path: str, size: int | None, convert: Callable[[Record], _Decoded]
+) -> list[_Decoded]:
+    records = read_records(data, path, size)
+    for found in records:
+        if found.get("_VERSION") != ENTRY_VERSION:
+            raise UnsupportedError(
+                f"{path}: record version {found.get('_VERSION')}, this release reads "
+                f"{ENTRY_VERSION}"
+            )
+    try:
+        return [convert(found) for found in records]
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: missing or mistyped member ({error!r})") from error
+
+
+def _entry(found: Record) -> ManifestEntry:
+    return ManifestEntry(
+        FileKind(found["_KIND"]),
+        found["_PARTITION"],
+        found["_BUCKET"],
+        found["_TOTAL_BUCKETS"],
+        _file(found["_FILE"]),
+    )
+
+
+def _file(found: Record) -> DataFileMeta:
+    get = found.get
+    return DataFileMeta(
+        found["_FILE_NAME"],
+        found["_FILE_SIZE"],
+        found["_ROW_COUNT"],
+        found["_MIN_KEY"],
+        found["_MAX_KEY"],
+        _stats(found["_KEY_STATS"]),
+        _stats(found["_VALUE_STATS"]),
+        found["_MIN_SEQUENCE_NUMBER"],
+        found["_MAX_SEQUENCE_NUMBER"],
+        found["_SCHEMA_ID"],
+        found["_LEVEL"],
+        tuple(get("_EXTRA_FILES") or ()),
+        _millis(get("_CREATION_TIME")),
+        get("_DELETE_ROW_COUNT"),
+        get("_EMBEDDED_FILE_INDEX"),
+        get("_FILE_SOURCE"),
+        _optional_tuple(get("_VALUE_STATS_COLS")),
+        get("_EXTERNAL_PATH"),
+        get("_FIRST_ROW_ID"),
+        _optional_tuple(get("_WRITE_COLS")),
+    )
+
+
+def _manifest(found: Record) -> ManifestFileMeta:
+    return ManifestFileMeta(
+        file_name=found["_FILE_NAME"],
+        file_size=found["_FILE_SIZE"],
+        num_added_files=found["_NUM_ADDED_FILES"],
+        num_deleted_files=found["_NUM_DELETED_FILES"],
+        partition_stats=_stats(found["_PARTITION_STATS"]),
+        schema_id=found["_SCHEMA_ID"],
+        **{name: found.get(member) for name, member in _LIST_BOUNDS},
+    )
+
+
+def _stats(found: Record) -> SimpleStats:
+    return SimpleStats(
+        found["_MIN_VALUES"], found["_MAX_VALUES"], _optional_tuple(found.get("_NULL_COUNTS"))
+    )
+
+
+def _optional_tuple(found: list[Any] | None) -> tuple[Any, ...] | None:
+    return None if found is None else tuple(found)
+
+
+def _millis(found: datetime | int | None) -> int | None:
+    # A writer that forgot the logical type left a plain number.
+    return (found - _EPOCH) // _MILLISECOND if isinstance(found, datetime) else found
+
+
+# Values to records
+
+
+def _entry_record(entry: ManifestEntry) -> Record:
+    return {
+        "_VERSION": ENTRY_VERSION,
+        "_KIND": entry.kind,
+        "_PARTITION": entry.partition,
+        "_BUCKET": entry.bucket,
+        "_TOTAL_BUCKETS": entry.total_buckets,
+        "_FILE": _file_record(entry.file),
+    }
+
+
+def _file_record(file: DataFileMeta) -> Record:
+    return {
+        "_FILE_NAME": file.file_name,
+        "_FILE_SIZE": file.file_size,
+        "_ROW_COUNT": file.row_count,
+        "_MIN_KEY": file.min_key,
+        "_MAX_KEY": file.max_key,
+        "_KEY_STATS": _stats_record(file.key_stats),
+        "_VALUE_STATS": _stats_record(file.value_stats),
+        "_MIN_SEQUENCE_NUMBER": file.min_sequence_number,
+        "_MAX_SEQUENCE_NUMBER": file.max_sequence_number,
+        "_SCHEMA_ID": file.schema_id,
+        "_LEVEL": file.level,
+        "_EXTRA_FILES": file.extra_files,
+        "_CREATION_TIME": file.creation_time,
+        "_DELETE_ROW_COUNT": file.delete_row_count,
+        "_EMBEDDED_FILE_INDEX": file.embedded_file_index,
+        "_FILE_SOURCE": file.file_source,
+        "_VALUE_STATS_COLS": _optional_list(file.value_stats_cols),
+        "_EXTERNAL_PATH": file.external_path,
+        "_FIRST_ROW_ID": file.first_row_id,
+        "_WRITE_COLS": _optional_list(file.write_cols),
+    }
+
+
+def _list_record(manifest: ManifestFileMeta) -> Record:
+    return {
+        "_VERSION": ENTRY_VERSION,
+        "_FILE_NAME": manifest.file_name,
+        "_FILE_SIZE": manifest.file_size,
+        "_NUM_ADDED_FILES": manifest.num_added_files,
+        "_NUM_DELETED_FILES": manifest.num_deleted_files,
+        "_PARTITION_STATS": _stats_record(manifest.partition_stats),
+        "_SCHEMA_ID": manifest.schema_id,
+        **{member: getattr(manifest, name) for name, member in _LIST_BOUNDS},
+    }
+
+
+def _stats_record(stats: SimpleStats) -> Record:
+    return {
+        "_MIN_VALUES": stats.min_values,
+        "_MAX_VALUES": stats.max_values,
+        "_NULL_COUNTS": _optional_list(stats.null_counts),
+    }
+
+
+def _optional_list(value: tuple[Any, ...] | None) -> list[Any] | None:
+    return None if value is None else list(value)
+
+
+# Schemas, as Java writes them
+
+
+def _stats_type(name: str) -> Record:
+    return record(
+        name,
+        required("_MIN_VALUES", "bytes"),
+        required("_MAX_VALUES", "bytes"),
+        optional("_NULL_COUNTS", array(["null", "long"])),
+    )
+
+
+_LIST_BOUNDS = (
+    ("min_bucket", "_MIN_BUCKET"),
+    ("max_bucket", "_MAX_BUCKET"),
+    ("min_level", "_MIN_LEVEL"),
+    ("max_level", "_MAX_LEVEL"),
+    ("min_row_id", "_MIN_ROW_ID"),
+    ("max_row_id", "_MAX_ROW_ID"),
+)
+
+_LIST_SCHEMA = parsed(
+    record(
+        "record",
+        required("_VERSION", "int"),
+        required("_FILE_NAME", "string"),
+        required("_FILE_SIZE", "long"),
+        required("_NUM_ADDED_FILES", "long"),
+        required("_NUM_DELETED_FILES", "long"),
+        required("_PARTITION_STATS", _stats_type("record__PARTITION_STATS")),
+        required("_SCHEMA_ID", "long"),
+        optional("_MIN_BUCKET", "int"),
+        optional("_MAX_BUCKET", "int"),
+        optional("_MIN_LEVEL", "int"),
+        optional("_MAX_LEVEL", "int"),
+        optional("_MIN_ROW_ID", "long"),
+        optional("_MAX_ROW_ID", "long"),
+    )
+)
+
+_FILE_TYPE = record(
+    "record__FILE",
+    required("_FILE_NAME", "string"),
+    required("_FILE_SIZE", "long"),
+    required("_ROW_COUNT", "long"),
+    required("_MIN_KEY", "bytes"),
+    required("_MAX_KEY", "bytes"),
+    required("_KEY_STATS", _stats_type("record__FILE__KEY_STATS")),
+    required("_VALUE_STATS", _stats_type("record__FILE__VALUE_STATS")),
+    required("_MIN_SEQUENCE_NUMBER", "long"),
+    required("_MAX_SEQUENCE_NUMBER", "long"),
+    required("_SCHEMA_ID", "long"),
+    required("_LEVEL", "int"),
+    required("_EXTRA_FILES", array("string")),
+    optional("_CREATION_TIME", {"type": "long", "logicalType": "timestamp-millis"}),
+    optional("_DELETE_ROW_COUNT", "long"),
+    optional("_EMBEDDED_FILE_INDEX", "bytes"),
+    optional("_FILE_SOURCE", "int"),
+    optional("_VALUE_STATS_COLS", array("string")),
+    optional("_EXTERNAL_PATH", "string"),
+    optional("_FIRST_ROW_ID", "long"),
+    optional("_WRITE_COLS", array("string")),
+)
+
+# Some readers expect exactly these members in this order, none of them a union.
+_ENTRY_SCHEMA = parsed(
+    record(
+        "record",
+        required("_VERSION", "int"),
+        required("_KIND", "int"),
+        required("_PARTITION", "bytes"),
+        required("_BUCKET", "int"),
+        required("_TOTAL_BUCKETS", "int"),
+        required("_FILE", _FILE_TYPE),
+    )
+)

@@ -1,0 +1,202 @@
+"""The directory of a partition: one ``name=value`` level per partition column.
+
+The directory is only a place. What identifies a partition is its binary row in the manifest: a
+null, an empty and a blank string share one directory and remain three partitions, and a reader
+never takes a value from a path (Paimon format, partition directories).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from keytide.errors import InvalidError
+from keytide.types import AtomicType, DataType, Field
+
+__all__ = [
+    "DEFAULT_PARTITION_NAME",
+    "escape_path_name",
+    "partition_path",
+    "partition_paths",
+    "unescape_path_name",
+]
+
+DEFAULT_PARTITION_NAME = "__DEFAULT_PARTITION__"
+"""The value text of nulls and blanks, unless ``partition.default-name`` says otherwise."""
+
+MILLIS_PER_DAY = 86_400_000
+
+
+def partition_path(
+    values: Sequence[Any],
+    fields: Sequence[Field],
+    *,
+    legacy: bool = True,
+    default_name: str = DEFAULT_PARTITION_NAME,
+) -> str:
+    """The directory of one partition, given its Python values in partition order.
+
+    Empty for an unpartitioned table; no slash at either end. ``legacy`` is the option
+    ``partition.legacy-name``. InvalidError for a value that does not fit its column.
+    """
+    columns = [_one_value(value, each) for value, each in zip(values, fields, strict=True)]
+    if not columns:
+        return ""
+    return partition_paths(columns, fields, legacy=legacy, default_name=default_name)[0]
+
+
+def partition_paths(
+    columns: Sequence[pa.Array],
+    fields: Sequence[Field],
+    *,
+    legacy: bool = True,
+    default_name: str = DEFAULT_PARTITION_NAME,
+) -> list[str]:
+    """The directories of many partitions, given one Arrow column per partition column."""
+    levels = [
+        _level_texts(column, each, legacy=legacy, default_name=default_name)
+        for column, each in zip(columns, fields, strict=True)
+    ]
+    return ["/".join(parts) for parts in zip(*levels, strict=True)]
+
+
+def escape_path_name(text: str) -> str:
+    """The text with every character that a path cannot hold as ``%`` and two hex digits."""
+    return text.translate(_ESCAPES)
+
+
+def unescape_path_name(text: str) -> str:
+    """The text that :func:`escape_path_name` was given; a stray ``%`` stays as it is."""
+    return re.sub("%([0-9a-fA-F]{2})", lambda found: chr(int(found[1], 16)), text)
+
+
+_ESCAPES = {code: f"%{code:02X}" for code in [*range(0x20), 0x7F, *map(ord, "\"#%'*/:=?\\{}[]^")]}
+
+# Python counts these as white space, Java does not.
+_NOT_BLANK = frozenset("\x85\xa0\u2007\u202f")
+
+
+def _one_value(value: Any, column: Field) -> pa.Array:
+    try:
+        return pa.array([value], column.type.to_arrow())
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise InvalidError(
+            f"Value {value!r} does not fit partition column {column.name!r} "
+            f"of type {column.type.sql()}: {error}"
+        ) from error
+
+
+def _level_texts(column: pa.Array, field: Field, *, legacy: bool, default_name: str) -> list[str]:
+    name = escape_path_name(field.name)
+    text_of = _text_function(field.type, legacy=legacy)
+    texts = (None if value is None else text_of(value) for value in _plain_values(column, field))
+    return [
+        f"{name}={escape_path_name(default_name if _is_blank(text) else text or '')}"
+        for text in texts
+    ]
+
+
+def _is_blank(text: str | None) -> bool:
+    return not text or all(char.isspace() and char not in _NOT_BLANK for char in text)
+
+
+def _plain_values(column: pa.Array, field: Field) -> list[Any]:
+    """Python values; dates and times as the integers that Arrow stores."""
+    target = field.type.to_arrow()
+    plain = column.cast(target)
+    if pa.types.is_temporal(target):
+        plain = plain.cast(pa.int32() if target.bit_width == 32 else pa.int64())
+    return list(plain.to_pylist())
+
+
+def _text_function(kind: DataType, *, legacy: bool) -> Callable[[Any], str]:
+    if kind.is_nested or not isinstance(kind, AtomicType):
+        raise InvalidError(f"A partition column cannot be of type {kind.sql()}")
+    digits = kind.precision or 0
+    if kind.root == "DATE":
+        return str if legacy else lambda days: str(np.datetime64(days, "D"))
+    if kind.root == "TIME":
+        return str if legacy else lambda millis: _time_text(millis, digits)
+    if kind.root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
+        unit = kind.to_arrow().unit
+        text_of = _short_timestamp_text if legacy else _full_timestamp_text
+        return lambda units: text_of(*_seconds_and_nanos(units, unit), digits)
+    return _TEXT_OF.get(kind.root, str)
+
+
+def _boolean_text(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _decimal_text(value: Decimal) -> str:
+    return format(value, "f")
+
+
+def _bytes_text(value: bytes) -> str:
+    return value.decode(errors="replace")
+
+
+def _float_text(value: float) -> str:
+    return _java_text(np.float32(value))
+
+
+def _double_text(value: float) -> str:
+    return _java_text(np.float64(value))
+
+
+_TEXT_OF: Mapping[str, Callable[[Any], str]] = {
+    "BOOLEAN": _boolean_text,
+    "DECIMAL": _decimal_text,
+    "BINARY": _bytes_text,
+    "VARBINARY": _bytes_text,
+    "FLOAT": _float_text,
+    "DOUBLE": _double_text,
+}
+
+
+def _java_text(value: np.floating[Any]) -> str:
+    """Java's text of a float: plain between 0.001 and ten million, else with an exponent."""
+    if not np.isfinite(value):
+        return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return np.format_float_positional(value, unique=True, trim="0")
+    mantissa, exponent = np.format_float_scientific(value, unique=True, trim="0").split("e")
+    return f"{mantissa}E{int(exponent)}"
+
+
+def _time_text(millis: int, precision: int) -> str:
+    seconds, rest = divmod(millis % MILLIS_PER_DAY, 1_000)
+    minutes, second = divmod(seconds, 60)
+    clock = f"{minutes // 60:02}:{minutes % 60:02}:{second:02}"
+    fraction = f"{rest:03}"[:precision].rstrip("0") or "0"
+    return f"{clock}.{fraction}" if precision else clock
+
+
+def _seconds_and_nanos(units: int, unit: str) -> tuple[int, int]:
+    per_second = {"ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    seconds, rest = divmod(units, per_second)
+    return seconds, rest * (10**9 // per_second)
+
+
+def _short_timestamp_text(seconds: int, nanos: int, _precision: int) -> str:
+    """Seconds only where they say something, the fraction in groups of three digits."""
+    text = str(np.datetime64(seconds, "s"))
+    if nanos == 0:
+        return text.removesuffix(":00") if seconds % 60 == 0 else text
+    fraction = f"{nanos:09}"
+    while fraction.endswith("000"):
+        fraction = fraction[:-3]
+    return f"{text}.{fraction}"
+
+
+def _full_timestamp_text(seconds: int, nanos: int, precision: int) -> str:
+    """Every part down to the declared precision, and further digits that are not zero."""
+    fraction = f"{nanos:09}"
+    fraction = fraction[:precision] + fraction[precision:].rstrip("0")
+    text = str(np.datetime64(seconds, "s")).replace("T", " ")
+    return f"{text}.{fraction}" if fraction else text

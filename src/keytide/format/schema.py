@@ -1,0 +1,309 @@
+"""Schema files: the columns, keys and options of a table (Paimon format, schema files).
+
+A schema is never edited: a change writes the next id. Readers pair columns of two schemas by
+field id, so ids are assigned once and never reused.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
+from keytide.format.json_document import read_document, write_document
+from keytide.types import (
+    ArrayType,
+    DataType,
+    Field,
+    MapType,
+    MultisetType,
+    RowType,
+    VectorType,
+    arrow_schema,
+    parse_field,
+)
+
+__all__ = [
+    "KEY_FIELD_ID_START",
+    "KEY_PREFIX",
+    "SCHEMA_VERSION",
+    "SEQUENCE_FIELD_ID",
+    "SYSTEM_NAMES",
+    "VALUE_KIND_FIELD_ID",
+    "TableSchema",
+    "assign_field_ids",
+    "highest_field_id",
+    "validate_schema",
+]
+
+# Persisted in schema and data files: do not change.
+SCHEMA_VERSION = 3
+KEY_FIELD_ID_START = 1073741823
+VALUE_KIND_FIELD_ID = 2147483645
+SEQUENCE_FIELD_ID = 2147483646
+KEY_PREFIX = "_KEY_"
+SYSTEM_NAMES = ("_SEQUENCE_NUMBER", "_VALUE_KIND", "_LEVEL", "rowkind", "_ROW_ID")
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """One version of a table's definition.
+
+    ``primary_keys`` keeps its order, which bucket hashing depends on, and holds the partition
+    columns that are part of the key. ``highest_field_id`` is the largest id ever used in the
+    table, nested and dropped columns included; -1 before any.
+    """
+
+    id: int
+    fields: tuple[Field, ...]
+    highest_field_id: int
+    partition_keys: tuple[str, ...] = ()
+    primary_keys: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict, hash=False)
+    comment: str | None = None
+    time_millis: int = 0
+
+    @classmethod
+    def create(
+        cls,
+        fields: Sequence[Field],
+        *,
+        partition_keys: Sequence[str] = (),
+        primary_keys: Sequence[str] = (),
+        options: Mapping[str, str] | None = None,
+        comment: str | None = None,
+        time_millis: int = 0,
+    ) -> TableSchema:
+        """The first schema of a new table: ids assigned afresh, key columns made NOT NULL.
+
+        Raises InvalidError for what :func:`validate_schema` refuses.
+        """
+        required = [_not_null(f) if f.name in primary_keys else f for f in fields]
+        numbered = assign_field_ids(required)
+        schema = cls(
+            id=0,
+            fields=numbered,
+            highest_field_id=highest_field_id(numbered),
+            partition_keys=tuple(partition_keys),
+            primary_keys=tuple(primary_keys),
+            options=dict(options or {}),
+            comment=comment,
+            time_millis=time_millis,
+        )
+        validate_schema(schema)
+        return schema
+
+    @classmethod
+    def from_json(cls, data: bytes, path: str = "schema") -> TableSchema:
+        """Read a schema file; older versions get the defaults that were in force then.
+
+        UnsupportedError, naming ``path``, for a version newer than this release knows;
+        DataError for a file that is torn or lacks members.
+        """
+        document = read_document(data, path)
+        version = document.get("version", 1)
+        if version > SCHEMA_VERSION:
+            raise UnsupportedError(
+                f"{path}: schema version {version} is newer than {SCHEMA_VERSION}, the latest "
+                "that this release reads; use a newer release for this table"
+            )
+        try:
+            return cls(
+                id=document["id"],
+                fields=tuple(parse_field(f) for f in document["fields"]),
+                highest_field_id=document["highestFieldId"],
+                partition_keys=tuple(document["partitionKeys"]),
+                primary_keys=tuple(document["primaryKeys"]),
+                options=_defaults_before(version) | document.get("options", {}),
+                comment=document.get("comment"),
+                time_millis=document.get("timeMillis", 0),
+            )
+        except (KeyError, TypeError) as error:
+            raise DataError(f"{path}: not a complete schema, trouble at {error}") from error
+        except InvalidError as error:
+            raise DataError(f"{path}: {error}") from error
+
+    def to_json(self) -> bytes:
+        """The schema file, members in Java's order. Always written as the latest version."""
+        document: dict[str, Any] = {
+            "version": SCHEMA_VERSION,
+            "id": self.id,
+            "fields": [f.to_json() for f in self.fields],
+            "highestFieldId": self.highest_field_id,
+            "partitionKeys": self.partition_keys,
+            "primaryKeys": self.primary_keys,
+            "options": self.options,
+        }
+        if self.comment is not None:
+            document["comment"] = self.comment
+        return write_document(document | {"timeMillis": self.time_millis})
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names in table order."""
+        return tuple(f.name for f in self.fields)
+
+    @property
+    def trimmed_primary_keys(self) -> tuple[str, ...]:
+        """The key columns that are no partition columns, in primary-key order."""
+        return tuple(name for name in self.primary_keys if name not in self.partition_keys)
+
+    @property
+    def is_cross_partition(self) -> bool:
+        """Whether the key lacks a partition column, so that an update can move a row."""
+        return bool(self.primary_keys) and not set(self.partition_keys) <= set(self.primary_keys)
+
+    def field(self, name: str) -> Field:
+        """The column of that name; NotFoundError with the nearest names when there is none."""
+        for candidate in self.fields:
+            if candidate.name == name:
+                return candidate
+        near = difflib.get_close_matches(name, self.names) or self.names
+        raise NotFoundError(f"No column {name!r}; did you mean {', '.join(near)}?")
+
+    def select(self, names: Iterable[str]) -> tuple[Field, ...]:
+        """The columns of those names, in the given order; NotFoundError for a missing one."""
+        return tuple(self.field(name) for name in names)
+
+    def partition_fields(self) -> tuple[Field, ...]:
+        """The partition columns, in partition order."""
+        return self.select(self.partition_keys)
+
+    def trimmed_primary_key_fields(self) -> tuple[Field, ...]:
+        """The columns of :attr:`trimmed_primary_keys`."""
+        return self.select(self.trimmed_primary_keys)
+
+    def key_fields(self) -> tuple[Field, ...]:
+        """The ``_KEY_`` columns of a data file: one per trimmed key column, never null."""
+        return tuple(
+            Field(KEY_FIELD_ID_START + f.id, KEY_PREFIX + f.name, f.type.with_nullable(False))
+            for f in self.trimmed_primary_key_fields()
+        )
+
+    def arrow_schema(self) -> pa.Schema:
+        """The table's columns as an Arrow schema, nullability kept."""
+        return arrow_schema(self.fields)
+
+
+def assign_field_ids(fields: Sequence[Field], first_id: int = 0) -> tuple[Field, ...]:
+    """The same fields with new ids, counted from ``first_id``.
+
+    A top-level field is numbered before its nested members; inside nested types a member is
+    numbered after its own members (Paimon format, field ids).
+    """
+    ids = itertools.count(first_id)
+    return tuple(replace(f, id=next(ids), type=_renumbered(f.type, ids)) for f in fields)
+
+
+def highest_field_id(fields: Sequence[Field]) -> int:
+    """The largest id among some fields and their nested members; -1 for none."""
+    return max((f.id for f in _all_fields(fields)), default=-1)
+
+
+def validate_schema(schema: TableSchema) -> None:
+    """Check the structural rules every table must satisfy, whatever its options.
+
+    Raises InvalidError for missing, repeated or reserved names, for key and partition columns
+    that do not exist or have a nested type, and for a key made of partition columns alone.
+    """
+    _check_columns(schema)
+    _check_key_columns(schema, schema.partition_keys, "partition", "partition fields")
+    _check_key_columns(schema, schema.primary_keys, "primary key", "primary key constraint")
+    if schema.primary_keys and not schema.trimmed_primary_keys:
+        raise InvalidError(
+            f"Primary key constraint {_listed(schema.primary_keys)} should not be same with "
+            f"partition fields {_listed(schema.partition_keys)}: this will result in only one "
+            "record in a partition; add a column to the primary key"
+        )
+
+
+def _not_null(column: Field) -> Field:
+    return replace(column, type=column.type.with_nullable(False))
+
+
+def _defaults_before(version: int) -> dict[str, str]:
+    defaults = {"bucket": "1"} if version < 2 else {}
+    return defaults | ({"file.format": "orc"} if version < 3 else {})
+
+
+def _renumbered(kind: DataType, ids: Iterator[int]) -> DataType:
+    if isinstance(kind, (ArrayType, MultisetType, VectorType)):
+        return replace(kind, element=_renumbered(kind.element, ids))
+    if isinstance(kind, MapType):
+        key = _renumbered(kind.key, ids)
+        return replace(kind, key=key, value=_renumbered(kind.value, ids))
+    if isinstance(kind, RowType):
+        return replace(kind, fields=tuple(_renumbered_member(m, ids) for m in kind.fields))
+    return kind
+
+
+def _renumbered_member(member: Field, ids: Iterator[int]) -> Field:
+    kind = _renumbered(member.type, ids)
+    return replace(member, id=next(ids), type=kind)
+
+
+def _all_fields(fields: Iterable[Field]) -> Iterator[Field]:
+    for each in fields:
+        yield each
+        yield from _all_fields(_members(each.type))
+
+
+def _members(kind: DataType) -> Iterator[Field]:
+    if isinstance(kind, (ArrayType, MultisetType, VectorType)):
+        yield from _members(kind.element)
+    elif isinstance(kind, MapType):
+        yield from _members(kind.key)
+        yield from _members(kind.value)
+    elif isinstance(kind, RowType):
+        yield from kind.fields
+
+
+def _check_columns(schema: TableSchema) -> None:
+    if not schema.fields:
+        raise InvalidError("A table needs at least one column, found none")
+    _check_unique(schema.names, lambda found: f"Table columns must not contain duplicates: {found}")
+    for name in schema.names:
+        if name in SYSTEM_NAMES:
+            raise InvalidError(
+                f"Field name[{name}] in schema cannot be exist in {_listed(SYSTEM_NAMES)}: "
+                "these names are reserved for system columns; rename the column"
+            )
+        if name.startswith(KEY_PREFIX):
+            raise InvalidError(
+                f"Field name[{name}] in schema cannot start with [{KEY_PREFIX}]: "
+                "the prefix is reserved for key columns of data files; rename the column"
+            )
+
+
+def _check_key_columns(
+    schema: TableSchema, names: Sequence[str], role: str, constraint: str
+) -> None:
+    missing = [name for name in names if name not in schema.names]
+    if missing:
+        raise InvalidError(
+            f"Table column {_listed(schema.names)} should include all {constraint} "
+            f"{_listed(names)}; missing {_listed(missing)}"
+        )
+    _check_unique(names, lambda found: f"The {constraint} must not contain duplicates: {found}")
+    for column in schema.select(names):
+        if column.type.is_nested:
+            raise InvalidError(
+                f"The type {column.type.root} in {role} field {column.name} is unsupported: "
+                "use a column of a scalar type"
+            )
+
+
+def _check_unique(names: Sequence[str], message: Callable[[str], str]) -> None:
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise InvalidError(message(f"{_listed(repeated)} in {_listed(names)}; keep each name once"))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return f"[{', '.join(names)}]"

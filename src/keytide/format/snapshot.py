@@ -1,0 +1,260 @@
+"""A table's versions: snapshots, and the tags and consumers that keep them alive.
+
+A snapshot is one small JSON file, and creating it is the commit. It names manifest lists for
+what was there before, for what this commit changed, and for its changelog. A long-lived
+changelog file holds the same document as the snapshot that it outlives.
+
+Reading follows the rules of the format: unknown members are ignored, an explicit ``null`` means
+absent. Writing keeps Java's member order and style.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from keytide.errors import DataError, UnsupportedError
+from keytide.format.json_document import read_document, write_document
+
+__all__ = [
+    "BATCH_COMMIT_IDENTIFIER",
+    "FIRST_SNAPSHOT_ID",
+    "NO_WATERMARK",
+    "CommitKind",
+    "Consumer",
+    "Snapshot",
+    "Tag",
+]
+
+SNAPSHOT_VERSION = 3
+FIRST_SNAPSHOT_ID = 1
+BATCH_COMMIT_IDENTIFIER = 2**63 - 1
+NO_WATERMARK = -(2**63)
+
+
+class CommitKind(str, Enum):
+    """What a commit did. Persisted; do not change."""
+
+    APPEND = "APPEND"
+    COMPACT = "COMPACT"
+    OVERWRITE = "OVERWRITE"
+    ANALYZE = "ANALYZE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """One version of a table; the members of the format under their own names.
+
+    File names carry no directory. Sizes are bytes, times are epoch milliseconds, counts are
+    physical rows, with duplicates and deletes. Members that are ``None`` are left out of the file.
+    """
+
+    version: int = SNAPSHOT_VERSION
+    uuid: str | None = None
+    id: int
+    schema_id: int
+    base_manifest_list: str
+    base_manifest_list_size: int | None = None
+    delta_manifest_list: str
+    delta_manifest_list_size: int | None = None
+    changelog_manifest_list: str | None = None
+    changelog_manifest_list_size: int | None = None
+    index_manifest: str | None = None
+    commit_user: str
+    writer_version: str | None = None
+    commit_identifier: int
+    commit_kind: CommitKind
+    time_millis: int
+    total_record_count: int = 0
+    delta_record_count: int = 0
+    changelog_record_count: int | None = None
+    watermark: int | None = None
+    statistics: str | None = None
+    properties: Mapping[str, str] | None = None
+    next_row_id: int | None = None
+    operation: str | None = None
+
+    @classmethod
+    def from_json(cls, data: bytes, path: str) -> Snapshot:
+        """Parse a snapshot, changelog or tag file; `path` is for messages.
+
+        DataError when the file is torn or a member is missing or of the wrong type;
+        UnsupportedError when a later format version wrote it.
+        """
+        return _snapshot_from_document(read_document(data, path), path)
+
+    def to_json(self) -> bytes:
+        """The file's bytes. Equal snapshots give equal bytes."""
+        return write_document(_snapshot_document(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tag:
+    """A named snapshot; `time_retained_ns` after `create_time_ns` it may be deleted.
+
+    `create_time_ns` is the writer's local wall clock, in nanoseconds as if it were UTC. Without
+    both times the file is a plain copy of the snapshot.
+    """
+
+    snapshot: Snapshot
+    create_time_ns: int | None = None
+    time_retained_ns: int | None = None
+
+    @classmethod
+    def from_json(cls, data: bytes, path: str) -> Tag:
+        """Parse a tag file; same errors as `Snapshot.from_json`."""
+        document = read_document(data, path)
+        return cls(
+            snapshot=_snapshot_from_document(document, path),
+            create_time_ns=_create_time_ns(document.get("tagCreateTime"), path),
+            time_retained_ns=_time_retained_ns(document.get("tagTimeRetained"), path),
+        )
+
+    def to_json(self) -> bytes:
+        """The file's bytes."""
+        document = _snapshot_document(self.snapshot)
+        if self.create_time_ns is not None:
+            document["tagCreateTime"] = _date_parts(self.create_time_ns)
+        if self.time_retained_ns is not None:
+            document["tagTimeRetained"] = Decimal(self.time_retained_ns).scaleb(-9)
+        return write_document(document)
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """The progress of a named reader: snapshots from `next_snapshot` on must not expire."""
+
+    next_snapshot: int
+
+    @classmethod
+    def from_json(cls, data: bytes, path: str) -> Consumer:
+        """Parse a consumer file; DataError when it is torn."""
+        return cls(_member(read_document(data, path), "nextSnapshot", int, path))
+
+    def to_json(self) -> bytes:
+        """The file's bytes."""
+        return write_document({"nextSnapshot": self.next_snapshot})
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def _json_type(annotation: str) -> type:
+    if annotation.startswith("int"):
+        return int
+    return dict if annotation.startswith("Mapping") else str
+
+
+# Attribute, member and JSON type, in Java's order.
+_MEMBERS = {
+    field.name: (_camel(field.name), _json_type(str(field.type))) for field in fields(Snapshot)
+}
+_REQUIRED = frozenset(
+    {
+        "version",
+        "id",
+        "schema_id",
+        "base_manifest_list",
+        "delta_manifest_list",
+        "commit_user",
+        "commit_identifier",
+        "commit_kind",
+        "time_millis",
+    }
+)
+
+
+def _snapshot_document(snapshot: Snapshot) -> dict[str, Any]:
+    values = ((member, getattr(snapshot, name)) for name, (member, _) in _MEMBERS.items())
+    return {
+        member: value.value if isinstance(value, CommitKind) else value
+        for member, value in values
+        if value is not None
+    }
+
+
+def _snapshot_from_document(document: Mapping[str, Any], path: str) -> Snapshot:
+    version = _member(document, "version", int, path)
+    if version > SNAPSHOT_VERSION:
+        raise UnsupportedError(
+            f"{path}: format version {version} is newer than {SNAPSHOT_VERSION}, the newest that "
+            "this release reads; upgrade keytide"
+        )
+    values: dict[str, Any] = {}
+    for name, (member, kind) in _MEMBERS.items():
+        if name in _REQUIRED or document.get(member) is not None:
+            values[name] = _member(document, member, kind, path)
+    values["commit_kind"] = _commit_kind(values["commit_kind"], path)
+    return Snapshot(**values)
+
+
+def _commit_kind(text: str, path: str) -> CommitKind:
+    try:
+        return CommitKind(text)
+    except ValueError as error:
+        known = ", ".join(kind.value for kind in CommitKind)
+        raise UnsupportedError(f"{path}: commitKind {text!r} is none of {known}") from error
+
+
+def _member(document: Mapping[str, Any], member: str, kind: type, path: str) -> Any:
+    value = document.get(member)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        found = "nothing" if value is None else repr(value)
+        raise DataError(f"{path}: member {member!r} should be {_NAMES[kind]}, found {found}")
+    return value
+
+
+_NAMES: dict[type, str] = {int: "an integer", str: "a text", dict: "an object"}
+
+_EPOCH = datetime(1970, 1, 1)
+_NS_PER_SECOND = 1_000_000_000
+_DURATION = re.compile(
+    r"P(?:(?P<days>\d+)D)?"
+    r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{0,9})?)S)?)?",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+def _date_parts(time_ns: int) -> list[int]:
+    """``[year, month, day, hour, minute, second, nanos]`` without zeros after the minute."""
+    seconds, nanos = divmod(time_ns, _NS_PER_SECOND)
+    time = _EPOCH + timedelta(seconds=seconds)
+    parts = [time.year, time.month, time.day, time.hour, time.minute, time.second, nanos]
+    while len(parts) > 5 and parts[-1] == 0:
+        parts.pop()
+    return parts
+
+
+def _create_time_ns(value: Any, path: str) -> int | None:
+    try:
+        if value is None:
+            return None
+        if isinstance(value, list):
+            time, nanos = datetime(*value[:6]), sum(value[6:])
+            return (time - _EPOCH) // timedelta(seconds=1) * _NS_PER_SECOND + nanos
+        return int(np.datetime64(value, "ns").astype(np.int64))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{path}: member 'tagCreateTime' is not a time: {value!r}") from error
+
+
+def _time_retained_ns(value: Any, path: str) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, (int, Decimal)) and not isinstance(value, bool):
+        return int(Decimal(value).scaleb(9))
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None or not any(match.groups()):
+        raise DataError(f"{path}: member 'tagTimeRetained' is not a duration: {value!r}")
+    weights = {"days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
+    parts = match.groupdict(default="0")
+    seconds = sum(Decimal(parts[unit]) * weight for unit, weight in weights.items())
+    return int(seconds * _NS_PER_SECOND)

@@ -1,0 +1,36 @@
+"""The `deduplicate` engine: the last version of a key is the row.
+
+Laws: idempotent, associative and, with sequence fields that tell versions apart, commutative.
+A retract that comes last hides the key; NULL in the last version means NULL (Paimon behaviour
+2.1; watermark rules R4, R5, R14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import polars as pl
+
+from keytide.merge.order import IS_ADD, MergeOrder
+
+__all__ = ["Deduplicate"]
+
+
+@dataclass(frozen=True)
+class Deduplicate:
+    """Keeps the last version of each key, its kind included."""
+
+    order: MergeOrder
+    ignore_delete: bool = False
+    """Retracts stored before the option was set are skipped as well."""
+
+    def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
+        """Nothing beyond the order's own columns is looked at."""
+        return tuple(dict.fromkeys((*self.order.columns, *wanted)))
+
+    def merge(self, versions: pl.DataFrame) -> pl.DataFrame:
+        """The last row of each key."""
+        if self.ignore_delete:
+            versions = versions.filter(IS_ADD)
+        return versions.filter(self.order.last_of_key())

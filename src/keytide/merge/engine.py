@@ -1,0 +1,68 @@
+"""The one interface of the merge engines, and the engine of a table.
+
+An engine is a law about versions: `merge` of all versions at once, or run by run, or after any
+partial compaction gives the same row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import polars as pl
+
+from keytide.errors import UnsupportedError
+from keytide.merge.deduplicate import Deduplicate
+from keytide.merge.order import MergeOrder
+from keytide.options import TableOptions
+from keytide.types import Field
+
+__all__ = ["MergeEngine", "engine_of", "order_of"]
+
+
+class MergeEngine(Protocol):
+    """Folds the versions of each key into one row."""
+
+    def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
+        """Table columns to read so that the `wanted` ones can be merged (keys come anyway)."""
+        ...
+
+    def merge(self, versions: pl.DataFrame) -> pl.DataFrame:
+        """One row per key of `versions`, with the columns of `versions`, in key order.
+
+        REQUIRES: `versions` is sorted by the table's `MergeOrder` and has `_SEQUENCE_NUMBER` and
+        `_VALUE_KIND`. A key whose outcome is a deletion keeps a row of kind -D or -U, so that
+        the result can stand for its versions in a later merge; readers drop such rows.
+        """
+        ...
+
+
+def order_of(key: tuple[str, ...], fields: Iterable[Field], options: TableOptions) -> MergeOrder:
+    """The merge order that a table's options state."""
+    chars = {f.name for f in fields if getattr(f.type, "root", "") == "CHAR"}
+    return MergeOrder(
+        key=key,
+        sequence=options.sequence_field,
+        descending=options.sequence_sort_order == "descending",
+        padded=frozenset(chars & set(options.sequence_field)),
+    )
+
+
+def engine_of(order: MergeOrder, fields: tuple[Field, ...], options: TableOptions) -> MergeEngine:
+    """The engine that a table's options name.
+
+    Raises `UnsupportedError` naming the engine when this release has no kernel for it.
+    """
+    make = _ENGINES.get(options.merge_engine)
+    if make is None:
+        raise UnsupportedError(
+            f"merge engine {options.merge_engine!r} cannot be merged by this release; "
+            f"it can merge {', '.join(sorted(_ENGINES))}"
+        )
+    return make(order, fields, options)
+
+
+_Factory = Callable[[MergeOrder, tuple[Field, ...], TableOptions], MergeEngine]
+_ENGINES: dict[str, _Factory] = {
+    "deduplicate": lambda order, fields, options: Deduplicate(order, options.ignore_delete),
+}

@@ -1,0 +1,78 @@
+"""Merge only what was touched.
+
+Most keys of a table occur in one run only. They pass through as they are; the rest, found by
+looking the small runs' keys up in the largest, is sorted and merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from keytide.merge.engine import MergeEngine
+from keytide.merge.order import MergeOrder
+
+__all__ = ["merge_runs"]
+
+
+def merge_runs(
+    runs: Sequence[pl.DataFrame],
+    order: MergeOrder,
+    engine: MergeEngine,
+    *,
+    arrival_decides: bool = False,
+) -> list[pl.DataFrame]:
+    """Merge sorted runs of one key range; the pieces together hold one row per key.
+
+    REQUIRES: each run is sorted by key with one row per key; runs come oldest first.
+    Rows of kind -U and -D are kept. The pieces' keys interleave.
+    """
+    filled = [run for run in runs if run.height]
+    if len(filled) <= 1:
+        return filled
+    largest = max(range(len(filled)), key=lambda i: filled[i].height)
+    others = [run for i, run in enumerate(filled) if i != largest]
+    base = filled[largest]
+    touched = _touched(base, others, order.key)
+    again = base.filter(touched)
+    versions = pl.concat([*filled[:largest], again, *filled[largest + 1 :]])
+    merged = engine.merge(order.sort(versions, arrival_decides=arrival_decides))
+    if again.height == base.height:
+        return [merged]
+    return [base.filter(~touched), merged]
+
+
+def _touched(
+    base: pl.DataFrame, others: Sequence[pl.DataFrame], key: tuple[str, ...]
+) -> pl.Series:
+    """Which rows of `base` have their key in one of the others."""
+    if len(key) == 1 and _is_searchable(base[key[0]]):
+        values = base[key[0]].to_physical().to_numpy()
+        mask = np.zeros(len(values), dtype=bool)
+        for other in others:
+            _mark(mask, values, other[key[0]].to_physical().to_numpy())
+        return pl.Series(mask)
+    wanted = pl.concat([other.select(key) for other in others]).unique()
+    positions = base.select(key).with_row_index("_POSITION")
+    hits = positions.join(wanted, on=list(key), how="semi", nulls_equal=True)["_POSITION"]
+    mask = np.zeros(base.height, dtype=bool)
+    mask[hits.to_numpy()] = True
+    return pl.Series(mask)
+
+
+def _is_searchable(column: pl.Series) -> bool:
+    plain = column.dtype.is_integer() or column.dtype.is_temporal()
+    return plain and column.null_count() == 0
+
+
+def _mark(
+    mask: npt.NDArray[np.bool_], values: npt.NDArray[np.int64], keys: npt.NDArray[np.int64]
+) -> None:
+    # Both sides are sorted, so the binary searches walk through memory in order.
+    positions = np.searchsorted(values, keys)
+    inside = positions < len(values)
+    positions, keys = positions[inside], keys[inside]
+    mask[positions[values[positions] == keys]] = True

@@ -1,0 +1,80 @@
+"""Key-range streaming: overlapping sorted runs, cut into windows that fit in memory.
+
+A batch of each run is held. The smallest of the batches' last keys bounds a window: no run can
+still bring a key at or below it, so everything up to it can be merged at once. Memory follows
+the size of the batches, never that of the runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import polars as pl
+
+__all__ = ["key_windows"]
+
+
+def key_windows(
+    runs: Sequence[Iterator[pl.DataFrame]], key: tuple[str, ...]
+) -> Iterator[list[pl.DataFrame]]:
+    """Windows of the runs: lists with one (possibly empty) frame per run, in run order.
+
+    REQUIRES: each run yields batches of rows sorted by key, one row per key.
+    Every key lies in exactly one window; windows come in key order.
+    """
+    cursors = [_Cursor(run, key) for run in runs]
+    while waiting := [cursor for cursor in cursors if cursor.fill()]:
+        bound = _smallest_last_key(waiting, key)
+        yield [cursor.take(bound) for cursor in cursors]
+
+
+class _Cursor:
+    """One run's batches and how far they have been taken."""
+
+    def __init__(self, batches: Iterator[pl.DataFrame], key: tuple[str, ...]) -> None:
+        self.batch: pl.DataFrame | None = None
+        self._batches = batches
+        self._key = key
+        self._shape: pl.DataFrame | None = None
+
+    def fill(self) -> bool:
+        """Hold a batch if there is one left; false at the end of the run."""
+        while self.batch is None:
+            batch = next(self._batches, None)
+            if batch is None:
+                return False
+            self._shape = batch.clear()
+            self.batch = batch if batch.height else None
+        return True
+
+    def last_key(self) -> pl.DataFrame:
+        assert self.batch is not None
+        return self.batch.select(self._key).tail(1)
+
+    def take(self, bound: pl.DataFrame) -> pl.DataFrame:
+        """The held rows whose key is at most `bound`."""
+        if self.batch is None:
+            return self._shape if self._shape is not None else pl.DataFrame()
+        count = self.batch.select(_at_most(bound, self._key).sum()).item()
+        taken, rest = self.batch.head(count), self.batch.slice(count)
+        self.batch = rest if rest.height else None
+        return taken
+
+
+def _smallest_last_key(cursors: Sequence[_Cursor], key: tuple[str, ...]) -> pl.DataFrame:
+    lasts = pl.concat([cursor.last_key() for cursor in cursors])
+    return lasts.sort(list(key), nulls_last=False).head(1)
+
+
+def _at_most(bound: pl.DataFrame, key: tuple[str, ...]) -> pl.Expr:
+    """Whether a key is lexicographically at most `bound`, NULL lowest."""
+    result = pl.lit(value=True)
+    for name in reversed(key):
+        column, limit = pl.col(name), pl.lit(bound[name]).first()
+        if bound[name][0] is None:
+            result = column.is_null() & result
+        else:
+            below = (column < limit).fill_null(value=True)
+            equal = (column == limit).fill_null(value=False)
+            result = below | (equal & result)
+    return result

@@ -1,0 +1,8 @@
+"""Where the bytes of a warehouse live: a local directory or an object store."""
+
+from keytide.store.base import ObjectInfo, Store
+from keytide.store.local import LocalStore
+from keytide.store.objects import ObjectStore
+from keytide.store.open import open_store
+
+__all__ = ["LocalStore", "ObjectInfo", "ObjectStore", "Store", "open_store"]

@@ -1,0 +1,242 @@
+"""A store keeps the files of a warehouse under '/'-separated paths, relative to its root.
+
+Stores have few abilities, chosen so that a commit needs nothing else:
+
+- files appear whole or under a name that nobody reads yet, and are durable on return;
+- `create` gives a name to exactly one of many racing callers: that is the commit;
+- everything else (`put`, `open_output`) writes names that no other writer uses.
+
+Directories are only what paths have in common: writing makes them, and a directory without
+files need not be there at all.
+
+A store is a small picklable value. Opened files, connections and credentials that come from the
+environment do not travel with it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from keytide.errors import DataError, InvalidError, KeytideError
+
+__all__ = ["ObjectInfo", "Store", "buffered", "check_path", "disk_errors", "storage_error"]
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """One stored file: its path in the store, size in bytes, and time of last change."""
+
+    path: str
+    size: int
+    modified_ms: int
+
+
+class Store(ABC):
+    """Files under one root.
+
+    Every method raises `DataError` when the storage fails or a file that must exist is missing
+    (then caused by `FileNotFoundError`), and `InvalidError` for a path that leaves the root.
+    Safe to use from many threads; a pickled copy works in another process, except for the
+    in-memory store, whose files stay in their process.
+    """
+
+    @property
+    @abstractmethod
+    def uri(self) -> str:
+        """The root, as people and `open_store` write it. Holds no credentials."""
+
+    @abstractmethod
+    def read(self, path: str) -> bytes:
+        """The whole file."""
+
+    def read_all(self, paths: Sequence[str]) -> builtins.list[bytes]:
+        """The whole files, in the order of `paths`; side by side where a request is slow."""
+        return [self.read(path) for path in paths]
+
+    @abstractmethod
+    def open_input(self, path: str) -> pa.NativeFile:
+        """A seekable file for Parquet readers; close it after use."""
+
+    @abstractmethod
+    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
+        """A new file, durable after a clean exit, gone after an exception.
+
+        REQUIRES: nobody else uses the name. Readers may see the file half written (local disk)
+        or not at all (object stores) until the exit. Writers may close the file themselves.
+        """
+
+    @abstractmethod
+    def put(self, path: str, data: bytes) -> None:
+        """Write a whole file, durable on return. Replaces a file of that name in one step."""
+
+    def put_all(self, files: Mapping[str, bytes]) -> None:
+        """Write several whole files, all durable on return; cheaper than one `put` for each.
+
+        After an error any of them may be there or not.
+        """
+        for path, data in files.items():
+            self.put(path, data)
+
+    @abstractmethod
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a whole file if the name is free: True for exactly one of many racing callers.
+
+        The file is never visible half written, and durable when the result is True. False: the
+        name is taken. After a `DataError` the outcome is unknown: read the name back.
+        """
+
+    @abstractmethod
+    def hint(self, path: str, data: bytes) -> None:
+        """Replace a file that readers can do without. A failing storage is ignored."""
+
+    @abstractmethod
+    def exists(self, path: str) -> bool:
+        """Whether a file (not a directory) has this name."""
+
+    @abstractmethod
+    def size(self, path: str) -> int:
+        """Length of the file in bytes."""
+
+    @abstractmethod
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """All files below the directory `prefix`, at any depth, in no promised order.
+
+        Files that come or go meanwhile may or may not be included.
+        """
+
+    @abstractmethod
+    def list_names(self, directory: str = "") -> builtins.list[str]:
+        """Sorted names of the files and directories directly below `directory`."""
+
+    @abstractmethod
+    def delete(self, paths: Iterable[str]) -> None:
+        """Remove files. A file that is already gone is no error."""
+
+    @abstractmethod
+    def delete_tree(self, directory: str) -> None:
+        """Remove a directory with all that is below it. No error when it is already gone."""
+
+    @abstractmethod
+    def local_path(self, path: str) -> Path | None:
+        """The file on local disk, for readers that map files themselves; else None."""
+
+    def polars_options(self) -> Mapping[str, str] | None:
+        """Storage options with which Polars reads `uri_of` a file by itself.
+
+        Credentials may be among them. None: it cannot, and the bytes must come through here.
+        """
+        return None
+
+    @abstractmethod
+    def sub(self, prefix: str) -> Store:
+        """The same store, rooted at the directory `prefix`."""
+
+    def uri_of(self, path: str) -> str:
+        """The full name of a file, for messages and for other engines."""
+        return f"{self.uri.rstrip('/')}/{path}"
+
+
+def check_path(path: str) -> str:
+    """Return `path` when it names something inside a store, else raise `InvalidError`."""
+    if any(part in ("", ".", "..") for part in path.split("/")):
+        raise InvalidError(
+            f"{path!r} is no path inside a store: give names separated by single '/', "
+            "without '.' and '..', relative to the store's root"
+        )
+    return path
+
+
+def storage_error(action: str, uri: str, cause: OSError) -> DataError:
+    """The error to raise, from `cause`, when `action` on `uri` failed."""
+    if isinstance(cause, FileNotFoundError):
+        return DataError(
+            f"Cannot {action} {uri}: it does not exist. Check the path; if a table's metadata "
+            "names this file, the snapshot was expired meanwhile: read a newer one"
+        )
+    reason = cause.strerror or str(cause)
+    way_out = _WAYS_OUT.get(cause.errno or 0, "Check the disk and the path, then try again")
+    return DataError(f"Cannot {action} {uri}: {reason}. {way_out}")
+
+
+@contextmanager
+def disk_errors(action: str, uri: str) -> Iterator[None]:
+    """Turn any `OSError` of the body into the `DataError` for `action` on `uri`."""
+    try:
+        yield
+    except KeytideError:
+        raise
+    except OSError as error:
+        raise storage_error(action, uri, error) from error
+
+
+@contextmanager
+def buffered(write: Callable[[memoryview], object]) -> Iterator[BinaryIO]:
+    """A file whose content goes to `write` in large pieces, the last one at a clean exit.
+
+    A piece is valid only during the call. What `write` raises comes out of the body even when
+    the user of the file, as Parquet writers do, makes an error of its own of it or
+    swallows it.
+    """
+    sink = _Sink(write)
+    file = io.BufferedWriter(sink, _BUFFER_BYTES)
+    try:
+        yield file
+        file.close()
+    except Exception:
+        if sink.failure is None:
+            raise
+    finally:
+        # After an exception the rest of the buffer must not follow, not even at collection.
+        sink.close()
+    if sink.failure is not None:
+        raise sink.failure
+
+
+class _Sink(io.RawIOBase):
+    """The raw end of `buffered`."""
+
+    def __init__(self, write: Callable[[memoryview], object]) -> None:
+        self.failure: BaseException | None = None
+        self._write = write
+        self._position_bytes = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position_bytes
+
+    def write(self, data: Any, /) -> int:
+        try:
+            with memoryview(data) as piece:
+                self._write(piece)
+                self._position_bytes += piece.nbytes
+                return piece.nbytes
+        except BaseException as error:
+            self.failure = self.failure or error
+            raise
+
+
+_BUFFER_BYTES = 1 << 18
+
+_PERMISSION = "Give this user the right to read and write there"
+_WAYS_OUT = {
+    errno.ENOSPC: "Free some space, then try again",
+    errno.EDQUOT: "Free some space or raise the quota, then try again",
+    errno.EFBIG: "Raise the limit on file sizes (ulimit -f), then try again",
+    errno.EMFILE: "Raise the limit on open files (ulimit -n), then try again",
+    errno.EACCES: _PERMISSION,
+    errno.EPERM: _PERMISSION,
+    errno.EROFS: "The file system is mounted read-only: choose another directory",
+    errno.ENAMETOOLONG: "Choose shorter names",
+}

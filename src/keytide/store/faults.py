@@ -1,0 +1,248 @@
+"""A store that fails on demand: the one seam through which tests inject faults.
+
+::
+
+    store = FaultyStore(inner, [Fault("create", "*/snapshot-2", action="lost-response")])
+
+A run without faults fills `log`; its length says how many places there are to crash at.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from copy import copy
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import partial
+from threading import Lock
+from typing import BinaryIO, Literal, TypeVar, get_args
+
+import pyarrow as pa
+
+from keytide.errors import DataError, InvalidError
+from keytide.store.base import ObjectInfo, Store, buffered, storage_error
+
+__all__ = ["Action", "Crash", "Fault", "FaultyStore", "Operation"]
+
+Operation = Literal[
+    "create", "put", "output", "hint", "delete", "read", "input", "exists", "size", "list", "write"
+]
+Action = Literal["fail", "lost-response", "torn", "disk-full", "crash"]
+T = TypeVar("T")
+
+
+class Crash(BaseException):
+    """The process died here. No `except Exception` handles it."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong.
+
+    It strikes the `nth` operation, counted from 1, whose path matches the glob `match` ('*' also
+    crosses '/'), and the `times - 1` ones after it. Operation `write` stands for all that change
+    the store: create, put, output, hint, delete.
+
+    - `fail`: nothing is done; `DataError`.
+    - `lost-response`: it is done, then `DataError`.
+    - `torn`: half of the data is written, then `DataError`. A torn create leaves its half under
+      a temporary name, since no store shows a half-written create.
+    - `disk-full`: `DataError` caused by `OSError(ENOSPC)`; for an output, out of its `write`.
+    - `crash`: `Crash`, now and at every later operation, for a dead process does not tidy up.
+      An output leaves half of its data behind.
+
+    A hint stays silent about all but `crash`.
+    """
+
+    operation: Operation
+    match: str = "*"
+    nth: int = field(default=1, kw_only=True)
+    action: Action = field(default="fail", kw_only=True)
+    times: int = field(default=1, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.operation not in get_args(Operation) or self.action not in get_args(Action):
+            raise InvalidError(
+                f"Unknown fault {self.operation!r}, {self.action!r}: operations are "
+                f"{get_args(Operation)}, actions are {get_args(Action)}"
+            )
+
+    def matches(self, operation: str, path: str) -> bool:
+        """Whether the fault counts this operation."""
+        kinds = _WRITES if self.operation == "write" else (self.operation,)
+        return operation in kinds and fnmatchcase(path, self.match)
+
+
+class FaultyStore(Store):
+    """Passes everything on to `inner`, except where a fault strikes.
+
+    Stores made by `sub` share faults, counters and log, and paths stay relative to the first
+    root. There are no local paths, so that nothing goes around the seam. Stays in its process:
+    it does not pickle.
+    """
+
+    def __init__(self, inner: Store, faults: Sequence[Fault] = ()) -> None:
+        self.inner = inner
+        self._script = _Script(tuple(faults))
+        self._prefix = ""
+
+    @property
+    def log(self) -> builtins.list[tuple[str, str]]:
+        """All operations tried so far as (operation, path), the failed ones included."""
+        return self._script.log
+
+    @property
+    def uri(self) -> str:
+        """The inner store's."""
+        return self.inner.uri
+
+    def read(self, path: str) -> bytes:
+        """The whole file."""
+        return self._perform("read", path, lambda: self.inner.read(path))
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """A seekable file; faults strike at the opening."""
+        return self._perform("input", path, lambda: self.inner.open_input(path))
+
+    @contextmanager
+    def open_output(self, path: str) -> Iterator[BinaryIO]:
+        """A new file; torn outputs and crashes leave half of it behind."""
+        action = self._script.next_action("output", self._prefix + path)
+        if action is None:
+            with self.inner.open_output(path) as file:
+                yield file
+            return
+        if action == "fail":
+            raise self._failure(action, "output", path)
+        data = bytearray()
+        with buffered(self._full_disk(path) if action == "disk-full" else data.extend) as file:
+            yield file
+        self.inner.put(path, bytes(data) if action == "lost-response" else _half(bytes(data)))
+        raise self._failure(action, "output", path)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a whole file."""
+        tear = self._tearing(path, data)
+        self._perform("put", path, lambda: self.inner.put(path, data), tear)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a whole file if the name is free."""
+        directory, name = os.path.split(path)
+        tear = self._tearing(os.path.join(directory, f".{name}.torn.tmp"), data)
+        return self._perform("create", path, lambda: self.inner.create(path, data), tear)
+
+    def hint(self, path: str, data: bytes) -> None:
+        """Replace a file that readers can do without."""
+        tear = self._tearing(path, data)
+        with suppress(DataError):
+            self._perform("hint", path, lambda: self.inner.hint(path, data), tear)
+
+    def exists(self, path: str) -> bool:
+        """Whether a file has this name."""
+        return self._perform("exists", path, lambda: self.inner.exists(path))
+
+    def size(self, path: str) -> int:
+        """Length of the file in bytes."""
+        return self._perform("size", path, lambda: self.inner.size(path))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """All files below `prefix`; faults strike before the first one."""
+        return self._perform("list", prefix, lambda: self.inner.list(prefix))
+
+    def list_names(self, directory: str = "") -> builtins.list[str]:
+        """Sorted names directly below `directory`."""
+        return self._perform("list", directory, lambda: self.inner.list_names(directory))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Remove files one by one, each of them an operation."""
+        for path in paths:
+            self._perform("delete", path, partial(self.inner.delete, [path]))
+
+    def delete_tree(self, directory: str) -> None:
+        """Remove a directory with all that is below it, as one operation."""
+        self._perform("delete", directory, lambda: self.inner.delete_tree(directory))
+
+    def local_path(self, path: str) -> None:
+        """None, so that all bytes pass the seam."""
+
+    def sub(self, prefix: str) -> FaultyStore:
+        """The same store, faults and log, rooted at `prefix`."""
+        deeper = copy(self)
+        deeper.inner = self.inner.sub(prefix)
+        deeper._prefix = f"{self._prefix}{prefix}/"
+        return deeper
+
+    def _perform(
+        self,
+        operation: str,
+        path: str,
+        do: Callable[[], T],
+        tear: Callable[[], object] | None = None,
+    ) -> T:
+        action = self._script.next_action(operation, self._prefix + path)
+        if action is None:
+            return do()
+        if action == "lost-response":
+            do()
+        if action == "torn" and tear is not None:
+            tear()
+        raise self._failure(action, operation, path)
+
+    def _tearing(self, path: str, data: bytes) -> Callable[[], None]:
+        return lambda: self.inner.put(path, _half(data))
+
+    def _failure(self, action: Action, operation: str, path: str) -> BaseException:
+        uri = self.uri_of(path)
+        if action == "crash":
+            return Crash(f"{operation} {uri}")
+        if action == "disk-full":
+            cause = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), uri)
+            error = storage_error(operation, uri, cause)
+            error.__cause__ = cause
+            return error
+        return DataError(f"Cannot {operation} {uri}: injected fault, {action}")
+
+    def _full_disk(self, path: str) -> Callable[[memoryview], None]:
+        def write(piece: memoryview) -> None:
+            raise self._failure("disk-full", "output", path)
+
+        return write
+
+
+class _Script:
+    """What strikes when, shared by a store and its `sub` stores."""
+
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        self.log: list[tuple[str, str]] = []
+        self._faults = faults
+        self._seen = [0] * len(faults)
+        self._crashed = False
+        self._lock = Lock()
+
+    def next_action(self, operation: str, path: str) -> Action | None:
+        with self._lock:
+            if self._crashed:
+                raise Crash(f"{operation} {path} after the crash")
+            self.log.append((operation, path))
+            actions = [
+                fault.action
+                for number, fault in enumerate(self._faults)
+                if fault.matches(operation, path) and self._strikes(number, fault)
+            ]
+            self._crashed = "crash" in actions
+            return "crash" if self._crashed else next(iter(actions), None)
+
+    def _strikes(self, number: int, fault: Fault) -> bool:
+        self._seen[number] += 1
+        return fault.nth <= self._seen[number] < fault.nth + fault.times
+
+
+def _half(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+_WRITES = ("create", "put", "output", "hint", "delete")

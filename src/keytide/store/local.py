@@ -1,0 +1,244 @@
+"""Files in a local directory.
+
+Durability follows one order: the file's bytes, then its name, then the directory that holds the
+name. Each is synced once.
+
+A `create` links a finished temporary file to its final name, which fails when the name exists:
+that holds between threads and between processes. Temporary files are called `.name.uuid.tmp`; a
+crash can leave one behind, and no reader takes it for anything else.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import BinaryIO
+from uuid import uuid4
+
+import pyarrow as pa
+
+from keytide.errors import DataError
+from keytide.store.base import ObjectInfo, Store, buffered, check_path, disk_errors
+
+__all__ = ["LocalStore"]
+
+
+@dataclass(frozen=True)
+class LocalStore(Store):
+    """A directory, given as an absolute path. It is made by the first write."""
+
+    root: str
+
+    @property
+    def uri(self) -> str:
+        """The directory's path."""
+        return self.root
+
+    def read(self, path: str) -> bytes:
+        """The whole file."""
+        full = self._full(path)
+        with disk_errors("read", full), open(full, "rb", buffering=0) as file:
+            return file.readall()
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """A seekable file for Parquet readers."""
+        full = self._full(path)
+        with disk_errors("read", full):
+            return pa.OSFile(full, "rb")
+
+    @contextmanager
+    def open_output(self, path: str) -> Iterator[BinaryIO]:
+        """A new file, written in place and synced with its directory at a clean exit."""
+        full = self._full(path)
+        with disk_errors("write", full):
+            target = _create_file(full)
+
+        def write(piece: memoryview) -> None:
+            with disk_errors("write", full):
+                _write(target, piece)
+
+        try:
+            with target:
+                with buffered(write) as file:
+                    yield file
+                with disk_errors("write", full):
+                    os.fsync(target.fileno())
+            with disk_errors("write", full):
+                _sync_directory(os.path.dirname(full))
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(full)
+            raise
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a whole file, durable on return."""
+        self.put_all({path: data})
+
+    def put_all(self, files: Mapping[str, bytes]) -> None:
+        """Write several whole files, durable on return; each directory is synced once."""
+        by_name = {self._full(path): data for path, data in files.items()}
+        for full, data in by_name.items():
+            with disk_errors("write", full), _temporary(full) as file:
+                _write(file, data)
+                os.fsync(file.fileno())
+                os.replace(file.name, full)
+        for directory in dict.fromkeys(map(os.path.dirname, by_name)):
+            with disk_errors("write", directory):
+                _sync_directory(directory)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a whole file if the name is free, durable on return."""
+        full = self._full(path)
+        with disk_errors("create", full):
+            with _temporary(full) as file:
+                _write(file, data)
+                os.fsync(file.fileno())
+                created = _link(file.name, full)
+            if created:
+                _sync_directory(os.path.dirname(full))
+        return created
+
+    def hint(self, path: str, data: bytes) -> None:
+        """Replace a file without waiting for the disk; a failing disk is ignored."""
+        full = self._full(path)
+        with suppress(OSError), _temporary(full) as file:
+            _write(file, data)
+            os.replace(file.name, full)
+
+    def exists(self, path: str) -> bool:
+        """Whether a file (not a directory) has this name."""
+        return os.path.isfile(self._full(path))
+
+    def size(self, path: str) -> int:
+        """Length of the file in bytes."""
+        full = self._full(path)
+        with disk_errors("read", full):
+            return os.stat(full).st_size
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """All files below `prefix`, temporary files of unfinished writes included."""
+        directories = [prefix.strip("/")]
+        while directories:
+            directory = directories.pop()
+            for entry in self._entries(directory):
+                path = f"{directory}/{entry.name}" if directory else entry.name
+                if entry.is_dir():
+                    directories.append(path)
+                else:
+                    with suppress(FileNotFoundError):
+                        yield _info(path, entry.stat())
+
+    def list_names(self, directory: str = "") -> builtins.list[str]:
+        """Sorted names of the files and directories directly below `directory`."""
+        return sorted(entry.name for entry in self._entries(directory.strip("/")))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Remove files. A file that is already gone is no error."""
+        for path in paths:
+            full = self._full(path)
+            with disk_errors("delete", full), suppress(FileNotFoundError, NotADirectoryError):
+                os.unlink(full)
+
+    def delete_tree(self, directory: str) -> None:
+        """Remove a directory with all that is below it."""
+        full = self._full(directory)
+        with disk_errors("delete", full), suppress(FileNotFoundError):
+            shutil.rmtree(full)
+
+    def local_path(self, path: str) -> Path:
+        """The file itself."""
+        return Path(self._full(path))
+
+    def sub(self, prefix: str) -> LocalStore:
+        """The same directory tree, rooted at `prefix`."""
+        return LocalStore(self._full(prefix))
+
+    def _full(self, path: str) -> str:
+        return os.path.join(self.root, check_path(path))
+
+    def _entries(self, directory: str) -> builtins.list[os.DirEntry[str]]:
+        full = self._full(directory) if directory else self.root
+        with disk_errors("list", full):
+            try:
+                with os.scandir(full) as entries:
+                    return [*entries]
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+
+
+def _info(path: str, status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(path, status.st_size, status.st_mtime_ns // 1_000_000)
+
+
+@contextmanager
+def _temporary(full: str) -> Iterator[FileIO]:
+    """A new file beside `full`, removed at the exit unless it was renamed."""
+    directory, name = os.path.split(full)
+    file = _create_file(os.path.join(directory, f".{name}.{uuid4().hex}.tmp"))
+    try:
+        with file:
+            yield file
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(file.name)
+
+
+def _create_file(full: str) -> FileIO:
+    try:
+        return FileIO(full, "xb")
+    except FileNotFoundError:
+        _make_directory(os.path.dirname(full))
+        return FileIO(full, "xb")
+
+
+def _make_directory(directory: str) -> None:
+    """Make a directory and the missing ones above it, each name durable."""
+    parent = os.path.dirname(directory)
+    if not os.path.isdir(parent):
+        _make_directory(parent)
+    # When another writer made it first, its name may not be durable yet.
+    with suppress(FileExistsError):
+        os.mkdir(directory)
+    _sync_directory(parent)
+
+
+def _write(file: FileIO, data: bytes | memoryview) -> None:
+    # A raw file may take only a part; it is raw so that closing it has nothing left to write.
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+def _link(temporary: str, full: str) -> bool:
+    """Give the finished file its final name; False when the name is taken."""
+    try:
+        os.link(temporary, full)
+    except FileExistsError:
+        # A network file system may carry out the link, lose the answer and try again.
+        return os.path.samefile(temporary, full)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        raise DataError(
+            f"Cannot create {full}: this file system has no hard links, which an atomic commit "
+            "needs. Keep the warehouse on another file system or in an object store"
+        ) from error
+    return True
+
+
+def _sync_directory(directory: str) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS})

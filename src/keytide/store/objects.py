@@ -1,0 +1,381 @@
+"""Files in an object store (S3, Google Cloud Storage, Azure), or in memory for tests.
+
+The requests are obstore's work. An object appears whole when its upload ends, so every write is
+atomic, and `create` is a conditional put. Options and environment variables are obstore's own:
+`endpoint`, `region`, `access_key_id`, `account_name` and so on; client options such as `timeout`
+and `allow_http` may stand among them.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cache
+from threading import Lock
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import obstore
+import pyarrow as pa
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import MemoryStore, from_url
+
+from keytide.errors import DataError, InvalidError, KeytideError
+from keytide.store.base import ObjectInfo, Store, buffered, check_path, storage_error
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Handle
+
+__all__ = ["ObjectStore", "open_object_store"]
+
+
+@dataclass(frozen=True)
+class ObjectStore(Store):
+    """The objects below `prefix` in `bucket`, a URL such as `s3://sales`.
+
+    The options, credentials included, travel with a pickle and are in no message. Objects in
+    `memory://name` last as long as the process and are shared by all stores of that name.
+    """
+
+    bucket: str
+    prefix: str = ""
+    options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @property
+    def uri(self) -> str:
+        """Bucket and prefix."""
+        return f"{self.bucket}/{self.prefix}" if self.prefix else self.bucket
+
+    def read(self, path: str) -> bytes:
+        """The whole object."""
+        with self._errors("read", path):
+            return bytes(obstore.get(self._handle, self._key(path)).bytes())
+
+    def read_all(self, paths: Sequence[str]) -> builtins.list[bytes]:
+        """The whole objects, in the order of `paths`, fetched side by side."""
+        return _side_by_side(self.read, paths)
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """A seekable file: in memory when small, else one ranged request for each read."""
+        with self._errors("read", path):
+            found = obstore.get(self._handle, self._key(path))
+            size_bytes = found.meta["size"]
+            if size_bytes <= _WHOLE_READ_BYTES:
+                return pa.BufferReader(pa.py_buffer(bytes(found.bytes())))
+        return pa.PythonFile(_RangeReader(self, path, size_bytes), mode="r")
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """`length` bytes from `start` on; fewer where the object ends."""
+        with self._errors("read", path):
+            key = self._key(path)
+            return bytes(obstore.get_range(self._handle, key, start=start, length=length))
+
+    @contextmanager
+    def open_output(self, path: str) -> Iterator[BinaryIO]:
+        """A new object, visible and durable after a clean exit; sent in parts when large."""
+        with self._errors("write", path):
+            writer = obstore.open_writer(self._handle, self._key(path), buffer_size=_PART_BYTES)
+
+        def write(piece: memoryview) -> None:
+            with self._errors("write", path):
+                writer.write(bytes(piece))
+
+        with self._finishing(writer, path), buffered(write) as file:
+            yield file
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a whole object, durable on return."""
+        with self._errors("write", path):
+            obstore.put(self._handle, self._key(path), data)
+
+    def put_all(self, files: Mapping[str, bytes]) -> None:
+        """Write several whole objects side by side, durable on return."""
+        _side_by_side(lambda item: self.put(*item), [*files.items()])
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a whole object if the name is free, by a conditional put.
+
+        It is tried once: a second try after a lost response would find the first one's object
+        and take it for somebody else's.
+        """
+        with self._errors("create", path):
+            once = _handle(self.bucket, self.options, 0)
+            try:
+                obstore.put(once, self._key(path), data, mode="create")
+            except (AlreadyExistsError, FileExistsError):
+                return False
+        return True
+
+    def hint(self, path: str, data: bytes) -> None:
+        """Replace an object; a failing storage is ignored."""
+        with suppress(DataError):
+            self.put(path, data)
+
+    def exists(self, path: str) -> bool:
+        """Whether an object has this name."""
+        with self._errors("read", path):
+            try:
+                obstore.head(self._handle, self._key(path))
+            except FileNotFoundError:
+                return False
+        return True
+
+    def size(self, path: str) -> int:
+        """Length of the object in bytes."""
+        with self._errors("read", path):
+            return obstore.head(self._handle, self._key(path))["size"]
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """All objects below `prefix`."""
+        with self._errors("list", prefix):
+            for batch in obstore.list(self._handle, self._directory(prefix), chunk_size=1000):
+                for meta in batch:
+                    modified_ms = round(meta["last_modified"].timestamp() * 1000)
+                    yield ObjectInfo(self._relative(meta["path"]), meta["size"], modified_ms)
+
+    def list_names(self, directory: str = "") -> builtins.list[str]:
+        """Sorted names of the objects and directories directly below `directory`."""
+        with self._errors("list", directory):
+            found = obstore.list_with_delimiter(self._handle, self._directory(directory))
+            keys = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
+            return sorted(key.rpartition("/")[2] for key in keys)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Remove objects. One that is already gone is no error."""
+        keys = [self._key(path) for path in paths]
+        if not keys:
+            return
+        with self._errors("delete", ""):
+            try:
+                obstore.delete(self._handle, keys)
+            except FileNotFoundError:
+                # Some services refuse to delete what is gone, and with it the rest.
+                for key in keys:
+                    with suppress(FileNotFoundError):
+                        obstore.delete(self._handle, key)
+
+    def delete_tree(self, directory: str) -> None:
+        """Remove all objects below `directory`."""
+        self.delete([info.path for info in self.list(check_path(directory))])
+
+    def local_path(self, path: str) -> None:
+        """None: an object is no local file."""
+
+    def polars_options(self) -> Mapping[str, str] | None:
+        """The options of the service, whose names Polars shares; None for objects in memory."""
+        return None if self.bucket.startswith(_MEMORY) else dict(self.options)
+
+    def sub(self, prefix: str) -> ObjectStore:
+        """The same bucket, rooted at `prefix`."""
+        return ObjectStore(self.bucket, self._key(prefix), self.options)
+
+    @property
+    def _handle(self) -> Handle:
+        return _handle(self.bucket, self.options, _RETRIES)
+
+    def _key(self, path: str) -> str:
+        check_path(path)
+        return f"{self.prefix}/{path}" if self.prefix else path
+
+    def _directory(self, path: str) -> str | None:
+        path = path.strip("/")
+        return self._key(path) if path else self.prefix or None
+
+    def _relative(self, key: str) -> str:
+        return key[len(self.prefix) + 1 :] if self.prefix else key
+
+    @contextmanager
+    def _errors(self, action: str, path: str) -> Iterator[None]:
+        """Turn what obstore raises in the body into the `DataError` for `action` on `path`."""
+        uri = self.uri_of(path) if path else self.uri
+        try:
+            yield
+        except KeytideError:
+            raise
+        except FileNotFoundError as error:
+            raise storage_error(action, uri, error) from error
+        except ValueError as error:
+            raise InvalidError(f"{uri} is no name for an object: {_reason(error, ())}") from error
+        except (BaseError, OSError) as error:
+            cause = _without_secrets(error, self.options)
+            raise DataError(
+                f"Cannot {action} {uri}: {_reason(error, self.options)}. "
+                "Check the endpoint, the network and the credentials, then try again"
+            ) from cause
+
+    @contextmanager
+    def _finishing(self, writer: obstore.WritableFile, path: str) -> Iterator[None]:
+        """Publish the upload at a clean exit and abort it after an exception."""
+        try:
+            yield
+        except BaseException as error:
+            with suppress(BaseError, OSError):
+                writer.__exit__(type(error), error, error.__traceback__)
+            raise
+        with self._errors("write", path):
+            writer.close()
+
+
+def open_object_store(bucket: str, prefix: str, options: Mapping[str, str]) -> ObjectStore:
+    """The objects below `prefix`. Raises `InvalidError` for options that do not fit `bucket`."""
+    store = ObjectStore(bucket, prefix, tuple(sorted(options.items())))
+    try:
+        _handle(bucket, store.options, _RETRIES)
+    except (BaseError, OSError, ValueError, TypeError) as error:
+        raise InvalidError(
+            f"Cannot open {store.uri} with the options {sorted(options)}: "
+            f"{_reason(error, store.options)}. Options are obstore's, such as endpoint, region, "
+            "access_key_id, account_name, and client options such as timeout"
+        ) from _without_secrets(error, store.options)
+    return store
+
+
+class _RangeReader(io.RawIOBase):
+    """A seekable view of a large object.
+
+    Each read that the last answer does not cover is one request. Short reads ask for more than
+    they need, because readers of footers go on with their neighbours.
+    """
+
+    def __init__(self, store: ObjectStore, path: str, size_bytes: int) -> None:
+        self._store = store
+        self._path = path
+        self._size_bytes = size_bytes
+        self._position = 0
+        self._piece_start = 0
+        self._piece = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        origin = (0, self._position, self._size_bytes)[whence]
+        self._position = max(0, origin + offset)
+        return self._position
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        left = max(0, self._size_bytes - self._position)
+        length = left if size is None or size < 0 else min(size, left)
+        start = self._position - self._piece_start
+        if length and not 0 <= start <= len(self._piece) - length:
+            self._fetch(max(length, min(left, _READ_AHEAD_BYTES)))
+            start = 0
+        self._position += length
+        return self._piece[start : start + length]
+
+    def readinto(self, target: Any, /) -> int:
+        data = self.read(len(target))
+        target[: len(data)] = data
+        return len(data)
+
+    def _fetch(self, length: int) -> None:
+        self._piece = self._store.read_range(self._path, self._position, length)
+        self._piece_start = self._position
+
+
+def _side_by_side(call: Any, arguments: Sequence[Any]) -> builtins.list[Any]:
+    if len(arguments) < 2:
+        return [call(argument) for argument in arguments]
+    with ThreadPoolExecutor(min(_PARALLEL_REQUESTS, len(arguments))) as pool:
+        return [*pool.map(call, arguments)]
+
+
+def _handle(bucket: str, options: tuple[tuple[str, str], ...], retries: int) -> Handle:
+    # Two first callers must not make two in-memory stores.
+    with _CONNECTING:
+        if bucket.startswith(_MEMORY):
+            return _memory(bucket)
+        return _connect(bucket, options, retries)
+
+
+@cache
+def _memory(bucket: str) -> Handle:
+    return MemoryStore()
+
+
+@cache
+def _connect(bucket: str, options: tuple[tuple[str, str], ...], retries: int) -> Handle:
+    client: dict[str, Any] = {k: v for k, v in options if k.lower() in _CLIENT_OPTIONS}
+    config: dict[str, Any] = {k: v for k, v in options if k.lower() not in _CLIENT_OPTIONS}
+    if _endpoint(config).startswith("http://"):
+        client.setdefault("allow_http", "true")
+    retry_config: Any = {"max_retries": retries, "retry_timeout": _RETRY_TIMEOUT}
+    connect: Any = from_url
+    handle: Handle = connect(
+        bucket, config=config, client_options=client or None, retry_config=retry_config
+    )
+    return handle
+
+
+def _endpoint(config: Mapping[str, str]) -> str:
+    given = (value for key, value in config.items() if "endpoint" in key.lower())
+    inherited = (os.environ.get(name, "") for name in _ENDPOINT_VARIABLES)
+    return next((value for value in (*given, *inherited) if value), "")
+
+
+def _reason(error: Exception, options: tuple[tuple[str, str], ...]) -> str:
+    """What went wrong, on one line, without secrets."""
+    text = _scrubbed(str(error).partition("\n\nDebug source")[0], options)
+    return " ".join(text.split())[:400].rstrip(".")
+
+
+def _without_secrets(error: Exception, options: tuple[tuple[str, str], ...]) -> Exception:
+    """The error itself, or when its text tells a secret, one that does not."""
+    text = _scrubbed(str(error), options)
+    return error if text == str(error) else OSError(text)
+
+
+def _scrubbed(text: str, options: tuple[tuple[str, str], ...]) -> str:
+    for key, value in options:
+        if value and _SECRET_OPTION.search(key):
+            text = text.replace(value, "***")
+    return text
+
+
+_MEMORY = "memory://"
+_PART_BYTES = 8 << 20
+_WHOLE_READ_BYTES = 8 << 20
+_READ_AHEAD_BYTES = 1 << 18
+_PARALLEL_REQUESTS = 16
+_RETRIES = 5
+_RETRY_TIMEOUT = timedelta(seconds=60)
+_CONNECTING = Lock()
+_SECRET_OPTION = re.compile("key|secret|token|sas|password|credential", re.IGNORECASE)
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_ENDPOINT")
+
+# obstore keeps these apart from the options of a service.
+_CLIENT_OPTIONS = frozenset(
+    {
+        "allow_http",
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "default_content_type",
+        "http1_only",
+        "http2_keep_alive_interval",
+        "http2_keep_alive_timeout",
+        "http2_keep_alive_while_idle",
+        "http2_only",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "proxy_url",
+        "randomize_addresses",
+        "read_timeout",
+        "root_certificate",
+        "timeout",
+        "user_agent",
+    }
+)

@@ -1,0 +1,75 @@
+"""From a path or URI to a store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from urllib.parse import unquote
+
+from keytide.errors import InvalidError
+from keytide.store.base import Store, check_path
+from keytide.store.local import LocalStore
+from keytide.store.objects import open_object_store
+
+__all__ = ["open_store"]
+
+
+def open_store(location: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Store:
+    """The store at `location`; nothing is read or written yet.
+
+    A plain path or `file:` URI is a local directory, which need not exist. `s3://`, `gs://`,
+    `az://` and `abfss://` are object stores, with obstore's `options` or environment variables.
+    `memory://name` lasts as long as the process.
+
+    Raises `InvalidError` for an unknown scheme, an option that the store does not know, and for
+    credentials inside the URI, which would show up in messages.
+    """
+    text = os.fspath(location)
+    if text.startswith("file:"):
+        return _local(_file_uri_path(text), options or {})
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return _local(os.path.expanduser(text), options or {})
+    if scheme not in _OBJECT_SCHEMES:
+        known = ", ".join(f"{name}://" for name in ("file", *_OBJECT_SCHEMES))
+        raise InvalidError(f"Unknown kind of store {scheme}:// - use a path or one of {known}")
+    return _objects(scheme, rest, options or {})
+
+
+def _local(path: str, options: Mapping[str, str]) -> Store:
+    if options:
+        raise InvalidError(
+            f"The local directory {path} takes no storage options, found {sorted(options)}: "
+            "leave them out, or give the URI of an object store"
+        )
+    if not path:
+        raise InvalidError("The path of the store is empty: name a directory or a URI")
+    return LocalStore(os.path.abspath(path))
+
+
+def _file_uri_path(uri: str) -> str:
+    path = uri.removeprefix("file:")
+    if path.startswith("//"):
+        host, slash, path = path[2:].partition("/")
+        if host not in ("", "localhost"):
+            raise InvalidError(f"{uri} names the host {host!r}: write file:///path for this one")
+        path = slash + path
+    return unquote(path)
+
+
+def _objects(scheme: str, rest: str, options: Mapping[str, str]) -> Store:
+    host, _, path = rest.partition("/")
+    if "?" in rest or (":" in host and "@" in host):
+        raise InvalidError(
+            f"The {scheme}:// URI holds credentials or a query: pass them as options or in the "
+            "environment instead, where messages do not show them"
+        )
+    if not host and scheme != "memory":
+        raise InvalidError(f"{scheme}://{rest} names no bucket: write {scheme}://bucket/path")
+    prefix = path.strip("/")
+    if prefix:
+        check_path(prefix)
+    return open_object_store(f"{scheme}://{host}", prefix, options)
+
+
+_OBJECT_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "memory")

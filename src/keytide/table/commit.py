@@ -1,0 +1,372 @@
+"""Commits: the one place where a snapshot is made.
+
+Files first, then manifests, then the atomic creation of `snapshot/snapshot-N`: that creation is
+the commit (Paimon format, making a commit atomic). Losing the race for an id is an expected
+outcome: the loop re-reads, rebases and tries the next id.
+
+Rules that protect data, all here:
+
+- Before every attempt the snapshots that appeared meanwhile are searched for our own commit (same
+  user, identifier and kind): a write may have landed although its call failed.
+- An append fits on top of anything. Its sequence numbers must be above those of its buckets,
+  though, so where another commit came between, its files are stamped anew.
+- A commit that deletes files fails with a conflict when one of them is gone.
+- Nothing that a snapshot might name is deleted before the outcome is certain.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from keytide.errors import ConflictError, DataError, NotFoundError
+from keytide.format import paths
+from keytide.format.manifest import (
+    FileKind,
+    ManifestEntry,
+    ManifestFileMeta,
+    encode_manifest,
+    encode_manifest_list,
+    merge_entries,
+    summarize,
+)
+from keytide.format.paths import FileNames, MetadataKind
+from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
+from keytide.table.live_files import NO_FILES, LiveFiles, load_live_files
+from keytide.table.metadata import TableMetadata
+from keytide.table.view import TableView
+
+__all__ = ["Change", "Committed", "Committer"]
+
+Restamp: TypeAlias = "Callable[[TableView, ManifestEntry, int], ManifestEntry]"
+
+_WRITER_VERSION = "keytide"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a commit is to change, and who asks for it.
+
+    `user` and `identifier` make it idempotent: committing the same pair twice changes nothing
+    the second time. A one-off commit has a fresh user and the batch identifier.
+    """
+
+    entries: tuple[ManifestEntry, ...]
+    user: str
+    identifier: int = BATCH_COMMIT_IDENTIFIER
+    kind: CommitKind = CommitKind.APPEND
+    operation: str = "WRITE"
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The outcome of a commit: its snapshot, the files then live, and whether it was new."""
+
+    snapshot: Snapshot
+    live: LiveFiles
+    is_new: bool = True
+
+
+class Committer:
+    """Commits changes to one table.
+
+    Safe to share between threads. `clock_ms` and `wait` come in so that a run can be replayed.
+    """
+
+    def __init__(
+        self,
+        metadata: TableMetadata,
+        view: TableView,
+        restamp: Restamp,
+        *,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._metadata = metadata
+        self._view = view
+        self._restamp = restamp
+        self._clock_ms = clock_ms
+        self._wait = wait
+
+    def commit(self, change: Change, known: LiveFiles = NO_FILES) -> Committed:
+        """Make `change` the next snapshot; atomic, durable on return.
+
+        `known` is any earlier state of the table and only saves reading. Raises `ConflictError`
+        when a file to delete is gone or too many races were lost, `DataError` when the store
+        fails for good. After an error nothing is committed, unless the error says that the
+        outcome is unknown.
+        """
+        attempt = _Attempt(self, change, known)
+        options = self._view.options
+        waits = _backoff(options.commit_retry_wait_ms_min, options.commit_retry_wait_ms_max)
+        for _ in range(options.commit_retries_max + 1):
+            committed = attempt.run()
+            if committed is not None:
+                self._metadata.hint_latest(committed.snapshot.id)
+                attempt.discard_superseded()
+                return committed
+            self._wait(next(waits) / 1000)
+        attempt.discard_all()
+        raise ConflictError(
+            f"table {self._view.name}: {options.commit_retries_max + 1} tries to commit lost the "
+            f"race against other writers; try again, or raise 'commit.max-retries'"
+        )
+
+    def find(self, user: str, identifier: int, kind: CommitKind) -> Snapshot | None:
+        """The snapshot that a user already made for an identifier, newest first, or None.
+
+        Stops at the user's newest commit, whose identifiers only grow.
+        """
+        latest = self._metadata.latest_snapshot_id()
+        if latest is None:
+            return None
+        for snapshot_id in range(latest, 0, -1):
+            try:
+                snapshot = self._metadata.snapshot(snapshot_id)
+            except NotFoundError:
+                return None
+            if snapshot.commit_user == user and snapshot.commit_kind is kind:
+                return snapshot if snapshot.commit_identifier >= identifier else None
+        return None
+
+
+class _Attempt:
+    """One change on its way to a snapshot, over as many tries as it takes."""
+
+    def __init__(self, committer: Committer, change: Change, known: LiveFiles) -> None:
+        self._metadata = committer._metadata
+        self._view = committer._view
+        self._restamp = committer._restamp
+        self._clock_ms = committer._clock_ms
+        self._change = change
+        self._known = known
+        self._names = FileNames()
+        self._checked_id = known.snapshot.id if known.snapshot is not None else 0
+        self._superseded: list[str] = []
+        self._metadata_files: list[str] = []
+
+    def run(self) -> Committed | None:
+        """Try once; None when another writer took the snapshot id."""
+        latest = self._metadata.latest_snapshot()
+        own = self._own_commit(latest)
+        live = load_live_files(self._metadata, latest, self._known)
+        self._known = live
+        if own is not None:
+            return Committed(own, live, is_new=False)
+        self._check(live)
+        self._rebase(live)
+        snapshot, files, changed = self._build(latest, live)
+        self._metadata_files += files
+        try:
+            self._metadata.store.put_all(files)
+        except DataError:
+            self.discard_all()  # a full disk gets its room back; no snapshot names any of it
+            raise
+        if not self._create(snapshot):
+            return None
+        return Committed(snapshot, live.advance(snapshot, changed))
+
+    def discard_superseded(self) -> None:
+        """Delete files that later tries replaced: the outcome is certain, nothing names them."""
+        self._delete(self._superseded)
+
+    def discard_all(self) -> None:
+        """Delete what this change wrote: no snapshot names any of it."""
+        entries = [e for e in self._change.entries if e.kind is FileKind.ADD]
+        self._delete([*self._superseded, *self._metadata_files, *map(self._path, entries)])
+
+    def _delete(self, files: Sequence[str]) -> None:
+        try:
+            self._metadata.store.delete(files)
+        except DataError:
+            return  # left over, harmless: orphan cleaning finds them
+
+    def _path(self, entry: ManifestEntry) -> str:
+        return self._view.file_path(entry)
+
+    def _own_commit(self, latest: Snapshot | None) -> Snapshot | None:
+        """Our own commit among the snapshots that appeared since the last look."""
+        if latest is None:
+            return None
+        for snapshot_id in range(max(self._checked_id, 0) + 1, latest.id + 1):
+            try:
+                snapshot = self._metadata.snapshot(snapshot_id)
+            except NotFoundError:
+                continue  # expired meanwhile
+            if (snapshot.commit_user, snapshot.commit_identifier, snapshot.commit_kind) == (
+                self._change.user,
+                self._change.identifier,
+                self._change.kind,
+            ):
+                return snapshot
+        self._checked_id = latest.id
+        return None
+
+    def _check(self, live: LiveFiles) -> None:
+        for entry in self._change.entries:
+            if entry.kind is FileKind.DELETE and entry.identity not in live.by_identity:
+                raise ConflictError(
+                    f"table {self._view.name}: file {entry.file.file_name} of bucket "
+                    f"{entry.bucket}, which this commit replaces, was replaced by another commit; "
+                    f"redo the work on the newest snapshot"
+                )
+            found = live.partition_buckets.get(entry.partition, entry.total_buckets)
+            if entry.kind is FileKind.ADD and found != entry.total_buckets:
+                raise ConflictError(
+                    f"table {self._view.name}: Try to write partition/table with a new bucket num "
+                    f"{entry.total_buckets}, but the previous bucket num is {found}; another "
+                    f"writer laid the partition out meanwhile. Redo the write"
+                )
+
+    def _rebase(self, live: LiveFiles) -> None:
+        """Stamp appended files anew whose buckets other commits reached meanwhile."""
+        if self._change.kind is not CommitKind.APPEND or self._view.options.sequence_auto_padding:
+            return
+        shifts = self._shifts(live)
+        if not shifts:
+            return
+        entries = []
+        for entry in self._change.entries:
+            shift = shifts.get((entry.partition, entry.bucket), 0)
+            if shift:
+                self._superseded.append(self._path(entry))
+                number = entry.file.min_sequence_number + shift
+                entry = self._restamp(self._view, entry, number)
+            entries.append(entry)
+        self._change = replace(self._change, entries=tuple(entries))
+
+    def _shifts(self, live: LiveFiles) -> dict[tuple[bytes, int], int]:
+        lowest: dict[tuple[bytes, int], int] = {}
+        for entry in self._change.entries:
+            key = (entry.partition, entry.bucket)
+            number = entry.file.min_sequence_number
+            lowest[key] = min(lowest.get(key, number), number)
+        needed = {key: live.bucket(key).max_sequence_number + 1 for key in lowest}
+        return {key: needed[key] - low for key, low in lowest.items() if needed[key] > low}
+
+    # -- building the snapshot's files ----------------------------------------------------------
+
+    def _build(
+        self, latest: Snapshot | None, live: LiveFiles
+    ) -> tuple[Snapshot, dict[str, bytes], tuple[ManifestEntry, ...]]:
+        files: dict[str, bytes] = {}
+        entries = self._change.entries
+        delta = [self._manifest(entries, files)] if entries else []
+        base = self._base(latest, files)
+        base_name, base_size = self._manifest_list(base, files)
+        delta_name, delta_size = self._manifest_list(delta, files)
+        added = sum(e.file.row_count for e in entries if e.kind is FileKind.ADD)
+        removed = sum(e.file.row_count for e in entries if e.kind is FileKind.DELETE)
+        snapshot = Snapshot(
+            uuid=paths.new_uuid(),
+            id=1 if latest is None else latest.id + 1,
+            schema_id=self._view.schema.id
+            if latest is None
+            else max(latest.schema_id, self._view.schema.id),
+            base_manifest_list=base_name,
+            base_manifest_list_size=base_size,
+            delta_manifest_list=delta_name,
+            delta_manifest_list_size=delta_size,
+            index_manifest=None if latest is None else latest.index_manifest,
+            commit_user=self._change.user,
+            writer_version=_WRITER_VERSION,
+            commit_identifier=self._change.identifier,
+            commit_kind=self._change.kind,
+            time_millis=self._time_millis(latest),
+            total_record_count=(latest.total_record_count if latest else 0) + added - removed,
+            delta_record_count=added - removed,
+            watermark=None if latest is None else latest.watermark,
+            statistics=self._carried_statistics(latest),
+            properties=None if latest is None else latest.properties,
+            next_row_id=0 if latest is None else latest.next_row_id or 0,
+            operation=self._change.operation,
+        )
+        return snapshot, files, entries
+
+    def _time_millis(self, latest: Snapshot | None) -> int:
+        # Time travel searches by time, so times must not fall even where clocks do.
+        now = self._clock_ms()
+        return now if latest is None else max(now, latest.time_millis)
+
+    def _carried_statistics(self, latest: Snapshot | None) -> str | None:
+        if latest is None or latest.schema_id != self._view.schema.id:
+            return None
+        return latest.statistics
+
+    def _base(self, latest: Snapshot | None, files: dict[str, bytes]) -> list[ManifestFileMeta]:
+        if latest is None:
+            return []
+        manifests = [
+            *self._metadata.base_manifests(latest),
+            *self._metadata.delta_manifests(latest),
+        ]
+        for start, stop in _merges(manifests, self._view.options.manifest_merge_min_count):
+            merged = merge_entries(self._metadata.entries(manifests[start:stop]))
+            manifests[start:stop] = [self._manifest(merged, files)] if merged else []
+        return manifests
+
+    def _manifest(
+        self, entries: Sequence[ManifestEntry], files: dict[str, bytes]
+    ) -> ManifestFileMeta:
+        name = self._names.metadata(MetadataKind.MANIFEST)
+        data = encode_manifest(entries)
+        files[paths.manifest_path(name)] = data
+        types = [f.type for f in self._view.schema.partition_fields()]
+        return summarize(entries, name, len(data), self._view.schema.id, types)
+
+    def _manifest_list(
+        self, manifests: Sequence[ManifestFileMeta], files: dict[str, bytes]
+    ) -> tuple[str, int]:
+        name = self._names.metadata(MetadataKind.MANIFEST_LIST)
+        data = encode_manifest_list(manifests)
+        files[paths.manifest_path(name)] = data
+        return name, len(data)
+
+    def _create(self, snapshot: Snapshot) -> bool:
+        """Create the snapshot file; after an error, read it back to learn the outcome."""
+        path = paths.snapshot_path(snapshot.id)
+        data = snapshot.to_json()
+        store = self._metadata.store
+        try:
+            return store.create(path, data)
+        except DataError as error:
+            try:
+                return store.read(path) == data
+            except DataError as unread:
+                if isinstance(unread.__cause__, FileNotFoundError):
+                    raise error from error.__cause__
+                raise DataError(
+                    f"table {self._view.name}: the outcome of commit {snapshot.id} is unknown: "
+                    f"{error}; look for a snapshot of user {snapshot.commit_user!r}, or write "
+                    f"again with the same commit user and identifier"
+                ) from error
+
+
+def _merges(manifests: Sequence[ManifestFileMeta], count_min: int) -> list[tuple[int, int]]:
+    """Which trailing manifests to merge into one: `count_min` or more of one size class.
+
+    Classes grow by the factor `count_min`: a merge gathers the newest manifests that are smaller
+    than their class's limit, and may make the next class full in turn. So an entry is rewritten
+    only logarithmically often, and the list of manifests stays short.
+    """
+    sizes = [m.num_added_files + m.num_deleted_files for m in manifests]
+    start, limit = len(manifests), count_min
+    while start > 0:
+        newer = start
+        while start > 0 and sizes[start - 1] < limit:
+            start -= 1
+        if newer - start >= count_min:
+            return [(start, len(manifests))]
+        limit *= count_min
+    return []
+
+
+def _backoff(wait_ms_min: int, wait_ms_max: int) -> Iterator[float]:
+    """Waits in milliseconds that double up to a limit, with jitter so that racers part."""
+    limit = max(1, wait_ms_min)
+    while True:
+        yield random.uniform(0, limit)
+        limit = min(limit * 2, max(1, wait_ms_max))

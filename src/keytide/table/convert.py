@@ -1,0 +1,223 @@
+"""Lossless conversion of a column to a table's exact type, or a clear refusal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keytide.errors import InvalidError
+from keytide.types import AtomicType, Field
+
+__all__ = ["check_lengths", "convert_column"]
+
+
+def convert_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray:
+    """The column in the exact Arrow type of `field`.
+
+    Whole numbers may change width and become decimals, decimals and fractions of a second may
+    change scale, as long as every value survives; float widens to double. Nothing else changes
+    its kind. Raises `InvalidError` naming the type found, the type expected, and the first value
+    that would be lost.
+    """
+    target = field.type.to_arrow()
+    if column.type.equals(target):
+        return column
+    column = _plain(column)
+    if not _may_convert(column.type, target):
+        raise InvalidError(
+            f"table {table}: column {field.name!r} is {field.type.sql()}, found "
+            f"{column.type}; {_way_out(column.type, target, field)}"
+        )
+    chunks = [_convert(chunk, target, field, table) for chunk in column.chunks]
+    return pa.chunked_array(chunks, type=target)
+
+
+def check_lengths(column: pa.ChunkedArray, field: Field, table: str) -> None:
+    """Refuse texts and binaries longer than their type, and times finer than their precision."""
+    kind = field.type
+    if not isinstance(kind, AtomicType) or not len(column):
+        return
+    if kind.root in ("CHAR", "VARCHAR", "BINARY", "VARBINARY") and kind.length is not None:
+        length = pc.utf8_length if kind.root in ("CHAR", "VARCHAR") else pc.binary_length
+        longest = pc.max(length(column)).as_py()
+        if longest is not None and longest > kind.length:
+            unit = "characters" if kind.root in ("CHAR", "VARCHAR") else "bytes"
+            raise InvalidError(
+                f"table {table}: column {field.name!r} is {kind.sql()}, found a value of "
+                f"{longest} {unit}; shorten it or widen the column"
+            )
+    if kind.root in ("TIMESTAMP", "TIMESTAMP_LTZ", "TIME"):
+        _check_fraction(column, kind, field, table)
+
+
+_UNIT_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+
+
+def _check_fraction(
+    column: pa.ChunkedArray, kind: AtomicType, field: Field, table: str
+) -> None:
+    spare = _UNIT_DIGITS[column.type.unit] - (kind.precision or 0)
+    if spare <= 0:
+        return
+    ticks = column.cast(pa.int32() if kind.root == "TIME" else pa.int64()).cast(pa.int64())
+    step = pa.scalar(10**spare, pa.int64())
+    remainder = pc.subtract(ticks, pc.multiply(pc.divide(ticks, step), step))
+    finer = pc.not_equal(remainder, pa.scalar(0, pa.int64()))
+    if pc.any(finer).as_py():
+        value = column.filter(finer)[0].as_py()
+        raise InvalidError(
+            f"table {table}: column {field.name!r} is {kind.sql()}, found {value}, which has more "
+            f"digits after the second; round it before writing"
+        )
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Encodings of Arrow that mean the same: dictionaries, views, large offsets."""
+    if pa.types.is_dictionary(column.type):
+        return column.cast(column.type.value_type)
+    if pa.types.is_run_end_encoded(column.type):
+        return pc.run_end_decode(column)
+    return column
+
+
+def _may_convert(source: pa.DataType, target: pa.DataType) -> bool:
+    if pa.types.is_null(source):
+        return True
+    if pa.types.is_map(target):
+        if pa.types.is_map(source):
+            return _may_convert(source.key_type, target.key_type) and _may_convert(
+                source.item_type, target.item_type
+            )
+        return _is_list(source) and _is_entry(source.value_type, target)
+    if pa.types.is_list(target):
+        return _is_list(source) and _may_convert(source.value_type, target.value_type)
+    if pa.types.is_struct(target):
+        return (
+            pa.types.is_struct(source)
+            and {f.name for f in source} == {f.name for f in target}
+            and all(_may_convert(source.field(f.name).type, f.type) for f in target)
+        )
+    return _family(source) in _ACCEPTED.get(_family(target), ())
+
+
+def _is_list(data_type: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(data_type)
+        or pa.types.is_large_list(data_type)
+        or pa.types.is_fixed_size_list(data_type)
+        or pa.types.is_list_view(data_type)
+    )
+
+
+def _is_entry(entry: pa.DataType, target: pa.DataType) -> bool:
+    return (
+        pa.types.is_struct(entry)
+        and entry.num_fields == 2
+        and _may_convert(entry.field(0).type, target.key_type)
+        and _may_convert(entry.field(1).type, target.item_type)
+    )
+
+
+# Families of Arrow types, and which of them a target takes. A conversion within them is checked
+# value by value.
+_ACCEPTED = {
+    "integer": ("integer",),
+    "decimal": ("decimal", "integer"),
+    "float": ("float", "half"),
+    "double": ("double", "float", "half"),
+    "text": ("text",),
+    "binary": ("binary",),
+    "boolean": ("boolean",),
+    "date": ("date",),
+    "time": ("time",),
+    "timestamp": ("timestamp",),
+    "instant": ("instant",),
+}
+
+
+def _family(data_type: pa.DataType) -> str:
+    checks: list[tuple[str, Any]] = [
+        ("boolean", pa.types.is_boolean),
+        ("integer", pa.types.is_integer),
+        ("half", pa.types.is_float16),
+        ("float", pa.types.is_float32),
+        ("double", pa.types.is_float64),
+        ("decimal", pa.types.is_decimal),
+        ("date", pa.types.is_date),
+        ("time", pa.types.is_time),
+    ]
+    for name, check in checks:
+        if check(data_type):
+            return name
+    if pa.types.is_timestamp(data_type):
+        return "timestamp" if data_type.tz is None else "instant"
+    text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    if any(check(data_type) for check in text):
+        return "text"
+    binary = (
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_binary_view,
+        pa.types.is_fixed_size_binary,
+    )
+    return "binary" if any(check(data_type) for check in binary) else "other"
+
+
+def _way_out(source: pa.DataType, target: pa.DataType, field: Field) -> str:
+    if {_family(source), _family(target)} == {"timestamp", "instant"}:
+        return "say which zone is meant: give the column a time zone, or take it away"
+    return f"convert it to {target} before writing"
+
+
+def _convert(array: pa.Array, target: pa.DataType, field: Field, table: str) -> pa.Array:
+    if array.type.equals(target):
+        return array
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), target)
+    if pa.types.is_map(target):
+        return _convert_map(array, target, field, table)
+    if pa.types.is_list(target):
+        whole = array.cast(pa.list_(array.type.value_type)) if _is_list(array.type) else array
+        return _relist(whole, target, _convert(whole.values, target.value_type, field, table))
+    if pa.types.is_struct(target):
+        children = [_convert(array.field(f.name), f.type, field, table) for f in target]
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
+    try:
+        return array.cast(target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidError(
+            f"table {table}: column {field.name!r} is {field.type.sql()}, found {array.type} with "
+            f"a value that would be lost: {error}"
+        ) from error
+
+
+def _convert_map(array: pa.Array, target: pa.DataType, field: Field, table: str) -> pa.Array:
+    if pa.types.is_map(array.type):
+        keys, items = array.keys, array.items
+    else:
+        array = array.cast(pa.list_(array.type.value_type))
+        keys, items = array.values.field(0), array.values.field(1)
+    if keys.null_count:
+        raise InvalidError(
+            f"table {table}: column {field.name!r} is {field.type.sql()}, found a NULL map key"
+        )
+    entries = pa.StructArray.from_arrays(
+        [
+            _convert(keys, target.key_type, field, table),
+            _convert(items, target.item_type, field, table),
+        ],
+        fields=[target.key_field, target.item_field],
+    )
+    return _relist(array, target, entries)
+
+
+def _relist(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
+    validity = array.is_valid().buffers()[1] if array.null_count else None
+    offsets = array.offsets
+    return pa.Array.from_buffers(
+        target, len(array), [validity, pa.concat_arrays([offsets]).buffers()[1]],
+        array.null_count, children=[child],
+    )  # fmt: skip

@@ -1,0 +1,158 @@
+"""What makes a table's definition whole and sound, beyond its structure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from keytide.errors import InvalidError, UnsupportedError
+from keytide.format.schema import TableSchema
+from keytide.merge.validation import validate_merge_options
+from keytide.options import TableOptions
+from keytide.table.rows import ROW_KIND
+from keytide.types import AtomicType, Field
+
+__all__ = ["complete_options", "validate_definition"]
+
+_STORABLE = frozenset(
+    (
+        "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL",
+        "CHAR", "VARCHAR", "BINARY", "VARBINARY", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ",
+    )
+)  # fmt: skip
+
+
+def complete_options(given: Mapping[str, str]) -> dict[str, str]:
+    """The options to store: those given, and those they imply.
+
+    The number of buckets is always written down, because the format's own default (dynamic
+    buckets) allows one writer at a time. A watermark key is a sequence field for every engine.
+    """
+    stored = {"bucket": "1", "file.format": "parquet", **given}
+    options = TableOptions.parse(stored)
+    if options.watermark_key:
+        fields = ",".join(options.watermark_key)
+        if options.sequence_field and options.sequence_field != options.watermark_key:
+            raise InvalidError(
+                f"'watermark.key' is {fields!r} and 'sequence.field' is "
+                f"{','.join(options.sequence_field)!r}; they order the same versions, so give one"
+            )
+        stored["sequence.field"] = fields
+    return stored
+
+
+def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]:
+    """Refuse what cannot work, and return warnings about what probably does not mean well.
+
+    Raises `InvalidError`, or `UnsupportedError` for types and layouts that this release cannot
+    keep its promises for.
+    """
+    _check_types(schema)
+    validate_merge_options(schema.fields, schema.primary_keys, schema.partition_keys, options)
+    _check_watermark_and_tombstone(schema, options)
+    if not schema.primary_keys:
+        raise InvalidError(
+            "a table needs a primary key: the columns whose values name a row. Give primary_key"
+        )
+    _check_layout(schema, options)
+    return _warnings(schema, options)
+
+
+def _check_types(schema: TableSchema) -> None:
+    for field in schema.fields:
+        if field.name == ROW_KIND:
+            raise InvalidError(f"column name {ROW_KIND!r} is taken by the kind of incoming rows")
+        if isinstance(field.type, AtomicType) and field.type.root not in _STORABLE:
+            raise UnsupportedError(
+                f"column {field.name!r} is {field.type.sql()}, which this release cannot write"
+            )
+
+
+def _check_layout(schema: TableSchema, options: TableOptions) -> None:
+    if schema.is_cross_partition:
+        missing = [n for n in schema.partition_keys if n not in schema.primary_keys]
+        raise UnsupportedError(
+            f"partition column(s) {', '.join(missing)} are not in the primary key "
+            f"{', '.join(schema.primary_keys)}: a key could then be in two partitions at once. Add "
+            f"them to the primary key, or partition by a key column"
+        )
+    if options.bucket < 1:
+        raise UnsupportedError(
+            f"'bucket' = '{options.bucket}' needs an index that only one writer may keep; this "
+            f"release writes tables with a fixed number of buckets: give a number from 1"
+        )
+    if options.file_format != "parquet":
+        raise UnsupportedError(
+            f"'file.format' = {options.file_format!r} cannot be written; use 'parquet'"
+        )
+
+
+def _check_watermark_and_tombstone(schema: TableSchema, options: TableOptions) -> None:
+    watermark, tombstone = options.watermark_key, options.tombstone_key
+    if watermark and not schema.primary_keys:
+        raise InvalidError("'watermark.key' requires a primary key")
+    if tombstone and not watermark:
+        raise InvalidError("'tombstone.key' requires a 'watermark.key'")
+    if len(tombstone) > 1:
+        raise InvalidError(
+            f"'tombstone.key' names {len(tombstone)} columns ({', '.join(tombstone)}); a row is "
+            f"marked by exactly one"
+        )
+    for role, names in (("watermark.key", watermark), ("tombstone.key", tombstone)):
+        _check_key_columns(schema, role, names)
+    if set(tombstone) & set(watermark):
+        raise InvalidError(f"column {tombstone[0]!r} is both watermark key and tombstone key")
+    if tombstone:
+        _check_tombstone(schema.field(tombstone[0]), options.tombstone_string_key_value)
+    elif options.tombstone_string_key_value is not None:
+        raise InvalidError("'tombstone.string-key-value' requires a 'tombstone.key'")
+
+
+def _check_key_columns(schema: TableSchema, role: str, names: tuple[str, ...]) -> None:
+    for name in names:
+        if name not in schema.names:
+            raise InvalidError(
+                f"'{role}' names column {name!r}, which is not in {', '.join(schema.names)}"
+            )
+        if schema.field(name).type.is_nested:
+            kind = schema.field(name).type.sql()
+            raise InvalidError(
+                f"'{role}' must name primitive columns: {name!r} is a nested {kind}"
+            )
+        if name in schema.primary_keys:
+            raise InvalidError(
+                f"'{role}' names column {name!r}, which is in the primary key; versions of one "
+                f"key would never differ in it"
+            )
+
+
+def _check_tombstone(field: Field, marker: str | None) -> None:
+    assert isinstance(field.type, AtomicType)
+    if marker is not None and field.type.root not in ("CHAR", "VARCHAR"):
+        raise InvalidError(
+            f"'tombstone.string-key-value' = {marker!r} needs a text column as 'tombstone.key'; "
+            f"{field.name!r} is {field.type.sql()}"
+        )
+    if marker is None and field.type.root != "BOOLEAN" and not field.type.nullable:
+        raise InvalidError(
+            f"tombstone key {field.name!r} is {field.type.sql()}: a non-boolean, marker-less "
+            f"tombstone column must be nullable, or every row would be a deletion"
+        )
+
+
+def _warnings(schema: TableSchema, options: TableOptions) -> list[str]:
+    messages = []
+    for name in options.tombstone_key:
+        kind = schema.field(name).type
+        if getattr(kind, "root", "") in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
+            messages.append(
+                f"tombstone key {name!r} is {kind.sql()}: every value deletes, 0 as well; only "
+                f"NULL keeps a row. Use a BOOLEAN column if 0 should mean alive"
+            )
+    for name in options.watermark_key:
+        kind = schema.field(name).type
+        if getattr(kind, "root", "") in ("FLOAT", "DOUBLE"):
+            messages.append(
+                f"watermark key {name!r} is {kind.sql()}: NaN is fresher than any number; prefer "
+                f"a timestamp or a whole number"
+            )
+    return messages

@@ -1,0 +1,211 @@
+"""A warehouse of tables: the filesystem catalog `warehouse/database.db/table`."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError, UnsupportedError
+from keytide.format import paths
+from keytide.format.schema import TableSchema
+from keytide.options import TableOptions, refuse_unknown
+from keytide.store import Store, open_store
+from keytide.table.definition import complete_options, validate_definition
+from keytide.table.table import Table
+from keytide.types import Field, type_from_arrow
+
+__all__ = ["DEFAULT_DATABASE", "Lake", "connect", "open_table"]
+
+DEFAULT_DATABASE = "default"
+_DATABASE_SUFFIX = ".db"
+
+
+def connect(
+    warehouse: str | Path,
+    spark: Any = None,
+    *,
+    options: Mapping[str, str] | None = None,
+    store: Store | None = None,
+) -> Lake:
+    """Open a warehouse: a folder, or an `s3://`, `gs://` or `az://` address.
+
+    Nothing is read or made yet. `options` go to the object store (obstore's names, such as
+    `aws_region`); what they leave out comes from the environment. With `spark`, bulk reads and
+    writes of Spark DataFrames use that session. `store` replaces the store, in tests.
+    """
+    return Lake(store if store is not None else open_store(str(warehouse), options), spark)
+
+
+def open_table(path: str | Path, *, options: Mapping[str, str] | None = None) -> Table:
+    """Open the table that lies at a path or address, whatever warehouse it is in.
+
+    Raises `NotFoundError` when there is none.
+    """
+    text = str(path).rstrip("/")
+    name = text.rsplit("/", 1)[-1]
+    parent = text.rsplit("/", 2)[-2] if text.count("/") > 1 else ""
+    if parent.endswith(_DATABASE_SUFFIX):
+        name = f"{parent.removesuffix(_DATABASE_SUFFIX)}.{name}"
+    return Table(open_store(text, options), name)
+
+
+class Lake:
+    """Tables under one root. Names are `database.table`; without a database, `default`."""
+
+    def __init__(self, store: Store, spark: Any = None) -> None:
+        self._store = store
+        self._spark = spark
+
+    def __repr__(self) -> str:
+        return f"Lake({self.uri!r})"
+
+    def _repr_html_(self) -> str:
+        items = "".join(f"<li>{name}</li>" for name in self.tables())
+        return f"<b>Lake</b> <code>{self.uri}</code><ul>{items}</ul>"
+
+    @property
+    def uri(self) -> str:
+        """The root."""
+        return self._store.uri
+
+    @property
+    def spark(self) -> Any:
+        """The Spark session given to `connect`, or None."""
+        return self._spark
+
+    def tables(self, database: str | None = None) -> list[str]:
+        """Names of the tables, of one database or of all, sorted."""
+        names = []
+        for folder in self._databases():
+            found = folder.removesuffix(_DATABASE_SUFFIX)
+            if database is not None and found != database:
+                continue
+            for table in self._store.list_names(folder):
+                if self._exists(f"{folder}/{table}"):
+                    names.append(f"{found}.{table}")
+        return sorted(names)
+
+    def table(self, name: str) -> Table:
+        """Open a table. Raises `NotFoundError` naming the tables there are."""
+        database, table = self._split(name)
+        path = _path(database, table)
+        if not self._exists(path):
+            there = ", ".join(self.tables(database)) or "none"
+            raise NotFoundError(
+                f"no table {database}.{table} in {self.uri}; database {database!r} has: {there}"
+            )
+        return Table(self._store.sub(path), f"{database}.{table}")
+
+    def create_table(
+        self,
+        name: str,
+        schema: pa.Schema | Sequence[Field],
+        primary_key: Sequence[str],
+        partition_by: Sequence[str] = (),
+        options: Mapping[str, str] | None = None,
+        comment: str | None = None,
+        *,
+        exists_ok: bool = False,
+    ) -> Table:
+        """Make a table; atomic: of several callers one makes it.
+
+        `schema` is an Arrow schema, or Keytide fields where a type has no Arrow name of its own.
+        Primary key columns become NOT NULL. Without the option `bucket` a table gets one bucket
+        a partition. Raises `AlreadyExistsError` unless `exists_ok`, `InvalidError` for a
+        definition that cannot work, with nothing made.
+        """
+        database, table = self._split(name)
+        full_name = f"{database}.{table}"
+        definition = self._definition(full_name, schema, primary_key, partition_by, options, comment)
+        path = _path(database, table)
+        created = not self._exists(path) and self._store.create(
+            paths.join(path, paths.schema_path(0)), definition.to_json()
+        )
+        if not created and not exists_ok:
+            raise AlreadyExistsError(
+                f"table {full_name} exists in {self.uri}; open it with table({name!r}), or choose "
+                f"another name"
+            )
+        return self.table(full_name)
+
+    def drop_table(self, name: str, *, missing_ok: bool = False) -> None:
+        """Delete a table with all its files. Readers of it fail from then on.
+
+        Raises `NotFoundError` when there is no such table, unless `missing_ok`.
+        """
+        database, table = self._split(name)
+        path = _path(database, table)
+        if not self._exists(path):
+            if missing_ok:
+                return
+            self.table(name)
+        self._store.delete_tree(path)
+
+    def _definition(
+        self,
+        name: str,
+        schema: pa.Schema | Sequence[Field],
+        primary_key: Sequence[str],
+        partition_by: Sequence[str],
+        options: Mapping[str, str] | None,
+        comment: str | None,
+    ) -> TableSchema:
+        given = dict(options or {})
+        refuse_unknown(given, name)
+        if isinstance(primary_key, str) or isinstance(partition_by, str):
+            raise InvalidError(
+                f"table {name}: primary_key and partition_by are lists of column names, found a "
+                f"text; write ['{primary_key if isinstance(primary_key, str) else partition_by}']"
+            )
+        try:
+            fields = _fields(schema)
+            stored = complete_options(given)
+            definition = TableSchema.create(
+                fields,
+                partition_keys=partition_by,
+                primary_keys=primary_key,
+                options=stored,
+                comment=comment,
+                time_millis=time.time_ns() // 1_000_000,
+            )
+            for message in validate_definition(definition, TableOptions.parse(stored)):
+                warnings.warn(f"table {name}: {message}", UserWarning, stacklevel=4)
+        except (InvalidError, NotFoundError, UnsupportedError) as error:
+            raise type(error)(f"table {name}: {error}") from error
+        return definition
+
+    def _databases(self) -> list[str]:
+        return [n for n in self._store.list_names() if n.endswith(_DATABASE_SUFFIX)]
+
+    def _exists(self, path: str) -> bool:
+        return self._store.exists(paths.join(path, paths.schema_path(0))) or bool(
+            self._store.list_names(paths.join(path, paths.schema_dir()))
+        )
+
+    def _split(self, name: str) -> tuple[str, str]:
+        parts = name.split(".")
+        if len(parts) > 2 or not all(part.strip() and "/" not in part for part in parts):
+            raise InvalidError(f"{name!r} is no table name; expected 'table' or 'database.table'")
+        return (parts[0], parts[1]) if len(parts) == 2 else (DEFAULT_DATABASE, parts[0])
+
+
+def _path(database: str, table: str) -> str:
+    return f"{database}{_DATABASE_SUFFIX}/{table}"
+
+
+def _fields(schema: pa.Schema | Sequence[Field]) -> list[Field]:
+    if not isinstance(schema, pa.Schema):
+        return list(schema)
+    fields = []
+    for column in schema:
+        try:
+            kind = type_from_arrow(column.type, column.nullable)
+        except InvalidError as error:
+            raise InvalidError(f"column {column.name!r}: {error}") from error
+        fields.append(Field(-1, column.name, kind))
+    return fields

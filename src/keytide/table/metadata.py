@@ -1,0 +1,243 @@
+"""A table's stored metadata: schemas, snapshots, manifests.
+
+Only hints and directory listings can change; every other file is written once. Those are cached,
+for the whole process where their names are unique (manifests), for one table object where names
+can come back after a drop (schemas).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from keytide.errors import DataError, NotFoundError
+from keytide.format import paths
+from keytide.format.index_manifest import IndexFile, decode_index_manifest
+from keytide.format.manifest import (
+    ManifestEntry,
+    ManifestFileMeta,
+    decode_manifest,
+    decode_manifest_list,
+)
+from keytide.format.schema import TableSchema
+from keytide.format.snapshot import Snapshot, Tag
+from keytide.store import Store
+
+__all__ = ["TableMetadata"]
+
+_CACHED_ENTRIES_MAX = 500_000
+
+V = TypeVar("V")
+
+
+class _SizedCache(Generic[V]):
+    """Least recently used values, bounded by how many records they hold together."""
+
+    def __init__(self, records_max: int) -> None:
+        self._records_max = records_max
+        self._records = 0
+        self._values: OrderedDict[tuple[str, str], Sequence[V]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[str, str], load: Callable[[], Sequence[V]]) -> Sequence[V]:
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key]
+        values = load()
+        with self._lock:
+            if key not in self._values:
+                self._values[key] = values
+                self._records += len(values)
+            while self._records > self._records_max and len(self._values) > 1:
+                _, dropped = self._values.popitem(last=False)
+                self._records -= len(dropped)
+        return values
+
+
+_MANIFESTS: _SizedCache[ManifestEntry] = _SizedCache(_CACHED_ENTRIES_MAX)
+_MANIFEST_LISTS: _SizedCache[ManifestFileMeta] = _SizedCache(_CACHED_ENTRIES_MAX)
+
+
+@dataclass
+class TableMetadata:
+    """Reads one table's metadata. `store` is rooted at the table.
+
+    `name` is for messages. Safe to share between threads.
+    """
+
+    store: Store
+    name: str
+    _schemas: dict[int, TableSchema] = field(default_factory=dict, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"store": self.store, "name": self.name, "_schemas": self._schemas}
+
+    # -- schemas ------------------------------------------------------------------------------
+
+    def latest_schema(self) -> TableSchema:
+        """The newest schema. Raises `NotFoundError` when there is no table."""
+        ids = [
+            number
+            for name in self.store.list_names(paths.schema_dir())
+            if (number := paths.parse_schema_name(name)) is not None
+        ]
+        if not ids:
+            raise NotFoundError(f"table {self.name} does not exist: no schema under {self.uri}")
+        return self.schema(max(ids))
+
+    def schema(self, schema_id: int) -> TableSchema:
+        """The schema of that id."""
+        if schema_id not in self._schemas:
+            path = paths.schema_path(schema_id)
+            uri = self.store.uri_of(path)
+            self._schemas[schema_id] = TableSchema.from_json(self.store.read(path), uri)
+        return self._schemas[schema_id]
+
+    @property
+    def uri(self) -> str:
+        """Where the table lies."""
+        return self.store.uri_of("")
+
+    # -- snapshots ----------------------------------------------------------------------------
+
+    def latest_snapshot(self) -> Snapshot | None:
+        """The newest snapshot, or None for a table that nobody has written to.
+
+        The LATEST hint is tried first and probed past; a missing or wrong one costs a listing.
+        """
+        latest = self.latest_snapshot_id()
+        return None if latest is None else self.snapshot(latest)
+
+    def latest_snapshot_id(self) -> int | None:
+        """The id of the newest snapshot."""
+        hinted = self._hint(paths.Hint.LATEST)
+        if hinted is not None and self._has_snapshot(hinted):
+            while self._has_snapshot(hinted + 1):
+                hinted += 1
+            return hinted
+        return max(self.snapshot_ids(), default=None)
+
+    def earliest_snapshot_id(self) -> int | None:
+        """The id of the oldest snapshot that is still there."""
+        hinted = self._hint(paths.Hint.EARLIEST)
+        if hinted is not None and self._has_snapshot(hinted):
+            return hinted
+        return min(self.snapshot_ids(), default=None)
+
+    def snapshot_ids(self) -> list[int]:
+        """Ids of all snapshots, ascending."""
+        names = self.store.list_names(paths.snapshot_dir())
+        return sorted(n for name in names if (n := paths.parse_snapshot_name(name)) is not None)
+
+    def snapshot(self, snapshot_id: int) -> Snapshot:
+        """The snapshot of that id.
+
+        Raises `NotFoundError` naming the range there is when it was never made or has expired.
+        """
+        path = paths.snapshot_path(snapshot_id)
+        try:
+            data = self.store.read(path)
+        except DataError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            ids = self.snapshot_ids()
+            there = f"snapshots {ids[0]} to {ids[-1]} are there" if ids else "it has none"
+            raise NotFoundError(
+                f"table {self.name} has no snapshot {snapshot_id}; {there}"
+            ) from error
+        return Snapshot.from_json(data, self.store.uri_of(path))
+
+    def tag(self, name: str) -> Snapshot:
+        """The snapshot that a tag keeps. Raises `NotFoundError` naming the tags there are."""
+        path = paths.tag_path(name)
+        if not self.store.exists(path):
+            tags = sorted(
+                tag
+                for file in self.store.list_names(paths.tag_dir())
+                if (tag := paths.parse_tag_name(file)) is not None
+            )
+            raise NotFoundError(
+                f"table {self.name} has no tag {name!r}; it has {', '.join(tags) or 'none'}"
+            )
+        return Tag.from_json(self.store.read(path), self.store.uri_of(path)).snapshot
+
+    def snapshot_as_of(self, time_millis: int) -> Snapshot:
+        """The newest snapshot made at or before a time (epoch milliseconds).
+
+        Raises `NotFoundError` when the table is younger than that.
+        """
+        ids = self.snapshot_ids()
+        low, high = 0, len(ids)
+        while low < high:
+            middle = (low + high) // 2
+            if self.snapshot(ids[middle]).time_millis <= time_millis:
+                low = middle + 1
+            else:
+                high = middle
+        if low == 0:
+            raise NotFoundError(
+                f"table {self.name} has no snapshot at or before {time_millis} (epoch "
+                f"milliseconds); the oldest one is "
+                + (f"from {self.snapshot(ids[0]).time_millis}" if ids else "not made yet")
+            )
+        return self.snapshot(ids[low - 1])
+
+    def hint_latest(self, snapshot_id: int) -> None:
+        """Tell readers where to start looking. Best effort: a hint is only a hint."""
+        path = paths.snapshot_hint_path(paths.Hint.LATEST)
+        self.store.hint(path, paths.encode_hint(snapshot_id))
+
+    def _hint(self, hint: paths.Hint) -> int | None:
+        try:
+            return paths.decode_hint(self.store.read(paths.snapshot_hint_path(hint)))
+        except DataError:
+            return None
+
+    def _has_snapshot(self, snapshot_id: int) -> bool:
+        return self.store.exists(paths.snapshot_path(snapshot_id))
+
+    # -- manifests ----------------------------------------------------------------------------
+
+    def manifest_list(self, name: str, size: int | None = None) -> Sequence[ManifestFileMeta]:
+        """The manifests that a list names, in order. `size` is the recorded one, in bytes."""
+
+        def load() -> Sequence[ManifestFileMeta]:
+            path = paths.manifest_path(name)
+            return tuple(
+                decode_manifest_list(self.store.read(path), self.store.uri_of(path), size)
+            )
+
+        return _MANIFEST_LISTS.get((self.uri, name), load)
+
+    def manifest(self, meta: ManifestFileMeta) -> Sequence[ManifestEntry]:
+        """The file entries of a manifest, in order."""
+
+        def load() -> Sequence[ManifestEntry]:
+            path = paths.manifest_path(meta.file_name)
+            data = self.store.read(path)
+            return tuple(decode_manifest(data, self.store.uri_of(path), meta.file_size))
+
+        return _MANIFESTS.get((self.uri, meta.file_name), load)
+
+    def base_manifests(self, snapshot: Snapshot) -> Sequence[ManifestFileMeta]:
+        """The manifests of everything before a snapshot's own commit."""
+        return self.manifest_list(snapshot.base_manifest_list, snapshot.base_manifest_list_size)
+
+    def delta_manifests(self, snapshot: Snapshot) -> Sequence[ManifestFileMeta]:
+        """The manifests of what a snapshot's commit changed."""
+        return self.manifest_list(snapshot.delta_manifest_list, snapshot.delta_manifest_list_size)
+
+    def entries(self, manifests: Iterable[ManifestFileMeta]) -> list[ManifestEntry]:
+        """The entries of several manifests, in order."""
+        return [entry for meta in manifests for entry in self.manifest(meta)]
+
+    def index_files(self, snapshot: Snapshot) -> list[IndexFile]:
+        """The index files of a snapshot: deletion vectors and hash indexes."""
+        if snapshot.index_manifest is None:
+            return []
+        path = paths.manifest_path(snapshot.index_manifest)
+        return list(decode_index_manifest(self.store.read(path), self.store.uri_of(path)))

@@ -1,0 +1,434 @@
+"""What a scan reads: decided from metadata alone, as a value.
+
+Files are pruned by partition, bucket, key range and statistics, in this order; the `Funnel` keeps
+count. What is left of a bucket is cut into sections of overlapping key ranges. A section of one
+file needs no merge. Only predicates on key columns may drop single files of a section that has
+to be merged: dropping an overlapped file by another column would bring older versions back
+(watermark rule R17).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.format.arrow import polars_schema
+from keytide.format.binary_row import decode_rows
+from keytide.format.bucket import bucket_ids
+from keytide.format.manifest import ManifestEntry
+from keytide.format.schema import TableSchema
+from keytide.options import TableOptions
+from keytide.table.predicate import (
+    Predicate,
+    columns_of,
+    conjunction,
+    conjuncts,
+    equal_values,
+    may_match,
+    row_filter,
+)
+from keytide.types import DataType, Field
+
+__all__ = ["BucketPlan", "Funnel", "FunnelStage", "ScanPlan", "Section", "plan_scan"]
+
+_POINTS_MAX = 1_000
+
+
+@dataclass(frozen=True)
+class FunnelStage:
+    """What is left after one kind of pruning."""
+
+    stage: str
+    partitions: int
+    buckets: int
+    files: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Funnel:
+    """How pruning narrowed a scan down, stage by stage."""
+
+    stages: tuple[FunnelStage, ...] = ()
+
+    def after(self, stage: str, entries: Sequence[ManifestEntry]) -> Funnel:
+        """The funnel with one more stage."""
+        counted = FunnelStage(
+            stage,
+            len({e.partition for e in entries}),
+            len({(e.partition, e.bucket) for e in entries}),
+            len(entries),
+            sum(e.file.row_count for e in entries),
+            sum(e.file.file_size for e in entries),
+        )
+        return Funnel((*self.stages, counted))
+
+
+@dataclass(frozen=True)
+class Section:
+    """Files of one bucket whose key ranges overlap, as sorted runs, oldest first.
+
+    `arrival_decides`: every version in a later run is newer than those in the runs before it,
+    so that stored sequence numbers need not be read to order them.
+    """
+
+    runs: tuple[tuple[ManifestEntry, ...], ...]
+    arrival_decides: bool = True
+
+    @property
+    def needs_merge(self) -> bool:
+        """Whether a key may occur in more than one of the files."""
+        return len(self.runs) > 1
+
+    @property
+    def files(self) -> tuple[ManifestEntry, ...]:
+        """All files of the section."""
+        return tuple(itertools.chain.from_iterable(self.runs))
+
+
+@dataclass(frozen=True)
+class BucketPlan:
+    """The sections of one bucket that a scan reads."""
+
+    partition: bytes
+    bucket: int
+    sections: tuple[Section, ...]
+
+
+@dataclass(frozen=True)
+class ScanPlan:
+    """The buckets that a scan reads, and how it came to them."""
+
+    buckets: tuple[BucketPlan, ...]
+    funnel: Funnel = field(default_factory=Funnel)
+
+
+def plan_scan(
+    entries: Iterable[ManifestEntry],
+    schema: TableSchema,
+    schemas: Mapping[int, TableSchema],
+    options: TableOptions,
+    predicate: Predicate | None = None,
+) -> ScanPlan:
+    """Plan a scan over live files. `schemas` holds the schema of every file's `_SCHEMA_ID`."""
+    terms = conjuncts(predicate)
+    files = [entry for entry in entries if entry.bucket >= 0]
+    funnel = Funnel().after("all", files)
+    files = _prune_partitions(files, schema, terms)
+    funnel = funnel.after("partition", files)
+    files = _prune_buckets(files, schema, options, terms)
+    funnel = funnel.after("bucket", files)
+    if _is_unique_above_level_0(options):
+        files = [entry for entry in files if entry.file.level > 0]
+        funnel = funnel.after("compacted", files)
+    files = _prune_key_ranges(files, schema, terms)
+    funnel = funnel.after("key range", files)
+    buckets = _sections(files, schema, options)
+    buckets = _prune_statistics(buckets, schema, schemas, options, terms)
+    kept = [entry for plan in buckets for section in plan.sections for entry in section.files]
+    return ScanPlan(tuple(buckets), funnel.after("statistics", kept))
+
+
+def _is_unique_above_level_0(options: TableOptions) -> bool:
+    # With deletion vectors or first-row, readers see compacted files only, unique by key.
+    return options.deletion_vectors_enabled or options.merge_engine == "first-row"
+
+
+# -- pruning -----------------------------------------------------------------------------------
+
+
+def _prune_partitions(
+    files: list[ManifestEntry], schema: TableSchema, terms: Sequence[Predicate]
+) -> list[ManifestEntry]:
+    fields = schema.partition_fields()
+    names = {f.name for f in fields}
+    about = conjunction(t for t in terms if columns_of(t) and columns_of(t) <= names)
+    if about is None or not files:
+        return files
+    partitions = list(dict.fromkeys(entry.partition for entry in files))
+    values = _decode(partitions, fields).with_columns(pl.Series("_", partitions, pl.Binary))
+    kept = set(values.filter(row_filter(about, fields))["_"])
+    return [entry for entry in files if entry.partition in kept]
+
+
+def _prune_buckets(
+    files: list[ManifestEntry],
+    schema: TableSchema,
+    options: TableOptions,
+    terms: Sequence[Predicate],
+) -> list[ManifestEntry]:
+    names = options.bucket_key or schema.trimmed_primary_keys
+    pinned = [equal_values(terms, name) for name in names]
+    if not names or any(values is None for values in pinned) or not files:
+        return files
+    points = list(itertools.islice(itertools.product(*pinned), _POINTS_MAX + 1))  # type: ignore[arg-type]  # None is ruled out above
+    if len(points) > _POINTS_MAX:
+        return files
+    fields = schema.select(names)
+    columns = _columns(points, fields)
+    wanted: dict[int, set[int]] = {}
+    for total in {entry.total_buckets for entry in files if entry.total_buckets > 0}:
+        ids = bucket_ids(columns, [f.type for f in fields], total, options.bucket_function)
+        wanted[total] = set(ids.tolist())
+    return [e for e in files if e.total_buckets not in wanted or e.bucket in wanted[e.total_buckets]]
+
+
+def _columns(points: Sequence[tuple[object, ...]], fields: Sequence[Field]) -> list[pa.Array]:
+    frame = pl.DataFrame(
+        {f.name: [p[i] for p in points] for i, f in enumerate(fields)},
+        schema=polars_schema(fields),
+        strict=False,
+    )
+    from_polars = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+    return [
+        from_polars.column(f.name).combine_chunks().cast(f.type.to_arrow()) for f in fields
+    ]
+
+
+def _prune_key_ranges(
+    files: list[ManifestEntry], schema: TableSchema, terms: Sequence[Predicate]
+) -> list[ManifestEntry]:
+    fields = schema.trimmed_primary_key_fields()
+    names = {f.name for f in fields}
+    about = conjunction(t for t in terms if columns_of(t) and columns_of(t) <= names)
+    if about is None or not files:
+        return files
+    bounds = _key_bounds(files, fields)
+    kept = bounds.select(may_match(about, fields).alias("kept"))["kept"]
+    return [entry for entry, keep in zip(files, kept, strict=True) if keep]
+
+
+def _key_bounds(files: Sequence[ManifestEntry], fields: Sequence[Field]) -> pl.DataFrame:
+    """Bounds of each key column: the first from the file's exact ends, the rest from statistics."""
+    first = fields[0]
+    lows = _decode([e.file.min_key for e in files], fields)
+    highs = _decode([e.file.max_key for e in files], fields)
+    columns = {f"{first.name}.min": lows[first.name], f"{first.name}.max": highs[first.name]}
+    with_stats = [_arity(e.file.key_stats.min_values) == len(fields) for e in files]
+    if len(fields) > 1 and all(with_stats):
+        stats_lows = _decode([e.file.key_stats.min_values for e in files], fields)
+        stats_highs = _decode([e.file.key_stats.max_values for e in files], fields)
+        for f in fields[1:]:
+            columns[f"{f.name}.min"] = stats_lows[f.name]
+            columns[f"{f.name}.max"] = stats_highs[f.name]
+    return _with_unknowns(pl.DataFrame(columns), fields, [e.file.row_count for e in files])
+
+
+def _prune_statistics(
+    buckets: list[BucketPlan],
+    schema: TableSchema,
+    schemas: Mapping[int, TableSchema],
+    options: TableOptions,
+    terms: Sequence[Predicate],
+) -> list[BucketPlan]:
+    about = conjunction(t for t in terms if columns_of(t))
+    if about is None or not buckets:
+        return buckets
+    files = [e for plan in buckets for section in plan.sections for e in section.files]
+    fields = tuple(f for f in schema.fields if f.name in columns_of(about))
+    bounds = _value_bounds(files, fields, schemas)
+    possible = bounds.select(may_match(about, fields).alias("kept"))["kept"].to_list()
+    kept_files = {id(entry) for entry, keep in zip(files, possible, strict=True) if keep}
+
+    def survives(section: Section) -> bool:
+        if section.needs_merge and options.merge_engine != "deduplicate":
+            return True  # a row may be put together from files that each do not match
+        return any(id(entry) in kept_files for entry in section.files)
+
+    pruned = [
+        BucketPlan(p.partition, p.bucket, tuple(s for s in p.sections if survives(s)))
+        for p in buckets
+    ]
+    return [plan for plan in pruned if plan.sections]
+
+
+def _value_bounds(
+    files: Sequence[ManifestEntry],
+    fields: Sequence[Field],
+    schemas: Mapping[int, TableSchema],
+) -> pl.DataFrame:
+    """Bounds of value columns, file by file; files written alike are decoded together."""
+    groups: dict[tuple[int, tuple[str, ...] | None], list[int]] = {}
+    for index, entry in enumerate(files):
+        groups.setdefault((entry.file.schema_id, entry.file.value_stats_cols), []).append(index)
+    parts = []
+    for (schema_id, columns), indexes in groups.items():
+        group = [files[i] for i in indexes]
+        decoded = _group_bounds(group, fields, schemas[schema_id], columns)
+        parts.append(decoded.with_columns(pl.Series("_index", indexes, pl.Int64)))
+    return pl.concat(parts, how="diagonal_relaxed").sort("_index")
+
+
+def _group_bounds(
+    files: Sequence[ManifestEntry],
+    fields: Sequence[Field],
+    file_schema: TableSchema,
+    columns: tuple[str, ...] | None,
+) -> pl.DataFrame:
+    names = file_schema.names if columns is None else columns
+    stored = [f for name in names for f in file_schema.fields if f.name == name]
+    rows = [entry.file.row_count for entry in files]
+    usable = all(_arity(e.file.value_stats.min_values) == len(stored) for e in files)
+    found: dict[str, pl.Series] = {}
+    if usable and stored:
+        lows = _decode([e.file.value_stats.min_values for e in files], stored)
+        highs = _decode([e.file.value_stats.max_values for e in files], stored)
+        for new in fields:
+            position = next((i for i, old in enumerate(stored) if old.id == new.id), None)
+            if position is None or not _same_type(stored[position].type, new.type):
+                continue
+            old = stored[position].name
+            found[f"{new.name}.min"], found[f"{new.name}.max"] = lows[old], highs[old]
+            counts = [_null_count(entry, position) for entry in files]
+            found[f"{new.name}.nulls"] = pl.Series(counts, dtype=pl.Int64)
+    return _with_unknowns(pl.DataFrame(found), fields, rows)
+
+
+def _same_type(old: DataType, new: DataType) -> bool:
+    return old.with_nullable(True) == new.with_nullable(True)
+
+
+def _null_count(entry: ManifestEntry, position: int) -> int | None:
+    counts = entry.file.value_stats.null_counts
+    return counts[position] if counts is not None and position < len(counts) else None
+
+
+def _with_unknowns(
+    bounds: pl.DataFrame, fields: Sequence[Field], rows: Sequence[int]
+) -> pl.DataFrame:
+    types = polars_schema(fields)
+    missing = [
+        pl.lit(None, dtype=pl.Int64 if part == "nulls" else types[f.name]).alias(
+            f"{f.name}.{part}"
+        )
+        for f in fields
+        for part in ("min", "max", "nulls")
+        if f"{f.name}.{part}" not in bounds.columns
+    ]
+    counted = pl.DataFrame({"rows": pl.Series(rows, dtype=pl.Int64)})
+    return pl.concat([counted, bounds], how="horizontal").with_columns(missing)
+
+
+def _arity(row: bytes) -> int:
+    return int.from_bytes(row[:4], "big")
+
+
+def _decode(rows: Sequence[bytes], fields: Sequence[Field]) -> pl.DataFrame:
+    arrays = decode_rows(rows, [f.type for f in fields])
+    frame = pl.from_arrow(pa.table(arrays, names=[f.name for f in fields]))
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+# -- sections ------------------------------------------------------------------------------------
+
+
+def _sections(
+    files: Sequence[ManifestEntry], schema: TableSchema, options: TableOptions
+) -> list[BucketPlan]:
+    by_bucket: dict[tuple[bytes, int], list[int]] = {}
+    for index, entry in enumerate(files):
+        by_bucket.setdefault((entry.partition, entry.bucket), []).append(index)
+    if _is_unique_above_level_0(options) or not schema.primary_keys:
+        return [
+            BucketPlan(*bucket, tuple(Section(((files[i],),)) for i in indexes))
+            for bucket, indexes in by_bucket.items()
+        ]
+    crowded = {bucket for bucket, indexes in by_bucket.items() if len(indexes) > 1}
+    ranges = _overlaps(
+        [files[i] for bucket in by_bucket if bucket in crowded for i in by_bucket[bucket]], schema
+    )
+    plans, rest = [], iter(ranges)
+    for bucket, indexes in by_bucket.items():
+        if bucket not in crowded:
+            plans.append(BucketPlan(*bucket, (Section(((files[indexes[0]],),)),)))
+            continue
+        placed = list(itertools.islice(rest, len(indexes)))
+        plans.append(BucketPlan(*bucket, _bucket_sections(placed)))
+    return plans
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A file, its place in commit order, and its key range as ranks."""
+
+    entry: ManifestEntry
+    order: int
+    low: int
+    high: int
+
+
+def _overlaps(files: Sequence[ManifestEntry], schema: TableSchema) -> list[_Placed]:
+    if not files:
+        return []
+    fields = schema.trimmed_primary_key_fields()
+    ends = _decode([*(e.file.min_key for e in files), *(e.file.max_key for e in files)], fields)
+    names = [f.name for f in fields]
+    ranked = (
+        ends.with_row_index("_index")
+        .sort(names, nulls_last=False)
+        .select(
+            "_index",
+            pl.any_horizontal(pl.col(n).ne_missing(pl.col(n).shift(1)) for n in names)
+            .cum_sum()
+            .alias("rank"),
+        )
+        .sort("_index")["rank"]
+        .to_list()
+    )
+    count = len(files)
+    return [
+        _Placed(entry, order, ranked[order], ranked[count + order])
+        for order, entry in enumerate(files)
+    ]
+
+
+def _bucket_sections(placed: list[_Placed]) -> tuple[Section, ...]:
+    sections: list[list[_Placed]] = []
+    reach = -1
+    for file in sorted(placed, key=lambda f: (f.low, f.high)):
+        if file.low > reach:
+            sections.append([])
+        sections[-1].append(file)
+        reach = max(reach, file.high)
+    return tuple(_section(files) for files in sections)
+
+
+def _section(files: list[_Placed]) -> Section:
+    groups: dict[tuple[int, ...], list[_Placed]] = {}
+    for file in files:
+        groups.setdefault(_run_key(file), []).append(file)
+    runs = [run for group in groups.values() for run in _disjoint(group)]
+    runs.sort(key=lambda run: (_min_sequence(run), -run[0].entry.file.level, run[0].order))
+    ascending = all(
+        _max_sequence(older) < _min_sequence(newer) for older, newer in itertools.pairwise(runs)
+    )
+    return Section(tuple(tuple(f.entry for f in run) for run in runs), ascending)
+
+
+def _run_key(file: _Placed) -> tuple[int, ...]:
+    # A level above 0 is one run; at level 0 the files of one flush are.
+    meta = file.entry.file
+    if meta.level > 0:
+        return (meta.level,)
+    return (0, meta.min_sequence_number, meta.max_sequence_number)
+
+
+def _disjoint(group: list[_Placed]) -> list[list[_Placed]]:
+    """The group as one run, or every file as its own where ranges overlap after all."""
+    if any(a.high >= b.low for a, b in itertools.pairwise(group)):
+        return [[file] for file in group]
+    return [group]
+
+
+def _min_sequence(run: list[_Placed]) -> int:
+    return min(file.entry.file.min_sequence_number for file in run)
+
+
+def _max_sequence(run: list[_Placed]) -> int:
+    return max(file.entry.file.max_sequence_number for file in run)

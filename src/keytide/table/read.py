@@ -1,0 +1,196 @@
+"""Read tasks: the sections of one bucket, carried out on the driver or on an executor.
+
+A task is a picklable value with everything it needs. Its frames hold the current schema's
+columns, one row per key, deletions and rows outside the predicate left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.format.arrow import polars_schema, to_arrow
+from keytide.format.binary_row import decode_rows
+from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND, FileReader
+from keytide.format.manifest import ManifestEntry
+from keytide.merge.order import IS_ADD
+from keytide.merge.touched import merge_runs
+from keytide.merge.windows import key_windows
+from keytide.table.plan import Section
+from keytide.table.predicate import (
+    Predicate,
+    columns_of,
+    conjunction,
+    conjuncts,
+    row_filter,
+)
+from keytide.table.view import TableView
+from keytide.types import Field, arrow_schema
+
+__all__ = ["ReadTask"]
+
+_BATCH_ROWS_MIN = 8 << 10
+# A window's rows are held about four times: as batches, as slices, concatenated and merged.
+_COPIES = 4
+
+
+@dataclass(frozen=True)
+class ReadTask:
+    """Reads and merges sections of one bucket.
+
+    `columns` are the table columns wanted, in order; `dead_rows` the positions that deletion
+    vectors mark, by file name.
+    """
+
+    view: TableView
+    partition: bytes
+    sections: tuple[Section, ...]
+    columns: tuple[str, ...]
+    predicate: Predicate | None = None
+    dead_rows: Mapping[str, pa.Array] = field(default_factory=dict)
+
+    def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
+        """The rows, in frames that together with their making fit in about `memory_bytes`."""
+        for section in self.sections:
+            parts = (
+                self._merged(section, memory_bytes)
+                if section.needs_merge
+                else self._raw(section, memory_bytes)
+            )
+            yield from parts
+
+    def tables(self, memory_bytes: int) -> Iterator[pa.Table]:
+        """The same as Arrow tables with the exact types of the columns."""
+        schema = arrow_schema(self.view.schema.select(self.columns))
+        for frame in self.frames(memory_bytes):
+            yield to_arrow(frame, schema)
+
+    # -- files that need no merge -------------------------------------------------------------
+
+    def _raw(self, section: Section, memory_bytes: int) -> Iterator[pl.DataFrame]:
+        wanted = self._with_predicate_columns(self.columns)
+        fields = self.view.schema.select(wanted)
+        where = None if self.predicate is None else row_filter(self.predicate, fields)
+        for entry in section.files:
+            reader = self._reader(entry, fields, sequence=False)
+            rows = max(_BATCH_ROWS_MIN, memory_bytes // _COPIES // _row_bytes([entry], fields))
+            has_kind = VALUE_KIND not in dict(reader.constants)
+            live = IS_ADD if has_kind else None
+            both = live if where is None else where if live is None else live & where
+            for offset in range(0, entry.file.row_count, rows):
+                whole = entry.file.row_count <= rows
+                frame = reader.read(offset, None if whole else rows, both)
+                yield frame.select(self.columns)
+
+    # -- overlapping files ---------------------------------------------------------------------
+
+    def _merged(self, section: Section, memory_bytes: int) -> Iterator[pl.DataFrame]:
+        order, engine = self.view.order, self.view.engine
+        fields = self.view.schema.select(engine.columns(self._with_predicate_columns(self.columns)))
+        before, after = self._split_predicate(order.key)
+        key_filter = None if before is None else row_filter(before, fields)
+        row_check = None if after is None else row_filter(after, fields)
+        runs = [
+            self._run_batches(run, rows, fields, section, key_filter)
+            for run, rows in zip(
+                section.runs, _batch_rows(section, fields, memory_bytes), strict=True
+            )
+        ]
+        for window in key_windows(runs, order.key):
+            pieces = merge_runs(window, order, engine, arrival_decides=section.arrival_decides)
+            for piece in pieces:
+                live = piece.filter(IS_ADD if row_check is None else IS_ADD & row_check)
+                if live.height:
+                    yield live.select(self.columns)
+
+    def _run_batches(
+        self,
+        run: Sequence[ManifestEntry],
+        rows: int,
+        fields: tuple[Field, ...],
+        section: Section,
+        key_filter: pl.Expr | None,
+    ) -> Iterator[pl.DataFrame]:
+        for entry in run:
+            reader = self._reader(entry, fields, sequence=not section.arrival_decides)
+            count = entry.file.row_count
+            for offset in range(0, count, rows):
+                yield reader.read(offset, None if count <= rows else rows, key_filter)
+
+    def _split_predicate(
+        self, key: tuple[str, ...]
+    ) -> tuple[Predicate | None, Predicate | None]:
+        """Terms that may run before the merge (keys only) and those that must wait."""
+        early = frozenset(key) | frozenset(self.view.schema.partition_keys)
+        terms = conjuncts(self.predicate)
+        before = conjunction(t for t in terms if columns_of(t) <= early)
+        after = conjunction(t for t in terms if not columns_of(t) <= early)
+        return before, after
+
+    # -- one file -------------------------------------------------------------------------------
+
+    def _reader(
+        self, entry: ManifestEntry, fields: tuple[Field, ...], *, sequence: bool
+    ) -> FileReader:
+        constants = self._partition_constants(fields)
+        meta = entry.file
+        if meta.level > 0 and meta.delete_row_count == 0:
+            # At level 0 some writers record no deletes although there are some.
+            constants.append((VALUE_KIND, pl.Series([0], dtype=pl.Int8)))
+        if not sequence or meta.min_sequence_number == meta.max_sequence_number:
+            constants.append(
+                (SEQUENCE_NUMBER, pl.Series([meta.min_sequence_number], dtype=pl.Int64))
+            )
+        return FileReader(
+            store=self.view.store,
+            path=self.view.file_path(entry),
+            file_schema=self.view.schemas[meta.schema_id],
+            fields=fields,
+            system_columns=(SEQUENCE_NUMBER, VALUE_KIND),
+            constants=tuple(constants),
+            dead_rows=self.dead_rows.get(meta.file_name),
+        )
+
+    def _partition_constants(self, fields: Sequence[Field]) -> list[tuple[str, pl.Series]]:
+        partition_fields = self.view.schema.partition_fields()
+        if not partition_fields:
+            return []
+        arrays = decode_rows([self.partition], [f.type for f in partition_fields])
+        types = polars_schema(partition_fields)
+        wanted = {f.name for f in fields}
+        return [
+            (f.name, pl.Series(f.name, array).cast(types[f.name]))
+            for f, array in zip(partition_fields, arrays, strict=True)
+            if f.name in wanted
+        ]
+
+    def _with_predicate_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*columns, *sorted(columns_of(self.predicate)))))
+
+
+def _batch_rows(section: Section, fields: Sequence[Field], memory_bytes: int) -> list[int]:
+    """Rows to read at a time from each run, so that windows of all runs cover alike key ranges."""
+    window_rows = memory_bytes // _COPIES // _row_bytes(section.files, fields)
+    sizes = [sum(entry.file.row_count for entry in run) for run in section.runs]
+    total = max(1, sum(sizes))
+    return [max(_BATCH_ROWS_MIN, window_rows * size // total) for size in sizes]
+
+
+def _row_bytes(files: Sequence[ManifestEntry], fields: Sequence[Field]) -> int:
+    """About what a row of these columns takes in memory."""
+    rows = max(1, sum(entry.file.row_count for entry in files))
+    stored = sum(entry.file.file_size for entry in files) // rows
+    types = [f.type.to_arrow() for f in fields]
+    fixed = sum(_fixed_bytes(t) for t in types)
+    variable = sum(1 for t in types if not _fixed_bytes(t))
+    return max(16, fixed + variable * max(24, 2 * stored))
+
+
+def _fixed_bytes(data_type: pa.DataType) -> int:
+    try:
+        return max(1, int(data_type.bit_width) // 8)
+    except ValueError:
+        return 0

@@ -1,0 +1,279 @@
+"""Rows on their way in: any supported container to exact columns and row kinds.
+
+Everything is checked here, before a byte is written: columns, types, lengths, NULLs, kinds.
+Values are converted only where nothing can be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keytide.errors import InvalidError, NotFoundError
+from keytide.format.schema import TableSchema
+from keytide.options import TableOptions
+from keytide.table.convert import check_lengths, convert_column
+from keytide.types import AtomicType, Field, RowKind
+
+__all__ = ["ROW_KIND", "Rows", "incoming_rows", "to_arrow_table"]
+
+ROW_KIND = "_row_kind"
+"""The optional input column of '+I' '-U' '+U' '-D'."""
+
+_KINDS = pa.array([kind.short for kind in RowKind])
+_ADDS = pa.array([RowKind.INSERT, RowKind.UPDATE_AFTER], type=pa.int8())
+_DELETE = pa.scalar(int(RowKind.DELETE), pa.int8())
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows in a table's exact types, with their kinds (`RowKind` as int8), in arrival order."""
+
+    table: pa.Table
+    kinds: pa.ChunkedArray
+
+    def filter(self, keep: pa.ChunkedArray) -> Rows:
+        """The rows for which `keep` is true."""
+        return Rows(self.table.filter(keep), self.kinds.filter(keep))
+
+
+def to_arrow_table(data: Any, schema: TableSchema, table: str) -> pa.Table:
+    """The rows of a supported container as an Arrow table.
+
+    Takes pyarrow tables, record batches and readers, Polars frames, pandas frames, and lists of
+    dicts, whose values become the types of `schema`. Raises `InvalidError` for anything else.
+    """
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if isinstance(data, pa.RecordBatchReader):
+        return data.read_all()
+    if isinstance(data, pl.LazyFrame):
+        data = data.collect()
+    if isinstance(data, pl.DataFrame):
+        return data.to_arrow(compat_level=pl.CompatLevel.oldest())
+    if type(data).__module__.split(".")[0] == "pandas":
+        return pa.Table.from_pandas(data, preserve_index=False)
+    if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
+        return _from_dicts(data, schema, table)
+    raise InvalidError(
+        f"cannot write a {type(data).__module__}.{type(data).__qualname__}; give a pyarrow "
+        f"Table or RecordBatch, a Polars, pandas or Spark DataFrame, or a list of dicts"
+    )
+
+
+def _from_dicts(rows: Sequence[Mapping[str, Any]], schema: TableSchema, table: str) -> pa.Table:
+    types = {f.name: f.type.to_arrow() for f in schema.fields}
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = {}
+    for name in names:
+        values = [row.get(name) for row in rows]
+        try:
+            columns[name] = pa.array(values, type=types.get(name))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            kind = schema.field(name).type.sql() if name in types else "of one type"
+            raise InvalidError(
+                f"table {table}: column {name!r} is {kind}, found a value that does not fit: "
+                f"{error}"
+            ) from error
+    return pa.table(columns)
+
+
+def incoming_rows(
+    data: pa.Table, schema: TableSchema, options: TableOptions, table: str
+) -> Rows:
+    """Check and convert rows for a table.
+
+    Kinds come from `rowkind.field`, or else from a `_row_kind` column, or else are +I; a row that
+    meets the tombstone test is a -D whatever else it says (watermark rules R6-R8). Rows that
+    `ignore-delete` or `ignore-update-before` name are left out. Raises `InvalidError` or
+    `NotFoundError` naming table, column, what was found and what was expected.
+    """
+    kinds = _row_kinds(data, options, table)
+    columns = _pair_columns(data, schema, options, kinds, table)
+    kinds = _with_tombstones(kinds, columns, schema, options)
+    retracts = pc.invert(pc.is_in(kinds, _ADDS))
+    for name, column in columns.items():
+        columns[name] = _without_forbidden_nulls(
+            column, schema.field(name), retracts, schema, table
+        )
+    rows = Rows(pa.table(columns, schema=schema.arrow_schema()), kinds)
+    return _without_ignored(rows, options)
+
+
+# -- kinds ---------------------------------------------------------------------------------------
+
+
+def _row_kinds(data: pa.Table, options: TableOptions, table: str) -> pa.ChunkedArray:
+    name = options.rowkind_field or (ROW_KIND if ROW_KIND in data.column_names else None)
+    if name is None:
+        inserts = pa.nulls(data.num_rows, pa.int8()).fill_null(int(RowKind.INSERT))
+        return pa.chunked_array([inserts], type=pa.int8())
+    if name not in data.column_names:
+        raise InvalidError(
+            f"table {table}: the rows lack column {name!r}, which 'rowkind.field' names; add it "
+            f"with values '+I', '-U', '+U' or '-D'"
+        )
+    return _parse_kinds(data.column(name), name, table)
+
+
+def _parse_kinds(column: pa.ChunkedArray, name: str, table: str) -> pa.ChunkedArray:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        if pa.types.is_string_view(column.type):
+            column = column.cast(pa.string())
+        else:
+            raise InvalidError(
+                f"table {table}: column {name!r} holds row kinds and should be text, "
+                f"found {column.type}"
+            )
+    if column.null_count:
+        raise InvalidError(
+            f"table {table}: Row kind cannot be null. Column {name!r} has "
+            f"{column.null_count} NULL of {len(column)} values; expected '+I', '-U', '+U' or '-D'"
+        )
+    kinds = pc.index_in(pc.utf8_upper(column), _KINDS.cast(column.type))
+    if kinds.null_count:
+        wrong = column.filter(pc.is_null(kinds))[0].as_py()
+        raise InvalidError(
+            f"table {table}: Unsupported short string {wrong!r} for a row kind in column "
+            f"{name!r}; expected '+I', '-U', '+U' or '-D'"
+        )
+    return kinds.cast(pa.int8())
+
+
+def _with_tombstones(
+    kinds: pa.ChunkedArray,
+    columns: Mapping[str, pa.ChunkedArray],
+    schema: TableSchema,
+    options: TableOptions,
+) -> pa.ChunkedArray:
+    if not options.tombstone_key:
+        return kinds
+    (name,) = options.tombstone_key
+    dead = _is_tombstone(columns[name], schema.field(name), options.tombstone_string_key_value)
+    return pc.if_else(dead, _DELETE, kinds)
+
+
+def _is_tombstone(column: pa.ChunkedArray, field: Field, marker: str | None) -> pa.ChunkedArray:
+    assert isinstance(field.type, AtomicType)
+    if field.type.root == "BOOLEAN":
+        return pc.fill_null(column, False)
+    if marker is None:
+        return pc.is_valid(column)
+    if field.type.root == "CHAR":
+        column, marker = pc.utf8_rtrim(column, " "), marker.rstrip(" ")
+    return pc.fill_null(pc.equal(column, pa.scalar(marker, column.type)), False)
+
+
+def _without_ignored(rows: Rows, options: TableOptions) -> Rows:
+    ignored: list[int] = []
+    if options.ignore_delete:
+        ignored = [RowKind.DELETE, RowKind.UPDATE_BEFORE]
+    elif options.ignore_update_before:
+        ignored = [RowKind.UPDATE_BEFORE]
+    if not ignored:
+        return rows
+    return rows.filter(pc.invert(pc.is_in(rows.kinds, pa.array(ignored, type=pa.int8()))))
+
+
+# -- columns -------------------------------------------------------------------------------------
+
+
+def _pair_columns(
+    data: pa.Table,
+    schema: TableSchema,
+    options: TableOptions,
+    kinds: pa.ChunkedArray,
+    table: str,
+) -> dict[str, pa.ChunkedArray]:
+    _refuse_unknown_columns(data.column_names, schema, table)
+    columns = {}
+    for field in schema.fields:
+        if field.name in data.column_names:
+            converted = convert_column(data.column(field.name), field, table)
+            check_lengths(converted, field, table)
+            columns[field.name] = _without_negative_zero(converted, field, schema)
+        else:
+            columns[field.name] = _missing_column(field, schema, options, kinds, table)
+    return columns
+
+
+def _refuse_unknown_columns(names: Iterable[str], schema: TableSchema, table: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InvalidError(f"table {table}: the rows have two columns named {name!r}")
+        seen.add(name)
+        if name != ROW_KIND and name not in schema.names:
+            raise NotFoundError(
+                f"table {table} has no column {name!r}, which the rows bring; it has "
+                f"{', '.join(schema.names)}. Drop the column from the rows, or add it to the table"
+            )
+
+
+def _missing_column(
+    field: Field, schema: TableSchema, options: TableOptions, kinds: pa.ChunkedArray, table: str
+) -> pa.ChunkedArray:
+    only_retracts = len(kinds) > 0 and not pc.any(pc.is_in(kinds, _ADDS)).as_py()
+    is_key = field.name in schema.primary_keys
+    partial = options.merge_engine == "partial-update" and field.type.nullable
+    if is_key or not (only_retracts or partial):
+        what = "the primary key column" if is_key else "the column"
+        raise InvalidError(
+            f"table {table}: the rows lack {what} {field.name!r} ({field.type.sql()}); expected "
+            f"all of {', '.join(schema.names)}. Every row is a full image: add the column, with "
+            f"NULLs where that is meant"
+        )
+    nulls = pa.nulls(len(kinds), field.type.to_arrow())
+    return pa.chunked_array([nulls], type=nulls.type)
+
+
+def _without_negative_zero(
+    column: pa.ChunkedArray, field: Field, schema: TableSchema
+) -> pa.ChunkedArray:
+    # -0.0 and 0.0 are one key to SQL, but two to a hash of their bits.
+    if field.name in schema.primary_keys and pa.types.is_floating(column.type):
+        return pc.add(column, pa.scalar(0.0, column.type))
+    return column
+
+
+def _without_forbidden_nulls(
+    column: pa.ChunkedArray,
+    field: Field,
+    retracts: pa.ChunkedArray,
+    schema: TableSchema,
+    table: str,
+) -> pa.ChunkedArray:
+    if field.type.nullable or not column.null_count:
+        return column
+    nulls = pc.is_null(column)
+    wrong = nulls if field.name in schema.primary_keys else pc.and_not(nulls, retracts)
+    count = pc.sum(wrong).as_py()
+    if count:
+        role = "primary key column" if field.name in schema.primary_keys else "column"
+        raise InvalidError(
+            f"table {table}: Cannot write null to non-null column({field.name}): {role} "
+            f"{field.name!r} is {field.type.sql()} and {count} of {len(column)} rows bring NULL; "
+            f"filter them out or give them a value"
+        )
+    # A deletion needs some value here; nobody ever sees it.
+    return pc.fill_null(column, _filler(replace(field.type, nullable=True).to_arrow()))
+
+
+def _filler(data_type: pa.DataType) -> pa.Scalar:
+    if pa.types.is_nested(data_type):
+        empty: Any = {} if pa.types.is_struct(data_type) else []
+        return pa.scalar(empty, data_type)
+    if pa.types.is_string(data_type):
+        return pa.scalar("", data_type)
+    if pa.types.is_binary(data_type):
+        return pa.scalar(b"", data_type)
+    return pa.scalar(0, pa.int32()).cast(data_type)

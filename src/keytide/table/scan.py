@@ -1,0 +1,209 @@
+"""A scan: what a reader asked for, planned once, carried out in the shape that it likes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from keytide.format import paths
+from keytide.format.arrow import polars_schema, to_arrow
+from keytide.format.deletion_vector import read_vectors
+from keytide.format.index_manifest import DELETION_VECTORS
+from keytide.format.snapshot import Snapshot
+from keytide.table.live_files import LiveFiles
+from keytide.table.metadata import TableMetadata
+from keytide.table.plan import BucketPlan, Funnel, ScanPlan, plan_scan
+from keytide.table.predicate import Predicate
+from keytide.table.read import ReadTask
+from keytide.table.view import TableView
+from keytide.types import arrow_schema
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Explanation", "Scan"]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How a scan will be carried out, told without reading data.
+
+    `funnel` counts what each pruning step left. `files_raw` are read as they are;
+    `files_merged`, in `sections_merged` sections of at most `runs_max` overlapping runs, are
+    merged by `merge_engine`.
+    """
+
+    table: str
+    snapshot_id: int | None
+    merge_engine: str
+    funnel: Funnel
+    files_raw: int
+    files_merged: int
+    sections_merged: int
+    runs_max: int
+
+    def __str__(self) -> str:
+        lines = [f"scan of {self.table}, snapshot {self.snapshot_id}"]
+        lines.append(f"{'after':<12}{'partitions':>11}{'buckets':>9}{'files':>8}{'rows':>13}{'bytes':>15}")
+        for s in self.funnel.stages:
+            lines.append(
+                f"{s.stage:<12}{s.partitions:>11,}{s.buckets:>9,}{s.files:>8,}{s.rows:>13,}"
+                f"{s.bytes:>15,}"
+            )
+        lines.append(
+            f"{self.files_raw:,} files are read as they are; {self.files_merged:,} in "
+            f"{self.sections_merged:,} overlapping sections of at most {self.runs_max:,} runs are "
+            f"merged ({self.merge_engine})"
+        )
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{self}</pre>"
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Rows of one snapshot: one merged row per key, in no promised order.
+
+    A scan is lazy and stays with its snapshot, whatever is committed later. Methods that return
+    everything need memory for the result; `to_batches` needs only what 'read.memory' allows.
+    Raises `DataError` naming the file that is missing or torn, when it is read.
+    """
+
+    view: TableView
+    metadata: TableMetadata
+    live: LiveFiles
+    columns: tuple[str, ...]
+    predicate: Predicate | None = None
+    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the result."""
+        return arrow_schema(self.view.schema.select(self.columns))
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The snapshot that is read; None for a table that nobody has written to."""
+        return self.live.snapshot
+
+    @cached_property
+    def plan(self) -> ScanPlan:
+        """What will be read, decided from metadata alone."""
+        return plan_scan(
+            self.live.entries,
+            self.view.schema,
+            self.view.schemas,
+            self.view.options,
+            self.predicate,
+        )
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as one Arrow table with the exact types of the columns."""
+        return to_arrow(self.to_polars(), self.schema)
+
+    def to_polars(self) -> pl.DataFrame:
+        """The rows as a Polars frame; a MAP becomes a list of key/value structs."""
+        frames = list(self._frames())
+        if not frames:
+            return pl.DataFrame(schema=polars_schema(self.view.schema.select(self.columns)))
+        return pl.concat(frames, rechunk=False)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The rows as a pandas frame."""
+        return self.to_arrow().to_pandas()
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """The rows as dicts."""
+        rows: list[dict[str, Any]] = self.to_arrow().to_pylist()
+        return rows
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows as Arrow record batches, in memory bounded by 'read.memory'."""
+        for task in self.tasks():
+            for table in task.tables(self.view.options.read_memory_bytes):
+                yield from table.to_batches()
+
+    def count(self) -> int:
+        """The number of rows."""
+        key_only = Scan(
+            self.view, self.metadata, self.live, self.view.schema.primary_keys[:1],
+            self.predicate, self.threads,
+        )  # fmt: skip
+        return sum(frame.height for frame in key_only._frames())
+
+    def to_spark(self, spark: Any) -> Any:
+        """The rows as a Spark DataFrame: a plan over native Parquet reads where nothing overlaps.
+
+        Needs the `spark` extra. The DataFrame stays with the scan's snapshot.
+        """
+        from keytide.spark.read import scan_to_spark
+
+        return scan_to_spark(self, spark)
+
+    def explain(self) -> Explanation:
+        """How the scan will be carried out. Reads no data."""
+        sections = [section for bucket in self.plan.buckets for section in bucket.sections]
+        merged = [section for section in sections if section.needs_merge]
+        return Explanation(
+            table=self.view.name,
+            snapshot_id=None if self.snapshot is None else self.snapshot.id,
+            merge_engine=self.view.options.merge_engine,
+            funnel=self.plan.funnel,
+            files_raw=sum(len(s.files) for s in sections if not s.needs_merge),
+            files_merged=sum(len(s.files) for s in merged),
+            sections_merged=len(merged),
+            runs_max=max((len(s.runs) for s in merged), default=0),
+        )
+
+    def tasks(self) -> list[ReadTask]:
+        """The scan as picklable tasks, one per bucket."""
+        dead_rows = self._dead_rows()
+        return [self._task(bucket, dead_rows) for bucket in self.plan.buckets]
+
+    def _task(self, bucket: BucketPlan, dead_rows: dict[str, pa.Array]) -> ReadTask:
+        names = {e.file.file_name for section in bucket.sections for e in section.files}
+        return ReadTask(
+            view=self.view,
+            partition=bucket.partition,
+            sections=bucket.sections,
+            columns=self.columns,
+            predicate=self.predicate,
+            dead_rows={name: dead_rows[name] for name in names & dead_rows.keys()},
+        )
+
+    def _frames(self) -> Iterator[pl.DataFrame]:
+        tasks = self.tasks()
+        threads = max(1, min(self.threads, len(tasks)))
+        memory = self.view.options.read_memory_bytes // threads
+        if threads == 1:
+            for task in tasks:
+                yield from task.frames(memory)
+            return
+        with ThreadPoolExecutor(threads) as pool:
+            for frames in pool.map(lambda task: list(task.frames(memory)), tasks):
+                yield from frames
+
+    def _dead_rows(self) -> dict[str, pa.Array]:
+        if self.snapshot is None or not self.view.options.deletion_vectors_enabled:
+            return {}
+        buckets = {(bucket.partition, bucket.bucket) for bucket in self.plan.buckets}
+        dead: dict[str, pa.Array] = {}
+        for index in self.metadata.index_files(self.snapshot):
+            if index.index_type != DELETION_VECTORS or not index.ranges:
+                continue
+            if (index.partition, index.bucket) in buckets:
+                path = paths.index_path(index.file_name)
+                data = self.metadata.store.read(path)
+                vectors = read_vectors(data, index.ranges, self.metadata.store.uri_of(path))
+                for name, vector in vectors.items():
+                    dead[name] = pa.array(np.array(vector, dtype=np.uint32))
+        return dead

@@ -1,0 +1,358 @@
+"""A primary-key table, as users hold it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timezone
+from html import escape
+from typing import Any
+
+import pyarrow as pa
+
+from keytide.errors import InvalidError, NotFoundError
+from keytide.format.schema import TableSchema
+from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
+from keytide.options import TableOptions
+from keytide.store import Store
+from keytide.table.commit import Change, Committed, Committer
+from keytide.table.live_files import NO_FILES, LiveFiles, load_live_files
+from keytide.table.metadata import TableMetadata
+from keytide.table.predicate import Comparison, IsNull, Predicate, conjunction, parse_where
+from keytide.table.rows import incoming_rows, to_arrow_table
+from keytide.table.scan import Scan
+from keytide.table.view import TableView
+from keytide.table.write import BucketWriter, SequenceBase, check_writable, restamp
+from keytide.types import Field
+
+__all__ = ["Table", "WriteResult"]
+
+
+@dataclass(frozen=True)
+class WriteResult:
+    """What a write did.
+
+    `snapshot_id` is None when there was nothing to commit. `rows` counts the rows given,
+    `rows_stored` those left after merging per key. `is_new` is false when the same commit user
+    and identifier had been committed before: nothing was written again.
+    """
+
+    snapshot_id: int | None
+    rows: int
+    rows_stored: int
+    files: int
+    is_new: bool = True
+
+
+class Table:
+    """One primary-key table.
+
+    Any number of tables, processes and engines may write at the same time; every reader sees
+    one merged row per key. A table object is safe to share between threads, and looks at the
+    newest schema and snapshot whenever it reads or writes.
+    """
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._metadata = TableMetadata(store, name)
+        self._live = NO_FILES
+        self._lock = threading.Lock()
+        self._metadata.latest_schema()  # there is a table, or NotFoundError
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"store": self._metadata.store, "name": self.name}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__(state["store"], state["name"])  # type: ignore[misc]  # rebuilds its lock
+
+    # -- what it is -----------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The name, as `database.table`."""
+        return self._metadata.name
+
+    @property
+    def uri(self) -> str:
+        """Where the table lies; what `spark.read.format("keytide").load` takes."""
+        return self._metadata.uri
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns as an Arrow schema."""
+        return self.table_schema.arrow_schema()
+
+    @property
+    def table_schema(self) -> TableSchema:
+        """The newest stored definition: columns with ids, keys, options."""
+        return self._metadata.latest_schema()
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The primary key columns."""
+        return self.table_schema.primary_keys
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """The partition columns."""
+        return self.table_schema.partition_keys
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options as stored."""
+        return dict(self.table_schema.options)
+
+    @property
+    def metadata(self) -> TableMetadata:
+        """The stored metadata, for tools that look closer."""
+        return self._metadata
+
+    def __repr__(self) -> str:
+        return f"Table({self.name!r}, {self.uri!r})"
+
+    def _repr_html_(self) -> str:
+        schema = self.table_schema
+        keys = {name: "primary key" for name in schema.primary_keys}
+        rows = "".join(
+            f"<tr><td>{escape(f.name)}</td><td>{escape(f.type.sql())}</td>"
+            f"<td>{keys.get(f.name, '')}{' partition' * (f.name in schema.partition_keys)}</td></tr>"
+            for f in schema.fields
+        )
+        return (
+            f"<b>{escape(self.name)}</b> <code>{escape(self.uri)}</code>"
+            f"<table><tr><th>column</th><th>type</th><th>role</th></tr>{rows}</table>"
+        )
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def write(
+        self,
+        data: Any,
+        *,
+        commit_user: str | None = None,
+        commit_identifier: int = BATCH_COMMIT_IDENTIFIER,
+    ) -> WriteResult:
+        """Append rows as upserts and deletes, in one atomic commit.
+
+        `data` is a pyarrow Table, RecordBatch or reader, a Polars or pandas frame, a list of
+        dicts, or a Spark DataFrame. An optional column `_row_kind` holds '+I', '-U', '+U' or
+        '-D'; without it every row is an insert. Several versions of a key are merged; without a
+        sequence field the later row wins.
+
+        `commit_user` with `commit_identifier` makes the write idempotent: the second write of a
+        pair changes nothing. Identifiers of one user must grow.
+
+        Raises `InvalidError` or `NotFoundError` for rows that do not fit, before anything is
+        written; `UnsupportedError` for a table this release must not write to; `ConflictError`
+        and `DataError` as commits do, with nothing committed.
+        """
+        if type(data).__module__.startswith("pyspark."):
+            from keytide.spark.write import write_dataframe
+
+            return write_dataframe(self, data, commit_user, commit_identifier)
+        view = self.writable_view()
+        rows = incoming_rows(
+            to_arrow_table(data, view.schema, self.name), view.schema, view.options, self.name
+        )
+        user = commit_user or str(uuid.uuid4())
+        done = self._already_committed(commit_user, commit_identifier, rows.table.num_rows)
+        if done is not None:
+            return done
+        live = self.live_files()
+        writer = BucketWriter(view, live.partition_buckets)
+        entries = writer.write(rows, SequenceBase.after(live), threads=os.cpu_count() or 1)
+        if not entries:
+            return WriteResult(None, rows.table.num_rows, 0, 0)
+        change = Change(tuple(entries), user, commit_identifier)
+        return self._result(self.commit(view, change, live), change, rows.table.num_rows)
+
+    def writable_view(self) -> TableView:
+        """The newest schema as a view to write through. Raises `UnsupportedError`."""
+        view = self.view(self._metadata.latest_schema())
+        check_writable(view.schema, view.options, self.name)
+        return view
+
+    def commit(self, view: TableView, change: Change, known: LiveFiles) -> Committed:
+        """Commit entries whose files are written. Driver only."""
+        committed = Committer(self._metadata, view, restamp).commit(change, known)
+        with self._lock:
+            self._live = committed.live
+        return committed
+
+    def _already_committed(
+        self, user: str | None, identifier: int, rows: int
+    ) -> WriteResult | None:
+        if user is None:
+            return None
+        found = self.find_commit(user, identifier)
+        return None if found is None else WriteResult(found.id, rows, 0, 0, is_new=False)
+
+    def find_commit(self, user: str, identifier: int) -> Snapshot | None:
+        """The snapshot of a user's append with this or a later identifier, or None."""
+        committer = Committer(self._metadata, self.view(self._metadata.latest_schema()), restamp)
+        return committer.find(user, identifier, CommitKind.APPEND)
+
+    @staticmethod
+    def _result(committed: Committed, change: Change, rows: int) -> WriteResult:
+        if not committed.is_new:
+            return WriteResult(committed.snapshot.id, rows, 0, 0, is_new=False)
+        stored = sum(entry.file.row_count for entry in change.entries)
+        return WriteResult(committed.snapshot.id, rows, stored, len(change.entries))
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        snapshot_id: int | None = None,
+        tag: str | None = None,
+        as_of: datetime | date | str | int | None = None,
+    ) -> Scan:
+        """A lazy read of one snapshot, the newest by default.
+
+        `where` is a SQL condition over columns and literals; rows are filtered after the merge,
+        files are pruned before it. One of `snapshot_id`, `tag` and `as_of` travels back in time;
+        `as_of` is a datetime, an ISO text (UTC unless it says otherwise) or epoch milliseconds.
+        A snapshot is read with the schema that it had.
+
+        Raises `NotFoundError` for an unknown column, snapshot or tag, `InvalidError` for a
+        condition that does not parse or fit.
+        """
+        snapshot = self._snapshot_to_read(snapshot_id, tag, as_of)
+        travels = snapshot_id is not None or tag is not None or as_of is not None
+        schema = self._metadata.latest_schema()
+        if travels and snapshot is not None:
+            schema = self._metadata.schema(snapshot.schema_id)
+        predicate = None if where is None else parse_where(where, schema.fields, self.name)
+        return self._scan(schema, snapshot, self._selected(schema, columns), predicate)
+
+    def get(self, key: Any) -> dict[str, Any] | None:
+        """The row of one key, or None.
+
+        `key` is the value of a single-column key, a tuple in primary key order, or a dict by
+        column. Reads only what can hold the key: one bucket, its files by key range, and of
+        them the row groups around the key.
+        """
+        schema = self._metadata.latest_schema()
+        values = _key_values(key, schema, self.name)
+        terms = (_equals(schema.field(n), v, self.name) for n, v in values.items())
+        scan = self._scan(
+            schema, self._metadata.latest_snapshot(), schema.names, conjunction(terms)
+        )
+        rows = scan.to_pylist()
+        return rows[0] if rows else None
+
+    def snapshots(self) -> list[Snapshot]:
+        """The snapshots that are there, oldest first."""
+        return [self._metadata.snapshot(number) for number in self._metadata.snapshot_ids()]
+
+    def live_files(self, snapshot: Snapshot | None = None) -> LiveFiles:
+        """The live files of a snapshot, the newest by default."""
+        target = self._metadata.latest_snapshot() if snapshot is None else snapshot
+        with self._lock:
+            known = self._live
+        live = load_live_files(self._metadata, target, known)
+        with self._lock:
+            self._live = live
+        return live
+
+    def view(self, schema: TableSchema) -> TableView:
+        """The table at one of its schemas, with those that stored files refer to."""
+        schemas = {number: self._metadata.schema(number) for number in range(schema.id + 1)}
+        options = TableOptions.parse(self._metadata.latest_schema().options)
+        return TableView(self._metadata.store, self.name, schema, schemas, options)
+
+    def _scan(
+        self,
+        schema: TableSchema,
+        snapshot: Snapshot | None,
+        columns: tuple[str, ...],
+        predicate: Predicate | None,
+    ) -> Scan:
+        live = NO_FILES if snapshot is None else self.live_files(snapshot)
+        return Scan(self.view(schema), self._metadata, live, columns, predicate)
+
+    def _snapshot_to_read(
+        self, snapshot_id: int | None, tag: str | None, as_of: Any
+    ) -> Snapshot | None:
+        given = [name for name, value in
+                 (("snapshot_id", snapshot_id), ("tag", tag), ("as_of", as_of))
+                 if value is not None]  # fmt: skip
+        if len(given) > 1:
+            raise InvalidError(
+                f"table {self.name}: {' and '.join(given)} each name a snapshot; give one of them"
+            )
+        if snapshot_id is not None:
+            return self._metadata.snapshot(snapshot_id)
+        if tag is not None:
+            return self._metadata.tag(tag)
+        if as_of is not None:
+            return self._metadata.snapshot_as_of(_epoch_ms(as_of, self.name))
+        return self._metadata.latest_snapshot()
+
+    def _selected(self, schema: TableSchema, columns: Sequence[str] | None) -> tuple[str, ...]:
+        if columns is None:
+            return schema.names
+        for name in columns:
+            if name not in schema.names:
+                raise NotFoundError(
+                    f"table {self.name} has no column {name!r}; it has {', '.join(schema.names)}"
+                )
+        return tuple(columns)
+
+
+def _key_values(key: Any, schema: TableSchema, table: str) -> dict[str, Any]:
+    names = schema.primary_keys
+    if isinstance(key, Mapping):
+        if set(key) != set(names):
+            raise InvalidError(
+                f"table {table}: the primary key is {', '.join(names)}, found "
+                f"{', '.join(map(str, key)) or 'nothing'}; give a value for each of its columns"
+            )
+        return {name: key[name] for name in names}
+    values = key if isinstance(key, tuple | list) else (key,)
+    if len(values) != len(names):
+        raise InvalidError(
+            f"table {table}: the primary key is {', '.join(names)}, found {len(values)} value(s) "
+            f"{key!r}; give a tuple in this order, or a dict"
+        )
+    return dict(zip(names, values, strict=True))
+
+
+def _equals(field: Field, value: Any, table: str) -> Predicate:
+    if value is None:
+        return IsNull(field.name)
+    try:
+        pa.scalar(value, field.type.to_arrow())
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise InvalidError(
+            f"table {table}: key column {field.name!r} is {field.type.sql()}, found {value!r} of "
+            f"type {type(value).__name__}: {error}"
+        ) from error
+    return Comparison(field.name, "=", value)
+
+
+def _epoch_ms(moment: datetime | date | str | int, table: str) -> int:
+    if isinstance(moment, bool) or not isinstance(moment, datetime | date | str | int):
+        raise InvalidError(
+            f"table {table}: as_of is {moment!r}; give a datetime, an ISO text or epoch "
+            f"milliseconds"
+        )
+    if isinstance(moment, int):
+        return moment
+    if isinstance(moment, str):
+        try:
+            text = moment[:-1] + "+00:00" if moment.endswith("Z") else moment
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise InvalidError(
+                f"table {table}: as_of {moment!r} is no ISO time such as '2026-01-31T12:00:00'"
+            ) from None
+    if not isinstance(moment, datetime):
+        moment = datetime(moment.year, moment.month, moment.day)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return int(moment.timestamp() * 1000)

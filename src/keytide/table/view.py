@@ -1,0 +1,70 @@
+"""What reading and writing need to know of a table, as one picklable value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from keytide.format import paths
+from keytide.format.binary_row import decode_rows
+from keytide.format.manifest import ManifestEntry
+from keytide.format.partition import partition_paths
+from keytide.format.schema import TableSchema
+from keytide.merge.engine import MergeEngine, engine_of, order_of
+from keytide.merge.order import MergeOrder
+from keytide.options import TableOptions
+from keytide.store import Store
+from keytide.types import Field
+
+__all__ = ["TableView"]
+
+
+@dataclass(frozen=True)
+class TableView:
+    """A table at one schema: where it lies and how its files are to be understood.
+
+    `store` is rooted at the table; `schema` is the one that rows are read and written in,
+    `schemas` those that stored files refer to, by id.
+    """
+
+    store: Store
+    name: str
+    schema: TableSchema
+    schemas: Mapping[int, TableSchema]
+    options: TableOptions
+
+    @property
+    def order(self) -> MergeOrder:
+        """The merge order of the table."""
+        return order_of(self.schema.trimmed_primary_keys, self.schema.fields, self.options)
+
+    @property
+    def engine(self) -> MergeEngine:
+        """The merge engine of the table. Raises `UnsupportedError` when there is no kernel."""
+        return engine_of(self.order, self.schema.fields, self.options)
+
+    def bucket_directory(self, partition: bytes, bucket: int) -> str:
+        """Where files of a bucket lie, relative to the table."""
+        partition_directory = _partition_directory(
+            partition,
+            self.schema.partition_fields(),
+            self.options.partition_legacy_name,
+            self.options.partition_default_name,
+        )
+        return paths.bucket_dir(partition_directory, bucket, self.options.path_directory or "")
+
+    def file_path(self, entry: ManifestEntry) -> str:
+        """Where a data file lies, relative to the table."""
+        directory = self.bucket_directory(entry.partition, entry.bucket)
+        return paths.join(directory, entry.file.file_name)
+
+
+@lru_cache(maxsize=65_536)
+def _partition_directory(
+    partition: bytes, fields: tuple[Field, ...], legacy: bool, default_name: str
+) -> str:
+    if not fields:
+        return ""
+    columns = decode_rows([partition], [f.type for f in fields])
+    return partition_paths(columns, fields, legacy=legacy, default_name=default_name)[0]

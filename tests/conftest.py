@@ -1,0 +1,56 @@
+"""What every test may use: an empty warehouse, one Spark session, hypothesis profiles."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# A run without a deadline: the first example of a test pays for imports and compilation.
+settings.register_profile(
+    "default",
+    max_examples=50,
+    stateful_step_count=20,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "thorough", parent=settings.get_profile("default"), max_examples=2_000, stateful_step_count=60
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> str:
+    """The path of an empty warehouse."""
+    path = tmp_path / "warehouse"
+    path.mkdir()
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one Spark session of the run: two cores, little memory, no UI."""
+    import keytide.spark
+
+    scratch = tmp_path_factory.mktemp("spark")
+    session = keytide.spark.session(
+        **{
+            "spark.master": "local[2]",
+            "spark.driver.memory": "1g",
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+            "spark.local.dir": str(scratch / "local"),
+        }
+    )
+    yield session
+    session.stop()
