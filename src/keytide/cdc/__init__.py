@@ -1,1 +1,48 @@
-"""Change feeds decoded to typed rows: Debezium, Maxwell, Canal and AWS DMS, as JSON."""
+"""Change feeds turned into typed rows: Debezium, Maxwell, Canal and AWS DMS, as JSON.
+
+Pure and local: :func:`decode` takes a batch of messages and a :class:`FeedSpec` and returns
+rows, rejected messages and counts. It touches no store and no table, so the same call runs in a
+Spark executor and in a script::
+
+    sample = pa.array(lines[:1000])
+    sequence = default_sequence(sample, "debezium-json")
+    columns = infer_columns(sample, "debezium-json")
+    spec = FeedSpec(
+        "debezium-json",
+        columns=(*columns, *(source.to_field() for source in sequence)),
+        primary_key=("order_id",),
+        sequence=sequence,
+    )
+    rows, rejected, tombstones, control = decode(pa.array(lines), spec)
+"""
+
+from keytide.cdc.debezium import debezium_encoding
+from keytide.cdc.decode import FORMATS, decode
+from keytide.cdc.feed import (
+    ORDINAL_COLUMN,
+    ROW_KIND_COLUMN,
+    UNAVAILABLE_COLUMN,
+    UNAVAILABLE_VALUE,
+    Decoded,
+    FeedSpec,
+    SequenceSource,
+)
+from keytide.cdc.infer import default_sequence, infer_columns, infer_primary_key
+from keytide.cdc.values import Encoding
+
+__all__ = [
+    "FORMATS",
+    "ORDINAL_COLUMN",
+    "ROW_KIND_COLUMN",
+    "UNAVAILABLE_COLUMN",
+    "UNAVAILABLE_VALUE",
+    "Decoded",
+    "Encoding",
+    "FeedSpec",
+    "SequenceSource",
+    "debezium_encoding",
+    "decode",
+    "default_sequence",
+    "infer_columns",
+    "infer_primary_key",
+]

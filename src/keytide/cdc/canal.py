@@ -36,6 +36,9 @@ CANAL = Envelope(
             CASE WHEN action = 'update' THEN json_extract(old, '$[*]')::VARCHAR[] END)]""",
     orderings=((SequenceSource("es", "_es", BIGINT), SequenceSource("id", "_id", BIGINT)),),
     encoding=Encoding(binary="latin-1"),
+    types_pointer="/mysqlType",
+    read_types=lambda stated: {name: type_of_mysql(text) for name, text in stated.items()},
+    key_pointer="/pkNames",
 )
 
 

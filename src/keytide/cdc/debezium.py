@@ -32,7 +32,7 @@ from keytide.types import (
     RowType,
 )
 
-__all__ = ["DEBEZIUM", "debezium_encoding", "fields_of_schema", "placeholder_texts"]
+__all__ = ["DEBEZIUM", "debezium_encoding"]
 
 
 def debezium_encoding(
@@ -81,23 +81,19 @@ def placeholder_texts(value: str) -> list[str]:
     return [value, coded, *(json.dumps(each, separators=(",", ":")) for each in wrapped)]
 
 
-def fields_of_schema(schema: Any) -> tuple[Field, ...]:
-    """The columns that a message's schema describes, nullability included, ids -1.
+def read_types(schema: Any) -> Mapping[str, DataType]:
+    """The type of each column that a message's schema describes, nullability included.
 
     Empty when the schema is no Debezium envelope. TIME of microseconds becomes TIME(3): tables
     store milliseconds, and finer values are rejected when they come. Numbers of variable scale
     become DECIMAL(38, 18).
     """
-    return tuple(
-        Field(-1, member["field"], _type_of(member)) for member in _row_members(schema)
-    )
+    return {member["field"]: _type_of(member) for member in _row_members(schema)}
 
 
 def read_layout(schema: Any, default: Encoding) -> Mapping[str, Encoding]:
     """The encoding of each column, as a message's schema states it."""
-    return {
-        member["field"]: _encoding_of(member, default) for member in _row_members(schema)
-    }
+    return {member["field"]: _encoding_of(member, default) for member in _row_members(schema)}
 
 
 def _mode(name: str, value: str, known: Mapping[str, Any]) -> Any:
@@ -159,7 +155,7 @@ _TYPE_OF_PRIMITIVE: Mapping[str, DataType] = {
 def _encoding_of(member: Mapping[str, Any], default: Encoding) -> Encoding:
     if member.get("type") == "array":
         return _encoding_of(member.get("items") or {}, default)
-    name = member.get("name")
+    name = str(member.get("name"))
     if name == _DECIMAL:
         return replace(default, decimal_scale=_scale(member))
     if name in _TEMPORAL_OF:
@@ -174,7 +170,7 @@ def _type_of(member: Mapping[str, Any]) -> DataType:
 
 
 def _nullable_type_of(member: Mapping[str, Any]) -> DataType:
-    name, kind = member.get("name"), member.get("type")
+    name, kind = str(member.get("name")), str(member.get("type"))
     if name == _DECIMAL:
         precision = int((member.get("parameters") or {}).get("connect.decimal.precision", 38))
         return AtomicType("DECIMAL", precision=precision, scale=_scale(member))
@@ -186,7 +182,7 @@ def _nullable_type_of(member: Mapping[str, Any]) -> DataType:
         return MapType(_type_of(member["keys"]), _type_of(member["values"]))
     if kind == "struct":
         return RowType(tuple(Field(-1, m["field"], _type_of(m)) for m in member["fields"]))
-    return _TYPE_OF_PRIMITIVE.get(str(kind), STRING)
+    return _TYPE_OF_PRIMITIVE.get(kind, STRING)
 
 
 def _scale(member: Mapping[str, Any]) -> int:
@@ -227,4 +223,6 @@ DEBEZIUM = Envelope(
     ),
     placeholders=placeholder_texts,
     read_layout=read_layout,
+    types_pointer="/schema",
+    read_types=read_types,
 )

@@ -38,7 +38,15 @@ from keytide.cdc.values import convert
 from keytide.errors import InvalidError
 from keytide.types import DataType, Field
 
-__all__ = ["FORMATS", "Documents", "decode", "envelope_of", "read_documents", "read_events", "read_schemas"]
+__all__ = [
+    "FORMATS",
+    "Documents",
+    "decode",
+    "envelope_of",
+    "read_documents",
+    "read_events",
+    "read_schemas",
+]
 
 FORMATS: Mapping[str, Envelope] = {
     "debezium-json": DEBEZIUM,
@@ -101,7 +109,9 @@ class Documents(NamedTuple):
 
     def with_exact_numbers(self) -> Documents:
         """The same documents, read without loss where they hold long fractions."""
-        return self._replace(text=self.text.zip_with(self.shape != "OBJECT", exact_numbers(self.objects)))
+        return self._replace(
+            text=self.text.zip_with(self.shape != "OBJECT", exact_numbers(self.objects))
+        )
 
 
 def read_documents(messages: pa.Array | pa.ChunkedArray) -> Documents:
@@ -111,7 +121,9 @@ def read_documents(messages: pa.Array | pa.ChunkedArray) -> Documents:
     return Documents(text, shape.set(pl.Series(values=messages.is_null()), "NULL"))
 
 
-def read_events(documents: Documents, envelope: Envelope, paths: Sequence[str] = ()) -> pl.DataFrame:
+def read_events(
+    documents: Documents, envelope: Envelope, paths: Sequence[str] = ()
+) -> pl.DataFrame:
     """What the messages do: one line per changed row, or one for a message without any.
 
     The columns of :meth:`Envelope.events_sql`; a message that is no object has a ``problem``.
@@ -231,7 +243,8 @@ def _steps(events: pl.DataFrame, spec: FeedSpec) -> pl.DataFrame:
         f"coalesce(old_key[{i}] <> new_key[{i}], FALSE)"
         for i in range(1, len(spec.primary_key) + 1)
     )
-    old_image = "WHEN before IS NOT NULL THEN [before_step, after_step]"
+    meta = "".join(f", meta_{i}" for i in range(len(spec.sequence)))
+    both = "WHEN before IS NOT NULL THEN [before_step, after_step]" if spec.before_images else ""
     unfolded = query(
         f"""
         WITH keyed AS (
@@ -246,14 +259,15 @@ def _steps(events: pl.DataFrame, spec: FeedSpec) -> pl.DataFrame:
                     'image': before, 'rest': after}} AS before_step,
                 {{'kind': CASE WHEN moved OR action = 'insert' THEN '+I' ELSE '+U' END,
                     'image': after, 'rest': before}} AS after_step
-            FROM compared)
-        SELECT * EXCLUDE (is_comparable, old_key, new_key, moved, before_step, after_step, before, after, step),
-            step.kind, step.image, step.rest
-        FROM (SELECT *, unnest(CASE
-            WHEN moved THEN [before_step, after_step]
-            WHEN action = 'delete' THEN [before_step]
-            {old_image if spec.before_images else ""}
-            ELSE [after_step] END) AS step FROM paired)""",
+            FROM compared),
+        listed AS (
+            SELECT *, unnest(CASE
+                WHEN moved THEN [before_step, after_step]
+                WHEN action = 'insert' THEN [after_step]
+                WHEN action = 'delete' THEN [before_step]
+                {both} ELSE [after_step] END) AS step
+            FROM paired)
+        SELECT ordinal, layout, action, step.kind, step.image, step.rest {meta} FROM listed""",
         events=accepted.to_arrow(),
     )
     return pl.DataFrame(unfolded).with_row_index(_STEP)

@@ -50,4 +50,5 @@ DMS = Envelope(
         ),
         (SequenceSource("AR_H_CHANGE_SEQ", "_change_seq", STRING),),
     ),
+    housekeeping=frozenset({"Op"}),
 )

@@ -7,7 +7,7 @@ lives in :mod:`keytide.cdc.decode`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -82,7 +82,8 @@ class FeedSpec:
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
-        _check_known("columns", names, _DECODER_COLUMNS, wanted=False)
+        for name in set(names) & set(_DECODER_COLUMNS):
+            raise InvalidError(f"Column {name!r} is one that decoding adds; give it another name")
         _check_known("primary_key", self.primary_key, names)
         _check_known("sequence", [source.column for source in self.sequence], names)
         _check_known("empty_as_null", sorted(self.empty_as_null), names)
@@ -149,6 +150,9 @@ class Envelope:
     ``encoding``: the format's default.
     ``placeholders``: how an unavailable value is spelled in the columns of each type.
     ``read_layout``: what a message's schema says of the encoding of each column.
+    ``types_pointer``, ``read_types``: where a message states column types, and how to read them.
+    ``key_pointer``: where a message lists the columns of the primary key.
+    ``housekeeping``: members of a row image that are no columns.
     """
 
     members: Mapping[str, str]
@@ -158,9 +162,13 @@ class Envelope:
     wrapper: tuple[str, str] | None = None
     metadata: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     orderings: tuple[tuple[SequenceSource, ...], ...] = ()
-    encoding: Encoding = Encoding()
+    encoding: Encoding = field(default_factory=Encoding)
     placeholders: Callable[[str], list[str]] = lambda value: []
     read_layout: Callable[[Any, Encoding], Mapping[str, Encoding]] = lambda schema, default: {}
+    types_pointer: str | None = None
+    read_types: Callable[[Any], Mapping[str, DataType]] = lambda stated: {}
+    key_pointer: str | None = None
+    housekeeping: frozenset[str] = frozenset()
 
     def events_sql(self, paths: tuple[str, ...]) -> str:
         """SELECT of one line per changed row FROM ``documents(ordinal, document)``.
@@ -234,11 +242,7 @@ def _path_pointer(path: str) -> str:
     return pointer(*path.split("."))
 
 
-def _check_known(
-    what: str, names: list[str] | tuple[str, ...], known: list[str] | tuple[str, ...], wanted: bool = True
-) -> None:
+def _check_known(what: str, names: Iterable[str], known: Sequence[str]) -> None:
     for name in names:
-        if (name in known) != wanted:
-            expected = "one of" if wanted else "a name other than"
-            raise InvalidError(f"{what}: found {name!r}, expected {expected} {', '.join(known)}")
-
+        if name not in known:
+            raise InvalidError(f"{what}: found {name!r}, expected one of {', '.join(known)}")

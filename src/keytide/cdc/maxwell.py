@@ -52,4 +52,5 @@ MAXWELL = Envelope(
             SequenceSource("xoffset", "_xoffset", BIGINT),
         ),
     ),
+    key_pointer="/primary_key_columns",
 )

@@ -12,6 +12,7 @@ value: the unit of a number follows from the column's type and the encoding alon
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ from keytide.types import (
     RowType,
 )
 
-__all__ = ["BINARY_CODINGS", "Encoding", "convert", "is_supported"]
+__all__ = ["BINARY_CODINGS", "Encoding", "convert", "has_offset", "is_supported"]
 
 BINARY_CODINGS = ("base64", "base64-url-safe", "hex", "latin-1")
 
@@ -86,6 +87,11 @@ def is_supported(type: DataType) -> bool:
     if isinstance(type, MapType):
         return is_supported(type.key) and is_supported(type.value)
     return isinstance(type, RowType) and all(is_supported(f.type) for f in type.fields)
+
+
+def has_offset(text: pl.Series) -> pl.Series:
+    """Which timestamps end in a zone offset or ``Z``."""
+    return text.str.contains(_ZONE)
 
 
 _Converter = Callable[[JsonValues, AtomicType, Encoding], pa.Array]
@@ -145,18 +151,20 @@ def _decimal_texts(values: JsonValues, type: AtomicType, encoding: Encoding) -> 
 def _variable_scale(values: JsonValues, others: pl.Series) -> pl.Series:
     """Objects of ``scale`` and base64 ``value``, each with a scale of its own."""
     scale, value = read_members(from_json_text(values, "OBJECT"), ["/scale", "/value"])
-    structs = _unscaled_texts(value.text) + "e" + (-_whole_numbers(scale.text)).cast(pl.String)
+    exponents = (-_whole_numbers(scale.text)).cast(pl.String)
+    structs: pl.Series = _unscaled_texts(value.text) + "e" + exponents
     return structs.zip_with(values.kind == "OBJECT", others)
 
 
 def _decimals_from_text(text: pl.Series, type: AtomicType) -> pl.Series:
-    parsed = text.cast(pl.Decimal(type.precision, type.scale), strict=False)
-    return _keep(parsed, _decimal_places(text) <= type.scale)
+    scale = type.scale or 0
+    parsed = text.cast(pl.Decimal(type.precision or 38, scale), strict=False)
+    return _keep(parsed, _decimal_places(text) <= scale)
 
 
 def _decimal_places(text: pl.Series) -> pl.Series:
     """How many digits after the point a number needs, trailing zeros left out."""
-    places = text.str.extract(r"\.(\d*?)0*$").str.len_bytes().fill_null(0).cast(pl.Int64)
+    places: pl.Series = text.str.extract(r"\.(\d*?)0*$").str.len_bytes().fill_null(0).cast(pl.Int64)
     has_exponent = text.str.contains("[eE]").fill_null(False)
     if not has_exponent.any():
         return places
@@ -291,21 +299,23 @@ def _timestamps(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.
 
 def _instants(text: pl.Series, unit: str) -> pl.Series:
     """ISO and SQL timestamps as a count of units since 1970 in UTC; finer digits are dropped."""
-    is_zoned = text.str.contains(_ZONE)
+    is_zoned = has_offset(text)
     zoned, local = _keep(text, is_zoned), _keep(text, ~is_zoned)
     instants = pl.repeat(None, len(text), dtype=pl.Int64, eager=True)
     for format in _TIMESTAMP_FORMATS:
-        instants = _fill(instants, zoned, lambda rest, f=format: _parsed(rest, f + "%#z", unit))
-        instants = _fill(instants, local, lambda rest, f=format: _parsed(rest, f, unit))
+        parse_zoned = functools.partial(_parsed, format=f"{format}%#z", unit=unit)
+        parse_local = functools.partial(_parsed, format=format, unit=unit)
+        instants = _fill(_fill(instants, zoned, parse_zoned), local, parse_local)
     return instants
 
 
 def _parsed(text: pl.Series, format: str, unit: str) -> pl.Series:
-    micros = text.str.to_datetime(format, time_unit="us", strict=False)
+    micros = text.str.to_datetime(format, time_unit="us", strict=False).cast(pl.Int64)
     if unit != "ns":
-        return micros.cast(pl.Int64) // (_NANOS_OF[unit] // _NANOS_OF["us"])
+        factor = _NANOS_OF[unit] // _NANOS_OF["us"]
+        return cast(pl.Series, micros // factor)
     # Nanoseconds reach from 1677 to 2262 and wrap silently beyond.
-    in_range = _rescale(micros.cast(pl.Int64), "us", "ns").is_not_null()
+    in_range = _rescale(micros, "us", "ns").is_not_null()
     nanos = text.str.to_datetime(format, time_unit="ns", strict=False)
     return _keep(nanos.cast(pl.Int64), in_range)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -118,11 +118,14 @@ class RunWriter:
         source: int = FileSource.APPEND,
     ) -> DataFileMeta:
         """Write rows as one file, whatever its size; else like `write`."""
-        physical = self._physical(rows)
-        size = _write_parquet(
-            self.store, path, physical, self.compression, self.compression_level
-        )
-        return self._describe(rows, path, size, level, source)
+        # Arrow encodes a file with one core; the other one works out what describes it.
+        with ThreadPoolExecutor(1) as pool:
+            description = pool.submit(self._describe, rows, path, level, source)
+            physical = self._physical(rows)
+            size = _write_parquet(
+                self.store, path, physical, self.compression, self.compression_level
+            )
+            return replace(description.result(), file_size=size)
 
     def _physical(self, rows: pa.Table) -> pa.Table:
         keys = () if self.thin else self.key_names
@@ -132,8 +135,9 @@ class RunWriter:
         )
 
     def _describe(
-        self, rows: pa.Table, path: str, size: int, level: int, source: int
+        self, rows: pa.Table, path: str, level: int, source: int
     ) -> DataFileMeta:
+        """All that a manifest says of a file but its size."""
         key_fields = self.schema.trimmed_primary_key_fields()
         key_types = [f.type for f in key_fields]
         ends = rows.select(self.key_names).take([0, rows.num_rows - 1]).combine_chunks()
@@ -148,7 +152,7 @@ class RunWriter:
         )
         return DataFileMeta(
             file_name=path.rsplit("/", 1)[-1],
-            file_size=size,
+            file_size=0,
             row_count=rows.num_rows,
             min_key=min_key,
             max_key=max_key,

@@ -100,7 +100,11 @@ def _packed_argsort(key: pl.Series) -> npt.NDArray[np.uint32] | None:
     row_bits = len(values).bit_length()
     if (high - low).bit_length() + row_bits > 64:
         return None
-    words = (values.astype(np.int64) - np.int64(low)).astype(np.uint64) << np.uint64(row_bits)
+    # In place: fresh pages for temporaries would cost more than the arithmetic.
+    words = np.empty(len(values), dtype=np.uint64)
+    np.subtract(values, low, out=words.view(np.int64), dtype=np.int64, casting="unsafe")
+    words <<= np.uint64(row_bits)
     words |= np.arange(len(values), dtype=np.uint64)
     words.sort()
-    return (words & np.uint64((1 << row_bits) - 1)).astype(np.uint32)
+    words &= np.uint64((1 << row_bits) - 1)
+    return words.astype(np.uint32)

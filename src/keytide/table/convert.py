@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.errors import InvalidError
-from keytide.types import AtomicType, Field
+from keytide.types import LENGTH_MAX, AtomicType, Field
 
 __all__ = ["check_lengths", "convert_column"]
 
@@ -39,7 +39,7 @@ def check_lengths(column: pa.ChunkedArray, field: Field, table: str) -> None:
     kind = field.type
     if not isinstance(kind, AtomicType) or not len(column):
         return
-    if kind.root in ("CHAR", "VARCHAR", "BINARY", "VARBINARY") and kind.length is not None:
+    if kind.length is not None and kind.length < LENGTH_MAX:
         length = pc.utf8_length if kind.root in ("CHAR", "VARCHAR") else pc.binary_length
         longest = pc.max(length(column)).as_py()
         if longest is not None and longest > kind.length:

@@ -172,11 +172,16 @@ class ReadTask:
 
 
 def _batch_rows(section: Section, fields: Sequence[Field], memory_bytes: int) -> list[int]:
-    """Rows to read at a time from each run, so that windows of all runs cover alike key ranges."""
+    """Rows to read at a time from each run, so that windows of all runs cover alike key ranges.
+
+    A run that is small beside the memory is read at once: windows then follow the large runs
+    only, and there are few of them.
+    """
     window_rows = memory_bytes // _COPIES // _row_bytes(section.files, fields)
     sizes = [sum(entry.file.row_count for entry in run) for run in section.runs]
+    fair = window_rows // (2 * len(sizes))
     total = max(1, sum(sizes))
-    return [max(_BATCH_ROWS_MIN, window_rows * size // total) for size in sizes]
+    return [max(_BATCH_ROWS_MIN, fair, window_rows * size // total) for size in sizes]
 
 
 def _row_bytes(files: Sequence[ManifestEntry], fields: Sequence[Field]) -> int:

@@ -7,7 +7,7 @@ Values are converted only where nothing can be lost.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
@@ -25,9 +25,7 @@ __all__ = ["ROW_KIND", "Rows", "incoming_rows", "to_arrow_table"]
 ROW_KIND = "_row_kind"
 """The optional input column of '+I' '-U' '+U' '-D'."""
 
-_KINDS = pa.array([kind.short for kind in RowKind])
-_ADDS = pa.array([RowKind.INSERT, RowKind.UPDATE_AFTER], type=pa.int8())
-_DELETE = pa.scalar(int(RowKind.DELETE), pa.int8())
+_KINDS = [kind.short for kind in RowKind]
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ def incoming_rows(
     kinds = _row_kinds(data, options, table)
     columns = _pair_columns(data, schema, options, kinds, table)
     kinds = _with_tombstones(kinds, columns, schema, options)
-    retracts = pc.invert(pc.is_in(kinds, _ADDS))
+    retracts = pc.invert(_is_add(kinds))
     for name, column in columns.items():
         columns[name] = _without_forbidden_nulls(
             column, schema.field(name), retracts, schema, table
@@ -139,7 +137,7 @@ def _parse_kinds(column: pa.ChunkedArray, name: str, table: str) -> pa.ChunkedAr
             f"table {table}: Row kind cannot be null. Column {name!r} has "
             f"{column.null_count} NULL of {len(column)} values; expected '+I', '-U', '+U' or '-D'"
         )
-    kinds = pc.index_in(pc.utf8_upper(column), _KINDS.cast(column.type))
+    kinds = pc.index_in(pc.utf8_upper(column), pa.array(_KINDS, column.type))
     if kinds.null_count:
         wrong = column.filter(pc.is_null(kinds))[0].as_py()
         raise InvalidError(
@@ -147,6 +145,11 @@ def _parse_kinds(column: pa.ChunkedArray, name: str, table: str) -> pa.ChunkedAr
             f"{name!r}; expected '+I', '-U', '+U' or '-D'"
         )
     return kinds.cast(pa.int8())
+
+
+def _is_add(kinds: pa.ChunkedArray) -> pa.ChunkedArray:
+    adds = pa.array([RowKind.INSERT, RowKind.UPDATE_AFTER], type=pa.int8())
+    return pc.is_in(kinds, adds)
 
 
 def _with_tombstones(
@@ -159,7 +162,7 @@ def _with_tombstones(
         return kinds
     (name,) = options.tombstone_key
     dead = _is_tombstone(columns[name], schema.field(name), options.tombstone_string_key_value)
-    return pc.if_else(dead, _DELETE, kinds)
+    return pc.if_else(dead, pa.scalar(int(RowKind.DELETE), pa.int8()), kinds)
 
 
 def _is_tombstone(column: pa.ChunkedArray, field: Field, marker: str | None) -> pa.ChunkedArray:
@@ -222,7 +225,7 @@ def _refuse_unknown_columns(names: Iterable[str], schema: TableSchema, table: st
 def _missing_column(
     field: Field, schema: TableSchema, options: TableOptions, kinds: pa.ChunkedArray, table: str
 ) -> pa.ChunkedArray:
-    only_retracts = len(kinds) > 0 and not pc.any(pc.is_in(kinds, _ADDS)).as_py()
+    only_retracts = len(kinds) > 0 and not pc.any(_is_add(kinds)).as_py()
     is_key = field.name in schema.primary_keys
     partial = options.merge_engine == "partial-update" and field.type.nullable
     if is_key or not (only_retracts or partial):
@@ -265,7 +268,7 @@ def _without_forbidden_nulls(
             f"filter them out or give them a value"
         )
     # A deletion needs some value here; nobody ever sees it.
-    return pc.fill_null(column, _filler(replace(field.type, nullable=True).to_arrow()))
+    return pc.fill_null(column, _filler(field.type.to_arrow()))
 
 
 def _filler(data_type: pa.DataType) -> pa.Scalar:

@@ -18,6 +18,7 @@ from keytide.format.arrow import polars_schema, to_arrow
 from keytide.format.deletion_vector import read_vectors
 from keytide.format.index_manifest import DELETION_VECTORS
 from keytide.format.snapshot import Snapshot
+from keytide.table.host import spark_reader
 from keytide.table.live_files import LiveFiles
 from keytide.table.metadata import TableMetadata
 from keytide.table.plan import BucketPlan, Funnel, ScanPlan, plan_scan
@@ -145,9 +146,7 @@ class Scan:
 
         Needs the `spark` extra. The DataFrame stays with the scan's snapshot.
         """
-        from keytide.spark.read import scan_to_spark
-
-        return scan_to_spark(self, spark)
+        return spark_reader().scan_to_spark(self, spark)
 
     def explain(self) -> Explanation:
         """How the scan will be carried out. Reads no data."""

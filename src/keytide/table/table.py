@@ -19,6 +19,7 @@ from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapsho
 from keytide.options import TableOptions
 from keytide.store import Store
 from keytide.table.commit import Change, Committed, Committer
+from keytide.table.host import is_spark_dataframe, spark_writer
 from keytide.table.live_files import NO_FILES, LiveFiles, load_live_files
 from keytide.table.metadata import TableMetadata
 from keytide.table.predicate import Comparison, IsNull, Predicate, conjunction, parse_where
@@ -148,10 +149,11 @@ class Table:
         written; `UnsupportedError` for a table this release must not write to; `ConflictError`
         and `DataError` as commits do, with nothing committed.
         """
-        if type(data).__module__.startswith("pyspark."):
-            from keytide.spark.write import write_dataframe
-
-            return write_dataframe(self, data, commit_user, commit_identifier)
+        if is_spark_dataframe(data):
+            written: WriteResult = spark_writer().write_dataframe(
+                self, data, commit_user, commit_identifier
+            )
+            return written
         view = self.writable_view()
         rows = incoming_rows(
             to_arrow_table(data, view.schema, self.name), view.schema, view.options, self.name

@@ -1,0 +1,142 @@
+"""What a sample of a feed says about its table: columns, primary key, and order of changes.
+
+Where messages carry types (Debezium's schema, Canal's ``mysqlType``) those are taken as they
+are. Else each column takes the narrowest type in which every sampled value fits:
+
+=============================================  ==============================
+values (JSON null and placeholders left out)   type
+=============================================  ==============================
+none at all                                    STRING
+``true`` and ``false``                         BOOLEAN
+whole numbers                                  BIGINT, else DECIMAL(38, 0)
+numbers                                        DOUBLE
+strings, all of them dates                     DATE
+strings, all of them times without offset      TIMESTAMP(6)
+strings, all of them times, some with offset   TIMESTAMP(6) WITH LOCAL TIME ZONE
+all else, and mixtures                         STRING (objects and arrays as JSON text)
+=============================================  ==============================
+
+Strings of digits stay STRING, for leading zeros may matter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.cdc.decode import Documents, envelope_of, read_documents, read_events
+from keytide.cdc.feed import BIGINT, UNAVAILABLE_VALUE, Envelope, SequenceSource
+from keytide.cdc.json_sql import JsonValues, read_entries, read_members
+from keytide.cdc.values import Encoding, convert, has_offset
+from keytide.errors import InvalidError
+from keytide.types import STRING, AtomicType, DataType, Field
+
+__all__ = ["default_sequence", "infer_columns", "infer_primary_key"]
+
+
+def infer_columns(messages: pa.Array | pa.ChunkedArray, format: str) -> tuple[Field, ...]:
+    """The columns of a feed's rows, in the order of their first appearance, ids -1.
+
+    Ordering columns are not among them. Raises InvalidError when no message holds a row.
+    """
+    envelope = envelope_of(format)
+    documents = read_documents(messages)
+    seen = _columns_seen(read_events(documents, envelope), envelope)
+    columns = {**dict.fromkeys(seen), **_declared(documents, envelope)}
+    if not columns:
+        raise InvalidError(
+            f"The sample of {len(messages)} messages holds no row of format {format!r}:"
+            " take a sample that does, or write the columns down"
+        )
+    return tuple(
+        Field(-1, name, type or _type_that_fits(seen[name])) for name, type in columns.items()
+    )
+
+
+def infer_primary_key(messages: pa.Array | pa.ChunkedArray, format: str) -> tuple[str, ...]:
+    """The key columns that messages name themselves (Canal, Maxwell); empty where none does."""
+    key_pointer = envelope_of(format).key_pointer
+    if key_pointer is None:
+        return ()
+    [names] = read_members(read_documents(messages).objects.to_arrow(), [key_pointer])
+    lists = names.text.filter((names.kind == "ARRAY").fill_null(False))
+    return tuple(json.loads(lists[0])) if len(lists) else ()
+
+
+def default_sequence(
+    messages: pa.Array | pa.ChunkedArray, format: str
+) -> tuple[SequenceSource, ...]:
+    """The ordering columns that a feed can fill, the best order that the sample shows.
+
+    Debezium: the log position of its connector (``source.lsn``; ``source.file``, ``pos`` and
+    ``row``; ``source.commit_lsn`` and ``change_lsn``; ``source.scn``), else ``source.ts_ms`` and
+    ``ts_ms``. Maxwell: the binlog position where it is written, else ``ts``, ``xid``, ``xoffset``.
+    Canal: ``es`` and ``id``. DMS: ``metadata.timestamp``, or ``AR_H_CHANGE_SEQ`` of flat rows.
+    Empty when the sample has none of them.
+    """
+    envelope = envelope_of(format)
+    leading = [ordering[0].path for ordering in envelope.orderings]
+    events = read_events(read_documents(messages), envelope, leading)
+    for place, ordering in enumerate(envelope.orderings):
+        if events[f"meta_{place}"].count():
+            return ordering
+    return ()
+
+
+def _declared(documents: Documents, envelope: Envelope) -> Mapping[str, DataType]:
+    """The types that messages state; a later message is right about a column."""
+    if envelope.types_pointer is None:
+        return {}
+    [stated] = read_members(documents.objects.to_arrow(), [envelope.types_pointer])
+    distinct = stated.text.filter(stated.kind == "OBJECT").unique(maintain_order=True)
+    types: dict[str, DataType] = {}
+    for text in distinct:
+        types |= envelope.read_types(json.loads(text))
+    return types
+
+
+def _columns_seen(events: pl.DataFrame, envelope: Envelope) -> dict[str, JsonValues]:
+    """Every value of each column in the images of a sample; placeholders as None."""
+    images = pl.concat([events["after"], events["before"]]).drop_nulls()
+    kinds = pl.repeat("OBJECT", len(images), dtype=pl.String, eager=True)
+    _, names, values = read_entries(JsonValues(images, kinds))
+    is_known = ~values.text.is_in(envelope.placeholders(UNAVAILABLE_VALUE))
+    entries = pl.DataFrame(
+        {"name": names.text, "text": values.text.set(~is_known, None), "kind": values.kind}
+    ).filter(~pl.col("name").is_in(envelope.housekeeping))
+    groups = entries.partition_by("name", maintain_order=True)
+    return {group["name"][0]: JsonValues(group["text"], group["kind"]) for group in groups}
+
+
+def _type_that_fits(values: JsonValues) -> DataType:
+    values = JsonValues(*(column.filter(values.text.is_not_null()) for column in values))
+    kinds = set(values.kind)
+    if not kinds:
+        return STRING
+    if kinds <= {"VARCHAR"}:
+        candidates = _types_of_strings(values.text)
+    else:
+        candidates = next((types for known, types in _TYPES_OF_KINDS if kinds <= known), ())
+    return next((type for type in candidates if _fits(values, type)), STRING)
+
+
+def _types_of_strings(text: pl.Series) -> Sequence[DataType]:
+    if not text.str.contains(":", literal=True).any():
+        return [AtomicType("DATE")]
+    zoned = AtomicType("TIMESTAMP_LTZ", precision=6)
+    return [zoned] if has_offset(text).any() else [AtomicType("TIMESTAMP", precision=6)]
+
+
+def _fits(values: JsonValues, type: DataType) -> bool:
+    array = convert(values, type, Encoding())
+    return bool(array.null_count == 0)
+
+
+_TYPES_OF_KINDS: Sequence[tuple[frozenset[str], Sequence[DataType]]] = (
+    (frozenset({"BOOLEAN"}), [AtomicType("BOOLEAN")]),
+    (frozenset({"BIGINT", "UBIGINT"}), [BIGINT, AtomicType("DECIMAL", precision=38, scale=0)]),
+    (frozenset({"BIGINT", "UBIGINT", "DOUBLE"}), [AtomicType("DOUBLE")]),
+)

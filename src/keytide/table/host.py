@@ -1,0 +1,28 @@
+"""Hosts that carry tasks out elsewhere.
+
+Tables know that Spark exists, not how it works: when a Spark object shows up, its layer is
+loaded by name and given the work. The core so never imports pyspark.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+__all__ = ["is_spark_dataframe", "spark_reader", "spark_writer"]
+
+
+def is_spark_dataframe(data: Any) -> bool:
+    """Whether `data` comes from pyspark, classic or Connect."""
+    return type(data).__module__.split(".")[0] == "pyspark"
+
+
+def spark_reader() -> ModuleType:
+    """The module that reads scans on Spark. Raises ImportError without the `spark` extra."""
+    return importlib.import_module("keytide.spark.read")
+
+
+def spark_writer() -> ModuleType:
+    """The module that writes Spark DataFrames. Raises ImportError without the `spark` extra."""
+    return importlib.import_module("keytide.spark.write")
