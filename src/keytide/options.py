@@ -95,6 +95,10 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def _untrimmed_names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))  # the format does not trim these names
+
+
 def _stats_mode(text: str) -> str:
     mode = text.lower().replace(" ", "")
     if mode in ("none", "counts", "full") or re.fullmatch(r"truncate\([1-9]\d*\)", mode):
@@ -112,7 +116,7 @@ def _paddings(text: str) -> tuple[str, ...]:
     return names
 
 
-def _option(key: str, parse: Callable[[str], T], default: T, *aliases: str) -> Any:
+def _option(key: str, parse: Callable[[str], Any], default: Any, *aliases: str) -> Any:
     return field(default=default, metadata={"keys": (key, *aliases), "parse": parse})
 
 
@@ -127,7 +131,7 @@ class TableOptions:
     bucket: int = _option("bucket", _bucket, -1)
     """Buckets per partition. More buckets mean more parallel merging and more, smaller files;
     200 MB to 1 GB of data per bucket is a good size."""
-    bucket_key: tuple[str, ...] = _option("bucket-key", lambda text: tuple(text.split(",")), ())
+    bucket_key: tuple[str, ...] = _option("bucket-key", _untrimmed_names, ())
     bucket_function: str = _option(
         "bucket-function.type", _choice("default", "mod", "hive"), "default"
     )
@@ -171,9 +175,7 @@ class TableOptions:
     aggregation_remove_record_on_delete: bool = _option(
         "aggregation.remove-record-on-delete", _boolean, False
     )
-    default_aggregate_function: str | None = _option(
-        "fields.default-aggregate-function", str, None
-    )
+    default_aggregate_function: str | None = _option("fields.default-aggregate-function", str, None)
 
     # -- changes and history ------------------------------------------------------------------
     changelog_producer: str = _option(

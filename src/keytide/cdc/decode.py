@@ -36,7 +36,7 @@ from keytide.cdc.json_sql import (
 from keytide.cdc.maxwell import MAXWELL
 from keytide.cdc.values import convert
 from keytide.errors import InvalidError
-from keytide.types import DataType, Field
+from keytide.types import Field
 
 __all__ = [
     "FORMATS",
@@ -72,10 +72,11 @@ def decode(messages: pa.Array | pa.ChunkedArray, spec: FeedSpec) -> Decoded:
     """
     envelope = envelope_of(spec.format)
     documents = read_documents(messages)
-    if any(_holds_decimals(column.type) for column in spec.columns):
-        documents = documents.with_exact_numbers()
-    events = read_events(documents, envelope, [source.path for source in spec.sequence])
-    steps = _steps(events, spec)
+    events, steps = _unfold(documents, spec, envelope)
+    if _has_fractions(steps, spec):
+        exact = documents.with_exact_numbers()
+        if exact is not documents:
+            events, steps = _unfold(exact, spec, envelope)
     schemas = read_schemas(documents, events, envelope)
     typed = [_typed(_of_layout(steps, each), spec, schema) for each, schema in schemas.items()]
     rows = pa.concat_tables(typed)
@@ -108,10 +109,10 @@ class Documents(NamedTuple):
         return self.text.set(self.shape != "OBJECT", None)
 
     def with_exact_numbers(self) -> Documents:
-        """The same documents, read without loss where they hold long fractions."""
-        return self._replace(
-            text=self.text.zip_with(self.shape != "OBJECT", exact_numbers(self.objects))
-        )
+        """The documents rewritten so that long fractions are read without loss; self if none is."""
+        objects = self.objects
+        exact = exact_numbers(objects)
+        return self if exact is objects else self._replace(text=exact)
 
 
 def read_documents(messages: pa.Array | pa.ChunkedArray) -> Documents:
@@ -199,10 +200,6 @@ def _count(events: pl.DataFrame, action: str) -> int:
     return int((events["action"] == action).sum())
 
 
-def _holds_decimals(type: DataType) -> bool:
-    return "DECIMAL" in type.sql()
-
-
 def _of_layout(steps: pl.DataFrame, layout: int | None) -> pl.DataFrame:
     return steps.filter(pl.col("layout").eq_missing(layout))
 
@@ -230,6 +227,20 @@ def _rejected(
 _REJECTED_SCHEMA = pa.schema(
     [pa.field("raw", pa.string()), pa.field("reason", pa.string()), pa.field("ordinal", pa.int64())]
 )
+
+
+def _unfold(
+    documents: Documents, spec: FeedSpec, envelope: Envelope
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    events = read_events(documents, envelope, [source.path for source in spec.sequence])
+    return events, _steps(events, spec)
+
+
+def _has_fractions(steps: pl.DataFrame, spec: FeedSpec) -> bool:
+    """Whether a decimal column has values that the JSON parser may have rounded to doubles."""
+    decimals = [column for column in spec.image_columns if "DECIMAL" in column.type.sql()]
+    values = read_members(steps["image"].to_arrow(), [pointer(c.name) for c in decimals])
+    return any(each.kind.is_in(["DOUBLE", "ARRAY", "OBJECT"]).any() for each in values)
 
 
 def _steps(events: pl.DataFrame, spec: FeedSpec) -> pl.DataFrame:

@@ -116,20 +116,39 @@ def exact_numbers(documents: pl.Series) -> pl.Series:
 
     REQUIRES: every document is valid JSON or None. Documents without such a number are untouched.
     """
-    affected = documents.str.contains(_LONG_FRACTION).fill_null(False)
-    if not affected.any():
+    suspects = documents.str.contains(_LONG_FRACTION).fill_null(False).arg_true()
+    counts = (
+        documents.gather(suspects).str.replace_all(_STRING, "").str.count_matches(_LONG_FRACTION)
+    )
+    affected = suspects.filter(counts > 0)
+    if affected.is_empty():
         return documents
-    # The pattern always matches from where it stood to the next fraction or to the end, so it can
-    # never start inside a string; the empty pair of quotes it leaves at the end is cut off.
-    quoted = documents.filter(affected).str.replace_all(_UP_TO_FRACTION, '${1}"${2}"')
-    return documents.scatter(affected.arg_true(), quoted.str.strip_chars_end('"'))
+    texts = documents.gather(affected)
+    quoted = texts.str.replace_all(_LONG_FRACTION, '"${0}"')
+    # Text in a string may look like a number too; those documents need the careful way.
+    is_plain = texts.str.count_matches(_LONG_FRACTION) == counts.filter(counts > 0)
+    if not is_plain.all():
+        quoted = quoted.zip_with(is_plain, _quote_outside_strings(texts))
+    return documents.scatter(affected, quoted)
 
 
 _DOUBLE_DIGITS = 15
-_LONG_FRACTION = "|".join(
-    rf"\d{{{whole}}}\.\d{{{_DOUBLE_DIGITS + 1 - whole}}}" for whole in range(1, _DOUBLE_DIGITS + 1)
+_LONG_FRACTION = (
+    rf"-?(?:\d{{{_DOUBLE_DIGITS},}}\.\d+|"
+    + "|".join(rf"\d{{{n}}}\.\d{{{_DOUBLE_DIGITS + 1 - n},}}" for n in range(1, _DOUBLE_DIGITS))
+    + r")(?:[eE][-+]?\d+)?"
 )
-_UP_TO_FRACTION = r'((?:"(?:[^"\\]|\\.)*"|[^"])*?)(-?\d+\.\d+(?:[eE][-+]?\d+)?|$)'
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_UP_TO_FRACTION = rf'((?:{_STRING}|[^"])*?)({_LONG_FRACTION}|$)'
+
+
+def _quote_outside_strings(documents: pl.Series) -> pl.Series:
+    """Quotes around long fractions, in one pass that knows where strings begin and end.
+
+    The pattern always matches from where it stood to the next fraction or to the end, so it can
+    never start inside a string. The empty pair of quotes that it leaves at the end is cut off.
+    """
+    return documents.str.replace_all(_UP_TO_FRACTION, '${1}"${2}"').str.strip_chars_end('"')
 
 
 @lru_cache(maxsize=1)

@@ -152,8 +152,9 @@ def _variable_scale(values: JsonValues, others: pl.Series) -> pl.Series:
     """Objects of ``scale`` and base64 ``value``, each with a scale of its own."""
     scale, value = read_members(from_json_text(values, "OBJECT"), ["/scale", "/value"])
     exponents = (-_whole_numbers(scale.text)).cast(pl.String)
-    structs: pl.Series = _unscaled_texts(value.text) + "e" + exponents
-    return structs.zip_with(values.kind == "OBJECT", others)
+    structs = _unscaled_texts(value.text) + "e" + exponents
+    mixed: pl.Series = structs.zip_with(values.kind == "OBJECT", others)
+    return mixed
 
 
 def _decimals_from_text(text: pl.Series, type: AtomicType) -> pl.Series:
@@ -164,7 +165,8 @@ def _decimals_from_text(text: pl.Series, type: AtomicType) -> pl.Series:
 
 def _decimal_places(text: pl.Series) -> pl.Series:
     """How many digits after the point a number needs, trailing zeros left out."""
-    places: pl.Series = text.str.extract(r"\.(\d*?)0*$").str.len_bytes().fill_null(0).cast(pl.Int64)
+    digits = text.str.extract(r"\.(\d*?)0*$").fill_null("")
+    places: pl.Series = digits.str.len_bytes().cast(pl.Int64)
     has_exponent = text.str.contains("[eE]").fill_null(False)
     if not has_exponent.any():
         return places

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from keytide.errors import DataError, UnsupportedError
 from keytide.format import int96
-from keytide.format.arrow import polars_schema, sliced_bytes
+from keytide.format.arrow import from_arrow, polars_schema, sliced_bytes
 from keytide.format.binary_row import encode_rows
 from keytide.format.manifest import DataFileMeta, FileSource
 from keytide.format.schema import (
@@ -134,9 +134,7 @@ class RunWriter:
             [rows.column(name) for name in names], schema=physical_schema(self.schema, self.thin)
         )
 
-    def _describe(
-        self, rows: pa.Table, path: str, level: int, source: int
-    ) -> DataFileMeta:
+    def _describe(self, rows: pa.Table, path: str, level: int, source: int) -> DataFileMeta:
         """All that a manifest says of a file but its size."""
         key_fields = self.schema.trimmed_primary_key_fields()
         key_types = [f.type for f in key_fields]
@@ -231,14 +229,16 @@ class FileReader:
         if self.dead_rows is not None:
             dead = pl.Series(self.dead_rows, dtype=pl.UInt32)
             frame = frame.filter(~pl.col(_POSITION).is_in(dead.implode()))
-        frame = frame.select(self._expressions(source.schema))
+        # Not `select` alone: a frame of nothing but constants would have one row.
+        names = [*(f.name for f in self.fields), *self.system_columns]
+        frame = frame.with_columns(self._expressions(source.schema)).select(names)
         return frame if where is None else frame.filter(where)
 
     def _stored_names(self, stored: pl.Schema) -> list[str]:
         """The columns of the file that the expressions look at."""
         constants = dict(self.constants)
         old_names = {f.id: f.name for f in self.file_schema.fields}
-        wanted = [old_names.get(f.id) for f in self.fields if f.name not in constants]
+        wanted = [old_names.get(f.id, "") for f in self.fields if f.name not in constants]
         system = [name for name in self.system_columns if name not in constants]
         return [name for name in (*wanted, *system) if name in stored]
 
@@ -291,7 +291,8 @@ class _RemoteFile:
     def rows(self, names: list[str], offset: int, length: int | None) -> pl.LazyFrame:
         metadata = self.file.metadata
         stop = metadata.num_rows if length is None else min(offset + length, metadata.num_rows)
-        groups, first_row, start = [], 0, 0
+        groups: list[int] = []
+        first_row, start = 0, 0
         for group in range(metadata.num_row_groups):
             end = start + metadata.row_group(group).num_rows
             if start < stop and end > offset:
@@ -395,9 +396,7 @@ def _write_parquet(
 
 def _with_int96_bytes(rows: pa.Table) -> pa.Table:
     columns = [int96.encode_column(column) for column in rows.columns]
-    fields = [
-        f.with_type(int96.physical_type(f.type)) for f in rows.schema
-    ]
+    fields = [f.with_type(int96.physical_type(f.type)) for f in rows.schema]
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
@@ -457,9 +456,7 @@ def _identified(data_type: DataType, field_id: int, depth: int) -> pa.DataType:
             else (data_type.element, None)
         )
         key_field = pa.field("key", _identified(key, field_id, depth + 1), nullable=False)
-        value_type = (
-            arrow.item_type if value is None else _identified(value, field_id, depth + 1)
-        )
+        value_type = arrow.item_type if value is None else _identified(value, field_id, depth + 1)
         value_field = pa.field("value", value_type, nullable=arrow.item_field.nullable)
         return pa.map_(
             _with_id(key_field, 536_870_911 - node), _with_id(value_field, 536_870_911 + node)

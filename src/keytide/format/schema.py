@@ -48,6 +48,7 @@ KEY_FIELD_ID_START = 1073741823
 VALUE_KIND_FIELD_ID = 2147483645
 SEQUENCE_FIELD_ID = 2147483646
 KEY_PREFIX = "_KEY_"
+NULLABLE_KEY_OPTION = "primary-key.nullable"
 SYSTEM_NAMES = ("_SEQUENCE_NUMBER", "_VALUE_KIND", "_LEVEL", "rowkind", "_ROW_ID")
 
 
@@ -82,10 +83,12 @@ class TableSchema:
     ) -> TableSchema:
         """The first schema of a new table: ids assigned afresh, key columns made NOT NULL.
 
+        Key columns stay as they are when the option 'primary-key.nullable' is 'true'.
         Raises InvalidError for what :func:`validate_schema` refuses.
         """
-        required = [_not_null(f) if f.name in primary_keys else f for f in fields]
-        numbered = assign_field_ids(required)
+        allows_null = (options or {}).get(NULLABLE_KEY_OPTION, "false").lower() == "true"
+        required = () if allows_null else primary_keys
+        numbered = assign_field_ids([_not_null(f) if f.name in required else f for f in fields])
         schema = cls(
             id=0,
             fields=numbered,
@@ -180,9 +183,9 @@ class TableSchema:
         return self.select(self.trimmed_primary_keys)
 
     def key_fields(self) -> tuple[Field, ...]:
-        """The ``_KEY_`` columns of a data file: one per trimmed key column, never null."""
+        """The ``_KEY_`` columns of a data file: one per trimmed key column, of the same type."""
         return tuple(
-            Field(KEY_FIELD_ID_START + f.id, KEY_PREFIX + f.name, f.type.with_nullable(False))
+            Field(KEY_FIELD_ID_START + f.id, KEY_PREFIX + f.name, f.type)
             for f in self.trimmed_primary_key_fields()
         )
 

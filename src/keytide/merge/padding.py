@@ -6,6 +6,8 @@ which lets every reader order by it. Functions are applied left to right (Paimon
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 
 from keytide.errors import InvalidError
@@ -24,7 +26,7 @@ def padded_sequence(
     count milliseconds, dates days, fractions are cut off, texts are parsed. NULL is lowest.
     Raises `InvalidError` for a type that has no number.
     """
-    value = _as_integer(field)
+    value: pl.Series = _as_integer(field)
     for padding in paddings:
         if padding == "row-kind-flag":
             value = value * 2 + is_add.cast(pl.Int64)
@@ -33,10 +35,11 @@ def padded_sequence(
             value = seconds * 1_000_000 + counter % 1_000_000
         else:
             value = value * 1000 + counter % 1000
-    return value.fill_null(_INT64_MIN)
+    padded: pl.Series = value.fill_null(_INT64_MIN)
+    return padded
 
 
-def _as_integer(field: pl.Series) -> pl.Series:
+def _as_integer(field: pl.Series) -> Any:
     kind = field.dtype
     if kind == pl.Datetime:
         return field.dt.epoch("ms")
@@ -57,7 +60,7 @@ def _as_integer(field: pl.Series) -> pl.Series:
 
 
 def _parsed(field: pl.Series) -> pl.Series:
-    numbers = field.str.strip_chars().cast(pl.Int64, strict=False)
+    numbers: pl.Series = field.str.strip_chars().cast(pl.Int64, strict=False)
     wrong = field.filter(numbers.is_null() & field.is_not_null())
     if wrong.len():
         raise InvalidError(
@@ -69,4 +72,5 @@ def _parsed(field: pl.Series) -> pl.Series:
 
 def _truncated(field: pl.Series) -> pl.Series:
     text = field.cast(pl.String).str.split_exact(".", 1).struct.field("field_0")
-    return text.cast(pl.Int64)
+    whole: pl.Series = text.cast(pl.Int64)
+    return whole

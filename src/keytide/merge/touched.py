@@ -45,9 +45,7 @@ def merge_runs(
     return [base.filter(~touched), merged]
 
 
-def _touched(
-    base: pl.DataFrame, others: Sequence[pl.DataFrame], key: tuple[str, ...]
-) -> pl.Series:
+def _touched(base: pl.DataFrame, others: Sequence[pl.DataFrame], key: tuple[str, ...]) -> pl.Series:
     """Which rows of `base` have their key in one of the others."""
     if len(key) == 1 and _is_searchable(base[key[0]]):
         values = base[key[0]].to_physical().to_numpy()

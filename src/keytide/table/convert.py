@@ -55,9 +55,7 @@ def check_lengths(column: pa.ChunkedArray, field: Field, table: str) -> None:
 _UNIT_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
-def _check_fraction(
-    column: pa.ChunkedArray, kind: AtomicType, field: Field, table: str
-) -> None:
+def _check_fraction(column: pa.ChunkedArray, kind: AtomicType, field: Field, table: str) -> None:
     spare = _UNIT_DIGITS[column.type.unit] - (kind.precision or 0)
     if spare <= 0:
         return

@@ -115,9 +115,7 @@ def _check_key_columns(schema: TableSchema, role: str, names: tuple[str, ...]) -
             )
         if schema.field(name).type.is_nested:
             kind = schema.field(name).type.sql()
-            raise InvalidError(
-                f"'{role}' must name primitive columns: {name!r} is a nested {kind}"
-            )
+            raise InvalidError(f"'{role}' must name primitive columns: {name!r} is a nested {kind}")
         if name in schema.primary_keys:
             raise InvalidError(
                 f"'{role}' names column {name!r}, which is in the primary key; versions of one "

@@ -85,9 +85,8 @@ class Lake:
             found = folder.removesuffix(_DATABASE_SUFFIX)
             if database is not None and found != database:
                 continue
-            for table in self._store.list_names(folder):
-                if self._exists(f"{folder}/{table}"):
-                    names.append(f"{found}.{table}")
+            tables = self._store.list_names(folder)
+            names += [f"{found}.{t}" for t in tables if self._exists(f"{folder}/{t}")]
         return sorted(names)
 
     def table(self, name: str) -> Table:
@@ -121,7 +120,9 @@ class Lake:
         """
         database, table = self._split(name)
         full_name = f"{database}.{table}"
-        definition = self._definition(full_name, schema, primary_key, partition_by, options, comment)
+        definition = self._definition(
+            full_name, schema, primary_key, partition_by, options, comment
+        )
         path = _path(database, table)
         created = not self._exists(path) and self._store.create(
             paths.join(path, paths.schema_path(0)), definition.to_json()

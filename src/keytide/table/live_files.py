@@ -127,9 +127,7 @@ def _note_buckets(
 ) -> None:
     for entry in entries:
         key = (entry.partition, entry.bucket)
-        highest = max(
-            buckets.get(key, _EMPTY).max_sequence_number, entry.file.max_sequence_number
-        )
+        highest = max(buckets.get(key, _EMPTY).max_sequence_number, entry.file.max_sequence_number)
         buckets[key] = BucketState(highest, entry.total_buckets)
         if entry.kind is FileKind.ADD:
             partitions[entry.partition] = entry.total_buckets

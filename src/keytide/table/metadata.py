@@ -207,9 +207,7 @@ class TableMetadata:
 
         def load() -> Sequence[ManifestFileMeta]:
             path = paths.manifest_path(name)
-            return tuple(
-                decode_manifest_list(self.store.read(path), self.store.uri_of(path), size)
-            )
+            return tuple(decode_manifest_list(self.store.read(path), self.store.uri_of(path), size))
 
         return _MANIFEST_LISTS.get((self.uri, name), load)
 

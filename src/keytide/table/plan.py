@@ -175,7 +175,9 @@ def _prune_buckets(
     for total in {entry.total_buckets for entry in files if entry.total_buckets > 0}:
         ids = bucket_ids(columns, [f.type for f in fields], total, options.bucket_function)
         wanted[total] = set(ids.tolist())
-    return [e for e in files if e.total_buckets not in wanted or e.bucket in wanted[e.total_buckets]]
+    return [
+        e for e in files if e.total_buckets not in wanted or e.bucket in wanted[e.total_buckets]
+    ]
 
 
 def _columns(points: Sequence[tuple[object, ...]], fields: Sequence[Field]) -> list[pa.Array]:
@@ -185,9 +187,7 @@ def _columns(points: Sequence[tuple[object, ...]], fields: Sequence[Field]) -> l
         strict=False,
     )
     from_polars = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
-    return [
-        from_polars.column(f.name).combine_chunks().cast(f.type.to_arrow()) for f in fields
-    ]
+    return [from_polars.column(f.name).combine_chunks().cast(f.type.to_arrow()) for f in fields]
 
 
 def _prune_key_ranges(
@@ -303,9 +303,7 @@ def _with_unknowns(
 ) -> pl.DataFrame:
     types = polars_schema(fields)
     missing = [
-        pl.lit(None, dtype=pl.Int64 if part == "nulls" else types[f.name]).alias(
-            f"{f.name}.{part}"
-        )
+        pl.lit(None, dtype=pl.Int64 if part == "nulls" else types[f.name]).alias(f"{f.name}.{part}")
         for f in fields
         for part in ("min", "max", "nulls")
         if f"{f.name}.{part}" not in bounds.columns

@@ -28,7 +28,7 @@ from keytide.table.predicate import (
     row_filter,
 )
 from keytide.table.view import TableView
-from keytide.types import Field, arrow_schema
+from keytide.types import Field, RowKind, arrow_schema
 
 __all__ = ["ReadTask"]
 
@@ -54,13 +54,21 @@ class ReadTask:
 
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
         """The rows, in frames that together with their making fit in about `memory_bytes`."""
+        for frame in self.winners(memory_bytes):
+            live = _without_retracts(frame)
+            if live.height:
+                yield live.select(self.columns)
+
+    def winners(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
+        """The outcome of every key that meets the predicate, deletions among them.
+
+        Frames hold the columns wanted and `_VALUE_KIND`, perhaps others.
+        """
         for section in self.sections:
-            parts = (
-                self._merged(section, memory_bytes)
-                if section.needs_merge
-                else self._raw(section, memory_bytes)
-            )
-            yield from parts
+            if section.needs_merge:
+                yield from self._merged(section, memory_bytes)
+            else:
+                yield from self._raw(section, memory_bytes)
 
     def tables(self, memory_bytes: int) -> Iterator[pa.Table]:
         """The same as Arrow tables with the exact types of the columns."""
@@ -77,13 +85,9 @@ class ReadTask:
         for entry in section.files:
             reader = self._reader(entry, fields, sequence=False)
             rows = max(_BATCH_ROWS_MIN, memory_bytes // _COPIES // _row_bytes([entry], fields))
-            has_kind = VALUE_KIND not in dict(reader.constants)
-            live = IS_ADD if has_kind else None
-            both = live if where is None else where if live is None else live & where
             for offset in range(0, entry.file.row_count, rows):
                 whole = entry.file.row_count <= rows
-                frame = reader.read(offset, None if whole else rows, both)
-                yield frame.select(self.columns)
+                yield reader.read(offset, None if whole else rows, where)
 
     # -- overlapping files ---------------------------------------------------------------------
 
@@ -101,10 +105,7 @@ class ReadTask:
         ]
         for window in key_windows(runs, order.key):
             pieces = merge_runs(window, order, engine, arrival_decides=section.arrival_decides)
-            for piece in pieces:
-                live = piece.filter(IS_ADD if row_check is None else IS_ADD & row_check)
-                if live.height:
-                    yield live.select(self.columns)
+            yield from pieces if row_check is None else (p.filter(row_check) for p in pieces)
 
     def _run_batches(
         self,
@@ -120,9 +121,7 @@ class ReadTask:
             for offset in range(0, count, rows):
                 yield reader.read(offset, None if count <= rows else rows, key_filter)
 
-    def _split_predicate(
-        self, key: tuple[str, ...]
-    ) -> tuple[Predicate | None, Predicate | None]:
+    def _split_predicate(self, key: tuple[str, ...]) -> tuple[Predicate | None, Predicate | None]:
         """Terms that may run before the merge (keys only) and those that must wait."""
         early = frozenset(key) | frozenset(self.view.schema.partition_keys)
         terms = conjuncts(self.predicate)
@@ -169,6 +168,13 @@ class ReadTask:
 
     def _with_predicate_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*columns, *sorted(columns_of(self.predicate)))))
+
+
+def _without_retracts(frame: pl.DataFrame) -> pl.DataFrame:
+    # Looking at the kinds is far cheaper than filtering a frame that has no retracts.
+    kinds = frame[VALUE_KIND]
+    has_retracts = ((kinds == RowKind.DELETE) | (kinds == RowKind.UPDATE_BEFORE)).any()
+    return frame.filter(IS_ADD) if has_retracts else frame
 
 
 def _batch_rows(section: Section, fields: Sequence[Field], memory_bytes: int) -> list[int]:

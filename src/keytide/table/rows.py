@@ -83,9 +83,7 @@ def _from_dicts(rows: Sequence[Mapping[str, Any]], schema: TableSchema, table: s
     return pa.table(columns)
 
 
-def incoming_rows(
-    data: pa.Table, schema: TableSchema, options: TableOptions, table: str
-) -> Rows:
+def incoming_rows(data: pa.Table, schema: TableSchema, options: TableOptions, table: str) -> Rows:
     """Check and convert rows for a table.
 
     Kinds come from `rowkind.field`, or else from a `_row_kind` column, or else are +I; a row that

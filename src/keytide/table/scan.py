@@ -53,12 +53,14 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = [f"scan of {self.table}, snapshot {self.snapshot_id}"]
-        lines.append(f"{'after':<12}{'partitions':>11}{'buckets':>9}{'files':>8}{'rows':>13}{'bytes':>15}")
-        for s in self.funnel.stages:
-            lines.append(
-                f"{s.stage:<12}{s.partitions:>11,}{s.buckets:>9,}{s.files:>8,}{s.rows:>13,}"
-                f"{s.bytes:>15,}"
-            )
+        lines.append(
+            f"{'after':<12}{'partitions':>11}{'buckets':>9}{'files':>8}{'rows':>13}{'bytes':>15}"
+        )
+        lines += [
+            f"{s.stage:<12}{s.partitions:>11,}{s.buckets:>9,}{s.files:>8,}{s.rows:>13,}"
+            f"{s.bytes:>15,}"
+            for s in self.funnel.stages
+        ]
         lines.append(
             f"{self.files_raw:,} files are read as they are; {self.files_merged:,} in "
             f"{self.sections_merged:,} overlapping sections of at most {self.runs_max:,} runs are "
@@ -113,10 +115,8 @@ class Scan:
 
     def to_polars(self) -> pl.DataFrame:
         """The rows as a Polars frame; a MAP becomes a list of key/value structs."""
-        frames = list(self._frames())
-        if not frames:
-            return pl.DataFrame(schema=polars_schema(self.view.schema.select(self.columns)))
-        return pl.concat(frames, rechunk=False)
+        empty = pl.DataFrame(schema=polars_schema(self.view.schema.select(self.columns)))
+        return pl.concat([empty, *self._frames()], rechunk=False)
 
     def to_pandas(self) -> pd.DataFrame:
         """The rows as a pandas frame."""

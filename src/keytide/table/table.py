@@ -22,10 +22,11 @@ from keytide.table.commit import Change, Committed, Committer
 from keytide.table.host import is_spark_dataframe, spark_writer
 from keytide.table.live_files import NO_FILES, LiveFiles, load_live_files
 from keytide.table.metadata import TableMetadata
-from keytide.table.predicate import Comparison, IsNull, Predicate, conjunction, parse_where
+from keytide.table.predicate import Comparison, IsNull, Predicate, conjunction
 from keytide.table.rows import incoming_rows, to_arrow_table
 from keytide.table.scan import Scan
 from keytide.table.view import TableView
+from keytide.table.where import parse_where
 from keytide.table.write import BucketWriter, SequenceBase, check_writable, restamp
 from keytide.types import Field
 
@@ -115,10 +116,11 @@ class Table:
 
     def _repr_html_(self) -> str:
         schema = self.table_schema
-        keys = {name: "primary key" for name in schema.primary_keys}
+        keys = dict.fromkeys(schema.primary_keys, "primary key")
+        partitions = {name: " partition" for name in schema.partition_keys}
         rows = "".join(
             f"<tr><td>{escape(f.name)}</td><td>{escape(f.type.sql())}</td>"
-            f"<td>{keys.get(f.name, '')}{' partition' * (f.name in schema.partition_keys)}</td></tr>"
+            f"<td>{keys.get(f.name, '')}{partitions.get(f.name, '')}</td></tr>"
             for f in schema.fields
         )
         return (

@@ -87,11 +87,14 @@ class BucketWriter:
         groups = list(self._by_bucket(frame, rows.table))
         names = paths.FileNames()
         if threads == 1 or len(groups) == 1 or frame.height < _SMALL_ROWS:
-            parts = [self._write_bucket(*group, base, names, threads) for group in groups]
+            parts = [
+                self._write_bucket(partition, bucket, part, base, names, threads)
+                for partition, bucket, part in groups
+            ]
         else:
             with ThreadPoolExecutor(threads) as pool:
                 parts = list(
-                    pool.map(lambda group: self._write_bucket(*group, base, names, 1), groups)
+                    pool.map(lambda g: self._write_bucket(g[0], g[1], g[2], base, names, 1), groups)
                 )
         return [entry for part in parts for entry in part]
 
@@ -131,17 +134,21 @@ class BucketWriter:
         found = self.partition_buckets.get(partition, wanted)
         if found != wanted:
             raise ConflictError(
-                f"table {self.view.name}: Try to write partition/table with a new bucket num {wanted}, "
-                f"but the previous bucket num is {found}. Set 'bucket' back to {found}, or "
+                f"table {self.view.name}: Try to write partition/table with a new bucket num "
+                f"{wanted}, but the previous bucket num is {found}. Set 'bucket' back to {found}, or "
                 f"overwrite the partition to lay it out anew"
             )
         return wanted
 
-    def _bucket_ids(self, table: pa.Table, total: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    def _bucket_ids(
+        self, table: pa.Table, total: int
+    ) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
         names = self.view.options.bucket_key or self.view.schema.trimmed_primary_keys
         fields = self.view.schema.select(names)
         columns = [_one_chunk(table.column(f.name)) for f in fields]
-        return bucket_ids(columns, [f.type for f in fields], total, self.view.options.bucket_function)
+        return bucket_ids(
+            columns, [f.type for f in fields], total, self.view.options.bucket_function
+        )
 
     # -- one bucket -----------------------------------------------------------------------------
 
@@ -170,9 +177,7 @@ class BucketWriter:
         )
         return [_added(partition, bucket, self.view.options.bucket, meta) for meta in metas]
 
-    def _sorted_run(
-        self, rows: pl.DataFrame, bucket: BucketId, base: SequenceBase
-    ) -> pl.DataFrame:
+    def _sorted_run(self, rows: pl.DataFrame, bucket: BucketId, base: SequenceBase) -> pl.DataFrame:
         numbered = self._with_sequence_numbers(rows, bucket, base)
         arrival_decides = not self.view.options.sequence_auto_padding
         versions = self.view.order.sort(numbered, arrival_decides=arrival_decides)
@@ -188,7 +193,9 @@ class BucketWriter:
         (name,) = self.view.options.sequence_field[:1]
         counter = pl.int_range(base.row_count, base.row_count + rows.height, eager=True)
         is_add = rows.select(IS_ADD.alias("add"))["add"]
-        padded = padded_sequence(rows[name], is_add, counter, self.view.options.sequence_auto_padding)
+        padded = padded_sequence(
+            rows[name], is_add, counter, self.view.options.sequence_auto_padding
+        )
         return rows.with_columns(padded.alias(SEQUENCE_NUMBER))
 
 

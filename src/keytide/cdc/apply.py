@@ -1,0 +1,134 @@
+"""What a batch of changes does to a table, told before it is written.
+
+Pure functions over Polars frames: `changes` are decoded rows of a batch, `stored` the newest
+version of each of their keys in the table (deletions included). The table itself needs none of
+this, for its merge puts late and repeated changes right; people who watch a feed do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from keytide.cdc.feed import ORDINAL_COLUMN, UNAVAILABLE_COLUMN
+from keytide.merge.order import MergeOrder
+
+__all__ = ["ChangeCounts", "Filled", "count_changes", "fill_unavailable"]
+
+_RANK, _STORED, _SOURCE, _ROW, _AT = "_rank", "_stored_rank", "_source", "_row", "_at"
+
+
+@dataclass(frozen=True)
+class ChangeCounts:
+    """How the messages of a batch met the table.
+
+    `applied` were the newest of their key when they arrived; `late` were older than what had
+    arrived before them, and change nothing; `duplicate` had arrived before.
+    """
+
+    applied: int = 0
+    late: int = 0
+    duplicate: int = 0
+
+    def __add__(self, other: ChangeCounts) -> ChangeCounts:
+        return ChangeCounts(
+            self.applied + other.applied,
+            self.late + other.late,
+            self.duplicate + other.duplicate,
+        )
+
+
+@dataclass(frozen=True)
+class Filled:
+    """Changes with their left-out values filled in, and those whose value nobody knows."""
+
+    changes: pl.DataFrame
+    unknown: pl.DataFrame
+
+
+def count_changes(changes: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) -> ChangeCounts:
+    """Count the messages of a batch; without ordering columns every one is applied.
+
+    `changes` come in arrival order. A message with several rows counts once, as the best that
+    became of one of them.
+    """
+    if not order.sequence:
+        return ChangeCounts(applied=changes[ORDINAL_COLUMN].n_unique())
+    ranked = _with_ranks(changes, stored, order)
+    key = list(order.key)
+    newest_before = pl.max_horizontal(
+        pl.col(_RANK).cum_max().shift(1).over(key).fill_null(-1), pl.col(_STORED)
+    )
+    seen = (pl.col(_RANK) == pl.col(_STORED)) | ~pl.struct(*key, _RANK).is_first_distinct()
+    verdict = pl.when(seen).then(2).when(pl.col(_RANK) < newest_before).then(1).otherwise(0)
+    verdicts = (
+        ranked.select(ORDINAL_COLUMN, verdict.alias("verdict"))
+        .group_by(ORDINAL_COLUMN)
+        .agg(pl.col("verdict").min())["verdict"]
+    )
+    return ChangeCounts(*((verdicts == value).sum() for value in range(3)))
+
+
+def fill_unavailable(
+    changes: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder, columns: Sequence[str]
+) -> Filled:
+    """Give left-out values the value of the version before, in merge order.
+
+    `stored` has the `columns` as well. A change stays `unknown` when no earlier version is
+    known and it would be the newest of its key; one that loses anyway needs no value.
+    """
+    flagged = changes.filter(pl.col(UNAVAILABLE_COLUMN).list.len() > 0)
+    if not flagged.height:
+        return Filled(changes, changes.clear())
+    names = [n for n in columns if n in set(flagged[UNAVAILABLE_COLUMN].explode().to_list())]
+    history = _history(changes, stored, order)
+    for name in names:
+        history = _fill_column(history, name, order)
+    missing = pl.any_horizontal(pl.col(f"{name}?") for name in names)
+    history = history.with_columns(_unknown=missing & order.last_of_key())
+    result = history.filter(pl.col(_ROW) >= 0).sort(_ROW)
+    known, unknown = result.filter(~pl.col("_unknown")), result.filter(pl.col("_unknown"))
+    return Filled(known.select(changes.columns), unknown.select(changes.columns))
+
+
+def _with_ranks(changes: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) -> pl.DataFrame:
+    """Changes with the rank of their own ordering value and of the stored one (-1 for none)."""
+    sequence = list(order.sequence)
+    values = pl.concat([changes.select(sequence), stored.select(sequence)]).unique()
+    ranks = values.sort(sequence, descending=order.descending, nulls_last=False).with_row_index(
+        _RANK
+    )
+    ranks = ranks.with_columns(pl.col(_RANK).cast(pl.Int64))
+    ranked = changes.join(ranks, on=sequence, how="left", nulls_equal=True, maintain_order="left")
+    of_stored = stored.join(ranks, on=sequence, how="left", nulls_equal=True).select(
+        *order.key, pl.col(_RANK).alias(_STORED)
+    )
+    joined = ranked.join(
+        of_stored, on=list(order.key), how="left", nulls_equal=True, maintain_order="left"
+    )
+    return joined.with_columns(pl.col(_STORED).fill_null(-1))
+
+
+def _history(changes: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) -> pl.DataFrame:
+    """Stored versions and changes together, in merge order; stored ones come first on a tie."""
+    numbered = changes.with_row_index(_ROW).with_columns(pl.col(_ROW).cast(pl.Int64))
+    before = stored.with_columns(pl.lit(-1, dtype=pl.Int64).alias(_ROW))
+    versions = pl.concat([before, numbered], how="diagonal_relaxed")
+    return order.sort(versions, arrival_decides=True)
+
+
+def _fill_column(history: pl.DataFrame, name: str, order: MergeOrder) -> pl.DataFrame:
+    left_out = pl.col(UNAVAILABLE_COLUMN).list.contains(name).fill_null(value=False)
+    source = pl.when(~left_out).then(pl.col(_AT)).forward_fill().over(list(order.key))
+    history = history.with_row_index(_AT).with_columns(source.alias(_SOURCE))
+    values = history[name].gather(history[_SOURCE].fill_null(0))
+    # A deletion tells nothing about the value of a row that follows it.
+    dead = history["_row_kind"].is_in(["-D", "-U"]).fill_null(value=False)
+    unknown = history[_SOURCE].is_null() | dead.gather(history[_SOURCE].fill_null(0))
+    flags = history.select(left_out.alias("flag"))["flag"]
+    return history.with_columns(
+        pl.when(flags & ~unknown).then(values).otherwise(pl.col(name)).alias(name),
+        (flags & unknown).alias(f"{name}?"),
+    ).drop(_SOURCE, _AT)

@@ -1,0 +1,173 @@
+"""Commands about what there is: tables, their definitions, their snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import Annotated, Any
+
+import pyarrow as pa
+import typer
+from rich.console import Group
+
+from keytide.cli.address import is_path, open_named_table, required_warehouse
+from keytide.cli.output import Format, grid, note, properties, write_document, write_rows
+from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse
+from keytide.format.schema import TableSchema
+from keytide.format.snapshot import Snapshot
+from keytide.table.lake import connect
+from keytide.table.table import Table
+
+__all__ = ["describe", "ls", "snapshots"]
+
+_SNAPSHOT_ROWS = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("time", pa.timestamp("ms", "UTC")),
+        ("kind", pa.string()),
+        ("user", pa.string()),
+        ("identifier", pa.int64()),
+        ("delta_rows", pa.int64()),
+        ("total_rows", pa.int64()),
+    ]
+)
+
+
+def ls(
+    place: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[WAREHOUSE]",
+            help="Path or address of a warehouse; --warehouse when left out.",
+            show_default=False,
+        ),
+    ] = None,
+    database: Annotated[
+        str | None,
+        typer.Argument(metavar="[DATABASE]", help="Only this database.", show_default=False),
+    ] = None,
+    warehouse: Warehouse = None,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """List the tables of a warehouse, or of one of its databases.
+
+    Example: keytide ls /data/lake shop
+    """
+    if place is not None and not is_path(place):
+        if database is not None:
+            raise typer.BadParameter(f"{place!r} is no path; write ./{place} when it lies here")
+        place, database = None, place
+    lake = connect(place or required_warehouse(warehouse))
+    tables = lake.tables(database)
+    rows = pa.table({"table": pa.array(tables, pa.string())})
+    write_rows(rows.to_batches(), rows.schema, format, limit=max(1, len(tables)))
+    if not tables:
+        note(f"no tables in {lake.uri}" + (f", database {database}" if database else ""))
+
+
+def describe(
+    table: TableArgument,
+    warehouse: Warehouse = None,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """Show a table's columns, keys and options, and how much it stores.
+
+    Rows are stored rows: versions of a key and deletions count until they are compacted away.
+    csv holds the columns alone.
+
+    Example: keytide describe -w /data/lake shop.orders
+    """
+    found = open_named_table(table, warehouse)
+    schema = found.table_schema
+    columns = _columns(schema)
+    if format is Format.CSV:
+        rows = pa.Table.from_pylist(columns)
+        write_rows(rows.to_batches(), rows.schema, format, limit=len(columns))
+        return
+    stored = _stored(found)
+    about = {"table": found.name, "uri": found.uri, "comment": schema.comment}
+    keys = {"primary_key": schema.primary_keys, "partition_by": schema.partition_keys}
+    document = {**about, **keys, "columns": columns, "options": dict(schema.options), **stored}
+    shown = Group(
+        properties({n: v for n, v in (about | stored).items() if v is not None}),
+        "",
+        grid(columns),
+        "",
+        properties(schema.options),
+    )
+    write_document(document, shown, format)
+
+
+def snapshots(
+    table: TableArgument,
+    warehouse: Warehouse = None,
+    limit: Limit = None,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """List a table's snapshots, the newest first.
+
+    delta_rows is what the commit added to the stored rows, total_rows what the snapshot stores.
+
+    Example: keytide snapshots -w /data/lake shop.orders --limit 5
+    """
+    found = open_named_table(table, warehouse)
+    write_rows(_snapshot_batches(found), _SNAPSHOT_ROWS, format, limit)
+
+
+def _columns(schema: TableSchema) -> list[dict[str, Any]]:
+    return [
+        {
+            "column": f.name,
+            "type": f.type.with_nullable(True).sql(),
+            "nullable": f.type.nullable,
+            "key": ", ".join(_roles(f.name, schema)),
+            "default": f.default_value,
+            "description": f.description,
+        }
+        for f in schema.fields
+    ]
+
+
+def _roles(column: str, schema: TableSchema) -> Iterator[str]:
+    if column in schema.primary_keys:
+        yield "primary"
+    if column in schema.partition_keys:
+        yield "partition"
+
+
+def _stored(table: Table) -> dict[str, Any]:
+    scan = table.scan()
+    everything = scan.plan.funnel.stages[0]
+    snapshot = scan.snapshot
+    return {
+        "snapshot_id": None if snapshot is None else snapshot.id,
+        "snapshot_time": None if snapshot is None else _time(snapshot).isoformat(),
+        "partitions": everything.partitions,
+        "buckets": everything.buckets,
+        "files": everything.files,
+        "rows_stored": everything.rows,
+        "bytes": everything.bytes,
+    }
+
+
+def _snapshot_batches(table: Table) -> Iterator[pa.RecordBatch]:
+    """One batch a snapshot, so that a limit reads no more of them than it shows."""
+    for snapshot_id in reversed(table.metadata.snapshot_ids()):
+        row = _snapshot_row(table.metadata.snapshot(snapshot_id))
+        yield pa.RecordBatch.from_pylist([row], schema=_SNAPSHOT_ROWS)
+
+
+def _snapshot_row(snapshot: Snapshot) -> dict[str, Any]:
+    return {
+        "id": snapshot.id,
+        "time": _time(snapshot),
+        "kind": snapshot.commit_kind.value,
+        "user": snapshot.commit_user,
+        "identifier": snapshot.commit_identifier,
+        "delta_rows": snapshot.delta_record_count,
+        "total_rows": snapshot.total_record_count,
+    }
+
+
+def _time(snapshot: Snapshot) -> datetime:
+    return datetime.fromtimestamp(snapshot.time_millis / 1000, timezone.utc)

@@ -1,0 +1,157 @@
+"""The command that feeds a table from files of change data, on Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass
+from enum import Enum
+from typing import Annotated, Any, cast
+
+import typer
+
+from keytide.cli.address import split_table_path
+from keytide.cli.output import Format, properties, write_document
+from keytide.cli.parameters import TableArgument, Warehouse, names
+from keytide.errors import InvalidError, SetupError
+from keytide.types import Field, RowType, parse_sql_type
+
+__all__ = ["FeedFormat", "IngestOptions", "ingest", "ingest_command"]
+
+
+class FeedFormat(str, Enum):
+    """The change feeds that can be decoded."""
+
+    DEBEZIUM = "debezium-json"
+    MAXWELL = "maxwell-json"
+    CANAL = "canal-json"
+    DMS = "dms-json"
+
+
+@dataclass(frozen=True)
+class IngestOptions:
+    """What `keytide.spark.ingest.ingest` is called with, name by name.
+
+    `schema` None and empty tuples mean: take it from the table, or from the feed. `continuous`
+    goes on until it is stopped; otherwise the run ends when all files are read.
+    """
+
+    warehouse: str
+    table: str
+    source: str
+    format: str
+    schema: tuple[Field, ...] | None = None
+    primary_key: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    sequence_by: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    empty_as_null: tuple[str, ...] = ()
+    checkpoint: str | None = None
+    dead_letter: str | None = None
+    max_files_per_batch: int | None = None
+    continuous: bool = False
+
+
+def ingest(
+    table: TableArgument,
+    source: Annotated[
+        str,
+        typer.Option("--from", help="Folder, file or glob of the feed's files.", metavar="PATH"),
+    ],
+    format: Annotated[FeedFormat, typer.Option("--format", help="What the feed is.")],
+    warehouse: Warehouse = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(help='Columns of a new table: "order_id BIGINT, status STRING".'),
+    ] = None,
+    primary_key: Annotated[
+        str | None, typer.Option(help="Key columns of a new table: order_id,line")
+    ] = None,
+    partition_by: Annotated[
+        str | None, typer.Option(help="Partition columns of a new table: dt")
+    ] = None,
+    sequence_by: Annotated[
+        str | None,
+        typer.Option(help="What orders the changes of a key, feed metadata: source.lsn"),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help="Option of a new table; may be repeated.", metavar="KEY=VALUE"),
+    ] = None,
+    empty_as_null: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Column whose source writes '' for NULL; may be repeated.", metavar="COLUMN"
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Folder of the stream's progress.", metavar="DIR")
+    ] = None,
+    dead_letter: Annotated[
+        str | None,
+        typer.Option(help="Table that takes the messages that cannot be read.", metavar="TABLE"),
+    ] = None,
+    max_files_per_batch: Annotated[
+        int | None, typer.Option(min=1, help="Files to read in one commit, at most.")
+    ] = None,
+    continuous: Annotated[
+        bool,
+        typer.Option("--continuous/--once", help="Wait for more files, or end when all are read."),
+    ] = False,
+) -> None:
+    """Feed a table from files of Debezium, Maxwell, Canal or AWS DMS change data.
+
+    Runs on Spark and needs the extra: pip install 'keytide[spark]'. A table that does not exist
+    is made. Each file is applied exactly once, however often the command is repeated with the
+    same checkpoint.
+
+    Example: keytide ingest -w /data/lake shop.orders --from "/feed/*.json" --format debezium-json
+    --primary-key order_id --schema "order_id BIGINT, status STRING" --sequence-by source.lsn
+    """
+    root, name = split_table_path(table, warehouse)
+    result = ingest_command(
+        IngestOptions(
+            warehouse=root,
+            table=name,
+            source=source,
+            format=format.value,
+            schema=None if schema is None else _fields(schema),
+            primary_key=names(primary_key),
+            partition_by=names(partition_by),
+            sequence_by=names(sequence_by),
+            options=dict(map(_key_value, option or ())),
+            empty_as_null=tuple(n for text in empty_as_null or () for n in names(text)),
+            checkpoint=checkpoint,
+            dead_letter=dead_letter,
+            max_files_per_batch=max_files_per_batch,
+            continuous=continuous,
+        )
+    )
+    if is_dataclass(result) and not isinstance(result, type):
+        summary = asdict(result)
+        write_document(summary, properties(summary), Format.TABLE)
+
+
+def ingest_command(options: IngestOptions) -> Any:
+    """Carry an ingestion out. Raises `SetupError` when Spark is not installed."""
+    try:
+        from keytide.spark.ingest import ingest as run
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith(("pyspark", "py4j")):
+            raise
+        raise SetupError("ingest runs on Spark: pip install 'keytide[spark]'") from error
+    return run(**vars(options))
+
+
+def _fields(text: str) -> tuple[Field, ...]:
+    try:
+        row = parse_sql_type(f"ROW<{text}>")
+    except InvalidError as error:
+        raise typer.BadParameter(f"--schema {text!r}: {error}") from error
+    return cast(RowType, row).fields
+
+
+def _key_value(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise typer.BadParameter(f"--option {text!r}; expected KEY=VALUE such as bucket=4")
+    return key.strip(), value.strip()

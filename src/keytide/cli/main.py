@@ -1,0 +1,94 @@
+"""The command `keytide`.
+
+Data goes to standard output and everything else to standard error. The exit code is 0 when all
+went well, 1 for a problem (an error, a row that is not there) and 2 for wrong usage. A reader
+that stops early (`| head`) is no problem.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import keytide
+from keytide.cli.catalog import describe, ls, snapshots
+from keytide.cli.ingest import ingest
+from keytide.cli.read import explain, get, scan
+from keytide.errors import KeytideError
+
+__all__ = ["app", "main"]
+
+
+class _Commands(TyperGroup):
+    """The group of commands; every error leaves it as one line and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Nobody reads any more. What is left in buffers goes nowhere, also at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        except KeytideError as error:
+            self._report(ctx, str(error), error)
+        except Exception as error:
+            if hasattr(error, "exit_code"):  # wrong usage, which typer reports
+                raise
+            message = f"unexpected {type(error).__name__}: {error} (--debug shows where)"
+            self._report(ctx, message, error)
+
+    def _report(self, ctx: Any, message: str, error: Exception) -> None:
+        if ctx.params.get("debug"):
+            raise error
+        typer.echo(f"error: {' '.join(message.split())}", err=True)
+        raise typer.Exit(1) from error
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"keytide {keytide.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _keytide(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
+) -> None:
+    """Primary-key tables in a lake: look into them, read them, feed them.
+
+    TABLE is a path such as /data/lake/shop.db/orders, or a name such as shop.orders in the
+    warehouse of --warehouse or KEYTIDE_WAREHOUSE.
+
+    Example: keytide scan /data/lake/shop.db/orders --limit 10
+    """
+
+
+for _command in (ls, describe, scan, get, snapshots, explain, ingest):
+    app.command()(_command)
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    app(prog_name="keytide")
+
+
+if __name__ == "__main__":
+    main()

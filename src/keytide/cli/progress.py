@@ -1,0 +1,49 @@
+"""What standard error shows while a long scan runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pyarrow as pa
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from keytide.table.scan import Scan
+
+__all__ = ["tracked_batches"]
+
+_LONG_ROWS = 1_000_000
+# Rows become several times as large when they are spelled out; a shell needs no larger batches.
+_MEMORY_BYTES_MAX = 128 << 20
+
+
+def tracked_batches(scan: Scan) -> Iterator[pa.RecordBatch]:
+    """The scan's batches, with a progress bar over its buckets if it will take a while.
+
+    The bar is for people who watch: it needs a terminal that the rows do not go to themselves.
+    """
+    memory = min(scan.view.options.read_memory_bytes, _MEMORY_BYTES_MAX)
+    tasks, rows = scan.tasks(), 0
+    with _bar(scan) as progress:
+        bar = progress.add_task("", total=len(tasks), rows="0")
+        for task in tasks:
+            for table in task.tables(memory):
+                rows += table.num_rows
+                progress.update(bar, rows=f"{rows:,}")
+                yield from table.to_batches()
+            progress.advance(bar)
+
+
+def _bar(scan: Scan) -> Progress:
+    watched = sys.stderr.isatty() and not sys.stdout.isatty()
+    is_long = scan.plan.funnel.stages[-1].rows >= _LONG_ROWS
+    return Progress(
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("buckets, {task.fields[rows]} rows"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not (watched and is_long),
+    )

@@ -1,0 +1,159 @@
+"""Commands that read rows, or tell how they would be read."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import pyarrow as pa
+import typer
+from rich.console import Group
+from rich.text import Text
+
+from keytide.cli.address import open_named_table
+from keytide.cli.output import Format, grid, write_document, write_rows
+from keytide.cli.parameters import (
+    AsOf,
+    Columns,
+    FormatOption,
+    Limit,
+    SnapshotId,
+    TableArgument,
+    Tag,
+    Warehouse,
+    Where,
+    names,
+)
+from keytide.cli.progress import tracked_batches
+from keytide.errors import InvalidError, NotFoundError
+from keytide.table.scan import Explanation
+from keytide.table.table import Table
+from keytide.types import Field
+
+__all__ = ["explain", "get", "scan"]
+
+
+def scan(
+    table: TableArgument,
+    warehouse: Warehouse = None,
+    columns: Columns = None,
+    where: Where = None,
+    limit: Limit = None,
+    snapshot_id: SnapshotId = None,
+    tag: Tag = None,
+    as_of: AsOf = None,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """Read the rows of a table, one merged row per key.
+
+    json writes JSON lines, one object per row. Rows come in no promised order, and memory stays
+    bounded however many they are.
+
+    Example: keytide scan /data/lake/shop.db/orders --where "status = 'open'" --limit 10
+    """
+    wanted = open_named_table(table, warehouse).scan(
+        columns=names(columns) or None,
+        where=where,
+        snapshot_id=snapshot_id,
+        tag=tag,
+        as_of=as_of,
+    )
+    write_rows(tracked_batches(wanted), wanted.schema, format, limit)
+
+
+def get(
+    table: TableArgument,
+    key: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KEY...",
+            help="Values of the primary key's columns, in their order. Write -- before a "
+            "negative number.",
+            show_default=False,
+        ),
+    ],
+    warehouse: Warehouse = None,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """Look up the row of one key. Exits with 1 when there is none.
+
+    Values are written as json writes them: dates and times in ISO 8601, bytes in base64.
+
+    Example: keytide get -w /data/lake shop.order_lines 4711 2
+    """
+    found = open_named_table(table, warehouse)
+    values = _key_of(found, key)
+    row = found.get(values)
+    if row is None:
+        shown = ", ".join(f"{n} = {text}" for n, text in zip(values, key, strict=True))
+        raise NotFoundError(f"table {found.name} has no row with {shown}")
+    rows = pa.Table.from_pylist([row], schema=found.schema)
+    write_rows(rows.to_batches(), rows.schema, format)
+
+
+def explain(
+    table: TableArgument,
+    warehouse: Warehouse = None,
+    columns: Columns = None,
+    where: Where = None,
+    snapshot_id: SnapshotId = None,
+    tag: Tag = None,
+    as_of: AsOf = None,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """Tell what a scan would read, without reading data.
+
+    Shows what each kind of pruning leaves of the partitions, buckets, files, rows and bytes, and
+    how many files have to be merged.
+
+    Example: keytide explain -w /data/lake shop.orders --where "order_id = 4711"
+    """
+    explained = (
+        open_named_table(table, warehouse)
+        .scan(
+            columns=names(columns) or None,
+            where=where,
+            snapshot_id=snapshot_id,
+            tag=tag,
+            as_of=as_of,
+        )
+        .explain()
+    )
+    stages = [asdict(stage) for stage in explained.funnel.stages]
+    if format is Format.CSV:
+        rows = pa.Table.from_pylist(stages)
+        write_rows(rows.to_batches(), rows.schema, format)
+        return
+    document = {**asdict(explained), "funnel": stages}
+    write_document(document, _shown(explained, stages), format)
+
+
+def _shown(explained: Explanation, stages: list[dict[str, Any]]) -> Group:
+    title, *_, merging = str(explained).splitlines()
+    return Group(Text(title, style="bold"), grid(stages), Text(merging))
+
+
+def _key_of(table: Table, texts: list[str]) -> dict[str, Any]:
+    schema = table.table_schema
+    if len(texts) != len(schema.primary_keys):
+        raise typer.BadParameter(
+            f"the primary key of {table.name} is {', '.join(schema.primary_keys)}; found "
+            f"{len(texts)} value(s): {' '.join(texts)}"
+        )
+    fields = schema.select(schema.primary_keys)
+    return {f.name: _parsed(text, f, table.name) for f, text in zip(fields, texts, strict=True)}
+
+
+def _parsed(text: str, field: Field, table: str) -> Any:
+    type = field.type.to_arrow()
+    try:
+        if pa.types.is_binary(type):
+            return base64.b64decode(text, validate=True)
+        return pa.scalar(text).cast(type).as_py()
+    except (pa.ArrowInvalid, binascii.Error) as error:
+        raise InvalidError(
+            f"table {table}: key column {field.name!r} is {field.type.sql()}, found {text!r}: "
+            f"{error}"
+        ) from error

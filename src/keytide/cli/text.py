@@ -1,0 +1,95 @@
+"""Values as text, column by column: JSON without loss, and plain cells for people.
+
+JSON keeps every digit and every byte: whole and floating numbers are JSON numbers; decimals are
+texts with their full scale; NaN and infinities are the texts "NaN", "Infinity" and "-Infinity";
+bytes are base64; dates, times and timestamps are ISO 8601, with an offset where the type is an
+instant. An ARRAY is an array, a ROW an object, a MAP or MULTISET an object by the key's text.
+"""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pyarrow as pa
+
+__all__ = ["cell_text", "json_text"]
+
+
+def json_text(value: pl.Expr, type: pa.DataType) -> pl.Expr:
+    """The column as JSON; a NULL row stays NULL, a NULL inside of a value becomes `null`.
+
+    REQUIRES: `value` has the Polars type that `type` becomes.
+    """
+    if pa.types.is_map(type):
+        key, item = pl.element().struct.field("key"), pl.element().struct.field("value")
+        entry = pl.concat_str(
+            _json_key(key, type.key_type), pl.lit(":"), _json_or_null(item, type.item_type)
+        )
+        return _wrapped("{", value.list.eval(entry).list.join(","), "}")
+    if pa.types.is_list(type):
+        element = _json_or_null(pl.element(), type.value_type)
+        return _wrapped("[", value.list.eval(element).list.join(","), "]")
+    if pa.types.is_struct(type):
+        return pl.when(value.is_not_null()).then(_json_object(value, type))
+    if pa.types.is_boolean(type) or pa.types.is_integer(type):
+        return value.cast(pl.String)
+    if pa.types.is_floating(type):
+        return pl.when(value.is_finite()).then(value.cast(pl.String)).otherwise(_non_finite(value))
+    if pa.types.is_string(type):
+        return _json_string(value)
+    return _wrapped('"', _plain_text(value, type), '"')
+
+
+def cell_text(value: pl.Expr, type: pa.DataType) -> pl.Expr:
+    """The column as people read it: JSON for nested values, bare text for the rest."""
+    if pa.types.is_nested(type):
+        return json_text(value, type)
+    return _plain_text(value, type)
+
+
+def _json_or_null(value: pl.Expr, type: pa.DataType) -> pl.Expr:
+    return json_text(value, type).fill_null("null")
+
+
+def _json_object(value: pl.Expr, type: pa.StructType) -> pl.Expr:
+    parts = []
+    for index, field in enumerate(type):
+        name = ("," if index else "{") + json.dumps(field.name, ensure_ascii=False) + ":"
+        parts += [pl.lit(name), _json_or_null(value.struct.field(field.name), field.type)]
+    return pl.concat_str(*parts, pl.lit("}")) if parts else pl.lit("{}")
+
+
+def _json_key(value: pl.Expr, type: pa.DataType) -> pl.Expr:
+    return _json_string(cell_text(value, type))
+
+
+def _json_string(value: pl.Expr) -> pl.Expr:
+    # Polars escapes text only as a member of an object.
+    encoded = pl.struct(value.alias("v")).struct.json_encode()
+    return pl.when(value.is_not_null()).then(
+        encoded.str.strip_prefix('{"v":').str.strip_suffix("}")
+    )
+
+
+def _non_finite(value: pl.Expr) -> pl.Expr:
+    return (
+        pl.when(value.is_nan())
+        .then(pl.lit('"NaN"'))
+        .when(value > 0)
+        .then(pl.lit('"Infinity"'))
+        .when(value < 0)
+        .then(pl.lit('"-Infinity"'))
+    )
+
+
+def _plain_text(value: pl.Expr, type: pa.DataType) -> pl.Expr:
+    if pa.types.is_binary(type):
+        return value.bin.encode("base64")
+    if pa.types.is_temporal(type):
+        return value.dt.to_string("iso:strict")
+    return value.cast(pl.String)
+
+
+def _wrapped(before: str, value: pl.Expr, after: str) -> pl.Expr:
+    return pl.concat_str(pl.lit(before), value, pl.lit(after))

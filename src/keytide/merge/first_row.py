@@ -1,0 +1,49 @@
+"""The `first-row` engine: the first version of a key is the row.
+
+Laws: idempotent and associative; arrival alone decides, so there is no sequence field to make
+it commutative. NULL in the first version means NULL. There is nothing to take back: a retract
+that meets another version of its key is an error, or, with `ignore-delete`, as if never written
+(Paimon behaviour 2.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import polars as pl
+
+from keytide.errors import InvalidError
+from keytide.merge.order import IS_ADD, MergeOrder
+from keytide.merge.slices import KeySlices, merge_repeated
+
+__all__ = ["FirstRow"]
+
+
+@dataclass(frozen=True)
+class FirstRow:
+    """Keeps the first version of each key."""
+
+    order: MergeOrder
+    ignore_delete: bool = False
+    """Retracts stored before the option was set are skipped as well."""
+
+    def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
+        """Nothing beyond the order's own columns is looked at."""
+        return tuple(dict.fromkeys((*self.order.columns, *wanted)))
+
+    def merge(self, versions: pl.DataFrame) -> pl.DataFrame:
+        """The first row of each key; `InvalidError` when a key has a retract among its versions."""
+        if self.ignore_delete:
+            versions = versions.filter(IS_ADD)
+        return merge_repeated(versions, self.order.key, _first)
+
+
+def _first(versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:
+    if not versions.select(IS_ADD.all()).item():
+        raise InvalidError(
+            "By default, First row merge engine can not accept DELETE/UPDATE_BEFORE records. "
+            "Set 'ignore-delete' = 'true' to skip them, or 'ignore-update-before' = 'true' for "
+            "a feed whose only retracts are -U"
+        )
+    return versions[pl.Series(slices.starts)]

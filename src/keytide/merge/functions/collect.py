@@ -1,0 +1,58 @@
+"""Arrays put together from arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import polars as pl
+
+from keytide.merge.functions.inputs import AggregateFunction, Inputs
+
+__all__ = ["Collect"]
+
+_PLACE = pl.col("place").cast(pl.Int64)
+_IS_ADD = pl.col("is_add")
+
+
+@dataclass(frozen=True)
+class Collect(AggregateFunction):
+    """The elements of all adds; a retract takes out one occurrence of each of its elements.
+
+    NULL inputs count for nothing, NULL elements are kept; without any add that is not NULL the
+    result is NULL. `distinct` keeps one of equal elements, and a retract takes it out. Elements
+    are equal by value, nested ones too; their order is that of arrival and promised to nobody.
+    A retract of what is not there takes nothing back, so folding adds may be split up, but with
+    retracts only from the oldest input on.
+    """
+
+    name: ClassVar[str] = "collect"
+    can_retract: ClassVar[bool] = True
+
+    distinct: bool = False
+
+    def fold(self, inputs: Inputs) -> pl.Series:
+        """The collected arrays."""
+        items = inputs.items()
+        if self.distinct or inputs.retracts.any():
+            kept = _first_not_taken_back() if self.distinct else _not_taken_back()
+            items = items.group_by("key", "value", maintain_order=True).agg(place=kept)
+            items = items.explode("place", empty_as_null=False, keep_nulls=False)
+        return inputs.lists_of(items)
+
+
+def _first_not_taken_back() -> pl.Expr:
+    """Of equal elements, the place of the first one added after the last one taken out."""
+    taken_back = _PLACE.filter(~_IS_ADD).max().fill_null(-1)
+    return _PLACE.filter(_IS_ADD & (_PLACE > taken_back)).head(1)
+
+
+def _not_taken_back() -> pl.Expr:
+    """Of equal elements, the places of those left when each retract takes out the oldest.
+
+    Counting adds up and retracts down, the count may not go below zero: what a retract does not
+    find is not owed.
+    """
+    count = pl.when(_IS_ADD).then(1).otherwise(-1).cum_sum()
+    left = count.last() - pl.min_horizontal(count.min(), 0)
+    return _PLACE.filter(_IS_ADD & (_IS_ADD.cum_sum(reverse=True) <= left))

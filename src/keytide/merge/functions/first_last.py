@@ -1,0 +1,72 @@
+"""Functions that pick one input: the first or the last, NULL included or not."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import polars as pl
+
+from keytide.merge.functions.inputs import AggregateFunction, Inputs
+from keytide.merge.slices import take
+
+__all__ = ["FirstNonNullValue", "FirstValue", "LastNonNullValue", "LastValue"]
+
+
+class LastValue(AggregateFunction):
+    """The last input, NULL included; a retract leaves NULL.
+
+    A late add of a sequence group changes nothing. Folding may be split up, retracts included.
+    """
+
+    name: ClassVar[str] = "last_value"
+    can_retract: ClassVar[bool] = True
+
+    def fold(self, inputs: Inputs) -> pl.Series:
+        """The last values."""
+        in_order = inputs.adds & (inputs.rank >= 0)
+        last = inputs.slices.last_where(in_order | inputs.retracts)
+        return take(inputs.values, np.where(inputs.adds[last], last, -1))
+
+
+class LastNonNullValue(AggregateFunction):
+    """The last input that is not NULL; a retract that is not NULL leaves NULL.
+
+    What a retract holds is not compared. A late add of a sequence group fills a NULL. Folding
+    adds may be split up; with retracts, only from the oldest input on.
+    """
+
+    name: ClassVar[str] = "last_non_null_value"
+    can_retract: ClassVar[bool] = True
+
+    def fold(self, inputs: Inputs) -> pl.Series:
+        """The last values that are not NULL and were not taken back."""
+        adds = inputs.adds & inputs.is_present
+        if inputs.retracts.any():
+            taken_back = inputs.slices.last_where(inputs.retracts & inputs.is_present)
+            adds &= inputs.after(taken_back)
+        return take(inputs.values, inputs.latest(adds))
+
+
+class FirstValue(AggregateFunction):
+    """The first input, NULL included.
+
+    A late add of a sequence group comes first, as late adds do not remember how late they were.
+    Folding may be split up; no retraction.
+    """
+
+    name: ClassVar[str] = "first_value"
+
+    def fold(self, inputs: Inputs) -> pl.Series:
+        """The first values."""
+        return take(inputs.values, inputs.earliest(inputs.adds))
+
+
+class FirstNonNullValue(AggregateFunction):
+    """The first input that is not NULL, with the laws of `first_value`."""
+
+    name: ClassVar[str] = "first_non_null_value"
+
+    def fold(self, inputs: Inputs) -> pl.Series:
+        """The first values that are not NULL."""
+        return take(inputs.values, inputs.earliest(inputs.adds & inputs.is_present))

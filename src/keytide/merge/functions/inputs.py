@@ -1,0 +1,142 @@
+"""What an aggregate function folds: the inputs of one column, and the seam of the functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import polars as pl
+
+from keytide.errors import InvalidError
+from keytide.merge.slices import KeySlices, Marks, Positions, take
+
+__all__ = ["AggregateFunction", "AggregatedColumn", "Inputs"]
+
+_NEVER = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the versions of each key bring to one column, in order of arrival.
+
+    `adds` and `retracts` mark the versions that take part. `rank` orders the adds of a key: it
+    is the row number, except for a late add of a sequence group, which comes before all
+    that was there when it arrived and has the rank -1 - row number.
+    """
+
+    values: pl.Series
+    slices: KeySlices
+    adds: Marks
+    retracts: Marks
+    rank: Positions
+
+    @property
+    def is_present(self) -> Marks:
+        """Which inputs are not NULL."""
+        return self.values.is_not_null().to_numpy()
+
+    def latest(self, marks: Marks) -> Positions:
+        """The marked version of highest rank of each key."""
+        return _row_of(self.slices.greatest(np.where(marks, self.rank, _NEVER)))
+
+    def earliest(self, marks: Marks) -> Positions:
+        """The marked version of lowest rank of each key."""
+        highest = np.iinfo(np.int64).max
+        found = np.minimum.reduceat(np.where(marks, self.rank, highest), self.slices.starts)
+        return _row_of(np.where(found == highest, _NEVER, found))
+
+    def after(self, rows: Positions) -> Marks:
+        """Which versions come after the given row of their key."""
+        marks: Marks = self.slices.rows > rows[self.slices.keys]
+        return marks
+
+    def frame(self) -> pl.DataFrame:
+        """The inputs that are not NULL as rows `key`, `row`, `rank`, `is_add`, `value`."""
+        taking_part = (self.adds | self.retracts) & self.is_present
+        columns = {
+            "key": self.slices.keys,
+            "row": self.slices.rows,
+            "rank": self.rank,
+            "is_add": self.adds,
+            "value": self.values,
+        }
+        return pl.DataFrame(columns).filter(pl.Series(taking_part))
+
+    def items(self) -> pl.DataFrame:
+        """The elements of list inputs, one per row of `frame`, with their place as `place`."""
+        rows = self.frame().explode("value", empty_as_null=False, keep_nulls=False)
+        return rows.with_row_index("place")
+
+    def per_key(self, results: pl.DataFrame) -> pl.Series:
+        """The `value`s of rows with a `key` each, one per key; NULL for a key without a row."""
+        places = np.full(self.slices.count, -1)
+        places[results["key"].to_numpy()] = np.arange(results.height)
+        return take(results["value"], places)
+
+    def lists_of(self, items: pl.DataFrame) -> pl.Series:
+        """Each key's `value`s in the order of `place` as a list.
+
+        Without items the list is empty, or NULL where a key has no add that is not NULL.
+        """
+        items = items.sort("key", "place").group_by("key", maintain_order=True).agg("value")
+        lists = self.per_key(items.cast({"value": self.values.dtype}))
+        is_empty = lists.is_null() & pl.Series(self.slices.any_where(self.adds & self.is_present))
+        return lists.zip_with(~is_empty, pl.Series([[]], dtype=lists.dtype))
+
+
+@dataclass(frozen=True)
+class AggregateFunction:
+    """A fold over the inputs of a column.
+
+    Functions whose `can_retract` is false are never given retracts.
+    """
+
+    name: ClassVar[str]
+    can_retract: ClassVar[bool] = False
+
+    column: str
+
+    def fold(self, inputs: Inputs) -> pl.Series:
+        """One value per key, of the inputs' type.
+
+        Raises `InvalidError` naming column and function when the value does not fit the type.
+        """
+        raise NotImplementedError
+
+    def does_not_fit(self, dtype: pl.DataType) -> InvalidError:
+        """The error of a result that the column's type cannot hold."""
+        return InvalidError(
+            f"column {self.column!r}: the result of aggregate function {self.name!r} does not fit "
+            f"{dtype} (overflow); change the column to a wider type"
+        )
+
+
+@dataclass(frozen=True)
+class AggregatedColumn:
+    """A function with what the table says about retracts of its column."""
+
+    function: AggregateFunction
+    ignore_retract: bool = False
+
+    def fold(self, inputs: Inputs) -> pl.Series:
+        """As the function folds; `InvalidError` for a retract that it cannot take back."""
+        return self.function.fold(self.accepted(inputs))
+
+    def accepted(self, inputs: Inputs) -> Inputs:
+        """The inputs that the function may see."""
+        if self.ignore_retract:
+            return replace(inputs, retracts=np.zeros_like(inputs.retracts))
+        if not self.function.can_retract and inputs.retracts.any():
+            raise InvalidError(
+                f"Aggregate function '{self.function.name}' does not support retraction, but "
+                f"column {self.function.column!r} has -U or -D rows to merge; if they may be "
+                f"skipped, set 'fields.{self.function.column}.ignore-retract'='true'"
+            )
+        return inputs
+
+
+def _row_of(rank: Positions) -> Positions:
+    rows: Positions = np.where(rank < 0, -1 - rank, rank)
+    rows[rank == _NEVER] = -1
+    return rows

@@ -1,0 +1,64 @@
+"""Text put together from text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import polars as pl
+
+from keytide.merge.functions.inputs import AggregateFunction, Inputs
+
+__all__ = ["ListAgg"]
+
+
+@dataclass(frozen=True)
+class ListAgg(AggregateFunction):
+    """The adds in order, with a delimiter between them.
+
+    NULL and blank inputs (white space of any script) are left out; without any other the result
+    is NULL. Order matters; folding may be split up; no retraction.
+
+    `distinct` takes inputs for lists of tokens and appends only the tokens that are neither
+    blank nor there yet. The first input stays as it is.
+    """
+
+    name: ClassVar[str] = "listagg"
+
+    delimiter: str = ","
+    distinct: bool = False
+
+    def fold(self, inputs: Inputs) -> pl.Series:
+        """The texts put together."""
+        rows = inputs.frame().filter(_is_not_blank("value")).sort("key", "rank")
+        if self.distinct:
+            rows = self._without_repeated_tokens(rows)
+        texts = rows.group_by("key", maintain_order=True).agg(
+            pl.col("value").str.join(self.delimiter)
+        )
+        return inputs.per_key(texts)
+
+    def _without_repeated_tokens(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The first input of each key, then one row per token that it does not hold yet."""
+        tokens = (
+            rows.with_columns(
+                is_first=pl.col("key").ne_missing(pl.col("key").shift(1)),
+                token=pl.col("value").str.split(self.delimiter),
+            )
+            .explode("token")
+            .with_row_index("place")
+        )
+        is_repeated = pl.struct("key", "token").is_first_distinct().not_()
+        news = tokens.filter(~pl.col("is_first") & ~is_repeated & _is_not_blank("token"))
+        firsts = tokens.filter("is_first").unique("key", keep="first", maintain_order=True)
+        columns = [pl.col("key"), pl.col("place")]
+        return pl.concat(
+            [
+                firsts.select(*columns, "value"),
+                news.select(*columns, pl.col("token").alias("value")),
+            ]
+        ).sort("key", "place")
+
+
+def _is_not_blank(name: str) -> pl.Expr:
+    return pl.col(name).str.strip_chars() != ""

@@ -1,0 +1,71 @@
+"""Maps put together from maps. A map is a list of structs of key and value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import polars as pl
+
+from keytide.merge.functions.inputs import AggregateFunction, Inputs
+
+__all__ = ["MergeMap", "MergeMapWithKeyTime"]
+
+_ENTRY = pl.col("value").struct
+
+
+class MergeMap(AggregateFunction):
+    """The entries of all adds, of equal keys the last; a retract takes out its keys.
+
+    Values of retracts are not compared. NULL inputs count for nothing; without any add that is
+    not NULL the result is NULL, and it may be empty. Folding adds may be split up; with retracts,
+    only from the oldest input on. The order of entries is promised to nobody.
+    """
+
+    name: ClassVar[str] = "merge_map"
+    can_retract: ClassVar[bool] = True
+
+    def fold(self, inputs: Inputs) -> pl.Series:
+        """The merged maps."""
+        entries = inputs.items().with_columns(name=_ENTRY[0])
+        if inputs.retracts.any():
+            taken_back = pl.col("row").filter(~pl.col("is_add")).max().fill_null(-1)
+            entries = entries.filter(
+                pl.col("is_add") & (pl.col("row") > taken_back.over("key", "name"))
+            )
+        last = entries.sort("rank", "place").unique(["key", "name"], keep="last")
+        return inputs.lists_of(last)
+
+
+@dataclass(frozen=True)
+class MergeMapWithKeyTime(AggregateFunction):
+    """The entries of all adds, of equal keys the one with the greatest time.
+
+    The time is a member of the entry's ROW, compared as text; of equal times the first stays. A
+    NULL ROW takes its key out; a ROW without time is skipped. The first map that is not NULL is
+    taken as it is. No retraction; as a NULL ROW takes out what came before it, folding may be
+    split up only from the oldest input on.
+    """
+
+    name: ClassVar[str] = "merge_map_with_keytime"
+
+    time: str = ""
+
+    def fold(self, inputs: Inputs) -> pl.Series:
+        """The merged maps."""
+        entries = inputs.items().with_columns(
+            name=_ENTRY[0],
+            time=_ENTRY[1].struct.field(self.time).cast(pl.String),
+            is_removal=_ENTRY[1].is_null(),
+            is_base=pl.col("row").is_in(inputs.earliest(inputs.adds & inputs.is_present)),
+        )
+        entries = entries.sort("rank", "place").drop("place").with_row_index("place")
+        place = pl.col("place").cast(pl.Int64)
+        removed = place.filter(pl.col("is_removal") & ~pl.col("is_base")).max().fill_null(-1)
+        newest = (
+            entries.filter(place > removed.over("key", "name"))
+            .filter(pl.col("is_base") | pl.col("time").is_not_null())
+            .sort("time", "place", descending=[True, False], nulls_last=True)
+            .unique(["key", "name"], keep="first", maintain_order=True)
+        )
+        return inputs.lists_of(newest)

@@ -1,0 +1,109 @@
+"""Tables nested in a column: arrays of rows, updated row by row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import polars as pl
+
+from keytide.errors import InvalidError
+from keytide.merge.functions.inputs import AggregateFunction, Inputs
+
+__all__ = ["NestedPartialUpdate", "NestedUpdate"]
+
+_ROW = pl.col("value").struct
+
+
+@dataclass(frozen=True)
+class _NestedTable(AggregateFunction):
+    key: tuple[str, ...] = ()
+    null_strategy: str = "merge"
+    """What a row with NULL in its key is: `merge` a row like others, `ignore` none, `error`."""
+
+    def rows_of(self, inputs: Inputs) -> pl.DataFrame:
+        """The nested rows in order of rank, with their key parts as columns `key_0`, ..."""
+        rows = inputs.items().filter(pl.col("value").is_not_null())
+        rows = rows.with_columns(_ROW.field(k).alias(f"key_{i}") for i, k in enumerate(self.key))
+        rows = rows.sort("rank", "place").drop("place").with_row_index("place")
+        if not self.key or self.null_strategy == "merge":
+            return rows
+        is_complete = pl.all_horizontal(pl.col(name).is_not_null() for name in self._key_columns)
+        complete = rows.filter(is_complete)
+        if self.null_strategy == "error" and complete.height < rows.height:
+            raise InvalidError(
+                f"column {self.column!r}: Nested key contains null values. Primary key fields "
+                f"must not be null. The nested key is {', '.join(self.key)}; set "
+                f"'fields.{self.column}.nested-key-null-strategy' to 'ignore' or 'merge' to "
+                "accept such rows"
+            )
+        return complete
+
+    @property
+    def _key_columns(self) -> list[str]:
+        return [f"key_{i}" for i in range(len(self.key))]
+
+
+@dataclass(frozen=True)
+class NestedUpdate(_NestedTable):
+    """The rows of all adds, of equal nested keys the last; a retract takes its keys out.
+
+    With a nested sequence the row that is last by it stays (NULL lowest, ties to the later).
+    Without a nested key all rows are kept, and a retract takes out the rows that equal its own.
+    NULL inputs and NULL rows count for nothing; without any add that is not NULL the result is
+    NULL, and it may be empty. `count_limit` drops rows of new keys beyond so many; it counts what
+    is left when the retracts have been applied.
+
+    Folding adds may be split up from the oldest input on, without a limit anywhere; with
+    retracts from the oldest on, and not at all where they meet a limit. The order of rows is
+    promised to nobody.
+    """
+
+    name: ClassVar[str] = "nested_update"
+    can_retract: ClassVar[bool] = True
+
+    sequence: tuple[str, ...] = ()
+    count_limit: int | None = None
+
+    def fold(self, inputs: Inputs) -> pl.Series:
+        """The updated tables."""
+        rows = self.rows_of(inputs)
+        identity = ["key", *self._key_columns] if self.key else ["key", "value"]
+        if inputs.retracts.any():
+            taken_back = pl.col("row").filter(~pl.col("is_add")).max().fill_null(-1)
+            rows = rows.filter(pl.col("is_add") & (pl.col("row") > taken_back.over(identity)))
+        if self.key:
+            rows = self._newest(rows, identity)
+        if self.count_limit is not None:
+            rows = rows.sort("key", "place")
+            rows = rows.filter(pl.int_range(pl.len()).over("key") < self.count_limit)
+        return inputs.lists_of(rows)
+
+    def _newest(self, rows: pl.DataFrame, identity: list[str]) -> pl.DataFrame:
+        """The last row of each nested key, in the place of its first one."""
+        sequence = [_ROW.field(name).alias(f"sequence_{i}") for i, name in enumerate(self.sequence)]
+        ordered = rows.sort(*sequence, "place", nulls_last=False)
+        return ordered.group_by(identity, maintain_order=True).agg(
+            pl.col("place").min(), pl.col("value").last()
+        )
+
+
+@dataclass(frozen=True)
+class NestedPartialUpdate(_NestedTable):
+    """The rows of all adds, of equal nested keys put together: each member's last value.
+
+    NULL members, rows and inputs count for nothing; without any add that is not NULL the result
+    is NULL. Folding may be split up; no retraction. The order of rows is promised to nobody.
+    """
+
+    name: ClassVar[str] = "nested_partial_update"
+
+    def fold(self, inputs: Inputs) -> pl.Series:
+        """The updated tables."""
+        rows = self.rows_of(inputs)
+        members = [member.name for member in rows.schema["value"].fields]  # type: ignore[attr-defined]
+        merged = pl.struct(_ROW.field(name).drop_nulls().last().alias(name) for name in members)
+        rows = rows.group_by("key", *self._key_columns, maintain_order=True).agg(
+            pl.col("place").min(), value=merged
+        )
+        return inputs.lists_of(rows)

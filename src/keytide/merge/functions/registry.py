@@ -1,0 +1,275 @@
+"""Which functions there are, and the function of each column as a table's options name it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from keytide.errors import InvalidError, UnsupportedError
+from keytide.merge.functions.bitmaps import RoaringBitmap32, RoaringBitmap64
+from keytide.merge.functions.collect import Collect
+from keytide.merge.functions.first_last import (
+    FirstNonNullValue,
+    FirstValue,
+    LastNonNullValue,
+    LastValue,
+)
+from keytide.merge.functions.inputs import AggregatedColumn, AggregateFunction
+from keytide.merge.functions.listagg import ListAgg
+from keytide.merge.functions.maps import MergeMap, MergeMapWithKeyTime
+from keytide.merge.functions.nested import NestedPartialUpdate, NestedUpdate
+from keytide.merge.functions.numeric import BoolAnd, BoolOr, Max, Min, Product, Sum
+from keytide.options import TableOptions
+from keytide.types import LENGTH_MAX, ArrayType, AtomicType, DataType, Field, MapType, RowType
+
+__all__ = ["aggregated_columns", "function_names", "function_of"]
+
+DEFAULT_FUNCTION = "last_non_null_value"
+
+
+def function_names(
+    columns: Iterable[str], options: TableOptions, default: str | None = None
+) -> dict[str, str]:
+    """The function that the options name for each column: its own, else the table's default.
+
+    Columns without either get `default`, or are left out when that is None.
+    """
+    own = options.field_options("aggregate-function")
+    default = options.default_aggregate_function or default
+    names = {column: own.get(column, default) for column in columns}
+    return {column: name for column, name in names.items() if name is not None}
+
+
+def aggregated_columns(
+    fields: Iterable[Field], names: Mapping[str, str], options: TableOptions
+) -> dict[str, AggregatedColumn]:
+    """The functions of the columns in `names`, set up as the options say."""
+    ignores = options.field_options("ignore-retract")
+    return {
+        field.name: AggregatedColumn(
+            function_of(names[field.name], field, options),
+            ignore_retract=ignores.get(field.name, "false").lower() == "true",
+        )
+        for field in fields
+        if field.name in names
+    }
+
+
+def function_of(name: str, field: Field, options: TableOptions) -> AggregateFunction:
+    """The function of that name for a column.
+
+    Raises `InvalidError` for an unknown name, a column type that the function does not take and
+    an option of it that does not fit; `UnsupportedError` for a function this release lacks.
+    """
+    make = _FUNCTIONS.get(name)
+    if make is not None:
+        return make(field, _Options(field.name, options.raw))
+    if name in _LACKING:
+        raise UnsupportedError(
+            f"column {field.name!r}: aggregate function {name!r} is not part of this release"
+        )
+    hint = f" ({_GONE[name]})" if name in _GONE else ""
+    raise InvalidError(
+        f"Could not find any factory for identifier '{name}'{hint}: it is the aggregate function "
+        f"of column {field.name!r}; known are {', '.join(sorted(_FUNCTIONS))}"
+    )
+
+
+class _Options:
+    """The options `fields.<column>.*` of one column."""
+
+    def __init__(self, column: str, raw: Mapping[str, str]) -> None:
+        self.column = column
+        self._raw = raw
+
+    def key(self, suffix: str) -> str:
+        return f"fields.{self.column}.{suffix}"
+
+    def text(self, suffix: str, default: str | None = None) -> str | None:
+        return self._raw.get(self.key(suffix), default)
+
+    def names(self, suffix: str) -> tuple[str, ...]:
+        text = self.text(suffix) or ""
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+
+    def boolean(self, suffix: str) -> bool:
+        text = (self.text(suffix) or "false").lower()
+        if text not in ("true", "false"):
+            raise self.invalid(suffix, "'true' or 'false'")
+        return text == "true"
+
+    def invalid(self, suffix: str, expected: str) -> InvalidError:
+        return InvalidError(
+            f"option {self.key(suffix)!r} has the value {self.text(suffix)!r}; expected {expected}"
+        )
+
+
+_Make = Callable[[Field, _Options], AggregateFunction]
+
+
+def _simple(make: Callable[[str], AggregateFunction], *roots: str) -> _Make:
+    """A function without options, for columns of the given types (none given: of any type)."""
+
+    def function(field: Field, options: _Options) -> AggregateFunction:
+        made = make(field.name)
+        if roots and getattr(field.type, "root", "") not in roots:
+            raise _wrong_type(made.name, field, f"one of {', '.join(roots)}")
+        return made
+
+    return function
+
+
+def _listagg(field: Field, options: _Options) -> AggregateFunction:
+    if not _is_string(field.type):
+        raise InvalidError(
+            f"Data type for list agg column must be STRING, but column {field.name!r} is "
+            f"{field.type.sql()}"
+        )
+    delimiter = options.text("list-agg-delimiter", ",") or ""
+    return ListAgg(field.name, delimiter=delimiter, distinct=options.boolean("distinct"))
+
+
+def _collect(field: Field, options: _Options) -> AggregateFunction:
+    if not isinstance(field.type, ArrayType):
+        raise _wrong_type("collect", field, "ARRAY")
+    return Collect(field.name, distinct=options.boolean("distinct"))
+
+
+def _merge_map(field: Field, options: _Options) -> AggregateFunction:
+    if not isinstance(field.type, MapType):
+        raise _wrong_type("merge_map", field, "MAP")
+    return MergeMap(field.name)
+
+
+def _merge_map_with_keytime(field: Field, options: _Options) -> AggregateFunction:
+    name = MergeMapWithKeyTime.name
+    if not isinstance(field.type, MapType):
+        raise InvalidError(
+            f"Data type of column {field.name!r} with aggregate function {name!r} must be 'MAP', "
+            f"found {field.type.sql()}"
+        )
+    row = field.type.value
+    if not isinstance(row, RowType):
+        raise InvalidError(
+            f"Value type of MAP column {field.name!r} with aggregate function {name!r} must be "
+            f"ROW, found {row.sql()}"
+        )
+    members = [member.name for member in row.fields]
+    if len(members) < 2:
+        raise InvalidError(
+            f"column {field.name!r}: the ROW of aggregate function {name!r} must have at least 2 "
+            f"fields, a value and its time; found {len(members)}"
+        )
+    time = options.text("ts-field") or options.text("merge-map-with-keytime.ts-field")
+    if time is not None and time not in members:
+        raise InvalidError(
+            f"Timestamp field '{time}' not found in ROW type of column {field.name!r}; its "
+            f"fields are {', '.join(members)}"
+        )
+    return MergeMapWithKeyTime(field.name, time=time or members[-1])
+
+
+def _nested_update(field: Field, options: _Options) -> AggregateFunction:
+    members = _nested_members("nested_update", field)
+    key = _known(options, "nested-key", members)
+    sequence = _known(options, "nested-sequence-field", members)
+    if sequence and not key:
+        raise _needs_nested_key(options, "nested-sequence-field")
+    return NestedUpdate(
+        field.name,
+        key=key,
+        null_strategy=_null_strategy(options, key),
+        sequence=sequence,
+        count_limit=_count_limit(options),
+    )
+
+
+def _nested_partial_update(field: Field, options: _Options) -> AggregateFunction:
+    members = _nested_members("nested_partial_update", field)
+    key = _known(options, "nested-key", members)
+    if not key:
+        raise InvalidError(
+            f"column {field.name!r}: aggregate function 'nested_partial_update' needs a nested "
+            f"key; set {options.key('nested-key')!r} to fields of the nested ROW"
+        )
+    return NestedPartialUpdate(field.name, key=key, null_strategy=_null_strategy(options, key))
+
+
+def _nested_members(name: str, field: Field) -> Collection[str]:
+    if not (isinstance(field.type, ArrayType) and isinstance(field.type.element, RowType)):
+        raise _wrong_type(name, field, "ARRAY<ROW>")
+    return [member.name for member in field.type.element.fields]
+
+
+def _known(options: _Options, suffix: str, members: Collection[str]) -> tuple[str, ...]:
+    names = options.names(suffix)
+    if not set(names) <= set(members):
+        raise options.invalid(suffix, f"fields of the nested ROW: {', '.join(members)}")
+    return names
+
+
+def _null_strategy(options: _Options, key: tuple[str, ...]) -> str:
+    strategy = options.text("nested-key-null-strategy")
+    if strategy is None:
+        return "merge"
+    if not key:
+        raise _needs_nested_key(options, "nested-key-null-strategy")
+    if strategy.lower() not in ("merge", "ignore", "error"):
+        raise options.invalid("nested-key-null-strategy", "merge, ignore or error")
+    return strategy.lower()
+
+
+def _count_limit(options: _Options) -> int | None:
+    text = options.text("count-limit")
+    if text is None:
+        return None
+    if not text.isdigit():
+        raise options.invalid("count-limit", "a whole number of rows")
+    return int(text)
+
+
+def _needs_nested_key(options: _Options, suffix: str) -> InvalidError:
+    return InvalidError(
+        f"Option '{options.key(suffix)}' requires '{options.key('nested-key')}' to be configured."
+    )
+
+
+def _wrong_type(name: str, field: Field, expected: str) -> InvalidError:
+    return InvalidError(
+        f"column {field.name!r}: type not support, aggregate function {name!r} cannot be used "
+        f"for {field.type.sql()}; expected {expected}"
+    )
+
+
+def _is_string(type_: DataType) -> bool:
+    return isinstance(type_, AtomicType) and type_.root == "VARCHAR" and type_.length == LENGTH_MAX
+
+
+_NUMERIC = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")
+_COMPARABLE = (
+    *_NUMERIC, "BOOLEAN", "CHAR", "VARCHAR", "BINARY", "VARBINARY", "DATE", "TIME", "TIMESTAMP",
+    "TIMESTAMP_LTZ",
+)  # fmt: skip
+
+_FUNCTIONS: Mapping[str, _Make] = {
+    "sum": _simple(Sum, *_NUMERIC),
+    "product": _simple(Product, *_NUMERIC),
+    "max": _simple(Max, *_COMPARABLE),
+    "min": _simple(Min, *_COMPARABLE),
+    "bool_and": _simple(BoolAnd, "BOOLEAN"),
+    "bool_or": _simple(BoolOr, "BOOLEAN"),
+    "last_value": _simple(LastValue),
+    "last_non_null_value": _simple(LastNonNullValue),
+    "first_value": _simple(FirstValue),
+    "first_non_null_value": _simple(FirstNonNullValue),
+    "first_not_null_value": _simple(FirstNonNullValue),
+    "listagg": _listagg,
+    "collect": _collect,
+    "merge_map": _merge_map,
+    "merge_map_with_keytime": _merge_map_with_keytime,
+    "nested_update": _nested_update,
+    "nested_partial_update": _nested_partial_update,
+    "rbm32": _simple(RoaringBitmap32, "VARBINARY"),
+    "rbm64": _simple(RoaringBitmap64, "VARBINARY"),
+}
+_LACKING = frozenset({"hll_sketch", "theta_sketch"})
+_GONE = {"count": "a stored count cannot be told from a value to count: write 1 and use 'sum'"}

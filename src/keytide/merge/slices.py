@@ -1,0 +1,124 @@
+"""The versions of each key as slices of a sorted frame.
+
+A merge kernel says which versions it wants with marks, one per version; the slices answer, for
+every key at once, where the first or the last marked version stands. Values are then taken by
+position, whole columns at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+__all__ = ["KeySlices", "Marks", "Positions", "merge_repeated", "take"]
+
+Marks = npt.NDArray[np.bool_]
+"""One flag per version, or per key."""
+
+Positions = npt.NDArray[np.int64]
+"""Row numbers; -1 stands for none."""
+
+
+@dataclass(frozen=True)
+class KeySlices:
+    """Where the versions of each key start and end; no key is without versions."""
+
+    starts: Positions
+    ends: Positions
+
+    @classmethod
+    def of(cls, versions: pl.DataFrame, key: tuple[str, ...]) -> KeySlices:
+        """REQUIRES: `versions` is sorted by `key`. NULL equals NULL."""
+        if not versions.height:
+            return cls(np.empty(0, np.int64), np.empty(0, np.int64))
+        differs = [pl.col(name).ne_missing(pl.col(name).shift(1)) for name in key]
+        is_first = pl.any_horizontal(*differs, pl.int_range(pl.len()) == 0)
+        starts = np.flatnonzero(versions.select(is_first).to_series().to_numpy())
+        return cls(starts, np.append(starts[1:], versions.height))
+
+    @property
+    def count(self) -> int:
+        """How many keys there are."""
+        return len(self.starts)
+
+    @cached_property
+    def lengths(self) -> Positions:
+        """How many versions each key has."""
+        return self.ends - self.starts
+
+    @cached_property
+    def keys(self) -> Positions:
+        """The number of each version's key."""
+        return np.repeat(np.arange(self.count), self.lengths)
+
+    @cached_property
+    def rows(self) -> Positions:
+        """The position of each version."""
+        return np.arange(len(self.keys))
+
+    @property
+    def lasts(self) -> Positions:
+        """The position of each key's last version."""
+        return self.ends - 1
+
+    def last_where(self, marks: Marks) -> Positions:
+        """The last marked version of each key."""
+        return self.greatest(np.where(marks, self.rows, -1))
+
+    def first_where(self, marks: Marks) -> Positions:
+        """The first marked version of each key."""
+        beyond = len(self.keys)
+        found = np.minimum.reduceat(np.where(marks, self.rows, beyond), self.starts)
+        found[found == beyond] = -1
+        return found
+
+    def any_where(self, marks: Marks) -> Marks:
+        """Whether each key has a marked version."""
+        found: Marks = np.logical_or.reduceat(marks, self.starts)
+        return found
+
+    def greatest(self, numbers: Positions) -> Positions:
+        """The greatest of each key's numbers."""
+        found: Positions = np.maximum.reduceat(numbers, self.starts)
+        return found
+
+    def only(self, keys: Marks) -> KeySlices:
+        """The slices of the marked keys, once the others' versions have been filtered out."""
+        ends = np.cumsum(self.lengths[keys])
+        return KeySlices(ends - self.lengths[keys], ends)
+
+
+def merge_repeated(
+    versions: pl.DataFrame,
+    key: tuple[str, ...],
+    merge: Callable[[pl.DataFrame, KeySlices], pl.DataFrame],
+) -> pl.DataFrame:
+    """Merge the keys that have several versions; a lone version is its key's row as it stands.
+
+    `merge` gives one row per slice, in order. The result is in key order.
+    """
+    slices = KeySlices.of(versions, key)
+    repeated = slices.lengths > 1
+    if not repeated.any():
+        return versions
+    if repeated.all():
+        return merge(versions, slices)
+    in_repeated = pl.Series(np.repeat(repeated, slices.lengths))
+    lone = versions.filter(~in_repeated)
+    merged = merge(versions.filter(in_repeated), slices.only(repeated))
+    places = np.where(repeated, lone.height + np.cumsum(repeated), np.cumsum(~repeated)) - 1
+    return pl.concat([lone, merged])[pl.Series(places)]
+
+
+def take(values: pl.Series, positions: Positions) -> pl.Series:
+    """The values at some positions; NULL where there is none."""
+    indices = pl.Series(positions.astype(np.int64))
+    missing = positions < 0
+    if missing.any():
+        indices = indices.set(pl.Series(missing), None)
+    return values.gather(indices)

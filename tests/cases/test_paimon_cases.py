@@ -1,0 +1,248 @@
+"""Every case of merge engines, retractions and definitions, driven step by step.
+
+Steps go through the public interface as it is meant to be; a case that needs something this
+release lacks is a strict expected failure that names the exception and the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from json_values import arrow_table, rows_as_text
+
+import keytide as kt
+
+CASES = json.loads((Path(__file__).parents[1] / "data/cases/paimon.json").read_text())
+
+Case = dict[str, Any]
+Step = dict[str, Any]
+# In the cases VARBINARY stands for any length, while in SQL it would hold one byte.
+TYPE_TEXTS = {"VARBINARY": "BYTES"}
+
+
+# -- what this release lacks -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lack:
+    """Something missing, the exception that says so, and which cases meet it first."""
+
+    reason: str
+    raises: type[BaseException]
+    concerns: Callable[[Case], bool]
+
+
+def has_option(key: str, *values: str) -> Callable[[Case], bool]:
+    return lambda case: case["ddl"]["options"].get(key) in values
+
+
+def has_step(name: str) -> Callable[[Case], bool]:
+    return lambda case: any(name in step for step in case["steps"])
+
+
+def is_one_of(*ids: str) -> Callable[[Case], bool]:
+    return lambda case: case["id"] in ids
+
+
+def is_cross_partition(case: Case) -> bool:
+    ddl = case["ddl"]
+    return not set(ddl["partition_keys"]) <= set(ddl["primary_key"])
+
+
+# In the order in which a case would meet them: definition, first write, later steps.
+LACKS = [
+    Lack("a table without a primary key", kt.InvalidError, is_one_of("rescale-fixed-bucket")),
+    Lack("dynamic buckets", kt.UnsupportedError, has_option("bucket", "-1")),
+    Lack("keys that move between partitions", kt.UnsupportedError, is_cross_partition),
+    Lack("data files other than Parquet", kt.UnsupportedError, has_option("file.format", "avro")),
+    Lack(
+        "raw changelog files", kt.UnsupportedError, has_option("changelog-producer", "input")
+    ),
+    Lack(
+        "deletion vectors on write", kt.UnsupportedError,
+        has_option("deletion-vectors.enabled", "true"),
+    ),
+    Lack("first-row, which needs compaction", kt.UnsupportedError,
+         has_option("merge-engine", "first-row")),
+    Lack("compaction", AttributeError, has_step("compact")),
+    Lack("ALTER TABLE", AttributeError, has_step("alter")),
+    Lack("DELETE statements", AttributeError, has_step("delete")),
+    Lack("UPDATE statements", AttributeError, has_step("update")),
+    Lack("INSERT OVERWRITE", AttributeError, has_step("overwrite")),
+    Lack("system tables", AttributeError, has_step("read_system_table")),
+    Lack("changelogs", AttributeError, has_step("check_changelog")),
+    Lack("streaming reads", AttributeError, has_step("streaming_read")),
+    Lack("changelogs", AttributeError, lambda case: "expect_changelog" in case),
+]  # fmt: skip
+
+
+def runnable_cases() -> list[Any]:
+    return [
+        pytest.param(case, id=case["id"], marks=[expected_failure(lack)] if lack else [])
+        for case in CASES
+        for lack in [first_lack(case)]
+    ]
+
+
+def first_lack(case: Case) -> Lack | None:
+    if "expect_error" in case and not case["steps"]:
+        return None
+    return next((lack for lack in LACKS if lack.concerns(case)), None)
+
+
+def expected_failure(lack: Lack) -> pytest.MarkDecorator:
+    return pytest.mark.xfail(
+        raises=lack.raises, reason=f"this release lacks {lack.reason}", strict=True
+    )
+
+
+# -- carrying a case out -----------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("case", runnable_cases())
+def test_case(case: Case, warehouse: str) -> None:
+    run = Run(case, kt.connect(warehouse))
+    if "expect_error" in case:
+        run.expect_error(case["expect_error"], run.carry_out)
+        return
+    run.carry_out()
+    if "expect_rows" in case:
+        run.check_rows(case["expect_rows"])
+    if "expect_changelog" in case:
+        run.check_changelog(case["expect_changelog"])
+    for key, bucket in case.get("expect_bucket_of", {}).items():
+        assert run.buckets_of(key) == [bucket]
+
+
+class Run:
+    """One case on its way through its steps."""
+
+    def __init__(self, case: Case, lake: kt.Lake) -> None:
+        self.ddl = case["ddl"]
+        self.steps = case["steps"]
+        self.lake = lake
+        self.now = int(time.time())
+        self.types = [
+            kt.parse_sql_type(TYPE_TEXTS.get(text, text)) for text in self.ddl["types"]
+        ]
+
+    def carry_out(self) -> None:
+        self.lake.create_table(
+            "t",
+            [kt.Field(-1, n, t) for n, t in zip(self.ddl["columns"], self.types, strict=True)],
+            primary_key=self.ddl["primary_key"],
+            partition_by=self.ddl["partition_keys"],
+            options=self.ddl["options"],
+        )
+        for step in self.steps:
+            self.take(step)
+        self.table.scan().to_arrow()  # some errors can only be found by a merge
+
+    @property
+    def table(self) -> kt.Table:
+        return self.lake.table("t")
+
+    def take(self, step: Step) -> None:
+        name = next(name for name in STEPS if name in step)
+        if "expect_error" in step:
+            self.expect_error(step["expect_error"], lambda: STEPS[name](self, step))
+        else:
+            STEPS[name](self, step)
+
+    def insert(self, rows: list[list[Any]]) -> None:
+        kinds = [row[0] for row in rows]
+        self.table.write(self.rows([row[1:] for row in rows]).append_column("_row_kind", [kinds]))
+
+    def check_rows(self, rows: list[list[Any]], where: str | None = None) -> None:
+        found = self.table.scan(where=where).to_arrow()
+        assert self.text(found) == self.text(self.rows(rows))
+
+    def check_changelog(self, rows: list[list[Any]]) -> None:
+        found = self.table.changes(1).to_arrow()
+        kinds = found.column("_row_kind").to_pylist()
+        assert sorted(kinds) == sorted(row[0] for row in rows)
+
+    def read(self, step: Step) -> None:
+        options = step["read"].get("options", {})
+        if "system_table" in step["read"]:
+            self.lake.sql(f"SELECT * FROM t${step['read']['system_table']}")
+        scan_options = {"options": options} if options else {}
+        found = self.table.scan(where=step["read"].get("where"), **scan_options).to_arrow()
+        assert self.text(found) == self.text(self.rows(step["expect_rows"]))
+
+    def buckets_of(self, key: str) -> list[int]:
+        scan = self.table.scan(where=f"{self.ddl['primary_key'][0]} = {key}")
+        assert scan.count() == 1
+        return [bucket.bucket for bucket in scan.plan.buckets]
+
+    def rows(self, rows: list[list[Any]]) -> pa.Table:
+        values = [[self.value(item) for item in row] for row in rows]
+        return arrow_table(values, self.ddl["columns"], self.types)
+
+    def value(self, item: Any) -> Any:
+        if isinstance(item, str) and item.startswith("$now+"):
+            return self.now + int(item.removeprefix("$now+"))
+        return item
+
+    def text(self, table: pa.Table) -> list[str]:
+        bags = [key.split(".")[1] for key, value in self.ddl["options"].items()
+                if value == "collect"]  # fmt: skip
+        return rows_as_text(table, unordered=bags)
+
+    def expect_error(self, expected: str, act: Callable[[], None]) -> None:
+        with pytest.raises(kt.KeytideError) as caught:
+            act()
+        message = str(caught.value)
+        assert names_in(expected, self.ddl) - names_in(message, self.ddl) == set()
+        assert share_of_words(expected, message) >= 0.5, message
+
+
+STEPS: dict[str, Callable[[Run, Step], None]] = {
+    "insert": lambda run, step: run.insert(step["insert"]),
+    "check_rows": lambda run, step: run.check_rows(step["check_rows"]),
+    "check_changelog": lambda run, step: run.check_changelog(step["check_changelog"]),
+    "read": lambda run, step: run.read(step),
+    "compact": lambda run, step: run.table.compact(full=step["compact"] == "full"),
+    "delete": lambda run, step: run.lake.sql(f"DELETE FROM t WHERE {step['delete']['where']}"),
+    "update": lambda run, step: run.lake.sql(f"UPDATE t SET {step['update']}"),
+    "overwrite": lambda run, step: run.lake.sql(f"INSERT OVERWRITE t {step['overwrite']}"),
+    "alter": lambda run, step: run.lake.sql(f"ALTER TABLE t SET {step['alter']}"),
+    "streaming_read": lambda run, step: run.table.changes(1),
+    "sleep_ms": lambda run, step: time.sleep(step["sleep_ms"] / 1000),
+}
+
+
+# -- errors in other words -----------------------------------------------------------------------
+
+
+def gist(message: str) -> str:
+    """A message without remarks in brackets and without the class of its exception."""
+    return re.sub(r"\([^()]*\)|^\w+(Exception|Error):", " ", message)
+
+
+def names_in(message: str, ddl: dict[str, Any]) -> set[str]:
+    """Columns, options and quoted values that a message is about."""
+    known = {*ddl["columns"], *ddl["options"]}
+    tokens = re.findall(r"[\w.-]*\w", gist(message))
+    return {token for token in tokens if token in known} | set(re.findall(r"'([^']+)'", gist(message)))
+
+
+def share_of_words(expected: str, message: str) -> float:
+    """How many of the words of one message are found in another, singular and plural alike."""
+    wanted, found = words_of(gist(expected)), words_of(message)
+    return len(wanted & found) / max(1, len(wanted))
+
+
+def words_of(message: str) -> set[str]:
+    fillers = {"a", "an", "and", "be", "can", "in", "is", "it", "not", "of", "on", "the", "to"}
+    words = re.findall(r"[a-z0-9_]+", message.lower())
+    return {word.removesuffix("s") for word in words} - fillers
