@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Annotated, Any
 
@@ -89,7 +89,7 @@ def describe(
     keys = {"primary_key": schema.primary_keys, "partition_by": schema.partition_keys}
     document = {**about, **keys, "columns": columns, "options": dict(schema.options), **stored}
     shown = Group(
-        properties({n: v for n, v in (about | stored).items() if v is not None}),
+        properties(_shown(about | stored)),
         "",
         grid(columns),
         "",
@@ -112,6 +112,12 @@ def snapshots(
     """
     found = open_named_table(table, warehouse)
     write_rows(_snapshot_batches(found), _SNAPSHOT_ROWS, format, limit)
+
+
+def _shown(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What there is to say; an id is a name, so no commas between its digits."""
+    said = {name: value for name, value in about.items() if value is not None}
+    return {name: str(value) if name == "snapshot_id" else value for name, value in said.items()}
 
 
 def _columns(schema: TableSchema) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ import polars as pl
 import pyarrow as pa
 import typer
 from pyarrow import csv
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -49,10 +49,12 @@ def write_rows(
         _write_table(batches, schema, TABLE_ROWS if limit is None else limit)
         return
     encode = _json_lines if format is Format.JSON else _csv_lines
-    if format is Format.CSV:
-        _write(_csv_header(schema))
+    # The header waits for the first rows: a scan that fails writes nothing.
+    header = _csv_header(schema) if format is Format.CSV else b""
     for batch in _first(_small(batches), limit):
-        _write(encode(batch))
+        _write(header + encode(batch))
+        header = b""
+    _write(header)
 
 
 def write_document(document: Mapping[str, Any], shown: RenderableType, format: Format) -> None:
@@ -74,21 +76,25 @@ def properties(values: Mapping[str, Any]) -> RenderableType:
     lines.add_column(style="bold", no_wrap=True)
     lines.add_column(overflow="fold")
     for name, value in values.items():
-        lines.add_row(Text(name), _cell(None if value is None else _figure(value)))
+        lines.add_row(Text(name), _cell(_figure(value)))
     return lines
 
 
-def grid(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> RenderableType:
-    """Alike records as a table; numbers stand to the right."""
+def grid(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Alike records as a table, without what none of them has; numbers stand to the right."""
     table = _grid()
-    for name, value in (rows[0] if rows else {}).items():
-        table.add_column(Text(name), justify="right" if _is_number(value) else "left")
+    columns = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+    for name in columns:
+        right = all(_is_number(row[name]) for row in rows)
+        table.add_column(Text(name), justify="right" if right else "left")
     for row in rows:
-        table.add_row(*(_cell(None if v is None else _figure(v)) for v in row.values()))
-    return table if title is None else Group(Text(title, style="bold"), table)
+        table.add_row(*(_cell(_figure(row[name])) for name in columns))
+    return table
 
 
-def _figure(value: Any) -> str:
+def _figure(value: Any) -> str | None:
+    if value is None:
+        return None
     return f"{value:,}" if _is_number(value) else str(value)
 
 
@@ -171,7 +177,7 @@ def _csv_column(column: pa.Array, field: pa.Field) -> pa.Array | pa.ChunkedArray
     if not (pa.types.is_nested(field.type) or pa.types.is_binary(field.type)):
         return column
     frame = _frame(pa.table([column], names=["value"]))
-    return frame.select(cell_text(pl.col("value"), field.type)).to_arrow()["value"]
+    return frame.select(value=cell_text(pl.col("value"), field.type)).to_arrow()["value"]
 
 
 def _csv_header(schema: pa.Schema) -> bytes:

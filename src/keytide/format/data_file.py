@@ -222,7 +222,7 @@ class FileReader:
     ) -> pl.LazyFrame:
         """The same as a plan; from local disk nothing but the footer is read yet."""
         try:
-            source = _open(self.store, self.path)
+            source = _open(self.store, self.path, numbered=self.dead_rows is not None)
             frame = source.rows(self._stored_names(source.schema), offset, length)
         except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
             raise _unreadable(self.store, self.path, error) from error
@@ -304,7 +304,7 @@ class _RemoteFile:
         return frame.with_row_index(_POSITION, offset).lazy()
 
 
-def _open(store: Store, path: str) -> _LocalFile | _RemoteFile:
+def _open(store: Store, path: str, *, numbered: bool) -> _LocalFile | _RemoteFile:
     if not path.endswith(".parquet"):
         raise UnsupportedError(
             f"{store.uri_of(path)}: only Parquet data files can be read; this one was written "
@@ -312,8 +312,12 @@ def _open(store: Store, path: str) -> _LocalFile | _RemoteFile:
         )
     local = store.local_path(path)
     if local is not None:
+        # A row index keeps Polars from skipping row groups, so only deletion vectors get one.
         frame = pl.scan_parquet(
-            local, glob=False, hive_partitioning=False, row_index_name=_POSITION
+            local,
+            glob=False,
+            hive_partitioning=False,
+            row_index_name=_POSITION if numbered else None,
         )
         return _LocalFile(frame, frame.collect_schema())
     file = pq.ParquetFile(store.open_input(path), pre_buffer=True)
@@ -383,6 +387,7 @@ def _write_parquet(
             data_page_version="1.0",
             version="2.6",
             store_decimal_as_integer=True,
+            write_time_adjusted_to_utc=True,
             use_dictionary=_dictionary_columns(rows),
             row_group_size=min(
                 max(_ROW_GROUP_BYTES // row_bytes, _ROW_GROUP_ROWS_MIN), _ROW_GROUP_ROWS_MAX

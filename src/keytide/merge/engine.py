@@ -12,8 +12,11 @@ from typing import Protocol
 import polars as pl
 
 from keytide.errors import UnsupportedError
+from keytide.merge.aggregation import aggregation
 from keytide.merge.deduplicate import Deduplicate
+from keytide.merge.first_row import FirstRow
 from keytide.merge.order import MergeOrder
+from keytide.merge.partial_update import partial_update
 from keytide.options import TableOptions
 from keytide.types import Field
 
@@ -29,6 +32,9 @@ class MergeEngine(Protocol):
 
     def merge(self, versions: pl.DataFrame) -> pl.DataFrame:
         """One row per key of `versions`, with the columns of `versions`, in key order.
+
+        A lone version is its key's row as it stands, so that keys which occur once need not be
+        merged. A key whose versions are all ignored has no row.
 
         REQUIRES: `versions` is sorted by the table's `MergeOrder` and has `_SEQUENCE_NUMBER` and
         `_VALUE_KIND`. A key whose outcome is a deletion keeps a row of kind -D or -U, so that
@@ -48,9 +54,16 @@ def order_of(key: tuple[str, ...], fields: Iterable[Field], options: TableOption
     )
 
 
-def engine_of(order: MergeOrder, fields: tuple[Field, ...], options: TableOptions) -> MergeEngine:
+def engine_of(
+    order: MergeOrder,
+    fields: tuple[Field, ...],
+    options: TableOptions,
+    *,
+    partition_keys: tuple[str, ...] = (),
+) -> MergeEngine:
     """The engine that a table's options name.
 
+    Partition columns, which are the same in all versions of a key, are never merged.
     Raises `UnsupportedError` naming the engine when this release has no kernel for it.
     """
     make = _ENGINES.get(options.merge_engine)
@@ -59,10 +72,13 @@ def engine_of(order: MergeOrder, fields: tuple[Field, ...], options: TableOption
             f"merge engine {options.merge_engine!r} cannot be merged by this release; "
             f"it can merge {', '.join(sorted(_ENGINES))}"
         )
-    return make(order, fields, options)
+    return make(order, tuple(f for f in fields if f.name not in partition_keys), options)
 
 
 _Factory = Callable[[MergeOrder, tuple[Field, ...], TableOptions], MergeEngine]
 _ENGINES: dict[str, _Factory] = {
+    "aggregation": aggregation,
     "deduplicate": lambda order, fields, options: Deduplicate(order, options.ignore_delete),
+    "first-row": lambda order, fields, options: FirstRow(order, options.ignore_delete),
+    "partial-update": partial_update,
 }

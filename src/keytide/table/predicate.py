@@ -212,8 +212,9 @@ _NEGATED = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
 def _literal(node: Comparison, types: pl.Schema) -> pl.Expr:
-    series = pl.Series([node.value], dtype=types[node.column], strict=False)
-    return pl.lit(series).first()
+    # A decimal keeps its own scale: amount > 1.005 is no comparison with 1.01.
+    dtype = types[node.column]
+    return pl.lit(node.value, dtype=None if dtype.is_decimal() else dtype)
 
 
 def _negated(term: Predicate) -> Predicate | None:

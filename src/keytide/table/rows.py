@@ -277,4 +277,6 @@ def _filler(data_type: pa.DataType) -> pa.Scalar:
         return pa.scalar("", data_type)
     if pa.types.is_binary(data_type):
         return pa.scalar(b"", data_type)
+    if pa.types.is_decimal(data_type):
+        return pa.scalar(Decimal(0), data_type)
     return pa.scalar(0, pa.int32()).cast(data_type)

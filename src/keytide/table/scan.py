@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,7 +70,7 @@ class Explanation:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{self}</pre>"
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,16 @@ class Scan:
     columns: tuple[str, ...]
     predicate: Predicate | None = None
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{escape(f.name)}</td><td>{escape(f.type.sql())}</td></tr>"
+            for f in self.view.schema.select(self.columns)
+        )
+        return (
+            f"<table><tr><th>column</th><th>type</th></tr>{rows}</table>"
+            f"{self.explain()._repr_html_()}"
+        )
 
     @property
     def schema(self) -> pa.Schema:

@@ -6,7 +6,7 @@ import os
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import date, datetime, timezone
 from html import escape
 from typing import Any
@@ -47,6 +47,12 @@ class WriteResult:
     rows_stored: int
     files: int
     is_new: bool = True
+
+    def _repr_html_(self) -> str:
+        names = [member.name for member in fields(self)]
+        head = "".join(f"<th>{name}</th>" for name in names)
+        values = "".join(f"<td>{getattr(self, name)}</td>" for name in names)
+        return f"<table><tr>{head}</tr><tr>{values}</tr></table>"
 
 
 class Table:
@@ -330,13 +336,13 @@ def _equals(field: Field, value: Any, table: str) -> Predicate:
     if value is None:
         return IsNull(field.name)
     try:
-        pa.scalar(value, field.type.to_arrow())
+        exact = pa.scalar(value, field.type.to_arrow()).as_py()
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise InvalidError(
             f"table {table}: key column {field.name!r} is {field.type.sql()}, found {value!r} of "
             f"type {type(value).__name__}: {error}"
         ) from error
-    return Comparison(field.name, "=", value)
+    return Comparison(field.name, "=", exact)
 
 
 def _epoch_ms(moment: datetime | date | str | int, table: str) -> int:

@@ -11,6 +11,7 @@ from datetime import date, datetime, time, timezone
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 
@@ -134,14 +135,17 @@ class _Parser:
     def _typed(self, column: Field, value: Any) -> Any:
         root = getattr(column.type, "root", None)
         try:
-            return _CONVERT[root](value)
+            converted = _CONVERT[root](value)
+            if root not in ("DECIMAL", "FLOAT"):
+                pa.scalar(converted, column.type.to_arrow())  # in the type's range
+            return converted
         except KeyError:
             kind = f"of type {column.type.sql()}, which has no literals"
-        except (ValueError, TypeError, InvalidOperation):
+        except (ValueError, TypeError, OverflowError, InvalidOperation):
             kind = f"of type {column.type.sql()}"
         raise InvalidError(
             f"table {self.table}: the condition {self.text!r} compares column {column.name} "
-            f"{kind} with {value!r}"
+            f"{kind} with {value}"
         )
 
     def _not_understood(self, node: exp.Expr) -> InvalidError:
@@ -216,7 +220,9 @@ def _timestamp(value: Any) -> datetime:
 
 def _instant(value: Any) -> datetime:
     moment = value if isinstance(value, datetime) else datetime.fromisoformat(_iso(_text(value)))
-    return moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment
+    if moment.tzinfo is None:
+        return moment.replace(tzinfo=timezone.utc)
+    return moment.astimezone(timezone.utc)
 
 
 def _iso(text: str) -> str:

@@ -82,7 +82,8 @@ class Inputs:
         items = items.sort("key", "place").group_by("key", maintain_order=True).agg("value")
         lists = self.per_key(items.cast({"value": self.values.dtype}))
         is_empty = lists.is_null() & pl.Series(self.slices.any_where(self.adds & self.is_present))
-        return lists.zip_with(~is_empty, pl.Series([[]], dtype=lists.dtype))
+        filled: pl.Series = lists.zip_with(~is_empty, pl.Series([[]], dtype=lists.dtype))
+        return filled
 
 
 @dataclass(frozen=True)

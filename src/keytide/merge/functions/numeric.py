@@ -84,7 +84,8 @@ class Product(AggregateFunction):
     def _step(self, state: pl.Series, values: pl.Series, divides: Marks) -> pl.Series:
         divides_by = pl.Series(divides)
         if state.dtype.is_float():
-            return (state / values).zip_with(divides_by, state * values)
+            floats: pl.Series = (state / values).zip_with(divides_by, state * values)
+            return floats
         if (values.filter(divides_by) == 0).any():
             raise InvalidError(
                 f"column {self.column!r}: aggregate function 'product' cannot take back a zero; "
@@ -158,17 +159,20 @@ def _fitted(function: AggregateFunction, results: pl.DataFrame, dtype: pl.DataTy
     floating point, the shadow, then lies far outside what the column holds.
     """
     values, shadow = results["value"], results["shadow"]
+    fitted: pl.Series
     if dtype.is_float():
-        return values.cast(dtype)
+        fitted = values.cast(dtype)
+        return fitted
     limit = 1e20 if dtype.is_integer() else 1.2e38 / 10 ** _scale(dtype)
     if (shadow.abs() > limit).any():
         raise function.does_not_fit(dtype)
     if dtype.is_decimal() and (values.to_physical().abs() >= _power_of_ten(38)).any():
         raise function.does_not_fit(dtype)
     try:
-        return values.cast(dtype)
+        fitted = values.cast(dtype)
     except pl.exceptions.InvalidOperationError:
         raise function.does_not_fit(dtype) from None
+    return fitted
 
 
 def _inputs_from_first_add(inputs: Inputs) -> tuple[Positions, Positions, Positions]:
@@ -185,7 +189,8 @@ def _whole_step(state: pl.Series, factors: pl.Series, divisors: pl.Series) -> pl
     wide = state.cast(pl.Int128) * factors.cast(pl.Int128)
     by = divisors.cast(pl.Int128)
     quotients = wide.abs() // by.abs() * wide.sign() * by.sign()
-    return quotients.cast(state.dtype)
+    stepped: pl.Series = quotients.cast(state.dtype)
+    return stepped
 
 
 def _decimal_step(state: pl.Series, factors: pl.Series, divisors: pl.Series) -> pl.Series:
@@ -197,7 +202,8 @@ def _decimal_step(state: pl.Series, factors: pl.Series, divisors: pl.Series) -> 
     product = pc.round(product, ndigits=scale, round_mode="half_towards_infinity")
     quotient = pc.divide(product.cast(wide), divisors.to_arrow().cast(operand))
     rounded = pc.round(quotient, ndigits=scale, round_mode="half_towards_infinity")
-    return pl.Series(state.name, rounded.cast(pa.decimal128(precision, scale))).cast(state.dtype)
+    stepped: pl.Series = pl.Series(rounded.cast(pa.decimal128(precision, scale))).cast(state.dtype)
+    return stepped
 
 
 def _scale(dtype: pl.DataType) -> int:

@@ -1,0 +1,250 @@
+"""The engines that are compared, each behind the same four calls.
+
+Every engine gets Arrow tables and returns one, and is used as its documentation shows. Peers are
+imported only where one is made: a missing peer is reported, not needed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+import pyarrow as pa
+from workload import SCHEMA
+
+
+class Engine(ABC):
+    """One table of one engine in a directory of its own.
+
+    `buckets` is for the engines that write the Paimon format. Making an engine imports it and
+    opens the table if there is one.
+    """
+
+    distribution: str
+    """The package whose version is reported."""
+
+    has_buckets = False
+
+    def __init__(self, directory: Path, buckets: int) -> None:
+        self.directory = directory
+        self.buckets = buckets
+
+    def create(self) -> None:
+        """Make an empty table, where that is a step of its own. Not timed."""
+
+    @abstractmethod
+    def load(self, rows: pa.Table) -> None:
+        """Write the first rows; their keys are unique."""
+
+    @abstractmethod
+    def upsert(self, rows: pa.Table) -> None:
+        """Insert rows or replace those with the same `id`, in one commit."""
+
+    @abstractmethod
+    def read(self) -> pa.Table:
+        """All rows and columns of the newest version."""
+
+    def close(self) -> None:
+        """Let go of the table."""
+
+
+class Keytide(Engine):
+    distribution = "keytide"
+    has_buckets = True
+
+    def __init__(self, directory: Path, buckets: int) -> None:
+        super().__init__(directory, buckets)
+        import keytide
+
+        self.lake = keytide.connect(directory)
+        self.table = self.lake.table("bench.t") if self.lake.tables() else None
+
+    def create(self) -> None:
+        options = {"bucket": str(self.buckets)}
+        self.table = self.lake.create_table("bench.t", SCHEMA, ["id"], options=options)
+
+    def load(self, rows: pa.Table) -> None:
+        self.table.write(rows)
+
+    upsert = load
+
+    def read(self) -> pa.Table:
+        return self.table.scan().to_arrow()
+
+
+class PypaimonRust(Engine):
+    distribution = "pypaimon-rust"
+    has_buckets = True
+
+    def __init__(self, directory: Path, buckets: int) -> None:
+        super().__init__(directory, buckets)
+        from pypaimon_rust.datafusion import PaimonCatalog, SQLContext
+
+        self.options = {"warehouse": str(directory)}
+        self.catalog_type = PaimonCatalog
+        self.context = SQLContext()
+        self.context.register_catalog("lake", self.options)
+
+    def create(self) -> None:
+        self.context.sql("CREATE SCHEMA lake.bench")
+        self.context.sql(
+            "CREATE TABLE lake.bench.t (id BIGINT NOT NULL, a BIGINT, b DOUBLE, c BIGINT, "
+            f"s STRING, PRIMARY KEY (id)) WITH ('bucket' = '{self.buckets}')"
+        )
+
+    def load(self, rows: pa.Table) -> None:
+        builder = self._table().new_batch_write_builder()
+        write = builder.new_write()
+        for batch in rows.to_batches():
+            write.write_arrow(batch)
+        builder.new_commit().commit(write.prepare_commit())
+
+    upsert = load
+
+    def read(self) -> pa.Table:
+        builder = self._table().new_read_builder()
+        splits = builder.new_scan().plan().splits()
+        return pa.Table.from_batches(builder.new_read().read_arrow(splits))
+
+    def _table(self):
+        return self.catalog_type(self.options).get_table("bench.t")
+
+
+class Chdb(Engine):
+    """ReplacingMergeTree: merges in the background, and read with FINAL, which merges the rest."""
+
+    distribution = "chdb"
+
+    def __init__(self, directory: Path, buckets: int) -> None:
+        super().__init__(directory, buckets)
+        from chdb.session import Session
+
+        self.session = Session(str(directory))
+
+    def create(self) -> None:
+        self.session.query(
+            "CREATE TABLE t (id Int64, a Int64, b Float64, c Int64, s String) "
+            "ENGINE = ReplacingMergeTree ORDER BY id"
+        )
+
+    def load(self, rows: pa.Table) -> None:
+        self.session.query("INSERT INTO t SELECT * FROM Python(rows)")
+
+    upsert = load
+
+    def read(self) -> pa.Table:
+        return self.session.query("SELECT * FROM t FINAL", "ArrowTable")
+
+    def close(self) -> None:
+        self.session.close()
+
+
+class Pylance(Engine):
+    distribution = "pylance"
+
+    def __init__(self, directory: Path, buckets: int) -> None:
+        super().__init__(directory, buckets)
+        import lance
+
+        self.lance = lance
+        self.uri = str(directory / "t.lance")
+
+    def load(self, rows: pa.Table) -> None:
+        self.lance.write_dataset(rows, self.uri)
+
+    def upsert(self, rows: pa.Table) -> None:
+        merge = self.lance.dataset(self.uri).merge_insert("id")
+        merge.when_matched_update_all().when_not_matched_insert_all().execute(rows)
+
+    def read(self) -> pa.Table:
+        return self.lance.dataset(self.uri).to_table()
+
+
+class Deltalake(Engine):
+    distribution = "deltalake"
+
+    def __init__(self, directory: Path, buckets: int) -> None:
+        super().__init__(directory, buckets)
+        import deltalake
+
+        self.deltalake = deltalake
+        self.uri = str(directory / "t")
+
+    def load(self, rows: pa.Table) -> None:
+        self.deltalake.write_deltalake(self.uri, rows)
+
+    def upsert(self, rows: pa.Table) -> None:
+        merge = self.deltalake.DeltaTable(self.uri).merge(
+            rows, "target.id = source.id", source_alias="source", target_alias="target"
+        )
+        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def read(self) -> pa.Table:
+        return self.deltalake.DeltaTable(self.uri).to_pyarrow_table()
+
+
+class Pypaimon(Engine):
+    distribution = "pypaimon"
+    has_buckets = True
+
+    def __init__(self, directory: Path, buckets: int) -> None:
+        super().__init__(directory, buckets)
+        import pypaimon
+
+        self.schema_type = pypaimon.Schema
+        self.catalog = pypaimon.CatalogFactory.create({"warehouse": str(directory)})
+
+    def create(self) -> None:
+        self.catalog.create_database("bench", ignore_if_exists=True)
+        schema = self.schema_type.from_pyarrow_schema(
+            SCHEMA, primary_keys=["id"], options={"bucket": str(self.buckets)}
+        )
+        self.catalog.create_table("bench.t", schema, ignore_if_exists=False)
+
+    def load(self, rows: pa.Table) -> None:
+        builder = self.catalog.get_table("bench.t").new_batch_write_builder()
+        write, commit = builder.new_write(), builder.new_commit()
+        write.write_arrow(rows)
+        commit.commit(write.prepare_commit())
+        write.close()
+        commit.close()
+
+    upsert = load
+
+    def read(self) -> pa.Table:
+        builder = self.catalog.get_table("bench.t").new_read_builder()
+        splits = builder.new_scan().plan().splits()
+        return builder.new_read().to_arrow(splits)
+
+
+class Pyiceberg(Engine):
+    distribution = "pyiceberg"
+
+    def __init__(self, directory: Path, buckets: int) -> None:
+        super().__init__(directory, buckets)
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        self.catalog = SqlCatalog(
+            "bench", uri=f"sqlite:///{directory}/catalog.db", warehouse=f"file://{directory}"
+        )
+
+    def create(self) -> None:
+        self.catalog.create_namespace("bench")
+        self.catalog.create_table("bench.t", SCHEMA)
+
+    def load(self, rows: pa.Table) -> None:
+        self.catalog.load_table("bench.t").append(rows)
+
+    def upsert(self, rows: pa.Table) -> None:
+        self.catalog.load_table("bench.t").upsert(rows, join_cols=["id"])
+
+    def read(self) -> pa.Table:
+        return self.catalog.load_table("bench.t").scan().to_arrow()
+
+
+ENGINES: dict[str, type[Engine]] = {
+    engine.distribution: engine
+    for engine in (Keytide, PypaimonRust, Chdb, Pylance, Deltalake, Pypaimon, Pyiceberg)
+}
+SLOW = ("pypaimon", "pyiceberg")
+"""Engines that take minutes for the whole workload and get a fifth of it."""

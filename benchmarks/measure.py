@@ -1,0 +1,98 @@
+"""One phase of one engine, in this process and nothing else: times and peak memory.
+
+Started by run.py: `python measure.py write|read ENGINE BUCKETS WORKLOAD TABLE RESULT`, the last
+three being the workload's directory, the table's directory and the JSON file to write.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from engines import ENGINES, Engine
+from workload import Workload, digest, open_workload
+
+READS = 3
+
+
+def write(engine: Engine, workload: Workload) -> dict[str, Any]:
+    """Load and upsert. The disk is quiet before each of the two."""
+    engine.create()
+    rows, upserts = workload.load_rows(), list(workload.upserts())
+    load_s = seconds(lambda: engine.load(rows))
+    os.sync()
+    upserts_s = [seconds(lambda rows=rows: engine.upsert(rows)) for rows in upserts]
+    return {"load_s": load_s, "upserts_s": upserts_s, "write_peak_mb": peak_memory_mb()}
+
+
+def read(engine: Engine, workload: Workload) -> dict[str, Any]:
+    """Read everything several times, then compare the rows."""
+    table, reads_s = None, []
+    for _ in range(READS):
+        table = None  # one result at a time
+        started = time.perf_counter()
+        table = engine.read()
+        reads_s.append(time.perf_counter() - started)
+    peak_mb = peak_memory_mb()
+    found = digest(table)
+    if found != workload.expected:
+        raise ValueError(f"wrong rows: {found}, expected {workload.expected}")
+    return {"reads_s": reads_s, "read_peak_mb": peak_mb}
+
+
+def seconds(action: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def peak_memory_mb() -> float:
+    """Peak resident memory of this program; memory-mapped files count as far as they were read."""
+    # Linux hands ru_maxrss down from the parent that started a process; VmHWM begins anew.
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
+
+
+def installed_version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "source"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("phase", choices=("write", "read"))
+    parser.add_argument("engine", choices=ENGINES)
+    parser.add_argument("buckets", type=int)
+    parser.add_argument("workload", type=Path)
+    parser.add_argument("table", type=Path)
+    parser.add_argument("result", type=Path)
+    arguments = parser.parse_args()
+    phase = {"write": write, "read": read}[arguments.phase]
+    try:
+        engine = ENGINES[arguments.engine](arguments.table, arguments.buckets)
+    except ModuleNotFoundError as error:
+        outcome: dict[str, Any] = {"missing": str(error)}
+    else:
+        outcome = phase(engine, open_workload(arguments.workload))
+        outcome["version"] = installed_version(engine.distribution)
+        engine.close()
+    arguments.result.write_text(json.dumps(outcome))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""The `aggregation` engine: each column of a key is a fold of its versions.
+
+Every column has a function, `last_non_null_value` unless the options name another; sequence
+fields and the key itself have none. Functions fold versions in merge order, so those that care
+follow the sequence fields; among versions that were folded before, only the place of the newest
+is remembered.
+
+Laws: merging may be split up wherever the functions say so, and from the oldest version on
+always. A retract is taken back column by column and leaves the row; a lone retract is kept as a
+retract until another version comes. With `aggregation.remove-record-on-delete` a -D removes the
+row and what was in it for good: the next add begins anew (Paimon behaviour 2.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from keytide.merge.functions.inputs import AggregatedColumn, Inputs
+from keytide.merge.functions.registry import (
+    DEFAULT_FUNCTION,
+    aggregated_columns,
+    function_names,
+)
+from keytide.merge.not_null import check_not_null, not_null_names
+from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
+from keytide.merge.slices import KeySlices, Marks, Positions, merge_repeated
+from keytide.options import TableOptions
+from keytide.types import Field, RowKind
+
+__all__ = ["Aggregation", "aggregation"]
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """Folds each column of a key's versions with its function."""
+
+    order: MergeOrder
+    folds: Mapping[str, AggregatedColumn]
+    """By column; a column without a fold comes from the last version."""
+    not_null: frozenset[str] = frozenset()
+    remove_record_on_delete: bool = False
+
+    def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
+        """Nothing beyond the order's own columns is looked at."""
+        return tuple(dict.fromkeys((*self.order.columns, *wanted)))
+
+    def merge(self, versions: pl.DataFrame) -> pl.DataFrame:
+        """The folded row of each key.
+
+        Raises `InvalidError` naming column and function for a retract that cannot be taken back,
+        a result that does not fit, and NULL for a NOT NULL column.
+        """
+        return merge_repeated(versions, self.order.key, self._fold)
+
+    def _fold(self, versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:
+        is_add = versions.select(IS_ADD).to_series().to_numpy()
+        counts, removing = self._counting(versions, slices, is_add)
+        is_removed = removing >= 0
+        rows = versions[pl.Series(np.where(is_removed, removing, slices.lasts))]
+        kinds = np.where(is_removed, RowKind.DELETE, RowKind.INSERT)
+        columns = [pl.Series(VALUE_KIND, kinds, dtype=versions.schema[VALUE_KIND])]
+        for name in (name for name in versions.columns if name in self.folds):
+            inputs = Inputs(
+                versions[name], slices, counts & is_add, counts & ~is_add, rank=slices.rows
+            )
+            folded = self.folds[name].fold(inputs)
+            columns.append(rows[name].zip_with(pl.Series(is_removed), folded).alias(name))
+        rows = rows.with_columns(columns)
+        check_not_null(rows, self.not_null)
+        return rows
+
+    def _counting(
+        self, versions: pl.DataFrame, slices: KeySlices, is_add: Marks
+    ) -> tuple[Marks, Positions]:
+        """Which versions count, and the -D that removes each key, if one does."""
+        if not self.remove_record_on_delete:
+            return np.ones(versions.height, dtype=bool), np.full(slices.count, -1)
+        deletes = (versions[VALUE_KIND] == RowKind.DELETE).to_numpy()
+        last_delete = slices.last_where(deletes)
+        after = slices.rows > last_delete[slices.keys]
+        first_add = slices.first_where(is_add & after)
+        # What is taken back from a removed row was not in it any more.
+        begun = (slices.rows >= first_add[slices.keys]) & (first_add >= 0)[slices.keys]
+        counts = after & (begun | (last_delete < 0)[slices.keys])
+        return counts, np.where(first_add < 0, last_delete, -1)
+
+
+def aggregation(order: MergeOrder, fields: tuple[Field, ...], options: TableOptions) -> Aggregation:
+    """The engine for a table. Raises `InvalidError` for functions that do not fit."""
+    folded = [f for f in fields if f.name not in order.columns]
+    names = function_names([f.name for f in folded], options, DEFAULT_FUNCTION)
+    return Aggregation(
+        order=order,
+        folds=aggregated_columns(folded, names, options),
+        not_null=not_null_names(folded),
+        remove_record_on_delete=options.aggregation_remove_record_on_delete,
+    )

@@ -1,0 +1,33 @@
+"""NULL where a merge must not leave one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import polars as pl
+
+from keytide.errors import InvalidError
+from keytide.merge.order import IS_ADD
+from keytide.types import Field
+
+__all__ = ["check_not_null", "not_null_names"]
+
+
+def not_null_names(fields: Iterable[Field]) -> frozenset[str]:
+    """The columns that are NOT NULL."""
+    return frozenset(f.name for f in fields if not f.type.nullable)
+
+
+def check_not_null(rows: pl.DataFrame, not_null: frozenset[str]) -> None:
+    """Raise `InvalidError` naming the column when a merged row has NULL in a NOT NULL column.
+
+    Retracts may: their values are nobody's.
+    """
+    names = [name for name in rows.columns if name in not_null and rows[name].null_count()]
+    for name in names:
+        if rows.select((pl.col(name).is_null() & IS_ADD).any()).item():
+            raise InvalidError(
+                f"Field '{name}' expected not null but found null value: a retract or a "
+                f"function left NULL in a NOT NULL column. Make the column nullable, or set "
+                f"'fields.{name}.ignore-retract'='true' where a function may skip retracts"
+            )

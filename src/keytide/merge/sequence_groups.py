@@ -1,0 +1,265 @@
+"""Sequence groups: a partial update whose columns have sequences of their own.
+
+The fields of a group order the versions for the columns that the group protects: NULL lowest,
+field by field, ties to the later version; a version without any of them says nothing about the
+group. The newest version gives all columns of the group together, NULLs included; a retract
+that is the newest leaves NULL. Columns with an aggregate function fold every version that says
+something about their group, a late one as if it had come first. Columns of no group hold the
+last value that is not NULL.
+
+Groups named in `partial-update.remove-record-on-sequence-group` decide about the row: a -D that
+is the newest of such a group removes it, an add that is the newest brings it back, anything else
+leaves it as it is, so that no late event does. The -D itself stays as the tombstone. A row that
+comes back holds what came from then on; what other groups held is gone, and what they send
+while the row is removed is not kept.
+
+Laws: idempotent; the order of arrival matters to columns of no group and to functions that say
+so only. Merging may be split up: anywhere for adds, and for retracts without aggregate
+functions; otherwise from the oldest version on (Paimon behaviour 2.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import polars as pl
+
+from keytide.merge.functions.inputs import AggregatedColumn, Inputs
+from keytide.merge.not_null import check_not_null
+from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
+from keytide.merge.slices import KeySlices, Marks, Positions, merge_repeated, take
+from keytide.options import TableOptions
+from keytide.types import Field, RowKind
+
+__all__ = ["SequenceGroup", "SequenceGroups", "sequence_groups_of"]
+
+
+@dataclass(frozen=True)
+class SequenceGroup:
+    """Fields that order versions, and the columns that they order them for."""
+
+    sequence: tuple[str, ...]
+    protected: tuple[str, ...]
+    decides_about_row: bool = False
+    padded: frozenset[str] = frozenset()
+    """Sequence fields that are CHAR and compare without trailing blanks."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns of the group."""
+        return (*self.sequence, *self.protected)
+
+
+@dataclass(frozen=True)
+class SequenceGroups:
+    """Merges each key's versions group by group."""
+
+    order: MergeOrder
+    groups: tuple[SequenceGroup, ...]
+    filled: frozenset[str]
+    """Columns to fill when they are in no group; others come from the last version."""
+    folds: Mapping[str, AggregatedColumn] = field(default_factory=dict)
+    """Aggregate functions of protected columns."""
+    not_null: frozenset[str] = frozenset()
+    ignore_delete: bool = False
+
+    def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
+        """The sequences of the wanted columns' groups, and of those that decide about rows."""
+        names = tuple(wanted)
+        needed = (
+            name
+            for group in self.groups
+            if group.decides_about_row or not set(names).isdisjoint(group.columns)
+            for name in group.sequence
+        )
+        return tuple(dict.fromkeys((*self.order.columns, *names, *needed)))
+
+    def merge(self, versions: pl.DataFrame) -> pl.DataFrame:
+        """The merged row of each key.
+
+        Raises `InvalidError` naming column and function for a retract that cannot be taken back
+        and for a result that does not fit.
+        """
+        if self.ignore_delete:
+            versions = versions.filter(IS_ADD)
+        return merge_repeated(versions, self.order.key, self._merge_groups)
+
+    def _merge_groups(self, versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:
+        ranks = {group: _ranks(versions, group, slices) for group in self.groups}
+        life = _Life.of(versions, slices, self.groups, ranks)
+        columns = [pl.Series(VALUE_KIND, life.kinds, dtype=versions.schema[VALUE_KIND])]
+        for group, rank in ranks.items():
+            heard = rank if group.decides_about_row else np.where(life.is_heard, rank, 0)
+            columns += self._group_columns(versions, group, heard, life)
+        grouped = {name for group in self.groups for name in group.columns}
+        for name in (n for n in versions.columns if n in self.filled - grouped):
+            present = versions[name].is_not_null().to_numpy()
+            last = slices.last_where(life.adds & present)
+            columns.append(take(versions[name], np.where(life.is_retract, life.images, last)))
+        rows = versions[pl.Series(slices.lasts)].with_columns(columns)
+        check_not_null(rows, self.not_null)
+        return rows
+
+    def _group_columns(
+        self, versions: pl.DataFrame, group: SequenceGroup, rank: Positions, life: _Life
+    ) -> list[pl.Series]:
+        newest = _newest_so_far(rank, life.slices)
+        winners = life.slices.last_where(newest)
+        gives = (winners >= 0) & life.adds[winners]
+        order = np.where(newest, life.slices.rows, -1 - life.slices.rows)
+        columns = []
+        for name in (name for name in group.columns if name in versions.columns):
+            values = versions[name]
+            if name in group.sequence:
+                keeps_own = life.is_removed & (not group.decides_about_row)
+                columns.append(take(values, np.where(keeps_own, life.images, winners)))
+            elif name in self.folds:
+                inputs = Inputs(
+                    values, life.slices, life.adds & (rank > 0), life.retracts & (rank > 0), order
+                )
+                columns.append(self._folded(name, inputs, life))
+            else:
+                given = np.where(gives, winners, -1)
+                columns.append(take(values, np.where(life.is_retract, life.images, given)))
+        return columns
+
+    def _folded(self, name: str, inputs: Inputs, life: _Life) -> pl.Series:
+        fold = self.folds[name]
+        inputs = fold.accepted(inputs)
+        # Retracts alone become one retract, which takes back what they take back together.
+        only_retracts = inputs.retracts & life.is_retract[life.slices.keys]
+        inputs = replace(
+            inputs, adds=inputs.adds | only_retracts, retracts=inputs.retracts & ~only_retracts
+        )
+        images = inputs.values.gather(pl.Series(life.images))
+        folded: pl.Series = images.zip_with(pl.Series(life.is_removed), fold.function.fold(inputs))
+        return folded.alias(name)
+
+
+@dataclass(frozen=True)
+class _Life:
+    """Which of each key's versions count, and whether the key has a row in the end."""
+
+    slices: KeySlices
+    adds: Marks
+    """Adds that count: all, or those since the row came back."""
+    retracts: Marks
+    """Retracts that count, likewise."""
+    is_heard: Marks
+    """Versions that groups which do not decide about rows listen to."""
+    removing: Positions
+    """The -D that removed the row for the last time."""
+    is_removed: Marks
+    """By key: whether the row has not come back since."""
+
+    @classmethod
+    def of(
+        cls,
+        versions: pl.DataFrame,
+        slices: KeySlices,
+        groups: Sequence[SequenceGroup],
+        ranks: Mapping[SequenceGroup, Positions],
+    ) -> _Life:
+        """The lives of the keys, as the deciding groups tell them."""
+        is_add = versions.select(IS_ADD).to_series().to_numpy()
+        deletes = (versions[VALUE_KIND] == RowKind.DELETE).to_numpy()
+        decides = np.zeros(versions.height, dtype=bool)
+        for group in groups:
+            if group.decides_about_row:
+                decides |= _newest_so_far(ranks[group], slices)
+        removing = slices.last_where(deletes & decides)
+        after = slices.rows > removing[slices.keys]
+        returning = slices.first_where(is_add & decides & after)
+        is_removed = (removing >= 0) & (returning < 0)
+        begins = np.where(is_removed, versions.height, np.where(removing < 0, -1, returning))
+        counts = slices.rows >= begins[slices.keys]
+        return cls(
+            slices=slices,
+            adds=counts & is_add,
+            retracts=counts & ~is_add,
+            is_heard=counts | (slices.rows == removing[slices.keys]),
+            removing=removing,
+            is_removed=is_removed,
+        )
+
+    @cached_property
+    def is_retract(self) -> Marks:
+        """By key: whether the result is a retract, no add being left to show."""
+        return ~self.slices.any_where(self.adds)
+
+    @cached_property
+    def images(self) -> Positions:
+        """By key: the version whose values a resulting retract shows; nobody reads them."""
+        return np.where(self.is_removed, self.removing, self.slices.lasts)
+
+    @property
+    def kinds(self) -> Positions:
+        """The kinds of the resulting rows. A retract that removed no row may not become a -D."""
+        retracts = np.where(self.is_removed, RowKind.DELETE, RowKind.UPDATE_BEFORE)
+        return np.where(self.is_retract, retracts, RowKind.INSERT)
+
+
+def sequence_groups_of(fields: Iterable[Field], options: TableOptions) -> tuple[SequenceGroup, ...]:
+    """The groups that a table's options define."""
+    chars = {f.name for f in fields if getattr(f.type, "root", "") == "CHAR"}
+    deciding = set(options.remove_record_on_sequence_group)
+    groups = []
+    for sequence, protected in options.field_options("sequence-group").items():
+        names = tuple(name.strip() for name in sequence.split(","))
+        groups.append(
+            SequenceGroup(
+                sequence=names,
+                protected=tuple(name.strip() for name in protected.split(",")),
+                decides_about_row=not deciding.isdisjoint(names),
+                padded=frozenset(chars & set(names)),
+            )
+        )
+    return tuple(groups)
+
+
+def _ranks(versions: pl.DataFrame, group: SequenceGroup, slices: KeySlices) -> Positions:
+    """A number per version that grows with the group's sequence; 0 when it says nothing."""
+    terms = [_term(versions[name], name in group.padded) for name in group.sequence]
+    if len(terms) == 1 and (plain := _plain_ranks(terms[0], slices.count)) is not None:
+        return plain
+    names = [f"term_{i}" for i in range(len(terms))]
+    frame = pl.DataFrame(dict(zip(names, terms, strict=True))).with_row_index("row")
+    frame = frame.sort(names, nulls_last=False)
+    grows = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift(1)) for name in names)
+    says_nothing = pl.all_horizontal(pl.col(name).is_null() for name in names)
+    rank = pl.when(says_nothing).then(0).otherwise(1 + grows.cast(pl.Int64).cum_sum())
+    ranked = frame.select("row", rank=rank)
+    ranks = np.empty(versions.height, dtype=np.int64)
+    ranks[ranked["row"].to_numpy()] = ranked["rank"].to_numpy()
+    return ranks
+
+
+def _plain_ranks(term: pl.Series, key_count: int) -> Positions | None:
+    """Ranks of whole numbers and times: distances from the least, if they are small enough."""
+    if not (term.dtype.is_integer() or term.dtype.is_temporal()) or term.dtype == pl.Int128:
+        return None
+    values = term.to_physical().cast(pl.Int64, strict=False)
+    least, greatest = values.min(), values.max()
+    if least is None or greatest is None or values.null_count() > term.null_count():
+        return None
+    distance = int(greatest) - int(least) + 2  # type: ignore[arg-type]
+    if distance.bit_length() + key_count.bit_length() > 62:
+        return None
+    return (values - least + 1).fill_null(0).to_numpy()
+
+
+def _term(values: pl.Series, is_padded: bool) -> pl.Series:
+    if values.dtype.is_float():
+        return values + 0.0  # -0.0 becomes 0.0
+    return values.str.strip_chars_end(" ") if is_padded else values
+
+
+def _newest_so_far(ranks: Positions, slices: KeySlices) -> Marks:
+    """Which versions rank at least as high as all versions of their key before them."""
+    # Numbered by key first, the ranks of a key exceed those of all keys before it.
+    numbers = slices.keys * (int(ranks.max(initial=0)) + 1) + ranks
+    newest: Marks = (ranks > 0) & (numbers == np.maximum.accumulate(numbers))
+    return newest

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from feeds import Message, batch
+
+from keytide.cdc import default_sequence, infer_columns, infer_primary_key
+from keytide.errors import InvalidError
+
+
+def columns(format: str, *messages: Message) -> str:
+    return "; ".join(f"{f.name} {f.type.sql()}" for f in infer_columns(batch(messages), format))
+
+
+def type_of(*values: Any) -> str:
+    messages = [{"op": "c", "after": {"v": value}} for value in values]
+    return columns("debezium-json", *messages).removeprefix("v ")
+
+
+def sequence(format: str, *messages: Message) -> list[str]:
+    sources = default_sequence(batch(messages), format)
+    return [f"{s.path} -> {s.column} {s.type.sql()}" for s in sources]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([None], "STRING"),
+        ([True, None], "BOOLEAN"),
+        ([1, 2**63 - 1], "BIGINT"),
+        ([1, 2**63], "DECIMAL(38, 0)"),
+        ([1, 1.5], "DOUBLE"),
+        (["007"], "STRING"),
+        (["2026-11-20"], "DATE"),
+        (["2026-11-20", "soon"], "STRING"),
+        (["2026-11-20 01:02:03.5"], "TIMESTAMP(6)"),
+        (["2026-11-20T00:00:00Z", None], "TIMESTAMP(6) WITH LOCAL TIME ZONE"),
+        (["2026-11-20 01:02:03.1234567"], "STRING"),
+        ([1, "a"], "STRING"),
+        ([[1]], "STRING"),
+        ([{"a": 1}], "STRING"),
+        (["__debezium_unavailable_value", 5], "BIGINT"),
+        (["__debezium_unavailable_value"], "STRING"),
+    ],
+)
+def test_values_without_schema_take_the_narrowest_type(values: list[Any], expected: str) -> None:
+    assert type_of(*values) == expected
+
+
+def test_columns_come_from_every_image_in_order_of_appearance() -> None:
+    assert (
+        columns(
+            "debezium-json",
+            {"op": "c", "after": {"id": 1, "a": "x"}},
+            {"op": "u", "after": {"id": 1, "b": True}},
+            {"op": "d", "before": {"id": 1, "c": 1.5}},
+            "broken",
+            None,
+        )
+        == "id BIGINT; a STRING; b BOOLEAN; c DOUBLE"
+    )
+
+
+def test_debezium_schema_gives_exact_types_and_nullability() -> None:
+    decimal = {
+        "name": "org.apache.kafka.connect.data.Decimal",
+        "parameters": {"scale": "2", "connect.decimal.precision": "12"},
+    }
+    members: list[dict[str, Any]] = [
+        {"field": "id", "type": "int64"},
+        {"field": "n", "type": "int16", "optional": True},
+        {"field": "a", "type": "bytes", "optional": True, **decimal},
+        {"field": "d", "type": "int32", "optional": True, "name": "io.debezium.time.Date"},
+        {
+            "field": "t",
+            "type": "int64",
+            "optional": True,
+            "name": "io.debezium.time.MicroTimestamp",
+        },
+        {
+            "field": "z",
+            "type": "string",
+            "optional": True,
+            "name": "io.debezium.time.ZonedTimestamp",
+        },
+        {"field": "j", "type": "string", "optional": True, "name": "io.debezium.data.Json"},
+        {"field": "f", "type": "float", "optional": True},
+        {"field": "l", "type": "array", "optional": True, "items": {"type": "int32"}},
+        {"field": "b", "type": "bytes", "optional": True},
+    ]
+    after = {"field": "after", "type": "struct", "fields": members}
+    message = {
+        "schema": {"type": "struct", "fields": [after]},
+        "payload": {"op": "c", "after": dict.fromkeys(m["field"] for m in members)},
+    }
+    assert columns("debezium-json", message) == (
+        "id BIGINT NOT NULL; n SMALLINT; a DECIMAL(12, 2); d DATE; t TIMESTAMP(6);"
+        " z TIMESTAMP(6) WITH LOCAL TIME ZONE; j STRING; f FLOAT; l ARRAY<INT NOT NULL>; b BYTES"
+    )
+
+
+def test_canal_states_mysql_types_and_the_primary_key() -> None:
+    message = {
+        "type": "INSERT",
+        "data": [{"id": "1", "a": "1.5", "t": None, "n": "1", "u": "1", "e": "x", "h": "1"}],
+        "pkNames": ["id", "n"],
+        "mysqlType": {
+            "id": "bigint(20)",
+            "a": "decimal(12,2)",
+            "t": "datetime(6)",
+            "n": "VARCHAR(20)",
+            "u": "bigint(20) unsigned",
+            "e": "enum('x','y')",
+            "h": "decimal(65,2)",
+        },
+    }
+    assert columns("canal-json", message) == (
+        "id BIGINT; a DECIMAL(12, 2); t TIMESTAMP(6); n VARCHAR(20); u DECIMAL(20, 0);"
+        " e STRING; h STRING"
+    )
+    assert infer_primary_key(batch([None, message]), "canal-json") == ("id", "n")
+
+
+def test_primary_key_is_unknown_where_the_feed_does_not_name_it() -> None:
+    message = {"op": "c", "after": {"id": 1}}
+    assert infer_primary_key(batch([message]), "debezium-json") == ()
+
+
+def test_dms_flat_rows_lose_their_op_column() -> None:
+    assert columns("dms-json", {"Op": "I", "id": 1, "at": "2026-01-02"}) == "id BIGINT; at DATE"
+
+
+def test_sample_without_rows_is_refused() -> None:
+    with pytest.raises(InvalidError, match="sample of 2 messages holds no row"):
+        infer_columns(batch([None, {"op": "m"}]), "debezium-json")
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ({"lsn": 5, "ts_ms": 1}, ["source.lsn -> _lsn BIGINT"]),
+        (
+            {"file": "b.1", "pos": 4, "row": 0, "ts_ms": 1},
+            [
+                "source.file -> _file STRING",
+                "source.pos -> _pos BIGINT",
+                "source.row -> _row BIGINT",
+            ],
+        ),
+        (
+            {"commit_lsn": "0:1", "change_lsn": None, "ts_ms": 1},
+            [
+                "source.commit_lsn -> _commit_lsn STRING",
+                "source.change_lsn -> _change_lsn STRING",
+                "source.event_serial_no -> _event_serial_no BIGINT",
+            ],
+        ),
+        ({"scn": "12"}, ["source.scn -> _scn DECIMAL(38, 0)"]),
+        ({"ts_ms": 1}, ["source.ts_ms -> _source_ts_ms BIGINT", "ts_ms -> _ts_ms BIGINT"]),
+        ({}, []),
+    ],
+)
+def test_debezium_order_follows_the_connector(source: dict[str, Any], expected: list[str]) -> None:
+    message = {"op": "c", "after": {"id": 1}, "source": source}
+    assert sequence("debezium-json", None, message) == expected
+
+
+@pytest.mark.parametrize(
+    ("format", "message", "expected"),
+    [
+        ("maxwell-json", {"type": "insert", "data": {}, "ts": 1}, ["ts", "xid", "xoffset"]),
+        ("canal-json", {"type": "INSERT", "data": [{}], "es": 1, "id": 2}, ["es", "id"]),
+        ("dms-json", {"Op": "I", "id": 1, "AR_H_CHANGE_SEQ": "20"}, ["AR_H_CHANGE_SEQ"]),
+        ("dms-json", {"Op": "I", "id": 1}, []),
+    ],
+)
+def test_other_formats_order_by_their_own_metadata(
+    format: str, message: dict[str, Any], expected: list[str]
+) -> None:
+    assert [s.path for s in default_sequence(batch([message]), format)] == expected

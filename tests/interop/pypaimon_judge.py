@@ -1,0 +1,89 @@
+"""Reads and writes tables with pypaimon; run with the Python of `.venv-pypaimon`.
+
+Requests come as lines of JSON on standard input, answers go as lines to standard output; rows
+travel in Arrow IPC files that the lines name. It imports nothing of Keytide.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from typing import Any
+
+import pyarrow as pa
+from pypaimon import CatalogFactory
+from pypaimon.schema.data_types import PyarrowFieldParser
+
+_METHODS = {
+    "=": "equal",
+    "<": "less_than",
+    "<=": "less_or_equal",
+    ">": "greater_than",
+    ">=": "greater_or_equal",
+    "in": "is_in",
+    "is null": "is_null",
+    "is not null": "is_not_null",
+}
+
+
+def read(request: dict[str, Any]) -> None:
+    """Write the rows of a table to the IPC file `rows`."""
+    table = _table(request)
+    if request["snapshot_id"] is not None:
+        table = table.copy({"scan.snapshot-id": str(request["snapshot_id"])})
+    builder = table.new_read_builder()
+    if request["columns"] is not None:
+        builder = builder.with_projection(request["columns"])
+    if request["where"]:
+        predicates = builder.new_predicate_builder()
+        conditions = [_predicate(table, predicates, *term) for term in request["where"]]
+        builder = builder.with_filter(predicates.and_predicates(conditions))
+    rows = builder.new_read().to_arrow(builder.new_scan().plan().splits())
+    with pa.OSFile(request["rows"], "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_table(rows)
+
+
+def write(request: dict[str, Any]) -> None:
+    """Append the rows of the IPC file `rows` to a table, in one commit."""
+    with pa.OSFile(request["rows"]) as source:
+        rows = pa.ipc.open_file(source).read_all()
+    builder = _table(request).new_batch_write_builder()
+    writer, committer = builder.new_write(), builder.new_commit()
+    try:
+        writer.write_arrow(rows)
+        committer.commit(writer.prepare_commit())
+    finally:
+        writer.close()
+        committer.close()
+
+
+def _table(request: dict[str, Any]) -> Any:
+    return CatalogFactory.create({"warehouse": request["warehouse"]}).get_table(request["table"])
+
+
+def _predicate(
+    table: Any, predicates: Any, column: str, operator: str, literals: list[str]
+) -> Any:
+    kind = PyarrowFieldParser.from_paimon_schema(table.fields).field(column).type
+    values = [pa.scalar(literal).cast(kind).as_py() for literal in literals]
+    arguments = [values] if operator == "in" else values
+    return getattr(predicates, _METHODS[operator])(column, *arguments)
+
+
+def _serve() -> None:
+    warnings.simplefilter("ignore")
+    answers, sys.stdout = sys.stdout, sys.stderr  # whatever the library prints is no answer
+    actions = {"read": read, "write": write}
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            actions[request["action"]](request)
+            answer = {"refusal": None}
+        except Exception as error:
+            answer = {"refusal": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    _serve()
