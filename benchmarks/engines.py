@@ -29,7 +29,7 @@ class Engine(ABC):
         self.directory = directory
         self.buckets = buckets
 
-    def create(self) -> None:
+    def create(self) -> None:  # noqa: B027  # not every engine has this step
         """Make an empty table, where that is a step of its own. Not timed."""
 
     @abstractmethod
@@ -44,7 +44,7 @@ class Engine(ABC):
     def read(self) -> pa.Table:
         """All rows and columns of the newest version."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # nor this one
         """Let go of the table."""
 
 
@@ -180,7 +180,10 @@ class Deltalake(Engine):
         merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
     def read(self) -> pa.Table:
-        return self.deltalake.DeltaTable(self.uri).to_pyarrow_table()
+        # Its own query engine reads faster than `to_pyarrow_table`.
+        builder = self.deltalake.QueryBuilder()
+        builder.register("t", self.deltalake.DeltaTable(self.uri))
+        return pa.table(builder.execute("SELECT * FROM t").read_all())
 
 
 class Pypaimon(Engine):

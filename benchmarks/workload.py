@@ -103,9 +103,7 @@ def digest(table: pa.Table) -> Digest:
     return Digest(table.num_rows, int(checksum))
 
 
-def _write(
-    path: Path, ids: np.ndarray, digests: np.ndarray, rng: np.random.Generator
-) -> None:
+def _write(path: Path, ids: np.ndarray, digests: np.ndarray, rng: np.random.Generator) -> None:
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
         for start in range(0, len(ids), _BATCH_ROWS):
             batch = _batch(ids[start : start + _BATCH_ROWS], rng)

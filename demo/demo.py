@@ -80,7 +80,9 @@ def main() -> int:
             show(run(spark, feed, str(feed.files / "changes-*.jsonl.gz"), "checkpoints"))
             all_equal &= compare(lake.table(f"shop.{feed.name}"), feed)
         print("\n== the last file of orders once more, as an at-least-once feed would send it")
-        again = run(spark, FEEDS[0], str(FEEDS[0].files / "changes-006*"), f"again-{time.time_ns()}")
+        again = run(
+            spark, FEEDS[0], str(FEEDS[0].files / "changes-006*"), f"again-{time.time_ns()}"
+        )
         show(again)
         all_equal &= compare(lake.table("shop.orders"), FEEDS[0])
     finally:
@@ -108,7 +110,9 @@ def run(spark: Any, feed: Feed, source: str, checkpoints: str) -> IngestReport:
 
 
 def show(report: IngestReport) -> None:
-    print(f"{'batch':>7}{'rows in':>10}{'applied':>10}{'late':>8}{'duplicate':>11}{'rejected':>10}{'s':>7}")
+    print(
+        f"{'batch':>7}{'rows in':>10}{'applied':>10}{'late':>8}{'duplicate':>11}{'rejected':>10}{'s':>7}"
+    )
     for batch in report.batches:
         print(
             f"{batch.batch_id:>7}{batch.rows_in:>10,}{batch.applied:>10,}{batch.late:>8,}"

@@ -1,33 +1,36 @@
 """Other readers and writers of the table format, behind one interface.
 
 A judge reads and writes tables without a line of Keytide. What it cannot do it refuses: each
-exception of its own becomes a `Refused`, whose text begins with the name of its class.
+exception of its own becomes a `RefusedError`, whose text begins with the name of its class.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from json_values import rows_as_text
+import pytest
 from pypaimon_rust.datafusion import PaimonCatalog
 
 import keytide as kt
+from json_values import rows_as_text
 
 PROJECT = Path(__file__).parents[2]
 PYPAIMON_PYTHON = PROJECT / ".venv-pypaimon/bin/python"
 ROW_KIND = "_row_kind"
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A judge cannot do what was asked."""
 
 
@@ -45,6 +48,23 @@ class Condition(NamedTuple):
         return f"{self.column} {self.operator} {text}".rstrip()
 
 
+class Outcome(NamedTuple):
+    """How something that an engine cannot do ends."""
+
+    raised: type[Exception]
+    saying: str
+
+
+def refusal(saying: str) -> Outcome:
+    """The judge says that it cannot."""
+    return Outcome(RefusedError, saying)
+
+
+def difference(saying: str = "") -> Outcome:
+    """The judge does it in its own way, which is not the format's."""
+    return Outcome(AssertionError, saying)
+
+
 class Judge(Protocol):
     """Another reader and writer, looking at one warehouse."""
 
@@ -58,11 +78,11 @@ class Judge(Protocol):
         where: Sequence[Condition] = (),
         snapshot_id: int | None = None,
     ) -> pa.Table:
-        """The rows of a table, one per key. Raises `Refused`."""
+        """The rows of a table, one per key. Raises `RefusedError`."""
         ...
 
     def write(self, table: str, rows: pa.Table) -> None:
-        """Append rows in one commit. Raises `Refused`."""
+        """Append rows in one commit. Raises `RefusedError`."""
         ...
 
 
@@ -84,8 +104,33 @@ def assert_reads_alike(
     scan = table.scan(columns=columns, where=condition, snapshot_id=snapshot_id)
     theirs = judge.read(table.name, columns=columns, where=where, snapshot_id=snapshot_id)
     ours = canonical(scan.to_arrow(), scan.schema)
-    assert canonical(theirs, scan.schema) == ours
+    assert_same(ours, canonical(theirs, scan.schema), judge.name)
     return ours
+
+
+def assert_same(expected: list[str], found: list[str], finder: str) -> None:
+    """Assert that sorted rows are equal, and name those that are not."""
+    missing, surplus = Counter(expected), Counter(found)
+    text = f"{finder} misses {list(missing - surplus)} and has besides {list(surplus - missing)}"
+    assert found == expected, text
+
+
+def expecting(outcome: Outcome | None) -> AbstractContextManager[Any]:
+    """A block that must end in a known way, or simply work."""
+    if outcome is None:
+        return nullcontext()
+    return pytest.raises(outcome.raised, match=re.escape(outcome.saying))
+
+
+def write_with(judge: Judge, table: kt.Table, rows: pa.Table) -> None:
+    """Have the judge append rows; what is TIMESTAMP(0) it takes in seconds. Raises `RefusedError`."""
+    for f in table.table_schema.fields:
+        if getattr(f.type, "precision", None) == 0 and f.type.sql().startswith("TIMESTAMP"):
+            zone = rows.schema.field(f.name).type.tz
+            seconds = rows[f.name].cast(pa.timestamp("s", zone))
+            column = pa.field(f.name, seconds.type, rows.schema.field(f.name).nullable)
+            rows = rows.set_column(rows.column_names.index(f.name), column, seconds)
+    judge.write(table.name, rows)
 
 
 @dataclass(frozen=True)
@@ -126,9 +171,12 @@ class PypaimonRust:
         with _refusals():
             builder = self._open(table).new_batch_write_builder()
             writer = builder.new_write()
-            for batch in rows.to_batches():
-                writer.write_arrow(batch)
-            builder.new_commit().commit(writer.prepare_commit())
+            try:
+                for batch in rows.to_batches():
+                    writer.write_arrow(batch)
+                builder.new_commit().commit(writer.prepare_commit())
+            finally:
+                del writer  # it must die in this thread, not in that of a later collection
 
     def _open(self, table: str) -> Any:
         return PaimonCatalog({"warehouse": self.warehouse}).get_table(table)
@@ -153,7 +201,7 @@ class PypaimonProcess:
         return str(self._scratch / f"rows-{next(self._numbers)}.arrow")
 
     def ask(self, **request: Any) -> None:
-        """Have one request carried out. Raises `Refused`."""
+        """Have one request carried out. Raises `RefusedError`."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps(request), file=self._process.stdin, flush=True)
@@ -162,7 +210,7 @@ class PypaimonProcess:
             raise RuntimeError(f"pypaimon died: {(self._scratch / 'stderr').read_text()}")
         refusal = json.loads(answer)["refusal"]
         if refusal is not None:
-            raise Refused(refusal)
+            raise RefusedError(refusal)
 
     def close(self) -> None:
         """End the process."""
@@ -241,4 +289,4 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise Refused(f"{type(error).__name__}: {error}") from error
+        raise RefusedError(f"{type(error).__name__}: {error}") from error

@@ -62,9 +62,7 @@ def _table(request: dict[str, Any]) -> Any:
     return CatalogFactory.create({"warehouse": request["warehouse"]}).get_table(request["table"])
 
 
-def _predicate(
-    table: Any, predicates: Any, column: str, operator: str, literals: list[str]
-) -> Any:
+def _predicate(table: Any, predicates: Any, column: str, operator: str, literals: list[str]) -> Any:
     kind = PyarrowFieldParser.from_paimon_schema(table.fields).field(column).type
     values = [pa.scalar(literal).cast(kind).as_py() for literal in literals]
     arguments = [values] if operator == "in" else values

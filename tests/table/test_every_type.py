@@ -309,7 +309,7 @@ def test_nested_types_have_the_groups_of_the_format(warehouse: str) -> None:
     table = kt.connect(warehouse).create_table("t", fields, ["k"])
     table.write([{"k": 1, "l": [1], "m": None, "s": None}])
     (file,) = data_files(warehouse)
-    assert [line for line in str(pq.read_metadata(file).schema).splitlines() if line][2:] == [
+    assert [line for line in str(pq.read_metadata(file).schema).splitlines() if line][1:] == [
         "required group field_id=-1 schema {",
         "  required int32 field_id=1073741823 _KEY_k;",
         "  required int64 field_id=2147483646 _SEQUENCE_NUMBER;",
@@ -324,17 +324,17 @@ def test_nested_types_have_the_groups_of_the_format(warehouse: str) -> None:
         "    repeated group field_id=-1 key_value {",
         "      required binary field_id=536868862 key (String);",
         "      optional group field_id=536872960 value {",
-        "        optional int32 field_id=4 a;",
-        "        optional int64 field_id=5 t (Timestamp(isAdjustedToUTC=false, "
+        "        optional int32 field_id=3 a;",
+        "        optional int64 field_id=4 t (Timestamp(isAdjustedToUTC=false, "
         "timeUnit=milliseconds, is_from_converted_type=false, "
         "force_set_converted_type=false));",
         "      }",
         "    }",
         "  }",
-        "  optional group field_id=3 s (Map) {",
+        "  optional group field_id=5 s (Map) {",
         "    repeated group field_id=-1 key_value {",
-        "      required binary field_id=536867838 key (String);",
-        "      optional int32 field_id=536873984 value;",
+        "      required binary field_id=536865790 key (String);",
+        "      optional int32 field_id=536876032 value;",
         "    }",
         "  }",
         "}",

@@ -68,7 +68,8 @@ def count_changes(changes: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder
         .group_by(ORDINAL_COLUMN)
         .agg(pl.col("verdict").min())["verdict"]
     )
-    return ChangeCounts(*((verdicts == value).sum() for value in range(3)))
+    applied, late, duplicate = (int((verdicts == value).sum()) for value in range(3))
+    return ChangeCounts(applied, late, duplicate)
 
 
 def fill_unavailable(

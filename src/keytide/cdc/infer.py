@@ -34,7 +34,7 @@ from keytide.cdc.values import Encoding, convert, has_offset
 from keytide.errors import InvalidError
 from keytide.types import STRING, AtomicType, DataType, Field
 
-__all__ = ["default_sequence", "infer_columns", "infer_primary_key"]
+__all__ = ["default_sequence", "infer_columns", "infer_primary_key", "sequence_source"]
 
 
 def infer_columns(messages: pa.Array | pa.ChunkedArray, format: str) -> tuple[Field, ...]:
@@ -84,6 +84,22 @@ def default_sequence(
         if events[f"meta_{place}"].count():
             return ordering
     return ()
+
+
+def sequence_source(messages: pa.Array | pa.ChunkedArray, format: str, path: str) -> SequenceSource:
+    """The ordering column that a member of the feed fills, such as ``source.lsn``.
+
+    A member that the format is known for has its usual name and type; another is named after
+    its last part, and is BIGINT where every sampled value is a whole number, else STRING.
+    """
+    envelope = envelope_of(format)
+    known = {source.path: source for ordering in envelope.orderings for source in ordering}
+    if path in known:
+        return known[path]
+    values = read_events(read_documents(messages), envelope, [path])["meta_0"].drop_nulls()
+    is_whole = len(values) > 0 and values.str.contains(r"^-?\d{1,18}$").all()
+    column = "_" + path.rsplit(".", 1)[-1]
+    return SequenceSource(path, column, BIGINT if is_whole else STRING)
 
 
 def _declared(documents: Documents, envelope: Envelope) -> Mapping[str, DataType]:

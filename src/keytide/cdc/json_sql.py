@@ -129,7 +129,9 @@ def exact_numbers(documents: pl.Series) -> pl.Series:
     is_plain = texts.str.count_matches(_LONG_FRACTION) == counts.filter(counts > 0)
     if not is_plain.all():
         quoted = quoted.zip_with(is_plain, _quote_outside_strings(texts))
-    return documents.scatter(affected, quoted)
+    # scatter works in place, and the caller compares by identity.
+    rewritten: pl.Series = documents.clone().scatter(affected, quoted)
+    return rewritten
 
 
 _DOUBLE_DIGITS = 15

@@ -12,7 +12,7 @@ import typer
 from keytide.cli.address import split_table_path
 from keytide.cli.output import Format, properties, write_document
 from keytide.cli.parameters import TableArgument, Warehouse, names
-from keytide.errors import InvalidError, SetupError
+from keytide.errors import InvalidError
 from keytide.types import Field, RowType, parse_sql_type
 
 __all__ = ["FeedFormat", "IngestOptions", "ingest", "ingest_command"]
@@ -133,12 +133,8 @@ def ingest(
 
 def ingest_command(options: IngestOptions) -> Any:
     """Carry an ingestion out. Raises `SetupError` when Spark is not installed."""
-    try:
-        from keytide.spark.ingest import ingest as run
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith(("pyspark", "py4j")):
-            raise
-        raise SetupError("ingest runs on Spark: pip install 'keytide[spark]'") from error
+    from keytide.spark.ingest import ingest as run
+
     return run(**vars(options))
 
 

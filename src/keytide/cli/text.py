@@ -3,7 +3,8 @@
 JSON keeps every digit and every byte: whole and floating numbers are JSON numbers; decimals are
 texts with their full scale; NaN and infinities are the texts "NaN", "Infinity" and "-Infinity";
 bytes are base64; dates, times and timestamps are ISO 8601, with an offset where the type is an
-instant. An ARRAY is an array, a ROW an object, a MAP or MULTISET an object by the key's text.
+instant. An ARRAY or VECTOR is an array, a ROW an object, a MAP or MULTISET an object by the key's
+text.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ def json_text(value: pl.Expr, type: pa.DataType) -> pl.Expr:
         entry = pl.concat_str(
             _json_key(key, type.key_type), pl.lit(":"), _json_or_null(item, type.item_type)
         )
-        return _wrapped("{", value.list.eval(entry).list.join(","), "}")
+        entries = value.cast(_entries_type(type)).list.eval(entry)
+        return _wrapped("{", entries.list.join(","), "}")
+    if pa.types.is_fixed_size_list(type):
+        return json_text(value.arr.to_list(), pa.list_(type.value_type))
     if pa.types.is_list(type):
         element = _json_or_null(pl.element(), type.value_type)
         return _wrapped("[", value.list.eval(element).list.join(","), "]")
@@ -46,6 +50,12 @@ def cell_text(value: pl.Expr, type: pa.DataType) -> pl.Expr:
     if pa.types.is_nested(type):
         return json_text(value, type)
     return _plain_text(value, type)
+
+
+def _entries_type(type: pa.MapType) -> pl.List:
+    # Polars evaluates expressions over the elements of lists, not over the entries of maps.
+    key, item = (pl.Series(pa.array([], each)).dtype for each in (type.key_type, type.item_type))
+    return pl.List(pl.Struct({"key": key, "value": item}))
 
 
 def _json_or_null(value: pl.Expr, type: pa.DataType) -> pl.Expr:

@@ -467,12 +467,8 @@ def _identified(data_type: DataType, field_id: int, depth: int) -> pa.DataType:
             _with_id(key_field, 536_870_911 - node), _with_id(value_field, 536_870_911 + node)
         )
     if isinstance(data_type, RowType):
+        # Members are optional even where they are NOT NULL: below a NULL row they have no value.
         return pa.struct(
-            [
-                _with_id(
-                    pa.field(f.name, _identified(f.type, f.id, 1), nullable=f.type.nullable), f.id
-                )
-                for f in data_type.fields
-            ]
+            [_with_id(pa.field(f.name, _identified(f.type, f.id, 1)), f.id) for f in data_type.fields]
         )
     return data_type.to_arrow()

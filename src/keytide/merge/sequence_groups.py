@@ -245,15 +245,17 @@ def _plain_ranks(term: pl.Series, key_count: int) -> Positions | None:
     least, greatest = values.min(), values.max()
     if least is None or greatest is None or values.null_count() > term.null_count():
         return None
-    distance = int(greatest) - int(least) + 2  # type: ignore[arg-type]
+    distance = int(greatest) - int(least) + 2
     if distance.bit_length() + key_count.bit_length() > 62:
         return None
-    return (values - least + 1).fill_null(0).to_numpy()
+    ranks: Positions = (values - least + 1).fill_null(0).to_numpy()
+    return ranks
 
 
 def _term(values: pl.Series, is_padded: bool) -> pl.Series:
     if values.dtype.is_float():
-        return values + 0.0  # -0.0 becomes 0.0
+        zeros_alike: pl.Series = values + 0.0  # -0.0 becomes 0.0
+        return zeros_alike
     return values.str.strip_chars_end(" ") if is_padded else values
 
 

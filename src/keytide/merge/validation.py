@@ -1,2 +1,384 @@
-def validate_merge_options(fields, primary_keys, partition_keys, options):
-    pass
+"""Which merge options go together: the checks made when a table is defined or altered.
+
+Nothing here reads rows. Every message names the option, what was found and the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from keytide.errors import InvalidError
+from keytide.merge.functions.registry import DEFAULT_FUNCTION, function_names, function_of
+from keytide.merge.sequence_groups import SequenceGroup, sequence_groups_of
+from keytide.options import TableOptions
+from keytide.types import DataType, Field, RowType
+
+__all__ = ["validate_merge_options"]
+
+
+def validate_merge_options(
+    fields: Sequence[Field],
+    primary_keys: Sequence[str],
+    partition_keys: Sequence[str],
+    options: TableOptions,
+) -> None:
+    """Refuse merge options that cannot work for a table of these columns and keys.
+
+    Raises `InvalidError` for the first thing found; `UnsupportedError` for an aggregate function
+    that this release lacks.
+    """
+    columns = {f.name: f for f in fields}
+    _check_primary_key(primary_keys, options)
+    _check_changelog(primary_keys, options)
+    _check_field_options(columns, options)
+    _check_sequence_fields(columns, primary_keys, partition_keys, options)
+    _check_rowkind_field(columns, options)
+    _check_groups(columns, primary_keys, options)
+    if options.merge_engine == "first-row":
+        _check_first_row(options)
+    elif options.merge_engine == "partial-update":
+        _check_partial_update(columns, primary_keys, options)
+    elif options.merge_engine == "aggregation":
+        _check_aggregation(columns, primary_keys, options)
+    _check_deletion_vectors(options)
+    _check_bucket_key(columns, primary_keys, partition_keys, options)
+    _check_record_level_expire(columns, options)
+
+
+# -- keys and changes ------------------------------------------------------------------------------
+
+
+def _check_primary_key(primary_keys: Sequence[str], options: TableOptions) -> None:
+    if options.primary_key_nullable and not primary_keys:
+        raise InvalidError(
+            "Option 'primary-key.nullable' can only be enabled for a table with primary keys. "
+            "Give the table a primary key, or leave the option out"
+        )
+
+
+def _check_changelog(primary_keys: Sequence[str], options: TableOptions) -> None:
+    producer = options.changelog_producer
+    if producer != "none" and not primary_keys:
+        raise InvalidError(
+            "Can not set changelog-producer on table without primary keys, found "
+            f"'{producer}'. Give the table a primary key, or leave the option out"
+        )
+    if producer == "lookup" and options.full_compaction_delta_commits is not None:
+        raise InvalidError(
+            "'full-compaction.delta-commits' is incompatible with 'changelog-producer'='lookup'; "
+            "leave it out"
+        )
+    if not options.streaming_read_overwrite:
+        return
+    if producer in ("lookup", "full-compaction"):
+        raise InvalidError(
+            "Cannot set streaming-read-overwrite to true when changelog producer is "
+            "full-compaction or lookup because it will read duplicated changes; set it to 'false'"
+        )
+    if not primary_keys:
+        raise InvalidError(
+            "Doesn't support streaming read the changes from overwrite when the primary keys are "
+            "not defined; set 'streaming-read-overwrite' to 'false'"
+        )
+
+
+def _check_deletion_vectors(options: TableOptions) -> None:
+    producer = options.changelog_producer
+    if options.deletion_vectors_enabled and producer == "full-compaction":
+        raise InvalidError(
+            "Deletion vectors mode is only supported for NONE/INPUT/LOOKUP changelog producer now. "
+            f"Found 'changelog-producer' = '{producer}' with 'deletion-vectors.enabled' = 'true'"
+        )
+
+
+def _check_bucket_key(
+    columns: dict[str, Field],
+    primary_keys: Sequence[str],
+    partition_keys: Sequence[str],
+    options: TableOptions,
+) -> None:
+    key = options.bucket_key
+    if not key:
+        return
+    if options.bucket == -1:
+        raise InvalidError(
+            f"Cannot define 'bucket-key' with bucket = -1, found {','.join(key)!r}; give 'bucket' "
+            "a fixed number"
+        )
+    for name in key:
+        if name not in columns:
+            raise _unknown_field(name, "'bucket-key'", columns)
+        if columns[name].type.is_nested:
+            raise InvalidError(
+                f"nested type can not in bucket-key, but column {name!r} is "
+                f"{columns[name].type.sql()}; name primitive columns"
+            )
+        if name in partition_keys:
+            raise InvalidError(
+                f"Bucket keys {list(key)} should not contain partition keys "
+                f"{list(partition_keys)}, found {name!r}; a partition has buckets of its own"
+            )
+        if primary_keys and name not in primary_keys:
+            raise InvalidError(
+                f"Primary keys {list(primary_keys)} should contain all bucket keys {list(key)}, "
+                f"but {name!r} is missing: versions of a key have to share a bucket"
+            )
+
+
+def _check_record_level_expire(columns: dict[str, Field], options: TableOptions) -> None:
+    name = options.record_level_time_field
+    if name is None:
+        if options.record_level_expire_time is not None:
+            raise InvalidError(
+                "You should set time field for record-level expire. Name a column in "
+                "'record-level.time-field'"
+            )
+        return
+    if name not in columns:
+        raise InvalidError(
+            f"Can not find time field {name} for record level expire. 'record-level.time-field' "
+            f"must be one of {', '.join(columns)}"
+        )
+    if _root(columns[name].type) not in ("INT", "BIGINT", "TIMESTAMP", "TIMESTAMP_LTZ"):
+        raise InvalidError(
+            "The record level time field type should be one of INT, BIGINT, or TIMESTAMP, but "
+            f"field {name!r} of 'record-level.time-field' is {columns[name].type.sql()}"
+        )
+
+
+# -- order -----------------------------------------------------------------------------------------
+
+
+def _check_sequence_fields(
+    columns: dict[str, Field],
+    primary_keys: Sequence[str],
+    partition_keys: Sequence[str],
+    options: TableOptions,
+) -> None:
+    _check_snapshot_ordering(primary_keys, options)
+    names = options.sequence_field
+    if not names:
+        return
+    functions = options.field_options("aggregate-function")
+    for name in names:
+        if name not in columns:
+            raise InvalidError(
+                f"Sequence field: '{name}' can not be found in table schema. 'sequence.field' "
+                f"must name some of {', '.join(columns)}"
+            )
+        if names.count(name) > 1:
+            raise InvalidError(f"Sequence field '{name}' is defined repeatedly. Name it once")
+        if name in functions:
+            raise InvalidError(
+                f"Should not define aggregation on sequence field: '{name}'. Leave out "
+                f"'fields.{name}.aggregate-function'"
+            )
+        _check_comparable(columns[name], "sequence.field")
+    if options.merge_engine == "first-row":
+        raise InvalidError(
+            "Do not support use sequence field on FIRST_ROW merge engine. Leave out "
+            "'sequence.field', or use another 'merge-engine'"
+        )
+    if primary_keys and set(partition_keys) - set(primary_keys):
+        raise InvalidError(
+            "You can not use sequence.field in cross partition update case: the primary key "
+            f"{list(primary_keys)} lacks some of the partition keys {list(partition_keys)}. Add "
+            "them to the primary key"
+        )
+
+
+def _check_snapshot_ordering(primary_keys: Sequence[str], options: TableOptions) -> None:
+    if not options.sequence_snapshot_ordering:
+        return
+    name = "sequence.snapshot-ordering"
+    if not primary_keys:
+        raise InvalidError(f"{name} = true requires a primary-key table")
+    if options.sequence_field:
+        raise InvalidError(
+            f"{name} and sequence.field are mutually exclusive; both say which version is newer"
+        )
+    if not options.write_only:
+        raise InvalidError(f"{name} = true requires write-only = true")
+
+
+def _check_rowkind_field(columns: dict[str, Field], options: TableOptions) -> None:
+    name = options.rowkind_field
+    if name is None:
+        return
+    if name not in columns:
+        raise InvalidError(
+            f"Rowkind field: '{name}' can not be found in table schema. 'rowkind.field' must be "
+            f"one of {', '.join(columns)}"
+        )
+    if _root(columns[name].type) not in ("CHAR", "VARCHAR"):
+        raise InvalidError(
+            f"only support string type for rowkind, but 'rowkind.field' = {name!r} is "
+            f"{columns[name].type.sql()}"
+        )
+
+
+def _check_comparable(field: Field, option: str) -> None:
+    if field.type.is_nested:
+        raise InvalidError(
+            f"{option!r} must name columns that have an order, but {field.name!r} is "
+            f"{field.type.sql()}"
+        )
+
+
+# -- options of fields -----------------------------------------------------------------------------
+
+
+def _check_field_options(columns: dict[str, Field], options: TableOptions) -> None:
+    for key, name in _named_fields(options):
+        if name in columns:
+            continue
+        head = columns.get(name.split(".")[0])
+        if head is not None and isinstance(head.type, RowType):
+            raise InvalidError(
+                f"Nested-field path is not supported on ROW field '{head.name}': option {key!r} "
+                "names a member; give the option for the whole column"
+            )
+        raise _unknown_field(name, f"option {key!r}", columns)
+
+
+def _named_fields(options: TableOptions) -> Iterator[tuple[str, str]]:
+    """Each option `fields.<names>.<what>` with each of its names."""
+    for key in options.raw:
+        if not key.startswith("fields.") or key == "fields.default-aggregate-function":
+            continue
+        names, dot, what = key.removeprefix("fields.").rpartition(".")
+        names = names.removesuffix(".merge-map-with-keytime") if what == "ts-field" else names
+        if what == "sequence-group" and not (dot and all(n.strip() for n in names.split(","))):
+            raise InvalidError(
+                f"Invalid sequence-group option {key!r}; expected "
+                "'fields.<column>[,<column>...].sequence-group'"
+            )
+        yield from ((key, name.strip()) for name in names.split(",") if dot)
+
+
+def _check_groups(
+    columns: dict[str, Field], primary_keys: Sequence[str], options: TableOptions
+) -> None:
+    seen: set[str] = set()
+    for group in sequence_groups_of(columns.values(), options):
+        key = f"fields.{','.join(group.sequence)}.sequence-group"
+        for name in group.protected:
+            if name not in columns:
+                raise InvalidError(
+                    f"Field {name} can not be found in table schema, but option {key!r} protects "
+                    f"it; the columns are {', '.join(columns)}"
+                )
+            if name in seen:
+                raise InvalidError(
+                    f"Field {name} is defined repeatedly by multiple groups: {group.sequence} is "
+                    "the second one. A column follows one sequence"
+                )
+            seen.add(name)
+        for name in group.columns:
+            if name in primary_keys:
+                raise InvalidError(
+                    f"The sequence-group '{key}' contains primary key field '{name}' (not "
+                    "allowed): a key has one value in all its versions. Leave it out"
+                )
+        for name in group.sequence:
+            _check_comparable(columns[name], key)
+
+
+# -- engines ---------------------------------------------------------------------------------------
+
+
+def _check_first_row(options: TableOptions) -> None:
+    if options.changelog_producer not in ("none", "lookup"):
+        raise InvalidError(
+            "Only support 'none' and 'lookup' changelog-producer on FIRST_ROW merge engine, found "
+            f"'{options.changelog_producer}'"
+        )
+    if options.deletion_vectors_enabled and options.raw.get("pk-clustering-override") != "true":
+        raise InvalidError(
+            "First row merge engine does not need deletion vectors because there is no deletion "
+            "of old data in this merge engine; leave out 'deletion-vectors.enabled'"
+        )
+
+
+def _check_partial_update(
+    columns: dict[str, Field], primary_keys: Sequence[str], options: TableOptions
+) -> None:
+    groups = sequence_groups_of(columns.values(), options)
+    _check_removals(groups, options)
+    protected = {name for group in groups for name in group.protected}
+    unordered = set(primary_keys) | set(options.sequence_field)
+    unordered |= {name for group in groups for name in group.sequence}
+    names = function_names([name for name in columns if name not in unordered], options)
+    for name, function in names.items():
+        if name not in protected and function != DEFAULT_FUNCTION:
+            raise InvalidError(
+                "Must use sequence group for aggregation functions but not found for field "
+                f"{name}. Its function is {function!r}; add the column to a "
+                "'fields.<column>.sequence-group'"
+            )
+    _check_functions(columns, names, options)
+
+
+def _check_removals(groups: Sequence[SequenceGroup], options: TableOptions) -> None:
+    on_delete = "partial-update.remove-record-on-delete"
+    on_group = "partial-update.remove-record-on-sequence-group"
+    removing = options.remove_record_on_sequence_group
+    if options.ignore_delete and options.remove_record_on_delete:
+        raise _conflict("ignore-delete", on_delete)
+    if options.ignore_delete and removing:
+        raise _conflict("ignore-delete", on_group)
+    if groups and options.remove_record_on_delete:
+        raise _conflict("sequence-group", on_delete)
+    sequences = {name for group in groups for name in group.sequence}
+    for name in removing:
+        if name not in sequences:
+            raise InvalidError(
+                f"field '{name}' defined in '{on_group}' option must be part of sequence groups; "
+                f"the sequence fields are {', '.join(sorted(sequences)) or 'none'}"
+            )
+
+
+def _check_aggregation(
+    columns: dict[str, Field], primary_keys: Sequence[str], options: TableOptions
+) -> None:
+    ignoring = options.field_options("ignore-retract")
+    if options.aggregation_remove_record_on_delete and any(
+        value.lower() == "true" for value in ignoring.values()
+    ):
+        name = next(name for name, value in ignoring.items() if value.lower() == "true")
+        raise _conflict("aggregation.remove-record-on-delete", f"fields.{name}.ignore-retract")
+    unfolded = {*primary_keys, *options.sequence_field}
+    names = function_names([n for n in columns if n not in unfolded], options, DEFAULT_FUNCTION)
+    _check_functions(columns, names, options)
+
+
+def _check_functions(
+    columns: dict[str, Field], names: dict[str, str], options: TableOptions
+) -> None:
+    for name, value in options.field_options("ignore-retract").items():
+        if value.lower() not in ("true", "false"):
+            raise InvalidError(
+                f"option 'fields.{name}.ignore-retract' has the value {value!r}; expected 'true' "
+                "or 'false'"
+            )
+    for name, function in names.items():
+        function_of(function, columns[name], options)
+
+
+def _conflict(one: str, other: str) -> InvalidError:
+    return InvalidError(
+        f"{one} and {other} have conflicting behavior so should not be enabled at the same time. "
+        "Choose one"
+    )
+
+
+def _unknown_field(name: str, where: str, columns: dict[str, Field]) -> InvalidError:
+    return InvalidError(
+        f"Field {name} can not be found in table schema. It is named in {where}; the columns are "
+        f"{', '.join(columns)}"
+    )
+
+
+def _root(data_type: DataType) -> str:
+    root: str = getattr(data_type, "root", "")
+    return root

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from keytide.errors import InvalidError
 from keytide.types import LENGTH_MAX, AtomicType, Field
 
-__all__ = ["check_lengths", "convert_column"]
+__all__ = ["check_lengths", "check_parts", "convert_column"]
 
 
 def convert_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray:
@@ -50,6 +50,59 @@ def check_lengths(column: pa.ChunkedArray, field: Field, table: str) -> None:
             )
     if kind.root in ("TIMESTAMP", "TIMESTAMP_LTZ", "TIME"):
         _check_fraction(column, kind, field, table)
+
+
+def check_parts(column: pa.ChunkedArray, field: Field, table: str) -> None:
+    """Refuse NULL elements, entries and members where the nested type says NOT NULL."""
+    if not _has_required_part(field.type.to_arrow()):
+        return
+    for chunk in column.chunks:
+        part = _missing_part(chunk)
+        if part is not None:
+            raise InvalidError(
+                f"table {table}: column {field.name!r} is {field.type.sql()}, found a value whose "
+                f"{part} is NULL; give it a value, or make the whole value NULL"
+            )
+
+
+def _has_required_part(data_type: pa.DataType) -> bool:
+    return any(
+        (not part.nullable and not _is_map_key(data_type, i)) or _has_required_part(part.type)
+        for i, part in enumerate(_parts(data_type))
+    )
+
+
+def _is_map_key(data_type: pa.DataType, position: int) -> bool:
+    return bool(pa.types.is_map(data_type)) and position == 0  # Arrow knows no NULL there
+
+
+def _parts(data_type: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_map(data_type):
+        return [data_type.key_field, data_type.item_field]
+    return [data_type.field(i) for i in range(data_type.num_fields)]
+
+
+def _missing_part(array: pa.Array) -> str | None:
+    """The name of a part that is NULL although its type forbids it."""
+    for part, values in zip(_parts(array.type), _part_values(array), strict=True):
+        if values.null_count and not part.nullable:
+            return part.name
+        deeper = _missing_part(values)
+        if deeper is not None:
+            return f"{part.name}.{deeper}"
+    return None
+
+
+def _part_values(array: pa.Array) -> list[pa.Array]:
+    if pa.types.is_map(array.type):
+        whole = pa.concat_arrays([array])  # drops what a slice hides
+        return [whole.keys, whole.items]
+    if pa.types.is_list(array.type):
+        return [array.flatten()]
+    if pa.types.is_struct(array.type):
+        there = array.filter(array.is_valid())
+        return [there.field(i) for i in range(array.type.num_fields)]
+    return []
 
 
 _UNIT_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}

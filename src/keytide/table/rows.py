@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import polars as pl
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 from keytide.errors import InvalidError, NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
-from keytide.table.convert import check_lengths, convert_column
+from keytide.table.convert import check_lengths, check_parts, convert_column
 from keytide.types import AtomicType, Field, RowKind
 
 __all__ = ["ROW_KIND", "Rows", "incoming_rows", "to_arrow_table"]
@@ -201,6 +202,7 @@ def _pair_columns(
         if field.name in data.column_names:
             converted = convert_column(data.column(field.name), field, table)
             check_lengths(converted, field, table)
+            check_parts(converted, field, table)
             columns[field.name] = _without_negative_zero(converted, field, schema)
         else:
             columns[field.name] = _missing_column(field, schema, options, kinds, table)
@@ -279,4 +281,5 @@ def _filler(data_type: pa.DataType) -> pa.Scalar:
         return pa.scalar(b"", data_type)
     if pa.types.is_decimal(data_type):
         return pa.scalar(Decimal(0), data_type)
-    return pa.scalar(0, pa.int32()).cast(data_type)
+    width = pa.int64() if pa.types.is_timestamp(data_type) else pa.int32()
+    return pa.scalar(0, width).cast(data_type)

@@ -336,13 +336,15 @@ def _equals(field: Field, value: Any, table: str) -> Predicate:
     if value is None:
         return IsNull(field.name)
     try:
-        exact = pa.scalar(value, field.type.to_arrow()).as_py()
+        scalar = pa.scalar(value, field.type.to_arrow())
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise InvalidError(
             f"table {table}: key column {field.name!r} is {field.type.sql()}, found {value!r} of "
             f"type {type(value).__name__}: {error}"
         ) from error
-    return Comparison(field.name, "=", exact)
+    # Python's datetime has no nanoseconds, but ticks have.
+    has_nanoseconds = pa.types.is_timestamp(scalar.type) and scalar.type.unit == "ns"
+    return Comparison(field.name, "=", scalar.value if has_nanoseconds else scalar.as_py())
 
 
 def _epoch_ms(moment: datetime | date | str | int, table: str) -> int:

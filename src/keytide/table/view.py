@@ -42,7 +42,12 @@ class TableView:
     @property
     def engine(self) -> MergeEngine:
         """The merge engine of the table. Raises `UnsupportedError` when there is no kernel."""
-        return engine_of(self.order, self.schema.fields, self.options)
+        return engine_of(
+            self.order,
+            self.schema.fields,
+            self.options,
+            partition_keys=self.schema.partition_keys,
+        )
 
     def bucket_directory(self, partition: bytes, bucket: int) -> str:
         """Where files of a bucket lie, relative to the table."""

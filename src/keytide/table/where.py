@@ -5,6 +5,7 @@ This is the edge: literals are checked against their columns and typed here, onc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timezone
@@ -208,7 +209,7 @@ def _date(value: Any) -> date:
 
 
 def _time(value: Any) -> time:
-    return value if isinstance(value, time) else time.fromisoformat(_text(value))
+    return value if isinstance(value, time) else time.fromisoformat(_iso(_text(value)))
 
 
 def _timestamp(value: Any) -> datetime:
@@ -226,9 +227,16 @@ def _instant(value: Any) -> datetime:
 
 
 def _iso(text: str) -> str:
-    # Python 3.10 reads neither a trailing Z nor a short offset such as +00.
+    # Python 3.10 reads neither a trailing Z, nor a short offset such as +00, nor any number of
+    # digits after the second; and digits beyond the sixth would be lost.
+    fraction = re.search(r"\.(\d+)", text)
+    if fraction:
+        digits = fraction.group(1)
+        if digits[6:].strip("0"):
+            raise ValueError(text)
+        text = text.replace(fraction.group(0), "." + digits[:6].ljust(6, "0"))
     text = text[:-1] + "+00:00" if text.endswith("Z") else text
-    return text + ":00" if len(text) > 3 and text[-3] in "+-" else text
+    return text + ":00" if ":" in text and text[-3] in "+-" else text
 
 
 _CONVERT: dict[str | None, Callable[[Any], Any]] = {

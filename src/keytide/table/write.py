@@ -84,7 +84,7 @@ class BucketWriter:
         )
         if not frame.height:
             return []
-        groups = list(self._by_bucket(frame, rows.table))
+        groups = list(self.by_bucket(frame, rows.table))
         names = paths.FileNames()
         if threads == 1 or len(groups) == 1 or frame.height < _SMALL_ROWS:
             parts = [
@@ -100,9 +100,13 @@ class BucketWriter:
 
     # -- cutting ------------------------------------------------------------------------------
 
-    def _by_bucket(
+    def by_bucket(
         self, frame: pl.DataFrame, table: pa.Table
     ) -> Iterator[tuple[bytes, int, pl.DataFrame]]:
+        """The rows of `frame` by partition and bucket, in arrival order within each.
+
+        `table` has the same rows, with the key and partition columns in their exact types.
+        """
         for partition, rows, arrow in self._by_partition(frame, table):
             total = self._total_buckets(partition)
             if total == 1:

@@ -64,8 +64,12 @@ class Inputs:
         return pl.DataFrame(columns).filter(pl.Series(taking_part))
 
     def items(self) -> pl.DataFrame:
-        """The elements of list inputs, one per row of `frame`, with their place as `place`."""
-        rows = self.frame().explode("value", empty_as_null=False, keep_nulls=False)
+        """The elements of list inputs as rows of `frame`, with their place as `place`.
+
+        The elements of a map are structs of key and value.
+        """
+        rows = self.frame().cast({"value": _list_type(self.values.dtype)})
+        rows = rows.explode("value", empty_as_null=False, keep_nulls=False)
         return rows.with_row_index("place")
 
     def per_key(self, results: pl.DataFrame) -> pl.Series:
@@ -80,10 +84,11 @@ class Inputs:
         Without items the list is empty, or NULL where a key has no add that is not NULL.
         """
         items = items.sort("key", "place").group_by("key", maintain_order=True).agg("value")
-        lists = self.per_key(items.cast({"value": self.values.dtype}))
+        lists = self.per_key(items.cast({"value": _list_type(self.values.dtype)}))
         is_empty = lists.is_null() & pl.Series(self.slices.any_where(self.adds & self.is_present))
         filled: pl.Series = lists.zip_with(~is_empty, pl.Series([[]], dtype=lists.dtype))
-        return filled
+        as_column: pl.Series = filled.cast(self.values.dtype)
+        return as_column
 
 
 @dataclass(frozen=True)
@@ -135,6 +140,14 @@ class AggregatedColumn:
                 f"skipped, set 'fields.{self.function.column}.ignore-retract'='true'"
             )
         return inputs
+
+
+def _list_type(dtype: pl.DataType) -> pl.DataType:
+    # Some Polars releases have a map type and no functions for it; others show a list.
+    if isinstance(dtype, pl.List):
+        return dtype
+    entry = pl.Struct({"key": dtype.key, "value": dtype.value})  # type: ignore[attr-defined]
+    return pl.List(entry)
 
 
 def _row_of(rank: Positions) -> Positions:

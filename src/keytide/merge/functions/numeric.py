@@ -34,7 +34,7 @@ class Sum(AggregateFunction):
         values = _marked(inputs.values, inputs.adds | inputs.retracts)
         exact = values.cast(pl.Int128) if values.dtype.is_integer() else values
         if inputs.retracts.any():
-            exact = exact.zip_with(pl.Series(~inputs.retracts), -exact)
+            exact = exact.zip_with(pl.Series(~inputs.retracts), _negated(exact))
         shadow = _VALUE.cast(pl.Float64).sum()
         sums = _by_key(inputs.slices, exact, _unless_empty(_VALUE.sum()), shadow.alias("shadow"))
         return _fitted(self, sums, values.dtype)
@@ -141,6 +141,11 @@ def _marked(values: pl.Series, marks: Marks) -> pl.Series:
     if marks.all():
         return values
     return values.set(pl.Series(~marks), None)
+
+
+def _negated(values: pl.Series) -> pl.Series:
+    # 128-bit numbers have no negation of their own.
+    return values * pl.Series([-1], dtype=pl.Int128) if values.dtype.is_integer() else -values
 
 
 def _by_key(slices: KeySlices, values: pl.Series, *results: pl.Expr) -> pl.DataFrame:

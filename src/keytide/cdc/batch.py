@@ -1,0 +1,131 @@
+"""One batch of decoded changes on its way into a table.
+
+A `ChangeWriter` is a picklable value: executors use it on the rows of the buckets that came to
+them. It looks the newest stored version of each key up, counts what the changes do, fills in
+values that the source left out, and writes the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.cdc.apply import ChangeCounts, count_changes, fill_unavailable
+from keytide.cdc.feed import ORDINAL_COLUMN, ROW_KIND_COLUMN, UNAVAILABLE_COLUMN, FeedSpec
+from keytide.format.arrow import from_arrow, to_arrow
+from keytide.format.data_file import VALUE_KIND
+from keytide.format.manifest import ManifestEntry
+from keytide.table.live_files import BucketId
+from keytide.table.predicate import And, Comparison
+from keytide.table.read import ReadTask
+from keytide.table.rows import incoming_rows
+from keytide.table.write import BucketWriter, SequenceBase
+
+__all__ = ["ChangeWriter", "WrittenChanges"]
+
+_LOOKUP_MEMORY_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class WrittenChanges:
+    """What became of some changes: entries to commit, counts, and changes that nobody can fill.
+
+    `unknown` has the columns `raw` (the change as JSON), `reason` and `ordinal`.
+    """
+
+    entries: tuple[ManifestEntry, ...]
+    counts: ChangeCounts
+    unknown: pa.Table
+
+
+@dataclass(frozen=True)
+class ChangeWriter:
+    """Writes decoded changes into one table.
+
+    `stored` holds, by bucket, a task that reads the key and ordering columns of what is there.
+    """
+
+    writer: BucketWriter
+    base: SequenceBase
+    spec: FeedSpec
+    stored: Mapping[BucketId, ReadTask]
+
+    def write(self, rows: pa.Table) -> WrittenChanges:
+        """Write rows as `decode` returned them, in arrival order.
+
+        REQUIRES: all rows of a bucket come to one call, or no two calls share a sequence base.
+        Files are durable on return, and belong to nobody until their entries are committed.
+        """
+        counts = ChangeCounts()
+        filled, unknown = [], [_unknown_changes(from_arrow(rows.slice(0, 0)))]
+        for partition, bucket, changes in self.writer.by_bucket(from_arrow(rows), rows):
+            stored = self._stored_versions((partition, bucket), changes)
+            counts += count_changes(changes, stored, self.writer.view.order)
+            result = fill_unavailable(
+                changes, stored, self.writer.view.order, self.writer.view.schema.names
+            )
+            filled.append(result.changes)
+            unknown.append(_unknown_changes(result.unknown))
+        entries = self._write(pl.concat(filled)) if filled else []
+        return WrittenChanges(tuple(entries), counts, pa.concat_tables(unknown))
+
+    def _write(self, changes: pl.DataFrame) -> list[ManifestEntry]:
+        view = self.writer.view
+        exact = to_arrow(changes, self.spec.rows_schema)
+        exact = exact.drop_columns([ORDINAL_COLUMN, UNAVAILABLE_COLUMN])
+        rows = incoming_rows(exact, view.schema, view.options, view.name)
+        return self.writer.write(rows, self.base)
+
+    def _stored_versions(self, bucket: BucketId, changes: pl.DataFrame) -> pl.DataFrame:
+        """The newest stored version of each key of the changes, deletions included."""
+        order = self.writer.view.order
+        columns = order.columns
+        if changes[UNAVAILABLE_COLUMN].list.len().max():
+            columns = self.writer.view.schema.names
+        keys = changes.select(order.key).unique()
+        empty = changes.select(columns).clear().with_columns(pl.lit("").alias(ROW_KIND_COLUMN))
+        task = self.stored.get(bucket)
+        if task is None:
+            return empty
+        task = replace(task, columns=columns, predicate=_key_range(keys, order.key[0]))
+        found = [
+            frame.join(keys, on=list(order.key), how="semi", nulls_equal=True).select(
+                *columns, _row_kind()
+            )
+            for frame in task.winners(_LOOKUP_MEMORY_BYTES)
+        ]
+        return pl.concat([empty, *found])
+
+
+def _row_kind() -> pl.Expr:
+    is_dead = pl.col(VALUE_KIND).is_in([1, 3])
+    return pl.when(is_dead).then(pl.lit("-D")).otherwise(pl.lit("+I")).alias(ROW_KIND_COLUMN)
+
+
+def _key_range(keys: pl.DataFrame, name: str) -> And | None:
+    low, high = keys[name].min(), keys[name].max()
+    if low is None or keys[name].null_count():
+        return None
+    return And((Comparison(name, ">=", low), Comparison(name, "<=", high)))
+
+
+def _unknown_changes(changes: pl.DataFrame) -> pa.Table:
+    names = pl.col(UNAVAILABLE_COLUMN).list.join(", ")
+    shown = pl.struct(pl.exclude(ORDINAL_COLUMN)).struct.json_encode()
+    reason = pl.concat_str(
+        pl.lit("the source left out "),
+        names,
+        pl.lit(" and no earlier version of the key is known to take it from"),
+    )
+    frame = changes.select(
+        shown.alias("raw"), reason.alias("reason"), pl.col(ORDINAL_COLUMN).alias("ordinal")
+    )
+    return to_arrow(frame, _UNKNOWN_SCHEMA)
+
+
+_UNKNOWN_SCHEMA = pa.schema(
+    [("raw", pa.string()), ("reason", pa.string()), ("ordinal", pa.int64())]
+)

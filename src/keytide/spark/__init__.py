@@ -1,0 +1,24 @@
+"""Tables on Apache Spark: DataFrames in and out, a data source, streams.
+
+Nothing here needs a jar of ours: executors run the same Python kernels as a local process.
+`read` and `write` carry `Scan.to_spark` and `Table.write` out; `source` is the data source
+`keytide`; `session` makes a session in which all of it works, after `java` has found a runtime
+for it; `types` and `predicate` translate between the two vocabularies.
+
+>>> spark = kt.spark.session()                                          # doctest: +SKIP
+>>> lake.table("shop.orders").scan().to_spark(spark).show()             # doctest: +SKIP
+"""
+
+from keytide.errors import SetupError
+
+try:
+    import pyspark  # noqa: F401  # tells a missing extra from a broken one
+except ModuleNotFoundError as error:
+    raise SetupError(
+        f"Spark support needs pyspark, which cannot be imported ({error}); "
+        f"install it with: pip install 'keytide[spark]'"
+    ) from error
+
+from keytide.spark.session import register, session
+
+__all__ = ["register", "session"]

@@ -1,0 +1,412 @@
+"""Change feeds into tables, as a Spark Structured Streaming job.
+
+Each micro-batch is decoded on executors, shuffled so that the changes of a bucket come to one
+task, counted, written, and committed once by the driver. The commit carries the stream's id and
+the batch's number, so a batch that Spark runs again changes nothing. Messages that cannot be
+applied go to a dead-letter table first.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from keytide.cdc.apply import ChangeCounts
+from keytide.cdc.batch import ChangeWriter, WrittenChanges
+from keytide.cdc.decode import decode
+from keytide.cdc.feed import FeedSpec
+from keytide.cdc.target import feed_target
+from keytide.errors import InvalidError, NotFoundError
+from keytide.format.arrow import from_arrow, to_arrow
+from keytide.format.bucket import bucket_ids
+from keytide.format.manifest import ManifestEntry
+from keytide.spark.errors import on_driver
+from keytide.spark.session import session
+from keytide.spark.types import batch_schema, spark_batches, spark_schema
+from keytide.table.commit import Change
+from keytide.table.lake import Lake, connect
+from keytide.table.live_files import LiveFiles
+from keytide.table.scan import Scan
+from keytide.table.table import Table
+from keytide.table.view import TableView
+from keytide.table.write import BucketWriter, SequenceBase
+from keytide.types import STRING, AtomicType, Field, RowType, parse_sql_type
+
+__all__ = ["BatchReport", "IngestReport", "ingest"]
+
+_SAMPLE_MESSAGES = 1_000
+_BUCKET = "_bucket"
+_RAW, _REASON, _SKIPPED = "_raw", "_reason", "_skipped"
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """One micro-batch: `rows_in` messages, each of them counted in one of the other figures.
+
+    `skipped` are messages that change no row: tombstones that repeat a delete, and messages
+    about the schema or the feed. `snapshot_id` is None when nothing had to be written.
+    """
+
+    batch_id: int
+    rows_in: int
+    applied: int
+    late: int
+    duplicate: int
+    rejected: int
+    skipped: int
+    seconds: float
+    snapshot_id: int | None
+
+
+@dataclass(frozen=True)
+class IngestReport:
+    """What an ingestion did: its sums, and its batches in order."""
+
+    table: str
+    dead_letter: str
+    batches: tuple[BatchReport, ...]
+
+    @property
+    def rows_in(self) -> int:
+        """Messages read."""
+        return sum(batch.rows_in for batch in self.batches)
+
+    @property
+    def applied(self) -> int:
+        """Messages that were the newest of their key when they arrived."""
+        return sum(batch.applied for batch in self.batches)
+
+    @property
+    def rejected(self) -> int:
+        """Messages in the dead-letter table."""
+        return sum(batch.rejected for batch in self.batches)
+
+
+def ingest(
+    *,
+    warehouse: str | Path,
+    table: str,
+    source: str,
+    format: str,
+    schema: str | Sequence[Field] | None = None,
+    primary_key: Sequence[str] = (),
+    partition_by: Sequence[str] = (),
+    sequence_by: Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
+    empty_as_null: Sequence[str] = (),
+    checkpoint: str | None = None,
+    dead_letter: str | None = None,
+    max_files_per_batch: int | None = None,
+    continuous: bool = False,
+    spark: SparkSession | None = None,
+    on_batch: Callable[[BatchReport], None] | None = None,
+) -> IngestReport:
+    """Feed a table from files of change data, one JSON message a line, gzip allowed.
+
+    `source` is a folder or glob. The table is opened, or made from `schema` (SQL text or fields)
+    and `primary_key`, or from what the first messages show; `sequence_by` names the members of
+    a message that order changes, such as `source.lsn`, where the format's usual ones will not
+    do. Progress lies in `checkpoint`, by default beside the tables of a local warehouse.
+
+    Runs until every file is applied, or, `continuous`, until it is stopped. Exactly once: with
+    the same checkpoint a file is applied once, and a batch that was cut short is done again
+    without effect on what it had committed. `on_batch` is called on the driver after each batch.
+
+    Raises `InvalidError` for a feed or definition that does not go together, and what the batches
+    raise, as Keytide errors.
+    """
+    spark = spark or session()
+    lake = connect(str(warehouse))
+    target, spec = feed_target(
+        lake,
+        table,
+        _sample(spark, source),
+        format,
+        columns=_columns(schema),
+        primary_key=primary_key,
+        partition_by=partition_by,
+        sequence_by=sequence_by,
+        options=options,
+        empty_as_null=empty_as_null,
+    )
+    letters = dead_letter or f"{target.name}_dead_letters"
+    run = _Ingestion(lake, target, spec, letters, on_batch)
+    stream = spark.readStream.format("text")
+    if max_files_per_batch is not None:
+        stream = stream.option("maxFilesPerTrigger", str(max_files_per_batch))
+    writer = (
+        stream.load(source)
+        .writeStream.foreachBatch(run.apply)
+        .option("checkpointLocation", checkpoint or _default_checkpoint(lake, target))
+    )
+    if not continuous:
+        writer = writer.trigger(availableNow=True)
+    with on_driver():
+        writer.start().awaitTermination()
+    return IngestReport(target.name, letters, tuple(run.reports))
+
+
+class _Ingestion:
+    """One stream into one table; its methods run on the driver."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        table: Table,
+        spec: FeedSpec,
+        dead_letter: str,
+        on_batch: Callable[[BatchReport], None] | None,
+    ) -> None:
+        self.reports: list[BatchReport] = []
+        self._lake = lake
+        self._table = table
+        self._spec = spec
+        self._dead_letter = dead_letter
+        self._on_batch = on_batch
+
+    def apply(self, messages: DataFrame, batch_id: int) -> None:
+        """Apply one micro-batch; once, however often it is called for the same batch."""
+        started = time.perf_counter()
+        user = _commit_user(messages.sparkSession)
+        if self._table.find_commit(user, batch_id) is not None:
+            return
+        live = self._table.live_files()
+        view = self._table.writable_view()
+        decoded = _decoded(messages, self._spec, view).persist()
+        try:
+            written = _written(decoded, self._change_writer(view, live), view)
+            rejected = self._keep_rejected(decoded, written, user, batch_id)
+            entries = tuple(entry for part in written for entry in part.entries)
+            snapshot_id = self._commit(view, entries, live, user, batch_id)
+            skipped = decoded.agg(F.coalesce(F.sum(_SKIPPED), F.lit(0))).first()[0]
+        finally:
+            decoded.unpersist()
+        counts = sum((part.counts for part in written), ChangeCounts())
+        counts = replace(counts, applied=counts.applied - sum(p.unknown.num_rows for p in written))
+        total = counts.applied + counts.late + counts.duplicate + rejected + skipped
+        self._report(
+            BatchReport(
+                batch_id,
+                total,
+                counts.applied,
+                counts.late,
+                counts.duplicate,
+                rejected,
+                skipped,
+                time.perf_counter() - started,
+                snapshot_id,
+            )  # fmt: skip
+        )
+
+    def _change_writer(self, view: TableView, live: LiveFiles) -> ChangeWriter:
+        scan = Scan(view, self._table.metadata, live, view.order.columns)
+        buckets = scan.plan.buckets
+        stored = {
+            (plan.partition, plan.bucket): task
+            for plan, task in zip(buckets, scan.tasks(), strict=True)
+        }
+        writer = BucketWriter(view, live.partition_buckets)
+        return ChangeWriter(writer, SequenceBase.after(live), self._spec, stored)
+
+    def _commit(
+        self,
+        view: TableView,
+        entries: tuple[ManifestEntry, ...],
+        live: LiveFiles,
+        user: str,
+        batch_id: int,
+    ) -> int | None:
+        if not entries:
+            return None
+        committed = self._table.commit(view, Change(entries, user, batch_id), live)
+        return committed.snapshot.id
+
+    def _keep_rejected(
+        self, decoded: DataFrame, written: Sequence[WrittenChanges], user: str, batch_id: int
+    ) -> int:
+        """Store what cannot be applied before the batch is committed, so that none is lost."""
+        refused = decoded.where(F.col(_REASON).isNotNull()).select(
+            F.col(_RAW).alias("raw"), F.col(_REASON).alias("reason")
+        )
+        letters = [part.unknown.select(["raw", "reason"]) for part in written]
+        table = pa.concat_tables([*letters, _collected(refused)])
+        if not table.num_rows:
+            return 0
+        self._dead_letters().write(
+            _letters(table, batch_id), commit_user=user, commit_identifier=batch_id
+        )
+        return table.num_rows
+
+    def _dead_letters(self) -> Table:
+        try:
+            return self._lake.table(self._dead_letter)
+        except NotFoundError:
+            return self._lake.create_table(
+                self._dead_letter,
+                [
+                    Field(-1, "digest", STRING),
+                    Field(-1, "reason", STRING),
+                    Field(-1, "raw", STRING),
+                    Field(-1, "batch_id", AtomicType("BIGINT")),
+                ],
+                primary_key=["digest"],
+                comment=f"messages that could not be applied to {self._table.name}",
+                exists_ok=True,
+            )
+
+    def _report(self, report: BatchReport) -> None:
+        self.reports.append(report)
+        if self._on_batch is not None:
+            self._on_batch(report)
+
+
+# -- on executors ------------------------------------------------------------------------------
+
+
+def _decoded(messages: DataFrame, spec: FeedSpec, view: TableView) -> DataFrame:
+    """Messages as rows with their bucket; a line with a reason is a message that was rejected."""
+    schema = _decoded_schema(spec)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        ordinal = 0 if context is None else context.partitionId() << 40
+        for batch in batches:
+            for table in _decode_batch(batch.column(0), spec, view, ordinal):
+                yield from spark_batches(from_arrow(table), schema)
+            ordinal += batch.num_rows
+
+    return messages.select("value").mapInArrow(read, spark_schema(schema))
+
+
+def _decode_batch(
+    messages: pa.Array, spec: FeedSpec, view: TableView, ordinal: int
+) -> Iterator[pa.Table]:
+    rows, rejected, tombstones, control = decode(messages, spec)
+    at = rows.column_names.index("_ordinal")
+    numbers = pc.add(rows.column("_ordinal"), pa.scalar(ordinal, pa.int64()))
+    rows = rows.set_column(at, "_ordinal", numbers)
+    schema = _decoded_schema(spec)
+    yield _padded(rows.append_column(_BUCKET, _buckets(rows, view)), schema)
+    letters = {_RAW: rejected.column("raw"), _REASON: rejected.column("reason")}
+    yield _padded(pa.table(letters), schema)
+    if tombstones + control:
+        yield _padded(pa.table({_SKIPPED: pa.array([tombstones + control], pa.int64())}), schema)
+
+
+def _decoded_schema(spec: FeedSpec) -> pa.Schema:
+    extra = [
+        pa.field(_BUCKET, pa.int32()),
+        pa.field(_RAW, pa.string()),
+        pa.field(_REASON, pa.string()),
+        pa.field(_SKIPPED, pa.int64()),
+    ]
+    return pa.schema([*spec.rows_schema, *extra])
+
+
+def _padded(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = [
+        table.column(f.name).cast(f.type)
+        if f.name in table.column_names
+        else pa.nulls(table.num_rows, f.type)
+        for f in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _buckets(rows: pa.Table, view: TableView) -> pa.Array:
+    fields = view.schema.select(view.options.bucket_key or view.schema.trimmed_primary_keys)
+    columns = [rows.column(f.name).combine_chunks() for f in fields]
+    types = [f.type for f in fields]
+    total, function = view.options.bucket, view.options.bucket_function
+    return pa.array(bucket_ids(columns, types, total, function), pa.int32())
+
+
+def _written(decoded: DataFrame, writer: ChangeWriter, view: TableView) -> list[WrittenChanges]:
+    """Write the rows, the changes of each bucket in one task; the entries come back."""
+    spec = writer.spec
+    names = spec.rows_schema.names
+    rows = decoded.where(F.col(_BUCKET).isNotNull())
+    by = [F.col(_quoted(name)) for name in view.schema.partition_keys]
+    shuffled = rows.repartition(*by, F.col(_BUCKET)).select(*map(_quoted, names))
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        table = pa.Table.from_batches(list(batches), batch_schema(spec.rows_schema))
+        if table.num_rows:
+            exact = to_arrow(from_arrow(table.sort_by("_ordinal")), spec.rows_schema)
+            yield pa.record_batch({"written": [pickle.dumps(writer.write(exact))]})
+
+    with on_driver():
+        collected = shuffled.mapInArrow(write, "written binary").collect()
+    return [pickle.loads(row["written"]) for row in collected]
+
+
+# -- small parts -------------------------------------------------------------------------------
+
+
+def _collected(letters: DataFrame) -> pa.Table:
+    schema = pa.schema([("raw", pa.string()), ("reason", pa.string())])
+    return letters.toArrow().cast(schema)
+
+
+def _letters(letters: pa.Table, batch_id: int) -> pa.Table:
+    """Dead letters by digest, so that a message delivered twice is kept once."""
+    raw = pc.coalesce(letters.column("raw"), pa.scalar(""))
+    return pa.table(
+        {
+            "digest": _digests(raw),
+            "reason": letters.column("reason"),
+            "raw": raw,
+            "batch_id": pa.repeat(pa.scalar(batch_id, pa.int64()), letters.num_rows),
+        }
+    )
+
+
+def _digests(raw: pa.ChunkedArray) -> pa.ChunkedArray:
+    messages = pa.table({"raw": raw})  # noqa: F841  # the query below reads it by name
+    digests: pa.Table = duckdb.sql("SELECT sha256(raw) AS digest FROM messages").to_arrow_table()
+    return digests.column("digest").cast(pa.string())
+
+
+def _sample(spark: SparkSession, source: str) -> pa.Array:
+    with on_driver():
+        lines = spark.read.text(source).limit(_SAMPLE_MESSAGES).toArrow()
+    return lines.column("value").cast(pa.string()).combine_chunks()
+
+
+def _columns(schema: str | Sequence[Field] | None) -> Sequence[Field] | None:
+    if not isinstance(schema, str):
+        return schema
+    row = parse_sql_type(f"ROW<{schema}>")
+    if not isinstance(row, RowType):
+        raise InvalidError(f"{schema!r} is no list of columns such as 'id BIGINT, name STRING'")
+    return row.fields
+
+
+def _default_checkpoint(lake: Lake, table: Table) -> str:
+    root = table.metadata.store.local_path("")
+    if root is None:
+        raise InvalidError(
+            f"{lake.uri}: give a checkpoint folder that Spark can write; there is no default for "
+            f"an object store"
+        )
+    return f"{lake.uri}/_checkpoints/{table.name}"
+
+
+def _commit_user(spark: SparkSession) -> str:
+    query = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+    return f"keytide-ingest-{query}"
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,102 @@
+"""Spark sessions in which Keytide works."""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from keytide.spark.java import find_java
+from keytide.spark.source import source_class
+
+__all__ = ["register", "session"]
+
+_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+_MEMORY_SHARE = 4
+_MEMORY_GIB_MAX = 8
+
+
+def session(conf: Mapping[str, Any] | None = None, /, **settings: Any) -> SparkSession:
+    """A local Spark session, well set: this Python, Arrow, UTC, little noise, `keytide` registered.
+
+    Every setting can be overridden, as a mapping or by keywords: `spark_ui_enabled=True` means
+    `spark.ui.enabled`, `master="local[4]"` means `spark.master`. A session that already runs is
+    returned with those settings applied that Spark can still change. `remote="..."` makes a
+    Spark Connect session.
+
+    Raises `SetupError` when there is no Java 17 or newer.
+    """
+    given = {_key(name): _text(value) for name, value in {**(conf or {}), **settings}.items()}
+    _use_this_python(given)
+    if not given.get("spark.remote", "local").startswith("sc://"):
+        os.environ["JAVA_HOME"] = str(find_java().home)
+    builder = SparkSession.builder
+    for key, value in {**_defaults(given), **given}.items():
+        builder = builder.config(key, value)
+    made = builder.getOrCreate()
+    register(made)
+    return made
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `keytide` known to a session, classic or Spark Connect.
+
+    Executors must be able to import keytide. Filters of queries are handed to the format when
+    `spark.sql.python.filterPushdown.enabled` is on at this moment; register again after changing
+    it, because Spark refuses a format that takes filters while the setting is off.
+    """
+    takes_filters = str(spark.conf.get(_PUSHDOWN, "false")).lower() == "true"
+    spark.dataSource.register(source_class(takes_filters=takes_filters))
+
+
+def _defaults(given: Mapping[str, str]) -> dict[str, str]:
+    shared = {
+        "spark.app.name": "keytide",
+        "spark.log.level": "ERROR",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": f"{_driver_memory_gib()}g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        _PUSHDOWN: "true",
+    }
+    paths = _own_import_path()
+    if paths is not None:
+        shared["spark.executorEnv.PYTHONPATH"] = paths
+    if "spark.remote" in given:
+        return shared
+    return {"spark.master": "local[*]", **shared}
+
+
+def _key(name: str) -> str:
+    dotted = name if "." in name else name.replace("_", ".")
+    return dotted if dotted.startswith("spark.") else f"spark.{dotted}"
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _use_this_python(given: Mapping[str, str]) -> None:
+    # Workers of another Python version cannot read what this one pickles.
+    for role in ("python", "driver.python"):
+        variable = "PYSPARK_" + role.upper().replace(".", "_")
+        os.environ[variable] = given.get(f"spark.pyspark.{role}", sys.executable)
+
+
+def _own_import_path() -> str | None:
+    """The folder that workers need on their path to import this very keytide, if any."""
+    folder = str(Path(__file__).resolve().parents[2])
+    return None if folder in site.getsitepackages() else folder
+
+
+def _driver_memory_gib() -> int:
+    gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
+    return max(1, min(_MEMORY_GIB_MAX, gib // _MEMORY_SHARE))

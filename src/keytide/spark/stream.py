@@ -1,0 +1,90 @@
+"""Who commits a streaming batch: ids that a restarted query finds again.
+
+A query keeps its id over restarts, and a batch that is run again has the same number; together
+they make commits idempotent without any option. In a task they are among the local properties,
+inside a `foreachBatch` function among those of the driver's thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from keytide.errors import InvalidError
+from keytide.spark.connect import is_connect, runs_batch_function
+
+__all__ = ["StreamBatch", "batch_of_task", "identity_in_stream"]
+
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+_RUN_ID = "spark.jobGroup.id"
+
+
+@dataclass(frozen=True)
+class StreamBatch:
+    """One micro-batch of a streaming query."""
+
+    query_id: str
+    batch_id: int
+
+    @property
+    def commit_user(self) -> str:
+        """The user that commits the query's batches."""
+        return f"spark-{self.query_id}"
+
+
+def batch_of_task() -> StreamBatch:
+    """The batch that this task works for. Runs on executors, in a streaming query."""
+    context: Any = TaskContext.get()
+    return StreamBatch(
+        context.getLocalProperty(_QUERY_ID), int(context.getLocalProperty(_BATCH_ID))
+    )
+
+
+def identity_in_stream(df: DataFrame, table_uri: str) -> tuple[str, int] | None:
+    """Commit user and identifier for a write inside a `foreachBatch` function, else None.
+
+    The second and later writes to one table within a batch get users of their own, in the order
+    of the calls; a function that is run again must write in the same order. Raises
+    `InvalidError` on Spark Connect, which does not say what query a function runs for.
+    """
+    if is_connect(df):
+        if runs_batch_function():
+            raise InvalidError(
+                "Spark Connect does not tell foreachBatch functions which query they run for; "
+                "write with table.write(batch, commit_user='a name of this query', "
+                "commit_identifier=batch_id) to stay exactly-once"
+            )
+        return None
+    context = df.sparkSession.sparkContext
+    query_id, batch_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+    if query_id is None or batch_id is None:
+        return None
+    batch = StreamBatch(query_id, int(batch_id))
+    number = _WRITES.count(batch, context.getLocalProperty(_RUN_ID), table_uri)
+    user = batch.commit_user if number == 1 else f"{batch.commit_user}-{number}"
+    return user, batch.batch_id
+
+
+class _WriteCounts:
+    """How many writes to a table the current batch of each running query has made."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str | None, str], tuple[int, int]] = {}
+        self._lock = threading.Lock()
+
+    def count(self, batch: StreamBatch, run_id: str | None, table_uri: str) -> int:
+        """Count one more write; the first of a batch is 1."""
+        key = (batch.query_id, run_id, table_uri)
+        with self._lock:
+            last_batch, count = self._counts.get(key, (-1, 0))
+            count = count + 1 if last_batch == batch.batch_id else 1
+            self._counts[key] = (batch.batch_id, count)
+            return count
+
+
+_WRITES = _WriteCounts()

@@ -1,0 +1,302 @@
+"""DataFrames into tables: executors write sorted files, the driver commits them once.
+
+Rows are first brought together by bucket, so that each bucket gets one sorted run and readers
+have little to merge; a DataFrame of one partition is written as it lies. A task cuts its rows
+into runs of at most 'write-buffer-size', which bounds its memory. Within one write the later row
+of a key wins: rows keep the order of the DataFrame through the shuffle, and sequence numbers grow
+from task to task and from run to run. Where that order means nothing, use a sequence field.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from keytide.errors import (
+    ConflictError,
+    DataError,
+    InvalidError,
+    KeytideError,
+    NotFoundError,
+    UnsupportedError,
+)
+from keytide.format.bucket import bucket_ids
+from keytide.format.manifest import ManifestEntry
+from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER
+from keytide.spark.connect import cores, is_connect
+from keytide.spark.failure import keytide_errors
+from keytide.spark.predicate import column
+from keytide.spark.stream import identity_in_stream
+from keytide.spark.types import arrow_schema_of
+from keytide.table.commit import Change
+from keytide.table.convert import convert_column
+from keytide.table.live_files import LiveFiles
+from keytide.table.rows import ROW_KIND, incoming_rows
+from keytide.table.table import Table, WriteResult
+from keytide.table.view import TableView
+from keytide.table.write import BucketWriter, SequenceBase
+
+__all__ = [
+    "TaskResult",
+    "WriteJob",
+    "check_columns",
+    "commit_results",
+    "discard",
+    "write_dataframe",
+    "write_task",
+]
+
+TASKS_PER_CORE = 4
+"""Tasks of a write at most; more balance better where partitions differ in size."""
+
+RUNS_PER_TASK = 1 << 16
+"""How far the sequence numbers of neighbouring tasks lie apart."""
+
+
+def write_dataframe(
+    table: Table,
+    df: DataFrame,
+    commit_user: str | None = None,
+    commit_identifier: int = BATCH_COMMIT_IDENTIFIER,
+) -> WriteResult:
+    """Write a DataFrame in one atomic commit, like `Table.write`.
+
+    Runs one Spark job. Columns and types are checked before it starts, values by its tasks;
+    after an error nothing is committed, and the files of finished tasks are deleted. Inside a
+    `foreachBatch` function, commit user and identifier come from the query and batch by
+    themselves; on Spark Connect they have to be given there. A repeated write runs no job, so it
+    reports no rows.
+    """
+    job = WriteJob.plan(table)
+    check_columns(df.schema, job.view)
+    live = table.live_files()
+    user, identifier = commit_user, commit_identifier
+    if user is None:
+        user, identifier = identity_in_stream(df, table.uri) or (None, commit_identifier)
+    if user is not None:
+        done = table.find_commit(user, identifier)
+        if done is not None:
+            return WriteResult(done.id, 0, 0, 0, is_new=False)
+    results = _run(_arranged(df, job.view), job)
+    return commit_results(table, job.view, live, results, user or str(uuid.uuid4()), identifier)
+
+
+# -- what tasks do ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WriteJob:
+    """What each task of one write has to know. Pickles."""
+
+    view: TableView
+    partition_buckets: Mapping[bytes, int]
+    base: SequenceBase
+
+    @classmethod
+    def plan(cls, table: Table) -> WriteJob:
+        """A write on top of the newest snapshot. Raises `UnsupportedError` as `Table.write`."""
+        view, live = table.writable_view(), table.live_files()
+        return cls(view, live.partition_buckets, SequenceBase.after(live))
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """What one task wrote, or why the rows could not be written.
+
+    Errors that no repetition mends travel as values, so that Spark does not try again and the
+    driver learns of every file.
+    """
+
+    partition_id: int
+    entries: tuple[ManifestEntry, ...] = ()
+    rows: int = 0
+    error: KeytideError | None = None
+
+
+def write_task(job: WriteJob, batches: Iterable[pa.RecordBatch]) -> TaskResult:
+    """Write the rows of one task as one or more sorted runs per bucket. Runs on executors.
+
+    Raises `DataError` when the store refuses; then nothing is left behind, as far as possible.
+    """
+    partition_id = _partition_id()
+    writer = BucketWriter(job.view, job.partition_buckets)
+    entries: list[ManifestEntry] = []
+    rows = 0
+    try:
+        for number, run in enumerate(_runs(batches, job.view.options.write_buffer_bytes)):
+            base = replace(
+                job.base,
+                offset=partition_id * RUNS_PER_TASK + number,
+                row_count=job.base.row_count + rows,
+            )
+            incoming = incoming_rows(run, job.view.schema, job.view.options, job.view.name)
+            entries += writer.write(incoming, base, threads=os.cpu_count() or 1)
+            rows += run.num_rows
+    except (ConflictError, InvalidError, NotFoundError, UnsupportedError) as error:
+        return TaskResult(partition_id, tuple(entries), rows, error)
+    except BaseException:
+        discard(job.view, entries)
+        raise
+    return TaskResult(partition_id, tuple(entries), rows)
+
+
+def _partition_id() -> int:
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()
+
+
+def _runs(batches: Iterable[pa.RecordBatch], buffer_bytes: int) -> Iterator[pa.Table]:
+    """The rows in pieces of about `buffer_bytes`, each in the DataFrame's order."""
+    held: list[pa.RecordBatch] = []
+    held_bytes = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        held.append(batch)
+        held_bytes += batch.nbytes
+        if held_bytes >= buffer_bytes:
+            yield _in_order(pa.Table.from_batches(held))
+            held, held_bytes = [], 0
+    if held:
+        yield _in_order(pa.Table.from_batches(held))
+
+
+def _in_order(rows: pa.Table) -> pa.Table:
+    if _ORDER not in rows.column_names:
+        return rows
+    order = rows.column(_ORDER).combine_chunks()
+    rows = rows.drop_columns([_ORDER])
+    if pc.all(pc.less_equal(order[:-1], order[1:])).as_py() in (True, None):
+        return rows  # as a rule: shuffle blocks come in the order of their tasks
+    return rows.take(pc.array_sort_indices(order))
+
+
+# -- what the driver does --------------------------------------------------------------------------
+
+
+def check_columns(schema: StructType, view: TableView) -> None:
+    """Check a DataFrame's columns and types against a table.
+
+    Raises `InvalidError` or `NotFoundError` as `Table.write`.
+    """
+    rows = arrow_schema_of(schema, view.name).empty_table()
+    kinds = view.options.rowkind_field or ROW_KIND
+    if kinds in rows.column_names:
+        # Deletions need no more than the key; only the tasks will see whether there are others.
+        for field in view.schema.fields:
+            if field.name not in (*rows.column_names, *view.schema.primary_keys):
+                rows = rows.append_column(field.name, pa.array([], field.type.to_arrow()))
+    incoming_rows(rows, view.schema, view.options, view.name)
+
+
+def commit_results(
+    table: Table,
+    view: TableView,
+    known: LiveFiles,
+    results: Iterable[TaskResult],
+    user: str,
+    identifier: int,
+) -> WriteResult:
+    """Commit what tasks wrote, or raise the first task's error with their files deleted."""
+    ordered = sorted(results, key=lambda result: result.partition_id)
+    entries = tuple(entry for result in ordered for entry in result.entries)
+    rows = sum(result.rows for result in ordered)
+    error = next((result.error for result in ordered if result.error is not None), None)
+    if error is not None:
+        discard(view, entries)
+        raise error
+    if not entries:
+        return WriteResult(None, rows, 0, 0)
+    try:
+        committed = table.commit(view, Change(entries, user, identifier), known)
+    except ConflictError:
+        discard(view, entries)
+        raise
+    if not committed.is_new:
+        return WriteResult(committed.snapshot.id, rows, 0, 0, is_new=False)
+    stored = sum(entry.file.row_count for entry in entries)
+    return WriteResult(committed.snapshot.id, rows, stored, len(entries))
+
+
+def discard(view: TableView, entries: Iterable[ManifestEntry]) -> None:
+    """Delete files that no commit names. Best effort: what is left over is harmless."""
+    try:
+        view.store.delete([view.file_path(entry) for entry in entries])
+    except DataError:
+        return
+
+
+def _run(rows: DataFrame, job: WriteJob) -> list[TaskResult]:
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        result = pickle.dumps(write_task(job, batches))
+        yield pa.record_batch([pa.array([result], pa.binary())], names=["result"])
+
+    with keytide_errors():
+        collected = rows.mapInArrow(write, "result binary").collect()
+    return [pickle.loads(bytes(row.result)) for row in collected]
+
+
+# -- bringing rows of a bucket together --------------------------------------------------------------
+
+_ORDER = "_KEYTIDE_ORDER"
+
+
+def _arranged(df: DataFrame, view: TableView) -> DataFrame:
+    """The rows such that each bucket is in one partition; where they came from is in `_ORDER`."""
+    if _is_one_partition(df):
+        return df
+    names = [column(name) for name in df.columns]
+    partition_keys = [column(name) for name in view.schema.partition_keys]
+    count = cores(df.sparkSession) * TASKS_PER_CORE
+    if not partition_keys:
+        count = min(count, view.options.bucket)
+    target = F.pmod(F.hash(*partition_keys), F.lit(count)) if partition_keys else F.lit(0)
+    if view.options.bucket > 1:
+        target = target + _bucket_column(view)
+    numbered = df.select(
+        *names, F.monotonically_increasing_id().alias(_ORDER), target.alias(_TARGET)
+    )
+    return numbered.repartitionById(count, _TARGET).drop(_TARGET)
+
+
+_TARGET = "_KEYTIDE_TARGET"
+
+
+def _is_one_partition(df: DataFrame) -> bool:
+    """Whether all rows will be in one task, as far as can be told without running anything."""
+    if is_connect(df):
+        return False
+    execution = df._jdf.queryExecution()
+    if execution.executedPlan().getClass().getSimpleName() == "AdaptiveSparkPlanExec":
+        return False  # to ask it would run its stages
+    return int(execution.toRdd().getNumPartitions()) == 1
+
+
+def _bucket_column(view: TableView) -> Column:
+    names = view.options.bucket_key or view.schema.trimmed_primary_keys
+    fields = view.schema.select(names)
+    options = view.options
+
+    def bucket(*columns: pa.Array) -> pa.Array:
+        try:
+            keys = [
+                convert_column(pa.chunked_array([c]), f, view.name).combine_chunks()
+                for c, f in zip(columns, fields, strict=True)
+            ]
+        except InvalidError:
+            # The writing task reports it better; any place will do until then.
+            return pa.repeat(pa.scalar(0, pa.int32()), len(columns[0]))
+        types = [f.type for f in fields]
+        return pa.array(bucket_ids(keys, types, options.bucket, options.bucket_function))
+
+    return F.arrow_udf(bucket, "int")(*[column(name) for name in names])

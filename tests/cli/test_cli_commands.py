@@ -1,0 +1,277 @@
+"""The commands, called as the shell calls them, but in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import keytide as kt
+
+Run = Callable[..., Any]
+
+
+def json_lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+# -- finding the table -----------------------------------------------------------------------------
+
+
+def test_table_is_found_by_path_by_name_and_by_environment(
+    run: Run, orders: kt.Table, warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_path = run("scan", f"{warehouse}/shop.db/orders", "-f", "json")
+    by_name = run("scan", "shop.orders", "-w", warehouse, "-f", "json")
+    monkeypatch.setenv("KEYTIDE_WAREHOUSE", warehouse)
+    by_environment = run("scan", "shop.orders", "-f", "json")
+    assert len(json_lines(by_path.out)) == 3
+    assert by_path == by_name == by_environment
+
+
+def test_relative_path_is_found_and_named_in_full(
+    run: Run, orders: kt.Table, warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(warehouse, "shop.db", "orders"))
+    assert json.loads(run("describe", ".", "-f", "json").out)["table"] == "shop.orders"
+
+
+def test_name_without_warehouse_is_wrong_usage(run: Run) -> None:
+    done = run("scan", "shop.orders")
+    assert (done.code, done.out) == (2, "")
+    assert "KEYTIDE_WAREHOUSE" in done.err
+
+
+@pytest.mark.parametrize("command", ["scan", "describe", "snapshots", "explain"])
+def test_unknown_table_is_one_line_and_exit_code_1(
+    run: Run, orders: kt.Table, warehouse: str, command: str
+) -> None:
+    done = run(command, "shop.order", "-w", warehouse)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("error: no table shop.order in ")
+    assert done.err.endswith("has: shop.orders\n")
+    assert done.err.count("\n") == 1
+
+
+# -- ls, describe, snapshots -----------------------------------------------------------------------
+
+
+def test_ls_lists_tables_of_warehouse_or_database(
+    run: Run, orders: kt.Table, warehouse: str
+) -> None:
+    kt.connect(warehouse).create_table("t", pa.schema([("k", pa.int64())]), primary_key=["k"])
+    assert run("ls", warehouse).out == "table\ndefault.t\nshop.orders\n"
+    assert run("ls", warehouse, "shop", "-f", "csv").out == '"table"\n"shop.orders"\n'
+    assert run("ls", "shop", "-w", warehouse, "-f", "json").out == '{"table":"shop.orders"}\n'
+
+
+def test_ls_of_nothing_says_so_beside_the_data(run: Run, warehouse: str) -> None:
+    done = run("ls", warehouse, "-f", "json")
+    assert (done.code, done.out, done.err) == (0, "", f"no tables in {warehouse}\n")
+
+
+def test_describe_json_tells_columns_keys_and_what_is_stored(
+    run: Run, orders: kt.Table, warehouse: str
+) -> None:
+    document = json.loads(run("describe", "shop.orders", "-w", warehouse, "-f", "json").out)
+    columns = [(c["column"], c["type"], c["nullable"], c["key"]) for c in document["columns"]]
+    assert columns == [
+        ("id", "BIGINT", False, "primary"),
+        ("status", "STRING", True, ""),
+        ("amount", "DECIMAL(9, 2)", True, ""),
+    ]
+    assert document["primary_key"] == ["id"]
+    assert document["options"]["bucket"] == "2"
+    assert (document["snapshot_id"], document["buckets"], document["rows_stored"]) == (2, 2, 6)
+
+
+def test_describe_shows_table_never_written_to(run: Run, warehouse: str) -> None:
+    kt.connect(warehouse).create_table("t", pa.schema([("k", pa.int64())]), primary_key=["k"])
+    done = run("describe", "t", "-w", warehouse)
+    assert done.code == 0
+    assert "rows_stored  0" in done.out
+    assert "snapshot" not in done.out
+
+
+def test_snapshots_come_newest_first_up_to_limit(
+    run: Run, orders: kt.Table, warehouse: str
+) -> None:
+    every = json_lines(run("snapshots", "shop.orders", "-w", warehouse, "-f", "json").out)
+    assert [(s["id"], s["kind"], s["delta_rows"], s["total_rows"]) for s in every] == [
+        (2, "APPEND", 3, 6),
+        (1, "APPEND", 3, 3),
+    ]
+    newest = run("snapshots", "shop.orders", "-w", warehouse, "--limit", "1", "-f", "json")
+    assert json_lines(newest.out) == every[:1]
+
+
+# -- scan, get, explain ----------------------------------------------------------------------------
+
+
+def test_scan_gives_merged_rows(run: Run, orders: kt.Table, warehouse: str) -> None:
+    done = run("scan", "shop.orders", "-w", warehouse, "-f", "json")
+    assert sorted(json_lines(done.out), key=lambda row: int(row["id"])) == [
+        {"id": 1, "status": "paid", "amount": "10.00"},
+        {"id": 2, "status": "", "amount": "20.50"},
+        {"id": 3, "status": None, "amount": None},
+    ]
+    assert done.err == ""
+
+
+def test_scan_takes_columns_condition_limit_and_time(
+    run: Run, orders: kt.Table, warehouse: str
+) -> None:
+    common = ("scan", "shop.orders", "-w", warehouse, "-f", "csv")
+    chosen = run(*common, "--columns", "status, id", "--where", "id = 1")
+    assert chosen.out == '"status","id"\n"paid",1\n'
+    earlier = run(*common, "--columns", "status", "--where", "id = 1", "--snapshot-id", "1")
+    assert earlier.out == '"status"\n"new"\n'
+    later = run(*common, "--columns", "status", "--where", "id = 1", "--as-of", "2999-01-01")
+    assert later.out == '"status"\n"paid"\n'
+    assert len(run(*common, "--limit", "2").out.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--columns", "nope"), "has no column 'nope'"),
+        (("--where", "nope = 1"), "has no column 'nope'"),
+        (("--where", "id = = 1"), "does not parse"),
+        (("--where", "id = 'one'"), "'one'"),
+        (("--snapshot-id", "9"), "no snapshot 9"),
+        (("--tag", "nope"), "no tag 'nope'"),
+        (("--as-of", "yesterday"), "'yesterday'"),
+    ],
+)
+def test_scan_of_what_is_not_there_is_one_line_and_exit_code_1(
+    run: Run, orders: kt.Table, warehouse: str, arguments: tuple[str, ...], message: str
+) -> None:
+    done = run("scan", "shop.orders", "-w", warehouse, "-f", "csv", *arguments)
+    assert (done.code, done.out) == (1, "")
+    assert message in done.err
+    assert done.err.startswith("error: ")
+    assert done.err.count("\n") == 1
+
+
+def test_debug_shows_where_error_comes_from(run: Run, orders: kt.Table, warehouse: str) -> None:
+    with pytest.raises(kt.NotFoundError):
+        raise_of(run, "--debug", "scan", "nope", "-w", warehouse)
+
+
+def raise_of(run: Run, *arguments: str) -> None:
+    from typer.testing import CliRunner
+
+    from keytide.cli.main import app
+
+    CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+
+
+@pytest.mark.parametrize("arguments", [("--bogus",), ("--limit", "0"), ("--format", "xml")])
+def test_wrong_option_is_exit_code_2(
+    run: Run, orders: kt.Table, warehouse: str, arguments: tuple[str, ...]
+) -> None:
+    done = run("scan", "shop.orders", "-w", warehouse, *arguments)
+    assert (done.code, done.out) == (2, "")
+
+
+def test_get_finds_row_by_key(run: Run, orders: kt.Table, warehouse: str) -> None:
+    done = run("get", "shop.orders", "2", "-w", warehouse, "-f", "json")
+    assert (done.code, done.out) == (0, '{"id":2,"status":"","amount":"20.50"}\n')
+
+
+def test_get_of_key_that_is_not_there_is_exit_code_1(
+    run: Run, orders: kt.Table, warehouse: str
+) -> None:
+    done = run("get", "shop.orders", "4", "-w", warehouse)
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "error: table shop.orders has no row with id = 4\n"
+
+
+@pytest.mark.parametrize(
+    ("key", "code", "message"),
+    [
+        (("one",), 1, "'id' is BIGINT NOT NULL, found 'one'"),
+        (("9223372036854775808",), 1, "'id' is BIGINT NOT NULL"),
+        (("1", "2"), 2, "the primary key of shop.orders is id; found 2 value(s): 1 2"),
+    ],
+)
+def test_get_of_key_that_does_not_fit(
+    run: Run, orders: kt.Table, warehouse: str, key: tuple[str, ...], code: int, message: str
+) -> None:
+    done = run("get", "shop.orders", *key, "-w", warehouse)
+    assert (done.code, done.out) == (code, "")
+    assert message in done.err
+
+
+def test_get_takes_each_key_column_as_json_writes_it(run: Run, warehouse: str) -> None:
+    row = {
+        "day": "2026-01-31",
+        "at": "2026-01-31T12:00:00.000+00:00",
+        "price": "-1.50",
+        "name": "a b",
+        "raw": "AP8=",
+        "n": -7,
+    }
+    types = [pa.date32(), pa.timestamp("ms", "UTC"), pa.decimal128(9, 2), pa.string()]
+    schema = pa.schema(list(zip(row, [*types, pa.binary(), pa.int32()], strict=True)))
+    values = [row["day"], row["at"], row["price"], row["name"], b"\x00\xff", row["n"]]
+    columns = [
+        pa.array([value]) if isinstance(value, bytes) else pa.array([str(value)]).cast(field.type)
+        for value, field in zip(values, schema, strict=True)
+    ]
+    table = kt.connect(warehouse).create_table("t", schema, primary_key=list(row))
+    table.write(pa.table(columns, schema=schema))
+    done = run("get", "-w", warehouse, "-f", "json", "t", "--", *map(str, row.values()))
+    assert (done.err, json_lines(done.out)) == ("", [row])
+
+
+def test_explain_tells_what_pruning_leaves(run: Run, orders: kt.Table, warehouse: str) -> None:
+    common = ("explain", "shop.orders", "-w", warehouse, "--where", "id = 1")
+    document = json.loads(run(*common, "-f", "json").out)
+    stages = {stage["stage"]: stage for stage in document["funnel"]}
+    assert document["snapshot_id"] == 2
+    assert (stages["all"]["buckets"], stages["bucket"]["buckets"]) == (2, 1)
+    shown = run(*common).out.splitlines()
+    assert shown[0] == "scan of shop.orders, snapshot 2"
+    assert shown[1].split() == ["stage", "partitions", "buckets", "files", "rows", "bytes"]
+    assert run(*common, "-f", "csv").out.splitlines()[0] == (
+        '"stage","partitions","buckets","files","rows","bytes"'
+    )
+
+
+def test_explain_reads_no_data(run: Run, orders: kt.Table, warehouse: str) -> None:
+    for file in Path(warehouse).rglob("data-*.parquet"):
+        file.unlink()
+    assert run("explain", "shop.orders", "-w", warehouse).code == 0
+    assert run("scan", "shop.orders", "-w", warehouse).code == 1
+
+
+# -- the command itself ----------------------------------------------------------------------------
+
+
+def test_version_and_help_exit_with_0(run: Run) -> None:
+    assert run("--version").out == f"keytide {kt.__version__}\n"
+    assert run("--help").code == 0
+
+
+@pytest.mark.parametrize(
+    "command", ["ls", "describe", "scan", "get", "snapshots", "explain", "ingest"]
+)
+def test_help_of_every_command_gives_example(run: Run, command: str) -> None:
+    assert f"Example: keytide {command} " in run(command, "--help").out
+
+
+def test_unexpected_error_is_one_line(
+    run: Run, orders: kt.Table, warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of\nluck")
+
+    monkeypatch.setattr(kt.Scan, "tasks", fail)
+    done = run("scan", "shop.orders", "-w", warehouse)
+    assert done.code == 1
+    assert done.err == "error: unexpected RuntimeError: out of luck (--debug shows where)\n"

@@ -1,0 +1,101 @@
+"""The options of `keytide ingest` become the arguments of an ingestion."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from keytide.cdc.decode import FORMATS
+from keytide.cli.ingest import FeedFormat, IngestOptions
+from keytide.types import Field, parse_sql_type
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def ingested(monkeypatch: pytest.MonkeyPatch) -> list[IngestOptions]:
+    """What the ingestion was called with, instead of carrying it out on Spark."""
+    calls: list[IngestOptions] = []
+    package, module = ModuleType("keytide.spark"), ModuleType("keytide.spark.ingest")
+    module.ingest = lambda **options: calls.append(IngestOptions(**options))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "keytide.spark", package)
+    monkeypatch.setitem(sys.modules, "keytide.spark.ingest", module)
+    return calls
+
+
+def test_formats_are_those_that_can_be_decoded() -> None:
+    assert {each.value for each in FeedFormat} == set(FORMATS)
+
+
+def test_least_options_leave_the_rest_to_table_and_feed(
+    run: Run, ingested: list[IngestOptions]
+) -> None:
+    done = run("ingest", "/wh/shop.db/orders", "--from", "/feed", "--format", "maxwell-json")
+    assert (done.code, done.out, done.err) == (0, "", "")
+    assert ingested == [
+        IngestOptions(warehouse="/wh", table="shop.orders", source="/feed", format="maxwell-json")
+    ]
+
+
+def test_every_option_reaches_the_ingestion(run: Run, ingested: list[IngestOptions]) -> None:
+    done = run(
+        "ingest", "shop.orders", "-w", "s3://lake/wh", "--from", "/feed/*.json",
+        "--format", "debezium-json", "--schema", "id BIGINT NOT NULL, price DECIMAL(9, 2)",
+        "--primary-key", "id,line", "--partition-by", "dt", "--sequence-by", "source.lsn,ts_ms",
+        "--option", "bucket=4", "--option", "sequence.field=lsn", "--empty-as-null", "a",
+        "--empty-as-null", "b", "--checkpoint", "/checkpoint", "--dead-letter", "shop.bad",
+        "--max-files-per-batch", "10", "--continuous",
+    )  # fmt: skip
+    assert (done.code, done.err) == (0, "")
+    assert ingested == [
+        IngestOptions(
+            warehouse="s3://lake/wh",
+            table="shop.orders",
+            source="/feed/*.json",
+            format="debezium-json",
+            schema=(
+                Field(-1, "id", parse_sql_type("BIGINT NOT NULL")),
+                Field(-1, "price", parse_sql_type("DECIMAL(9, 2)")),
+            ),
+            primary_key=("id", "line"),
+            partition_by=("dt",),
+            sequence_by=("source.lsn", "ts_ms"),
+            options={"bucket": "4", "sequence.field": "lsn"},
+            empty_as_null=("a", "b"),
+            checkpoint="/checkpoint",
+            dead_letter="shop.bad",
+            max_files_per_batch=10,
+            continuous=True,
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--option", "bucket"), 2, "expected KEY=VALUE"),
+        (("--schema", "id BIGGINT"), 2, "BIGGINT"),
+        (("--format", "xml"), 2, "xml"),
+    ],
+)
+def test_option_that_does_not_parse_is_refused_before_anything_runs(
+    run: Run,
+    ingested: list[IngestOptions],
+    arguments: tuple[str, ...],
+    code: int,
+    message: str,
+) -> None:
+    common = ("/wh/shop.db/orders", "--from", "/feed", "--format", "dms-json")
+    done = run("ingest", *common, *arguments)
+    assert (done.code, ingested) == (code, [])
+    assert message in done.err
+
+
+def test_path_outside_of_a_database_is_refused(run: Run, ingested: list[IngestOptions]) -> None:
+    done = run("ingest", "/somewhere/orders", "--from", "/feed", "--format", "dms-json")
+    assert (done.code, ingested) == (1, [])
+    assert "warehouse/database.db/table" in done.err

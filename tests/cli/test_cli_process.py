@@ -1,0 +1,67 @@
+"""The command as a process of its own: exit codes, streams, and a reader that stops early."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import keytide as kt
+
+COMMAND = [sys.executable, "-m", "keytide.cli.main"]
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+@pytest.fixture(autouse=True)
+def source_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+
+
+def keytide(*arguments: str) -> tuple[int, str, str]:
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_data_goes_to_stdout_and_nothing_else_does(orders: kt.Table) -> None:
+    code, out, err = keytide("scan", orders.uri, "-f", "csv", "--where", "id < 2")
+    assert (code, out, err) == (0, '"id","status","amount"\n1,"paid",10.00\n', "")
+
+
+def test_problem_is_exit_code_1_without_traceback(warehouse: str) -> None:
+    code, out, err = keytide("scan", "nope", "-w", warehouse)
+    assert (code, out) == (1, "")
+    assert err.startswith("error: no table default.nope in ")
+    assert err.count("\n") == 1
+
+
+def test_debug_adds_traceback(warehouse: str) -> None:
+    code, _, err = keytide("--debug", "scan", "nope", "-w", warehouse)
+    assert code == 1
+    assert "Traceback" in err
+    assert "NotFoundError: no table default.nope" in err
+
+
+def test_wrong_usage_is_exit_code_2() -> None:
+    code, out, err = keytide("scan")
+    assert (code, out) == (2, "")
+    assert "Missing argument" in err
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_reader_that_stops_early_is_no_problem(warehouse: str, format: str) -> None:
+    table = kt.connect(warehouse).create_table(
+        "t", pa.schema([("k", pa.int64()), ("text", pa.string())]), primary_key=["k"]
+    )
+    table.write(pa.table({"k": range(200_000), "text": ["x" * 20] * 200_000}))
+    with subprocess.Popen(
+        [*COMMAND, "scan", table.uri, "-f", format], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() != b""
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
