@@ -79,7 +79,7 @@ def installed_version(distribution: str) -> str:
     try:
         return version(distribution)
     except PackageNotFoundError:
-        return "source"
+        return ""  # run from its sources
 
 
 def main() -> None:

@@ -1,26 +1,37 @@
-"""The picture of a run: grouped bars, times on the left, room on the right."""
+"""The picture of a run: a group of bars for each figure, one bar an engine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from report import SUBJECT, Result
+from report import GOALS, SUBJECT, Result, verdicts
 
-_TIMES: dict[str, Callable[[Result], float]] = {
-    "load": lambda result: result.load_s,
-    "upsert\n(median of 10)": lambda result: result.upsert_median_s,
-    "full read\n(best of 3)": lambda result: result.read_best_s,
-}
-_ROOM: dict[str, Callable[[Result], float]] = {
-    "disk": lambda result: result.disk_mb,
-    "memory peak,\nload and upserts": lambda result: result.write_peak_mb,
-    "memory peak,\nread": lambda result: result.read_peak_mb,
-}
-_SUBJECT_COLOURS = ("#0b5394", "#3d85c6", "#6fa8dc", "#9fc5e8")
-_PEER_COLOURS = ("#e69138", "#6aa84f", "#8e7cc3", "#c27ba0", "#a2917d", "#76a5af", "#999999")
-_GROUP_WIDTH = 0.84
+
+@dataclass(frozen=True)
+class Panel:
+    """One group of bars. `goal` names the goal whose limit is drawn."""
+
+    title: str
+    figure: Callable[[Result], float]
+    goal: str = ""
+
+
+PANELS = (
+    Panel("load, s", lambda result: result.load_s, "load"),
+    Panel("one upsert, s (median)", lambda result: result.upsert_median_s, "upsert"),
+    Panel("full read, s (best)", lambda result: result.read_best_s, "read"),
+    Panel("disk, MB", lambda result: result.disk_mb),
+    Panel("peak memory of load and upserts, MB", lambda result: result.write_peak_mb),
+    Panel("peak memory of the read, MB", lambda result: result.read_peak_mb),
+)
+_COLUMNS = 3
+_SUBJECT_COLOUR, _PEER_COLOUR, _SMALLER_COLOUR = "#0b5394", "#b4bec9", "#dfe4ea"
+_GOAL_COLOUR = "#cc4125"
+_LINEAR_SPAN_MAX = 12
+"""From this ratio of longest to shortest bar on, a scale is logarithmic."""
 
 
 def save_chart(results: Sequence[Result], cores: int, path: Path) -> bool:
@@ -35,65 +46,96 @@ def save_chart(results: Sequence[Result], cores: int, path: Path) -> bool:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, (times, room) = plt.subplots(1, 2, figsize=(15, 6), layout="constrained")
-    colours = _colours(finished)
-    _grouped_bars(times, finished, _TIMES, colours, _seconds_text)
-    _grouped_bars(room, finished, _ROOM, colours, lambda value: f"{value:,.0f}")
-    times.set_ylabel("seconds, logarithmic; less is better")
-    room.set_ylabel("MB, logarithmic; less is better")
-    figure.suptitle(_title(finished, cores), fontsize=13)
-    handles, labels = times.get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=10
-    )
-    figure.savefig(path, dpi=150)
+    rows = -(-len(PANELS) // _COLUMNS)
+    figure, grid = plt.subplots(
+        rows, _COLUMNS, sharey=True, layout="constrained",
+        figsize=(14, rows * (1.3 + 0.34 * len(finished))),
+    )  # fmt: skip
+    limits = _goal_limits(finished)
+    for axes, panel in zip(grid.flat, PANELS, strict=True):
+        _bars(axes, panel, finished, limits.get(panel.goal))
+    figure.suptitle(_title(finished, cores), fontsize=13, x=0.01, ha="left")
+    figure.savefig(path, dpi=130)
     plt.close(figure)
     return True
 
 
-def _colours(results: Sequence[Result]) -> list[str]:
-    subjects, peers = iter(_SUBJECT_COLOURS * 9), iter(_PEER_COLOURS * 9)
-    return [next(subjects if result.engine == SUBJECT else peers) for result in results]
+def _bars(axes: Any, panel: Panel, results: Sequence[Result], limit: float | None) -> None:
+    values = [panel.figure(result) for result in results]
+    most = max(result.rows for result in results)
+    bars = axes.barh(
+        [_label(result, most) for result in results],
+        values,
+        height=0.72,
+        color=[_colour(result, most) for result in results],
+    )
+    for label, result in zip(
+        axes.bar_label(bars, [_text(value) for value in values], padding=3, fontsize=9),
+        results,
+        strict=True,
+    ):
+        label.set_fontweight("bold" if result.engine == SUBJECT else "normal")
+        label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.6})
+    shown = [*values, *([limit] if limit is not None else [])]
+    is_log = max(shown) > _LINEAR_SPAN_MAX * min(shown)
+    if is_log:
+        axes.set_xscale("log")
+        axes.set_xlim(min(shown) / 2, max(shown) * 3)
+    else:
+        axes.set_xlim(0, max(shown) * 1.18)
+    if limit is not None:
+        axes.axvline(limit, color=_GOAL_COLOUR, linewidth=1.3, linestyle="--", zorder=0.5)
+    title = panel.title + (", log scale" if is_log else "")
+    axes.set_title(title, fontsize=10.5, loc="left", fontweight="bold")
+    if limit is not None:
+        axes.set_title(f"goal {_text(limit)}", fontsize=9, loc="right", color=_GOAL_COLOUR)
+    _tidy(axes)
 
 
-def _grouped_bars(
-    axes: Any,
-    results: Sequence[Result],
-    figures: dict[str, Callable[[Result], float]],
-    colours: Sequence[str],
-    text: Callable[[float], str],
-) -> None:
-    width = _GROUP_WIDTH / len(results)
-    for number, (result, colour) in enumerate(zip(results, colours, strict=True)):
-        offset = width * (number + 0.5) - _GROUP_WIDTH / 2
-        places = [group + offset for group in range(len(figures))]
-        heights = [figure(result) for figure in figures.values()]
-        bars = axes.bar(places, heights, width * 0.92, color=colour, label=_label(result, results))
-        weight = "bold" if result.engine == SUBJECT else "normal"
-        axes.bar_label(bars, [text(h) for h in heights], padding=2, fontsize=8, fontweight=weight)
-    axes.set_yscale("log")
-    axes.margins(y=0.08)
-    axes.set_xticks(range(len(figures)), list(figures), fontsize=10)
-    axes.tick_params(axis="x", length=0)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-    axes.grid(axis="y", color="#dddddd", linewidth=0.8)
+def _tidy(axes: Any) -> None:
+    if not axes.yaxis_inverted():
+        axes.invert_yaxis()  # the axis is shared: turn it once
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    axes.tick_params(axis="x", which="both", length=0, labelsize=8, colors="#777777")
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", color="#eeeeee", linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines[["top", "right", "bottom"]].set_visible(False)
+    axes.spines["left"].set_color("#999999")
+    for label in axes.get_yticklabels():
+        label.set_fontweight("bold" if label.get_text().startswith(SUBJECT) else "normal")
 
 
-def _label(result: Result, results: Sequence[Result]) -> str:
-    most = max(other.rows for other in results)
-    share = "" if result.rows == most else f" (1/{round(most / result.rows)} of the rows)"
-    return f"{result.name} {result.version}{share}"
+def _goal_limits(results: Sequence[Result]) -> dict[str, float]:
+    figures = {goal.what: goal.figure for goal in GOALS}
+    by_name = {result.name: result for result in results}
+    return {
+        verdict.what: verdict.ratio_max * figures[verdict.what](by_name[verdict.peer])
+        for verdict in verdicts(results)
+        if verdict.peer is not None
+    }
+
+
+def _colour(result: Result, most: int) -> str:
+    if result.engine == SUBJECT:
+        return _SUBJECT_COLOUR
+    return _PEER_COLOUR if result.rows == most else _SMALLER_COLOUR
+
+
+def _label(result: Result, most: int) -> str:
+    share = "" if result.rows == most else f"\n(1/{round(most / result.rows)} of the rows)"
+    return f"{result.title}{share}"
 
 
 def _title(results: Sequence[Result], cores: int) -> str:
     rows = max(result.rows for result in results)
     return (
-        f"{rows:,} rows loaded, ten upserts of {rows // 100:,} (nine of ten keys known), "
-        f"then a full read to Arrow; {cores} cores"
+        f"{rows:,} rows loaded, ten upserts of {rows // 100:,} (nine of ten keys known), then a "
+        f"full read to Arrow. {cores} cores, shorter is better."
     )
 
 
-def _seconds_text(value: float) -> str:
-    return f"{value:.3f}" if value < 0.1 else f"{value:.2f}" if value < 10 else f"{value:.0f}"
+def _text(value: float) -> str:
+    if value < 0.1:
+        return f"{value:.3f}"
+    return f"{value:.2f}" if value < 10 else f"{value:,.0f}"

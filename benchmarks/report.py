@@ -17,8 +17,8 @@ class Result:
     `load`, `upsert` and `read` hold each repetition's `wall_s` and `cpu_s`.
     """
 
-    name: str
     engine: str
+    buckets: int
     rows: int
     load_average: float
     trouble: str = ""
@@ -29,6 +29,15 @@ class Result:
     disk_mb: float = 0.0
     write_peak_mb: float = 0.0
     read_peak_mb: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return _with_buckets(self.engine, self.buckets)
+
+    @property
+    def title(self) -> str:
+        """The name with the version."""
+        return _with_buckets(f"{self.engine} {self.version}".rstrip(), self.buckets)
 
     @property
     def load_s(self) -> float:
@@ -126,9 +135,13 @@ _HEADINGS = (
 )
 
 
+def _with_buckets(text: str, buckets: int) -> str:
+    return text if buckets == 1 else f"{text}, {buckets} buckets"
+
+
 def _cells(result: Result) -> tuple[str, ...]:
     return (
-        f"{result.name} {result.version}",
+        result.title,
         f"{result.rows:,}",
         f"{result.load_s:.2f}",
         f"{result.upsert_median_s:.3f}",

@@ -46,10 +46,6 @@ class Entrant:
     def is_slow(self) -> bool:
         return self.engine in SLOW
 
-    @property
-    def name(self) -> str:
-        return self.engine if self.buckets == 1 else f"{self.engine}, {self.buckets} buckets"
-
 
 def main() -> None:
     arguments = parse_arguments()
@@ -109,7 +105,7 @@ def run(arguments: argparse.Namespace, scratch: Path) -> list[Result]:
         workloads[slow] = prepare(scratch / f"workload-{rows}", rows)
     results = []
     for entrant in entrants:
-        print(f"measuring {entrant.name} ...", flush=True)
+        print(f"measuring {entrant.engine} ...", flush=True)
         result = measure(entrant, workloads[entrant.is_slow], scratch)
         if result.trouble:
             print(f"  {result.trouble}")
@@ -131,8 +127,8 @@ def list_entrants(arguments: argparse.Namespace) -> list[Entrant]:
 def measure(entrant: Entrant, workload: Workload, scratch: Path) -> Result:
     """Write in one process, read in another, so that each has a peak memory of its own."""
     who: dict[str, Any] = {
-        "name": entrant.name,
         "engine": entrant.engine,
+        "buckets": entrant.buckets,
         "rows": workload.rows,
         "load_average": os.getloadavg()[0],
     }

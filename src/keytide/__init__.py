@@ -9,6 +9,11 @@ Writers only append; every reader sees exactly one merged row per key.
 >>> t.write([{"id": 1, "status": "new"}])                               # doctest: +SKIP
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from keytide.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -23,6 +28,9 @@ from keytide.table.lake import Lake, connect, open_table
 from keytide.table.scan import Explanation, Scan
 from keytide.table.table import Table, WriteResult
 from keytide.types import Field, RowKind, parse_sql_type
+
+if TYPE_CHECKING:
+    from keytide import spark as spark
 
 __version__ = "0.1.0"
 
@@ -46,3 +54,10 @@ __all__ = [
     "open_table",
     "parse_sql_type",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Spark is loaded when somebody asks for it; most users of a table never do.
+    if name == "spark":
+        return importlib.import_module("keytide.spark")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -214,6 +214,9 @@ class TableOptions:
     # -- memory ---------------------------------------------------------------------------------
     read_memory_bytes: int = _option("read.memory", parse_memory_size, 1 << 30)
     """What a merging read may hold at a time, over all its threads. More is a little faster."""
+    write_buffer_bytes: int = _option("write-buffer-size", parse_memory_size, 256 << 20)
+    """Rows that a distributed write gathers into one sorted run. Fewer and larger runs are merged
+    faster; a task needs about four times as much memory."""
 
     raw: Mapping[str, str] = field(default_factory=dict)
 

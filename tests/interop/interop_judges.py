@@ -11,7 +11,7 @@ import json
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pypaimon_rust.datafusion import PaimonCatalog
+from pypaimon_rust.datafusion import PaimonCatalog, SQLContext
 
 import keytide as kt
 from json_values import rows_as_text
@@ -69,6 +69,17 @@ class Judge(Protocol):
     """Another reader and writer, looking at one warehouse."""
 
     name: str
+
+    def create(
+        self,
+        table: str,
+        columns: Mapping[str, str],
+        primary_key: Sequence[str],
+        partition_by: Sequence[str] = (),
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make a table of columns with SQL types. Raises `RefusedError`."""
+        ...
 
     def read(
         self,
@@ -123,7 +134,7 @@ def expecting(outcome: Outcome | None) -> AbstractContextManager[Any]:
 
 
 def write_with(judge: Judge, table: kt.Table, rows: pa.Table) -> None:
-    """Have the judge append rows; what is TIMESTAMP(0) it takes in seconds. Raises `RefusedError`."""
+    """Have the judge append rows; it takes TIMESTAMP(0) in seconds. Raises `RefusedError`."""
     for f in table.table_schema.fields:
         if getattr(f.type, "precision", None) == 0 and f.type.sql().startswith("TIMESTAMP"):
             zone = rows.schema.field(f.name).type.tz
@@ -139,6 +150,27 @@ class PypaimonRust:
 
     warehouse: str
     name: str = "pypaimon-rust"
+
+    def create(
+        self,
+        table: str,
+        columns: Mapping[str, str],
+        primary_key: Sequence[str],
+        partition_by: Sequence[str] = (),
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        """See `Judge`."""
+        lines = [f"{name} {kind}" for name, kind in columns.items()]
+        lines.append(f"PRIMARY KEY ({', '.join(primary_key)})")
+        parts = f"PARTITIONED BY ({', '.join(partition_by)})" if partition_by else ""
+        settings = ", ".join(f"'{key}' = '{value}'" for key, value in (options or {}).items())
+        with _refusals():
+            context = SQLContext()
+            context.register_catalog("judge", {"warehouse": self.warehouse})
+            context.sql(f"CREATE SCHEMA IF NOT EXISTS judge.{table.split('.')[0]}")
+            context.sql(
+                f"CREATE TABLE judge.{table} ({', '.join(lines)}) {parts} WITH ({settings})"
+            )
 
     def read(
         self,
@@ -225,6 +257,29 @@ class Pypaimon:
     process: PypaimonProcess = field(repr=False)
     name: str = "pypaimon"
 
+    def create(
+        self,
+        table: str,
+        columns: Mapping[str, str],
+        primary_key: Sequence[str],
+        partition_by: Sequence[str] = (),
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        """See `Judge`."""
+        types = {name: kt.parse_sql_type(text) for name, text in columns.items()}
+        schema = pa.schema(
+            [pa.field(name, kind.to_arrow(), kind.nullable) for name, kind in types.items()]
+        )
+        self.process.ask(
+            action="create",
+            warehouse=self.warehouse,
+            table=table,
+            rows=self._sent(schema.empty_table()),
+            primary_key=list(primary_key),
+            partition_by=list(partition_by),
+            options=dict(options or {}),
+        )
+
     def read(
         self,
         table: str,
@@ -249,10 +304,14 @@ class Pypaimon:
 
     def write(self, table: str, rows: pa.Table) -> None:
         """See `Judge`; row kinds travel in a table's own column or not at all."""
+        path = self._sent(rows)
+        self.process.ask(action="write", warehouse=self.warehouse, table=table, rows=path)
+
+    def _sent(self, rows: pa.Table) -> str:
         path = self.process.new_file()
         with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
             writer.write_table(rows)
-        self.process.ask(action="write", warehouse=self.warehouse, table=table, rows=path)
+        return path
 
 
 _NATIVE_METHODS = {

@@ -93,3 +93,28 @@ def arrow_rows(schema: pa.Schema, columns: dict[str, Sequence[Any]]) -> pa.Table
     known = [schema.field(name) if name in types else pa.field(name, array.type, nullable=False)
              for name, array in arrays.items()]  # fmt: skip
     return pa.Table.from_arrays(list(arrays.values()), schema=pa.schema(known))
+
+
+def rows(table: kt.Table, *lines: str) -> pa.Table:
+    """Rows written as lines of a kind and values, such as `-D 1 x NULL`."""
+    parts = [line.split() for line in lines]
+    columns: dict[str, list[Any]] = {
+        f.name: [
+            None if part[i + 1] == "NULL" else pa.scalar(part[i + 1]).cast(f.type.to_arrow())
+            for part in parts
+        ]
+        for i, f in enumerate(table.table_schema.fields)
+    }
+    values = {
+        name: [None if v is None else v.as_py() for v in column] for name, column in columns.items()
+    }
+    return arrow_rows(table.schema, {**values, "_row_kind": [part[0] for part in parts]})
+
+
+def shown(table: kt.Table) -> list[str]:
+    """The rows of a table as sorted lines of values."""
+    lines = (
+        " ".join("NULL" if v is None else str(v) for v in row.values())
+        for row in table.scan().to_pylist()
+    )
+    return sorted(lines)

@@ -12,7 +12,7 @@ import warnings
 from typing import Any
 
 import pyarrow as pa
-from pypaimon import CatalogFactory
+from pypaimon import CatalogFactory, Schema
 from pypaimon.schema.data_types import PyarrowFieldParser
 
 _METHODS = {
@@ -27,6 +27,19 @@ _METHODS = {
 }
 
 
+def create(request: dict[str, Any]) -> None:
+    """Make a table with the columns of the IPC file `rows`."""
+    catalog = CatalogFactory.create({"warehouse": request["warehouse"]})
+    catalog.create_database(request["table"].split(".")[0], True)
+    schema = Schema.from_pyarrow_schema(
+        _rows(request).schema,
+        partition_keys=request["partition_by"],
+        primary_keys=request["primary_key"],
+        options=request["options"],
+    )
+    catalog.create_table(request["table"], schema, False)
+
+
 def read(request: dict[str, Any]) -> None:
     """Write the rows of a table to the IPC file `rows`."""
     table = _table(request)
@@ -36,7 +49,7 @@ def read(request: dict[str, Any]) -> None:
     if request["columns"] is not None:
         builder = builder.with_projection(request["columns"])
     if request["where"]:
-        predicates = builder.new_predicate_builder()
+        predicates = table.new_read_builder().new_predicate_builder()  # of all columns
         conditions = [_predicate(table, predicates, *term) for term in request["where"]]
         builder = builder.with_filter(predicates.and_predicates(conditions))
     rows = builder.new_read().to_arrow(builder.new_scan().plan().splits())
@@ -46,16 +59,19 @@ def read(request: dict[str, Any]) -> None:
 
 def write(request: dict[str, Any]) -> None:
     """Append the rows of the IPC file `rows` to a table, in one commit."""
-    with pa.OSFile(request["rows"]) as source:
-        rows = pa.ipc.open_file(source).read_all()
     builder = _table(request).new_batch_write_builder()
     writer, committer = builder.new_write(), builder.new_commit()
     try:
-        writer.write_arrow(rows)
+        writer.write_arrow(_rows(request))
         committer.commit(writer.prepare_commit())
     finally:
         writer.close()
         committer.close()
+
+
+def _rows(request: dict[str, Any]) -> pa.Table:
+    with pa.OSFile(request["rows"]) as source:
+        return pa.ipc.open_file(source).read_all()
 
 
 def _table(request: dict[str, Any]) -> Any:
@@ -72,7 +88,7 @@ def _predicate(table: Any, predicates: Any, column: str, operator: str, literals
 def _serve() -> None:
     warnings.simplefilter("ignore")
     answers, sys.stdout = sys.stdout, sys.stderr  # whatever the library prints is no answer
-    actions = {"read": read, "write": write}
+    actions = {"create": create, "read": read, "write": write}
     for line in sys.stdin:
         request = json.loads(line)
         try:

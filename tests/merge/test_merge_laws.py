@@ -45,6 +45,8 @@ class Function:
     def merging(self, **options: str) -> Merging:
         own = {f"fields.v.{key}": value for key, value in self.options.items()}
         function = {"fields.v.aggregate-function": self.name}
+        if "sequence.field" not in options:  # a function that always splits, so that v is judged
+            function["fields.s.aggregate-function"] = "last_value"
         return Merging.of(
             f"k INT NOT NULL, s INT, v {self.type}",
             {"merge-engine": "aggregation", **function, **own, **options},

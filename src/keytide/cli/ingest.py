@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from keytide.cli.address import split_table_path
-from keytide.cli.output import Format, properties, write_document
+from keytide.cli.output import Format, note, properties, write_document
 from keytide.cli.parameters import TableArgument, Warehouse, names
 from keytide.errors import InvalidError
 from keytide.types import Field, RowType, parse_sql_type
+
+if TYPE_CHECKING:
+    from keytide.spark.ingest import BatchReport, IngestReport
 
 __all__ = ["FeedFormat", "IngestOptions", "ingest", "ingest_command"]
 
@@ -55,7 +58,11 @@ def ingest(
     table: TableArgument,
     source: Annotated[
         str,
-        typer.Option("--from", help="Folder, file or glob of the feed's files.", metavar="PATH"),
+        typer.Option(
+            "--from",
+            help="Folder, file or glob of files, one JSON message a line; gzip is fine.",
+            metavar="PATH",
+        ),
     ],
     format: Annotated[FeedFormat, typer.Option("--format", help="What the feed is.")],
     warehouse: Warehouse = None,
@@ -84,11 +91,16 @@ def ingest(
         ),
     ] = None,
     checkpoint: Annotated[
-        str | None, typer.Option(help="Folder of the stream's progress.", metavar="DIR")
+        str | None,
+        typer.Option(
+            help="Folder of the stream's progress; by default beside the tables of a local "
+            "warehouse.",
+            metavar="DIR",
+        ),
     ] = None,
     dead_letter: Annotated[
         str | None,
-        typer.Option(help="Table that takes the messages that cannot be read.", metavar="TABLE"),
+        typer.Option(help="Table that takes the messages that cannot be applied.", metavar="TABLE"),
     ] = None,
     max_files_per_batch: Annotated[
         int | None, typer.Option(min=1, help="Files to read in one commit, at most.")
@@ -102,13 +114,13 @@ def ingest(
 
     Runs on Spark and needs the extra: pip install 'keytide[spark]'. A table that does not exist
     is made. Each file is applied exactly once, however often the command is repeated with the
-    same checkpoint.
+    same checkpoint. Standard error tells of each batch, standard output what was done in all.
 
     Example: keytide ingest -w /data/lake shop.orders --from "/feed/*.json" --format debezium-json
     --primary-key order_id --schema "order_id BIGINT, status STRING" --sequence-by source.lsn
     """
     root, name = split_table_path(table, warehouse)
-    result = ingest_command(
+    report = ingest_command(
         IngestOptions(
             warehouse=root,
             table=name,
@@ -126,16 +138,31 @@ def ingest(
             continuous=continuous,
         )
     )
-    if is_dataclass(result) and not isinstance(result, type):
-        summary = asdict(result)
-        write_document(summary, properties(summary), Format.TABLE)
+    summary = {
+        "table": report.table,
+        "batches": len(report.batches),
+        "messages": report.rows_in,
+        "applied": report.applied,
+        "rejected": report.rejected,
+    }
+    if report.rejected:
+        summary["dead_letter"] = report.dead_letter
+    write_document(summary, properties(summary), Format.TABLE)
 
 
-def ingest_command(options: IngestOptions) -> Any:
-    """Carry an ingestion out. Raises `SetupError` when Spark is not installed."""
+def ingest_command(options: IngestOptions) -> IngestReport:
+    """Carry an ingestion out and tell of each batch. Raises `SetupError` without Spark."""
     from keytide.spark.ingest import ingest as run
 
-    return run(**vars(options))
+    return run(**vars(options), on_batch=_tell)
+
+
+def _tell(batch: BatchReport) -> None:
+    note(
+        f"batch {batch.batch_id}: {batch.rows_in:,} messages, {batch.applied:,} applied, "
+        f"{batch.late:,} late, {batch.duplicate:,} duplicate, {batch.rejected:,} rejected, "
+        f"{batch.skipped:,} skipped, {batch.seconds:.1f} s"
+    )
 
 
 def _fields(text: str) -> tuple[Field, ...]:

@@ -88,7 +88,9 @@ class SequenceGroups:
         return merge_repeated(versions, self.order.key, self._merge_groups)
 
     def _merge_groups(self, versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:
-        ranks = {group: _ranks(versions, group, slices) for group in self.groups}
+        # A reader who wants no column of a group brings none (see `columns`).
+        read = (group for group in self.groups if group.sequence[0] in versions.columns)
+        ranks = {group: _ranks(versions, group, slices) for group in read}
         life = _Life.of(versions, slices, self.groups, ranks)
         columns = [pl.Series(VALUE_KIND, life.kinds, dtype=versions.schema[VALUE_KIND])]
         for group, rank in ranks.items():

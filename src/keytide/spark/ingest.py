@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -31,9 +30,12 @@ from keytide.errors import InvalidError, NotFoundError
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.bucket import bucket_ids
 from keytide.format.manifest import ManifestEntry
+from keytide.spark.connect import cores
 from keytide.spark.errors import on_driver
+from keytide.spark.predicate import column
 from keytide.spark.session import session
 from keytide.spark.types import batch_schema, spark_batches, spark_schema
+from keytide.spark.write import TASKS_PER_CORE
 from keytide.table.commit import Change
 from keytide.table.lake import Lake, connect
 from keytide.table.live_files import LiveFiles
@@ -189,7 +191,7 @@ class _Ingestion:
             rejected = self._keep_rejected(decoded, written, user, batch_id)
             entries = tuple(entry for part in written for entry in part.entries)
             snapshot_id = self._commit(view, entries, live, user, batch_id)
-            skipped = decoded.agg(F.coalesce(F.sum(_SKIPPED), F.lit(0))).first()[0]
+            skipped = int(decoded.agg(F.coalesce(F.sum(_SKIPPED), F.lit(0))).collect()[0][0])
         finally:
             decoded.unpersist()
         counts = sum((part.counts for part in written), ChangeCounts())
@@ -206,7 +208,7 @@ class _Ingestion:
                 skipped,
                 time.perf_counter() - started,
                 snapshot_id,
-            )  # fmt: skip
+            )
         )
 
     def _change_writer(self, view: TableView, live: LiveFiles) -> ChangeWriter:
@@ -246,7 +248,7 @@ class _Ingestion:
         self._dead_letters().write(
             _letters(table, batch_id), commit_user=user, commit_identifier=batch_id
         )
-        return table.num_rows
+        return int(table.num_rows)
 
     def _dead_letters(self) -> Table:
         try:
@@ -337,8 +339,7 @@ def _written(decoded: DataFrame, writer: ChangeWriter, view: TableView) -> list[
     spec = writer.spec
     names = spec.rows_schema.names
     rows = decoded.where(F.col(_BUCKET).isNotNull())
-    by = [F.col(_quoted(name)) for name in view.schema.partition_keys]
-    shuffled = rows.repartition(*by, F.col(_BUCKET)).select(*map(_quoted, names))
+    shuffled = _by_bucket(rows, view).select(*map(column, names))
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         table = pa.Table.from_batches(list(batches), batch_schema(spec.rows_schema))
@@ -349,6 +350,15 @@ def _written(decoded: DataFrame, writer: ChangeWriter, view: TableView) -> list[
     with on_driver():
         collected = shuffled.mapInArrow(write, "written binary").collect()
     return [pickle.loads(row["written"]) for row in collected]
+
+
+def _by_bucket(rows: DataFrame, view: TableView) -> DataFrame:
+    """The rows such that all of a bucket are in one task."""
+    keys = [column(name) for name in view.schema.partition_keys]
+    count = cores(rows.sparkSession) * TASKS_PER_CORE
+    if not keys:
+        count = min(count, view.options.bucket)
+    return rows.repartition(count, *keys, column(_BUCKET))
 
 
 # -- small parts -------------------------------------------------------------------------------
@@ -374,7 +384,7 @@ def _letters(letters: pa.Table, batch_id: int) -> pa.Table:
 
 def _digests(raw: pa.ChunkedArray) -> pa.ChunkedArray:
     messages = pa.table({"raw": raw})  # noqa: F841  # the query below reads it by name
-    digests: pa.Table = duckdb.sql("SELECT sha256(raw) AS digest FROM messages").to_arrow_table()
+    digests = duckdb.execute("SELECT sha256(raw) AS digest FROM messages").to_arrow_table()
     return digests.column("digest").cast(pa.string())
 
 
@@ -406,7 +416,3 @@ def _default_checkpoint(lake: Lake, table: Table) -> str:
 def _commit_user(spark: SparkSession) -> str:
     query = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
     return f"keytide-ingest-{query}"
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -40,7 +40,15 @@ from keytide.types import (
     arrow_schema,
 )
 
-__all__ = ["ReadBin", "ReadSplit", "pack", "read_bin", "scan_to_spark", "split_scan"]
+__all__ = [
+    "ReadBin",
+    "ReadSplit",
+    "pack",
+    "read_bin",
+    "scan_to_spark",
+    "split_scan",
+    "split_tasks",
+]
 
 BINS_PER_CORE = 4
 """More bins balance better; each of them costs a Spark task."""
@@ -112,6 +120,11 @@ def split_scan(scan: Scan) -> ReadSplit:
                 shape = _shape(entry, has_dead_rows=entry.file.file_name in task.dead_rows)
                 native.setdefault(shape, []).append(entry)
     return ReadSplit(native, dead_rows, tasks)
+
+
+def split_tasks(scan: Scan) -> list[ReadTask]:
+    """A scan as tasks of one section each."""
+    return [_one_section(task, section) for task in scan.tasks() for section in task.sections]
 
 
 def pack(tasks: Iterable[ReadTask], bins_max: int) -> list[ReadBin]:

@@ -34,7 +34,7 @@ from keytide.format.bucket import bucket_ids
 from keytide.format.manifest import ManifestEntry
 from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER
 from keytide.spark.connect import cores, is_connect
-from keytide.spark.failure import keytide_errors
+from keytide.spark.errors import on_driver
 from keytide.spark.predicate import column
 from keytide.spark.stream import identity_in_stream
 from keytide.spark.types import arrow_schema_of
@@ -241,7 +241,7 @@ def _run(rows: DataFrame, job: WriteJob) -> list[TaskResult]:
         result = pickle.dumps(write_task(job, batches))
         yield pa.record_batch([pa.array([result], pa.binary())], names=["result"])
 
-    with keytide_errors():
+    with on_driver():
         collected = rows.mapInArrow(write, "result binary").collect()
     return [pickle.loads(bytes(row.result)) for row in collected]
 

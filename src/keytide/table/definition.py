@@ -47,8 +47,8 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
     keep its promises for.
     """
     _check_types(schema)
-    validate_merge_options(schema.fields, schema.primary_keys, schema.partition_keys, options)
     _check_watermark_and_tombstone(schema, options)
+    validate_merge_options(schema.fields, schema.primary_keys, schema.partition_keys, options)
     if not schema.primary_keys:
         raise InvalidError(
             "a table needs a primary key: the columns whose values name a row. Give primary_key"

@@ -127,11 +127,13 @@ class Scan:
     def to_polars(self) -> pl.DataFrame:
         """The rows as a Polars frame; a MAP becomes a list of key/value structs."""
         empty = pl.DataFrame(schema=polars_schema(self.view.schema.select(self.columns)))
-        return pl.concat([empty, *self._frames()], rechunk=False)
+        rows: pl.DataFrame = pl.concat([empty, *self._frames()], rechunk=False)
+        return rows
 
     def to_pandas(self) -> pd.DataFrame:
         """The rows as a pandas frame."""
-        return self.to_arrow().to_pandas()
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
 
     def to_pylist(self) -> list[dict[str, Any]]:
         """The rows as dicts."""

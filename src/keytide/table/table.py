@@ -123,7 +123,7 @@ class Table:
     def _repr_html_(self) -> str:
         schema = self.table_schema
         keys = dict.fromkeys(schema.primary_keys, "primary key")
-        partitions = {name: " partition" for name in schema.partition_keys}
+        partitions = dict.fromkeys(schema.partition_keys, " partition")
         rows = "".join(
             f"<tr><td>{escape(f.name)}</td><td>{escape(f.type.sql())}</td>"
             f"<td>{keys.get(f.name, '')}{partitions.get(f.name, '')}</td></tr>"

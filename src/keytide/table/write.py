@@ -139,8 +139,8 @@ class BucketWriter:
         if found != wanted:
             raise ConflictError(
                 f"table {self.view.name}: Try to write partition/table with a new bucket num "
-                f"{wanted}, but the previous bucket num is {found}. Set 'bucket' back to {found}, or "
-                f"overwrite the partition to lay it out anew"
+                f"{wanted}, but the previous bucket num is {found}. Set 'bucket' back to "
+                f"{found}, or overwrite the partition to lay it out anew"
             )
         return wanted
 

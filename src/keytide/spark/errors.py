@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 import keytide.errors
 from keytide.errors import KeytideError
 
-__all__ = ["keytide_error", "keytide_errors"]
+__all__ = ["keytide_error", "on_driver"]
 
 # The last line of a Python traceback, up to what the JVM writes behind it.
 _RAISED = re.compile(
@@ -21,8 +21,8 @@ _RAISED = re.compile(
 
 
 @contextmanager
-def keytide_errors() -> Iterator[None]:
-    """Raise what an executor raised as the same kind of Keytide error, where it was one."""
+def on_driver() -> Iterator[None]:
+    """Raise what a task raised as the same kind of Keytide error, where it was one."""
     try:
         yield
     except PySparkException as error:
