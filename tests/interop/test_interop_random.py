@@ -71,11 +71,19 @@ class History:
 
 
 @st.composite
+def named(
+    draw: st.DrawFn, names: str, kinds: dict[str, list[Any]], size_min: int = 0
+) -> dict[str, str]:
+    count = draw(st.integers(size_min, len(names)))
+    return {name: draw(st.sampled_from(list(kinds))) for name in names[:count]}
+
+
+@st.composite
 def histories(draw: st.DrawFn) -> History:
-    keys = dict(zip("abc", draw(st.lists(st.sampled_from(list(KEYS)), min_size=1, max_size=3))))
-    values = dict(zip("vwx", draw(st.lists(st.sampled_from(list(PLAIN)), max_size=3))))
-    sequence = dict(zip("st", draw(st.lists(st.sampled_from(list(ORDERS)), max_size=2))))
-    partitioned = len(keys) > 1 and keys["a"] not in ("BYTES",) and draw(st.booleans())
+    keys = draw(named("abc", KEYS, size_min=1))
+    values = draw(named("vwx", PLAIN))
+    sequence = draw(named("st", ORDERS))
+    partitioned = len(keys) > 1 and keys["a"] != "BYTES" and draw(st.booleans())
     options = {"bucket": draw(st.sampled_from("124"))}
     if sequence:
         options["sequence.field"] = ",".join(sequence)

@@ -124,10 +124,9 @@ def test_interop_commits_in_turn_make_one_history(judge: Judge, lake: kt.Lake, m
     table = lake.table("db.t")
     expected: dict[int, str] = {}
     for n in range(12):
-        part = [
-            (k, f"p{k % 2}", f"v{n}", "-D" if (n + k) % 5 == 0 else "+I") for k in range(n % 4, 6)
-        ]
-        batch = rows(table, *(f"+I {k} {p} {v} {n} {op}" for k, p, v, op in part))
+        kinds = {k: "-D" if (n + k) % 5 == 0 else "+I" for k in range(n % 4, 6)}
+        lines = {k: f"{k} p{k % 2} v{n} {n} {kind}" for k, kind in kinds.items()}
+        batch = rows(table, *(f"+I {line}" for line in lines.values()))
         batch = batch.drop_columns(["_row_kind"])
         if n % 2:
             write_with(judge, table, batch)

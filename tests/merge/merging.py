@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
-from json_values import arrow_table
 
+from json_values import arrow_table
 from keytide.format.arrow import from_arrow
 from keytide.merge.engine import MergeEngine, engine_of, order_of
 from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND, MergeOrder

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from merging import Merging
+
+# The laws of the functions are many: each takes a share of the examples.
+SHARE = settings(max_examples=max(10, settings().max_examples // 4))
 
 KEYS = st.integers(0, 2)
 LENGTHS = st.lists(st.integers(1, 4), max_size=5)
@@ -140,6 +143,7 @@ def chosen(**laws: bool) -> Any:
 
 
 @chosen(splits_anywhere=True)
+@SHARE
 @given(data=st.data(), lengths=LENGTHS)
 def test_adds_merged_run_by_run_give_the_same_row(
     function: Function, data: st.DataObject, lengths: list[int]
@@ -150,6 +154,7 @@ def test_adds_merged_run_by_run_give_the_same_row(
 
 
 @chosen()
+@SHARE
 @given(data=st.data())
 def test_adds_merged_from_the_oldest_give_the_same_row(
     function: Function, data: st.DataObject
@@ -160,6 +165,7 @@ def test_adds_merged_from_the_oldest_give_the_same_row(
 
 
 @chosen(can_retract=True)
+@SHARE
 @given(data=st.data())
 def test_retracts_merged_from_the_oldest_give_the_same_row(
     function: Function, data: st.DataObject
@@ -170,6 +176,7 @@ def test_retracts_merged_from_the_oldest_give_the_same_row(
 
 
 @chosen(splits_retracts_anywhere=True)
+@SHARE
 @given(data=st.data(), lengths=LENGTHS)
 def test_retracts_merged_run_by_run_give_the_same_row(
     function: Function, data: st.DataObject, lengths: list[int]
@@ -180,6 +187,7 @@ def test_retracts_merged_run_by_run_give_the_same_row(
 
 
 @chosen(ignores_order=True)
+@SHARE
 @given(data=st.data(), lengths=LENGTHS)
 def test_functions_that_ignore_order_do_so_run_by_run(
     function: Function, data: st.DataObject, lengths: list[int]
@@ -193,6 +201,7 @@ def test_functions_that_ignore_order_do_so_run_by_run(
 
 
 @chosen()
+@SHARE
 @given(data=st.data())
 def test_sequence_field_makes_arrival_irrelevant(function: Function, data: st.DataObject) -> None:
     rows = distinct(data.draw(rows_of(function.values, "IA")), key=lambda row: row[1:3])
@@ -203,6 +212,7 @@ def test_sequence_field_makes_arrival_irrelevant(function: Function, data: st.Da
 
 
 @chosen(can_retract=True)
+@SHARE
 @given(data=st.data())
 def test_removed_record_is_gone_from_what_follows(function: Function, data: st.DataObject) -> None:
     merging = function.merging(**{"aggregation.remove-record-on-delete": "true"})
@@ -368,6 +378,7 @@ FOLDS = {
 
 @pytest.mark.parametrize("name", FOLDS)
 @pytest.mark.parametrize("removing", [False, True], ids=["plain", "deciding"])
+@SHARE
 @given(data=st.data())
 def test_functions_in_groups_merge_from_the_oldest(
     name: str, removing: bool, data: st.DataObject

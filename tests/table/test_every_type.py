@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -307,7 +308,7 @@ def test_nested_types_have_the_groups_of_the_format(warehouse: str) -> None:
         field_of("s", "MULTISET<STRING>"),
     ]
     table = kt.connect(warehouse).create_table("t", fields, ["k"])
-    table.write([{"k": 1, "l": [1], "m": None, "s": None}])
+    table.write([{"k": 1, "l": [datetime(2024, 1, 1)], "m": None, "s": None}])
     (file,) = data_files(warehouse)
     assert [line for line in str(pq.read_metadata(file).schema).splitlines() if line][1:] == [
         "required group field_id=-1 schema {",

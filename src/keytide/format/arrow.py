@@ -1,8 +1,8 @@
 """Between Arrow and Polars: the same columns, exact types.
 
-Polars has no map type (it sees a list of key/value structs), keeps times in nanoseconds and
-strings as views. Going in loses nothing; `to_arrow` brings a frame back to the exact Arrow types
-of a schema.
+Polars keeps times in nanoseconds and strings as views, and a release without a map type sees a
+list of key/value structs. Going in loses nothing; `to_arrow` brings a frame back to the exact
+Arrow types of a schema.
 """
 
 from __future__ import annotations

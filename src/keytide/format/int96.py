@@ -18,14 +18,14 @@ from thrift.protocol.TCompactProtocol import TCompactProtocol
 from thrift.protocol.TProtocol import TType
 from thrift.transport.TTransport import TMemoryBuffer
 
-from keytide.errors import InvalidError
+__all__ = ["NANOSECONDS_MIN", "encode_column", "has_nanoseconds", "mark_footer", "physical_type"]
 
-__all__ = ["encode_column", "has_nanoseconds", "mark_footer", "physical_type"]
+NANOSECONDS_MIN = -106_751 * 86_400 * 1_000_000_000
+"""1677-09-22, the first whole day that 64 bits can count from the epoch: readers multiply days."""
 
 _WIDTH = 12
 _NANOS_PER_DAY = 86_400 * 1_000_000_000
 _JULIAN_DAY_OF_EPOCH = 2_440_588
-_FIRST_DAY = -106_751
 _FIXED_LEN_BYTE_ARRAY, _INT96 = 7, 3
 _MAGIC = b"PAR1"
 
@@ -120,11 +120,6 @@ def _encode_child(child: pa.Array, target: pa.DataType) -> pa.Array:
 def _encode_timestamps(array: pa.Array) -> pa.Array:
     nanos = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     days = np.floor_divide(nanos, _NANOS_PER_DAY)
-    if len(days) and days.min() < _FIRST_DAY:
-        raise InvalidError(
-            "a TIMESTAMP(7..9) lies before 1677-09-22, the first whole day that 64-bit nanoseconds "
-            "can count; use TIMESTAMP(6) for such times"
-        )
     packed = np.empty(len(nanos), dtype=[("nanos", "<i8"), ("day", "<i4")])
     packed["nanos"] = nanos - days * _NANOS_PER_DAY
     packed["day"] = days + _JULIAN_DAY_OF_EPOCH

@@ -61,6 +61,8 @@ class Aggregation:
         counts, removing = self._counting(versions, slices, is_add)
         is_removed = removing >= 0
         rows = versions[pl.Series(np.where(is_removed, removing, slices.lasts))]
+        # A version that begins a removed row anew stands as it is, like any lone version.
+        stands = pl.Series(slices.count_where(counts) < 2)
         kinds = np.where(is_removed, RowKind.DELETE, RowKind.INSERT)
         columns = [pl.Series(VALUE_KIND, kinds, dtype=versions.schema[VALUE_KIND])]
         for name in (name for name in versions.columns if name in self.folds):
@@ -68,7 +70,7 @@ class Aggregation:
                 versions[name], slices, counts & is_add, counts & ~is_add, rank=slices.rows
             )
             folded = self.folds[name].fold(inputs)
-            columns.append(rows[name].zip_with(pl.Series(is_removed), folded).alias(name))
+            columns.append(rows[name].zip_with(stands, folded).alias(name))
         rows = rows.with_columns(columns)
         check_not_null(rows, self.not_null)
         return rows

@@ -82,6 +82,11 @@ class KeySlices:
         found: Marks = np.logical_or.reduceat(marks, self.starts)
         return found
 
+    def count_where(self, marks: Marks) -> Positions:
+        """How many of each key's versions are marked."""
+        found: Positions = np.add.reduceat(marks, self.starts, dtype=np.int64)
+        return found
+
     def greatest(self, numbers: Positions) -> Positions:
         """The greatest of each key's numbers."""
         found: Positions = np.maximum.reduceat(numbers, self.starts)

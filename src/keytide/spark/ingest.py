@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
@@ -238,17 +237,17 @@ class _Ingestion:
         self, decoded: DataFrame, written: Sequence[WrittenChanges], user: str, batch_id: int
     ) -> int:
         """Store what cannot be applied before the batch is committed, so that none is lost."""
-        refused = decoded.where(F.col(_REASON).isNotNull()).select(
-            F.col(_RAW).alias("raw"), F.col(_REASON).alias("reason")
-        )
-        letters = [part.unknown.select(["raw", "reason"]) for part in written]
-        table = pa.concat_tables([*letters, _collected(refused)])
-        if not table.num_rows:
-            return 0
-        self._dead_letters().write(
-            _letters(table, batch_id), commit_user=user, commit_identifier=batch_id
-        )
-        return int(table.num_rows)
+        letters = decoded.where(F.col(_REASON).isNotNull()).select(_RAW, _REASON)
+        unknown = pa.concat_tables([part.unknown for part in written] or [_NO_LETTERS])
+        if unknown.num_rows:
+            unknown = unknown.select(["raw", "reason"])
+            letters = letters.unionAll(decoded.sparkSession.createDataFrame(unknown))
+        rejected = letters.count()
+        if rejected:
+            self._dead_letters().write(
+                _addressed(letters, batch_id), commit_user=user, commit_identifier=batch_id
+            )
+        return rejected
 
     def _dead_letters(self) -> Table:
         try:
@@ -364,28 +363,18 @@ def _by_bucket(rows: DataFrame, view: TableView) -> DataFrame:
 # -- small parts -------------------------------------------------------------------------------
 
 
-def _collected(letters: DataFrame) -> pa.Table:
-    schema = pa.schema([("raw", pa.string()), ("reason", pa.string())])
-    return letters.toArrow().cast(schema)
-
-
-def _letters(letters: pa.Table, batch_id: int) -> pa.Table:
+def _addressed(letters: DataFrame, batch_id: int) -> DataFrame:
     """Dead letters by digest, so that a message delivered twice is kept once."""
-    raw = pc.coalesce(letters.column("raw"), pa.scalar(""))
-    return pa.table(
-        {
-            "digest": _digests(raw),
-            "reason": letters.column("reason"),
-            "raw": raw,
-            "batch_id": pa.repeat(pa.scalar(batch_id, pa.int64()), letters.num_rows),
-        }
+    raw = F.coalesce(F.col(_RAW), F.lit(""))
+    return letters.select(
+        F.sha2(raw, 256).alias("digest"),
+        F.col(_REASON).alias("reason"),
+        raw.alias("raw"),
+        F.lit(batch_id).cast("long").alias("batch_id"),
     )
 
 
-def _digests(raw: pa.ChunkedArray) -> pa.ChunkedArray:
-    messages = pa.table({"raw": raw})  # noqa: F841  # the query below reads it by name
-    digests = duckdb.execute("SELECT sha256(raw) AS digest FROM messages").to_arrow_table()
-    return digests.column("digest").cast(pa.string())
+_NO_LETTERS = pa.table({"raw": pa.array([], pa.string()), "reason": pa.array([], pa.string())})
 
 
 def _sample(spark: SparkSession, source: str) -> pa.Array:
@@ -404,8 +393,7 @@ def _columns(schema: str | Sequence[Field] | None) -> Sequence[Field] | None:
 
 
 def _default_checkpoint(lake: Lake, table: Table) -> str:
-    root = table.metadata.store.local_path("")
-    if root is None:
+    if table.metadata.store.local_path("schema") is None:
         raise InvalidError(
             f"{lake.uri}: give a checkpoint folder that Spark can write; there is no default for "
             f"an object store"

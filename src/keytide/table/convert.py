@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.errors import InvalidError
+from keytide.format.int96 import NANOSECONDS_MIN, has_nanoseconds
 from keytide.types import LENGTH_MAX, AtomicType, Field
 
-__all__ = ["check_lengths", "check_parts", "convert_column"]
+__all__ = ["check_lengths", "check_nanoseconds", "check_parts", "convert_column"]
 
 
 def convert_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray:
@@ -63,6 +65,29 @@ def check_parts(column: pa.ChunkedArray, field: Field, table: str) -> None:
                 f"table {table}: column {field.name!r} is {field.type.sql()}, found a value whose "
                 f"{part} is NULL; give it a value, or make the whole value NULL"
             )
+
+
+def check_nanoseconds(column: pa.ChunkedArray, field: Field, table: str) -> None:
+    """Refuse times in nanoseconds so early that readers of the format would overflow."""
+    if not has_nanoseconds(column.type):
+        return
+    for leaf in (leaf for chunk in column.chunks for leaf in _leaves(chunk)):
+        if not has_nanoseconds(leaf.type):
+            continue
+        earliest = pc.min(leaf.cast(pa.int64())).as_py()
+        if earliest is not None and earliest < NANOSECONDS_MIN:
+            raise InvalidError(
+                f"table {table}: column {field.name!r} is {field.type.sql()}, found a time before "
+                f"1677-09-22, where nanoseconds end; use TIMESTAMP(6) for such times"
+            )
+
+
+def _leaves(array: pa.Array) -> Iterator[pa.Array]:
+    parts = _part_values(array)
+    if not parts:
+        yield array
+    for part in parts:
+        yield from _leaves(part)
 
 
 def _has_required_part(data_type: pa.DataType) -> bool:

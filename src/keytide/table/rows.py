@@ -6,11 +6,13 @@ Values are converted only where nothing can be lost.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +20,7 @@ import pyarrow.compute as pc
 from keytide.errors import InvalidError, NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
-from keytide.table.convert import check_lengths, check_parts, convert_column
+from keytide.table.convert import check_lengths, check_nanoseconds, check_parts, convert_column
 from keytide.types import AtomicType, Field, RowKind
 
 __all__ = ["ROW_KIND", "Rows", "incoming_rows", "to_arrow_table"]
@@ -75,6 +77,7 @@ def _from_dicts(rows: Sequence[Mapping[str, Any]], schema: TableSchema, table: s
         values = [row.get(name) for row in rows]
         try:
             columns[name] = pa.array(values, type=types.get(name))
+            _refuse_changed_values(values, columns[name])
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             kind = schema.field(name).type.sql() if name in types else "of one type"
             raise InvalidError(
@@ -82,6 +85,30 @@ def _from_dicts(rows: Sequence[Mapping[str, Any]], schema: TableSchema, table: s
                 f"{error}"
             ) from error
     return pa.table(columns)
+
+
+def _refuse_changed_values(given: list[Any], made: pa.Array) -> None:
+    """Raise `ValueError` where Arrow would cut a value to fit, as it does 1.5 to a whole number."""
+    kept = made.to_pylist()
+    if kept == given:
+        return
+    for before, after in zip(given, kept, strict=True):
+        if not _is_same(before, after):
+            raise ValueError(f"{before!r} would become {after!r}")
+
+
+def _is_same(given: Any, kept: Any) -> bool:
+    if given is None or kept is None:
+        return given is kept
+    if isinstance(kept, list | tuple):
+        items = list(given.items() if isinstance(given, Mapping) else given)
+        return len(items) == len(kept) and all(map(_is_same, items, kept))
+    if isinstance(kept, dict):
+        return given.keys() == kept.keys() and all(_is_same(given[n], kept[n]) for n in kept)
+    if isinstance(kept, float):
+        nearest = math.isfinite(kept) and kept == np.float32(given)
+        return bool(given == kept or nearest or (given != given and kept != kept))
+    return bool(given == kept)
 
 
 def incoming_rows(data: pa.Table, schema: TableSchema, options: TableOptions, table: str) -> Rows:
@@ -203,6 +230,7 @@ def _pair_columns(
             converted = convert_column(data.column(field.name), field, table)
             check_lengths(converted, field, table)
             check_parts(converted, field, table)
+            check_nanoseconds(converted, field, table)
             columns[field.name] = _without_negative_zero(converted, field, schema)
         else:
             columns[field.name] = _missing_column(field, schema, options, kinds, table)

@@ -125,7 +125,7 @@ class Scan:
         return to_arrow(self.to_polars(), self.schema)
 
     def to_polars(self) -> pl.DataFrame:
-        """The rows as a Polars frame; a MAP becomes a list of key/value structs."""
+        """The rows as a Polars frame, in the types that Polars gives to those of `schema`."""
         empty = pl.DataFrame(schema=polars_schema(self.view.schema.select(self.columns)))
         rows: pl.DataFrame = pl.concat([empty, *self._frames()], rechunk=False)
         return rows

@@ -311,6 +311,11 @@ class Table:
                 raise NotFoundError(
                     f"table {self.name} has no column {name!r}; it has {', '.join(schema.names)}"
                 )
+        if not columns or len(set(columns)) < len(columns):
+            raise InvalidError(
+                f"table {self.name}: columns is {list(columns)}; name at least one column, and "
+                f"each only once (count() counts rows without reading any)"
+            )
         return tuple(columns)
 
 

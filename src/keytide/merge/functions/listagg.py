@@ -33,10 +33,8 @@ class ListAgg(AggregateFunction):
         rows = inputs.frame().filter(_is_not_blank("value")).sort("key", "rank")
         if self.distinct:
             rows = self._without_repeated_tokens(rows)
-        texts = rows.group_by("key", maintain_order=True).agg(
-            pl.col("value").str.join(self.delimiter)
-        )
-        return inputs.per_key(texts)
+        texts = rows.group_by("key", maintain_order=True).agg("value")
+        return inputs.per_key(texts.with_columns(pl.col("value").list.join(self.delimiter)))
 
     def _without_repeated_tokens(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The first input of each key, then one row per token that it does not hold yet."""

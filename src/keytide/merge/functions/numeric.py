@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -31,13 +32,23 @@ class Sum(AggregateFunction):
 
     def fold(self, inputs: Inputs) -> pl.Series:
         """The sums; exact for whole numbers and decimals."""
+        if inputs.values.dtype.is_decimal():
+            return self._decimal_sums(inputs)
+        return _reduced(self, inputs, np.add, identity=0)
+
+    def _decimal_sums(self, inputs: Inputs) -> pl.Series:
         values = _marked(inputs.values, inputs.adds | inputs.retracts)
-        exact = values.cast(pl.Int128) if values.dtype.is_integer() else values
         if inputs.retracts.any():
-            exact = exact.zip_with(pl.Series(~inputs.retracts), _negated(exact))
-        shadow = _VALUE.cast(pl.Float64).sum()
-        sums = _by_key(inputs.slices, exact, _unless_empty(_VALUE.sum()), shadow.alias("shadow"))
-        return _fitted(self, sums, values.dtype)
+            values = values.zip_with(pl.Series(~inputs.retracts), -values)
+        # Sums of 38 digits may wrap around; the same in floating point is then far off.
+        shadow = _VALUE.cast(pl.Float64).sum().alias("shadow")
+        total = pl.when(_VALUE.count() > 0).then(_VALUE.sum()).alias("value")
+        sums = _by_key(inputs.slices, values, total, shadow)
+        exact = sums["value"].to_physical().abs()
+        limit = 1.2e38 / 10 ** _scale(values.dtype)
+        if (sums["shadow"].abs() > limit).any() or (exact >= _power_of_ten(38)).any():
+            raise self.does_not_fit(values.dtype)
+        return _fitted(self, sums["value"], values.dtype)
 
 
 class Product(AggregateFunction):
@@ -54,15 +65,9 @@ class Product(AggregateFunction):
 
     def fold(self, inputs: Inputs) -> pl.Series:
         """The products; `InvalidError` for one that does not fit and for division by zero."""
-        dtype = inputs.values.dtype
-        if dtype.is_decimal() or inputs.retracts.any():
+        if inputs.values.dtype.is_decimal() or inputs.retracts.any():
             return self._step_by_step(inputs)
-        values = _marked(inputs.values, inputs.adds)
-        exact = values.cast(pl.Int128) if dtype.is_integer() else values
-        # Infinity times zero is no number, but the exact product of a zero is zero.
-        shadow = _VALUE.cast(pl.Float64).product().fill_nan(0)
-        whole = _unless_empty(_VALUE.product())
-        return _fitted(self, _by_key(inputs.slices, exact, whole, shadow.alias("shadow")), dtype)
+        return _reduced(self, inputs, np.multiply, identity=1)
 
     def _step_by_step(self, inputs: Inputs) -> pl.Series:
         """Fold the second inputs of all keys at once, then the third ones, and so on."""
@@ -82,22 +87,20 @@ class Product(AggregateFunction):
         return products.gather(np.argsort(longest_first, kind="stable"))
 
     def _step(self, state: pl.Series, values: pl.Series, divides: Marks) -> pl.Series:
-        divides_by = pl.Series(divides)
-        if state.dtype.is_float():
-            floats: pl.Series = (state / values).zip_with(divides_by, state * values)
-            return floats
-        if (values.filter(divides_by) == 0).any():
+        by_division = pl.Series(divides)
+        divisors = values.filter(by_division)
+        if not divisors.dtype.is_float() and (divisors == 0).any():
             raise InvalidError(
                 f"column {self.column!r}: aggregate function 'product' cannot take back a zero; "
                 f"set 'fields.{self.column}.ignore-retract'='true' to skip retracts"
             )
-        ones = values.clear().cast(pl.Int8).extend_constant(1, len(values)).cast(values.dtype)
-        factors, divisors = ones.zip_with(divides_by, values), values.zip_with(divides_by, ones)
-        exact = _decimal_step if state.dtype.is_decimal() else _whole_step
         try:
-            return exact(state, factors, divisors)
+            products = _times(state.filter(~by_division), values.filter(~by_division))
+            quotients = _over(state.filter(by_division), divisors)
         except (pl.exceptions.InvalidOperationError, pa.ArrowInvalid):
             raise self.does_not_fit(state.dtype) from None
+        places = np.where(divides, len(products) + np.cumsum(divides), np.cumsum(~divides)) - 1
+        return pl.concat([products, quotients]).gather(places)
 
 
 class Max(AggregateFunction):
@@ -110,8 +113,7 @@ class Max(AggregateFunction):
 
     def fold(self, inputs: Inputs) -> pl.Series:
         """The greatest values."""
-        greatest = _VALUE.nan_max() if inputs.values.dtype.is_float() else _VALUE.max()
-        return _by_key(inputs.slices, _marked(inputs.values, inputs.adds), greatest)["value"]
+        return _extreme(inputs, np.maximum, _VALUE.max())
 
 
 class Min(AggregateFunction):
@@ -121,7 +123,7 @@ class Min(AggregateFunction):
 
     def fold(self, inputs: Inputs) -> pl.Series:
         """The least values."""
-        return _by_key(inputs.slices, _marked(inputs.values, inputs.adds), _VALUE.min())["value"]
+        return _extreme(inputs, np.fmin, _VALUE.min())
 
 
 class BoolAnd(Min):
@@ -143,38 +145,51 @@ def _marked(values: pl.Series, marks: Marks) -> pl.Series:
     return values.set(pl.Series(~marks), None)
 
 
-def _negated(values: pl.Series) -> pl.Series:
-    # 128-bit numbers have no negation of their own.
-    return values * pl.Series([-1], dtype=pl.Int128) if values.dtype.is_integer() else -values
-
-
 def _by_key(slices: KeySlices, values: pl.Series, *results: pl.Expr) -> pl.DataFrame:
     frame = pl.DataFrame({"key": pl.Series(slices.keys).set_sorted(), "value": values})
     return frame.group_by("key", maintain_order=True).agg(*results)
 
 
-def _unless_empty(result: pl.Expr) -> pl.Expr:
-    return pl.when(_VALUE.count() > 0).then(result).alias("value")
+def _reduced(
+    function: AggregateFunction, inputs: Inputs, reduce: np.ufunc, identity: int
+) -> pl.Series:
+    """Adds, and retracts with the opposite sign, reduced key by key; NULL where there are none."""
+    values, slices = inputs.values, inputs.slices
+    takes_part = (inputs.adds | inputs.retracts) & inputs.is_present
+    numbers = np.where(takes_part, values.fill_null(identity).to_numpy(), identity)
+    if values.dtype.is_integer():
+        numbers = numbers.astype(np.int64)
+    signs = np.where(inputs.retracts, -1, 1).astype(numbers.dtype)
+    with np.errstate(all="ignore"):
+        results = reduce.reduceat(numbers * signs, slices.starts)
+        # Whole numbers may wrap around; the same in floating point is then far off.
+        shadow = reduce.reduceat(numbers.astype(np.float64) * signs, slices.starts)
+        distance = np.abs(np.nan_to_num(shadow, nan=0.0) - results)
+    if values.dtype.is_integer() and (distance > 2.0**62).any():
+        raise function.does_not_fit(values.dtype)
+    reduced = pl.Series(results).set(pl.Series(slices.count_where(takes_part) == 0), None)
+    return _fitted(function, reduced, values.dtype)
 
 
-def _fitted(function: AggregateFunction, results: pl.DataFrame, dtype: pl.DataType) -> pl.Series:
-    """Results in the column's type.
+def _extreme(inputs: Inputs, pick: np.ufunc, pick_any: pl.Expr) -> pl.Series:
+    """Adds picked from key by key: on plain numbers at once, on other types by comparing."""
+    values = _marked(inputs.values, inputs.adds)
+    plain = values.to_physical()
+    if not (plain.dtype.is_integer() or plain.dtype.is_float()) or plain.dtype == pl.Int128:
+        return _by_key(inputs.slices, values, pick_any)["value"]
+    # A key's NULLs are filled with the first of its values, which changes no outcome.
+    present = values.is_not_null().to_numpy()
+    first = inputs.slices.first_where(present)
+    filled = np.where(present, inputs.slices.rows, first[inputs.slices.keys])
+    picked = pick.reduceat(plain.fill_null(0).to_numpy()[filled], inputs.slices.starts)
+    extremes = pl.Series(picked, dtype=plain.dtype).set(pl.Series(first < 0), None)
+    in_type: pl.Series = extremes.cast(values.dtype)
+    return in_type
 
-    Exact results are computed in 128 bits, where they could still wrap around; the same in
-    floating point, the shadow, then lies far outside what the column holds.
-    """
-    values, shadow = results["value"], results["shadow"]
-    fitted: pl.Series
-    if dtype.is_float():
-        fitted = values.cast(dtype)
-        return fitted
-    limit = 1e20 if dtype.is_integer() else 1.2e38 / 10 ** _scale(dtype)
-    if (shadow.abs() > limit).any():
-        raise function.does_not_fit(dtype)
-    if dtype.is_decimal() and (values.to_physical().abs() >= _power_of_ten(38)).any():
-        raise function.does_not_fit(dtype)
+
+def _fitted(function: AggregateFunction, results: pl.Series, dtype: pl.DataType) -> pl.Series:
     try:
-        fitted = values.cast(dtype)
+        fitted: pl.Series = results.cast(dtype)
     except pl.exceptions.InvalidOperationError:
         raise function.does_not_fit(dtype) from None
     return fitted
@@ -190,25 +205,47 @@ def _inputs_from_first_add(inputs: Inputs) -> tuple[Positions, Positions, Positi
     return rows, np.cumsum(lengths) - lengths, lengths
 
 
-def _whole_step(state: pl.Series, factors: pl.Series, divisors: pl.Series) -> pl.Series:
-    wide = state.cast(pl.Int128) * factors.cast(pl.Int128)
-    by = divisors.cast(pl.Int128)
-    quotients = wide.abs() // by.abs() * wide.sign() * by.sign()
-    stepped: pl.Series = quotients.cast(state.dtype)
+def _times(values: pl.Series, factors: pl.Series) -> pl.Series:
+    dtype = values.dtype
+    product: pl.Series
+    if dtype.is_decimal():
+        return _computed(pc.multiply, values, factors)
+    if dtype.is_integer():
+        product = values.cast(pl.Int128) * factors.cast(pl.Int128)
+    else:
+        product = values * factors
+    stepped: pl.Series = product.cast(dtype)
     return stepped
 
 
-def _decimal_step(state: pl.Series, factors: pl.Series, divisors: pl.Series) -> pl.Series:
-    # Arrow computes in 256 bits and rounds as asked; a result type of more than 76 digits is
-    # refused, hence the digit less.
-    precision, scale = 38, _scale(state.dtype)
-    wide, operand = pa.decimal256(precision, scale), pa.decimal256(precision - 1, scale)
-    product = pc.multiply(state.to_arrow().cast(wide), factors.to_arrow().cast(operand))
-    product = pc.round(product, ndigits=scale, round_mode="half_towards_infinity")
-    quotient = pc.divide(product.cast(wide), divisors.to_arrow().cast(operand))
-    rounded = pc.round(quotient, ndigits=scale, round_mode="half_towards_infinity")
-    stepped: pl.Series = pl.Series(rounded.cast(pa.decimal128(precision, scale))).cast(state.dtype)
+def _over(values: pl.Series, divisors: pl.Series) -> pl.Series:
+    dtype = values.dtype
+    quotient: pl.Series
+    if dtype.is_decimal():
+        return _computed(pc.divide, values, divisors)
+    if dtype.is_integer():
+        wide, by = values.cast(pl.Int128), divisors.cast(pl.Int128)
+        quotient = wide.abs() // by.abs() * wide.sign() * by.sign()
+    else:
+        quotient = values / divisors
+    stepped: pl.Series = quotient.cast(dtype)
     return stepped
+
+
+def _computed(
+    compute: Callable[[pa.Array, pa.Array], pa.Array], values: pl.Series, operands: pl.Series
+) -> pl.Series:
+    """The outcome for decimals, rounded half up to their scale.
+
+    Arrow computes in 256 bits, but refuses a type of more than 76 digits: hence the digit less.
+    """
+    digits, scale = 38, _scale(values.dtype)
+    wide = values.to_arrow().cast(pa.decimal256(digits, scale))
+    outcome = compute(wide, operands.to_arrow().cast(pa.decimal256(digits - 1, scale)))
+    rounded = pc.round(outcome, ndigits=scale, round_mode="half_towards_infinity")
+    exact = pl.Series(rounded.cast(pa.decimal128(digits, scale)))
+    computed: pl.Series = exact.cast(values.dtype)
+    return computed
 
 
 def _scale(dtype: pl.DataType) -> int:

@@ -1,0 +1,213 @@
+"""Change feeds through Structured Streaming: small feeds, every way a message can end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import keytide as kt
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = "id BIGINT, name STRING, note STRING"
+
+
+def change(op: str, lsn: int, before: Any = None, after: Any = None) -> str:
+    return json.dumps({"op": op, "before": before, "after": after, "source": {"lsn": lsn}})
+
+
+def row(key: int, name: str | None, note: str | None = "n") -> dict[str, Any]:
+    return {"id": key, "name": name, "note": note}
+
+
+class Feed:
+    """A folder of messages, and the table that they go into."""
+
+    def __init__(self, folder: Path, spark: Any) -> None:
+        self.folder, self.spark = folder, spark
+        self.warehouse = str(folder / "warehouse")
+        (folder / "feed").mkdir()
+
+    def add(self, name: str, *messages: str) -> None:
+        (self.folder / "feed" / name).write_text("\n".join(messages) + "\n")
+
+    def run(self, checkpoint: str = "first", **overrides: Any) -> Any:
+        from keytide.spark.ingest import ingest
+
+        return ingest(
+            **{
+                "warehouse": self.warehouse,
+                "table": "shop.people",
+                "source": str(self.folder / "feed"),
+                "format": "debezium-json",
+                "schema": COLUMNS,
+                "primary_key": ["id"],
+                "checkpoint": str(self.folder / checkpoint),
+                "spark": self.spark,
+                **overrides,
+            }
+        )
+
+    def rows(self, table: str = "shop.people", *columns: str) -> list[tuple[Any, ...]]:
+        scan = kt.connect(self.warehouse).table(table).scan(columns=columns or ("id", "name"))
+        return sorted(tuple(found.values()) for found in scan.to_pylist())
+
+
+@pytest.fixture
+def feed(tmp_path: Path, spark: Any) -> Feed:
+    return Feed(tmp_path, spark)
+
+
+def counts(report: Any) -> tuple[int, ...]:
+    (batch,) = report.batches
+    return (
+        batch.rows_in,
+        batch.applied,
+        batch.late,
+        batch.duplicate,
+        batch.rejected,
+        batch.skipped,
+    )
+
+
+def test_changes_in_any_order_end_in_the_rows_of_the_source(feed: Feed) -> None:
+    feed.add(
+        "a.json",
+        change("u", 30, row(1, "old"), row(1, "new")),
+        change("c", 10, None, row(1, "old")),
+        change("c", 20, None, row(2, "gone")),
+        change("d", 40, row(2, "gone"), None),
+        change("c", 50, None, row(3, "stays")),
+    )
+
+    assert counts(feed.run()) == (5, 4, 1, 0, 0, 0)
+    assert feed.rows() == [(1, "new"), (3, "stays")]
+
+
+def test_a_second_run_with_the_same_checkpoint_does_nothing(feed: Feed) -> None:
+    feed.add("a.json", change("c", 1, None, row(1, "a")))
+    feed.run()
+    before = kt.connect(feed.warehouse).table("shop.people").snapshots()
+
+    assert feed.run().batches == ()
+    assert kt.connect(feed.warehouse).table("shop.people").snapshots() == before
+
+
+def test_a_feed_delivered_again_is_late_or_duplicate_and_changes_nothing(feed: Feed) -> None:
+    feed.add("a.json", change("c", 1, None, row(1, "a")), change("u", 2, row(1, "a"), row(1, "b")))
+    feed.run()
+
+    assert counts(feed.run("second")) == (2, 0, 1, 1, 0, 0)
+    assert feed.rows() == [(1, "b")]
+
+
+def test_a_deleted_row_does_not_come_back_with_a_late_change(feed: Feed) -> None:
+    feed.add("a.json", change("c", 1, None, row(1, "a")), change("d", 9, row(1, "a"), None))
+    feed.run()
+    feed.add("b.json", change("u", 5, row(1, "a"), row(1, "late")))
+
+    assert counts(feed.run()) == (1, 0, 1, 0, 0, 0)
+    assert feed.rows() == []
+
+
+def test_malformed_and_unfit_messages_go_to_the_dead_letter_table_with_the_reason(
+    feed: Feed,
+) -> None:
+    feed.add(
+        "a.json",
+        change("c", 1, None, row(1, "a")),
+        "{ this is no JSON",
+        change("x", 2, None, row(2, "b")),
+        change("c", 3, None, {"id": "many", "name": "c", "note": None}),
+        "null",
+    )
+
+    report = feed.run()
+
+    assert counts(report) == (5, 1, 0, 0, 3, 1)
+    assert feed.rows() == [(1, "a")]
+    letters = feed.rows(report.dead_letter, "raw", "reason")
+    assert [raw for raw, _ in letters if "this is no JSON" in raw]
+    assert all(reason for _, reason in letters)
+    assert any("id" in reason and "BIGINT" in reason for _, reason in letters)
+
+
+def test_a_key_change_moves_the_row_and_counts_once(feed: Feed) -> None:
+    feed.add("a.json", change("c", 1, None, row(1, "a")), change("u", 2, row(1, "a"), row(7, "a")))
+
+    assert counts(feed.run()) == (2, 2, 0, 0, 0, 0)
+    assert feed.rows() == [(7, "a")]
+
+
+def test_a_value_that_the_source_left_out_keeps_what_the_key_has(feed: Feed) -> None:
+    feed.add("a.json", change("c", 1, None, row(1, "a", "large")))
+    feed.run()
+    left_out = {"id": 1, "name": "b", "note": "__debezium_unavailable_value"}
+    feed.add("b.json", change("u", 2, None, left_out))
+
+    feed.run()
+
+    assert feed.rows("shop.people", "id", "name", "note") == [(1, "b", "large")]
+
+
+def test_a_left_out_value_that_nobody_knows_is_a_dead_letter(feed: Feed) -> None:
+    left_out = {"id": 1, "name": "b", "note": "__debezium_unavailable_value"}
+    feed.add("a.json", change("u", 2, None, left_out))
+
+    report = feed.run()
+
+    assert counts(report) == (1, 0, 0, 0, 1, 0)
+    assert feed.rows() == []
+    ((reason,),) = feed.rows(report.dead_letter, "reason")
+    assert "note" in reason
+
+
+def test_without_a_schema_the_table_is_made_from_the_feed(feed: Feed) -> None:
+    feed.add("a.json", change("c", 1, None, {"id": 1, "since": "2026-01-31", "ok": True}))
+
+    feed.run(schema=None)
+
+    table = kt.connect(feed.warehouse).table("shop.people")
+    types = {f.name: f.type.with_nullable(True).sql() for f in table.table_schema.fields}
+    assert types == {"id": "BIGINT", "since": "DATE", "ok": "BOOLEAN", "_lsn": "BIGINT"}
+    assert table.options["sequence.field"] == "_lsn"
+
+
+def test_an_existing_table_orders_by_the_members_named(feed: Feed) -> None:
+    fields = kt.parse_sql_type("ROW<id BIGINT, name STRING, note STRING, version BIGINT>").fields
+    kt.connect(feed.warehouse).create_table(
+        "shop.people", fields, ["id"], options={"sequence.field": "version", "bucket": "3"}
+    )
+    feed.add("a.json", *(change("c", 10 - key, None, row(key % 4, f"{key}")) for key in range(8)))
+
+    feed.run(sequence_by=["source.lsn"])
+
+    assert feed.rows() == [(0, "0"), (1, "1"), (2, "2"), (3, "3")]
+
+
+def test_a_feed_without_a_key_is_refused_with_the_way_out(feed: Feed) -> None:
+    feed.add("a.json", change("c", 1, None, row(1, "a")))
+
+    with pytest.raises(kt.InvalidError, match="primary key"):
+        feed.run(primary_key=[])
+
+
+def test_maxwell_and_canal_feeds_arrive_too(feed: Feed) -> None:
+    feed.add(
+        "a.json",
+        json.dumps(
+            {"type": "insert", "ts": 1, "xid": 1, "xoffset": 0, "data": {"id": 1, "name": "m"}}
+        ),
+        json.dumps(
+            {
+                "type": "update", "ts": 2, "xid": 2, "xoffset": 0,
+                "data": {"id": 1, "name": "maxwell"}, "old": {"name": "m"},
+            }
+        ),
+    )  # fmt: skip
+    feed.run(format="maxwell-json", schema="id BIGINT, name STRING")
+
+    assert feed.rows() == [(1, "maxwell")]
