@@ -115,7 +115,7 @@ def measure(size: Size, arguments: argparse.Namespace) -> Cost:
 def build(
     warehouse: str, size: Size, files_per_commit: int
 ) -> tuple[Table, list[dict[str, float]]]:
-    """A table of that many files and rows, of which only the first exists, and what that took."""
+    """A table of that many files and rows, of which the first file exists, and what that took."""
     table = kt.connect(warehouse).create_table(TABLE, SCHEMA, ["id"])
     table.write(upsert(1_000, seed=0))
     (written,) = table.live_files().entries
@@ -163,6 +163,8 @@ def first_write(warehouse: str, upsert_rows: int) -> dict[str, float]:
 def findings(what: str, costs: Sequence[Cost]) -> Iterator[str]:
     """What is flat from the smallest table to the largest and what is not."""
     small, large = costs[0], costs[-1]
+    if small is large:
+        return
     for name in ("warm", "first"):
         for clock in ("wall_s", "cpu_s"):
             before, after = (_median_ms(getattr(c, name), clock) for c in (small, large))
@@ -200,7 +202,7 @@ def _cells(cost: Cost) -> tuple[str, ...]:
         max(one["cpu_s"] for one in cost.warm) * 1000,
         _median_ms(cost.first, "wall_s"),
         _median_ms(cost.first, "cpu_s"),
-        max(one["cpu_s"] for one in cost.growing) * 1000,
+        max((one["cpu_s"] for one in cost.growing), default=0.0) * 1000,
     )
     return (
         f"{cost.size.rows:,}",

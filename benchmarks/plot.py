@@ -51,6 +51,7 @@ def save_chart(results: Sequence[Result], cores: int, path: Path) -> bool:
         rows, _COLUMNS, sharey=True, layout="constrained",
         figsize=(14, rows * (1.3 + 0.34 * len(finished))),
     )  # fmt: skip
+    figure.get_layout_engine().set(hspace=0.06, wspace=0.03)
     limits = _goal_limits(finished)
     for axes, panel in zip(grid.flat, PANELS, strict=True):
         _bars(axes, panel, finished, limits.get(panel.goal))
@@ -95,6 +96,7 @@ def _bars(axes: Any, panel: Panel, results: Sequence[Result], limit: float | Non
 def _tidy(axes: Any) -> None:
     if not axes.yaxis_inverted():
         axes.invert_yaxis()  # the axis is shared: turn it once
+    axes.xaxis.set_minor_formatter("")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     axes.tick_params(axis="x", which="both", length=0, labelsize=8, colors="#777777")
     axes.tick_params(axis="y", length=0)
@@ -138,4 +140,4 @@ def _title(results: Sequence[Result], cores: int) -> str:
 def _text(value: float) -> str:
     if value < 0.1:
         return f"{value:.3f}"
-    return f"{value:.2f}" if value < 10 else f"{value:,.0f}"
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"

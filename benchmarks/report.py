@@ -32,12 +32,12 @@ class Result:
 
     @property
     def name(self) -> str:
-        return _with_buckets(self.engine, self.buckets)
+        return with_buckets(self.engine, self.buckets)
 
     @property
     def title(self) -> str:
         """The name with the version."""
-        return _with_buckets(f"{self.engine} {self.version}".rstrip(), self.buckets)
+        return with_buckets(f"{self.engine} {self.version}".rstrip(), self.buckets)
 
     @property
     def load_s(self) -> float:
@@ -96,10 +96,17 @@ def verdicts(results: Sequence[Result]) -> list[Verdict]:
     return [_verdict(goal, subject, finished) for goal in GOALS]
 
 
+def with_buckets(text: str, buckets: int) -> str:
+    """The name of an engine that may have several buckets."""
+    return text if buckets == 1 else f"{text}, {buckets} buckets"
+
+
 def print_report(results: Sequence[Result], load_averages: Sequence[tuple[float, ...]]) -> None:
     """Print the table of figures and the goals, as Markdown."""
     finished = [result for result in results if not result.trouble]
     print_table(_HEADINGS, [_cells(result) for result in finished])
+    print("\nCPU seconds of all cores together, which other programs disturb less:\n")
+    print_table(_CPU_HEADINGS, [_cpu_cells(result) for result in finished])
     print()
     for result in results:
         if result.trouble:
@@ -135,8 +142,13 @@ _HEADINGS = (
 )
 
 
-def _with_buckets(text: str, buckets: int) -> str:
-    return text if buckets == 1 else f"{text}, {buckets} buckets"
+_CPU_HEADINGS = ("engine", "load", "upsert median", "read")
+
+
+def _cpu_cells(result: Result) -> tuple[str, ...]:
+    steps = (result.load, result.upsert, result.read)
+    medians = (median(one["cpu_s"] for one in step) for step in steps)
+    return (result.title, *(f"{figure:.3f}" for figure in medians))
 
 
 def _cells(result: Result) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from typing import Any
 
 from engines import ENGINES, SLOW
 from plot import save_chart
-from report import Result, print_report, verdicts
+from report import Result, print_report, verdicts, with_buckets
 from workload import Workload, prepare
 
 HERE = Path(__file__).resolve().parent
@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace, scratch: Path) -> list[Result]:
         workloads[slow] = prepare(scratch / f"workload-{rows}", rows)
     results = []
     for entrant in entrants:
-        print(f"measuring {entrant.engine} ...", flush=True)
+        print(f"measuring {with_buckets(entrant.engine, entrant.buckets)} ...", flush=True)
         result = measure(entrant, workloads[entrant.is_slow], scratch)
         if result.trouble:
             print(f"  {result.trouble}")

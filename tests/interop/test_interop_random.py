@@ -112,9 +112,14 @@ def commit_by_judge(judge: Judge, table: kt.Table, batch: list[dict[str, Any]]) 
 
 
 numbers = itertools.count()
+# An example makes a table and commits to it several times; its name is its own.
+few_examples = settings(
+    max_examples=settings.default.max_examples // 4,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@few_examples
 @given(history=histories())
 def test_interop_random_history_by_keytide_reads_alike(
     judge: Judge, lake: kt.Lake, history: History
@@ -127,7 +132,7 @@ def test_interop_random_history_by_keytide_reads_alike(
     assert table.scan().count() == alive
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@few_examples
 @given(history=histories())
 def test_interop_random_history_in_turn_reads_alike(
     judge: Judge, lake: kt.Lake, history: History

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from datetime import date
 from decimal import Decimal
@@ -80,7 +81,7 @@ def test_windows_of_any_size_hold_the_same_rows(
         for window in windows
     ]
     filled = [span for span in spans if span]
-    assert all(max(a) < min(b) for a, b in zip(filled, filled[1:], strict=False))
+    assert all(max(a) < min(b) for a, b in itertools.pairwise(filled))
 
 
 @pytest.mark.parametrize("kind", KEYS)

@@ -54,6 +54,22 @@ def test_name_that_is_no_table_name_is_refused(lake: kt.Lake, name: str) -> None
     assert lake.tables() == []
 
 
+@pytest.mark.parametrize(
+    ("primary_key", "partition_by", "message"),
+    [(["id", "dt"], [], "primary key"), (["dt", "id"], ["dt"], "primary key")],
+)
+def test_keys_of_a_table_that_exists_cannot_be_changed(
+    lake: kt.Lake, primary_key: list[str], partition_by: list[str], message: str
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("dt", pa.string())])
+    lake.create_table("keyed", schema, ["id"])
+
+    with pytest.raises(kt.InvalidError, match=message):
+        lake.create_table("keyed", schema, primary_key, partition_by, exists_ok=True)
+
+    assert lake.create_table("keyed", schema, ["id"], exists_ok=True).primary_key == ("id",)
+
+
 def test_existing_table_is_not_made_again(lake: kt.Lake) -> None:
     lake.create_table("t", BASE, ["k"]).write([{"k": 1, "w": 1, "d": None, "v": "a"}])
     with pytest.raises(kt.AlreadyExistsError, match=r"default\.t exists"):

@@ -49,6 +49,9 @@ def sliced_bytes(table: pa.Table) -> int:
 
 
 def _restore(array: pa.Array, target: pa.DataType) -> pa.Array:
+    if not len(array):
+        # Polars may export an empty slice whose offset points beyond its buffers.
+        return pa.nulls(0, target)
     if array.type.equals(target):
         return array
     if pa.types.is_map(target):

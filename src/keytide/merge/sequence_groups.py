@@ -89,7 +89,7 @@ class SequenceGroups:
 
     def _merge_groups(self, versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:
         # A reader who wants no column of a group brings none (see `columns`).
-        read = (group for group in self.groups if group.sequence[0] in versions.columns)
+        read = [g for g in self.groups if set(g.sequence) <= set(versions.columns)]
         ranks = {group: _ranks(versions, group, slices) for group in read}
         life = _Life.of(versions, slices, self.groups, ranks)
         columns = [pl.Series(VALUE_KIND, life.kinds, dtype=versions.schema[VALUE_KIND])]

@@ -120,6 +120,9 @@ def ingest(
     a message that order changes, such as `source.lsn`, where the format's usual ones will not
     do. Progress lies in `checkpoint`, by default beside the tables of a local warehouse.
 
+    A micro-batch is decoded in pieces, but the changes of one bucket are held in memory by the
+    task that writes them: bound batches with `max_files_per_batch`.
+
     Runs until every file is applied, or, `continuous`, until it is stopped. Exactly once: with
     the same checkpoint a file is applied once, and a batch that was cut short is done again
     without effect on what it had committed. `on_batch` is called on the driver after each batch.
@@ -242,7 +245,7 @@ class _Ingestion:
         if unknown.num_rows:
             unknown = unknown.select(["raw", "reason"])
             letters = letters.unionAll(decoded.sparkSession.createDataFrame(unknown))
-        rejected = letters.count()
+        rejected = int(letters.count())
         if rejected:
             self._dead_letters().write(
                 _addressed(letters, batch_id), commit_user=user, commit_identifier=batch_id

@@ -116,7 +116,8 @@ class Lake:
         `schema` is an Arrow schema, or Keytide fields where a type has no Arrow name of its own.
         Primary key columns become NOT NULL. Without the option `bucket` a table gets one bucket
         a partition. Raises `AlreadyExistsError` unless `exists_ok`, `InvalidError` for a
-        definition that cannot work, with nothing made.
+        definition that cannot work, or whose keys are not those of the table that exists, with
+        nothing made.
         """
         database, table = self._split(name)
         full_name = f"{database}.{table}"
@@ -132,7 +133,10 @@ class Lake:
                 f"table {full_name} exists in {self.uri}; open it with table({name!r}), or choose "
                 f"another name"
             )
-        return self.table(full_name)
+        made = self.table(full_name)
+        if not created:
+            _check_same_keys(made, definition)
+        return made
 
     def drop_table(self, name: str, *, missing_ok: bool = False) -> None:
         """Delete a table with all its files. Readers of it fail from then on.
@@ -184,15 +188,32 @@ class Lake:
         return [n for n in self._store.list_names() if n.endswith(_DATABASE_SUFFIX)]
 
     def _exists(self, path: str) -> bool:
-        return self._store.exists(paths.join(path, paths.schema_path(0))) or bool(
-            self._store.list_names(paths.join(path, paths.schema_dir()))
-        )
+        if self._store.exists(paths.join(path, paths.schema_path(0))):
+            return True
+        # A writer that died may have left a temporary file, which makes no table.
+        names = self._store.list_names(paths.join(path, paths.schema_dir()))
+        return any(paths.parse_schema_name(name) is not None for name in names)
 
     def _split(self, name: str) -> tuple[str, str]:
         parts = name.split(".")
         if len(parts) > 2 or not all(part.strip() and "/" not in part for part in parts):
             raise InvalidError(f"{name!r} is no table name; expected 'table' or 'database.table'")
         return (parts[0], parts[1]) if len(parts) == 2 else (DEFAULT_DATABASE, parts[0])
+
+
+def _check_same_keys(table: Table, wanted: TableSchema) -> None:
+    """Keys are for life: another primary key would make other rows of the stored ones."""
+    pairs = (
+        ("primary key", table.primary_key, wanted.primary_keys),
+        ("partition columns", table.partition_by, wanted.partition_keys),
+    )
+    for what, stored, given in pairs:
+        if stored != given:
+            raise InvalidError(
+                f"table {table.name} has the {what} ({', '.join(stored)}), found "
+                f"({', '.join(given)}); they cannot be changed later. Write the rows into a new "
+                f"table"
+            )
 
 
 def _path(database: str, table: str) -> str:

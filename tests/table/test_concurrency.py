@@ -1,0 +1,178 @@
+"""Several processes on one table: no key twice, nothing lost, the later commit wins; and a writer
+that is killed at any moment loses nothing that it had been told was committed."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import keytide as kt
+
+SCHEMA = pa.schema([("k", pa.int64()), ("writer", pa.string()), ("n", pa.int64())])
+KEYS = range(8)
+COMMITS = 200
+
+WRITER = """
+    import sys
+    import keytide as kt
+
+    path, writer, first, count, keys = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
+    table = kt.open_table(path)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for n in range(first, first + count):
+        rows = [{"k": k, "writer": writer, "n": n} for k in range(keys)]
+        result = table.write(rows, commit_user=writer, commit_identifier=n)
+        print(n, result.snapshot_id, int(result.is_new), flush=True)
+"""
+
+
+@contextmanager
+def writer(table: kt.Table, name: str, first: int, count: int) -> Iterator[subprocess.Popen[str]]:
+    """A process that commits `count` times, one line per commit once it has been told to go."""
+    code = textwrap.dedent(WRITER)
+    arguments = [table.uri, name, str(first), str(count), str(len(KEYS))]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(),
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def environment() -> dict[str, str]:
+    import os
+
+    source = str(Path(kt.__file__).parents[1])
+    return {**os.environ, "PYTHONPATH": source, "POLARS_MAX_THREADS": "1"}
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def new_table(warehouse: str, **options: str) -> kt.Table:
+    return kt.connect(warehouse).create_table("t", SCHEMA, ["k"], options=options)
+
+
+def state(scan: kt.Scan) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in scan.to_pylist())
+
+
+@pytest.mark.parametrize("buckets", ["1", "2"])
+def test_two_processes_writing_the_same_keys_never_show_one_twice_and_lose_nothing(
+    warehouse: str, buckets: str
+) -> None:
+    table = new_table(warehouse, bucket=buckets)
+    with writer(table, "a", 0, COMMITS) as a, writer(table, "b", 0, COMMITS) as b:
+        go(a)
+        go(b)
+        polls = poll_until_done(table, a, b)
+        acknowledged = {name: lines_of(p) for name, p in (("a", a), ("b", b))}
+        assert (a.wait(), b.wait()) == (0, 0)
+    assert polls > 3
+    assert_each_commit_once(table, acknowledged)
+    assert_the_newest_commit_wins(table)
+
+
+def poll_until_done(table: kt.Table, *processes: subprocess.Popen[str]) -> int:
+    """Read over and over while they write; every read is a sound state, newer than the last."""
+    polls, newest = 0, 0
+    reader = kt.open_table(table.uri)
+    while any(process.poll() is None for process in processes):
+        scan = reader.scan()
+        rows = state(scan)
+        assert [row[0] for row in rows] == (list(KEYS) if scan.snapshot else [])
+        assert len({row[1:] for row in rows}) <= 1  # all rows of one commit, never of two
+        assert scan.snapshot is None or scan.snapshot.id >= newest
+        newest = scan.snapshot.id if scan.snapshot else 0
+        polls += 1
+    return polls
+
+
+def lines_of(process: subprocess.Popen[str]) -> list[tuple[int, int, int]]:
+    assert process.stdout is not None
+    return [(int(n), int(s), int(new)) for n, s, new in map(str.split, process.stdout)]
+
+
+def assert_each_commit_once(
+    table: kt.Table, acknowledged: dict[str, list[tuple[int, int, int]]]
+) -> None:
+    made = [(s.commit_user, s.commit_identifier, s.id) for s in table.snapshots()]
+    told = [(name, n, s) for name, lines in acknowledged.items() for n, s, _ in lines]
+    assert sorted(made) == sorted(told)
+    assert len(made) == 2 * COMMITS
+
+
+def assert_the_newest_commit_wins(table: kt.Table) -> None:
+    """Every snapshot shows the rows of its own commit, for each commit writes every key."""
+    reader = kt.open_table(table.uri)
+    for snapshot in table.snapshots()[::7]:
+        shown = {row[1:] for row in state(reader.scan(snapshot_id=snapshot.id))}
+        assert shown == {(snapshot.commit_user, snapshot.commit_identifier)}
+
+
+def test_sequence_numbers_of_racing_commits_follow_their_order(warehouse: str) -> None:
+    """Other engines order versions by these numbers alone."""
+    table = new_table(warehouse)
+    with writer(table, "a", 0, 50) as a, writer(table, "b", 0, 50) as b:
+        go(a)
+        go(b)
+        assert (a.wait(), b.wait()) == (0, 0)
+    files = [entry.file for entry in table.live_files().entries]
+    numbers = [(file.min_sequence_number, file.max_sequence_number) for file in files]
+    assert len(numbers) == 100
+    assert numbers == sorted(set(numbers))
+    assert all(low == high for low, high in numbers)
+
+
+def test_killed_writer_loses_no_acknowledged_commit_and_leaves_a_sound_table(
+    warehouse: str,
+) -> None:
+    table = new_table(warehouse)
+    chance = random.Random(5)
+    told: list[tuple[int, int]] = []
+    kills = 0
+    while len(told) < 100:
+        first = told[-1][0] + 1 if told else 0
+        with writer(table, "a", first, 100) as process:
+            go(process)
+            time.sleep(chance.uniform(0, 0.25))
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+            output = process.communicate()[0]
+        complete = [line.split() for line in output.splitlines(keepends=True) if line[-1] == "\n"]
+        told += [(int(n), int(snapshot)) for n, snapshot, _ in complete]
+        assert_nothing_told_is_lost(kt.open_table(table.uri), told)
+    assert kills > 1
+    table.write([{"k": k, "writer": "after", "n": 0} for k in KEYS])
+    assert {row[1] for row in state(table.scan())} == {"after"}
+
+
+def assert_nothing_told_is_lost(table: kt.Table, told: list[tuple[int, int]]) -> None:
+    made = [(s.commit_identifier, s.id) for s in table.snapshots()]
+    numbers = [n for n, _ in made]
+    assert numbers == list(range(len(made)))  # in order, none twice
+    # A commit may have been made just before the kill, without time to tell.
+    assert set(told) <= set(made)
+    assert len(made) <= len(set(told)) + 1
+    rows = state(table.scan())
+    assert rows == ([(k, "a", numbers[-1]) for k in KEYS] if made else [])
