@@ -10,7 +10,6 @@ second and that process's peak resident memory.
 from __future__ import annotations
 
 import argparse
-import resource
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ import polars as pl
 import pyarrow as pa
 
 import keytide as kt
+from measure import peak_memory_mb
 
 SCHEMA = pa.schema(
     [
@@ -64,7 +64,7 @@ def merge(warehouse: str) -> None:
     rows = sum(batch.num_rows for batch in table.scan().to_batches())
     seconds = time.perf_counter() - started
     stored = explanation.funnel.stages[0].rows
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = peak_memory_mb()
     print(
         f"{stored:,} rows in {explanation.runs_max} overlapping runs -> {rows:,} keys in "
         f"{seconds:.1f} s: {stored / seconds:,.0f} rows/s, peak memory {peak:,.0f} MB"

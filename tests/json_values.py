@@ -61,9 +61,7 @@ def rows_as_text(table: pa.Table, *, unordered: Iterable[str] = ()) -> list[str]
 
 def _row(value: Any, kind: RowType) -> dict[str, Any]:
     values = [value[f.name] for f in kind.fields] if isinstance(value, dict) else value
-    return {
-        f.name: from_json(item, f.type) for f, item in zip(kind.fields, values, strict=True)
-    }
+    return {f.name: from_json(item, f.type) for f, item in zip(kind.fields, values, strict=True)}
 
 
 def _atom(value: Any, kind: AtomicType) -> Any:

@@ -192,10 +192,11 @@ class TableOptions:
 
     # -- files ----------------------------------------------------------------------------------
     file_format: str = _option("file.format", _choice("parquet", "orc", "avro"), "parquet")
-    file_compression: str = _option(
-        "file.compression", _choice("zstd", "snappy", "gzip", "lz4", "none"), "zstd"
+    file_compression: str | None = _option(
+        "file.compression", _choice("zstd", "snappy", "gzip", "lz4", "none"), None
     )
-    """`zstd` is the smallest for its speed; `none` trades disk for a little write time."""
+    """Left out, files are `zstd`, and small ones at level 0 `lz4`: a frequent upsert is written
+    faster, and is written again by the next compaction anyway."""
     file_compression_zstd_level: int = _option("file.compression.zstd-level", _integer(1), 1)
     target_file_size_bytes: int = _option("target-file-size", parse_memory_size, 128 << 20)
     """A run is cut into files of about this size. Smaller files prune better and list longer."""

@@ -16,9 +16,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from json_values import arrow_table, rows_as_text
 
 import keytide as kt
+from json_values import arrow_table, rows_as_text
 
 CASES = json.loads((Path(__file__).parents[1] / "data/cases/paimon.json").read_text())
 
@@ -142,9 +142,7 @@ class Run:
         self.steps_done = 0
         self.lake = lake
         self.now = int(time.time())
-        self.types = [
-            kt.parse_sql_type(TYPE_TEXTS.get(text, text)) for text in self.ddl["types"]
-        ]
+        self.types = [kt.parse_sql_type(TYPE_TEXTS.get(text, text)) for text in self.ddl["types"]]
 
     def carry_out(self) -> None:
         self.lake.create_table(

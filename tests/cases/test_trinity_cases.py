@@ -10,9 +10,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from json_values import arrow_table, rows_as_text
 
 import keytide as kt
+from json_values import arrow_table, rows_as_text
 
 CASES = json.loads((Path(__file__).parents[1] / "data/cases/trinity.json").read_text())
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 from interop_judges import Judge, assert_reads_alike, write_with
 from interop_values import arrow_rows
@@ -119,8 +119,29 @@ few_examples = settings(
 )
 
 
+SLICED_MAPS = History(
+    keys={"a": "TINYINT"},
+    values={"v": "MAP<STRING, INT>"},
+    sequence={},
+    partitioned=False,
+    options={"bucket": "1"},
+    commits=[
+        (False, [{"a": 1, "v": None, "_row_kind": "+I"}]),
+        (
+            False,
+            [
+                {"a": 0, "v": [("a", None), ("b", 1)], "_row_kind": "+I"},
+                {"a": 1, "v": [], "_row_kind": "+I"},
+            ],
+        ),
+    ],
+)
+"""Its rows come in several Arrow chunks, one of them without a single map entry."""
+
+
 @few_examples
 @given(history=histories())
+@example(history=SLICED_MAPS)
 def test_interop_random_history_by_keytide_reads_alike(
     judge: Judge, lake: kt.Lake, history: History
 ) -> None:

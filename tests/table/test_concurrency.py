@@ -3,13 +3,14 @@ that is killed at any moment loses nothing that it had been told was committed."
 
 from __future__ import annotations
 
+import os
 import random
-import signal
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ import keytide as kt
 
 SCHEMA = pa.schema([("k", pa.int64()), ("writer", pa.string()), ("n", pa.int64())])
 KEYS = range(8)
-COMMITS = 200
 
 WRITER = """
     import sys
@@ -57,8 +57,6 @@ def writer(table: kt.Table, name: str, first: int, count: int) -> Iterator[subpr
 
 
 def environment() -> dict[str, str]:
-    import os
-
     source = str(Path(kt.__file__).parents[1])
     return {**os.environ, "PYTHONPATH": source, "POLARS_MAX_THREADS": "1"}
 
@@ -77,19 +75,19 @@ def state(scan: kt.Scan) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in scan.to_pylist())
 
 
-@pytest.mark.parametrize("buckets", ["1", "2"])
+@pytest.mark.parametrize(("buckets", "commits"), [("1", 200), ("3", 40)])
 def test_two_processes_writing_the_same_keys_never_show_one_twice_and_lose_nothing(
-    warehouse: str, buckets: str
+    warehouse: str, buckets: str, commits: int
 ) -> None:
     table = new_table(warehouse, bucket=buckets)
-    with writer(table, "a", 0, COMMITS) as a, writer(table, "b", 0, COMMITS) as b:
+    with writer(table, "a", 0, commits) as a, writer(table, "b", 0, commits) as b:
         go(a)
         go(b)
         polls = poll_until_done(table, a, b)
-        acknowledged = {name: lines_of(p) for name, p in (("a", a), ("b", b))}
+        told = [("a", *line) for line in lines_of(a)] + [("b", *line) for line in lines_of(b)]
         assert (a.wait(), b.wait()) == (0, 0)
     assert polls > 3
-    assert_each_commit_once(table, acknowledged)
+    assert_each_commit_once(table, told, 2 * commits)
     assert_the_newest_commit_wins(table)
 
 
@@ -105,29 +103,47 @@ def poll_until_done(table: kt.Table, *processes: subprocess.Popen[str]) -> int:
         assert scan.snapshot is None or scan.snapshot.id >= newest
         newest = scan.snapshot.id if scan.snapshot else 0
         polls += 1
+        time.sleep(0.05)
     return polls
 
 
-def lines_of(process: subprocess.Popen[str]) -> list[tuple[int, int, int]]:
+def lines_of(process: subprocess.Popen[str]) -> list[tuple[int, int]]:
     assert process.stdout is not None
-    return [(int(n), int(s), int(new)) for n, s, new in map(str.split, process.stdout)]
+    return [acknowledgement(line) for line in process.stdout]
 
 
-def assert_each_commit_once(
-    table: kt.Table, acknowledged: dict[str, list[tuple[int, int, int]]]
-) -> None:
+def acknowledgement(line: str) -> tuple[int, int]:
+    """The number of a commit and the snapshot that it became."""
+    n, snapshot_id, is_new = map(int, line.split())
+    assert is_new
+    return n, snapshot_id
+
+
+def assert_each_commit_once(table: kt.Table, told: list[tuple[str, int, int]], count: int) -> None:
     made = [(s.commit_user, s.commit_identifier, s.id) for s in table.snapshots()]
-    told = [(name, n, s) for name, lines in acknowledged.items() for n, s, _ in lines]
     assert sorted(made) == sorted(told)
-    assert len(made) == 2 * COMMITS
+    assert [snapshot_id for *_, snapshot_id in made] == list(range(1, count + 1))
 
 
 def assert_the_newest_commit_wins(table: kt.Table) -> None:
     """Every snapshot shows the rows of its own commit, for each commit writes every key."""
     reader = kt.open_table(table.uri)
-    for snapshot in table.snapshots()[::7]:
+    snapshots = table.snapshots()
+    for snapshot in [*snapshots[:: len(snapshots) // 6], snapshots[-1]]:
         shown = {row[1:] for row in state(reader.scan(snapshot_id=snapshot.id))}
         assert shown == {(snapshot.commit_user, snapshot.commit_identifier)}
+
+
+def test_threads_that_share_one_table_object_lose_nothing(warehouse: str) -> None:
+    table = new_table(warehouse)
+
+    def write_all(name: str) -> list[int | None]:
+        return [table.write([{"k": 1, "writer": name, "n": n}]).snapshot_id for n in range(10)]
+
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(write_all, "abcd"))
+    assert sorted(number for numbers in made for number in numbers) == list(range(1, 41))
+    assert table.scan().count() == 1
 
 
 def test_sequence_numbers_of_racing_commits_follow_their_order(warehouse: str) -> None:
@@ -150,26 +166,31 @@ def test_killed_writer_loses_no_acknowledged_commit_and_leaves_a_sound_table(
     table = new_table(warehouse)
     chance = random.Random(5)
     told: list[tuple[int, int]] = []
-    kills = 0
     while len(told) < 100:
         first = told[-1][0] + 1 if told else 0
         with writer(table, "a", first, 100) as process:
             go(process)
-            time.sleep(chance.uniform(0, 0.25))
-            process.send_signal(signal.SIGKILL)
-            kills += 1
-            output = process.communicate()[0]
-        complete = [line.split() for line in output.splitlines(keepends=True) if line[-1] == "\n"]
-        told += [(int(n), int(snapshot)) for n, snapshot, _ in complete]
+            told += told_until_killed(process, chance.randint(1, 20), chance.uniform(0, 0.03))
         assert_nothing_told_is_lost(kt.open_table(table.uri), told)
-    assert kills > 1
     table.write([{"k": k, "writer": "after", "n": 0} for k in KEYS])
     assert {row[1] for row in state(table.scan())} == {"after"}
 
 
+def told_until_killed(
+    process: subprocess.Popen[str], lines: int, more_seconds: float
+) -> list[tuple[int, int]]:
+    """What a writer said that was killed somewhere in the commits after some lines."""
+    assert process.stdout is not None
+    said = [process.stdout.readline() for _ in range(lines)]
+    time.sleep(more_seconds)
+    process.kill()
+    said += process.communicate()[0].splitlines(keepends=True)
+    return [acknowledgement(line) for line in said if line.endswith("\n")]
+
+
 def assert_nothing_told_is_lost(table: kt.Table, told: list[tuple[int, int]]) -> None:
     made = [(s.commit_identifier, s.id) for s in table.snapshots()]
-    numbers = [n for n, _ in made]
+    numbers = [number for number, _ in made]
     assert numbers == list(range(len(made)))  # in order, none twice
     # A commit may have been made just before the kill, without time to tell.
     assert set(told) <= set(made)

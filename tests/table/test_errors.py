@@ -27,6 +27,13 @@ def files_below(lake: kt.Lake) -> list[str]:
     return sorted(str(p.relative_to(lake.uri)) for p in Path(lake.uri).rglob("*") if p.is_file())
 
 
+def table_of(lake: kt.Lake, kind: str) -> kt.Table:
+    """A table of a key `k` and one column `v` of that type."""
+    types = {"k": "INT", "v": kind}
+    fields = [kt.Field(-1, name, kt.parse_sql_type(text)) for name, text in types.items()]
+    return lake.create_table("t", fields, ["k"])
+
+
 def rows(table: kt.Table) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in table.scan().to_pylist())
 
@@ -246,7 +253,7 @@ def test_rowkind_field_must_hold_known_kinds(lake: kt.Lake) -> None:
         table.write([GOOD])
     with pytest.raises(kt.InvalidError, match="Row kind cannot be null"):
         table.write([{**GOOD, "v": None}])
-    with pytest.raises(kt.InvalidError, match="lack column 'v', which 'rowkind.field' names"):
+    with pytest.raises(kt.InvalidError, match=r"lack column 'v', which 'rowkind\.field' names"):
         table.write([{"k": 1, "w": 1, "d": None}])
     assert files_below(lake) == before
 
@@ -329,8 +336,7 @@ LOSSY: list[tuple[str, pa.Array]] = [
 def test_value_that_would_be_lost_or_change_its_kind_is_refused(
     lake: kt.Lake, kind: str, column: pa.Array
 ) -> None:
-    fields = [kt.Field(-1, "k", kt.parse_sql_type("INT")), kt.Field(-1, "v", kt.parse_sql_type(kind))]
-    table = lake.create_table("t", fields, ["k"])
+    table = table_of(lake, kind)
     before = files_below(lake)
     with pytest.raises(kt.InvalidError) as caught:
         table.write(pa.table({"k": [1], "v": column}))
@@ -358,10 +364,9 @@ def test_value_that_would_be_lost_or_change_its_kind_is_refused(
     ],
 )  # fmt: skip
 def test_python_value_that_does_not_fit_is_refused(lake: kt.Lake, kind: str, value: Any) -> None:
-    fields = [kt.Field(-1, "k", kt.parse_sql_type("INT")), kt.Field(-1, "v", kt.parse_sql_type(kind))]
-    table = lake.create_table("t", fields, ["k"])
+    table = table_of(lake, kind)
     before = files_below(lake)
-    with pytest.raises(kt.InvalidError, match="column 'v' is .*found a value that does not fit"):
+    with pytest.raises(kt.InvalidError, match=r"column 'v' is .*found a value that does not fit"):
         table.write([{"k": 1, "v": value}])
     assert files_below(lake) == before
 
@@ -382,8 +387,7 @@ def test_python_value_that_does_not_fit_is_refused(lake: kt.Lake, kind: str, val
 def test_python_value_that_fits_in_another_form_is_taken(
     lake: kt.Lake, kind: str, value: Any, stored: Any
 ) -> None:
-    fields = [kt.Field(-1, "k", kt.parse_sql_type("INT")), kt.Field(-1, "v", kt.parse_sql_type(kind))]
-    table = lake.create_table("t", fields, ["k"])
+    table = table_of(lake, kind)
     table.write([{"k": 1, "v": value}])
     assert table.get(1) == {"k": 1, "v": stored}
 
@@ -558,7 +562,7 @@ def test_other_number_of_buckets_is_refused_and_nothing_is_committed(damaged: kt
     schema["options"]["bucket"] = "4"
     path.write_text(json.dumps(schema))
     table = kt.open_table(damaged.uri)
-    with pytest.raises(kt.ConflictError, match="new bucket num 4, but the previous .* is 1"):
+    with pytest.raises(kt.ConflictError, match=r"new bucket num 4, but the previous .* is 1"):
         table.write([{"p": 1, "k": 3, "v": "x"}])
     table.write([{"p": 3, "k": 3, "v": "new partition, new number"}])
     assert rows(table) == [

@@ -163,7 +163,7 @@ def test_commit_whose_outcome_cannot_be_learnt_says_so_and_deletes_nothing() -> 
 def test_full_disk_is_told_with_the_way_out(operation: str) -> None:
     store = new_warehouse()
     faulty = FaultyStore(store, [Fault(operation, action="disk-full")])  # type: ignore[arg-type]
-    with pytest.raises(kt.DataError, match="No space left on device.*Free some space") as caught:
+    with pytest.raises(kt.DataError, match=r"No space left on device.*Free some space") as caught:
         write(faulty, CHANGE)
     assert isinstance(caught.value.__cause__, OSError)
     assert caught.value.__cause__.errno == errno.ENOSPC

@@ -336,9 +336,7 @@ class History(RuleBasedStateMachine):
         options = {"bucket": str(self.buckets)}
         if self.fields:
             options["sequence.field"] = ",".join(self.fields)
-        self.lake.create_table(
-            "t", SCHEMA, self.primary_key, self.partition_by, options=options
-        )
+        self.lake.create_table("t", SCHEMA, self.primary_key, self.partition_by, options=options)
         self.tables = [self.lake.table("t") for _ in range(2)]
         self.arrived: list[Event] = []
         self.past: dict[int, list[str]] = {}
@@ -373,7 +371,8 @@ class History(RuleBasedStateMachine):
     def get(self, reader: int, key: tuple[str, int]) -> None:
         row = self.tables[reader].get(dict(zip(("a", "b"), key, strict=True)))
         found = [] if row is None else [repr(tuple(row.values()))]
-        assert found == [text for text in self.expected() if text.startswith(f"({key[0]!r}, {key[1]},")]
+        start = f"({key[0]!r}, {key[1]},"
+        assert found == [text for text in self.expected() if text.startswith(start)]
 
     @rule(reader=st.integers(0, 1), limit=st.integers(-1, 2))
     def filter(self, reader: int, limit: int) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from json_values import arrow_table, rows_as_text
 
 import keytide as kt
+from json_values import arrow_table, rows_as_text
 
 SAMPLES = Path(__file__).parents[1] / "data/samples"
 EXPECTED = {

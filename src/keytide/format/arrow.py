@@ -69,9 +69,12 @@ def _restore(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _relist(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
-    offsets = array.offsets.cast(pa.int32())
-    validity = array.is_valid().buffers()[1] if array.null_count else None
-    return pa.Array.from_buffers(
-        target, len(array), [validity, offsets.buffers()[1]], array.null_count,
-        offset=0 if offsets.offset == 0 else offsets.offset, children=[child],
-    )  # fmt: skip
+    offsets = _from_zero(array.offsets.cast(pa.int32()))
+    validity = _from_zero(array.is_valid()) if array.null_count else None
+    buffers = [None if validity is None else validity.buffers()[1], offsets.buffers()[1]]
+    return pa.Array.from_buffers(target, len(array), buffers, array.null_count, children=[child])
+
+
+def _from_zero(array: pa.Array) -> pa.Array:
+    """The same values at the start of their buffers."""
+    return array if array.offset == 0 else pa.concat_arrays([array])

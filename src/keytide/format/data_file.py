@@ -54,6 +54,8 @@ _ROW_GROUP_ROWS_MIN = 64 << 10
 _ROW_GROUP_ROWS_MAX = 1 << 20
 # Zstd at level 1 roughly halves Arrow's bytes; only the cut between files depends on it.
 _COMPRESSION_GUESS = 0.5
+# Below this, in Arrow's bytes, an upsert's latency counts for more than its size.
+_SMALL_FILE_BYTES = 32 << 20
 # From this many rows on, a run is written as several files at once.
 _PARALLEL_ROWS = 2_000_000
 # A dictionary pays where few values repeat; sampled, because a wrong guess doubles the write.
@@ -71,8 +73,9 @@ class RunWriter:
 
     store: Store
     schema: TableSchema
-    compression: str = "zstd"
-    compression_level: int | None = 1
+    compression: str | None = None
+    """None lets the size decide: zstd, and lz4 for small files at level 0."""
+    zstd_level: int = 1
     target_file_size_bytes: int = 128 << 20
     stats_mode: str = "truncate(16)"
     thin: bool = False
@@ -122,10 +125,14 @@ class RunWriter:
         with ThreadPoolExecutor(1) as pool:
             description = pool.submit(self._describe, rows, path, level, source)
             physical = self._physical(rows)
-            size = _write_parquet(
-                self.store, path, physical, self.compression, self.compression_level
-            )
+            codec = self._codec(physical, level)
+            size = _write_parquet(self.store, path, physical, codec, self.zstd_level)
             return replace(description.result(), file_size=size)
+
+    def _codec(self, rows: pa.Table, level: int) -> str:
+        if self.compression is not None:
+            return self.compression
+        return "lz4" if level == 0 and sliced_bytes(rows) < _SMALL_FILE_BYTES else "zstd"
 
     def _physical(self, rows: pa.Table) -> pa.Table:
         keys = () if self.thin else self.key_names
@@ -370,9 +377,7 @@ def _evolve(column: pl.Expr, old: DataType, new: DataType) -> pl.Expr:
 # -- writing ---------------------------------------------------------------------------------
 
 
-def _write_parquet(
-    store: Store, path: str, rows: pa.Table, compression: str, level: int | None
-) -> int:
+def _write_parquet(store: Store, path: str, rows: pa.Table, codec: str, zstd_level: int) -> int:
     nanoseconds = any(int96.has_nanoseconds(t) for t in rows.schema.types)
     if nanoseconds:
         rows = _with_int96_bytes(rows)
@@ -382,8 +387,8 @@ def _write_parquet(
         pq.write_table(
             rows,
             sink or output,
-            compression=compression,
-            compression_level=level if compression in ("zstd", "gzip") else None,
+            compression=codec,
+            compression_level=zstd_level if codec == "zstd" else None,
             data_page_version="1.0",
             version="2.6",
             store_decimal_as_integer=True,
@@ -469,6 +474,9 @@ def _identified(data_type: DataType, field_id: int, depth: int) -> pa.DataType:
     if isinstance(data_type, RowType):
         # Members are optional even where they are NOT NULL: below a NULL row they have no value.
         return pa.struct(
-            [_with_id(pa.field(f.name, _identified(f.type, f.id, 1)), f.id) for f in data_type.fields]
+            [
+                _with_id(pa.field(f.name, _identified(f.type, f.id, 1)), f.id)
+                for f in data_type.fields
+            ]
         )
     return data_type.to_arrow()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import polars as pl
@@ -38,6 +39,7 @@ __all__ = ["Aggregation", "aggregation"]
 class Aggregation:
     """Folds each column of a key's versions with its function."""
 
+    newest_decides: ClassVar[bool] = False
     order: MergeOrder
     folds: Mapping[str, AggregatedColumn]
     """By column; a column without a fold comes from the last version."""

@@ -25,6 +25,11 @@ class Deduplicate:
     ignore_delete: bool = False
     """Retracts stored before the option was set are skipped as well."""
 
+    @property
+    def newest_decides(self) -> bool:
+        """True unless sequence fields or skipped retracts let an older version win."""
+        return not self.order.sequence and not self.ignore_delete
+
     def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
         """Nothing beyond the order's own columns is looked at."""
         return tuple(dict.fromkeys((*self.order.columns, *wanted)))

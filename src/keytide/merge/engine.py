@@ -26,6 +26,11 @@ __all__ = ["MergeEngine", "engine_of", "order_of"]
 class MergeEngine(Protocol):
     """Folds the versions of each key into one row."""
 
+    @property
+    def newest_decides(self) -> bool:
+        """Whether the row of a key is its newest arrival, whatever came before."""
+        ...
+
     def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
         """Table columns to read so that the `wanted` ones can be merged (keys come anyway)."""
         ...

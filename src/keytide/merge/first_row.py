@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import polars as pl
 
@@ -24,6 +25,7 @@ __all__ = ["FirstRow"]
 class FirstRow:
     """Keeps the first version of each key."""
 
+    newest_decides: ClassVar[bool] = False
     order: MergeOrder
     ignore_delete: bool = False
     """Retracts stored before the option was set are skipped as well."""

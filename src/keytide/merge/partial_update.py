@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 from enum import Enum
 
 import numpy as np
@@ -45,6 +46,7 @@ class OnRetract(Enum):
 class PartialUpdate:
     """Fills the gaps of each key's versions."""
 
+    newest_decides: ClassVar[bool] = False
     order: MergeOrder
     filled: frozenset[str]
     """Columns to fill; others come from the last version."""

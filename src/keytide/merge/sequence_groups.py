@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 from functools import cached_property
 
 import numpy as np
@@ -57,6 +58,7 @@ class SequenceGroup:
 class SequenceGroups:
     """Merges each key's versions group by group."""
 
+    newest_decides: ClassVar[bool] = False
     order: MergeOrder
     groups: tuple[SequenceGroup, ...]
     filled: frozenset[str]

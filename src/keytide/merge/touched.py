@@ -37,10 +37,13 @@ def merge_runs(
     others = [run for i, run in enumerate(filled) if i != largest]
     base = filled[largest]
     touched = _touched(base, others, order.key)
-    again = base.filter(touched)
+    if arrival_decides and engine.newest_decides and largest == 0:
+        again = base.clear()  # older than all that touches it, so nothing of it is needed
+    else:
+        again = base.filter(touched)
     versions = pl.concat([*filled[:largest], again, *filled[largest + 1 :]])
     merged = engine.merge(order.sort(versions, arrival_decides=arrival_decides))
-    if again.height == base.height:
+    if touched.all():
         return [merged]
     return [base.filter(~touched), merged]
 

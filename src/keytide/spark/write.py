@@ -87,7 +87,10 @@ def write_dataframe(
         done = table.find_commit(user, identifier)
         if done is not None:
             return WriteResult(done.id, 0, 0, 0, is_new=False)
-    results = _run(_arranged(df, job.view), job)
+    if _is_one_partition(df):
+        results = _run(df, replace(job, is_one_task=True))
+    else:
+        results = _run(_by_bucket(df, job.view), job)
     return commit_results(table, job.view, live, results, user or str(uuid.uuid4()), identifier)
 
 
@@ -101,6 +104,8 @@ class WriteJob:
     view: TableView
     partition_buckets: Mapping[bytes, int]
     base: SequenceBase
+    is_one_task: bool = False
+    """Whether a single task writes everything, and may so use all cores."""
 
     @classmethod
     def plan(cls, table: Table) -> WriteJob:
@@ -130,6 +135,7 @@ def write_task(job: WriteJob, batches: Iterable[pa.RecordBatch]) -> TaskResult:
     """
     partition_id = _partition_id()
     writer = BucketWriter(job.view, job.partition_buckets)
+    threads = (os.cpu_count() or 1) if job.is_one_task else 1
     entries: list[ManifestEntry] = []
     rows = 0
     try:
@@ -140,7 +146,7 @@ def write_task(job: WriteJob, batches: Iterable[pa.RecordBatch]) -> TaskResult:
                 row_count=job.base.row_count + rows,
             )
             incoming = incoming_rows(run, job.view.schema, job.view.options, job.view.name)
-            entries += writer.write(incoming, base, threads=os.cpu_count() or 1)
+            entries += writer.write(incoming, base, threads=threads)
             rows += run.num_rows
     except (ConflictError, InvalidError, NotFoundError, UnsupportedError) as error:
         return TaskResult(partition_id, tuple(entries), rows, error)
@@ -251,10 +257,8 @@ def _run(rows: DataFrame, job: WriteJob) -> list[TaskResult]:
 _ORDER = "_KEYTIDE_ORDER"
 
 
-def _arranged(df: DataFrame, view: TableView) -> DataFrame:
-    """The rows such that each bucket is in one partition; where they came from is in `_ORDER`."""
-    if _is_one_partition(df):
-        return df
+def _by_bucket(df: DataFrame, view: TableView) -> DataFrame:
+    """The rows with each bucket in one partition; their order in the DataFrame is in `_ORDER`."""
     names = [column(name) for name in df.columns]
     partition_keys = [column(name) for name in view.schema.partition_keys]
     count = cores(df.sparkSession) * TASKS_PER_CORE

@@ -111,7 +111,7 @@ def _missing_part(array: pa.Array) -> str | None:
     """The name of a part that is NULL although its type forbids it."""
     for part, values in zip(_parts(array.type), _part_values(array), strict=True):
         if values.null_count and not part.nullable:
-            return part.name
+            return str(part.name)
         deeper = _missing_part(values)
         if deeper is not None:
             return f"{part.name}.{deeper}"

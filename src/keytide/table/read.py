@@ -27,6 +27,7 @@ from keytide.table.predicate import (
     conjuncts,
     row_filter,
 )
+from keytide.table.prefetch import prefetched
 from keytide.table.view import TableView
 from keytide.types import Field, RowKind, arrow_schema
 
@@ -103,6 +104,10 @@ class ReadTask:
                 section.runs, _batch_rows(section, fields, memory_bytes), strict=True
             )
         ]
+        # The largest run is most of the reading; its next batch is read while this one is merged.
+        sizes = [sum(entry.file.row_count for entry in run) for run in section.runs]
+        largest = sizes.index(max(sizes))
+        runs[largest] = prefetched(runs[largest])
         for window in key_windows(runs, order.key):
             pieces = merge_runs(window, order, engine, arrival_decides=section.arrival_decides)
             yield from pieces if row_check is None else (p.filter(row_check) for p in pieces)

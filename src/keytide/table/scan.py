@@ -24,6 +24,7 @@ from keytide.table.live_files import LiveFiles
 from keytide.table.metadata import TableMetadata
 from keytide.table.plan import BucketPlan, Funnel, ScanPlan, plan_scan
 from keytide.table.predicate import Predicate
+from keytide.table.prefetch import prefetched
 from keytide.table.read import ReadTask
 from keytide.table.view import TableView
 from keytide.types import arrow_schema
@@ -122,7 +123,9 @@ class Scan:
 
     def to_arrow(self) -> pa.Table:
         """The rows as one Arrow table with the exact types of the columns."""
-        return to_arrow(self.to_polars(), self.schema)
+        schema = self.schema
+        tables = [to_arrow(frame, schema) for frame in prefetched(self._frames())]
+        return pa.concat_tables([schema.empty_table(), *tables])
 
     def to_polars(self) -> pl.DataFrame:
         """The rows as a Polars frame, in the types that Polars gives to those of `schema`."""

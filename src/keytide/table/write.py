@@ -245,7 +245,7 @@ def _run_writer(view: TableView) -> RunWriter:
         store=view.store,
         schema=view.schema,
         compression=options.file_compression,
-        compression_level=options.file_compression_zstd_level,
+        zstd_level=options.file_compression_zstd_level,
         target_file_size_bytes=options.target_file_size_bytes,
         stats_mode=options.stats_mode,
         thin=options.thin_mode,
