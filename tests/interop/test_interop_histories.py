@@ -219,10 +219,15 @@ CONDITIONS = {
 }
 
 
-@pytest.mark.parametrize("case", CONDITIONS)
-def test_interop_condition_keeps_the_same_rows(judge: Judge, pruned: kt.Table, case: str) -> None:
-    found = assert_reads_alike(judge, pruned, where=CONDITIONS[case])
-    assert bool(found) == (case != "no such key")
+def test_interop_conditions_keep_the_same_rows(judge: Judge, pruned: kt.Table) -> None:
+    found = {
+        case: len(assert_reads_alike(judge, pruned, where=where))
+        for case, where in CONDITIONS.items()
+    }
+    assert found == {
+        "key =": 1, "no such key": 0, "key in": 3, "key range": 5, "text": 1, "text range": 7,
+        "number": 6, "null": 12, "not null": 16, "overwritten version": 2,
+    }  # fmt: skip
 
 
 def test_interop_chosen_columns_read_alike(judge: Judge, pruned: kt.Table) -> None:

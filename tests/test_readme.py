@@ -1,0 +1,50 @@
+"""What the README shows is what happens."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import keytide as kt
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_plain_python_example_prints_what_its_comments_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    exec(compile(BLOCKS[0], "README.md", "exec"), {})
+
+    printed = capsys.readouterr().out.splitlines()
+    promised = re.findall(r"print\(.*?\)\s+# (.+)", BLOCKS[0])
+    assert len(promised) == 2
+    assert printed[: len(promised)] == promised
+
+
+@pytest.mark.spark
+def test_spark_example_runs_and_leaves_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+
+    exec(compile(BLOCKS[0] + BLOCKS[1], "README.md", "exec"), names)
+
+    rows = kt.connect(tmp_path / "lake").table("shop.orders").scan().to_pylist()
+    assert sorted(row["order_id"] for row in rows) == [1, 3, 4]
+
+
+def test_every_command_named_exists() -> None:
+    from keytide.cli.main import app
+
+    commands = {c.name or c.callback.__name__ for c in app.registered_commands if c.callback}
+    line = next(text for text in README.splitlines() if text.startswith("`keytide ls"))
+    named = re.match(r"`keytide ([^`]+)`", line)
+    assert named is not None
+    assert set(named.group(1).split(" | ")) <= commands
