@@ -12,7 +12,7 @@ Writers only append; every reader sees exactly one merged row per key.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+import typing
 
 from keytide.errors import (
     AlreadyExistsError,
@@ -29,7 +29,7 @@ from keytide.table.scan import Explanation, Scan
 from keytide.table.table import Table, WriteResult
 from keytide.types import Field, RowKind, parse_sql_type
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from keytide import spark as spark
 
 __version__ = "0.1.0"
@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> typing.Any:
     # Spark is loaded when somebody asks for it; most users of a table never do.
     if name == "spark":
         return importlib.import_module("keytide.spark")

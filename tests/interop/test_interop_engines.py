@@ -10,7 +10,14 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from interop_judges import Judge, Outcome, assert_reads_alike, expecting
+from interop_judges import (
+    Judge,
+    Outcome,
+    assert_reads_alike,
+    difference,
+    expecting,
+    refusal,
+)
 from interop_values import arrow_rows, field
 
 import keytide as kt
@@ -31,9 +38,15 @@ VALUES: dict[str, list[Any]] = {
     "g": [1, 2, 3, None],
     "h": [1, 2, 3, None],
 }
-NOTHING: dict[str, str] = {}
 PARTIAL = {"merge-engine": "partial-update"}
 AGGREGATION = {"merge-engine": "aggregation"}
+FOLDS = {
+    "sums and lists": {"n": "sum", "d": "sum", "f": "sum", "s": "listagg", "a": "collect"},
+    "largest": {"n": "max", "d": "max", "f": "max", "s": "max", "b": "bool_or", "t": "max"},
+    "smallest": {"n": "min", "d": "min", "f": "min", "s": "min", "b": "bool_and", "t": "min"},
+    "first": {"n": "product", "s": "first_value", "t": "first_non_null_value", "a": "first_value"},
+    "last": {"n": "last_value", "s": "last_non_null_value", "b": "last_value", "a": "last_value"},
+}
 ENGINES: dict[str, dict[str, str]] = {
     "partial-update": PARTIAL,
     "partial-update, sequence field": {**PARTIAL, "sequence.field": "g"},
@@ -52,20 +65,11 @@ ENGINES: dict[str, dict[str, str]] = {
     "aggregation, default": {**AGGREGATION, "fields.default-aggregate-function": "last_value"},
     "aggregation, sequence field": {**AGGREGATION, "sequence.field": "g"},
     **{
-        f"aggregation, {function} of {column}": {
+        f"aggregation, {name}": {
             **AGGREGATION,
-            f"fields.{column}.aggregate-function": function,
+            **{f"fields.{column}.aggregate-function": fold for column, fold in folds.items()},
         }
-        for column, functions in {
-            "n": ["sum", "product", "max", "min", "last_value", "first_value"],
-            "d": ["sum", "max"],
-            "f": ["sum", "min", "first_non_null_value"],
-            "s": ["listagg", "max", "last_non_null_value", "first_value"],
-            "b": ["bool_and", "bool_or"],
-            "t": ["max", "min"],
-            "a": ["collect"],
-        }.items()
-        for function in functions
+        for name, folds in FOLDS.items()
     },
 }
 RETRACTING: dict[str, dict[str, str]] = {
@@ -98,20 +102,46 @@ RETRACTING: dict[str, dict[str, str]] = {
         **AGGREGATION,
         "fields.default-aggregate-function": "last_value",
     },
-    "first-row, ignore-delete": {"merge-engine": "first-row", "ignore-delete": "true"},
 }
-REFUSED: dict[tuple[str, str], Outcome] = {}
-REFUSED_RETRACTS: dict[tuple[str, str], Outcome] = {}
+_UNKNOWN_OPTIONS = refusal("enabled together with options that pypaimon does not yet implement")
+_NO_RETRACT = refusal("NotImplementedError: AggregateMergeFunction received a -")
+# It keeps what the image of a deletion held for the row that comes back, and lets a late version
+# of one group bring the row back; to Keytide a removed row is removed.
+_LEAK = difference("pypaimon-rust misses")
+UNLIKE_FOR_INSERTS: dict[tuple[str, str], Outcome] = {
+    ("pypaimon", "partial-update, ignore-delete"): _UNKNOWN_OPTIONS,
+    ("pypaimon", "partial-update, sequence groups"): _UNKNOWN_OPTIONS,
+    ("pypaimon", "partial-update, aggregates"): _UNKNOWN_OPTIONS,
+}
+UNLIKE_FOR_RETRACTS: dict[tuple[str, str], Outcome] = {
+    **{
+        ("pypaimon", engine): _UNKNOWN_OPTIONS
+        for engine in RETRACTING
+        if engine.startswith("partial-update")
+    },
+    ("pypaimon", "aggregation, remove-record-on-delete"): _UNKNOWN_OPTIONS,
+    ("pypaimon", "aggregation, ignore-retract"): _UNKNOWN_OPTIONS,
+    ("pypaimon", "aggregation, sum"): _NO_RETRACT,
+    ("pypaimon", "aggregation, product"): _NO_RETRACT,
+    ("pypaimon", "aggregation, collect"): _NO_RETRACT,
+    ("pypaimon", "aggregation, last_value"): _NO_RETRACT,
+    ("pypaimon-rust", "partial-update, remove-record-on-delete"): _LEAK,
+    ("pypaimon-rust", "partial-update, remove-record-on-sequence-group"): _LEAK,
+    ("pypaimon-rust", "aggregation, remove-record-on-delete"): _LEAK,
+}
 
 
 def history(kinds: list[str]) -> list[dict[str, list[Any]]]:
-    """Columns of the rows of several commits, always the same."""
+    """Columns of the rows of several commits, always the same; every key begins with an insert."""
     choice = random.Random(20_240_229)
     commits = []
-    for _ in range(6):
-        keys = choice.choices(VALUES["k"], k=8)
-        others = {name: choice.choices(VALUES[name], k=8) for name in COLUMNS if name != "k"}
-        commits.append({"k": keys, **others, "_row_kind": choice.choices(kinds, k=8)})
+    for n in range(6):
+        keys = choice.choices(VALUES["k"], k=8) if n else VALUES["k"]
+        others = {
+            name: choice.choices(VALUES[name], k=len(keys)) for name in COLUMNS if name != "k"
+        }
+        row_kinds = choice.choices(kinds, k=len(keys)) if n else ["+I"] * len(keys)
+        commits.append({"k": keys, **others, "_row_kind": row_kinds})
     return commits
 
 
@@ -125,7 +155,7 @@ def test_interop_engine_merges_inserts_alike(judge: Judge, lake: kt.Lake, engine
     table = a_table(lake, ENGINES[engine])
     for commit in history(["+I", "+U"]):
         table.write(arrow_rows(table.schema, commit))
-    with expecting(REFUSED.get((judge.name, engine))):
+    with expecting(UNLIKE_FOR_INSERTS.get((judge.name, engine))):
         assert len(assert_reads_alike(judge, table)) == len(VALUES["k"])
 
 
@@ -134,5 +164,5 @@ def test_interop_engine_merges_retracts_alike(judge: Judge, lake: kt.Lake, engin
     table = a_table(lake, RETRACTING[engine])
     for commit in history(["+I", "+U", "-U", "-D"]):
         table.write(arrow_rows(table.schema, commit))
-    with expecting(REFUSED_RETRACTS.get((judge.name, engine))):
+    with expecting(UNLIKE_FOR_RETRACTS.get((judge.name, engine))):
         assert_reads_alike(judge, table)

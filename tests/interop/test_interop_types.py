@@ -5,8 +5,6 @@ What an engine cannot do is listed here with how it ends, and stays listed only 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -80,20 +78,14 @@ def value_rows(table: kt.Table, sql_type: str, start: int = 0) -> pa.Table:
     return arrow_rows(table.schema, {"id": ids, "v": values[start:]})
 
 
-def versions(table: kt.Table, keys: dict[str, list[object]]) -> Iterator[pa.Table]:
-    """Three versions of a row for each key; the last one is what counts."""
-    count = len(next(iter(keys.values())))
-    for version in range(3):
-        yield arrow_rows(table.schema, {**keys, "v": [version] * count})
-
-
 def assert_versions_meet(judge: Judge, table: kt.Table, keys: dict[str, list[object]]) -> None:
-    first, second, third = versions(table, keys)
+    """Assert that a version of the judge's replaces Keytide's version of each key."""
+    count = len(next(iter(keys.values())))
+    first, second = (arrow_rows(table.schema, {**keys, "v": [n] * count}) for n in (1, 2))
     table.write(first)
     write_with(judge, table, second)
-    table.write(third)
     found = canonical(table.scan().to_arrow(), table.schema)
-    assert_same(canonical(third, table.schema), found, "Keytide")
+    assert_same(canonical(second, table.schema), found, "Keytide")
     assert_reads_alike(judge, table)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
+from pyroaring import BitMap
 
 from json_values import arrow_table
 from keytide.format.arrow import from_arrow
@@ -99,7 +100,12 @@ class Merging:
 
 
 def without_order(value: Any) -> Any:
-    """Lists sorted, so that they compare as bags; NaN and signed zeros compare by their text."""
+    """Lists sorted, so that they compare as bags; NaN and signed zeros compare by their text.
+
+    Bitmaps, which start with a cookie, compare by their members.
+    """
+    if isinstance(value, bytes) and value[:1] in (b":", b";"):
+        return list(BitMap.deserialize(value))
     if isinstance(value, list):
         return sorted((without_order(item) for item in value), key=repr)
     if isinstance(value, dict):

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from keytide.store import open_store
+from keytide.store.faults import FaultyStore
 
 BASE = pa.schema([("k", pa.int64()), ("w", pa.int64()), ("d", pa.bool_()), ("v", pa.string())])
 
@@ -439,6 +441,19 @@ def test_damaged_data_file_is_named_and_other_partitions_stay_readable(
     assert damaged.scan(where="p = 2").to_pylist() == [{"p": 2, "k": 1, "v": "new-2"}]
     assert damaged.get((2, 1)) == {"p": 2, "k": 1, "v": "new-2"}
     assert damaged.scan(snapshot_id=1).count() == 2
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_data_file_is_named_where_files_are_read_through_the_store(
+    damaged: kt.Table, damage: str
+) -> None:
+    path = only_file(damaged, "p=1/bucket-0/*.parquet")
+    DAMAGES[damage](path)
+    warehouse = str(Path(damaged.uri).parents[1])
+    table = kt.connect("", store=FaultyStore(open_store(warehouse))).table("t")
+    with pytest.raises(kt.DataError, match=str(path)):
+        table.scan().to_arrow()
+    assert table.scan(where="p = 2").to_pylist() == [{"p": 2, "k": 1, "v": "new-2"}]
 
 
 @pytest.mark.parametrize("kind", METADATA)

@@ -32,6 +32,16 @@ def expected_text(table: kt.Table, rows: list[dict[str, Any]]) -> list[str]:
     return rows_as_text(arrow_table(values, names, [f.type for f in fields]))
 
 
+def test_samples_are_found_in_their_warehouses() -> None:
+    found = [
+        f"{warehouse}/{name}"
+        for warehouse in ("wh", "java-0.9/wh", "independent/wh")
+        for name in kt.connect(SAMPLES / warehouse).tables("spec")
+    ]
+    expected = [each["table"].replace("spec.db/", "spec.") for each in EXPECTED.values()]
+    assert sorted(found) == sorted(expected)
+
+
 @pytest.mark.parametrize("name", EXPECTED)
 def test_sample_reads_as_its_writer_reads_it(name: str) -> None:
     table = open_sample(name)

@@ -13,17 +13,18 @@ leaves it as it is, so that no late event does. The -D itself stays as the tombs
 comes back holds what came from then on; what other groups held is gone, and what they send
 while the row is removed is not kept.
 
-Laws: idempotent; the order of arrival matters to columns of no group and to functions that say
-so only. Merging may be split up: anywhere for adds, and for retracts without aggregate
-functions; otherwise from the oldest version on (Paimon behaviour 2.3).
+Laws: idempotent; the order of arrival matters only to columns of no group, to functions that
+say so, to a -U of a deciding group whose +U never comes, and, where a row comes back, to other
+groups. Merging may be split up anywhere, unless retracts meet aggregate functions or groups that
+decide about rows: then from the oldest version on (Paimon behaviour 2.3).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import polars as pl

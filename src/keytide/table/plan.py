@@ -199,7 +199,7 @@ def _prune_key_ranges(
     if about is None or not files:
         return files
     bounds = _key_bounds(files, fields)
-    kept = bounds.select(may_match(about, fields).alias("kept"))["kept"]
+    kept = bounds.with_columns(may_match(about, fields).alias("kept"))["kept"]
     return [entry for entry, keep in zip(files, kept, strict=True) if keep]
 
 
@@ -232,7 +232,7 @@ def _prune_statistics(
     files = [e for plan in buckets for section in plan.sections for e in section.files]
     fields = tuple(f for f in schema.fields if f.name in columns_of(about))
     bounds = _value_bounds(files, fields, schemas)
-    possible = bounds.select(may_match(about, fields).alias("kept"))["kept"].to_list()
+    possible = bounds.with_columns(may_match(about, fields).alias("kept"))["kept"].to_list()
     kept_files = {id(entry) for entry, keep in zip(files, possible, strict=True) if keep}
 
     def survives(section: Section) -> bool:

@@ -139,6 +139,8 @@ def row_filter(predicate: Predicate, fields: Sequence[Field]) -> pl.Expr:
         if isinstance(node, Comparison):
             return _COMPARE[node.operator](pl.col(node.column), _literal(node, types))
         if isinstance(node, In):
+            if node.values and types[node.column].is_decimal():  # each keeps its own scale
+                return build(Or(tuple(Comparison(node.column, "=", v) for v in node.values)))
             values = pl.Series(node.values, dtype=types[node.column], strict=False)
             return pl.col(node.column).is_in(values.implode())
         if isinstance(node, IsNull):

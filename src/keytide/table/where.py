@@ -50,6 +50,11 @@ class _Parser:
     text: str
 
     def predicate(self, node: exp.Expr) -> Predicate:
+        # NOT LIKE and its kin are one node with a flag, or two nodes, as sqlglot's release has it.
+        found = self._positive(node)
+        return Not(found) if node.args.get("negate") else found
+
+    def _positive(self, node: exp.Expr) -> Predicate:
         if isinstance(node, exp.Paren):
             return self.predicate(node.this)
         if isinstance(node, exp.And | exp.Or):
@@ -98,13 +103,19 @@ class _Parser:
         if isinstance(node.expression, exp.Null):
             return IsNull(column.name)
         if isinstance(node.expression, exp.Boolean):
-            return Comparison(column.name, "=", self._typed(column, node.expression.this))
+            value = self._typed(column, node.expression.this)
+            return And((Not(IsNull(column.name)), Comparison(column.name, "=", value)))
         raise self._not_understood(node)
 
     def _in(self, node: exp.In) -> Predicate:
         column = self._column(node.this)
-        values = (self._literal(_unparen(item)) for item in node.expressions)
-        return In(column.name, tuple(self._typed(column, v) for v in values if v is not None))
+        values = [self._literal(item) for item in node.expressions]
+        if None in values:
+            raise InvalidError(
+                f"table {self.table}: {node.sql()!r} compares column {column.name} with NULL, "
+                f"which never holds; write IS NULL"
+            )
+        return In(column.name, tuple(self._typed(column, value) for value in values))
 
     def _column(self, node: exp.Expr) -> Field:
         node = _unparen(node)

@@ -17,8 +17,9 @@ __all__ = ["RoaringBitmap32", "RoaringBitmap64"]
 class RoaringBitmap32(AggregateFunction):
     """The union of the adds, bitmaps of 32-bit numbers in the portable roaring format.
 
-    NULL counts for nothing. Order does not matter and folding may be split up; no retraction.
-    `InvalidError` for a value that is no such bitmap.
+    NULL counts for nothing. Order does not matter and folding may be split up: the set is the
+    same, though its bytes may differ in how runs are packed. No retraction. `InvalidError` for a
+    value that is no such bitmap.
     """
 
     name: ClassVar[str] = "rbm32"

@@ -161,7 +161,10 @@ def _reduced(
         numbers = numbers.astype(np.int64)
     signs = np.where(inputs.retracts, -1, 1).astype(numbers.dtype)
     with np.errstate(all="ignore"):
-        results = reduce.reduceat(numbers * signs, slices.starts)
+        signed = numbers * signs
+        if reduce is np.add:
+            signed += 0  # -0.0 becomes 0.0: a zero taken back is a zero
+        results = reduce.reduceat(signed, slices.starts)
         # Whole numbers may wrap around; the same in floating point is then far off.
         shadow = reduce.reduceat(numbers.astype(np.float64) * signs, slices.starts)
         distance = np.abs(np.nan_to_num(shadow, nan=0.0) - results)
