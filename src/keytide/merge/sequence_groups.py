@@ -227,7 +227,10 @@ def sequence_groups_of(fields: Iterable[Field], options: TableOptions) -> tuple[
 
 def _ranks(versions: pl.DataFrame, group: SequenceGroup, slices: KeySlices) -> Positions:
     """A number per version that grows with the group's sequence; 0 when it says nothing."""
-    terms = [_term(versions[name], name in group.padded) for name in group.sequence]
+    terms = [
+        versions[name].str.strip_chars_end(" ") if name in group.padded else versions[name]
+        for name in group.sequence
+    ]
     if len(terms) == 1 and (plain := _plain_ranks(terms[0], slices.count)) is not None:
         return plain
     names = [f"term_{i}" for i in range(len(terms))]
@@ -255,13 +258,6 @@ def _plain_ranks(term: pl.Series, key_count: int) -> Positions | None:
         return None
     ranks: Positions = (values - least + 1).fill_null(0).to_numpy()
     return ranks
-
-
-def _term(values: pl.Series, is_padded: bool) -> pl.Series:
-    if values.dtype.is_float():
-        zeros_alike: pl.Series = values + 0.0  # -0.0 becomes 0.0
-        return zeros_alike
-    return values.str.strip_chars_end(" ") if is_padded else values
 
 
 def _newest_so_far(ranks: Positions, slices: KeySlices) -> Marks:
