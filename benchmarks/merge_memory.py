@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pyarrow as pa
+from measure import peak_memory_mb
 
 import keytide as kt
-from measure import peak_memory_mb
 
 SCHEMA = pa.schema(
     [

@@ -111,7 +111,8 @@ def run(spark: Any, feed: Feed, source: str, checkpoints: str) -> IngestReport:
 
 def show(report: IngestReport) -> None:
     print(
-        f"{'batch':>7}{'rows in':>10}{'applied':>10}{'late':>8}{'duplicate':>11}{'rejected':>10}{'s':>7}"
+        f"{'batch':>7}{'rows in':>10}{'applied':>10}{'late':>8}{'duplicate':>11}"
+        f"{'rejected':>10}{'s':>7}"
     )
     for batch in report.batches:
         print(

@@ -97,18 +97,14 @@ def arrow_rows(schema: pa.Schema, columns: dict[str, Sequence[Any]]) -> pa.Table
 
 def rows(table: kt.Table, *lines: str) -> pa.Table:
     """Rows written as lines of a kind and values, such as `-D 1 x NULL`."""
-    parts = [line.split() for line in lines]
-    columns: dict[str, list[Any]] = {
-        f.name: [
-            None if part[i + 1] == "NULL" else pa.scalar(part[i + 1]).cast(f.type.to_arrow())
-            for part in parts
-        ]
-        for i, f in enumerate(table.table_schema.fields)
+    kinds, *values = zip(*(line.split() for line in lines), strict=True)
+    columns = {
+        f.name: pa.array([None if text == "NULL" else text for text in texts], pa.string())
+        .cast(f.type.to_arrow())
+        .to_pylist()
+        for f, texts in zip(table.table_schema.fields, values, strict=True)
     }
-    values = {
-        name: [None if v is None else v.as_py() for v in column] for name, column in columns.items()
-    }
-    return arrow_rows(table.schema, {**values, "_row_kind": [part[0] for part in parts]})
+    return arrow_rows(table.schema, {**columns, "_row_kind": kinds})
 
 
 def shown(table: kt.Table) -> list[str]:

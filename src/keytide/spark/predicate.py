@@ -9,10 +9,9 @@ from functools import reduce
 from operator import and_, or_
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import Column
-from pyspark.sql import functions as F
 from pyspark.sql import datasource as ds
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from keytide.format.schema import TableSchema
@@ -23,7 +22,6 @@ from keytide.table.predicate import (
     IsNull,
     Like,
     Not,
-    Or,
     Predicate,
     conjunction,
 )
@@ -130,7 +128,7 @@ def _value(value: Any, root: str) -> Any:
     expected = _PYTHON_TYPES.get(root)
     if expected is None or type(value) is not expected:
         return None
-    if root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
+    if isinstance(value, datetime):
         aware = value.tzinfo is not None
         if aware != (root == "TIMESTAMP_LTZ"):
             return None

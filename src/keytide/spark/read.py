@@ -188,9 +188,7 @@ def _schema_reads_natively(view: TableView, schema_id: int, fields: Sequence[Fie
     if len(lowered) < len(stored.names):
         return False  # Spark does not tell names apart by case
     old_fields = {f.id: f for f in stored.fields}
-    return all(
-        f.id not in old_fields or _reads_as(old_fields[f.id].type, f.type) for f in fields
-    )
+    return all(f.id not in old_fields or _reads_as(old_fields[f.id].type, f.type) for f in fields)
 
 
 def _reads_as(old: DataType, new: DataType) -> bool:

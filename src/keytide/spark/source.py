@@ -231,9 +231,7 @@ class TableWriter(DataSourceArrowWriter):
         results = [message.result for message in messages if message is not None]
         live = self.table.live_files()
         user = str(uuid.uuid4())
-        commit_results(
-            self.table, self.job.view, live, results, user, BATCH_COMMIT_IDENTIFIER
-        )
+        commit_results(self.table, self.job.view, live, results, user, BATCH_COMMIT_IDENTIFIER)
 
     def abort(self, messages: Sequence[Any]) -> None:
         """Delete the files of the tasks that did finish."""
@@ -269,9 +267,7 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
         if self.table.find_commit(batch.commit_user, batch.batch_id) is not None:
             self.abort(messages, batchId)
             return
-        commit_results(
-            self.table, self.job.view, live, results, batch.commit_user, batch.batch_id
-        )
+        commit_results(self.table, self.job.view, live, results, batch.commit_user, batch.batch_id)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Delete the files of the tasks that did finish."""

@@ -252,7 +252,7 @@ def _run(rows: DataFrame, job: WriteJob) -> list[TaskResult]:
     return [pickle.loads(bytes(row.result)) for row in collected]
 
 
-# -- bringing rows of a bucket together --------------------------------------------------------------
+# -- bringing rows of a bucket together ----------------------------------------------------------
 
 _ORDER = "_KEYTIDE_ORDER"
 
