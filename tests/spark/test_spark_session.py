@@ -1,0 +1,110 @@
+"""A session that works, a Java that is found, and plain words where something is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import keytide as kt
+from keytide.spark.java import find_java
+
+OLD, NEW = 'openjdk version "1.8.0_402"', 'openjdk version "21.0.2" 2024-01-16'
+
+
+def make_java(home: Path, answer: str) -> Path:
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho '{answer}' >&2\n")
+    java.chmod(0o755)
+    return home
+
+
+def test_java_home_comes_first(tmp_path: Path) -> None:
+    home, other = make_java(tmp_path / "home", NEW), make_java(tmp_path / "other", NEW)
+    found = find_java({"JAVA_HOME": str(home), "PATH": str(other / "bin")}, ())
+    assert (found.home, found.version, found.found_by) == (home, 21, "JAVA_HOME")
+
+
+def test_java_on_the_path_is_used_where_java_home_is_too_old(tmp_path: Path) -> None:
+    home, other = make_java(tmp_path / "home", OLD), make_java(tmp_path / "other", NEW)
+    found = find_java({"JAVA_HOME": str(home), "PATH": str(other / "bin")}, ())
+    assert (found.home, found.version, found.found_by) == (other, 21, "the PATH")
+
+
+def test_installed_java_is_found_when_nothing_points_to_it(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "jvm" / "jdk-21", NEW)
+    found = find_java({"PATH": ""}, (tmp_path / "jvm",))
+    assert (found.home, found.version) == (home, 21)
+
+
+def test_old_java_is_named_with_the_way_out(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "home", OLD)
+    with pytest.raises(kt.SetupError) as error:
+        find_java({"JAVA_HOME": str(home), "PATH": ""}, ())
+    message = str(error.value)
+    assert f"JAVA_HOME ({home}) has Java 8" in message
+    assert "Java 17 or newer" in message
+    assert "openjdk-17" in message
+
+
+def test_missing_java_is_said(tmp_path: Path) -> None:
+    with pytest.raises(kt.SetupError, match="JAVA_HOME is not set and there is no java on the PATH"):
+        find_java({"PATH": str(tmp_path)}, ())
+
+
+def test_broken_java_home_is_said(tmp_path: Path) -> None:
+    with pytest.raises(kt.SetupError, match="no working bin/java"):
+        find_java({"JAVA_HOME": str(tmp_path), "PATH": ""}, ())
+
+
+def test_spark_is_loaded_on_demand() -> None:
+    code = (
+        "import sys, keytide as kt\n"
+        "before = 'pyspark' in sys.modules\n"
+        "kt.spark.session\n"
+        "print(before, 'pyspark' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
+
+
+def test_missing_pyspark_is_said_with_the_extra_to_install() -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['pyspark'] = None\n"
+        "import keytide as kt\n"
+        "try:\n"
+        "    kt.spark.session()\n"
+        "except kt.SetupError as error:\n"
+        "    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'keytide[spark]'" in done.stdout
+
+
+@pytest.mark.spark
+def test_session_is_well_set(spark: Any) -> None:
+    conf = {
+        key: spark.conf.get(key)
+        for key in (
+            "spark.sql.session.timeZone",
+            "spark.sql.execution.arrow.pyspark.enabled",
+            "spark.sql.python.filterPushdown.enabled",
+        )
+    }
+    assert list(conf.values()) == ["UTC", "true", "true"]
+
+
+@pytest.mark.spark
+def test_running_session_is_returned_with_new_settings(spark: Any) -> None:
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    try:
+        again = kt.spark.session(spark_sql_ansi_enabled=before != "true")
+        assert again is spark
+        assert spark.conf.get("spark.sql.ansi.enabled") != before
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", before)
