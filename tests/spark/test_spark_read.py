@@ -179,7 +179,7 @@ def test_names_that_differ_in_case_only(warehouse: str, spark: Any) -> None:
     assert [tuple(row) for row in frame.collect()] == [(1, "upper")]
 
 
-# -- old schemas, deletion vectors, stores -----------------------------------------------------------
+# -- old schemas, deletion vectors, stores ---------------------------------------------------------
 
 
 def evolve(table: kt.Table, fields: list[Field]) -> None:
@@ -211,9 +211,7 @@ def test_columns_are_paired_by_id_through_renames_casts_and_additions(
     assert_same(table.scan(where="b > 1"), spark)
 
 
-def test_cast_that_spark_words_otherwise_is_left_to_the_kernels(
-    warehouse: str, spark: Any
-) -> None:
+def test_cast_that_spark_words_otherwise_is_left_to_the_kernels(warehouse: str, spark: Any) -> None:
     rows = pa.table({"id": [1, 2], "v": [1.5, 1e20]})
     table = kt.connect(warehouse).create_table("t", rows.schema, ["id"])
     table.write(rows)
@@ -249,7 +247,7 @@ def test_missing_file_is_named(warehouse: str, spark: Any) -> None:
         table.scan().to_spark(spark).count()
 
 
-# -- splitting work ---------------------------------------------------------------------------------
+# -- splitting work --------------------------------------------------------------------------------
 
 
 def test_tasks_are_packed_into_bins_of_like_size(warehouse: str) -> None:
@@ -277,5 +275,3 @@ def test_every_column_is_nullable_to_spark() -> None:
         "struct<k:bigint,m:map<string,int>,l:array<timestamp_ntz>>"
     )
     assert all(f.nullable for f in spark_schema(schema).fields)
-
-

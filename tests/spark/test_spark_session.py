@@ -52,7 +52,9 @@ def test_old_java_is_named_with_the_way_out(tmp_path: Path) -> None:
 
 
 def test_missing_java_is_said(tmp_path: Path) -> None:
-    with pytest.raises(kt.SetupError, match="JAVA_HOME is not set and there is no java on the PATH"):
+    with pytest.raises(
+        kt.SetupError, match="JAVA_HOME is not set and there is no java on the PATH"
+    ):
         find_java({"PATH": str(tmp_path)}, ())
 
 
@@ -88,15 +90,16 @@ def test_missing_pyspark_is_said_with_the_extra_to_install() -> None:
 
 @pytest.mark.spark
 def test_session_is_well_set(spark: Any) -> None:
-    conf = {
-        key: spark.conf.get(key)
-        for key in (
-            "spark.sql.session.timeZone",
-            "spark.sql.execution.arrow.pyspark.enabled",
-            "spark.sql.python.filterPushdown.enabled",
-        )
-    }
-    assert list(conf.values()) == ["UTC", "true", "true"]
+    keys = ("spark.sql.session.timeZone", "spark.sql.execution.arrow.pyspark.enabled")
+    assert [spark.conf.get(key) for key in keys] == ["UTC", "true"]
+
+
+@pytest.mark.spark
+def test_new_session_takes_the_format_too(spark: Any, tmp_path: Path) -> None:
+    other = spark.newSession()
+    kt.spark.register(other)
+    with pytest.raises(Exception, match="NotFoundError"):
+        other.read.format("keytide").load(str(tmp_path))
 
 
 @pytest.mark.spark

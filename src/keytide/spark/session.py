@@ -12,11 +12,10 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from keytide.spark.java import find_java
-from keytide.spark.source import source_class
+from keytide.spark.source import KeytideSource
 
 __all__ = ["register", "session"]
 
-_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _MEMORY_SHARE = 4
 _MEMORY_GIB_MAX = 8
 
@@ -46,12 +45,11 @@ def session(conf: Mapping[str, Any] | None = None, /, **settings: Any) -> SparkS
 def register(spark: SparkSession) -> None:
     """Make the format `keytide` known to a session, classic or Spark Connect.
 
-    Executors must be able to import keytide. Filters of queries are handed to the format when
-    `spark.sql.python.filterPushdown.enabled` is on at this moment; register again after changing
-    it, because Spark refuses a format that takes filters while the setting is off.
+    Executors must be able to import keytide.
     """
-    takes_filters = str(spark.conf.get(_PUSHDOWN, "false")).lower() == "true"
-    spark.dataSource.register(source_class(takes_filters=takes_filters))
+    # Makes the session the active one, in which Spark looks whether the name is taken.
+    spark.createDataFrame([], "nothing int")
+    spark.dataSource.register(KeytideSource)
 
 
 def _defaults(given: Mapping[str, str]) -> dict[str, str]:
@@ -65,7 +63,6 @@ def _defaults(given: Mapping[str, str]) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        _PUSHDOWN: "true",
     }
     paths = _own_import_path()
     if paths is not None:

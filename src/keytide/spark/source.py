@@ -1,8 +1,8 @@
 """The data source `keytide`: tables by path, for SQL views, ad-hoc reads, writes and streams.
 
 `Scan.to_spark` is the faster way to read, because Spark does not tell a Python data source
-which columns a query needs; give the option `columns`. `Table.write` is the faster way to write,
-because a data source cannot bring rows of a bucket together.
+which columns a query needs; give the options `columns` and `where`. `Table.write` is the faster
+way to write, because a data source cannot bring rows of a bucket together.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
-    Filter,
     InputPartition,
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
 
 from keytide.errors import InvalidError, UnsupportedError
-from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER
+from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, Snapshot
 from keytide.spark.connect import CORES_UNKNOWN
-from keytide.spark.predicate import push_filters
 from keytide.spark.read import BINS_PER_CORE, pack, read_bin, split_tasks
 from keytide.spark.stream import StreamBatch, batch_of_task
 from keytide.spark.types import spark_schema
@@ -38,31 +36,30 @@ from keytide.spark.write import (
     check_columns,
     commit_results,
     discard,
+    task_number,
     write_task,
 )
 from keytide.table.lake import open_table
-from keytide.table.predicate import Predicate, conjunction
+from keytide.table.live_files import NO_FILES
 from keytide.table.scan import Scan
 from keytide.table.table import Table
 
-__all__ = ["FilteringKeytideSource", "KeytideSource", "source_class"]
+__all__ = ["KeytideSource"]
 
 FORMAT = "keytide"
-
-
-def source_class(*, takes_filters: bool) -> type[DataSource]:
-    """The data source to register; Spark refuses one that takes filters while it offers none."""
-    return FilteringKeytideSource if takes_filters else KeytideSource
 
 
 class KeytideSource(DataSource):
     """A table by its path.
 
     Options for reading: `snapshot-id`, `tag` or `as-of` travel in time, `columns` is a comma
-    list, `where` a SQL condition; without the first three every query reads the newest snapshot.
-    Other options go to the object store. Rows are appended as upserts and deletes; a stream
-    commits each batch exactly once, with no option set.
+    list, `where` a SQL condition; other options go to the object store. A DataFrame or view
+    stays with the snapshot that was newest when it was made. Rows are appended as upserts and
+    deletes; a stream commits each batch exactly once, with no option set.
     """
+
+    # No filters of queries are taken (pushFilters): Spark keeps what a reader planned with one
+    # query's filters and reads it again for other queries of the same DataFrame or view.
 
     @classmethod
     def name(cls) -> str:
@@ -70,12 +67,17 @@ class KeytideSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """The columns that are read."""
-        return spark_schema(SourceOptions.parse(self.options).scan().schema)
+        """The columns that are read. The newest snapshot is settled here."""
+        options = SourceOptions.parse(self.options)
+        scan = options.scan()
+        self.settled = options.settled_at(scan.snapshot)
+        return spark_schema(scan.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the columns in `schema`."""
-        return ScanReader(SourceOptions.parse(self.options), tuple(schema.names))
+        # Spark does not ask for the schema where the user gave one.
+        options = getattr(self, "settled", None) or SourceOptions.parse(self.options)
+        return ScanReader(options, tuple(schema.names))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A writer of one batch. Raises `UnsupportedError` for mode overwrite."""
@@ -93,17 +95,10 @@ class KeytideSource(DataSource):
         if overwrite:
             raise UnsupportedError(
                 f"table {table.name}: output mode 'complete' would replace the table with every "
-                f"batch; use 'update' or 'append', rows of the same key are replaced anyway"
+                f"batch; use 'append', which replaces rows of the same key, or "
+                f"foreachBatch with Table.write"
             )
         return TableStreamWriter(table, schema)
-
-
-class FilteringKeytideSource(KeytideSource):
-    """The same for sessions that hand filters to Python data sources."""
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader that takes filters."""
-        return FilteringScanReader(SourceOptions.parse(self.options), tuple(schema.names))
 
 
 _SPARK_OPTIONS = ("path", "checkpointlocation", "queryname", "outputmode")
@@ -120,6 +115,8 @@ class SourceOptions:
     tag: str | None = None
     as_of: str | int | None = None
     store: tuple[tuple[str, str], ...] = ()
+    newest_snapshot_id: int | None = None
+    """The newest snapshot at the time when it was settled, 0 for none."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -150,13 +147,23 @@ class SourceOptions:
 
     def scan(self, columns: Sequence[str] | None = None) -> Scan:
         """The scan that the options describe, of other columns if given."""
-        return self.table().scan(
-            self.columns if columns is None else columns,
-            self.where,
-            self.snapshot_id,
-            self.tag,
-            self.as_of,
-        )
+        table = self.table()
+        wanted = self.columns if columns is None else columns
+        scan = table.scan(wanted, self.where, self.snapshot_id, self.tag, self.as_of)
+        if self.newest_snapshot_id is None or self._travels:
+            return scan
+        if self.newest_snapshot_id == 0:
+            return replace(scan, live=NO_FILES)
+        snapshot = table.metadata.snapshot(self.newest_snapshot_id)
+        return replace(scan, live=table.live_files(snapshot))
+
+    def settled_at(self, newest: Snapshot | None) -> SourceOptions:
+        """The same options for later scans, which will see no newer snapshot."""
+        return replace(self, newest_snapshot_id=0 if newest is None else newest.id)
+
+    @property
+    def _travels(self) -> bool:
+        return any(given is not None for given in (self.snapshot_id, self.tag, self.as_of))
 
 
 def _whole(option: str, value: str) -> int:
@@ -175,14 +182,11 @@ class ScanReader(DataSourceReader):
     def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
         self.options = options
         self.columns = columns
-        self.pushed: Predicate | None = None
 
     def partitions(self) -> list[InputPartition]:
         """The bins, pickled with what they need."""
         scan = self.options.scan(self.columns)
-        terms = [term for term in (scan.predicate, self.pushed) if term is not None]
-        tasks = split_tasks(replace(scan, predicate=conjunction(terms)))
-        bins = pack(tasks, CORES_UNKNOWN * BINS_PER_CORE)
+        bins = pack(split_tasks(scan), CORES_UNKNOWN * BINS_PER_CORE)
         return [InputPartition(pickle.dumps((tasks, scan.schema))) for tasks in bins]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -191,16 +195,6 @@ class ScanReader(DataSourceReader):
             return iter(())
         tasks, schema = pickle.loads(partition.value)
         return read_bin(tasks, schema)
-
-
-class FilteringScanReader(ScanReader):
-    """The same, with filters of the query applied while reading."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's name
-        """Take the filters that a scan can apply; Spark applies the others."""
-        schema = self.options.table().table_schema
-        self.pushed, left = push_filters(filters, schema)
-        return iter(left)
 
 
 # -- writing ---------------------------------------------------------------------------------------
@@ -224,7 +218,7 @@ class TableWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows. Runs on executors."""
-        return TaskMessage(write_task(self.job, iterator))
+        return TaskMessage(write_task(self.job, iterator, task_number()))
 
     def commit(self, messages: Sequence[Any]) -> None:
         """Commit all tasks' files."""
@@ -254,7 +248,7 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows. Runs on executors."""
-        return TaskMessage(write_task(self.job, iterator), batch_of_task())
+        return TaskMessage(write_task(self.job, iterator, task_number()), batch_of_task())
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Commit a batch unless it was committed before."""

@@ -52,6 +52,7 @@ __all__ = [
     "check_columns",
     "commit_results",
     "discard",
+    "task_number",
     "write_dataframe",
     "write_task",
 ]
@@ -122,43 +123,45 @@ class TaskResult:
     driver learns of every file.
     """
 
-    partition_id: int
+    number: int
     entries: tuple[ManifestEntry, ...] = ()
     rows: int = 0
     error: KeytideError | None = None
 
 
-def write_task(job: WriteJob, batches: Iterable[pa.RecordBatch]) -> TaskResult:
-    """Write the rows of one task as one or more sorted runs per bucket. Runs on executors.
+def task_number() -> int:
+    """The number of the task that this is, within its stage. Runs on executors."""
+    context = TaskContext.get()
+    assert context is not None
+    return int(context.partitionId())
 
+
+def write_task(job: WriteJob, batches: Iterable[pa.RecordBatch], number: int) -> TaskResult:
+    """Write the rows of task `number` as one or more sorted runs per bucket.
+
+    Runs on executors. Rows of a later task are newer, and within a task those of a later run.
     Raises `DataError` when the store refuses; then nothing is left behind, as far as possible.
     """
-    partition_id = _partition_id()
     writer = BucketWriter(job.view, job.partition_buckets)
     threads = (os.cpu_count() or 1) if job.is_one_task else 1
     entries: list[ManifestEntry] = []
     rows = 0
     try:
-        for number, run in enumerate(_runs(batches, job.view.options.write_buffer_bytes)):
+        for run_number, run in enumerate(_runs(batches, job.view.options.write_buffer_bytes)):
             base = replace(
                 job.base,
-                offset=partition_id * RUNS_PER_TASK + number,
+                offset=number * RUNS_PER_TASK + run_number,
                 row_count=job.base.row_count + rows,
             )
             incoming = incoming_rows(run, job.view.schema, job.view.options, job.view.name)
             entries += writer.write(incoming, base, threads=threads)
             rows += run.num_rows
     except (ConflictError, InvalidError, NotFoundError, UnsupportedError) as error:
-        return TaskResult(partition_id, tuple(entries), rows, error)
+        return TaskResult(number, tuple(entries), rows, error)
     except BaseException:
         discard(job.view, entries)
         raise
-    return TaskResult(partition_id, tuple(entries), rows)
-
-
-def _partition_id() -> int:
-    context = TaskContext.get()
-    return 0 if context is None else context.partitionId()
+    return TaskResult(number, tuple(entries), rows)
 
 
 def _runs(batches: Iterable[pa.RecordBatch], buffer_bytes: int) -> Iterator[pa.Table]:
@@ -214,7 +217,7 @@ def commit_results(
     identifier: int,
 ) -> WriteResult:
     """Commit what tasks wrote, or raise the first task's error with their files deleted."""
-    ordered = sorted(results, key=lambda result: result.partition_id)
+    ordered = sorted(results, key=lambda result: result.number)
     entries = tuple(entry for result in ordered for entry in result.entries)
     rows = sum(result.rows for result in ordered)
     error = next((result.error for result in ordered if result.error is not None), None)
@@ -244,7 +247,7 @@ def discard(view: TableView, entries: Iterable[ManifestEntry]) -> None:
 
 def _run(rows: DataFrame, job: WriteJob) -> list[TaskResult]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        result = pickle.dumps(write_task(job, batches))
+        result = pickle.dumps(write_task(job, batches, task_number()))
         yield pa.record_batch([pa.array([result], pa.binary())], names=["result"])
 
     with on_driver():

@@ -1,0 +1,112 @@
+"""The same functions on a Spark Connect session, and words for what cannot work there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+CLIENT = """
+import json, sys
+import pyarrow as pa
+import keytide as kt
+
+warehouse, source = sys.argv[1:]
+spark = kt.spark.session(remote="local[2]", spark_driver_memory="1g")
+found = {"session": type(spark).__module__}
+lake = kt.connect(warehouse)
+schema = pa.schema([("id", pa.int64()), ("v", pa.string())])
+table = lake.create_table("t", schema, ["id"], options={"bucket": "2"})
+
+rows = spark.range(0, 100, 1, 3).selectExpr("id", "concat('v', id) as v")
+result = table.write(rows)
+found["write"] = [result.rows, result.files, result.snapshot_id]
+found["native"] = table.scan(where="id < 7").to_spark(spark).count()
+table.write(rows.where("id < 50").selectExpr("id", "'new' as v"))
+merged = table.scan().to_spark(spark)
+found["merged"] = merged.groupBy((merged.v == "new").alias("new")).count().orderBy("new").collect()
+found["source"] = spark.read.format("keytide").option("where", "id < 60").load(table.uri).count()
+rows.selectExpr("id + 1000 as id", "v").write.format("keytide").mode("append").save(table.uri)
+found["appended"] = table.scan().count()
+try:
+    table.write(rows.selectExpr("if(id = 3, null, id) as id", "v"))
+except kt.InvalidError as error:
+    found["refused"] = str(error)
+
+def stream(checkpoint):
+    reader = spark.readStream.schema("id long, v string").json(source)
+    return reader.writeStream.option("checkpointLocation", f"{source}-{checkpoint}").trigger(
+        availableNow=True
+    )
+
+stream("sink").format("keytide").start(table.uri).awaitTermination()
+found["sink"] = table.snapshots()[-1].commit_user[:6]
+
+def without_name(batch, number):
+    kt.open_table(f"{warehouse}/default.db/t").write(batch)
+
+def with_name(batch, number):
+    kt.open_table(f"{warehouse}/default.db/t").write(
+        batch, commit_user="mine", commit_identifier=number
+    )
+
+try:
+    stream("anonymous").foreachBatch(without_name).start().awaitTermination()
+except Exception as error:
+    found["anonymous"] = str(error)
+stream("named").foreachBatch(with_name).start().awaitTermination()
+found["named"] = table.snapshots()[-1].commit_user
+print("FOUND " + json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("connect")
+    (folder / "in").mkdir()
+    (folder / "in" / "rows.json").write_text('{"id": 5000, "v": "streamed"}\n')
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT, str(folder / "warehouse"), str(folder / "in")],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        cwd=folder,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+    assert lines, Path(folder).name + done.stdout[-2000:] + done.stderr[-4000:]
+    return json.loads(lines[0].removeprefix("FOUND "))
+
+
+def test_session_is_a_connect_session(found: Any) -> None:
+    assert found["session"].startswith("pyspark.sql.connect")
+
+
+def test_frame_is_written_in_one_commit(found: Any) -> None:
+    assert found["write"] == [100, 2, 1]
+
+
+def test_scan_is_read_natively_and_merged(found: Any) -> None:
+    assert (found["native"], found["merged"]) == (7, [[False, 50], [True, 50]])
+
+
+def test_data_source_reads_and_appends(found: Any) -> None:
+    assert (found["source"], found["appended"]) == (60, 200)
+
+
+def test_error_of_a_task_is_a_keytide_error(found: Any) -> None:
+    assert "Cannot write null to non-null column(id)" in found["refused"]
+
+
+def test_streaming_sink_knows_its_query(found: Any) -> None:
+    assert found["sink"] == "spark-"
+
+
+def test_batch_function_has_to_name_its_query(found: Any) -> None:
+    assert "Spark Connect does not tell foreachBatch functions" in found["anonymous"]
+    assert found["named"] == "mine"

@@ -1,0 +1,209 @@
+"""The data source: options, filters, SQL views, appends, and what it refuses."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.functions import lit
+
+import keytide as kt
+
+pytestmark = pytest.mark.spark
+
+ROWS = pa.table(
+    {
+        "id": pa.array(range(20), pa.int64()),
+        "s": pa.array([None if i % 5 == 0 else f"text {i % 4}" for i in range(20)]),
+        "x": pa.array([i * 0.5 for i in range(20)]),
+        "d": pa.array([Decimal(i) for i in range(20)], pa.decimal128(9, 2)),
+        "day": pa.array([date(2024, 1, 1 + i) for i in range(20)]),
+        "n": pa.array([datetime(2024, 1, 1 + i) for i in range(20)], pa.timestamp("us")),
+        "z": pa.array(
+            [datetime(2024, 1, 1 + i, tzinfo=timezone.utc) for i in range(20)],
+            pa.timestamp("us", tz="UTC"),
+        ),
+    }
+)
+
+
+@pytest.fixture
+def table(warehouse: str) -> kt.Table:
+    made = kt.connect(warehouse).create_table("t", ROWS.schema, ["id"], options={"bucket": "2"})
+    made.write(ROWS)
+    made.write(ROWS.slice(0, 10).append_column("_row_kind", pa.array(["+U", "-D"] * 5)))
+    return made
+
+
+@pytest.fixture(params=["true", "false"], ids=["filters on", "filters off"])
+def session(request: pytest.FixtureRequest, spark: Any) -> Any:
+    made = spark.newSession()
+    made.conf.set("spark.sql.python.filterPushdown.enabled", request.param)
+    kt.spark.register(made)
+    return made
+
+
+LIVE = [0, 2, 4, 6, 8, *range(10, 20)]
+
+
+def ids(frame: Any) -> list[int]:
+    return sorted(row.id for row in frame.collect())
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def test_table_is_read_by_its_path(table: kt.Table, session: Any) -> None:
+    frame = session.read.format("keytide").load(table.uri)
+    assert frame.columns == ROWS.column_names
+    assert ids(frame) == LIVE
+
+
+def test_options_choose_columns_rows_and_snapshot(table: kt.Table, session: Any) -> None:
+    reader = session.read.format("keytide").option("columns", "s, id").option("where", "id < 5")
+    assert reader.load(table.uri).columns == ["s", "id"]
+    assert ids(reader.load(table.uri)) == [0, 2, 4]
+    assert ids(reader.option("snapshot-id", "1").load(table.uri)) == [0, 1, 2, 3, 4]
+
+
+def test_as_of_reads_the_past(table: kt.Table, session: Any) -> None:
+    moment = table.snapshots()[0].time_millis
+    frame = session.read.format("keytide").option("as-of", str(moment)).load(table.uri)
+    assert len(ids(frame)) in (15, 20)  # both commits may be of one millisecond
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "id = 12",
+        "id in (1, 2, 3)",
+        "id > 3 and x <= 7.5",
+        "s is null",
+        "s is not null and not (s = 'text 1')",
+        "s <=> 'text 2'",
+        "s like 'text%'",
+        "d >= 11.50",
+        "day between date'2024-01-12' and date'2024-01-15'",
+        "n < timestamp_ntz'2024-01-05'",
+        "z = timestamp'2024-01-13 00:00:00'",
+        "id = 2 or s = 'text 3'",
+    ],
+)
+def test_query_of_a_view_filters_as_a_scan(condition: str, table: kt.Table, session: Any) -> None:
+    session.sql(f"create or replace temporary view v using keytide options (path '{table.uri}')")
+    expected = ids(table.scan().to_spark(session).where(condition))
+    assert ids(session.sql(f"select id, x from v where {condition}")) == expected
+
+
+def test_queries_of_one_frame_do_not_see_filters_of_others(table: kt.Table, session: Any) -> None:
+    frame = session.read.format("keytide").load(table.uri)
+    few, many = frame.where("id < 5"), frame.where("id > 10")
+    assert few.union(many).count() == 3 + 9
+    assert [few.count(), frame.count(), many.count(), frame.count()] == [3, 15, 9, 15]
+
+
+def test_frame_and_view_stay_with_the_snapshot_they_were_made_on(
+    table: kt.Table, spark: Any
+) -> None:
+    view = f"create or replace temporary view v using keytide options (path '{table.uri}')"
+    spark.sql(view)
+    frame = spark.read.format("keytide").load(table.uri)
+    table.write(ROWS)
+    assert (frame.count(), spark.table("v").count()) == (15, 15)
+    spark.sql(view)
+    assert spark.table("v").count() == 20
+
+
+def test_frame_of_an_empty_table_stays_empty(warehouse: str, spark: Any) -> None:
+    empty = kt.connect(warehouse).create_table("empty", ROWS.schema, ["id"])
+    frame = spark.read.format("keytide").load(empty.uri)
+    empty.write(ROWS)
+    assert frame.count() == 0
+
+
+def test_schema_given_by_the_user_chooses_columns(table: kt.Table, spark: Any) -> None:
+    frame = spark.read.format("keytide").schema("x double, id bigint").load(table.uri)
+    assert (frame.columns, ids(frame)) == (["x", "id"], LIVE)
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+def test_frame_is_appended_in_one_commit(table: kt.Table, session: Any) -> None:
+    frame = (
+        table.scan().to_spark(session).selectExpr("id + 100 as id", "s", "x", "d", "day", "n", "z")
+    )
+    frame.repartition(3).write.format("keytide").mode("append").save(table.uri)
+    assert len(table.snapshots()) == 3
+    assert ids(session.read.format("keytide").load(table.uri)) == sorted(
+        [*LIVE, *(100 + i for i in LIVE)]
+    )
+
+
+def test_insert_into_a_view_is_an_append(table: kt.Table, spark: Any) -> None:
+    spark.sql(f"create or replace temporary view v using keytide options (path '{table.uri}')")
+    spark.sql("insert into v select 500, 'x', 1D, 2.5, date'2024-01-01', now(), now()")
+    assert table.get(500) is not None
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"snapshot-id": "one"}, "InvalidError: option 'snapshot-id' is 'one'; expected a whole"),
+        ({"snapshot-id": "9"}, "NotFoundError: table .* has no snapshot 9"),
+        ({"tag": "t"}, "NotFoundError: table .* has no tag 't'"),
+        ({"columns": "idd"}, "NotFoundError: table .* has no column 'idd'"),
+        ({"where": "id ="}, "InvalidError: .*does not parse"),
+        ({"colums": "id"}, "InvalidError: .*takes no storage options, found \\['colums'\\]"),
+    ],
+)
+def test_wrong_option_is_named(
+    options: dict[str, str], message: str, table: kt.Table, spark: Any
+) -> None:
+    with pytest.raises(Exception, match=message):
+        spark.read.format("keytide").options(**options).load(table.uri)
+
+
+def test_missing_path_and_missing_table_are_said(tmp_path: Path, spark: Any) -> None:
+    with pytest.raises(Exception, match="InvalidError: format 'keytide' needs the path of a table"):
+        spark.read.format("keytide").load()
+    with pytest.raises(Exception, match="NotFoundError: table nothing does not exist"):
+        spark.read.format("keytide").load(str(tmp_path / "nothing"))
+
+
+def test_overwrite_is_refused(table: kt.Table, spark: Any) -> None:
+    frame = table.scan().to_spark(spark)
+    with pytest.raises(Exception, match=r"UnsupportedError: .*mode 'overwrite' is not in this"):
+        frame.write.format("keytide").mode("overwrite").save(table.uri)
+    assert table.scan().count() == 15
+
+
+def test_wrong_value_fails_the_write_with_nothing_left(table: kt.Table, spark: Any) -> None:
+    before = sorted(Path(table.uri).rglob("*.parquet"))
+    frame = table.scan().to_spark(spark).withColumn("id", lit(None).cast("bigint"))
+    with pytest.raises(Exception, match=r"InvalidError: .*Cannot write null"):
+        frame.write.format("keytide").mode("append").save(table.uri)
+    assert sorted(Path(table.uri).rglob("*.parquet")) == before
+    assert len(table.snapshots()) == 2
+
+
+def test_output_mode_complete_is_refused(tmp_path: Path, table: kt.Table, spark: Any) -> None:
+    source = tmp_path / "in"
+    spark.range(3).write.parquet(str(source))
+    counts = spark.readStream.schema("id long").parquet(str(source)).groupBy("id").count()
+    query = (
+        counts.writeStream.format("keytide")
+        .outputMode("complete")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(table.uri)
+    )
+    with pytest.raises(Exception, match=r"UnsupportedError: .*output mode 'complete'"):
+        query.awaitTermination()
