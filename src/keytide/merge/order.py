@@ -13,12 +13,17 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-__all__ = ["IS_ADD", "SEQUENCE_NUMBER", "VALUE_KIND", "MergeOrder"]
+__all__ = ["IS_ADD", "SEQUENCE_NUMBER", "VALUE_KIND", "MergeOrder", "is_searchable"]
 
 SEQUENCE_NUMBER = "_SEQUENCE_NUMBER"
 VALUE_KIND = "_VALUE_KIND"
 IS_ADD = (pl.col(VALUE_KIND) == 0) | (pl.col(VALUE_KIND) == 2)
 """Whether a row inserts or updates; the other kinds retract."""
+
+
+def is_searchable(key: pl.Series) -> bool:
+    """Whether a key column is plain whole numbers, which order as their physical values."""
+    return (key.dtype.is_integer() or key.dtype.is_temporal()) and key.null_count() == 0
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ def _packed_argsort(key: pl.Series) -> npt.NDArray[np.uint32] | None:
     Value and row number share one 64-bit word, which sorts without looking anything up.
     None when the words would not fit or the type is no whole number.
     """
-    if not (key.dtype.is_integer() or key.dtype.is_temporal()) or key.null_count() or not len(key):
+    if not is_searchable(key) or not len(key):
         return None
     values = key.to_physical().to_numpy()
     low, high = int(values.min()), int(values.max())

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 
 from keytide.merge.engine import MergeEngine
-from keytide.merge.order import MergeOrder
+from keytide.merge.order import MergeOrder, is_searchable
 
 __all__ = ["merge_runs"]
 
@@ -50,7 +50,7 @@ def merge_runs(
 
 def _touched(base: pl.DataFrame, others: Sequence[pl.DataFrame], key: tuple[str, ...]) -> pl.Series:
     """Which rows of `base` have their key in one of the others."""
-    if len(key) == 1 and _is_searchable(base[key[0]]):
+    if len(key) == 1 and is_searchable(base[key[0]]):
         values = base[key[0]].to_physical().to_numpy()
         mask = np.zeros(len(values), dtype=bool)
         for other in others:
@@ -62,11 +62,6 @@ def _touched(base: pl.DataFrame, others: Sequence[pl.DataFrame], key: tuple[str,
     mask = np.zeros(base.height, dtype=bool)
     mask[hits.to_numpy()] = True
     return pl.Series(mask)
-
-
-def _is_searchable(column: pl.Series) -> bool:
-    plain = column.dtype.is_integer() or column.dtype.is_temporal()
-    return plain and column.null_count() == 0
 
 
 def _mark(

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import polars as pl
 
+from keytide.merge.order import is_searchable
+
 __all__ = ["key_windows"]
 
 
@@ -55,7 +57,7 @@ class _Cursor:
         """The held rows whose key is at most `bound`."""
         if self.batch is None:
             return self._shape if self._shape is not None else pl.DataFrame()
-        count = self.batch.select(_at_most(bound, self._key).sum()).item()
+        count = _count_at_most(self.batch, bound, self._key)
         taken, rest = self.batch.head(count), self.batch.slice(count)
         self.batch = rest if rest.height else None
         return taken
@@ -64,6 +66,14 @@ class _Cursor:
 def _smallest_last_key(cursors: Sequence[_Cursor], key: tuple[str, ...]) -> pl.DataFrame:
     lasts = pl.concat([cursor.last_key() for cursor in cursors])
     return lasts.sort(list(key), nulls_last=False).head(1)
+
+
+def _count_at_most(batch: pl.DataFrame, bound: pl.DataFrame, key: tuple[str, ...]) -> int:
+    """How many rows of a sorted batch have a key of at most `bound`."""
+    column, limit = batch[key[0]], bound[key[0]]
+    if len(key) == 1 and is_searchable(column):
+        return int(column.to_physical().search_sorted(limit.to_physical(), side="right")[0])
+    return int(batch.select(_at_most(bound, key).sum()).item())
 
 
 def _at_most(bound: pl.DataFrame, key: tuple[str, ...]) -> pl.Expr:

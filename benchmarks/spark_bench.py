@@ -1,0 +1,195 @@
+"""Keytide on Spark against what Spark does by itself, in one session.
+
+Loads rows, upserts ten batches of a hundredth of them (nine keys in ten are old), and reads all
+rows back into nothing. The yardsticks read the same rows: as Parquet that Spark wrote, and with
+the newest version of each key picked by `max_by` and by `row_number` over everything written.
+Reads to compare take turns, and each figure is the median of its turns.
+
+    python benchmarks/spark_bench.py --rows 10000000
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812  # pyspark's functions are F everywhere
+from report import print_table
+
+import keytide as kt
+
+UPSERTS = 10
+TURNS = 7
+COLUMNS = {"id": "BIGINT", "a": "BIGINT", "b": "DOUBLE", "c": "BIGINT", "s": "STRING"}
+
+Read = Callable[[], DataFrame]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--buckets", type=int, default=4)
+    parser.add_argument("--directory", type=Path, default=Path.cwd())
+    arguments = parser.parse_args()
+    load_before = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.directory) as scratch:
+        spark = kt.spark.session(
+            spark_local_dir=f"{scratch}/local",
+            spark_sql_shuffle_partitions=2 * (os.cpu_count() or 1),
+        )
+        figures = run(spark, arguments.rows, arguments.buckets, Path(scratch))
+        spark.stop()
+    report(figures, arguments.rows)
+    print(f"- load average {load_before:.1f} before, {os.getloadavg()[0]:.1f} after")
+
+
+def run(spark: SparkSession, rows: int, buckets: int, folder: Path) -> dict[str, float]:
+    """Seconds of every step."""
+    made_of(spark.range(rows), 0).write.parquet(f"{folder}/base")
+    base = spark.read.parquet(f"{folder}/base")
+    table = make_table(folder, buckets)
+    figures = {
+        "load, Parquet by Spark": seconds(lambda: base.write.parquet(f"{folder}/plain")),
+        "load, keytide": seconds(lambda: table.write(base)),
+    }
+    figures |= median_reads(
+        {
+            PARQUET: lambda: spark.read.parquet(f"{folder}/plain"),
+            UNMERGED: lambda: table.scan().to_spark(spark),
+        }
+    )
+    batches = [made_of(upserted(spark, rows, number), number + 1) for number in range(UPSERTS)]
+    for batch in batches:
+        batch.persist().count()
+    upserts = [seconds(lambda batch=batch: table.write(batch)) for batch in batches]
+    figures[UPSERT] = statistics.median(upserts[2:])
+    rest = median_reads(
+        {
+            PARQUET: lambda: spark.read.parquet(f"{folder}/plain"),
+            MERGED: lambda: table.scan().to_spark(spark),
+        }
+    )
+    figures |= {PARQUET_AGAIN: rest[PARQUET], MERGED: rest[MERGED]}
+    versions = all_versions(base, batches)
+    check(table, versions)
+    return figures | median_reads(
+        {MAX_BY: lambda: by_max_by(versions), ROW_NUMBER: lambda: by_row_number(versions)}, turns=3
+    )
+
+
+UPSERT = "upsert of a hundredth, median after two"
+PARQUET = "read, spark.read.parquet"
+PARQUET_AGAIN = "read, spark.read.parquet, after the upserts"
+UNMERGED = "read, keytide, nothing to merge"
+MERGED = f"read, keytide, {UPSERTS} overlapping runs more"
+MAX_BY = "read, max_by over all versions"
+ROW_NUMBER = "read, row_number over all versions"
+
+
+def report(figures: Mapping[str, float], rows: int) -> None:
+    print_table(("step", "s"), [(name, f"{value:.2f}") for name, value in figures.items()])
+    unmerged = figures[UNMERGED] / figures[PARQUET]
+    merged = figures[MERGED] / figures[PARQUET_AGAIN]
+    print()
+    print_goal("nothing to merge, times spark.read.parquet", unmerged, 1.2)
+    print_goal(f"{UPSERTS} overlapping runs, times spark.read.parquet", merged, 1.6)
+    print_goal(f"upsert of {rows // 100:,} rows, seconds", figures[UPSERT], 1.0)
+
+
+def print_goal(what: str, value: float, value_max: float) -> None:
+    outcome = "pass" if value <= value_max else "FAIL"
+    print(f"- {what}: {value:.2f} (goal: at most {value_max:g}): {outcome}")
+
+
+# -- the rows --------------------------------------------------------------------------------------
+
+
+def make_table(folder: Path, buckets: int) -> kt.Table:
+    schema = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in COLUMNS.items()]
+    options = {"bucket": str(buckets)}
+    return kt.connect(folder / "lake").create_table("t", schema, ["id"], options=options)
+
+
+def made_of(ids: DataFrame, version: int) -> DataFrame:
+    return ids.select(
+        "id",
+        (F.hash("id", F.lit(version)) % 1000).cast("long").alias("a"),
+        F.rand(version).alias("b"),
+        F.xxhash64("id", F.lit(version)).alias("c"),
+        F.concat(F.lit("name-"), F.abs(F.hash("id")) % 100_000).alias("s"),
+    )
+
+
+def upserted(spark: SparkSession, rows: int, number: int) -> DataFrame:
+    batch, new = rows // 100, rows // 1000
+    old = spark.range(batch - new).select(
+        F.pmod(F.xxhash64("id", F.lit(number)), F.lit(rows)).alias("id")
+    )
+    first = rows + number * new
+    return old.distinct().unionAll(spark.range(first, first + new).toDF("id"))
+
+
+def all_versions(base: DataFrame, batches: list[DataFrame]) -> DataFrame:
+    versions = base.withColumn("v", F.lit(0))
+    for number, batch in enumerate(batches):
+        versions = versions.unionAll(batch.withColumn("v", F.lit(number + 1)))
+    return versions
+
+
+def by_max_by(versions: DataFrame) -> DataFrame:
+    newest = F.max_by(F.struct("a", "b", "c", "s"), "v").alias("row")
+    return versions.groupBy("id").agg(newest).select("id", "row.*")
+
+
+def by_row_number(versions: DataFrame) -> DataFrame:
+    window = Window.partitionBy("id").orderBy(F.desc("v"))
+    numbered = versions.withColumn("n", F.row_number().over(window))
+    return numbered.where("n = 1").select(*COLUMNS)
+
+
+def check(table: kt.Table, versions: DataFrame) -> None:
+    """Figures of wrong rows would be worth nothing."""
+    found = digest(table.scan().to_spark(versions.sparkSession))
+    expected = digest(by_max_by(versions))
+    if found != expected:
+        raise ValueError(f"wrong rows: {found}, expected {expected}")
+
+
+def digest(rows: DataFrame) -> Any:
+    row_hash = F.xxhash64(*COLUMNS).bitwiseAND(F.lit((1 << 31) - 1))
+    return rows.agg(F.count("*"), F.sum(row_hash)).first()
+
+
+# -- the clock -------------------------------------------------------------------------------------
+
+
+def seconds(action: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def median_reads(reads: Mapping[str, Read], turns: int = TURNS) -> dict[str, float]:
+    """The reads in turn, several times, after one turn that warms up."""
+    took: dict[str, list[float]] = {name: [] for name in reads}
+    for _ in range(turns + 1):
+        for name, read in reads.items():
+            took[name].append(seconds(lambda read=read: into_nothing(read())))
+    return {name: statistics.median(times[1:]) for name, times in took.items()}
+
+
+def into_nothing(rows: DataFrame) -> None:
+    rows.write.format("noop").mode("overwrite").save()
+
+
+if __name__ == "__main__":
+    main()

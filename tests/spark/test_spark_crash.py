@@ -1,0 +1,122 @@
+"""A driver that dies inside a commit loses and repeats nothing when the query is started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import keytide as kt
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+FILES, ROWS = 6, 30
+
+# Runs at the start of every Python of the query: driver, daemon and workers. The process that is
+# about to make a certain snapshot, or has just made it, kills all processes up to the driver.
+CRASH = """
+import os, signal
+
+link = os.link
+
+def crash(flag):
+    with open(flag, "x"):
+        pass
+    chain, pid = [], os.getpid()
+    while pid != int(os.environ["DRIVER_PID"]):
+        chain.append(pid)
+        with open(f"/proc/{pid}/stat") as stat:
+            pid = int(stat.read().rsplit(")", 1)[1].split()[1])
+    for victim in [pid, *reversed(chain)]:
+        os.kill(victim, signal.SIGKILL)
+
+def link_or_crash(source, target, **options):
+    moments = os.environ.get("CRASHES", "").split()
+    name = os.path.basename(os.fspath(target))
+    flags = {moment: os.path.join(os.environ["FLAGS"], f"{moment}:{name}")
+             for moment in ("before", "after") if f"{moment}:{name}" in moments}
+    if "before" in flags and not os.path.exists(flags["before"]):
+        crash(flags["before"])
+    link(source, target, **options)
+    if "after" in flags and not os.path.exists(flags["after"]):
+        crash(flags["after"])
+
+if "CRASHES" in os.environ:
+    os.link = link_or_crash
+"""
+
+DRIVER = """
+import os, sys
+
+os.environ["DRIVER_PID"] = str(os.getpid())
+import keytide as kt
+
+way, source, path, checkpoint = sys.argv[1:]
+spark = kt.spark.session(master="local[2]", spark_driver_memory="512m")
+stream = spark.readStream.schema("id long, n long").option("maxFilesPerTrigger", 1).json(source)
+table = kt.open_table(path)
+writer = stream.writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+if way == "sink":
+    query = writer.format("keytide").start(path)
+else:
+    query = writer.foreachBatch(lambda batch, number: table.write(batch)).start()
+query.awaitTermination()
+print("done", flush=True)
+"""
+
+
+def make_feed(folder: Path) -> dict[int, int]:
+    """One number a row; the oracle counts them up, so that a batch applied twice shows."""
+    folder.mkdir()
+    sums: dict[int, int] = {}
+    for number in range(FILES):
+        keys = range(number, number + ROWS)
+        sums.update({key: sums.get(key, 0) + number for key in keys})
+        lines = [f'{{"id": {key}, "n": {number}}}' for key in keys]
+        (folder / f"part-{number}.json").write_text("\n".join(lines))
+    return sums
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("way", ["sink", "foreachBatch"])
+def test_driver_killed_inside_commits_applies_each_batch_once(
+    way: str, tmp_path: Path, warehouse: str
+) -> None:
+    expected = make_feed(tmp_path / "feed")
+    schema = pa.schema([("id", pa.int64()), ("n", pa.int64())])
+    options = {"merge-engine": "aggregation", "fields.n.aggregate-function": "sum", "bucket": "2"}
+    table = kt.connect(warehouse).create_table("sums", schema, ["id"], options=options)
+    crashes = ["before:snapshot-2", "after:snapshot-2", "after:snapshot-5"]
+    (tmp_path / "flags").mkdir()
+    (tmp_path / "hook").mkdir()
+    (tmp_path / "hook" / "sitecustomize.py").write_text(CRASH)
+    source = str(Path(kt.__file__).parents[1])
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path / "hook"), source]),
+        "FLAGS": str(tmp_path / "flags"),
+        "CRASHES": " ".join(crashes),
+    }
+    arguments = [way, str(tmp_path / "feed"), table.uri, str(tmp_path / "checkpoint")]
+
+    outcomes = []
+    for _ in range(len(crashes) + 1):
+        done = subprocess.run(
+            [sys.executable, "-c", DRIVER, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=250,
+            cwd=tmp_path,
+        )
+        outcomes.append(done.returncode)
+
+    assert outcomes == [-signal.SIGKILL] * len(crashes) + [0], done.stderr[-2000:]
+    assert sorted(flag.name for flag in (tmp_path / "flags").iterdir()) == sorted(crashes)
+    assert {row["id"]: row["n"] for row in table.scan().to_pylist()} == expected
+    assert [s.commit_identifier for s in table.snapshots()] == list(range(FILES))
