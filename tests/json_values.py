@@ -1,7 +1,8 @@
 """Rows of the JSON files under `data`, as Arrow tables and as text that can be compared.
 
-Decimals, dates, times and timestamps are texts, binaries hex (or `{"$rbm32": [values]}`), maps
-pairs or objects, rows lists or objects, NaN and the infinities texts.
+Decimals, dates, times and timestamps are texts, binaries hex (or what to put into a bitmap or a
+sketch, as in `{"$rbm32": [values]}`), maps pairs or objects, rows lists or objects, NaN and the
+infinities texts.
 """
 
 from __future__ import annotations
@@ -13,12 +14,35 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-from pyroaring import BitMap
+from datasketches import hll_sketch, update_theta_sketch
+from pyroaring import BitMap, BitMap64
 
 from keytide.types import ArrayType, AtomicType, DataType, MapType, MultisetType, RowType
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SHORT_TIME = re.compile(r"(T\d\d:\d\d)$")
+
+
+def _theta(members: Iterable[int]) -> bytes:
+    sketch = update_theta_sketch()
+    for member in members:
+        sketch.update(member)
+    return sketch.compact().serialize()
+
+
+def _hll(members: Iterable[int]) -> bytes:
+    sketch = hll_sketch(12)
+    for member in members:
+        sketch.update(member)
+    return sketch.serialize_compact()
+
+
+MADE_OF_MEMBERS = {
+    "$rbm32": lambda members: BitMap(members).serialize(),
+    "$rbm64": lambda members: BitMap64(members).serialize(),
+    "$theta": _theta,
+    "$hll": _hll,
+}
 
 
 def arrow_table(
@@ -65,8 +89,9 @@ def _row(value: Any, kind: RowType) -> dict[str, Any]:
 
 
 def _atom(value: Any, kind: AtomicType) -> Any:
-    if isinstance(value, dict) and "$rbm32" in value:
-        return BitMap(value["$rbm32"]).serialize()
+    if isinstance(value, dict) and value.keys() <= MADE_OF_MEMBERS.keys():
+        ((kind_of_set, members),) = value.items()
+        return MADE_OF_MEMBERS[kind_of_set](members)
     if kind.root in ("FLOAT", "DOUBLE"):
         return float(value)
     if kind.root in ("TINYINT", "SMALLINT", "INT", "BIGINT"):

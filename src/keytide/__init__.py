@@ -24,6 +24,7 @@ from keytide.errors import (
     SetupError,
     UnsupportedError,
 )
+from keytide.merge.functions.register import register_merge_function
 from keytide.table.lake import Lake, connect, open_table
 from keytide.table.scan import Explanation, Scan
 from keytide.table.table import Table, WriteResult
@@ -53,6 +54,7 @@ __all__ = [
     "connect",
     "open_table",
     "parse_sql_type",
+    "register_merge_function",
 ]
 
 

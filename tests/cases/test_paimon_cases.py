@@ -64,7 +64,6 @@ def reads_system_table(case: Case) -> bool:
 # In the order in which a case would meet them: definition, first write, later steps.
 LACKS = [
     Lack("a table without a primary key", kt.InvalidError, is_one_of("rescale-fixed-bucket")),
-    Lack("the function theta_sketch", kt.UnsupportedError, is_one_of("agg-theta")),
     Lack("dynamic buckets", kt.UnsupportedError, has_option("bucket", "-1")),
     Lack("keys that move between partitions", kt.UnsupportedError, is_cross_partition),
     Lack("data files other than Parquet", kt.UnsupportedError, has_option("file.format", "avro")),

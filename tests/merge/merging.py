@@ -7,16 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
+from datasketches import compact_theta_sketch, hll_sketch
 from pyroaring import BitMap
 
 from json_values import arrow_table
 from keytide.format.arrow import from_arrow
 from keytide.merge.engine import MergeEngine, engine_of, order_of
+from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND, MergeOrder
 from keytide.options import TableOptions
 from keytide.types import Field, RowKind, RowType, parse_sql_type
 
 Row = Sequence[Any]
+# By the third byte, which says of what family a sketch is.
+SKETCHES = {b"\x03": compact_theta_sketch.deserialize, b"\x07": hll_sketch.deserialize}
 
 
 def columns_of(text: str) -> tuple[Field, ...]:
@@ -41,11 +45,14 @@ class Merging:
         options: Mapping[str, str],
         key: Sequence[str] = ("k",),
         partition_keys: Sequence[str] = (),
+        functions: Mapping[str, MergeFunction] | None = None,
     ) -> Merging:
         fields = columns_of(columns) if isinstance(columns, str) else tuple(columns)
         parsed = TableOptions.parse(options)
         order = order_of(tuple(key), fields, parsed)
-        engine = engine_of(order, fields, parsed, partition_keys=tuple(partition_keys))
+        engine = engine_of(
+            order, fields, parsed, partition_keys=tuple(partition_keys), functions=functions or {}
+        )
         return cls(fields, order, engine)
 
     def versions(self, rows: Iterable[Row], first_sequence_number: int = 0) -> pl.DataFrame:
@@ -102,10 +109,12 @@ class Merging:
 def without_order(value: Any) -> Any:
     """Lists sorted, so that they compare as bags; NaN and signed zeros compare by their text.
 
-    Bitmaps, which start with a cookie, compare by their members.
+    Bitmaps, which start with a cookie, compare by their members, and sketches by estimates.
     """
     if isinstance(value, bytes) and value[:1] in (b":", b";"):
         return list(BitMap.deserialize(value))
+    if isinstance(value, bytes) and value[2:3] in SKETCHES:
+        return SKETCHES[value[2:3]](value).get_estimate()
     if isinstance(value, list):
         return sorted((without_order(item) for item in value), key=repr)
     if isinstance(value, dict):

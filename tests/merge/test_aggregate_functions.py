@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
+from datasketches import compact_theta_sketch, hll_sketch
 from merging import Merging
 
-from keytide.errors import InvalidError, UnsupportedError
+from keytide.errors import InvalidError, SetupError
 
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
@@ -203,7 +205,6 @@ def test_value_that_is_no_bitmap_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("function", "type_", "options", "expected"),
     [
-        ("nope", "INT", {}, "Could not find any factory for identifier 'nope'"),
         ("count", "INT", {}, "'count'.*write 1 and use 'sum'"),
         ("sum", "STRING", {}, "column 'v': type not support.*'sum'.*STRING"),
         ("max", "ARRAY<INT>", {}, "'max' cannot be used for ARRAY<INT>"),
@@ -226,6 +227,8 @@ def test_value_that_is_no_bitmap_is_an_error() -> None:
         ("nested_update", "ARRAY<ROW<a INT>>", {"count_limit": "-1"}, "whole number of rows"),
         ("nested_partial_update", "ARRAY<ROW<a INT>>", {}, "needs a nested key"),
         ("rbm32", "STRING", {}, "expected one of VARBINARY"),
+        ("union", "INT", {}, "'union'.*expected ARRAY"),
+        ("union", "ARRAY<ARRAY<INT>>", {}, "'union'.*expected ARRAY of one of"),
     ],
 )  # fmt: skip
 def test_function_that_does_not_fit_its_column_is_refused(
@@ -235,6 +238,58 @@ def test_function_that_does_not_fit_its_column_is_refused(
         folded(function, type_, **options)
 
 
-def test_sketches_are_unsupported() -> None:
-    with pytest.raises(UnsupportedError, match=r"column 'v'.*'theta_sketch'"):
-        folded("theta_sketch", "BYTES")
+@pytest.mark.parametrize(
+    ("inputs", "expected"),
+    [
+        ([["b", "a", "b"]], ["b", "a", "b"]),
+        ([["b", "a", "b"], None], ["b", "a", "b"]),
+        ([["z", "a"], ["m", None]], [None, "a", "m", "z"]),
+        ([["c", "a"], [], ["c"]], ["a", "c"]),
+        ([None, None], None),
+    ],
+)
+def test_union(inputs: list[Any], expected: list[Any] | None) -> None:
+    assert folded("union", "ARRAY<STRING>", *inputs) == expected
+
+
+@pytest.mark.parametrize(
+    ("function", "sketch", "estimate"),
+    [("hll_sketch", "$hll", hll_sketch.deserialize),
+     ("theta_sketch", "$theta", compact_theta_sketch.deserialize)],
+)  # fmt: skip
+def test_sketches_estimate_the_union(function: str, sketch: str, estimate: Any) -> None:
+    inputs = [{sketch: range(n, n + 20_000)} for n in (0, 10_000, 20_000)]
+    found = estimate(folded(function, "BYTES", *inputs, None)).get_estimate()
+    assert found == pytest.approx(40_000, rel=0.05)
+
+
+@pytest.mark.parametrize("function", ["hll_sketch", "theta_sketch"])
+@pytest.mark.parametrize("value", ["", "00", "00" * 40])
+def test_value_that_is_no_sketch_is_an_error(function: str, value: str) -> None:
+    with pytest.raises(InvalidError, match=rf"column 'v'.*'{function}'.*no serialized sketch"):
+        folded(function, "BYTES", value, value)
+
+
+def test_sketches_say_when_their_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasketches", None)
+    with pytest.raises(SetupError, match=r"'hll_sketch' needs.*keytide\[sketches\]"):
+        folded("hll_sketch", "BYTES", "00", "00")
+
+
+@pytest.mark.parametrize(
+    ("name", "type_", "inputs", "expected"),
+    [
+        ("OVERWRITE", "INT", [3, 5, None], 5),
+        ("force_overwrite", "INT", [3, None], None),
+        ("Ignore", "INT", [None, 3, 5], 3),
+        ("INCREMENT", "INT", [5, None, -2], 3),
+        ("APPEND", "ARRAY<INT>", [[2, 1], [2]], [2, 1, 2]),
+        ("UNION", "ARRAY<INT>", [[2, 1], [2]], [1, 2]),
+        ("MAX", "STRING", ["a", "b"], "b"),
+        ("MIN", "STRING", ["a", "b"], "a"),
+    ],
+)
+def test_functions_have_other_names(
+    name: str, type_: str, inputs: list[Any], expected: Any
+) -> None:
+    assert folded(name, type_, *inputs) == expected

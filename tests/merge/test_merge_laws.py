@@ -29,6 +29,10 @@ def maps(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(st.none(), st.dictionaries(st.sampled_from("xyz"), values, max_size=3))
 
 
+def members(kind: str) -> st.SearchStrategy[Any]:
+    return st.one_of(st.none(), st.lists(st.integers(0, 9)).map(lambda of: {kind: of}))
+
+
 @dataclass(frozen=True)
 class Function:
     """A function, a column for it, and the laws that it promises."""
@@ -122,8 +126,12 @@ FUNCTIONS = [
     Function("nested_update", ROW, lists(NESTED), {"nested-key": "x", "count-limit": "2"},
              splits_anywhere=False),
     Function("nested_partial_update", ROW, lists(NESTED), {"nested-key": "n"}),
-    Function("rbm32", "BYTES", st.one_of(
-        st.none(), st.lists(st.integers(0, 9)).map(lambda n: {"$rbm32": n})), ignores_order=True),
+    Function("union", "ARRAY<INT>", lists(SMALL), ignores_order=True),
+    Function("union", "ARRAY<STRING>", lists(TEXT)),
+    Function("hll_sketch", "BYTES", members("$hll"), ignores_order=True),
+    Function("theta_sketch", "BYTES", members("$theta"), ignores_order=True),
+    Function("rbm32", "BYTES", members("$rbm32"), ignores_order=True),
+    Function("rbm64", "BYTES", members("$rbm64"), ignores_order=True),
 ]  # fmt: skip
 
 

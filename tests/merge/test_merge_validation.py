@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from merging import columns_of
 
-from keytide.errors import InvalidError, UnsupportedError
+from keytide.errors import InvalidError
 from keytide.merge.validation import validate_merge_options
 from keytide.options import TableOptions
 
@@ -120,9 +120,9 @@ def test_bucket_key_of_partition_columns_is_refused() -> None:
         validate("k INT, d INT", {"bucket": "1", "bucket-key": "d"}, ("k", "d"), ("d",))
 
 
-def test_functions_this_release_lacks_are_unsupported() -> None:
-    with pytest.raises(UnsupportedError, match="hll_sketch"):
-        validate("k INT, a BYTES", {**AGGREGATION, "fields.a.aggregate-function": "hll_sketch"})
+def test_count_is_refused_because_counts_cannot_be_told_from_values() -> None:
+    with pytest.raises(InvalidError, match=r"'count' \(a stored count cannot be told.*'a'"):
+        validate("k INT, a INT", {**AGGREGATION, "fields.a.aggregate-function": "count"})
 
 
 @pytest.mark.parametrize(

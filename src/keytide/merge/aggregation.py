@@ -23,9 +23,11 @@ import polars as pl
 from keytide.merge.functions.inputs import AggregatedColumn, Inputs
 from keytide.merge.functions.registry import (
     DEFAULT_FUNCTION,
+    NO_FUNCTIONS,
     aggregated_columns,
     function_names,
 )
+from keytide.merge.functions.user import MergeFunction
 from keytide.merge.not_null import check_not_null, not_null_names
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
 from keytide.merge.slices import KeySlices, Marks, Positions, merge_repeated
@@ -93,13 +95,21 @@ class Aggregation:
         return counts, np.where(first_add < 0, last_delete, -1)
 
 
-def aggregation(order: MergeOrder, fields: tuple[Field, ...], options: TableOptions) -> Aggregation:
-    """The engine for a table. Raises `InvalidError` for functions that do not fit."""
+def aggregation(
+    order: MergeOrder,
+    fields: tuple[Field, ...],
+    options: TableOptions,
+    functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
+) -> Aggregation:
+    """The engine for a table; `functions` are those of users.
+
+    Raises `InvalidError` for functions that do not fit.
+    """
     folded = [f for f in fields if f.name not in order.columns]
     names = function_names([f.name for f in folded], options, DEFAULT_FUNCTION)
     return Aggregation(
         order=order,
-        folds=aggregated_columns(folded, names, options),
+        folds=aggregated_columns(folded, names, options, functions),
         not_null=not_null_names(folded),
         remove_record_on_delete=options.aggregation_remove_record_on_delete,
     )

@@ -6,7 +6,7 @@ partial compaction gives the same row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 import polars as pl
@@ -15,6 +15,8 @@ from keytide.errors import UnsupportedError
 from keytide.merge.aggregation import aggregation
 from keytide.merge.deduplicate import Deduplicate
 from keytide.merge.first_row import FirstRow
+from keytide.merge.functions.registry import NO_FUNCTIONS
+from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import MergeOrder
 from keytide.merge.partial_update import partial_update
 from keytide.options import TableOptions
@@ -65,8 +67,9 @@ def engine_of(
     options: TableOptions,
     *,
     partition_keys: tuple[str, ...] = (),
+    functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
 ) -> MergeEngine:
-    """The engine that a table's options name.
+    """The engine that a table's options name; `functions` are users' merge functions.
 
     Partition columns, which are the same in all versions of a key, are never merged.
     Raises `UnsupportedError` naming the engine when this release has no kernel for it.
@@ -77,13 +80,15 @@ def engine_of(
             f"merge engine {options.merge_engine!r} cannot be merged by this release; "
             f"it can merge {', '.join(sorted(_ENGINES))}"
         )
-    return make(order, tuple(f for f in fields if f.name not in partition_keys), options)
+    return make(order, tuple(f for f in fields if f.name not in partition_keys), options, functions)
 
 
-_Factory = Callable[[MergeOrder, tuple[Field, ...], TableOptions], MergeEngine]
+_Factory = Callable[
+    [MergeOrder, tuple[Field, ...], TableOptions, Mapping[str, MergeFunction]], MergeEngine
+]
 _ENGINES: dict[str, _Factory] = {
     "aggregation": aggregation,
-    "deduplicate": lambda order, fields, options: Deduplicate(order, options.ignore_delete),
-    "first-row": lambda order, fields, options: FirstRow(order, options.ignore_delete),
+    "deduplicate": lambda order, _, options, __: Deduplicate(order, options.ignore_delete),
+    "first-row": lambda order, _, options, __: FirstRow(order, options.ignore_delete),
     "partial-update": partial_update,
 }

@@ -13,7 +13,7 @@ groups remember one per group (Paimon behaviour 2.3).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
@@ -22,7 +22,8 @@ import numpy as np
 import polars as pl
 
 from keytide.errors import InvalidError
-from keytide.merge.functions.registry import aggregated_columns, function_names
+from keytide.merge.functions.registry import NO_FUNCTIONS, aggregated_columns, function_names
+from keytide.merge.functions.user import MergeFunction
 from keytide.merge.not_null import not_null_names
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
 from keytide.merge.sequence_groups import SequenceGroups, sequence_groups_of
@@ -80,9 +81,12 @@ class PartialUpdate:
 
 
 def partial_update(
-    order: MergeOrder, fields: tuple[Field, ...], options: TableOptions
+    order: MergeOrder,
+    fields: tuple[Field, ...],
+    options: TableOptions,
+    functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
 ) -> PartialUpdate | SequenceGroups:
-    """The engine for a table, with or without sequence groups."""
+    """The engine for a table, with or without sequence groups; `functions` are those of users."""
     groups = sequence_groups_of(fields, options)
     if not groups:
         filled = frozenset(f.name for f in fields) - set(order.columns)
@@ -92,7 +96,7 @@ def partial_update(
     return SequenceGroups(
         order=order,
         groups=groups,
-        folds=aggregated_columns(fields, names, options),
+        folds=aggregated_columns(fields, names, options, functions),
         filled=frozenset(f.name for f in fields) - set(order.columns),
         not_null=not_null_names(fields) - set(order.columns),
         ignore_delete=options.ignore_delete,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from keytide.errors import InvalidError
+from keytide.merge.functions.register import registered_functions
 from keytide.merge.functions.registry import DEFAULT_FUNCTION, function_names, function_of
 from keytide.merge.sequence_groups import SequenceGroup, sequence_groups_of
 from keytide.options import TableOptions
@@ -24,8 +25,8 @@ def validate_merge_options(
 ) -> None:
     """Refuse merge options that cannot work for a table of these columns and keys.
 
-    Raises `InvalidError` for the first thing found; `UnsupportedError` for an aggregate function
-    that this release lacks.
+    Raises `InvalidError` for the first thing found, a merge function that is not registered
+    among others.
     """
     columns = {f.name: f for f in fields}
     _check_primary_key(primary_keys, options)
@@ -362,7 +363,7 @@ def _check_functions(
                 "or 'false'"
             )
     for name, function in names.items():
-        function_of(function, columns[name], options)
+        function_of(function, columns[name], options, registered_functions(options))
 
 
 def _conflict(one: str, other: str) -> InvalidError:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.schema import TableSchema
+from keytide.merge.functions.registry import with_stored_names
 from keytide.merge.validation import validate_merge_options
 from keytide.options import TableOptions
 from keytide.table.rows import ROW_KIND
@@ -25,9 +26,10 @@ def complete_options(given: Mapping[str, str]) -> dict[str, str]:
     """The options to store: those given, and those they imply.
 
     The number of buckets is always written down, because the format's own default (dynamic
-    buckets) allows one writer at a time. A watermark key is a sequence field for every engine.
+    buckets) allows one writer at a time. A watermark key is a sequence field for every engine,
+    and merge functions are called by the names that every engine knows.
     """
-    stored = {"bucket": "1", "file.format": "parquet", **given}
+    stored = {"bucket": "1", "file.format": "parquet", **with_stored_names(given)}
     options = TableOptions.parse(stored)
     if options.watermark_key:
         fields = ",".join(options.watermark_key)

@@ -52,6 +52,8 @@ class ReadTask:
     columns: tuple[str, ...]
     predicate: Predicate | None = None
     dead_rows: Mapping[str, pa.Array] = field(default_factory=dict)
+    keeps_kinds: bool = False
+    """Whether `+I` and `+U` are told apart, as they are stored."""
 
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
         """The rows, in frames that together with their making fit in about `memory_bytes`."""
@@ -109,7 +111,8 @@ class ReadTask:
         largest = sizes.index(max(sizes))
         runs[largest] = prefetched(runs[largest])
         for window in key_windows(runs, order.key):
-            pieces = merge_runs(window, order, engine, arrival_decides=section.arrival_decides)
+            with self.view.naming_table():
+                pieces = merge_runs(window, order, engine, arrival_decides=section.arrival_decides)
             yield from pieces if row_check is None else (p.filter(row_check) for p in pieces)
 
     def _run_batches(
@@ -141,7 +144,7 @@ class ReadTask:
     ) -> FileReader:
         constants = self._partition_constants(fields)
         meta = entry.file
-        if meta.level > 0 and meta.delete_row_count == 0:
+        if meta.level > 0 and meta.delete_row_count == 0 and not self.keeps_kinds:
             # At level 0 some writers record no deletes although there are some.
             constants.append((VALUE_KIND, pl.Series([0], dtype=pl.Int8)))
         if not sequence or meta.min_sequence_number == meta.max_sequence_number:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from keytide.errors import InvalidError, NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
+from keytide.merge.functions.register import registered_functions
 from keytide.options import TableOptions
 from keytide.store import Store
 from keytide.table.commit import Change, Committed, Committer
@@ -273,7 +274,8 @@ class Table:
         """The table at one of its schemas, with those that stored files refer to."""
         schemas = {number: self._metadata.schema(number) for number in range(schema.id + 1)}
         options = TableOptions.parse(self._metadata.latest_schema().options)
-        return TableView(self._metadata.store, self.name, schema, schemas, options)
+        functions = registered_functions(options)
+        return TableView(self._metadata.store, self.name, schema, schemas, options, functions)
 
     def _scan(
         self,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import lru_cache
 
+from keytide.errors import InvalidError, SetupError
 from keytide.format import paths
 from keytide.format.binary_row import decode_rows
 from keytide.format.manifest import ManifestEntry
 from keytide.format.partition import partition_paths
 from keytide.format.schema import TableSchema
 from keytide.merge.engine import MergeEngine, engine_of, order_of
+from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import MergeOrder
 from keytide.options import TableOptions
 from keytide.store import Store
@@ -25,7 +28,7 @@ class TableView:
     """A table at one schema: where it lies and how its files are to be understood.
 
     `store` is rooted at the table; `schema` is the one that rows are read and written in,
-    `schemas` those that stored files refer to, by id.
+    `schemas` those that stored files refer to, by id; `functions` are users' merge functions.
     """
 
     store: Store
@@ -33,6 +36,7 @@ class TableView:
     schema: TableSchema
     schemas: Mapping[int, TableSchema]
     options: TableOptions
+    functions: Mapping[str, MergeFunction] = field(default_factory=dict)
 
     @property
     def order(self) -> MergeOrder:
@@ -47,7 +51,16 @@ class TableView:
             self.schema.fields,
             self.options,
             partition_keys=self.schema.partition_keys,
+            functions=self.functions,
         )
+
+    @contextmanager
+    def naming_table(self) -> Iterator[None]:
+        """A block whose merge errors name the table."""
+        try:
+            yield
+        except (InvalidError, SetupError) as error:
+            raise type(error)(f"table {self.name}: {error}") from error
 
     def bucket_directory(self, partition: bytes, bucket: int) -> str:
         """Where files of a bucket lie, relative to the table."""

@@ -185,7 +185,8 @@ class BucketWriter:
         numbered = self._with_sequence_numbers(rows, bucket, base)
         arrival_decides = not self.view.options.sequence_auto_padding
         versions = self.view.order.sort(numbered, arrival_decides=arrival_decides)
-        return self.view.engine.merge(versions)
+        with self.view.naming_table():
+            return self.view.engine.merge(versions)
 
     def _with_sequence_numbers(
         self, rows: pl.DataFrame, bucket: BucketId, base: SequenceBase

@@ -8,8 +8,9 @@ from typing import ClassVar
 import polars as pl
 
 from keytide.merge.functions.inputs import AggregateFunction, Inputs
+from keytide.merge.slices import take
 
-__all__ = ["Collect"]
+__all__ = ["Collect", "Union"]
 
 _PLACE = pl.col("place").cast(pl.Int64)
 _IS_ADD = pl.col("is_add")
@@ -39,6 +40,27 @@ class Collect(AggregateFunction):
             items = items.group_by("key", "value", maintain_order=True).agg(place=kept)
             items = items.explode("place", empty_as_null=False, keep_nulls=False)
         return inputs.lists_of(items)
+
+
+class Union(AggregateFunction):
+    """The different elements of all adds in ascending order, NULL first.
+
+    NULL inputs count for nothing, and the only one that is not NULL stays as it is, neither
+    sorted nor freed of repetitions. Order does not matter and folding may be split up; no
+    retraction.
+    """
+
+    name: ClassVar[str] = "union"
+
+    def fold(self, inputs: Inputs) -> pl.Series:
+        """The united arrays."""
+        present = inputs.adds & inputs.is_present
+        items = inputs.items().unique(["key", "value"]).sort("key", "value", nulls_last=False)
+        united = inputs.lists_of(items.drop("place").with_row_index("place"))
+        is_alone = pl.Series(inputs.slices.count_where(present) == 1)
+        only = take(inputs.values, inputs.slices.last_where(present))
+        as_they_are: pl.Series = only.zip_with(is_alone, united)
+        return as_they_are
 
 
 def _first_not_taken_back() -> pl.Expr:

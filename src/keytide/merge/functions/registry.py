@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from keytide.errors import InvalidError, UnsupportedError
+from keytide.errors import InvalidError
 from keytide.merge.functions.bitmaps import RoaringBitmap32, RoaringBitmap64
-from keytide.merge.functions.collect import Collect
+from keytide.merge.functions.collect import Collect, Union
 from keytide.merge.functions.first_last import (
     FirstNonNullValue,
     FirstValue,
@@ -18,12 +19,24 @@ from keytide.merge.functions.listagg import ListAgg
 from keytide.merge.functions.maps import MergeMap, MergeMapWithKeyTime
 from keytide.merge.functions.nested import NestedPartialUpdate, NestedUpdate
 from keytide.merge.functions.numeric import BoolAnd, BoolOr, Max, Min, Product, Sum
+from keytide.merge.functions.sketches import HllSketch, ThetaSketch
+from keytide.merge.functions.user import MergeFunction, UnregisteredFunction, UserFunction
 from keytide.options import TableOptions
 from keytide.types import LENGTH_MAX, ArrayType, AtomicType, DataType, Field, MapType, RowType
 
-__all__ = ["aggregated_columns", "function_names", "function_of"]
+__all__ = [
+    "DEFAULT_FUNCTION",
+    "NO_FUNCTIONS",
+    "aggregated_columns",
+    "function_names",
+    "function_names_in",
+    "function_of",
+    "is_built_in",
+    "with_stored_names",
+]
 
 DEFAULT_FUNCTION = "last_non_null_value"
+NO_FUNCTIONS: Mapping[str, MergeFunction] = {}
 
 
 def function_names(
@@ -36,17 +49,47 @@ def function_names(
     own = options.field_options("aggregate-function")
     default = options.default_aggregate_function or default
     names = {column: own.get(column, default) for column in columns}
-    return {column: name for column, name in names.items() if name is not None}
+    return {column: _stored_name(name) for column, name in names.items() if name is not None}
+
+
+def function_names_in(options: TableOptions) -> set[str]:
+    """All functions that the options name."""
+    default = options.default_aggregate_function
+    names = {*options.field_options("aggregate-function").values(), *([default] if default else ())}
+    return {_stored_name(name) for name in names}
+
+
+def with_stored_names(raw: Mapping[str, str]) -> dict[str, str]:
+    """The options with functions called as every engine of the format calls them."""
+    return {
+        key: _stored_name(value) if _NAMES_FUNCTION.fullmatch(key) else value
+        for key, value in raw.items()
+    }
+
+
+def is_built_in(name: str) -> bool:
+    """Whether a name, in any letter case, is that of a function of our own."""
+    return name.lower() in {*_FUNCTIONS, *_OTHER_NAMES, *_GONE}
 
 
 def aggregated_columns(
-    fields: Iterable[Field], names: Mapping[str, str], options: TableOptions
+    fields: Iterable[Field],
+    names: Mapping[str, str],
+    options: TableOptions,
+    functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
 ) -> dict[str, AggregatedColumn]:
-    """The functions of the columns in `names`, set up as the options say."""
+    """The functions of the columns in `names`, set up as the options say.
+
+    `functions` are those of users. A name that is nobody's gives a function that raises when a
+    column is folded by it, so that the others can be read.
+    """
     ignores = options.field_options("ignore-retract")
+    known = {*_FUNCTIONS, *_GONE, *functions}
     return {
         field.name: AggregatedColumn(
-            function_of(names[field.name], field, options),
+            function_of(names[field.name], field, options, functions)
+            if names[field.name] in known
+            else UnregisteredFunction(field.name, names[field.name]),
             ignore_retract=ignores.get(field.name, "false").lower() == "true",
         )
         for field in fields
@@ -54,24 +97,39 @@ def aggregated_columns(
     }
 
 
-def function_of(name: str, field: Field, options: TableOptions) -> AggregateFunction:
-    """The function of that name for a column.
+def function_of(
+    name: str,
+    field: Field,
+    options: TableOptions,
+    functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
+) -> AggregateFunction:
+    """The function of that name for a column; `functions` are those of users.
 
     Raises `InvalidError` for an unknown name, a column type that the function does not take and
-    an option of it that does not fit; `UnsupportedError` for a function this release lacks.
+    an option of it that does not fit.
     """
     make = _FUNCTIONS.get(name)
     if make is not None:
         return make(field, _Options(field.name, options.raw))
-    if name in _LACKING:
-        raise UnsupportedError(
-            f"column {field.name!r}: aggregate function {name!r} is not part of this release"
-        )
+    if name in functions:
+        return _users(functions[name], field)
     hint = f" ({_GONE[name]})" if name in _GONE else ""
     raise InvalidError(
         f"Could not find any factory for identifier '{name}'{hint}: it is the aggregate function "
-        f"of column {field.name!r}; known are {', '.join(sorted(_FUNCTIONS))}"
+        f"of column {field.name!r}; known are {', '.join(sorted({*_FUNCTIONS, *functions}))}. "
+        f"keytide.register_merge_function adds one of your own"
     )
+
+
+def _users(function: MergeFunction, field: Field) -> AggregateFunction:
+    if not function.takes(field.type):
+        expected = "one of " + ", ".join(type_.sql() for type_ in function.types)
+        raise _wrong_type(function.name, field, expected)
+    return UserFunction(field.name, function)
+
+
+def _stored_name(name: str) -> str:
+    return name if name in _FUNCTIONS else _OTHER_NAMES.get(name.lower(), name)
 
 
 class _Options:
@@ -111,7 +169,7 @@ def _simple(make: Callable[[str], AggregateFunction], *roots: str) -> _Make:
 
     def function(field: Field, options: _Options) -> AggregateFunction:
         made = make(field.name)
-        if roots and getattr(field.type, "root", "") not in roots:
+        if roots and _root(field.type) not in roots:
             raise _wrong_type(made.name, field, f"one of {', '.join(roots)}")
         return made
 
@@ -132,6 +190,12 @@ def _collect(field: Field, options: _Options) -> AggregateFunction:
     if not isinstance(field.type, ArrayType):
         raise _wrong_type("collect", field, "ARRAY")
     return Collect(field.name, distinct=options.boolean("distinct"))
+
+
+def _union(field: Field, options: _Options) -> AggregateFunction:
+    if not (isinstance(field.type, ArrayType) and _root(field.type.element) in _COMPARABLE):
+        raise _wrong_type("union", field, f"ARRAY of one of {', '.join(_COMPARABLE)}")
+    return Union(field.name)
 
 
 def _merge_map(field: Field, options: _Options) -> AggregateFunction:
@@ -240,6 +304,11 @@ def _wrong_type(name: str, field: Field, expected: str) -> InvalidError:
     )
 
 
+def _root(type_: DataType) -> str:
+    root: str = getattr(type_, "root", "")
+    return root
+
+
 def _is_string(type_: DataType) -> bool:
     return isinstance(type_, AtomicType) and type_.root == "VARCHAR" and type_.length == LENGTH_MAX
 
@@ -264,12 +333,26 @@ _FUNCTIONS: Mapping[str, _Make] = {
     "first_not_null_value": _simple(FirstNonNullValue),
     "listagg": _listagg,
     "collect": _collect,
+    "union": _union,
     "merge_map": _merge_map,
     "merge_map_with_keytime": _merge_map_with_keytime,
     "nested_update": _nested_update,
     "nested_partial_update": _nested_partial_update,
     "rbm32": _simple(RoaringBitmap32, "VARBINARY"),
     "rbm64": _simple(RoaringBitmap64, "VARBINARY"),
+    "hll_sketch": _simple(HllSketch, "VARBINARY"),
+    "theta_sketch": _simple(ThetaSketch, "VARBINARY"),
 }
-_LACKING = frozenset({"hll_sketch", "theta_sketch"})
+# Apache Pinot's names of the same functions, in any letter case.
+_OTHER_NAMES = {
+    "overwrite": "last_non_null_value",
+    "force_overwrite": "last_value",
+    "ignore": "first_non_null_value",
+    "increment": "sum",
+    "append": "collect",
+    "union": "union",
+    "max": "max",
+    "min": "min",
+}
+_NAMES_FUNCTION = re.compile(r"fields\.(?:.+\.aggregate-function|default-aggregate-function)")
 _GONE = {"count": "a stored count cannot be told from a value to count: write 1 and use 'sum'"}

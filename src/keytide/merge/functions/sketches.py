@@ -1,0 +1,86 @@
+"""Sets too large to keep, as the sketches of Apache DataSketches."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import polars as pl
+
+from keytide.errors import InvalidError, SetupError
+from keytide.merge.functions.inputs import AggregateFunction, Inputs
+
+__all__ = ["HllSketch", "ThetaSketch"]
+
+_THETA_LG_SIZE = 12
+"""A theta union keeps 4096 hashes, as the other engines of the format do."""
+
+
+class _Sketch(AggregateFunction):
+    def fold(self, inputs: Inputs) -> pl.Series:
+        """The unions. Values are decoded one by one: a sketch has no columnar form."""
+        library = _library(self.name, self.column)
+        sketches = inputs.frame().group_by("key", maintain_order=True).agg("value")
+        unions = [self._union(library, values) for values in sketches["value"]]
+        return inputs.per_key(sketches.with_columns(pl.Series("value", unions, pl.Binary)))
+
+    def _union(self, library: Any, values: Sequence[bytes]) -> bytes:
+        try:
+            return self.union(library, list(values))
+        except (IndexError, RuntimeError, ValueError) as error:
+            raise InvalidError(
+                f"column {self.column!r}: aggregate function {self.name!r} found a value that is "
+                f"no serialized sketch of this kind: {error}"
+            ) from None
+
+    def union(self, library: Any, values: Sequence[bytes]) -> bytes:
+        """The sketch of all that the sketches hold."""
+        raise NotImplementedError
+
+
+class HllSketch(_Sketch):
+    """The union of the adds, HLL sketches of Apache DataSketches.
+
+    NULL counts for nothing. Order does not matter and folding may be split up: the registers are
+    the same. Of sketches of several sizes the union has the smallest. No retraction.
+    `InvalidError` for a value that is no such sketch, `SetupError` without the library.
+    """
+
+    name: ClassVar[str] = "hll_sketch"
+
+    def union(self, library: Any, values: Sequence[bytes]) -> bytes:
+        """The HLL union, in its compact form."""
+        sketches = [library.hll_sketch.deserialize(value) for value in values]
+        union = library.hll_union(min(sketch.lg_config_k for sketch in sketches))
+        for sketch in sketches:
+            union.update(sketch)
+        compact: bytes = union.get_result().serialize_compact()
+        return compact
+
+
+class ThetaSketch(_Sketch):
+    """The union of the adds, theta sketches of Apache DataSketches, with the laws of `hll_sketch`.
+
+    The union keeps the 4096 smallest hashes; up to so many members it is exact.
+    """
+
+    name: ClassVar[str] = "theta_sketch"
+
+    def union(self, library: Any, values: Sequence[bytes]) -> bytes:
+        """The theta union, in its compact form."""
+        union = library.theta_union(_THETA_LG_SIZE)
+        for value in values:
+            union.update(library.compact_theta_sketch.deserialize(value))
+        compact: bytes = union.get_result().serialize()
+        return compact
+
+
+def _library(name: str, column: str) -> Any:
+    try:
+        return importlib.import_module("datasketches")
+    except ModuleNotFoundError as error:
+        raise SetupError(
+            f"column {column!r}: aggregate function {name!r} needs the package datasketches; "
+            f"install it with: pip install 'keytide[sketches]'"
+        ) from error

@@ -1,0 +1,231 @@
+"""The laws of users' merge functions, tried out on made-up values.
+
+Keys are merged in whatever steps reads, writes and compactions happen to take, so a function must
+give the same value however its inputs are grouped. The values come from a fixed seed: a function
+passes always or never.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from keytide.errors import InvalidError
+from keytide.format.arrow import from_arrow
+from keytide.merge.functions.user import MergeFunction, OverflowingError
+from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, RowType, arrow_schema
+
+__all__ = ["check_laws"]
+
+_SEED = 20_240_229
+_TRIALS = 150
+_NULL_SHARE = 0.15
+_INTEGER_BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
+
+
+def check_laws(function: MergeFunction, examples: Sequence[Any] = ()) -> None:
+    """Refuse a function that gives other values when its inputs are grouped otherwise.
+
+    Tried on small values, on larger ones where results fit, and on `examples`. Raises
+    `InvalidError` with two groupings that differ, and what the function itself raises.
+    """
+    for type_ in function.types:
+        trials = _Trials(function, type_, examples)
+        trials.check_grouping(trials.lists(1, 4))
+        with suppress(OverflowingError):
+            trials.check_grouping(trials.lists(1, 3, large=True))
+        if function.retract is not None:
+            trials.check_retract()
+
+
+class _Trials:
+    """One function at work on lists of values of one type."""
+
+    def __init__(self, function: MergeFunction, type_: DataType, examples: Sequence[Any]) -> None:
+        self.function = function
+        self.type = type_
+        self.field = Field(-1, "value", type_.with_nullable(True))
+        self.random = np.random.default_rng(_SEED)
+        self.examples = list(examples)
+
+    def check_grouping(self, lists: list[list[Any]]) -> None:
+        """Fold of folds is fold, a lone value in a group folded or as it stands."""
+        cuts = [sorted(self.random.integers(0, len(values) + 1, 2)) for values in lists]
+        grouped = [
+            [values[:low], values[low:high], values[high:]]
+            for values, (low, high) in zip(lists, cuts, strict=True)
+        ]
+        at_once = self.folds(lists)
+        for fold_lone in (True, False):
+            partly = self.folds_of_groups(grouped, fold_lone=fold_lone)
+            refolded = self.folds(partly)
+            for i, values in enumerate(lists):
+                if not _is_same(at_once[i], refolded[i]):
+                    raise self._broken(
+                        f"{values} folds to {at_once[i]}, but in groups {_shown(grouped[i])} to "
+                        f"{partly[i]} and then to {refolded[i]}"
+                    )
+
+    def check_retract(self) -> None:
+        """What is taken back at once or bit by bit, before or after other adds, is the same."""
+        added, more = self.lists(0, 2), self.lists(0, 2)
+        taken, again = self.lists(1, 2), self.lists(1, 2)
+        f, taken_back = self.folds, self.taken_back
+        together = taken_back(f(_sums(added, more)), f(taken))
+        later = f(_sums([[v] for v in taken_back(f(added), f(taken))], more))
+        for i, (one, other) in enumerate(zip(together, later, strict=True)):
+            if not _is_same(one, other):
+                raise self._broken(
+                    f"{added[i]}, then {more[i]}, less {taken[i]} is {one}, but {added[i]} less "
+                    f"{taken[i]}, then {more[i]} is {other}"
+                )
+        at_once = taken_back(f(added), f(_sums(taken, again)))
+        in_steps = taken_back(taken_back(f(added), f(taken)), f(again))
+        for i, (one, other) in enumerate(zip(at_once, in_steps, strict=True)):
+            if not _is_same(one, other):
+                raise self._broken(
+                    f"{added[i]} less {taken[i] + again[i]} is {one}, but less {taken[i]} and "
+                    f"then less {again[i]} it is {other}"
+                )
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def lists(self, shortest: int, longest: int, *, large: bool = False) -> list[list[Any]]:
+        """Lists of values, a few of them NULL."""
+        lengths = self.random.integers(shortest, longest + 1, _TRIALS)
+        return [[self.value(large) for _ in range(length)] for length in lengths]
+
+    def value(self, large: bool) -> Any:
+        """One of the examples, a made-up value or NULL."""
+        if self.random.random() < _NULL_SHARE:
+            return None
+        if self.examples and self.random.random() < 0.5:
+            return self.examples[self.random.integers(len(self.examples))]
+        return _value(self.type, self.random, large)
+
+    # -- folding ---------------------------------------------------------------------------------
+
+    def folds(self, lists: Sequence[Sequence[Any]]) -> list[Any]:
+        """Each list folded; NULL for an empty one."""
+        keys = np.repeat(np.arange(len(lists)), [len(values) for values in lists])
+        values = self.series([value for values in lists for value in values])
+        frame = pl.DataFrame({"key": keys, "value": values})
+        folded = self.function.folded(frame, frame.schema["value"])
+        results: list[Any] = [None] * len(lists)
+        for key, value in zip(folded["key"], folded["value"].to_list(), strict=True):
+            results[key] = value
+        return results
+
+    def folds_of_groups(
+        self, grouped: Sequence[Sequence[Sequence[Any]]], *, fold_lone: bool
+    ) -> list[list[Any]]:
+        """The folds of the groups of each list; empty groups give nothing."""
+        groups = [group for groups in grouped for group in groups]
+        folded = iter(self.folds(groups))
+        results = []
+        for parts in grouped:
+            pairs = [(part, next(folded)) for part in parts]
+            results.append(
+                [
+                    part[0] if len(part) == 1 and not fold_lone else fold
+                    for part, fold in pairs
+                    if part
+                ]
+            )
+        return results
+
+    def taken_back(self, added: Sequence[Any], taken: Sequence[Any]) -> list[Any]:
+        """What is left of each fold; all of it where nothing was taken."""
+        left = self.function.taken_back(self.series(added), self.series(taken)).to_list()
+        if not self.function.skip_nulls:
+            return left
+        return [a if t is None else rest for a, t, rest in zip(added, taken, left, strict=True)]
+
+    def series(self, values: Sequence[Any]) -> pl.Series:
+        """Values in the column's type, as frames hold them."""
+        table = arrow_schema([self.field]).empty_table()
+        shape = from_arrow(table)["value"]
+        return pl.Series("value", values, dtype=shape.dtype, strict=False)
+
+    def _broken(self, example: str) -> InvalidError:
+        return InvalidError(
+            f"merge function {self.function.name!r} depends on how the values of a key are "
+            f"grouped, which changes with every write, read and compaction. For "
+            f"{self.type.sql()}: {example}. Folding the results of folds must give the fold of "
+            f"all values: sums, extremes and unions do so; an average does not"
+        )
+
+
+def _value(type_: DataType, random: np.random.Generator, large: bool) -> Any:
+    if isinstance(type_, ArrayType):
+        return [_member(type_.element, random, large) for _ in range(random.integers(0, 4))]
+    if isinstance(type_, MapType):
+        keys = {_value(type_.key, random, large) for _ in range(random.integers(0, 4))}
+        ordered = sorted(keys)
+        return [{"key": key, "value": _member(type_.value, random, large)} for key in ordered]
+    if isinstance(type_, RowType):
+        return {f.name: _member(f.type, random, large) for f in type_.fields}
+    if not isinstance(type_, AtomicType):
+        raise InvalidError(f"merge functions cannot be tried out on {type_.sql()}")
+    return _atom(type_, random, large)
+
+
+def _member(type_: DataType, random: np.random.Generator, large: bool) -> Any:
+    return None if random.random() < _NULL_SHARE else _value(type_, random, large)
+
+
+def _atom(type_: AtomicType, random: np.random.Generator, large: bool) -> Any:
+    number = int(random.integers(-3, 4))
+    if large:
+        number *= int(10 ** random.integers(1, 4))
+    root = type_.root
+    if root == "BOOLEAN":
+        return number > 0
+    if root in _INTEGER_BITS:
+        highest = 2 ** (_INTEGER_BITS[root] - 4)
+        return max(-highest, min(highest, number))
+    if root in ("FLOAT", "DOUBLE"):
+        return number / 4
+    if root == "DECIMAL":
+        digits = (type_.precision or 1) - 1
+        return Decimal(number % 10 ** max(1, digits)).scaleb(-(type_.scale or 0))
+    if root in ("CHAR", "VARCHAR"):
+        return "".join(
+            random.choice(list("ab "), random.integers(0, min(3, type_.length or 1) + 1))
+        )
+    if root in ("BINARY", "VARBINARY"):
+        return bytes(
+            random.integers(0, 3, random.integers(0, min(3, type_.length or 1) + 1)).tolist()
+        )
+    if root == "DATE":
+        return date(2024, 3, 1) + timedelta(days=number)
+    if root == "TIME":
+        return time(12, 30, number % 60)
+    zone = timezone.utc if root == "TIMESTAMP_LTZ" else None
+    return datetime(2024, 3, 1, tzinfo=zone) + timedelta(seconds=number)
+
+
+def _sums(one: Sequence[list[Any]], other: Sequence[list[Any]]) -> list[list[Any]]:
+    return [a + b for a, b in zip(one, other, strict=True)]
+
+
+def _shown(groups: Sequence[Sequence[Any]]) -> str:
+    return " and ".join(str(list(group)) for group in groups if group)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        both_nan = math.isnan(one) and math.isnan(other)
+        return both_nan or math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_is_same(one[k], other[k]) for k in one)
+    return bool(one == other)
