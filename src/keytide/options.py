@@ -204,6 +204,10 @@ class TableOptions:
     """Leave the `_KEY_` columns out. Smaller, but Paimon releases before 1.0 cannot read it."""
     stats_mode: str = _option("metadata.stats-mode", _stats_mode, "truncate(16)")
 
+    dynamic_partition_overwrite: bool = _option("dynamic-partition-overwrite", _boolean, True)
+    """Whether an overwrite without a partition replaces only the partitions that its rows touch.
+    Set to false, it replaces the whole table."""
+
     # -- commits --------------------------------------------------------------------------------
     commit_retries_max: int = _option("commit.max-retries", _integer(0), 100)
     """Races for the same snapshot id that one commit may lose. An append never has to be
@@ -294,7 +298,7 @@ _KEPT_FOR_OTHERS = (
     "deletion-vectors.bitmap64", "deletion-vectors.merge-on-read",
     "deletion-vectors.modifiable", "dynamic-bucket.assigner-parallelism",
     "dynamic-bucket.initial-buckets", "dynamic-bucket.max-buckets",
-    "dynamic-bucket.target-row-num", "dynamic-partition-overwrite",
+    "dynamic-bucket.target-row-num",
     "fields.default-aggregate-function", "file-index.in-manifest-threshold",
     "file-index.read.enabled", "file-reader-async-threshold", "file.block-size",
     "file.compression.per.level", "file.format.per.level", "file.suffix.include.compression",

@@ -357,9 +357,9 @@ def _column(new: Field, old: Field | None, stored: pl.Schema) -> pl.Expr:
 
 def _evolve(column: pl.Expr, old: DataType, new: DataType) -> pl.Expr:
     """Pair members of nested rows by field id; scalar casts are left to the caller."""
+    if _has_same_members(old, new):
+        return column
     if isinstance(old, RowType) and isinstance(new, RowType):
-        if [(f.id, f.name) for f in old.fields] == [(f.id, f.name) for f in new.fields]:
-            return column
         by_id = {f.id: f for f in old.fields}
         members = [
             _evolve(column.struct.field(by_id[f.id].name), by_id[f.id].type, f.type).alias(f.name)
@@ -369,9 +369,34 @@ def _evolve(column: pl.Expr, old: DataType, new: DataType) -> pl.Expr:
         ]
         return pl.when(column.is_not_null()).then(pl.struct(members))
     if isinstance(old, ArrayType) and isinstance(new, ArrayType):
-        inner = _evolve(pl.element(), old.element, new.element)
-        return column if inner.meta.eq(pl.element()) else column.list.eval(inner)
+        return column.list.eval(_evolve(pl.element(), old.element, new.element))
+    if isinstance(old, MapType) and isinstance(new, MapType):
+        key, value = pl.element().struct.field("key"), pl.element().struct.field("value")
+        entry = pl.struct(
+            _evolve(key, old.key, new.key).alias("key"),
+            _evolve(value, old.value, new.value).alias("value"),
+        )
+        entries = column.map.entries() if _HAS_MAPS else column
+        return entries.list.eval(entry)
     return column
+
+
+# Before it had maps, Polars kept them as lists of their entries.
+_HAS_MAPS = hasattr(pl, "Map")
+
+
+def _has_same_members(old: DataType, new: DataType) -> bool:
+    """Whether nested rows have the same members under the same names, at every depth."""
+    if isinstance(old, RowType) and isinstance(new, RowType):
+        return [(f.id, f.name) for f in old.fields] == [(f.id, f.name) for f in new.fields] and all(
+            _has_same_members(was.type, f.type)
+            for was, f in zip(old.fields, new.fields, strict=True)
+        )
+    if isinstance(old, ArrayType) and isinstance(new, ArrayType):
+        return _has_same_members(old.element, new.element)
+    if isinstance(old, MapType) and isinstance(new, MapType):
+        return _has_same_members(old.key, new.key) and _has_same_members(old.value, new.value)
+    return True
 
 
 # -- writing ---------------------------------------------------------------------------------

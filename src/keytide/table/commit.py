@@ -11,6 +11,8 @@ Rules that protect data, all here:
 - An append fits on top of anything. Its sequence numbers must be above those of its buckets,
   though, so where another commit came between, its files are stamped anew.
 - A commit that deletes files fails with a conflict when one of them is gone.
+- An overwrite says which partitions it replaces, not which files: every try deletes those that
+  are live by then.
 - Nothing that a snapshot might name is deleted before the outcome is certain.
 """
 
@@ -59,6 +61,8 @@ class Change:
     identifier: int = BATCH_COMMIT_IDENTIFIER
     kind: CommitKind = CommitKind.APPEND
     operation: str = "WRITE"
+    replaces: Callable[[bytes], bool] | None = None
+    """Which partitions lose all files that they have when the commit is made; None for none."""
 
 
 @dataclass(frozen=True)
@@ -214,12 +218,29 @@ class _Attempt:
                     f"redo the work on the newest snapshot"
                 )
             found = live.partition_buckets.get(entry.partition, entry.total_buckets)
+            if self._is_replaced(entry.partition):
+                continue  # laid out anew
             if entry.kind is FileKind.ADD and found != entry.total_buckets:
                 raise ConflictError(
                     f"table {self._view.name}: Try to write partition/table with a new bucket num "
                     f"{entry.total_buckets}, but the previous bucket num is {found}; another "
                     f"writer laid the partition out meanwhile. Redo the write"
                 )
+
+    def _is_replaced(self, partition: bytes) -> bool:
+        return self._change.replaces is not None and self._change.replaces(partition)
+
+    def _replaced(self, live: LiveFiles) -> tuple[ManifestEntry, ...]:
+        """Entries that delete what is live in the partitions to replace."""
+        if self._change.replaces is None:
+            return ()
+        partitions = {entry.partition for entry in live.entries}
+        gone = {partition for partition in partitions if self._is_replaced(partition)}
+        return tuple(
+            replace(entry, kind=FileKind.DELETE)
+            for entry in live.entries
+            if entry.partition in gone
+        )
 
     def _rebase(self, live: LiveFiles) -> None:
         """Stamp appended files anew whose buckets other commits reached meanwhile."""
@@ -253,7 +274,7 @@ class _Attempt:
         self, latest: Snapshot | None, live: LiveFiles
     ) -> tuple[Snapshot, dict[str, bytes], tuple[ManifestEntry, ...]]:
         files: dict[str, bytes] = {}
-        entries = self._change.entries
+        entries = (*self._replaced(live), *self._change.entries)
         delta = [self._manifest(entries, files)] if entries else []
         base = self._base(latest, files)
         base_name, base_size = self._manifest_list(base, files)

@@ -67,6 +67,10 @@ class LiveFiles:
                 by_identity.pop(entry.identity, None)
         buckets, partitions = dict(self.buckets), dict(self.partition_buckets)
         _note_buckets(buckets, partitions, changes)
+        deleted_from = {entry.partition for entry in changes if entry.kind is FileKind.DELETE}
+        if deleted_from:
+            for emptied in deleted_from - {entry.partition for entry in by_identity.values()}:
+                partitions.pop(emptied, None)
         return LiveFiles(snapshot, by_identity, buckets, partitions)
 
 

@@ -33,7 +33,15 @@ from keytide.table.predicate import (
 )
 from keytide.types import DataType, Field
 
-__all__ = ["BucketPlan", "Funnel", "FunnelStage", "ScanPlan", "Section", "plan_scan"]
+__all__ = [
+    "BucketPlan",
+    "Funnel",
+    "FunnelStage",
+    "ScanPlan",
+    "Section",
+    "plan_scan",
+    "value_bounds",
+]
 
 _POINTS_MAX = 1_000
 
@@ -231,7 +239,7 @@ def _prune_statistics(
         return buckets
     files = [e for plan in buckets for section in plan.sections for e in section.files]
     fields = tuple(f for f in schema.fields if f.name in columns_of(about))
-    bounds = _value_bounds(files, fields, schemas)
+    bounds = value_bounds(files, fields, schemas)
     possible = bounds.with_columns(may_match(about, fields).alias("kept"))["kept"].to_list()
     kept_files = {id(entry) for entry, keep in zip(files, possible, strict=True) if keep}
 
@@ -247,12 +255,18 @@ def _prune_statistics(
     return [plan for plan in pruned if plan.sections]
 
 
-def _value_bounds(
+def value_bounds(
     files: Sequence[ManifestEntry],
     fields: Sequence[Field],
     schemas: Mapping[int, TableSchema],
 ) -> pl.DataFrame:
-    """Bounds of value columns, file by file; files written alike are decoded together."""
+    """What statistics say of columns, a row for each file in the order given.
+
+    `<column>.min`, `.max` and `.nulls` are NULL where nothing is known; `rows` counts rows. Columns
+    are paired by field id; one whose type has changed since has no statistics, for another type
+    may order its values otherwise.
+    """
+    # Files written alike are decoded together.
     groups: dict[tuple[int, tuple[str, ...] | None], list[int]] = {}
     for index, entry in enumerate(files):
         groups.setdefault((entry.file.schema_id, entry.file.value_stats_cols), []).append(index)

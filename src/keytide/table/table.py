@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import date, datetime, timezone
 from html import escape
@@ -13,21 +13,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from keytide.errors import InvalidError, NotFoundError
+from keytide.errors import InvalidError, NotFoundError, UnsupportedError
+from keytide.format.manifest import ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
 from keytide.merge.functions.register import registered_functions
 from keytide.options import TableOptions
 from keytide.store import Store
+from keytide.table.alter import alter_table
 from keytide.table.commit import Change, Committed, Committer
+from keytide.table.evolution import SchemaChange
 from keytide.table.host import is_spark_dataframe, spark_writer
 from keytide.table.live_files import NO_FILES, LiveFiles, load_live_files
 from keytide.table.metadata import TableMetadata
+from keytide.table.overwrite import PartitionSpec, every_partition
 from keytide.table.predicate import Comparison, IsNull, Predicate, conjunction
 from keytide.table.rows import incoming_rows, to_arrow_table
 from keytide.table.scan import Scan
 from keytide.table.view import TableView
-from keytide.table.where import parse_where
 from keytide.table.write import BucketWriter, SequenceBase, check_writable, restamp
 from keytide.types import Field
 
@@ -179,6 +182,77 @@ class Table:
         change = Change(tuple(entries), user, commit_identifier)
         return self._result(self.commit(view, change, live), change, rows.table.num_rows)
 
+    def overwrite(self, data: Any, partition: Mapping[str, Any] | None = None) -> WriteResult:
+        """Replace rows by those given, in one atomic commit.
+
+        `data` is what `write` takes, except for a Spark DataFrame. Without a `partition` the
+        whole table is replaced; of a table with partitions only those that the rows touch, unless
+        the option 'dynamic-partition-overwrite' is false. With values for some or all partition
+        columns as `partition`, the partitions that have these values are replaced, even by no
+        rows; every row must lie there, and may leave these columns out. What other writers
+        committed to the replaced partitions until then is replaced too. Partitions are laid out
+        anew with the number of buckets that the table has now.
+
+        `snapshot_id` of the result is None when there was nothing to replace and nothing to
+        write. Raises what `write` raises.
+        """
+        if is_spark_dataframe(data):
+            raise UnsupportedError(
+                f"table {self.name}: this release overwrites by local data only; give df.toArrow()"
+            )
+        view = self.writable_view()
+        spec = None if partition is None else PartitionSpec.parse(partition, view.schema, self.name)
+        given = to_arrow_table(data, view.schema, self.name)
+        if not given.column_names:  # an empty list
+            given = view.schema.arrow_schema().empty_table()
+        given = given if spec is None else spec.filled(given)
+        rows = incoming_rows(given, view.schema, view.options, self.name)
+        if spec is not None:
+            spec.check(rows.table)
+        live = self.live_files()
+        base = SequenceBase.after(live)
+        entries = BucketWriter(view, {}).write(rows, base, threads=os.cpu_count() or 1)
+        replaces: Callable[[bytes], bool] = every_partition if spec is None else spec
+        if spec is None and view.schema.partition_keys and view.options.dynamic_partition_overwrite:
+            replaces = frozenset(entry.partition for entry in entries).__contains__
+        return self._replace(view, live, tuple(entries), replaces, given.num_rows)
+
+    def truncate(self) -> WriteResult:
+        """Delete all rows, in one atomic commit. Older snapshots keep theirs.
+
+        `snapshot_id` of the result is None when there were none. Raises as `overwrite`.
+        """
+        return self._replace(self.writable_view(), self.live_files(), (), every_partition, 0)
+
+    def _replace(
+        self,
+        view: TableView,
+        live: LiveFiles,
+        entries: tuple[ManifestEntry, ...],
+        replaces: Callable[[bytes], bool],
+        rows: int,
+    ) -> WriteResult:
+        stored = {entry.partition for entry in live.entries}
+        if not entries and not any(map(replaces, stored)):
+            return WriteResult(None, rows, 0, 0)
+        kind = CommitKind.OVERWRITE
+        user = str(uuid.uuid4())
+        change = Change(entries, user, kind=kind, operation=kind.value, replaces=replaces)
+        return self._result(self.commit(view, change, live), change, rows)
+
+    def alter(self, *changes: SchemaChange) -> TableSchema:
+        """Change columns, options or comments, all in one step, and return the new definition.
+
+        Changes are values of `keytide.table.evolution`, made one after the other. No data file is
+        touched: older ones are read under the new schema, and older snapshots are read as they
+        were. Of several callers at once each one's changes are made on top of the others'.
+
+        Raises `InvalidError`, `NotFoundError` or `AlreadyExistsError` for what may not be done,
+        saying what may, with nothing changed; `ConflictError` when a change that came first rules
+        these out; `DataError` when the store fails.
+        """
+        return alter_table(self._metadata, changes)
+
     def writable_view(self) -> TableView:
         """The newest schema as a view to write through. Raises `UnsupportedError`."""
         view = self.view(self._metadata.latest_schema())
@@ -237,7 +311,7 @@ class Table:
         schema = self._metadata.latest_schema()
         if travels and snapshot is not None:
             schema = self._metadata.schema(snapshot.schema_id)
-        predicate = None if where is None else parse_where(where, schema.fields, self.name)
+        predicate = None if where is None else _parsed(where, schema, self.name)
         return self._scan(schema, snapshot, self._selected(schema, columns), predicate)
 
     def get(self, key: Any) -> dict[str, Any] | None:
@@ -273,7 +347,7 @@ class Table:
     def view(self, schema: TableSchema) -> TableView:
         """The table at one of its schemas, with those that stored files refer to."""
         schemas = {number: self._metadata.schema(number) for number in range(schema.id + 1)}
-        options = TableOptions.parse(self._metadata.latest_schema().options)
+        options = TableOptions.parse(schema.options)
         functions = registered_functions(options)
         return TableView(self._metadata.store, self.name, schema, schemas, options, functions)
 
@@ -319,6 +393,13 @@ class Table:
                 f"each only once (count() counts rows without reading any)"
             )
         return tuple(columns)
+
+
+def _parsed(where: str, schema: TableSchema, table: str) -> Predicate:
+    # The parser takes long to load, and few worker processes need it.
+    from keytide.table.where import parse_where
+
+    return parse_where(where, schema.fields, table)
 
 
 def _key_values(key: Any, schema: TableSchema, table: str) -> dict[str, Any]:

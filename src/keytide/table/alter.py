@@ -1,0 +1,86 @@
+"""Altering a table: the next schema file, made by whoever creates it first.
+
+Like a snapshot, a schema is one file whose creation is the change. A writer that loses the race
+for an id applies its changes to the schema that won.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from keytide.errors import ConflictError, DataError, InvalidError, KeytideError
+from keytide.format import paths
+from keytide.format.schema import TableSchema
+from keytide.options import TableOptions, refuse_unknown
+from keytide.table.definition import validate_definition
+from keytide.table.evolution import SchemaChange, SetOption, evolve
+from keytide.table.metadata import TableMetadata
+
+__all__ = ["alter_table"]
+
+
+def alter_table(
+    metadata: TableMetadata,
+    changes: Sequence[SchemaChange],
+    *,
+    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+) -> TableSchema:
+    """Make the changes, all of them in one new schema, and return it; durable on return.
+
+    Raises what `evolve` raises, with nothing changed; `ConflictError` when another change that
+    came first rules these out, or too many races were lost; `DataError` when the store fails.
+    """
+    if not changes:
+        raise InvalidError(f"table {metadata.name}: alter was given no change; give at least one")
+    refuse_unknown({c.key: c.value for c in changes if isinstance(c, SetOption)}, metadata.name)
+    first = base = metadata.latest_schema()
+    tries = TableOptions.parse(base.options).commit_retries_max + 1
+    for _ in range(tries):
+        evolved = _evolved(metadata, base, changes, is_first=base is first)
+        if evolved == replace(base, id=evolved.id):
+            return base  # nothing is different
+        evolved = replace(evolved, time_millis=clock_ms())
+        if _create(metadata, evolved):
+            _warn(metadata.name, base, evolved)
+            return evolved
+        base = metadata.latest_schema()
+    raise ConflictError(
+        f"table {metadata.name}: {tries} tries to alter it lost the race against other changes; "
+        f"try again, or raise 'commit.max-retries'"
+    )
+
+
+def _evolved(
+    metadata: TableMetadata, base: TableSchema, changes: Sequence[SchemaChange], *, is_first: bool
+) -> TableSchema:
+    has_rows = metadata.latest_snapshot_id() is not None
+    try:
+        return evolve(base, changes, has_rows=has_rows)
+    except KeytideError as error:
+        if is_first:
+            raise type(error)(f"table {metadata.name}: {error}") from error
+        raise ConflictError(
+            f"table {metadata.name}: another change of its schema came first, and now these are "
+            f"not possible: {error}; look at the new schema and try again"
+        ) from error
+
+
+def _create(metadata: TableMetadata, schema: TableSchema) -> bool:
+    """Create the schema file; after an error, read it back to learn the outcome."""
+    path, data = paths.schema_path(schema.id), schema.to_json()
+    try:
+        return metadata.store.create(path, data)
+    except DataError:
+        if metadata.store.exists(path) and metadata.store.read(path) == data:
+            return True
+        raise
+
+
+def _warn(table: str, old: TableSchema, new: TableSchema) -> None:
+    known = validate_definition(old, TableOptions.parse(old.options))
+    for message in validate_definition(new, TableOptions.parse(new.options)):
+        if message not in known:
+            warnings.warn(f"table {table}: {message}", UserWarning, stacklevel=4)

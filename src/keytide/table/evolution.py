@@ -1,0 +1,501 @@
+"""Schema evolution: changes as values, and the pure function that applies them.
+
+A schema is never edited; `evolve` makes the next one. Columns keep their field ids through
+renames and moves, a new column takes ids that were never used, and files keep the schema that
+they were written with. So a change is allowed only where every stored file can still be read
+under the new schema without losing a value, and where the rows of a key stay in their place: keys
+and partitions, and the options that say how files are laid out and merged, are for life.
+
+A path names a column, or a part of it: members of a ROW by name, 'element' of an ARRAY, 'value'
+of a MAP.
+
+>>> evolve(schema, [AddColumn(("address", "zip"), STRING)])                  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError
+from keytide.format.schema import (
+    TableSchema,
+    assign_field_ids,
+    highest_field_id,
+    validate_schema,
+)
+from keytide.options import TableOptions
+from keytide.table.definition import validate_definition
+from keytide.table.option_changes import (
+    completed_options,
+    refuse_dropping_named,
+    renamed_options,
+    with_option,
+)
+from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, RowType
+
+__all__ = [
+    "AddColumn",
+    "After",
+    "ChangeColumnNullability",
+    "ChangeColumnType",
+    "ChangeComment",
+    "DropColumn",
+    "First",
+    "MoveColumn",
+    "Position",
+    "RemoveOption",
+    "RenameColumn",
+    "SchemaChange",
+    "SetOption",
+    "evolve",
+]
+
+Path: TypeAlias = "tuple[str, ...]"
+
+
+@dataclass(frozen=True)
+class First:
+    """In front of all other columns, or members of the same ROW."""
+
+
+@dataclass(frozen=True)
+class After:
+    """Right behind the column, or member of the same ROW, of that name."""
+
+    name: str
+
+
+Position: TypeAlias = "First | After"
+
+
+@dataclass(frozen=True)
+class SetOption:
+    """Give a table option a value."""
+
+    key: str
+    value: str
+
+
+@dataclass(frozen=True)
+class RemoveOption:
+    """Take a table option away, so that its default is in force again."""
+
+    key: str
+
+
+@dataclass(frozen=True)
+class AddColumn:
+    """Add a column, or a member of a ROW, that is NULL in all rows stored so far.
+
+    `type` must be nullable. Without a `position` it becomes the last one. `default` is the text
+    of the value that later writes store instead of NULL.
+    """
+
+    path: Path
+    type: DataType
+    comment: str | None = None
+    position: Position | None = None
+    default: str | None = None
+
+
+@dataclass(frozen=True)
+class DropColumn:
+    """Take a column, or a member of a ROW, away. A later one of that name is another one."""
+
+    path: Path
+
+
+@dataclass(frozen=True)
+class RenameColumn:
+    """Give a column, or a member of a ROW, another name. Options that name a column follow."""
+
+    path: Path
+    new_name: str
+
+
+@dataclass(frozen=True)
+class ChangeColumnType:
+    """Widen a type: to one that holds every value of the old one exactly.
+
+    Whether it is nullable stays as it is, here and in all its parts.
+    """
+
+    path: Path
+    type: DataType
+
+
+@dataclass(frozen=True)
+class ChangeColumnNullability:
+    """Allow NULL. To forbid it is refused, for stored rows may hold some."""
+
+    path: Path
+    nullable: bool
+
+
+@dataclass(frozen=True)
+class MoveColumn:
+    """Move a column among its neighbours."""
+
+    path: Path
+    position: Position
+
+
+@dataclass(frozen=True)
+class ChangeComment:
+    """Comment on a column, or with an empty path on the table; None takes the comment away."""
+
+    comment: str | None
+    path: Path = ()
+
+
+SchemaChange: TypeAlias = (
+    "SetOption | RemoveOption | AddColumn | DropColumn | RenameColumn | ChangeColumnType | "
+    "ChangeColumnNullability | MoveColumn | ChangeComment"
+)
+
+
+def evolve(
+    schema: TableSchema, changes: Iterable[SchemaChange], *, has_rows: bool = True
+) -> TableSchema:
+    """The schema that follows `schema` when `changes` are made one after the other.
+
+    `has_rows` is false for a table that nobody has written to; options that stored files depend
+    on may then still change. Raises `InvalidError`, `NotFoundError` or `AlreadyExistsError` saying
+    what was found and what may be done, `UnsupportedError` where the result would be a table that
+    this release cannot keep its promises for.
+    """
+    evolved = schema
+    for change in changes:
+        evolved = _apply(evolved, change, has_rows)
+    evolved = replace(evolved, id=schema.id + 1, options=completed_options(evolved.options))
+    validate_schema(evolved)
+    validate_definition(evolved, TableOptions.parse(evolved.options))
+    return evolved
+
+
+def _apply(schema: TableSchema, change: SchemaChange, has_rows: bool) -> TableSchema:
+    if isinstance(change, SetOption):
+        options = with_option(schema.options, change.key, change.value, has_rows=has_rows)
+        return replace(schema, options=options)
+    if isinstance(change, RemoveOption):
+        if change.key not in schema.options:
+            there = ", ".join(sorted(schema.options)) or "none"
+            raise NotFoundError(f"option {change.key!r} is not set; set are {there}")
+        options = with_option(schema.options, change.key, None, has_rows=has_rows)
+        return replace(schema, options=options)
+    if isinstance(change, ChangeComment) and not change.path:
+        return replace(schema, comment=change.comment)
+    if not change.path or not all(change.path):
+        raise InvalidError(f"{change!r} has no path to a column; give the names that lead to it")
+    return _COLUMN_CHANGES[type(change)](schema, change)
+
+
+# -- columns -----------------------------------------------------------------------------------
+
+
+def _add(schema: TableSchema, change: AddColumn) -> TableSchema:
+    if not change.type.nullable:
+        raise InvalidError(
+            f"column {_text(change.path)} to add is {change.type.sql()}, but rows that are stored "
+            f"have no value for it; add it as nullable"
+        )
+    new = Field(-1, change.path[-1], change.type, change.comment, change.default)
+    (numbered,) = assign_field_ids([new], schema.highest_field_id + 1)
+
+    def insert(siblings: tuple[Field, ...]) -> tuple[Field, ...]:
+        _refuse_taken(siblings, change.path, numbered.name)
+        return _inserted(siblings, numbered, change.position, change.path)
+
+    fields = _with_siblings(schema.fields, change.path, insert)
+    return replace(schema, fields=fields, highest_field_id=highest_field_id([numbered]))
+
+
+def _drop(schema: TableSchema, change: DropColumn) -> TableSchema:
+    _refuse_key(schema, change.path, "dropped", schema.primary_keys)
+    if len(change.path) == 1:
+        refuse_dropping_named(schema.options, change.path[0])
+
+    def remove(siblings: tuple[Field, ...]) -> tuple[Field, ...]:
+        index = _index(siblings, change.path)
+        if len(siblings) == 1:
+            raise InvalidError(
+                f"Cannot drop all fields: {_text(change.path)} is the only one; add another one "
+                f"first"
+            )
+        return (*siblings[:index], *siblings[index + 1 :])
+
+    return replace(schema, fields=_with_siblings(schema.fields, change.path, remove))
+
+
+def _rename(schema: TableSchema, change: RenameColumn) -> TableSchema:
+    _refuse_key(schema, change.path, "renamed")
+    old, new = change.path[-1], change.new_name
+    if not new.strip():
+        raise InvalidError(f"column {_text(change.path)} cannot be renamed to {new!r}; give a name")
+
+    def rename(siblings: tuple[Field, ...]) -> tuple[Field, ...]:
+        index = _index(siblings, change.path)
+        if new != old:
+            _refuse_taken(siblings, change.path, new)
+        return _replaced(siblings, index, replace(siblings[index], name=new))
+
+    fields = _with_siblings(schema.fields, change.path, rename)
+    if len(change.path) > 1:
+        return replace(schema, fields=fields)
+    return replace(
+        schema,
+        fields=fields,
+        primary_keys=tuple(new if name == old else name for name in schema.primary_keys),
+        options=renamed_options(schema.options, old, new),
+    )
+
+
+def _retype(schema: TableSchema, change: ChangeColumnType) -> TableSchema:
+    _refuse_key(schema, change.path, "retyped", schema.primary_keys)
+
+    def widen(old: DataType) -> DataType:
+        return _widened(old, change.type, change.path)
+
+    return replace(schema, fields=_with_type(schema.fields, change.path, widen))
+
+
+def _set_nullability(schema: TableSchema, change: ChangeColumnNullability) -> TableSchema:
+    _refuse_key(schema, change.path, "made nullable or not", schema.primary_keys)
+
+    def set_nullable(old: DataType) -> DataType:
+        if old.nullable and not change.nullable:
+            raise InvalidError(
+                f"column {_text(change.path)} is {old.sql()} and cannot become NOT NULL: rows that "
+                f"are stored may hold NULL. Write the rows into a new table that forbids it"
+            )
+        return old.with_nullable(change.nullable)
+
+    return replace(schema, fields=_with_type(schema.fields, change.path, set_nullable))
+
+
+def _move(schema: TableSchema, change: MoveColumn) -> TableSchema:
+    def move(siblings: tuple[Field, ...]) -> tuple[Field, ...]:
+        index = _index(siblings, change.path)
+        rest = (*siblings[:index], *siblings[index + 1 :])
+        return _inserted(rest, siblings[index], change.position, change.path)
+
+    return replace(schema, fields=_with_siblings(schema.fields, change.path, move))
+
+
+def _comment(schema: TableSchema, change: ChangeComment) -> TableSchema:
+    def comment(siblings: tuple[Field, ...]) -> tuple[Field, ...]:
+        index = _index(siblings, change.path)
+        return _replaced(siblings, index, replace(siblings[index], description=change.comment))
+
+    return replace(schema, fields=_with_siblings(schema.fields, change.path, comment))
+
+
+_COLUMN_CHANGES: Mapping[type, Callable[[TableSchema, Any], TableSchema]] = {
+    AddColumn: _add,
+    DropColumn: _drop,
+    RenameColumn: _rename,
+    ChangeColumnType: _retype,
+    ChangeColumnNullability: _set_nullability,
+    MoveColumn: _move,
+    ChangeComment: _comment,
+}
+
+
+def _refuse_key(
+    schema: TableSchema, path: Path, done: str, primary_keys: Sequence[str] = ()
+) -> None:
+    """Refuse a change of a partition column, or of one of the given key columns."""
+    name = path[0]
+    role = "partition" if name in schema.partition_keys else "primary key"
+    if name in (*schema.partition_keys, *primary_keys):
+        raise InvalidError(
+            f"{role} column {name!r} cannot be {done}: Cannot drop, rename or retype partition "
+            f"columns, nor drop or retype primary key columns, for stored files are placed and "
+            f"sorted by them. Write the rows into a new table"
+        )
+
+
+def _refuse_taken(siblings: Sequence[Field], path: Path, name: str) -> None:
+    if any(field.name == name for field in siblings):
+        raise AlreadyExistsError(
+            f"column {_text((*path[:-1], name))} exists already; choose another name"
+        )
+
+
+# -- places in nested types --------------------------------------------------------------------
+
+
+def _with_siblings(
+    fields: tuple[Field, ...],
+    path: Path,
+    edit: Callable[[tuple[Field, ...]], tuple[Field, ...]],
+) -> tuple[Field, ...]:
+    """The fields with those among which the last name of `path` stands edited."""
+    if len(path) == 1:
+        return edit(fields)
+
+    def edit_members(kind: DataType) -> DataType:
+        if not isinstance(kind, RowType):
+            raise _no_part(kind, path[-1], path)
+        return replace(kind, fields=edit(kind.fields))
+
+    return _with_type(fields, path[:-1], edit_members)
+
+
+def _with_type(
+    fields: tuple[Field, ...], path: Path, edit: Callable[[DataType], DataType], depth: int = 0
+) -> tuple[Field, ...]:
+    """The fields with the type at `path` edited; `depth` names of it lead to the fields."""
+    index = _index(fields, path[: depth + 1])
+    kind = _with_part(fields[index].type, path, edit, depth + 1)
+    return _replaced(fields, index, replace(fields[index], type=kind))
+
+
+def _with_part(
+    kind: DataType, path: Path, edit: Callable[[DataType], DataType], depth: int
+) -> DataType:
+    if depth == len(path):
+        return edit(kind)
+    if isinstance(kind, RowType):
+        return replace(kind, fields=_with_type(kind.fields, path, edit, depth))
+    if isinstance(kind, ArrayType) and path[depth] == "element":
+        return replace(kind, element=_with_part(kind.element, path, edit, depth + 1))
+    if isinstance(kind, MapType) and path[depth] == "value":
+        return replace(kind, value=_with_part(kind.value, path, edit, depth + 1))
+    raise _no_part(kind, path[depth], path)
+
+
+def _no_part(kind: DataType, name: str, path: Path) -> NotFoundError:
+    return NotFoundError(
+        f"{kind.sql()} has no part {name!r}, which the path {_text(path)} names; members of a ROW "
+        f"go by their names, of an ARRAY there is 'element', of a MAP 'value'"
+    )
+
+
+def _index(siblings: Sequence[Field], path: Path) -> int:
+    names = [field.name for field in siblings]
+    if path[-1] not in names:
+        near = difflib.get_close_matches(path[-1], names) or names
+        raise NotFoundError(f"no column {_text(path)}; did you mean {', '.join(near)}?")
+    return names.index(path[-1])
+
+
+def _replaced(fields: tuple[Field, ...], index: int, new: Field) -> tuple[Field, ...]:
+    return (*fields[:index], new, *fields[index + 1 :])
+
+
+def _inserted(
+    siblings: tuple[Field, ...], new: Field, position: Position | None, path: Path
+) -> tuple[Field, ...]:
+    if position is None:
+        return (*siblings, new)
+    index = 0 if isinstance(position, First) else 1 + _index(siblings, (*path[:-1], position.name))
+    return (*siblings[:index], new, *siblings[index:])
+
+
+def _text(path: Path) -> str:
+    return repr(".".join(path))
+
+
+# -- types -------------------------------------------------------------------------------------
+
+
+def _widened(old: DataType, new: DataType, path: Path) -> DataType:
+    """The new type with the ids and the nullability of the old one."""
+    if isinstance(old, ArrayType) and isinstance(new, ArrayType):
+        return replace(old, element=_widened(old.element, new.element, (*path, "element")))
+    if isinstance(old, MapType) and isinstance(new, MapType) and _is_same(old.key, new.key):
+        return replace(old, value=_widened(old.value, new.value, (*path, "value")))
+    if isinstance(old, RowType) and isinstance(new, RowType):
+        return _widened_row(old, new, path)
+    if isinstance(old, AtomicType) and isinstance(new, AtomicType) and _holds_all(old, new):
+        return new.with_nullable(old.nullable)
+    if _is_same(old, new):
+        return old
+    raise InvalidError(
+        f"column {_text(path)} is {old.sql()} and cannot become {new.sql()}: a type may only "
+        f"widen, so that it holds every stored value exactly. {_wider_types(old)}. Otherwise add "
+        f"a column and write the values there"
+    )
+
+
+def _widened_row(old: RowType, new: RowType, path: Path) -> RowType:
+    names, wanted = [f.name for f in old.fields], [f.name for f in new.fields]
+    if names != wanted:
+        raise InvalidError(
+            f"column {_text(path)} has the members {', '.join(names)}, found {', '.join(wanted)}; "
+            f"add, drop, rename and move members by their paths, such as {_text((*path, names[0]))}"
+        )
+    members = (
+        replace(member, type=_widened(member.type, wider.type, (*path, member.name)))
+        for member, wider in zip(old.fields, new.fields, strict=True)
+    )
+    return replace(old, fields=tuple(members))
+
+
+def _is_same(old: DataType, new: DataType) -> bool:
+    return old.with_nullable(True) == new.with_nullable(True)
+
+
+_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}
+_EXACT_FLOATS = {
+    "TINYINT": ("FLOAT", "DOUBLE"),
+    "SMALLINT": ("FLOAT", "DOUBLE"),
+    "INT": ("DOUBLE",),
+    "FLOAT": ("DOUBLE",),
+}
+_LONGER = {
+    "CHAR": ("CHAR", "VARCHAR"),
+    "VARCHAR": ("VARCHAR",),
+    "BINARY": ("VARBINARY",),  # a longer BINARY would need bytes that nobody wrote
+    "VARBINARY": ("VARBINARY",),
+}
+_MICROSECONDS = 6
+
+
+def _holds_all(old: AtomicType, new: AtomicType) -> bool:
+    """Whether every value of the old type is one of the new type, exactly."""
+    digits = _DIGITS.get(old.root)
+    if digits is not None and new.root in _DIGITS:
+        return _DIGITS[new.root] >= digits
+    if digits is not None and new.root == "DECIMAL":
+        return _whole_digits(new) >= digits
+    if new.root in _EXACT_FLOATS.get(old.root, ()):
+        return True
+    if new.root in _LONGER.get(old.root, ()):
+        return (new.length or 0) >= (old.length or 0)
+    if old.root != new.root or old.precision is None or new.precision is None:
+        return False
+    if old.root == "DECIMAL":
+        return _whole_digits(new) >= _whole_digits(old) and (new.scale or 0) >= (old.scale or 0)
+    # Nanoseconds reach from 1677 to 2262 only.
+    same_reach = old.root == "TIME" or (old.precision > _MICROSECONDS) == (
+        new.precision > _MICROSECONDS
+    )
+    return same_reach and new.precision >= old.precision
+
+
+def _whole_digits(decimal: AtomicType) -> int:
+    return (decimal.precision or 0) - (decimal.scale or 0)
+
+
+def _wider_types(old: DataType) -> str:
+    root = getattr(old, "root", "")
+    if root in _DIGITS:
+        whole = [name for name, digits in _DIGITS.items() if digits > _DIGITS[root]]
+        names = [*whole, *_EXACT_FLOATS.get(root, ()), f"DECIMAL with {_DIGITS[root]} whole digits"]
+        return f"{root} may become {' or '.join(names)}"
+    if root in _EXACT_FLOATS:
+        return f"{root} may become {' or '.join(_EXACT_FLOATS[root])}"
+    if root in _LONGER:
+        return f"{root} may become a {' or '.join(_LONGER[root])} at least as long"
+    if root == "DECIMAL":
+        return "DECIMAL may get more digits before and after the point"
+    if root in ("TIME", "TIMESTAMP", "TIMESTAMP_LTZ"):
+        return f"{root} may get more digits after the second, a timestamp up to 6"
+    if isinstance(old, ArrayType | MapType | RowType):
+        return "Elements, values of a MAP and members of a ROW may widen in place"
+    return f"{old.sql()} has no wider type"

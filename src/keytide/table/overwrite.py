@@ -1,0 +1,106 @@
+"""What an overwrite replaces: the whole table, the partitions that rows touch, or those of a spec.
+
+The answer is a predicate over partitions and not a list of files: a commit asks it anew on every
+try, so that files which came meanwhile are replaced too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keytide.errors import InvalidError
+from keytide.format.binary_row import decode_rows, encode_rows
+from keytide.format.schema import TableSchema
+from keytide.types import Field
+
+__all__ = ["PartitionSpec", "every_partition"]
+
+
+def every_partition(partition: bytes) -> bool:
+    """Fits whatever partition there is."""
+    return True
+
+
+@dataclass(frozen=True)
+class PartitionSpec:
+    """Values of some or all partition columns; fits every partition that has them.
+
+    A picklable predicate over partition rows.
+    """
+
+    table: str
+    partition_fields: tuple[Field, ...]
+    fields: tuple[Field, ...]
+    values: tuple[pa.Array, ...]
+    """One value for each of `fields`, in its column's exact type."""
+    row: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Encode the values, for a partition is identified by its binary row."""
+        object.__setattr__(self, "row", self._encoded(self.values))
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any], schema: TableSchema, table: str) -> PartitionSpec:
+        """The spec of values by column. Raises `InvalidError` for what is no partition of it."""
+        wrong = [name for name in given if name not in schema.partition_keys]
+        if wrong or not given:
+            found = ", ".join(map(repr, wrong)) or "no column"
+            there = ", ".join(schema.partition_keys) or "none: overwrite it without a partition"
+            raise InvalidError(
+                f"table {table}: the partition names {found}; its partition columns are {there}"
+            )
+        fields = tuple(f for f in schema.partition_fields() if f.name in given)
+        values = tuple(_value(given[f.name], f, table) for f in fields)
+        return cls(table, schema.partition_fields(), fields, values)
+
+    def __call__(self, partition: bytes) -> bool:
+        """Whether the partition has these values."""
+        columns = decode_rows([partition], [f.type for f in self.partition_fields])
+        by_name = dict(zip((f.name for f in self.partition_fields), columns, strict=True))
+        return self._encoded(tuple(by_name[f.name] for f in self.fields)) == self.row
+
+    def filled(self, rows: pa.Table) -> pa.Table:
+        """The rows with the partition columns that they lack."""
+        for f, value in zip(self.fields, self.values, strict=True):
+            if f.name not in rows.column_names:
+                rows = rows.append_column(f.name, pa.repeat(value[0], rows.num_rows))
+        return rows
+
+    def check(self, rows: pa.Table) -> None:
+        """Raise `InvalidError` for rows, in the table's exact types, outside the partition."""
+        for f, value in zip(self.fields, self.values, strict=True):
+            column = rows.column(f.name)
+            inside = column.is_null() if value.null_count else pc.equal(column, value[0])
+            outside = column.filter(pc.invert(pc.fill_null(inside, fill_value=False)))
+            if len(outside):
+                raise InvalidError(
+                    f"table {self.table}: {len(outside)} of {len(column)} rows are not in the "
+                    f"partition to overwrite: {f.name!r} should be {value[0].as_py()!r}, found "
+                    f"{outside[0].as_py()!r}; leave them out, or overwrite without a partition"
+                )
+
+    def _encoded(self, values: tuple[pa.Array, ...]) -> bytes:
+        (row,) = encode_rows(list(values), [f.type for f in self.fields])
+        return row
+
+
+def _value(value: Any, field: Field, table: str) -> pa.Array:
+    kind = field.type.to_arrow()
+    try:
+        array = pa.array([value], kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise InvalidError(
+            f"table {table}: partition column {field.name!r} is {field.type.sql()}, found "
+            f"{value!r}: {error}"
+        ) from error
+    if array.null_count and not field.type.nullable:
+        raise InvalidError(
+            f"table {table}: partition column {field.name!r} is {field.type.sql()}, found NULL"
+        )
+    # -0.0 is stored as 0.0 in keys.
+    return pc.add(array, pa.scalar(0.0, kind)) if pa.types.is_floating(kind) else array
