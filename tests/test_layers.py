@@ -21,6 +21,7 @@ LAYERS = [
     {"merge"},
     {"table"},
     {"cdc"},
+    {"sql"},
     {"spark"},
     {"__init__"},  # the public surface gathers what is below it
     {"cli"},

@@ -166,6 +166,8 @@ def _bytes(task: ReadTask) -> int:
 def _native_check(scan: Scan) -> Callable[[ManifestEntry], bool]:
     view = scan.view
     fields = view.schema.select(_columns_read(scan))
+    if view.defaults(f.name for f in fields):
+        return lambda entry: False
     by_schema: dict[int, bool] = {}
 
     def check(entry: ManifestEntry) -> bool:

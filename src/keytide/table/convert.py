@@ -12,7 +12,7 @@ from keytide.errors import InvalidError
 from keytide.format.int96 import NANOSECONDS_MIN, has_nanoseconds
 from keytide.types import LENGTH_MAX, AtomicType, Field
 
-__all__ = ["check_lengths", "check_nanoseconds", "check_parts", "convert_column"]
+__all__ = ["cast_exactly", "check_lengths", "check_nanoseconds", "check_parts", "convert_column"]
 
 
 def convert_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray:
@@ -34,6 +34,13 @@ def convert_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.Chun
         )
     chunks = [_convert(chunk, target, field, table) for chunk in column.chunks]
     return pa.chunked_array(chunks, type=target)
+
+
+def cast_exactly(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Arrow's checked cast, which for decimals looks at the values, not at their type."""
+    if pa.types.is_decimal(target) and pa.types.is_integer(array.type):
+        array = array.cast(pa.decimal128(20, 0))
+    return array.cast(target)
 
 
 def check_lengths(column: pa.ChunkedArray, field: Field, table: str) -> None:
@@ -262,7 +269,7 @@ def _convert(array: pa.Array, target: pa.DataType, field: Field, table: str) -> 
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
     try:
-        return array.cast(target)
+        return cast_exactly(array, target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidError(
             f"table {table}: column {field.name!r} is {field.type.sql()}, found {array.type} with "

@@ -10,7 +10,7 @@ import importlib
 from types import ModuleType
 from typing import Any
 
-__all__ = ["is_spark_dataframe", "spark_reader", "spark_writer"]
+__all__ = ["is_spark_dataframe", "spark_reader", "spark_sql", "spark_writer", "sql_door"]
 
 
 def is_spark_dataframe(data: Any) -> bool:
@@ -26,3 +26,13 @@ def spark_reader() -> ModuleType:
 def spark_writer() -> ModuleType:
     """The module that writes Spark DataFrames. Raises ImportError without the `spark` extra."""
     return importlib.import_module("keytide.spark.write")
+
+
+def spark_sql() -> ModuleType:
+    """The module that runs SQL on Spark. Raises ImportError without the `spark` extra."""
+    return importlib.import_module("keytide.spark.sql")
+
+
+def sql_door() -> ModuleType:
+    """The module that runs SQL texts; most users of a table never load it."""
+    return importlib.import_module("keytide.sql.execute")

@@ -16,6 +16,8 @@ from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, refuse_unknown
 from keytide.store import Store, open_store
 from keytide.table.definition import complete_options, validate_definition
+from keytide.table.host import sql_door
+from keytide.table.result import Result
 from keytide.table.table import Table
 from keytide.types import Field, type_from_arrow
 
@@ -150,6 +152,17 @@ class Lake:
                 return
             self.table(name)
         self._store.delete_tree(path)
+
+    def sql(self, text: str) -> Result:
+        """Run SQL statements, separated by semicolons; the result is that of the last one.
+
+        Runs on DuckDB in this process, or on the Spark session given to `connect`. All of the
+        text is parsed first; then each statement is carried out in turn, atomically, and what
+        was done before a statement that fails stays. Raises `InvalidError` with the place of
+        what does not parse or fit, and what reads and writes of tables raise.
+        """
+        result: Result = sql_door().run(self, text)
+        return result
 
     def _definition(
         self,

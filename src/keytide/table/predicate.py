@@ -7,7 +7,7 @@ that fulfils it. `may_match` never says no wrongly; unknown bounds say yes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, TypeAlias
@@ -32,6 +32,7 @@ __all__ = [
     "equal_values",
     "may_match",
     "row_filter",
+    "without_columns",
 ]
 
 
@@ -259,3 +260,9 @@ def _like_regex(pattern: str) -> str:
 
 def _escape(character: str) -> str:
     return "\\" + character if character in r"\.+*?()|[]{}^$#&-~" else character
+
+
+def without_columns(predicate: Predicate | None, columns: Container[str]) -> Predicate | None:
+    """The terms of a conjunction that look at none of some columns: a weaker predicate."""
+    terms = conjuncts(predicate)
+    return conjunction(t for t in terms if not any(name in columns for name in columns_of(t)))

@@ -21,6 +21,7 @@ from keytide.errors import InvalidError, NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
 from keytide.table.convert import check_lengths, check_nanoseconds, check_parts, convert_column
+from keytide.table.defaults import with_write_defaults
 from keytide.types import AtomicType, Field, RowKind
 
 __all__ = ["ROW_KIND", "Rows", "incoming_rows", "to_arrow_table"]
@@ -120,7 +121,7 @@ def incoming_rows(data: pa.Table, schema: TableSchema, options: TableOptions, ta
     `NotFoundError` naming table, column, what was found and what was expected.
     """
     kinds = _row_kinds(data, options, table)
-    columns = _pair_columns(data, schema, options, kinds, table)
+    columns = with_write_defaults(_pair_columns(data, schema, options, kinds, table), schema.fields)
     kinds = _with_tombstones(kinds, columns, schema, options)
     retracts = pc.invert(_is_add(kinds))
     for name, column in columns.items():

@@ -23,7 +23,7 @@ from keytide.table.host import spark_reader
 from keytide.table.live_files import LiveFiles
 from keytide.table.metadata import TableMetadata
 from keytide.table.plan import BucketPlan, Funnel, ScanPlan, plan_scan
-from keytide.table.predicate import Predicate
+from keytide.table.predicate import Predicate, columns_of, without_columns
 from keytide.table.prefetch import prefetched
 from keytide.table.read import ReadTask
 from keytide.table.view import TableView
@@ -118,7 +118,8 @@ class Scan:
             self.view.schema,
             self.view.schemas,
             self.view.options,
-            self.predicate,
+            # Statistics know nothing of defaults.
+            without_columns(self.predicate, self.view.defaults(columns_of(self.predicate))),
         )
 
     def to_arrow(self) -> pa.Table:

@@ -1,0 +1,108 @@
+"""SQL on Spark: the tables of a query become views of lazy scans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from sqlglot import exp
+
+from keytide.spark.errors import on_driver
+from keytide.spark.predicate import column
+from keytide.spark.types import arrow_schema_of, spark_schema
+from keytide.sql.assign import check_assignable
+from keytide.sql.relations import BoundQuery, Relation
+from keytide.table.result import Result
+from keytide.table.table import Table
+
+__all__ = ["SparkEngine", "SparkResult", "arrow_schema"]
+
+
+class SparkResult(Result):
+    """The rows of a query on Spark; every other shape than a DataFrame collects them, once."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        super().__init__(pa.table({}))
+        self._frame = frame
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as an Arrow table on the driver."""
+        return self._collected
+
+    def to_spark(self) -> DataFrame:
+        """The rows as a lazy DataFrame."""
+        return self._frame
+
+    @cached_property
+    def _collected(self) -> pa.Table:
+        with on_driver():
+            return self._frame.toArrow()
+
+
+class SparkEngine:
+    """Runs queries on a session, classic or Spark Connect."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def query(self, bound: BoundQuery) -> Result:
+        """A query as a lazy result. Raises `InvalidError` for what Spark refuses."""
+        return SparkResult(self.rows(bound))
+
+    def rows(self, bound: BoundQuery) -> DataFrame:
+        """A query as a lazy DataFrame."""
+        for relation in bound.relations:
+            self._frame(relation).createOrReplaceTempView(relation.view)
+        try:
+            return self._spark.sql(bound.tree.transform(_constructors).sql(dialect="spark"))
+        except PySparkException as error:
+            raise bound.refused(str(error).splitlines()[0]) from error
+        finally:
+            for relation in bound.relations:
+                self._spark.catalog.dropTempView(relation.view)
+
+    def assigned(
+        self, rows: DataFrame, columns: Mapping[str, int | pa.Scalar], table: Table
+    ) -> DataFrame:
+        """Rows in a table's columns, each taken by position or from a constant.
+
+        Raises `InvalidError` for a type that a column does not take; values are checked by the
+        tasks that write.
+        """
+        names = [f"_{i}" for i in range(len(rows.columns))]
+        rows = rows.toDF(*names)
+        found = arrow_schema_of(rows.schema, table.name)
+        targets = spark_schema(table.schema)
+        chosen = []
+        for field, target in zip(table.table_schema.fields, targets.fields, strict=True):
+            place = columns[field.name]
+            if isinstance(place, int):
+                check_assignable(found.field(place).type, field, table.name)
+                source = column(names[place])
+            else:
+                source = F.lit(place.as_py())
+            chosen.append(source.cast(target.dataType).alias(field.name))
+        return rows.select(chosen)
+
+    def _frame(self, relation: Relation) -> DataFrame:
+        if relation.system is None:
+            return relation.scan().to_spark(self._spark)
+        return self._spark.createDataFrame(relation.rows())
+
+
+def arrow_schema(rows: DataFrame) -> pa.Schema:
+    """The columns of a DataFrame as an Arrow schema."""
+    return arrow_schema_of(rows.schema, "of the query")
+
+
+def _constructors(node: exp.Expr) -> exp.Expr:
+    """`MAP['k', v]` and `ROW(...)` are Flink's ways to write values."""
+    if isinstance(node, exp.Bracket) and node.this.name.upper() == "MAP":
+        return exp.func("MAP", *node.expressions, dialect="spark")
+    if isinstance(node, exp.Anonymous) and node.name.upper() == "ROW":
+        return exp.func("STRUCT", *node.expressions, dialect="spark")
+    return node

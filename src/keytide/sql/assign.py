@@ -1,0 +1,140 @@
+"""What SQL lets be stored in a column: the rules of INSERT.
+
+Numbers go into any column of numbers that holds them without loss, texts into times that they
+spell, dates into timestamps. Nothing else changes its kind by itself: a CAST says it.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kinds
+
+from keytide.errors import InvalidError
+from keytide.table.convert import cast_exactly
+from keytide.types import Field
+
+__all__ = ["assign", "check_assignable"]
+
+
+def assign(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray:
+    """The column of a query's result in the type of a table's column.
+
+    Raises `InvalidError` naming the column, both types and the first value that does not fit.
+    """
+    target = field.type.to_arrow()
+    if column.type.equals(target):
+        return column
+    if column.null_count == len(column):
+        return pa.nulls(len(column), target)  # NULL alone has a type of the engine's choice
+    check_assignable(column.type, field, table)
+    try:
+        chunks = [_stored(chunk, target) for chunk in column.chunks]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidError(
+            f"table {table}: column {field.name!r} is {field.type.sql()}, found {column.type} "
+            f"with a value that does not fit: {error}"
+        ) from error
+    return pa.chunked_array(chunks, type=target)
+
+
+def check_assignable(source: pa.DataType, field: Field, table: str) -> None:
+    """Refuse types between which SQL does not convert by itself."""
+    if not _is_assignable(source, field.type.to_arrow()):
+        raise InvalidError(
+            f"table {table}: column {field.name!r} is {field.type.sql()}, the query gives "
+            f"{source}; say CAST(... AS {field.type.with_nullable(True).sql()}) if that is meant"
+        )
+
+
+def _is_assignable(source: pa.DataType, target: pa.DataType) -> bool:
+    if kinds.is_null(source) or source.equals(target):
+        return True
+    if kinds.is_map(target):
+        return kinds.is_map(source) and all(
+            _is_assignable(s, t)
+            for s, t in ((source.key_type, target.key_type), (source.item_type, target.item_type))
+        )
+    if kinds.is_list(target):
+        return _is_list(source) and _is_assignable(source.value_type, target.value_type)
+    if kinds.is_struct(target):
+        return (
+            kinds.is_struct(source)
+            and source.num_fields == target.num_fields
+            and all(_is_assignable(s.type, t.type) for s, t in zip(source, target, strict=True))
+        )
+    return _class(source) in _STORES.get(_class(target), ())
+
+
+_STORES = {
+    "number": ("number",),
+    "text": ("text",),
+    "bytes": ("bytes",),
+    "boolean": ("boolean",),
+    "date": ("date", "text"),
+    "time": ("time", "text"),
+    "timestamp": ("timestamp", "date", "text"),
+}
+
+
+def _class(kind: pa.DataType) -> str:
+    if kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind):
+        return "number"
+    if kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind):
+        return "text"
+    if kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind):
+        return "bytes"
+    for name in ("boolean", "date", "time", "timestamp"):
+        if getattr(kinds, f"is_{name}")(kind):
+            return name
+    return str(kind)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
+
+
+def _stored(array: pa.Array, target: pa.DataType) -> pa.Array:
+    if array.type.equals(target):
+        return array
+    if kinds.is_struct(target):
+        # Members of ROW(...) have no names of their own: position decides.
+        members = [_stored(array.field(i), target.field(i).type) for i in range(len(target))]
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(members, fields=list(target), mask=mask)
+    if kinds.is_map(target):
+        # Neither is sliced: engines give whole chunks, and a concatenation is one for sure.
+        whole = pa.concat_arrays([array])
+        keys, items = _stored(whole.keys, target.key_type), _stored(whole.items, target.item_type)
+        return pa.MapArray.from_arrays(whole.offsets, keys, items, type=target, mask=_mask(whole))
+    if kinds.is_list(target):
+        whole = pa.concat_arrays([array]).cast(pa.list_(array.type.value_type))
+        values = _stored(whole.values, target.value_type)
+        return pa.ListArray.from_arrays(whole.offsets, values, type=target, mask=_mask(whole))
+    if kinds.is_timestamp(target):
+        return _stored_timestamp(array, target)
+    if kinds.is_floating(target):
+        return _stored_float(array, target)
+    return cast_exactly(array, target)
+
+
+def _stored_timestamp(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Finer fractions of a second are cut off; texts and times without a zone are in UTC."""
+    if not kinds.is_timestamp(array.type):
+        array = array.cast(pa.timestamp("us"))
+    array = array.cast(pa.timestamp(array.type.unit, tz=array.type.tz and "UTC"))
+    array = pc.floor_temporal(array, unit=_UNIT_NAMES[target.unit])
+    return array.cast(pa.timestamp(target.unit, array.type.tz)).cast(target)
+
+
+_UNIT_NAMES = {"s": "second", "ms": "millisecond", "us": "microsecond", "ns": "nanosecond"}
+
+
+def _stored_float(array: pa.Array, target: pa.DataType) -> pa.Array:
+    if kinds.is_decimal(array.type):
+        array = array.cast(pa.string())  # the nearest number; Arrow's own cast misses it
+    return array.cast(pa.float64()).cast(target, safe=False)
+
+
+def _mask(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None

@@ -1,0 +1,164 @@
+"""CREATE TABLE: columns, keys and options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from keytide.errors import InvalidError
+from keytide.sql.cursor import Cursor
+from keytide.sql.dialect import error_at
+from keytide.sql.statements import CreateTable, Query
+from keytide.types import DataType, Field, parse_sql_type
+
+__all__ = ["column", "column_type", "create_table", "options"]
+
+_AFTER_TYPE = ("COMMENT", "PRIMARY", "DEFAULT", "AFTER", "FIRST")
+
+
+@dataclass
+class _Parts:
+    """What has been read of a CREATE TABLE so far."""
+
+    columns: list[Field] = field(default_factory=list)
+    primary_key: list[str] = field(default_factory=list)
+    partition_by: list[str] = field(default_factory=list)
+    options: dict[str, str] = field(default_factory=dict)
+    comment: str | None = None
+
+
+def create_table(cursor: Cursor, query: Callable[[Cursor], Query]) -> CreateTable:
+    """Parse what follows CREATE; `query` parses that of AS."""
+    cursor.expect("TABLE")
+    exists_ok = cursor.accept("IF", "NOT", "EXISTS")
+    name = ".".join(cursor.path("a table name"))
+    parts = _Parts()
+    if cursor.peek() == "(":
+        cursor.listed(lambda: _element(cursor, parts))
+    while _clause(cursor, parts):
+        pass
+    like = None
+    if cursor.accept("LIKE"):
+        like = ".".join(cursor.path("a table name"))
+        while _clause(cursor, parts):
+            pass
+    chosen = query(cursor) if cursor.accept("AS") else None
+    _take_spark_keys(parts)
+    return CreateTable(
+        name=name,
+        columns=tuple(parts.columns),
+        primary_key=tuple(parts.primary_key),
+        partition_by=tuple(parts.partition_by),
+        options=parts.options,
+        comment=parts.comment,
+        exists_ok=exists_ok,
+        like=like,
+        query=chosen,
+    )
+
+
+def column(cursor: Cursor) -> tuple[Field, bool]:
+    """A column's definition, and whether it is the primary key."""
+    name = cursor.name("a column or PRIMARY KEY")
+    kind = column_type(cursor)
+    comment = default = None
+    is_key = False
+    while True:
+        if cursor.accept("COMMENT"):
+            comment = cursor.string()
+        elif cursor.accept("PRIMARY", "KEY"):
+            is_key = True
+            cursor.accept("NOT", "ENFORCED")
+        elif cursor.accept("DEFAULT"):
+            default = _default(cursor)
+        elif cursor.accept("NOT", "NULL"):
+            kind = kind.with_nullable(False)
+        else:
+            return Field(-1, name, kind, comment, default), is_key
+
+
+def column_type(cursor: Cursor) -> DataType:
+    """A type, NOT NULL included."""
+    start = cursor.start
+    source = cursor.until(*_AFTER_TYPE)
+    if not source:
+        raise cursor.error("expected a type")
+    try:
+        return parse_sql_type(source)
+    except InvalidError as error:
+        raise error_at(cursor.text, start, str(error)) from error
+
+
+def options(cursor: Cursor) -> dict[str, str]:
+    """`('k' = 'v', ...)`; keys may stand without quotes, the equals sign may be left out."""
+    pairs = cursor.listed(lambda: _option(cursor))
+    return dict(pairs)
+
+
+def _option(cursor: Cursor) -> tuple[str, str]:
+    key = cursor.string() if cursor.is_string() else ".".join(cursor.path("an option"))
+    cursor.accept("=")
+    if cursor.is_string():
+        return key, cursor.string()
+    value = cursor.until()
+    if not value:
+        raise cursor.error(f"expected a value for option {key!r}")
+    return key, value
+
+
+def _element(cursor: Cursor, parts: _Parts) -> None:
+    if cursor.peek() == "CONSTRAINT":
+        cursor.expect("CONSTRAINT")
+        cursor.name("a constraint's name")
+    if cursor.peek() == "PRIMARY" and cursor.peek(1) == "KEY":
+        cursor.expect("PRIMARY", "KEY")
+        if parts.primary_key:
+            raise cursor.error("the primary key is given twice")
+        parts.primary_key += cursor.listed(lambda: cursor.name("a column"))
+        cursor.accept("NOT", "ENFORCED")
+        return
+    field_, is_key = column(cursor)
+    parts.columns.append(field_)
+    if is_key:
+        parts.primary_key.append(field_.name)
+
+
+def _clause(cursor: Cursor, parts: _Parts) -> bool:
+    """Take one clause behind the columns, if one comes next."""
+    if cursor.accept("USING"):
+        engine = cursor.name("a format")
+        if engine.lower() not in ("keytide", "paimon"):
+            raise cursor.error(f"this door makes keytide tables, not {engine!r}; leave USING out")
+    elif cursor.accept("COMMENT"):
+        cursor.accept("=")
+        parts.comment = cursor.string()
+    elif cursor.accept("PARTITIONED", "BY"):
+        parts.partition_by += cursor.listed(lambda: _partition_column(cursor, parts))
+    elif cursor.accept("WITH") or cursor.accept("TBLPROPERTIES") or cursor.accept("OPTIONS"):
+        parts.options.update(options(cursor))
+    else:
+        return False
+    return True
+
+
+def _partition_column(cursor: Cursor, parts: _Parts) -> str:
+    """A column's name, or a column of its own as in Hive's way."""
+    if cursor.peek(1) in (",", ")"):
+        return cursor.name("a column")
+    field_, _ = column(cursor)
+    parts.columns.append(field_)
+    return field_.name
+
+
+def _default(cursor: Cursor) -> str:
+    if cursor.is_string():
+        return cursor.string()
+    return cursor.until("COMMENT", "PRIMARY", "NOT", "AFTER", "FIRST")
+
+
+def _take_spark_keys(parts: _Parts) -> None:
+    """Spark's SQL names the keys in table properties."""
+    for option, names in (("primary-key", parts.primary_key), ("partition", parts.partition_by)):
+        listed = parts.options.pop(option, None)
+        if listed is not None and not names:
+            names += [name.strip() for name in listed.split(",")]

@@ -1,0 +1,102 @@
+"""The SQL dialect: Spark's expressions, with the type names and table names of Keytide.
+
+TIMESTAMP has no time zone and TIMESTAMP_LTZ has the local one, as in the table format; casts
+fail rather than give NULL; `t$snapshots` is one name.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import sqlglot
+from sqlglot import Token, TokenType, exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.parsers.spark import SparkParser
+
+from keytide.errors import InvalidError
+
+__all__ = ["Keytide", "error_at", "parse_expression", "tokenize"]
+
+
+class Keytide(Spark):
+    """What `lake.sql` understands inside of queries."""
+
+    class Tokenizer(Spark.Tokenizer):
+        """Knows the type names that Spark lacks or understands otherwise."""
+
+        VAR_SINGLE_TOKENS: ClassVar = {"$"}
+        STRING_ESCAPES: ClassVar = ["'", "\\"]  # a doubled quote is one quote, as in the standard
+        KEYWORDS: ClassVar = {
+            **Spark.Tokenizer.KEYWORDS,
+            "TIMESTAMP": TokenType.TIMESTAMPNTZ,
+            "TIMESTAMP_LTZ": TokenType.TIMESTAMPLTZ,
+            "BYTES": TokenType.VARBINARY,
+            "VARBINARY": TokenType.VARBINARY,
+            "ROW": TokenType.STRUCT,
+        }
+
+    class Parser(SparkParser):
+        """Casts are strict."""
+
+        STRICT_CAST = True
+
+
+class Words(Keytide):
+    """What `lake.sql` understands around queries: words, none of them special."""
+
+    class Tokenizer(Keytide.Tokenizer):
+        """Keeps words that sqlglot joins apart, and statements that it swallows whole."""
+
+        KEYWORDS: ClassVar = {
+            word: kind for word, kind in Keytide.Tokenizer.KEYWORDS.items() if not word[0].isalpha()
+        }
+        COMMANDS: ClassVar = set()
+
+
+def tokenize(text: str) -> list[Token]:
+    """The tokens of a text. Raises `InvalidError` pointing at what is none."""
+    try:
+        return list(Words().tokenize(text))
+    except sqlglot.errors.SqlglotError as error:
+        raise InvalidError(f"the SQL text does not parse: {error}") from error
+
+
+def parse_expression(text: str, start: int, end: int, into: Any = None) -> exp.Expr:
+    """Parse the part of a SQL text from `start` up to `end`.
+
+    Places in the tree and in errors count from the beginning of the whole text.
+    """
+    # Blanks instead of what comes before keep every place.
+    blank = "".join("\n" if c == "\n" else " " for c in text[:start])
+    try:
+        tree: exp.Expr = sqlglot.parse_one(blank + text[start:end], dialect=Keytide, into=into)
+        return tree
+    except sqlglot.errors.ParseError as error:
+        found = error.errors[0] if error.errors else {}
+        place = _offset(text, found.get("line"), found.get("col"))
+        what = found.get("description") or str(error).splitlines()[0]
+        raise error_at(text, start if place is None else place, what.rstrip(".")) from error
+    except sqlglot.errors.SqlglotError as error:
+        raise error_at(text, start, str(error).splitlines()[0]) from error
+
+
+def error_at(text: str, offset: int, message: str) -> InvalidError:
+    """An error that shows the line of the text and points at the place."""
+    offset = min(offset, len(text))
+    line_start = text.rfind("\n", 0, offset) + 1
+    line_end = text.find("\n", offset)
+    line = text[line_start : None if line_end < 0 else line_end]
+    number = text.count("\n", 0, offset) + 1
+    pointer = " " * (offset - line_start) + "^"
+    return InvalidError(
+        f"line {number}, column {offset - line_start + 1}: {message}\n  {line}\n  {pointer}"
+    )
+
+
+def _offset(text: str, line: int | None, column: int | None) -> int | None:
+    if line is None or column is None:
+        return None
+    start = 0
+    for _ in range(line - 1):
+        start = text.find("\n", start) + 1
+    return max(0, start + column - 1)

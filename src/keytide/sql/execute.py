@@ -1,0 +1,255 @@
+"""Statements carried out, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import pyarrow as pa
+from sqlglot import exp
+
+from keytide.errors import InvalidError, NotFoundError
+from keytide.sql.alter import schema_changes
+from keytide.sql.assign import assign
+from keytide.sql.grammar import parse_statements
+from keytide.sql.local import LocalEngine, run_locally
+from keytide.sql.procedures import call
+from keytide.sql.relations import BoundQuery, bind
+from keytide.sql.show import describe, explain, show
+from keytide.sql.statements import (
+    AlterTable,
+    Call,
+    CreateTable,
+    Describe,
+    DropTable,
+    Explain,
+    Insert,
+    Query,
+    Show,
+    Truncate,
+)
+from keytide.table.host import spark_sql
+from keytide.table.lake import Lake
+from keytide.table.result import Result, changed
+from keytide.table.table import Table
+from keytide.types import Field
+
+__all__ = ["run"]
+
+
+class Engine(Protocol):
+    """What computes queries: DuckDB in this process, or Spark."""
+
+    def query(self, bound: BoundQuery) -> Result:
+        """Run a query."""
+        ...
+
+    def rows(self, bound: BoundQuery) -> Any:
+        """The rows of a query for an INSERT: an Arrow table or a Spark DataFrame."""
+        ...
+
+    def assigned(self, rows: Any, columns: Mapping[str, int | pa.Scalar], table: Table) -> Any:
+        """Rows in a table's columns, each taken by position or from a constant."""
+        ...
+
+
+def run(lake: Lake, text: str) -> Result:
+    """Carry out a SQL text; the result is that of its last statement.
+
+    All of the text is parsed before anything is done. Each statement is atomic; when one fails,
+    those before it stay done. Raises `InvalidError` pointing at the place that does not parse,
+    and what the statements themselves raise.
+    """
+    statements = parse_statements(text)
+    if not statements:
+        raise InvalidError("the SQL text has no statement")
+    engine: Engine = LocalEngine() if lake.spark is None else spark_sql().SparkEngine(lake.spark)
+    result = changed()
+    for statement in statements:
+        result = _ACTIONS[type(statement)](lake, engine, statement)
+    return result
+
+
+def _query(lake: Lake, engine: Engine, statement: Query) -> Result:
+    return engine.query(bind(statement, lake))
+
+
+def _explain(lake: Lake, engine: Engine, statement: Explain) -> Result:
+    return explain(bind(statement.query, lake))
+
+
+# -- definitions -----------------------------------------------------------------------------------
+
+
+def _create(lake: Lake, engine: Engine, statement: CreateTable) -> Result:
+    if statement.exists_ok and _exists(lake, statement.name):
+        return changed()
+    if statement.query is not None:
+        return _create_as(lake, engine, statement, statement.query)
+    source = None if statement.like is None else lake.table(statement.like)
+    _create_empty(lake, statement, source)
+    return changed()
+
+
+def _create_empty(lake: Lake, statement: CreateTable, source: Table | None) -> Table:
+    columns, keys = statement.columns, statement.primary_key
+    partitions, options = statement.partition_by, dict(statement.options)
+    if source is not None:
+        schema = source.table_schema
+        columns = (*schema.fields, *columns)
+        keys, partitions = keys or schema.primary_keys, partitions or schema.partition_keys
+        options = {**schema.options, **options}
+    return lake.create_table(
+        statement.name,
+        columns,
+        primary_key=keys,
+        partition_by=partitions,
+        options=options,
+        comment=statement.comment,
+        exists_ok=statement.exists_ok,
+    )
+
+
+def _create_as(lake: Lake, engine: Engine, statement: CreateTable, query: Query) -> Result:
+    if statement.columns:
+        raise InvalidError(
+            f"table {statement.name}: CREATE TABLE ... AS takes its columns from the query; leave "
+            f"the list of columns out (PRIMARY KEY may stay)"
+        )
+    rows = engine.rows(bind(query, lake))
+    table = lake.create_table(
+        statement.name,
+        rows.schema if isinstance(rows, pa.Table) else spark_sql().arrow_schema(rows),
+        primary_key=statement.primary_key,
+        partition_by=statement.partition_by,
+        options=statement.options,
+        comment=statement.comment,
+    )
+    return changed(table.write(rows).rows)
+
+
+def _exists(lake: Lake, name: str) -> bool:
+    try:
+        lake.table(name)
+    except NotFoundError:
+        return False
+    return True
+
+
+def _alter(lake: Lake, engine: Engine, statement: AlterTable) -> Result:
+    lake.table(statement.table).alter(*schema_changes(statement.change))
+    return changed()
+
+
+def _drop(lake: Lake, engine: Engine, statement: DropTable) -> Result:
+    lake.drop_table(statement.table, missing_ok=statement.missing_ok)
+    return changed()
+
+
+def _truncate(lake: Lake, engine: Engine, statement: Truncate) -> Result:
+    lake.table(statement.table).truncate()
+    return changed()
+
+
+# -- INSERT ----------------------------------------------------------------------------------------
+
+
+def _insert(lake: Lake, engine: Engine, statement: Insert) -> Result:
+    table = lake.table(statement.table)
+    bound = bind(statement.query, lake)
+    # Literal rows need no cluster.
+    chosen: Engine = engine if bound.relations else LocalEngine()
+    rows = chosen.rows(bound)
+    columns = _assignment(statement, table, _width(rows))
+    assigned = chosen.assigned(rows, columns, table)
+    if not statement.overwrite:
+        return changed(table.write(assigned).rows)
+    static = _static_partition(statement, table)
+    return changed(table.overwrite(assigned, static or None).rows)
+
+
+def _width(rows: Any) -> int:
+    return int(rows.num_columns if isinstance(rows, pa.Table) else len(rows.columns))
+
+
+def _assignment(statement: Insert, table: Table, width: int) -> dict[str, int | pa.Scalar]:
+    """Where each column of the table comes from: a place in the query, or a constant."""
+    fields = {f.name: f for f in table.table_schema.fields}
+    constants = _static_partition(statement, table)
+    named = [_known(name, fields, table) for name in statement.columns]
+    targets = named or [name for name in fields if name not in constants]
+    if len(set(targets)) < len(targets) or set(targets) & set(constants):
+        raise InvalidError(f"table {table.name}: a column is given twice in {statement.columns}")
+    if len(targets) != width:
+        raise InvalidError(
+            f"table {table.name}: the query gives {width} column(s), the statement names "
+            f"{len(targets)}: {', '.join(targets)}"
+        )
+    places: dict[str, int | pa.Scalar] = {name: i for i, name in enumerate(targets)}
+    for name, field in fields.items():
+        if name in constants:
+            places[name] = pa.scalar(constants[name], field.type.to_arrow())
+        elif name not in places:
+            places[name] = pa.scalar(None, field.type.to_arrow())
+    return {name: places[name] for name in fields}
+
+
+def _known(name: str, fields: Mapping[str, Field], table: Table) -> str:
+    found = [known for known in fields if known.lower() == name.lower()]
+    if name in fields:
+        return name
+    if len(found) != 1:
+        raise NotFoundError(
+            f"table {table.name} has no column {name!r}; it has {', '.join(fields)}"
+        )
+    return found[0]
+
+
+def _static_partition(statement: Insert, table: Table) -> dict[str, Any]:
+    """The values of PARTITION (...), as the columns hold them."""
+    fields = {f.name: f for f in table.table_schema.fields}
+    values: dict[str, Any] = {}
+    for given, tree in statement.partition.items():
+        name = _known(given, fields, table)
+        if name not in table.partition_by:
+            raise InvalidError(
+                f"table {table.name}: PARTITION names {name!r}, which is no partition column; "
+                f"those are: {', '.join(table.partition_by) or 'none'}"
+            )
+        if tree is not None:
+            row = run_locally(BoundQuery(exp.select(tree)))
+            values[name] = assign(row.column(0), fields[name], table.name)[0].as_py()
+    return values
+
+
+# -- the rest --------------------------------------------------------------------------------------
+
+
+def _show(lake: Lake, engine: Engine, statement: Show) -> Result:
+    return _listed(show(lake, statement))
+
+
+def _describe(lake: Lake, engine: Engine, statement: Describe) -> Result:
+    return _listed(describe(lake.table(statement.table), extended=statement.extended))
+
+
+def _call(lake: Lake, engine: Engine, statement: Call) -> Result:
+    return _listed(call(lake, statement))
+
+
+def _listed(rows: pa.Table) -> Result:
+    return Result(rows)
+
+
+_ACTIONS: dict[type, Callable[[Lake, Engine, Any], Result]] = {
+    Query: _query,
+    Explain: _explain,
+    CreateTable: _create,
+    AlterTable: _alter,
+    DropTable: _drop,
+    Truncate: _truncate,
+    Insert: _insert,
+    Show: _show,
+    Describe: _describe,
+    Call: _call,
+}

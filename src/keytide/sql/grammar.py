@@ -1,0 +1,247 @@
+"""SQL text into statements.
+
+Queries and expressions are sqlglot's to parse. The statements around them are parsed here,
+because their types and clauses are those of the table format, which no dialect of sqlglot knows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from sqlglot import Token, TokenType, exp
+
+from keytide.errors import UnsupportedError
+from keytide.sql.alter_grammar import alter_table
+from keytide.sql.cursor import Cursor
+from keytide.sql.definition_grammar import create_table, options
+from keytide.sql.dialect import error_at, parse_expression, tokenize
+from keytide.sql.statements import (
+    Call,
+    CreateTable,
+    Describe,
+    DropTable,
+    Explain,
+    Insert,
+    Query,
+    Show,
+    Statement,
+    Truncate,
+)
+
+__all__ = ["parse_statements"]
+
+
+def parse_statements(text: str) -> list[Statement]:
+    """The statements of a text, separated by semicolons.
+
+    Raises `InvalidError` with the line, and a pointer to the place, of what does not parse.
+    """
+    return [_statement(text, tokens) for tokens in _split(tokenize(text))]
+
+
+def _split(tokens: Sequence[Token]) -> list[list[Token]]:
+    parts: list[list[Token]] = [[]]
+    for token in tokens:
+        if token.token_type == TokenType.SEMICOLON:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return [part for part in parts if part]
+
+
+def _statement(text: str, tokens: Sequence[Token]) -> Statement:
+    cursor = Cursor(text, tokens)
+    parse = _STATEMENTS.get(cursor.peek())
+    if cursor.peek() in _LATER:
+        raise UnsupportedError(
+            str(
+                cursor.error(
+                    "this release has no UPDATE, DELETE or MERGE; write rows of kind '+U' "
+                    "or '-D' with Table.write"
+                )
+            )
+        )
+    if parse is None:
+        known = ", ".join(sorted({*_STATEMENTS} - {"", "("}))
+        raise cursor.error(f"expected a statement ({known})")
+    statement = parse(cursor)
+    cursor.expect_end()
+    return statement
+
+
+# -- queries ---------------------------------------------------------------------------------------
+
+
+def _query(cursor: Cursor) -> Query:
+    start, end, tokens = cursor.start, cursor.end, cursor.rest()
+    if not tokens:
+        raise cursor.error("expected a query")
+    tree = parse_expression(cursor.text, start, end)
+    if not isinstance(tree, exp.Query | exp.Values):
+        raise error_at(cursor.text, start, "expected a query")
+    cursor.skip()
+    return Query(tree, cursor.text, _hints(cursor.text, tokens))
+
+
+_LATER = ("UPDATE", "DELETE", "MERGE")
+_HINT = re.compile(r"\s*/\*\+(.*?)\*/", re.DOTALL)
+
+
+def _hints(text: str, tokens: Sequence[Token]) -> dict[int, dict[str, str]]:
+    """Options in hints behind table names, by the place where the name ends."""
+    found = {}
+    for token in tokens:
+        end = int(token.end) + 1
+        match = _HINT.match(text, end) if token.comments else None
+        if match is not None:
+            inside = Cursor(text, _shifted(match.group(1), match.start(1)))
+            inside.expect("OPTIONS")
+            found[end] = options(inside)
+            inside.expect_end()
+    return found
+
+
+def _shifted(text: str, offset: int) -> list[Token]:
+    # Blanks before the hint's text give its tokens the places they have in the whole.
+    return tokenize(" " * offset + text)
+
+
+# -- statements ------------------------------------------------------------------------------------
+
+
+def _create(cursor: Cursor) -> CreateTable:
+    cursor.expect("CREATE")
+    return create_table(cursor, _query)
+
+
+def _insert(cursor: Cursor) -> Insert:
+    cursor.expect("INSERT")
+    overwrite = cursor.accept("OVERWRITE")
+    if not overwrite:
+        cursor.expect("INTO")
+    cursor.accept("TABLE")
+    table = ".".join(cursor.path("a table name"))
+    partition: dict[str, exp.Expr | None] = {}
+    if cursor.accept("PARTITION"):
+        partition = dict(cursor.listed(lambda: _partition_value(cursor)))
+    columns: list[str] = []
+    if cursor.peek() == "(" and cursor.peek(1) not in ("SELECT", "VALUES", "WITH", "("):
+        columns = cursor.listed(lambda: cursor.name("a column"))
+    return Insert(table, _query(cursor), tuple(columns), partition, overwrite)
+
+
+def _partition_value(cursor: Cursor) -> tuple[str, exp.Expr | None]:
+    name = cursor.name("a partition column")
+    if not cursor.accept("="):
+        return name, None
+    start = cursor.start
+    source = cursor.until()
+    return name, parse_expression(cursor.text, start, start + len(source))
+
+
+def _drop(cursor: Cursor) -> DropTable:
+    cursor.expect("DROP", "TABLE")
+    missing_ok = cursor.accept("IF", "EXISTS")
+    return DropTable(".".join(cursor.path("a table name")), missing_ok)
+
+
+def _truncate(cursor: Cursor) -> Truncate:
+    cursor.expect("TRUNCATE", "TABLE")
+    return Truncate(".".join(cursor.path("a table name")))
+
+
+def _show(cursor: Cursor) -> Show:
+    cursor.expect("SHOW")
+    if cursor.accept("TABLES"):
+        name = cursor.name() if cursor.accept("IN") or cursor.accept("FROM") else None
+        like = cursor.string() if cursor.accept("LIKE") else None
+        return Show("TABLES", name, like)
+    if cursor.accept("DATABASES"):
+        return Show("DATABASES")
+    if cursor.accept("CREATE", "TABLE"):
+        return Show("CREATE TABLE", ".".join(cursor.path("a table name")))
+    for what in ("PARTITIONS", "TBLPROPERTIES", "COLUMNS"):
+        if cursor.accept(what):
+            if what == "COLUMNS" and not cursor.accept("IN"):
+                cursor.expect("FROM")
+            return Show(what, ".".join(cursor.path("a table name")))
+    raise cursor.error(
+        "expected TABLES, DATABASES, CREATE TABLE, COLUMNS, PARTITIONS or TBLPROPERTIES"
+    )
+
+
+def _describe(cursor: Cursor) -> Describe:
+    if not cursor.accept("DESC"):
+        cursor.expect("DESCRIBE")
+    cursor.accept("TABLE")
+    extended = cursor.accept("EXTENDED") or cursor.accept("FORMATTED")
+    return Describe(".".join(cursor.path("a table name")), extended)
+
+
+def _explain(cursor: Cursor) -> Explain:
+    cursor.expect("EXPLAIN")
+    return Explain(_query(cursor))
+
+
+def _call(cursor: Cursor) -> Call:
+    cursor.expect("CALL")
+    procedure = ".".join(cursor.path("a procedure"))
+    cursor.expect("(")
+    values: list[object] = []
+    named: dict[str, object] = {}
+    while not cursor.accept(")"):
+        if values or named:
+            cursor.expect(",")
+        key = cursor.argument_name()
+        if key is None and named:
+            raise cursor.error("expected a named argument after named ones")
+        if key is None:
+            values.append(_argument(cursor))
+        else:
+            named[key] = _argument(cursor)
+    return Call(procedure, tuple(values), named)
+
+
+def _argument(cursor: Cursor) -> object:
+    start = cursor.start
+    source = cursor.until()
+    tree = parse_expression(cursor.text, start, start + len(source))
+    try:
+        return _literal(tree)
+    except ValueError:
+        raise error_at(cursor.text, start, "expected a literal") from None
+
+
+def _literal(tree: exp.Expr) -> object:
+    if isinstance(tree, exp.Null):
+        return None
+    if isinstance(tree, exp.Boolean):
+        return bool(tree.this)
+    if isinstance(tree, exp.Neg):
+        value = _literal(tree.this)
+        if isinstance(value, int | float):
+            return -value
+    if isinstance(tree, exp.Literal):
+        if tree.is_string:
+            return str(tree.this)
+        return int(tree.this) if str(tree.this).isdecimal() else float(tree.this)
+    raise ValueError(tree)
+
+
+_STATEMENTS: dict[str, Callable[[Cursor], Statement]] = {
+    "SELECT": _query,
+    "WITH": _query,
+    "VALUES": _query,
+    "(": _query,
+    "CREATE": _create,
+    "INSERT": _insert,
+    "ALTER": alter_table,
+    "DROP": _drop,
+    "TRUNCATE": _truncate,
+    "SHOW": _show,
+    "DESCRIBE": _describe,
+    "DESC": _describe,
+    "EXPLAIN": _explain,
+    "CALL": _call,
+}

@@ -1,0 +1,124 @@
+"""The local engine: DuckDB computes, scans stream into it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+from sqlglot import exp
+
+from keytide.errors import KeytideError
+from keytide.sql.assign import assign
+from keytide.sql.relations import BoundQuery, Relation
+from keytide.table.result import Result
+from keytide.table.scan import Scan
+from keytide.table.table import Table
+
+__all__ = ["LocalEngine", "run_locally"]
+
+
+class LocalEngine:
+    """Runs queries in this process."""
+
+    def query(self, bound: BoundQuery) -> Result:
+        """Run a query. Raises `InvalidError` with DuckDB's words for what it refuses."""
+        rows = run_locally(bound)
+        return Result(rows)
+
+    def rows(self, bound: BoundQuery) -> pa.Table:
+        """The rows that a query gives to an INSERT."""
+        return run_locally(bound)
+
+    def assigned(
+        self, rows: pa.Table, columns: Mapping[str, int | pa.Scalar], table: Table
+    ) -> pa.Table:
+        """Rows in a table's columns, each taken by position or from a constant.
+
+        Raises `InvalidError` for a type or value that a column does not take.
+        """
+        fields = {f.name: f for f in table.table_schema.fields}
+        made = {
+            name: assign(rows.column(place), fields[name], table.name)
+            if isinstance(place, int)
+            else pa.chunked_array([pa.repeat(place, rows.num_rows)])
+            for name, place in columns.items()
+        }
+        return pa.table(made)
+
+
+def run_locally(bound: BoundQuery) -> pa.Table:
+    """The rows of a query. Tables are streamed, and held only as far as the query needs it."""
+    streams = []
+    with duckdb.connect(config={"temp_directory": tempfile.gettempdir()}) as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        try:
+            for relation in bound.relations:
+                streams.append(source := _source(relation))
+                connection.register(relation.view, source)
+            answer = connection.sql(_duckdb_text(bound.tree))
+            found, types = answer.to_arrow_table(), [str(t) for t in answer.types]
+            return _with_plain_integers(found, types)
+        except duckdb.Error as error:
+            cause = next((s.error for s in streams if isinstance(s, _Stream) and s.error), None)
+            if cause is not None:
+                raise cause from None
+            raise bound.refused(_first_line(error)) from error
+        finally:
+            for relation in bound.relations[: len(streams)]:
+                connection.unregister(relation.view)
+
+
+class _Stream:
+    """A scan that DuckDB may read more than once, each time anew."""
+
+    def __init__(self, scan: Scan) -> None:
+        self.scan = scan
+        self.error: KeytideError | None = None
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        reader = pa.RecordBatchReader.from_batches(self.scan.schema, self._batches())
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def _batches(self) -> Any:
+        try:
+            yield from self.scan.to_batches()
+        except KeytideError as error:
+            self.error = error  # Arrow's streams carry no more than a text
+            raise
+
+
+def _source(relation: Relation) -> Any:
+    return _Stream(relation.scan()) if relation.system is None else relation.rows()
+
+
+def _duckdb_text(tree: exp.Expr) -> str:
+    return tree.transform(_constructors).sql(dialect="duckdb")
+
+
+def _constructors(node: exp.Expr) -> exp.Expr:
+    """`MAP['k', v, ...]` is Flink's way to write a map."""
+    if isinstance(node, exp.Bracket) and node.this.name.upper() == "MAP":
+        values = node.expressions
+        return exp.VarMap(
+            keys=exp.array(*values[::2], copy=False), values=exp.array(*values[1::2], copy=False)
+        )
+    return node
+
+
+def _with_plain_integers(rows: pa.Table, types: list[str]) -> pa.Table:
+    """Sums of whole numbers, which DuckDB gives in 128 bits, as BIGINT where they fit."""
+    for i, kind in enumerate(types):
+        if kind == "HUGEINT":
+            try:
+                narrow = rows.column(i).cast(pa.int64())
+            except pa.ArrowInvalid:
+                continue
+            rows = rows.set_column(i, rows.schema.field(i).name, narrow)
+    return rows
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

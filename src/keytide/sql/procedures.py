@@ -1,0 +1,40 @@
+"""CALL: procedures of the database `sys`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from keytide.errors import InvalidError, NotFoundError
+from keytide.sql.statements import Call
+from keytide.table.lake import Lake
+
+__all__ = ["call"]
+
+
+def call(lake: Lake, statement: Call) -> pa.Table:
+    """Run a procedure. Raises `NotFoundError` naming those there are, `InvalidError` for arguments
+    that it does not take.
+    """
+    name = statement.procedure.lower().removeprefix("sys.")
+    procedure = _PROCEDURES.get(name)
+    if procedure is None:
+        known = ", ".join(f"sys.{known}" for known in sorted(_PROCEDURES))
+        raise NotFoundError(f"no procedure {statement.procedure!r}; there is {known}")
+    try:
+        bound = inspect.signature(procedure).bind(lake, *statement.arguments, **statement.named)
+    except TypeError as error:
+        parameters = list(inspect.signature(procedure).parameters.values())[1:]
+        raise InvalidError(
+            f"sys.{name}: {error}; it takes ({', '.join(map(str, parameters))})"
+        ) from None
+    return procedure(*bound.args, **bound.kwargs)
+
+
+def _why(lake: Lake, table: object, *key: object) -> pa.Table:
+    return lake.table(str(table)).why(key).to_arrow()
+
+
+_PROCEDURES: dict[str, Callable[..., pa.Table]] = {"why": _why}

@@ -1,0 +1,294 @@
+"""The tables of a query: which rows of which snapshot an engine has to be given.
+
+Each mention of a table becomes a view of its own, so that each is read with no more than the
+columns and rows that the query needs of it there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.qualify import qualify
+from sqlglot.optimizer.scope import Scope, traverse_scope
+from sqlglot.schema import MappingSchema
+
+from keytide.errors import InvalidError, KeytideError, NotFoundError
+from keytide.sql.dialect import Keytide, error_at
+from keytide.sql.statements import Query
+from keytide.table.lake import Lake
+from keytide.table.scan import Scan
+from keytide.table.system_tables import system_table
+from keytide.table.table import Table
+from keytide.table.where import parse_where
+from keytide.types import Field, RowType, type_from_arrow
+
+__all__ = ["BoundQuery", "Relation", "bind", "split_system_name"]
+
+READ_OPTIONS = {
+    "scan.snapshot-id": "snapshot_id",
+    "scan.tag-name": "tag",
+    "scan.timestamp-millis": "as_of",
+    "scan.timestamp": "as_of",
+    "scan.version": "version",
+}
+"""Options that `/*+ OPTIONS(...) */` may give, and what they mean to a scan."""
+
+
+@dataclass(frozen=True)
+class Relation:
+    """One mention of a table. `columns` None reads all; `terms` are conditions to read by."""
+
+    view: str
+    table: Table
+    system: str | None = None
+    travel: Mapping[str, Any] = field(default_factory=dict)
+    columns: tuple[str, ...] | None = None
+    terms: tuple[str, ...] = ()
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The columns it has."""
+        if self.system is not None:
+            schema = self.rows().schema
+            return tuple(Field(-1, c.name, type_from_arrow(c.type)) for c in schema)
+        scan = self.table.scan(**self.travel)
+        return tuple(scan.view.schema.select(scan.columns))
+
+    def scan(self) -> Scan:
+        """The rows of a table proper."""
+        where = " AND ".join(f"({term})" for term in self.terms) or None
+        return self.table.scan(self.columns, where, **self.travel)
+
+    def rows(self) -> pa.Table:
+        """The rows of a system table."""
+        assert self.system is not None
+        rows = system_table(self.table, self.system)
+        return rows if self.columns is None else rows.select(list(self.columns))
+
+
+@dataclass(frozen=True)
+class BoundQuery:
+    """A query over views, and what each view is; `text` is what it was parsed from."""
+
+    tree: exp.Expr
+    relations: tuple[Relation, ...] = ()
+    text: str = ""
+
+    def refused(self, message: str) -> InvalidError:
+        """An error of the engine, pointing at the first name in it that the query has, too."""
+        words = re.findall(r"[\"`']([^\"`']+)[\"`']", message)
+        for node in self.tree.walk():
+            start = node.meta.get("start")
+            if start is not None and node.name in words:
+                return error_at(self.text, start, f"the query cannot run: {message}")
+        return InvalidError(f"the query cannot run: {message}")
+
+
+def bind(query: Query, lake: Lake) -> BoundQuery:
+    """Find the tables of a query and what it needs of each.
+
+    Raises `NotFoundError` for an unknown table, snapshot or tag, `InvalidError` for an unknown
+    read option.
+    """
+    tree = query.tree.copy()
+    if not isinstance(tree, exp.Query):
+        return BoundQuery(tree, (), query.text)
+    _name_results(tree)
+    relations: list[Relation] = []
+    for node in _table_nodes(tree):
+        relation = _relation(node, f"keytide_{len(relations)}", query, lake)
+        _rename(node, relation.view)
+        relations.append(relation)
+    return BoundQuery(tree, _narrowed(tree, relations), query.text)
+
+
+def split_system_name(name: str) -> tuple[str, str | None]:
+    """`db.t$files` as `db.t` and `files`."""
+    table, _, system = name.partition("$")
+    return table, system or None
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def _table_nodes(tree: exp.Expr) -> list[exp.Table]:
+    """Mentions of tables, those of WITH left out."""
+    return [
+        source
+        for scope in traverse_scope(tree)
+        for _, source in scope.references
+        if isinstance(source, exp.Table)
+        and isinstance(source.this, exp.Identifier)
+        and not _is_local_name(scope, source)
+    ]
+
+
+def _is_local_name(scope: Scope, node: exp.Table) -> bool:
+    return not node.db and isinstance(scope.sources.get(node.alias_or_name), Scope)
+
+
+def _name_results(tree: exp.Query) -> None:
+    """Name results after their expressions, so that no engine invents names of its own."""
+    select = tree.find(exp.Select)
+    for node in list(select.expressions) if select is not None and tree is select else ():
+        if not isinstance(node, exp.Alias | exp.Column | exp.Dot | exp.Star):
+            node.replace(exp.alias_(node.copy(), node.sql(dialect=Keytide), quoted=True))
+
+
+def _relation(node: exp.Table, view: str, query: Query, lake: Lake) -> Relation:
+    name, system = split_system_name(".".join(part.name for part in node.parts))
+    place = node.this.meta
+    try:
+        table = lake.table(name)
+    except NotFoundError as error:
+        raise NotFoundError(str(error_at(query.text, place["start"], str(error)))) from error
+    travel = _from_hint(query.hints.get(place["end"] + 1, {}), table)
+    version = node.args.get("version")
+    if version is not None:
+        travel |= _from_version(version, table)
+    return Relation(view, table, system, travel)
+
+
+def _from_hint(options: Mapping[str, str], table: Table) -> dict[str, Any]:
+    travel: dict[str, Any] = {}
+    for key, value in options.items():
+        meaning = READ_OPTIONS.get(key)
+        if meaning is None:
+            raise InvalidError(
+                f"table {table.name}: {key!r} is no option of a read; a query may give "
+                f"{', '.join(sorted(READ_OPTIONS))}"
+            )
+        if meaning == "version":
+            travel |= _version(value)
+        elif meaning == "as_of":
+            travel["as_of"] = int(value) if value.isdecimal() else value
+        else:
+            travel[meaning] = _whole(key, value, table) if meaning == "snapshot_id" else value
+    return travel
+
+
+def _whole(key: str, value: str, table: Table) -> int:
+    if not value.isdecimal():
+        raise InvalidError(f"table {table.name}: {key!r} is {value!r}; expected a whole number")
+    return int(value)
+
+
+def _from_version(version: exp.Version, table: Table) -> dict[str, Any]:
+    literal = version.expression
+    while isinstance(literal, exp.Cast):
+        literal = literal.this
+    if not isinstance(literal, exp.Literal):
+        raise InvalidError(
+            f"table {table.name}: AS OF needs a literal, found {version.expression.sql()}"
+        )
+    value = str(literal.this)
+    if version.name.upper() == "VERSION":
+        return _version(value)
+    # A bare number is in seconds, as in Spark.
+    return {"as_of": value if literal.is_string else int(float(value) * 1000)}
+
+
+def _version(value: str) -> dict[str, Any]:
+    return {"snapshot_id": int(value)} if value.isdecimal() else {"tag": value}
+
+
+def _rename(node: exp.Table, view: str) -> None:
+    if not node.alias:
+        node.set("alias", exp.TableAlias(this=exp.to_identifier(node.name, quoted=True)))
+    for part in ("db", "catalog", "version"):
+        node.set(part, None)
+    node.set("this", exp.to_identifier(view))
+    node.comments = None
+
+
+# -- what is needed of each ------------------------------------------------------------------------
+
+_Needs: TypeAlias = "dict[str, tuple[tuple[str, ...], tuple[str, ...]]]"
+
+
+def _narrowed(tree: exp.Expr, relations: Sequence[Relation]) -> tuple[Relation, ...]:
+    """The relations with the columns and terms that a query needs, all where that is unclear."""
+    fields = {relation.view: relation.fields for relation in relations}
+    try:
+        needs = _needs(tree, fields)
+    except SqlglotError:
+        return tuple(relations)  # the engine will say what is wrong
+    return tuple(_narrow(r, fields[r.view], needs) for r in relations)
+
+
+def _narrow(relation: Relation, fields: Sequence[Field], needs: _Needs) -> Relation:
+    if relation.view not in needs:
+        return relation
+    columns, terms = needs[relation.view]
+    if relation.system is not None:
+        return replace(relation, columns=columns)
+    understood = tuple(t for t in terms if _is_understood(t, fields, relation))
+    return replace(relation, columns=columns, terms=understood)
+
+
+def _needs(tree: exp.Expr, fields: Mapping[str, Sequence[Field]]) -> _Needs:
+    schema = MappingSchema(dialect=Keytide)
+    for view, members in fields.items():
+        schema.add_table(view, {f.name: _type_text(f) for f in members}, dialect=Keytide)
+    qualified = qualify(
+        tree.copy(), dialect=Keytide, schema=schema, quote_identifiers=False,
+        validate_qualify_columns=True, isolate_tables=False,
+    )  # fmt: skip
+    needs: _Needs = {}
+    for scope in traverse_scope(qualified):
+        for alias, source in scope.sources.items():
+            if isinstance(source, exp.Table) and source.name in fields:
+                names = {f.name.lower(): f.name for f in fields[source.name]}
+                used = {names[c.name.lower()] for c in scope.source_columns(alias)}
+                # Something has to be read for rows to be counted; the first key is the cheapest.
+                columns = tuple(n for n in names.values() if n in used)
+                columns = columns or tuple(names.values())[:1]
+                needs[source.name] = (columns, tuple(_terms(scope, alias, names)))
+    return needs
+
+
+def _type_text(f: Field) -> str:
+    # Only of rows does the parser have to know more: what `r.x` means.
+    return f.type.sql() if isinstance(f.type, RowType) else "INT"
+
+
+def _terms(scope: Scope, alias: str, names: Mapping[str, str]) -> Iterator[str]:
+    """The conditions of WHERE that concern one table only, if it may be read by them."""
+    where = scope.expression.args.get("where")
+    if where is None or not _is_kept_by_joins(scope, alias):
+        return
+    condition = where.this
+    for term in condition.flatten() if isinstance(condition, exp.And) else (condition,):
+        columns = list(term.find_all(exp.Column))
+        if columns and all(c.table == alias for c in columns) and not term.find(exp.Query):
+            yield term.transform(lambda node: _bare(node, names)).sql(dialect="spark")
+
+
+def _is_kept_by_joins(scope: Scope, alias: str) -> bool:
+    """Whether no outer join would fill in NULLs for rows of this table that are not read."""
+    joins = scope.expression.args.get("joins") or []
+    sides = {(join.side or "").upper() for join in joins}
+    if not sides - {""}:
+        return True
+    first = scope.expression.args.get("from_") or scope.expression.args.get("from")
+    return sides <= {"", "LEFT"} and first is not None and first.this.alias_or_name == alias
+
+
+def _bare(node: exp.Expr, names: Mapping[str, str]) -> exp.Expr:
+    if isinstance(node, exp.Column):
+        return exp.column(exp.to_identifier(names[node.name.lower()], quoted=True))
+    return node
+
+
+def _is_understood(term: str, fields: Sequence[Field], relation: Relation) -> bool:
+    try:
+        parse_where(term, fields, relation.table.name)
+    except KeytideError:
+        return False  # left to the engine
+    return True

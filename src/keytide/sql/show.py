@@ -1,0 +1,114 @@
+"""SHOW, DESCRIBE and EXPLAIN: definitions as rows and as text."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+
+from keytide.format.schema import TableSchema
+from keytide.sql.relations import BoundQuery
+from keytide.sql.statements import Show
+from keytide.table.lake import Lake
+from keytide.table.result import Result
+from keytide.table.system_tables import system_table
+from keytide.table.table import Table
+
+__all__ = ["create_statement", "describe", "explain", "show"]
+
+
+def show(lake: Lake, statement: Show) -> pa.Table:
+    """The rows of a SHOW statement. Raises `NotFoundError` for an unknown table."""
+    if statement.what == "DATABASES":
+        names = dict.fromkeys(name.split(".")[0] for name in lake.tables())
+        return pa.table({"database": pa.array(names, pa.string())})
+    if statement.what == "TABLES":
+        return _tables(lake, statement)
+    table = lake.table(statement.name or "")
+    if statement.what == "CREATE TABLE":
+        return pa.table({"create_table": [create_statement(table.table_schema, table.name)]})
+    if statement.what == "TBLPROPERTIES":
+        options = table.options
+        return pa.table(
+            {
+                "key": pa.array(options, pa.string()),
+                "value": pa.array(options.values(), pa.string()),
+            }
+        )
+    if statement.what == "COLUMNS":
+        return describe(table, extended=False)
+    return system_table(table, "partitions")
+
+
+def describe(table: Table, *, extended: bool) -> pa.Table:
+    """The columns of a table; `extended` adds its options, its comment and where it lies."""
+    schema = table.table_schema
+    rows = [(f.name, f.type.sql(), _role(schema, f.name), f.description) for f in schema.fields]
+    if extended:
+        rows += [(key, value, "option", None) for key, value in schema.options.items()]
+        rows.append(("location", table.uri, "table", schema.comment))
+    names = ("name", "type", "role", "comment")
+    columns = zip(*rows, strict=True)
+    return pa.table({n: pa.array(c, pa.string()) for n, c in zip(names, columns, strict=True)})
+
+
+def create_statement(schema: TableSchema, name: str) -> str:
+    """CREATE TABLE that makes the table as it is now."""
+    lines = [f.sql() for f in schema.fields]
+    keys = ", ".join(_quoted(key) for key in schema.primary_keys)
+    lines.append(f"PRIMARY KEY ({keys}) NOT ENFORCED")
+    text = f"CREATE TABLE {'.'.join(map(_quoted, name.split('.')))} (\n  "
+    text += ",\n  ".join(lines) + "\n)"
+    if schema.comment:
+        text += f" COMMENT {_text(schema.comment)}"
+    if schema.partition_keys:
+        text += f" PARTITIONED BY ({', '.join(map(_quoted, schema.partition_keys))})"
+    if schema.options:
+        pairs = (f"  {_text(k)} = {_text(v)}" for k, v in sorted(schema.options.items()))
+        text += " WITH (\n" + ",\n".join(pairs) + "\n)"
+    return text
+
+
+def explain(bound: BoundQuery) -> Result:
+    """What each table of a query is read for, without reading it."""
+    lines: list[str] = []
+    for relation in bound.relations:
+        if relation.system is not None:
+            lines.append(f"system table {relation.table.name}${relation.system}")
+            continue
+        lines += str(relation.scan().explain()).splitlines()
+        lines.append(f"columns: {', '.join(relation.columns or ()) or 'all'}")
+        lines.append(f"read by: {' AND '.join(relation.terms) or 'no condition'}")
+    lines = lines or ["reads no table"]
+    return Result(pa.table({"plan": lines}))
+
+
+def _tables(lake: Lake, statement: Show) -> pa.Table:
+    names = lake.tables(statement.name)
+    if statement.like is not None:
+        pattern = re.escape(statement.like).replace("%", ".*").replace(r"\*", ".*")
+        names = [name for name in names if re.fullmatch(pattern, name.split(".", 1)[1])]
+    split = [name.split(".", 1) for name in names]
+    return pa.table(
+        {
+            "database": pa.array([database for database, _ in split], pa.string()),
+            "table": pa.array([table for _, table in split], pa.string()),
+        }
+    )
+
+
+def _role(schema: TableSchema, name: str) -> str:
+    roles = []
+    if name in schema.primary_keys:
+        roles.append("primary key")
+    if name in schema.partition_keys:
+        roles.append("partition")
+    return ", ".join(roles)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"

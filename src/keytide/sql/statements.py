@@ -1,0 +1,202 @@
+"""What a SQL text asks for: one frozen value per statement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from sqlglot import exp
+
+from keytide.types import DataType, Field
+
+__all__ = [
+    "AddColumns",
+    "AlterTable",
+    "Call",
+    "ChangeColumn",
+    "CreateTable",
+    "Describe",
+    "DropColumns",
+    "DropTable",
+    "Explain",
+    "Insert",
+    "NewColumn",
+    "Place",
+    "Query",
+    "RenameColumn",
+    "ResetOptions",
+    "SetOptions",
+    "Show",
+    "Statement",
+    "Truncate",
+]
+
+
+@dataclass(frozen=True)
+class Query:
+    """SELECT, VALUES or WITH, as a tree whose places are those in `text`."""
+
+    tree: exp.Expr
+    text: str
+    hints: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    """Options of `/*+ OPTIONS(...) */` by the place where the name of their table ends."""
+
+
+@dataclass(frozen=True)
+class CreateTable:
+    """CREATE TABLE; at most one of `like` and `query` is given."""
+
+    name: str
+    columns: tuple[Field, ...]
+    primary_key: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    comment: str | None = None
+    exists_ok: bool = False
+    like: str | None = None
+    query: Query | None = None
+
+
+@dataclass(frozen=True)
+class Insert:
+    """INSERT INTO or INSERT OVERWRITE. `columns` is empty when none are listed."""
+
+    table: str
+    query: Query
+    columns: tuple[str, ...] = ()
+    partition: Mapping[str, exp.Expr | None] = field(default_factory=dict)
+    """Values of PARTITION (...); None where the query gives them."""
+    overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a column goes: first, or after another; else last, or where it is."""
+
+    first: bool = False
+    after: str | None = None
+
+
+@dataclass(frozen=True)
+class NewColumn:
+    """A column to add, by its path into ROWs."""
+
+    path: tuple[str, ...]
+    field: Field
+    place: Place
+
+
+@dataclass(frozen=True)
+class AddColumns:
+    """ADD COLUMNS."""
+
+    columns: tuple[NewColumn, ...]
+
+
+@dataclass(frozen=True)
+class DropColumns:
+    """DROP COLUMNS."""
+
+    paths: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class RenameColumn:
+    """RENAME COLUMN."""
+
+    path: tuple[str, ...]
+    new_name: str
+
+
+@dataclass(frozen=True)
+class ChangeColumn:
+    """ALTER COLUMN: what is None stays as it is."""
+
+    path: tuple[str, ...]
+    new_name: str | None = None
+    type: DataType | None = None
+    nullable: bool | None = None
+    comment: str | None = None
+    place: Place | None = None
+
+
+@dataclass(frozen=True)
+class SetOptions:
+    """SET ('k' = 'v')."""
+
+    options: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class ResetOptions:
+    """RESET ('k') or UNSET TBLPROPERTIES ('k')."""
+
+    keys: tuple[str, ...]
+
+
+Alteration: TypeAlias = (
+    "AddColumns | DropColumns | RenameColumn | ChangeColumn | SetOptions | ResetOptions"
+)
+
+
+@dataclass(frozen=True)
+class AlterTable:
+    """ALTER TABLE."""
+
+    table: str
+    change: Alteration
+
+
+@dataclass(frozen=True)
+class DropTable:
+    """DROP TABLE."""
+
+    table: str
+    missing_ok: bool = False
+
+
+@dataclass(frozen=True)
+class Truncate:
+    """TRUNCATE TABLE."""
+
+    table: str
+
+
+@dataclass(frozen=True)
+class Show:
+    """SHOW: `what` is TABLES, DATABASES, CREATE TABLE, PARTITIONS, COLUMNS or TBLPROPERTIES."""
+
+    what: str
+    name: str | None = None
+    like: str | None = None
+
+
+@dataclass(frozen=True)
+class Describe:
+    """DESCRIBE; `extended` adds keys, options and place."""
+
+    table: str
+    extended: bool = False
+
+
+@dataclass(frozen=True)
+class Explain:
+    """EXPLAIN of a query."""
+
+    query: Query
+
+
+@dataclass(frozen=True)
+class Call:
+    """CALL of a procedure, with values by position or name."""
+
+    procedure: str
+    arguments: tuple[object, ...] = ()
+    named: Mapping[str, object] = field(default_factory=dict)
+
+
+Statement: TypeAlias = (
+    "Query | CreateTable | Insert | AlterTable | DropTable | Truncate | Show | Describe | "
+    "Explain | Call"
+)

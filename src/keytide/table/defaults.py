@@ -1,0 +1,89 @@
+"""Default values: what stands in for NULL.
+
+`fields.<column>.default-value` fills in what is still NULL after the merge, when rows are read;
+stored rows keep their NULL (Paimon behaviour 2.3, default value). A column's DEFAULT replaces
+NULL when rows are written, deletes included (behaviour 0.4, step 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pyarrow as pa
+
+from keytide.errors import InvalidError
+from keytide.format.schema import TableSchema
+from keytide.options import TableOptions
+from keytide.types import AtomicType, Field
+
+__all__ = ["parse_default", "read_defaults", "with_write_defaults"]
+
+_BYTES = ("BINARY", "VARBINARY")
+
+
+def read_defaults(schema: TableSchema, options: TableOptions) -> dict[str, pa.Scalar]:
+    """What readers show instead of NULL, by column.
+
+    Raises `InvalidError` for a value that its column cannot hold, and for columns that are never
+    NULL or order versions.
+    """
+    defaults = {}
+    for names, text in options.field_options("default-value").items():
+        for name in names.split(","):
+            if name not in schema.names:
+                continue  # the option outlived its column
+            _refuse_ordering(name, schema, options)
+            key = f"fields.{names}.default-value"
+            defaults[name] = parse_default(text, schema.field(name), f"option {key!r}")
+    return defaults
+
+
+def with_write_defaults(
+    columns: Mapping[str, pa.ChunkedArray], fields: Iterable[Field]
+) -> dict[str, pa.ChunkedArray]:
+    """The columns with the DEFAULT of their field instead of NULL."""
+    filled = dict(columns)
+    for field in fields:
+        column = filled.get(field.name)
+        if field.default_value is not None and column is not None and column.null_count:
+            value = parse_default(field.default_value, field, f"DEFAULT of column {field.name!r}")
+            filled[field.name] = column.fill_null(value)
+    return filled
+
+
+def parse_default(text: str, field: Field, what: str) -> pa.Scalar:
+    """A default's text as a value of its column. Raises `InvalidError` naming `what` gave it."""
+    kind = field.type
+    if not isinstance(kind, AtomicType) or kind.root in _BYTES:
+        raise InvalidError(
+            f"{what} is {text!r}, and column {field.name!r} is {kind.sql()}; only texts, numbers, "
+            f"booleans and times can have a default"
+        )
+    try:
+        return _typed(text, kind.to_arrow())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidError(
+            f"{what} is {text!r}, which is no value of {kind.sql()}, the type of column "
+            f"{field.name!r}: {error}"
+        ) from error
+
+
+def _typed(text: str, target: pa.DataType) -> pa.Scalar:
+    if pa.types.is_timestamp(target) and target.tz is not None:
+        naive = pa.scalar(text).cast(pa.timestamp(target.unit))
+        return pa.array([naive.as_py()], pa.timestamp(target.unit)).cast(target)[0]
+    return pa.scalar(text).cast(target)
+
+
+def _refuse_ordering(name: str, schema: TableSchema, options: TableOptions) -> None:
+    roles = {
+        "a primary key column": schema.primary_keys,
+        "a partition column": schema.partition_keys,
+        "a sequence field": options.sequence_field,
+    }
+    for role, names in roles.items():
+        if name in names:
+            raise InvalidError(
+                f"'fields.{name}.default-value' is set, but {name!r} is {role}, which has no "
+                f"default; remove the option"
+            )

@@ -1,0 +1,70 @@
+"""What a SQL statement gave."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.errors import UnsupportedError
+from keytide.format.arrow import from_arrow
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Result", "changed"]
+
+
+class Result:
+    """The rows of a statement, in the shape that is asked for.
+
+    Statements that define something return no rows.
+    """
+
+    def __init__(self, rows: pa.Table, row_count: int | None = None) -> None:
+        self._rows = rows
+        self._row_count = row_count
+
+    @property
+    def row_count(self) -> int:
+        """How many rows were returned, or changed by INSERT."""
+        return self.to_arrow().num_rows if self._row_count is None else self._row_count
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return self.to_arrow().schema
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as an Arrow table."""
+        return self._rows
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """The rows as dicts."""
+        return list(self.to_arrow().to_pylist())
+
+    def to_polars(self) -> pl.DataFrame:
+        """The rows as a Polars frame."""
+        return from_arrow(self.to_arrow())
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The rows as a pandas frame. Raises ImportError without pandas."""
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
+    def to_spark(self) -> Any:
+        """The rows as a Spark DataFrame. Raises `UnsupportedError` on the local engine."""
+        raise UnsupportedError(
+            "this lake has no Spark session; open it with connect(..., spark=spark), or use "
+            "to_arrow()"
+        )
+
+    def _repr_html_(self) -> str:
+        frame = self.to_polars()
+        return frame._repr_html_() if frame.width else f"{self.row_count} rows changed"
+
+
+def changed(row_count: int = 0) -> Result:
+    """The result of a statement that returns no rows."""
+    return Result(pa.table({}), row_count)
