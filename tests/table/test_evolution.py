@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from overtaking import overtaken
 
 import keytide as kt
 from keytide.format.schema import TableSchema
@@ -516,28 +517,10 @@ def test_new_doubtful_definition_warns() -> None:
 # -- races ---------------------------------------------------------------------------------------
 
 
-class Overtaken(FaultyStore):
-    """A store on which somebody else is faster, once."""
-
-    def __init__(self, inner: Store, act: Callable[[], object]) -> None:
-        super().__init__(inner)
-        self.acts = [act]
-
-    def create(self, path: str, data: bytes) -> bool:
-        while self.acts:
-            self.acts.pop()()
-        return super().create(path, data)
-
-
-def overtaken(table: kt.Table, *faster: SchemaChange) -> kt.Table:
-    """The table through a store on which another writer makes `faster` first."""
-    store = Overtaken(table.metadata.store, lambda: table.alter(*faster))
-    return kt.Table(store, table.name)
-
-
 def test_of_two_changes_at_once_both_are_made() -> None:
     table = new_table({"k": "INT", "v": "INT"})
-    made = overtaken(table, AddColumn(("a",), T("INT"))).alter(AddColumn(("b",), T("INT")))
+    loser = overtaken(table, lambda: table.alter(AddColumn(("a",), T("INT"))))
+    made = loser.alter(AddColumn(("b",), T("INT")))
     assert described(made) == "0:k INT NOT NULL; 1:v INT; 2:a INT; 3:b INT"
     assert table.table_schema == made
     assert made.id == 2
@@ -545,8 +528,9 @@ def test_of_two_changes_at_once_both_are_made() -> None:
 
 def test_change_that_another_one_rules_out_is_a_conflict() -> None:
     table = new_table({"k": "INT", "v": "INT"})
+    loser = overtaken(table, lambda: table.alter(RenameColumn(("v",), "w")))
     with pytest.raises(kt.ConflictError, match=r"came first.*no column 'v'"):
-        overtaken(table, RenameColumn(("v",), "w")).alter(DropColumn(("v",)))
+        loser.alter(DropColumn(("v",)))
     assert table.table_schema.id == 1
 
 
@@ -568,7 +552,8 @@ def test_change_that_the_store_refuses_is_not_made() -> None:
 
 def test_write_that_began_before_a_change_lands_after_it() -> None:
     table = new_table({"k": "INT", "v": "INT"})
-    writer = overtaken(table, RenameColumn(("v",), "w"), AddColumn(("v",), T("STRING")))
+    changes = (RenameColumn(("v",), "w"), AddColumn(("v",), T("STRING")))
+    writer = overtaken(table, lambda: table.alter(*changes))
     writer.write([{"k": 1, "v": 5}])
     assert rows(table.scan()) == [{"k": 1, "w": 5, "v": None}]
 
