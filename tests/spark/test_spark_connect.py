@@ -10,7 +10,12 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.driver,
+    pytest.mark.slow,
+    pytest.mark.xdist_group("connect"),  # its tests look at what one client found
+]
 
 CLIENT = """
 import json, sys
