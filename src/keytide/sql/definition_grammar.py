@@ -90,14 +90,14 @@ def column_type(cursor: Cursor) -> DataType:
 
 
 def options(cursor: Cursor) -> dict[str, str]:
-    """`('k' = 'v', ...)`; keys may stand without quotes, the equals sign may be left out."""
+    """`('k' = 'v', ...)`; keys and values may stand without quotes."""
     pairs = cursor.listed(lambda: _option(cursor))
     return dict(pairs)
 
 
 def _option(cursor: Cursor) -> tuple[str, str]:
-    key = cursor.string() if cursor.is_string() else ".".join(cursor.path("an option"))
-    cursor.accept("=")
+    key = cursor.string() if cursor.is_string() else cursor.until("=").strip()
+    cursor.expect("=")
     if cursor.is_string():
         return key, cursor.string()
     value = cursor.until()

@@ -1,7 +1,8 @@
 """The SQL dialect: Spark's expressions, with the type names and table names of Keytide.
 
 TIMESTAMP has no time zone and TIMESTAMP_LTZ has the local one, as in the table format; casts
-fail rather than give NULL; `t$snapshots` is one name.
+fail rather than give NULL; `t$snapshots` is one name; in texts a doubled quote is one quote and a
+backslash is a backslash, as in the standard.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ __all__ = ["Keytide", "error_at", "parse_expression", "tokenize"]
 class Keytide(Spark):
     """What `lake.sql` understands inside of queries."""
 
+    UNESCAPED_SEQUENCES: ClassVar = {}
+
     class Tokenizer(Spark.Tokenizer):
         """Knows the type names that Spark lacks or understands otherwise."""
 
         VAR_SINGLE_TOKENS: ClassVar = {"$"}
-        STRING_ESCAPES: ClassVar = ["'", "\\"]  # a doubled quote is one quote, as in the standard
+        STRING_ESCAPES: ClassVar = ["'"]
         KEYWORDS: ClassVar = {
             **Spark.Tokenizer.KEYWORDS,
             "TIMESTAMP": TokenType.TIMESTAMPNTZ,
@@ -73,7 +76,9 @@ def parse_expression(text: str, start: int, end: int, into: Any = None) -> exp.E
         return tree
     except sqlglot.errors.ParseError as error:
         found = error.errors[0] if error.errors else {}
+        # sqlglot counts to the end of the word that it highlights.
         place = _offset(text, found.get("line"), found.get("col"))
+        place = place and max(0, place + 1 - len(found.get("highlight") or "x"))
         what = found.get("description") or str(error).splitlines()[0]
         raise error_at(text, start if place is None else place, what.rstrip(".")) from error
     except sqlglot.errors.SqlglotError as error:

@@ -111,4 +111,4 @@ def _quoted(name: str) -> str:
 
 
 def _text(value: str) -> str:
-    return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
+    return "'" + value.replace("'", "''") + "'"

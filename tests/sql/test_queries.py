@@ -1,0 +1,209 @@
+"""SELECT on the local engine: names, time travel, and what is read of each table."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import keytide as kt
+from keytide.sql.grammar import parse_statements
+from keytide.sql.relations import bind
+
+
+@pytest.fixture
+def lake(warehouse: str) -> kt.Lake:
+    lake = kt.connect(warehouse)
+    lake.sql(
+        """
+        CREATE TABLE shop.orders (id INT, customer STRING, qty INT, PRIMARY KEY (id) NOT ENFORCED);
+        INSERT INTO shop.orders VALUES (1, 'ann', 5), (2, 'bob', 7), (3, NULL, 9);
+        INSERT INTO shop.orders VALUES (2, 'bob', 8);
+        CREATE TABLE customers (name STRING, `Home Town` STRING, PRIMARY KEY (name) NOT ENFORCED);
+        INSERT INTO customers VALUES ('ann', 'Oslo'), ('bob', 'Rome'), ('eve', 'Bonn')
+        """
+    )
+    return lake
+
+
+def rows(lake: kt.Lake, text: str) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in lake.sql(text).to_pylist()]
+
+
+def test_every_reader_sees_the_merged_row(lake: kt.Lake) -> None:
+    assert rows(lake, "SELECT * FROM shop.orders ORDER BY id") == [
+        (1, "ann", 5),
+        (2, "bob", 8),
+        (3, None, 9),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SELECT count(*) FROM shop.orders", [(3,)]),
+        ("SELECT sum(qty) FROM shop.orders", [(22,)]),
+        ("SELECT ID, QTY FROM shop.orders WHERE Customer = 'ann'", [(1, 5)]),
+        ("SELECT o.qty FROM shop.orders o, shop.orders p WHERE o.id = 1 AND p.id = 2", [(5,)]),
+        ("SELECT `home town` FROM customers WHERE name = 'bob'", [("Rome",)]),
+        (
+            "SELECT c.name, o.qty FROM customers c LEFT JOIN shop.orders o ON o.customer = c.name "
+            "WHERE o.qty IS NULL",
+            [("eve", None)],
+        ),
+        (
+            "SELECT o.id FROM shop.orders o WHERE o.customer IN (SELECT name FROM customers "
+            "WHERE `Home Town` = 'Oslo')",
+            [(1,)],
+        ),
+        (
+            "WITH o AS (SELECT id FROM shop.orders WHERE id > 1) "
+            "SELECT count(*) AS n FROM o AS a, o AS b",
+            [(4,)],
+        ),
+        ("SELECT 1 AS x UNION ALL SELECT max(id) FROM shop.orders ORDER BY x", [(1,), (3,)]),
+        ("SELECT x + 1 FROM (VALUES (1), (2)) AS v(x) ORDER BY x", [(2,), (3,)]),
+        ("VALUES (1, 'it''s')", [(1, "it's")]),
+        ("SELECT MAP['k', 1]['k'], ARRAY[1, 2][0], X'1F'", [(1, 1, b"\x1f")]),
+        ("SELECT CAST('2024-01-02 03:04:05' AS TIMESTAMP(3)) > DATE '2024-01-01'", [(True,)]),
+    ],
+)
+def test_query_gives_its_rows(lake: kt.Lake, text: str, expected: list[tuple[Any, ...]]) -> None:
+    assert rows(lake, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "qty"),
+    [
+        ("shop.orders", 8),
+        ("shop.orders VERSION AS OF 1", 7),
+        ("shop.orders FOR VERSION AS OF 2", 8),
+        ("shop.orders /*+ OPTIONS('scan.snapshot-id' = '1') */", 7),
+        ("shop.orders /*+ OPTIONS('scan.version' = '1') */ AS o", 7),
+    ],
+)
+def test_time_travel_reads_an_older_snapshot(lake: kt.Lake, source: str, qty: int) -> None:
+    assert rows(lake, f"SELECT qty FROM {source} WHERE id = 2") == [(qty,)]
+
+
+def test_time_travel_by_timestamp_takes_the_snapshot_of_that_time(lake: kt.Lake) -> None:
+    first, second = (s.time_millis for s in lake.table("shop.orders").snapshots())
+    text = "SELECT qty FROM shop.orders /*+ OPTIONS('scan.timestamp-millis' = '{}') */ WHERE id = 2"
+    assert rows(lake, text.format(second)) == [(8,)]
+    if first < second:
+        assert rows(lake, text.format(second - 1)) == [(7,)]
+
+
+def test_tables_of_one_query_travel_each_on_their_own(lake: kt.Lake) -> None:
+    text = (
+        "SELECT a.qty, b.qty FROM shop.orders VERSION AS OF 1 a "
+        "JOIN shop.orders b ON a.id = b.id WHERE a.id = 2"
+    )
+    assert [tuple(r) for r in zip(*lake.sql(text).to_arrow().columns, strict=True)] == [
+        (pa.scalar(7, pa.int32()), pa.scalar(8, pa.int32()))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "terms"),
+    [
+        ("SELECT qty FROM shop.orders WHERE id = 1", ("id", "qty"), ("`id` = 1",)),
+        ("SELECT count(*) FROM shop.orders", ("id",), ()),
+        ("SELECT * FROM shop.orders", ("id", "customer", "qty"), ()),
+        (
+            "SELECT id FROM shop.orders WHERE qty > 3 AND upper(customer) = 'A'",
+            ("id", "customer", "qty"),
+            ("`qty` > 3",),
+        ),
+        ("SELECT id FROM (SELECT * FROM shop.orders) WHERE qty > 3", ("id", "customer", "qty"), ()),
+        (
+            "SELECT o.id FROM shop.orders o LEFT JOIN customers c ON true WHERE o.qty > 3",
+            ("id", "qty"),
+            ("`qty` > 3",),
+        ),
+        (
+            "SELECT o.id FROM customers c LEFT JOIN shop.orders o ON true WHERE o.qty IS NULL",
+            ("id", "qty"),
+            (),
+        ),
+    ],
+)
+def test_only_what_a_query_needs_is_read(
+    lake: kt.Lake, text: str, columns: tuple[str, ...], terms: tuple[str, ...]
+) -> None:
+    [query] = parse_statements(text)
+    [relation] = [
+        r
+        for r in bind(query, lake).relations
+        if r.table.name == "shop.orders"  # type: ignore[arg-type]  # it is a query
+    ]
+    assert (relation.columns, relation.terms) == (columns, terms)
+
+
+def test_explain_shows_pruning_and_reads_nothing(lake: kt.Lake) -> None:
+    plan = "\n".join(
+        line for (line,) in rows(lake, "EXPLAIN SELECT qty FROM shop.orders WHERE id = 1")
+    )
+    assert "key range" in plan
+    assert "columns: id, qty" in plan
+    assert "read by: `id` = 1" in plan
+
+
+def test_system_table_joins_like_any_other(lake: kt.Lake) -> None:
+    text = "SELECT s.commit_kind FROM shop.orders$snapshots s WHERE s.snapshot_id = 1"
+    assert rows(lake, text) == [("APPEND",)]
+    assert rows(lake, "SELECT count(*) FROM `customers$files`") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        ("SELECT * FRM customers", kt.InvalidError, "line 1, column 14"),
+        ("SELECT nam FROM customers", kt.InvalidError, "line 1, column 8: the query cannot run"),
+        ("SELECT *\nFROM nobody", kt.NotFoundError, "line 2, column 6: no table default.nobody"),
+        ("SELECT * FROM customers$nothing", kt.NotFoundError, "snapshots"),
+        ("SELECT * FROM customers VERSION AS OF 9", kt.NotFoundError, "snapshot 9"),
+        (
+            "SELECT * FROM customers /*+ OPTIONS('scan.bogus' = '1') */",
+            kt.InvalidError,
+            "scan.snapshot-id",
+        ),
+        ("SELEKT 1", kt.InvalidError, "expected a statement"),
+        ("SELECT 1; SELECT (", kt.InvalidError, "line 1, column"),
+        ("DELETE FROM customers", kt.UnsupportedError, "no UPDATE, DELETE or MERGE"),
+        ("", kt.InvalidError, "no statement"),
+        ("CALL sys.nothing(1)", kt.NotFoundError, "sys.why"),
+    ],
+)
+def test_wrong_query_is_refused_with_its_place(
+    lake: kt.Lake, text: str, kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=re.escape(message)):
+        lake.sql(text)
+
+
+def test_nothing_runs_when_a_later_statement_does_not_parse(lake: kt.Lake) -> None:
+    with pytest.raises(kt.InvalidError):
+        lake.sql("INSERT INTO customers VALUES ('zoe', 'Riga'); SELECT FROM WHERE")
+    assert rows(lake, "SELECT count(*) FROM customers WHERE name = 'zoe'") == [(0,)]
+
+
+def test_a_torn_file_is_named_by_the_query_that_meets_it(lake: kt.Lake, warehouse: str) -> None:
+    [file, *_] = Path(warehouse).rglob("customers/**/*.parquet")
+    file.write_bytes(b"torn")
+    with pytest.raises(kt.DataError, match=file.name):
+        lake.sql("SELECT * FROM customers")
+
+
+def test_result_takes_every_shape(lake: kt.Lake) -> None:
+    result = lake.sql("SELECT id FROM shop.orders WHERE id < 3 ORDER BY id")
+    assert result.row_count == 2
+    assert result.to_arrow().column("id").to_pylist() == [1, 2]
+    assert result.to_polars()["id"].to_list() == [1, 2]
+    assert result.to_pandas()["id"].tolist() == [1, 2]
+    assert result.to_pylist() == [{"id": 1}, {"id": 2}]
+    with pytest.raises(kt.UnsupportedError, match="spark"):
+        result.to_spark()
