@@ -28,6 +28,7 @@ from keytide.merge.functions.register import register_merge_function
 from keytide.table.lake import Lake, connect, open_table
 from keytide.table.scan import Explanation, Scan
 from keytide.table.table import Table, WriteResult
+from keytide.table.why import Why
 from keytide.types import Field, RowKind, parse_sql_type
 
 if typing.TYPE_CHECKING:
@@ -50,6 +51,7 @@ __all__ = [
     "SetupError",
     "Table",
     "UnsupportedError",
+    "Why",
     "WriteResult",
     "connect",
     "open_table",

@@ -7,7 +7,7 @@ columns, one row per key, deletions and rows outside the predicate left out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 import pyarrow as pa
@@ -78,6 +78,16 @@ class ReadTask:
         schema = arrow_schema(self.view.schema.select(self.columns))
         for frame in self.frames(memory_bytes):
             yield to_arrow(frame, schema)
+
+    def versions(self, entry: ManifestEntry) -> pl.DataFrame:
+        """The stored rows of one file that meet the predicate, unmerged.
+
+        With the columns wanted, `_SEQUENCE_NUMBER` and `_VALUE_KIND`, as they are stored.
+        """
+        fields = self.view.schema.select(self._with_predicate_columns(self.columns))
+        where = None if self.predicate is None else row_filter(self.predicate, fields)
+        as_stored = replace(self, keeps_kinds=True)
+        return as_stored._reader(entry, fields, sequence=True).read(where=where)
 
     # -- files that need no merge -------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import date, datetime, timezone
 from html import escape
 from typing import Any
@@ -31,6 +31,7 @@ from keytide.table.predicate import Comparison, IsNull, Predicate, conjunction
 from keytide.table.rows import incoming_rows, to_arrow_table
 from keytide.table.scan import Scan
 from keytide.table.view import TableView
+from keytide.table.why import Why, why_of
 from keytide.table.write import BucketWriter, SequenceBase, check_writable, restamp
 from keytide.types import Field
 
@@ -329,6 +330,27 @@ class Table:
         )
         rows = scan.to_pylist()
         return rows[0] if rows else None
+
+    def why(
+        self,
+        key: Any,
+        snapshot_id: int | None = None,
+        tag: str | None = None,
+        as_of: datetime | date | str | int | None = None,
+    ) -> Why:
+        """Every stored version of a key in merge order, and what became of each.
+
+        Tells for each column of the row from which versions its value comes, and for the other
+        versions why they lost. `key` is what `get` takes, and as much is read; time travel goes
+        as in `scan`. A key that was never written has no versions.
+
+        Raises what `get` raises, and `NotFoundError` for an unknown snapshot or tag.
+        """
+        scan = self.scan(snapshot_id=snapshot_id, tag=tag, as_of=as_of)
+        schema = scan.view.schema
+        values = _key_values(key, schema, self.name)
+        terms = (_equals(schema.field(n), v, self.name) for n, v in values.items())
+        return why_of(replace(scan, predicate=conjunction(terms)), values)
 
     def snapshots(self) -> list[Snapshot]:
         """The snapshots that are there, oldest first."""

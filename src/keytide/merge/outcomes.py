@@ -1,0 +1,279 @@
+"""What became of each version of a key, as sentences for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+
+from keytide.merge.aggregation import Aggregation
+from keytide.merge.deduplicate import Deduplicate
+from keytide.merge.engine import MergeEngine
+from keytide.merge.first_row import FirstRow
+from keytide.merge.functions.first_last import FirstNonNullValue, FirstValue, LastValue
+from keytide.merge.functions.inputs import AggregatedColumn
+from keytide.merge.functions.numeric import Sum
+from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND, MergeOrder
+from keytide.merge.partial_update import OnRetract, PartialUpdate
+from keytide.merge.provenance import EXTREMES, PICKS, VERSION, Provenance
+from keytide.merge.sequence_groups import SequenceGroup, SequenceGroups
+from keytide.types import RowKind
+
+__all__ = ["outcomes", "shown"]
+
+_Clause = tuple[str, str]
+"""What is said before and after the names of the columns that it is said of."""
+
+
+def outcomes(
+    versions: pl.DataFrame,
+    provenance: Provenance,
+    order: MergeOrder,
+    engine: MergeEngine,
+    columns: Sequence[str],
+) -> list[str]:
+    """A sentence for each of the versions that `provenance` was made of.
+
+    `columns` are those to speak of, which the key's are not.
+    """
+    teller = _Teller(versions, provenance, order, engine, tuple(columns))
+    return [teller.outcome(number) for number in versions[VERSION]]
+
+
+def shown(value: Any) -> str:
+    """A value as text that cannot steer a terminal."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, str | bytes | list | dict):
+        return repr(value)
+    return str(value)
+
+
+@dataclass(frozen=True)
+class _Teller:
+    versions: pl.DataFrame
+    provenance: Provenance
+    order: MergeOrder
+    engine: MergeEngine
+    columns: tuple[str, ...]
+
+    def outcome(self, version: int) -> str:
+        """What became of a version."""
+        return (
+            self._skipped(version)
+            or self._as_a_whole(version)
+            or self._removed(version)
+            or self._column_by_column(version)
+        )
+
+    # -- what is known of the versions ---------------------------------------------------------
+
+    @cached_property
+    def _facts(self) -> dict[int, dict[str, Any]]:
+        """What orders the versions, by their numbers."""
+        fields = (name for group in self._groups for name in group.sequence)
+        names = (VERSION, *self.order.sequence, *fields, SEQUENCE_NUMBER, VALUE_KIND)
+        rows = self.versions.select(dict.fromkeys(names).keys()).rows(named=True)
+        return {row[VERSION]: row for row in rows}
+
+    @cached_property
+    def _present(self) -> dict[int, set[str]]:
+        """The columns that are not NULL in each version."""
+        marks = self.versions.select(VERSION, pl.col(self.columns).is_not_null())
+        return {
+            number: {n for n, is_present in zip(self.columns, row, strict=True) if is_present}
+            for number, *row in marks.rows()
+        }
+
+    @cached_property
+    def _used(self) -> set[int]:
+        """The versions that the row comes from."""
+        return {version for name in self.columns for version in self.provenance.taken[name]}
+
+    @cached_property
+    def _has_row(self) -> bool:
+        return self.provenance.row.height > 0
+
+    @property
+    def _groups(self) -> tuple[SequenceGroup, ...]:
+        return self.engine.groups if isinstance(self.engine, SequenceGroups) else ()
+
+    @property
+    def _folds(self) -> Mapping[str, AggregatedColumn]:
+        return self.engine.folds if isinstance(self.engine, Aggregation | SequenceGroups) else {}
+
+    def _kind(self, version: int) -> RowKind:
+        return RowKind(self._facts[version][VALUE_KIND])
+
+    def _is_retract(self, version: int) -> bool:
+        return self._kind(version) in (RowKind.DELETE, RowKind.UPDATE_BEFORE)
+
+    def _group_of(self, column: str) -> SequenceGroup | None:
+        return next((group for group in self._groups if column in group.columns), None)
+
+    # -- versions that are told about as a whole -------------------------------------------------
+
+    def _skipped(self, version: int) -> str | None:
+        if not self._is_retract(version):
+            return None
+        if _ignores_retracts(self.engine):
+            return "ignored: the table has 'ignore-delete'"
+        if isinstance(self.engine, PartialUpdate) and self._kind(version) is RowKind.UPDATE_BEFORE:
+            return "ignored: only a -D removes a row of this table"
+        return None
+
+    def _as_a_whole(self, version: int) -> str | None:
+        base = self.provenance.base
+        if base is None or not isinstance(self.engine, Deduplicate | FirstRow):
+            return None
+        if version == base:
+            said = {RowKind.DELETE: "deletes the row", RowKind.UPDATE_BEFORE: "takes the row back"}
+            return said.get(self._kind(version), "is the row")
+        if isinstance(self.engine, FirstRow):
+            return f"ignored: version {base} came first"
+        return f"replaced by version {base}: {self._reason(version, base, self.order.sequence)}"
+
+    def _removed(self, version: int) -> str | None:
+        removal = self.provenance.removal
+        if removal is None or version > removal.until:
+            return None
+        if version == removal.by:
+            later = [number for number in self._facts if number > removal.until]
+            if not self._has_row or not later:
+                return "deletes the row"
+            return f"deleted the row, which version {later[0]} began anew"
+        if self._has_row and version in self._used:
+            return None
+        if version < removal.by:
+            return f"removed by version {removal.by}"
+        return f"finds no row: version {removal.by} had deleted it"
+
+    # -- versions that are told about column by column -----------------------------------------
+
+    def _column_by_column(self, version: int) -> str:
+        if not self._has_row:
+            return "is kept as a retract: there is no row to take it back from"
+        if self._used == {version}:
+            return "is the row"
+        said: dict[_Clause, list[str]] = {}
+        taken = self.provenance.taken
+        for name in sorted(self.columns, key=lambda name: version not in taken[name]):
+            clause = self._clause(version, name)
+            if clause is not None:
+                said.setdefault(clause, []).append(name)
+        if not said:
+            retract = self._is_retract(version)
+            return "takes nothing back" if retract else "ignored: all its columns are NULL"
+        return "; ".join(f"{before}{', '.join(n)}{after}" for (before, after), n in said.items())
+
+    def _clause(self, version: int, column: str) -> _Clause | None:
+        if version in self.provenance.taken[column]:
+            return self._given(version, column)
+        is_null = column not in self._present[version]
+        group = self._group_of(column)
+        if group is not None and self._says_nothing(version, group):
+            names = ", ".join(group.sequence)
+            silent = f" ignored: all columns of its sequence group ({names}) are NULL"
+            return None if is_null else ("", silent)
+        if self._is_retract(version):
+            return self._taken_back(version, column, group)
+        return None if is_null else self._lost(version, column, group)
+
+    def _given(self, version: int, column: str) -> _Clause:
+        fold, is_retract = self._folds.get(column), self._is_retract(version)
+        if fold is None or isinstance(fold.function, PICKS):
+            return "gives ", ""
+        function = fold.function
+        if isinstance(function, EXTREMES):
+            return f"gives the {function.name} of ", ""
+        if isinstance(function, Sum):
+            row = self.versions.filter(pl.col(VERSION) == version)
+            value = shown(row[column][0])
+            return (f"takes {value} from ", "") if is_retract else (f"adds {value} to ", "")
+        return "is taken back from " if is_retract else "folds into ", f" ({function.name})"
+
+    def _lost(self, version: int, column: str, group: SequenceGroup | None) -> _Clause:
+        """Why a value that is not NULL is not in the row."""
+        fold, taken = self._folds.get(column), self.provenance.taken[column]
+        if fold is not None and isinstance(fold.function, EXTREMES):
+            return "", f" is not the {fold.function.name}"
+        if fold is not None and isinstance(fold.function, FirstValue | FirstNonNullValue):
+            return "", f" ignored: version {taken[0]} comes first"
+        winner = taken[-1] if taken else self._winner(group) if fold is None else None
+        if winner is None:
+            return "", " taken back since"
+        verb = "taken back" if self._is_retract(winner) and not taken else "replaced"
+        fields = group.sequence if group else self.order.sequence
+        return "", f" {verb} by version {winner}: {self._reason(version, winner, fields)}"
+
+    def _taken_back(self, version: int, column: str, group: SequenceGroup | None) -> _Clause | None:
+        """What a retract does to a column that it gave nothing."""
+        fold, taken = self._folds.get(column), self.provenance.taken[column]
+        is_null = column not in self._present[version]
+        if fold is None:
+            return self._taken_back_from_group(version, column, group)
+        if is_null and not isinstance(fold.function, LastValue):
+            return None
+        if fold.ignore_retract:
+            return "leaves ", " as it is ('ignore-retract')"
+        if taken and taken[-1] > version:
+            return "", f" replaced by version {taken[-1]}"
+        return "takes ", " back"
+
+    def _taken_back_from_group(
+        self, version: int, column: str, group: SequenceGroup | None
+    ) -> _Clause | None:
+        if group is None or column in group.sequence:
+            return None
+        winner = self._winner(group)
+        if winner is None or winner == version:
+            return "takes ", " back"
+        reason = self._reason(version, winner, group.sequence)
+        return "does not take ", f" back: version {winner} is newer, {reason}"
+
+    def _says_nothing(self, version: int, group: SequenceGroup) -> bool:
+        return all(self._facts[version][name] is None for name in group.sequence)
+
+    def _winner(self, group: SequenceGroup | None) -> int | None:
+        return None if group is None else self.provenance.winners[group.sequence]
+
+    # -- why one version goes before another -----------------------------------------------------
+
+    def _reason(self, loser: int, winner: int, fields: Iterable[str]) -> str:
+        lost, won = self._facts[loser], self._facts[winner]
+        ties = []
+        for name in fields:
+            low, high = (self._comparable(name, facts[name]) for facts in (lost, won))
+            if low != high:
+                return self._ordered(name, lost[name], won[name], low < high)
+            ties.append(name)
+        tie = f"{', '.join(ties)} {'ties' if len(ties) == 1 else 'tie'}, and " if ties else ""
+        before, after = lost[SEQUENCE_NUMBER], won[SEQUENCE_NUMBER]
+        if before < after:
+            return f"{tie}it arrived later ({SEQUENCE_NUMBER} {before} < {after})"
+        if self._is_retract(loser) and not self._is_retract(winner):
+            return f"{tie}a retract comes before an add of the same {SEQUENCE_NUMBER}"
+        return f"{tie}of rows of the same {SEQUENCE_NUMBER} the later one wins"
+
+    def _ordered(self, name: str, lost: Any, won: Any, is_less: bool) -> str:
+        if not is_less and not (self.order.descending and name in self.order.sequence):
+            return f"both were late for {name}, and it was there first"
+        return f"sequence field {name} {shown(lost)} {'<' if is_less else '>'} {shown(won)}"
+
+    def _comparable(self, name: str, value: Any) -> tuple[int, Any]:
+        """A value as it orders versions: NULL lowest, NaN highest, CHAR without trailing blanks."""
+        if value is None:
+            return 0, 0
+        if value != value:
+            return 2, 0
+        padded = self.order.padded.union(*(group.padded for group in self._groups))
+        return 1, value.rstrip(" ") if name in padded else value
+
+
+def _ignores_retracts(engine: MergeEngine) -> bool:
+    if isinstance(engine, PartialUpdate):
+        return engine.on_retract is OnRetract.IGNORE
+    return isinstance(engine, Deduplicate | FirstRow | SequenceGroups) and engine.ignore_delete

@@ -1,0 +1,242 @@
+"""Where a merged row comes from: the engine's own merge, run over version numbers.
+
+Every value is replaced by the number of its version, in a list. Columns that an engine copies
+then come out as the number of the version that they were copied from. Functions that fold are
+replaced by one that collects the numbers of what they were given. So nothing of what an engine
+decides is told here a second time; only what orders versions keeps its values.
+
+Exact for whatever is copied. A fold comes from every version whose value it was given and that
+is not NULL; of functions that pick an extreme, from those that reach it. What a function then
+does with a value (a member of a set that is there already, a nested row that is replaced) is not
+looked into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+import polars as pl
+
+from keytide.merge.aggregation import Aggregation
+from keytide.merge.engine import MergeEngine
+from keytide.merge.functions.collect import Collect
+from keytide.merge.functions.first_last import (
+    FirstNonNullValue,
+    FirstValue,
+    LastNonNullValue,
+    LastValue,
+)
+from keytide.merge.functions.inputs import AggregatedColumn, AggregateFunction, Inputs
+from keytide.merge.functions.numeric import Max, Min
+from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND, MergeOrder
+from keytide.merge.partial_update import OnRetract, PartialUpdate
+from keytide.merge.sequence_groups import SequenceGroup, SequenceGroups
+from keytide.types import RowKind
+
+__all__ = ["EXTREMES", "PICKS", "VERSION", "Provenance", "Removal", "provenance_of"]
+
+VERSION = "_KEY_VERSION"
+"""The column of version numbers; no column of a table may be called so."""
+
+PICKS = (LastValue, LastNonNullValue, FirstValue, FirstNonNullValue)
+"""Functions that copy one of their inputs."""
+
+EXTREMES = (Max, Min)
+"""Functions whose result equals some of their inputs."""
+
+_NULL_COUNTS = (LastValue, FirstValue)
+
+
+@dataclass(frozen=True)
+class Removal:
+    """The version that removed a row for the last time, and the last one that it stayed so for."""
+
+    by: int
+    until: int
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What the versions of one key became, and which of them each column comes from.
+
+    `merged` has one row or none; its kind may be that of a retract. `base` is the version that
+    gave whatever the engine does not merge column by column. `taken` has every column, with no
+    version where nobody gave a value. `winners` has the newest version of each sequence group, by
+    the group's fields.
+    """
+
+    merged: pl.DataFrame
+    base: int | None = None
+    taken: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    winners: Mapping[tuple[str, ...], int | None] = field(default_factory=dict)
+    removal: Removal | None = None
+
+    @property
+    def row(self) -> pl.DataFrame:
+        """The row that a reader sees, or none."""
+        return self.merged.filter(IS_ADD)
+
+
+def provenance_of(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine) -> Provenance:
+    """Merge the versions of one key and tell where the outcome comes from.
+
+    REQUIRES: what `engine.merge` requires; all rows have one key and, as `VERSION`, a number that
+    grows. Raises what the merge raises.
+    """
+    merged = engine.merge(versions)
+    if not merged.height:
+        return Provenance(merged)
+    traced, numbers = _traced(engine, versions), _numbered(versions, order, engine)
+    origin = traced.merge(numbers).row(0, named=True)
+    groups = _groups(engine)
+    winners = {group.sequence: origin[_winner(i)] for i, group in enumerate(groups)}
+    base = origin[VERSION]
+    taken = dict.fromkeys(order.columns, _one(base))
+    taken |= {name: tuple(origin[name] or ()) for name in _merged_columns(versions, order, groups)}
+    taken |= {name: _one(winner) for names, winner in winners.items() for name in names}
+    return Provenance(merged, base, taken, winners, _removal(engine, traced, numbers))
+
+
+# -- versions as numbers -----------------------------------------------------------------------
+
+
+def _numbered(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine) -> pl.DataFrame:
+    """The versions with numbers for values; NULL stays where the engine looks at it."""
+    groups, gaps = _groups(engine), _gaps(engine)
+    number = pl.concat_list(pl.col(VERSION))
+    columns = [
+        (pl.when(pl.col(name).is_not_null()).then(number) if name in gaps else number).alias(name)
+        for name in _merged_columns(versions, order, groups)
+    ]
+    says_something = (
+        pl.any_horizontal(pl.col(name).is_not_null() for name in group.sequence) for group in groups
+    )
+    winners = (
+        pl.when(says).then(pl.col(VERSION)).alias(_winner(i))
+        for i, says in enumerate(says_something)
+    )
+    return versions.with_columns(*columns, *winners)
+
+
+def _merged_columns(
+    versions: pl.DataFrame, order: MergeOrder, groups: Iterable[SequenceGroup]
+) -> list[str]:
+    ordering = {*order.columns, *(name for group in groups for name in group.sequence)}
+    kept = {*ordering, VERSION, SEQUENCE_NUMBER, VALUE_KIND}
+    return [name for name in versions.columns if name not in kept]
+
+
+def _gaps(engine: MergeEngine) -> frozenset[str]:
+    """The columns in which NULL is no value."""
+    if isinstance(engine, PartialUpdate):
+        return engine.filled
+    if not isinstance(engine, Aggregation | SequenceGroups):
+        return frozenset()
+    folded = {n for n, f in engine.folds.items() if not isinstance(f.function, _NULL_COUNTS)}
+    grouped = {name for group in _groups(engine) for name in group.columns}
+    filled = engine.filled - grouped if isinstance(engine, SequenceGroups) else frozenset()
+    return filled | folded
+
+
+def _groups(engine: MergeEngine) -> tuple[SequenceGroup, ...]:
+    return engine.groups if isinstance(engine, SequenceGroups) else ()
+
+
+def _winner(group: int) -> str:
+    return f"{VERSION}_{group}"
+
+
+def _one(version: int | None) -> tuple[int, ...]:
+    return () if version is None else (version,)
+
+
+# -- the engine over numbers -------------------------------------------------------------------
+
+
+def _traced(engine: MergeEngine, versions: pl.DataFrame) -> MergeEngine:
+    """The engine with folds that collect, and groups that tell whose version is the newest.
+
+    A number that grows with the versions and is the last field of a group breaks ties as the
+    group does anyway.
+    """
+    if isinstance(engine, Aggregation):
+        return replace(engine, folds=_tracing(engine.folds, versions), not_null=frozenset())
+    if isinstance(engine, SequenceGroups):
+        groups = tuple(
+            replace(group, sequence=(*group.sequence, _winner(i)))
+            for i, group in enumerate(engine.groups)
+        )
+        folds = _tracing(engine.folds, versions)
+        return replace(engine, groups=groups, folds=folds, not_null=frozenset())
+    return engine
+
+
+def _tracing(
+    folds: Mapping[str, AggregatedColumn], versions: pl.DataFrame
+) -> dict[str, AggregatedColumn]:
+    return {
+        name: fold
+        if isinstance(fold.function, PICKS)
+        else replace(fold, function=_Origins(name, fold.function, versions.select(VERSION, name)))
+        for name, fold in folds.items()
+    }
+
+
+@dataclass(frozen=True)
+class _Origins(AggregateFunction):
+    """Collects the numbers of the versions that a function folds."""
+
+    name: ClassVar[str] = "origins"
+    can_retract: ClassVar[bool] = True
+
+    function: AggregateFunction
+    values: pl.DataFrame
+
+    def fold(self, inputs: Inputs) -> pl.Series:
+        """The numbers, in merge order."""
+        counts = inputs.adds | inputs.retracts
+        if isinstance(self.function, EXTREMES):
+            counts &= self._reaches(inputs)
+        all_adds = replace(inputs, adds=counts, retracts=np.zeros_like(counts))
+        return Collect(self.column).fold(all_adds)
+
+    def _reaches(self, inputs: Inputs) -> np.ndarray:
+        """Which inputs equal the result."""
+        places = self.values[VERSION].search_sorted(inputs.values.list.first())
+        values = self.values[self.column].gather(places)
+        result = self.function.fold(replace(inputs, values=values))
+        return values.eq_missing(result.gather(inputs.slices.keys)).to_numpy()
+
+
+# -- removed rows --------------------------------------------------------------------------------
+
+
+def _removal(engine: MergeEngine, traced: MergeEngine, numbers: pl.DataFrame) -> Removal | None:
+    """When the row was removed for the last time, seen by merging ever more of the versions."""
+    if not _removes_rows(engine) or numbers.select(IS_ADD.all()).item():
+        return None
+    removed = [_is_removed(numbers.head(count), traced) for count in range(1, numbers.height + 1)]
+    if not any(removed):
+        return None
+    until = max(place for place, is_removed in enumerate(removed) if is_removed)
+    by = until
+    while by and removed[by - 1]:
+        by -= 1
+    return Removal(by=numbers[VERSION][by], until=numbers[VERSION][until])
+
+
+def _removes_rows(engine: MergeEngine) -> bool:
+    if isinstance(engine, PartialUpdate):
+        return engine.on_retract is OnRetract.REMOVE_ROW
+    if isinstance(engine, Aggregation):
+        return engine.remove_record_on_delete
+    return any(group.decides_about_row for group in _groups(engine))
+
+
+def _is_removed(numbers: pl.DataFrame, traced: MergeEngine) -> bool:
+    # A lone version would stand as it is, so the first one comes twice.
+    merged = traced.merge(pl.concat([numbers.head(1), numbers]))
+    return merged.height == 1 and merged[VALUE_KIND][0] == RowKind.DELETE

@@ -1,0 +1,239 @@
+"""Why a key's row is what it is: its stored versions, and what became of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from itertools import chain
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.format.arrow import to_arrow
+from keytide.format.manifest import ManifestEntry
+from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
+from keytide.merge.outcomes import outcomes, shown
+from keytide.merge.provenance import VERSION, Provenance, provenance_of
+from keytide.table.read import ReadTask
+from keytide.table.scan import Scan
+from keytide.table.view import TableView
+from keytide.types import Field, RowKind, arrow_schema
+
+__all__ = ["Why", "why_of"]
+
+
+@dataclass(frozen=True)
+class Why:
+    """The stored versions of one key in merge order, and the row that they became.
+
+    `versions` has a row for each: its number `version` from 1, the `file` it is in with `level`
+    and `schema_id`, `_SEQUENCE_NUMBER`, `row_kind`, every column of the table, and as `outcome` a
+    sentence on what became of it. Where a column of the table is called like one of these, theirs
+    has a `_` in front.
+
+    `row` is what `get` returns. `taken` tells for each column outside the primary key from which
+    versions its value comes: of a value that was copied the one version, of one that was folded
+    all whose values the function was given (of `max` and `min` those that reach it). None where
+    nobody gave a value, which leaves NULL or the column's default, and where there is no row.
+
+    A stored version may have been merged before it was stored: by the write that brought the key
+    several times, or by a compaction. What it was merged from is not stored any more.
+    """
+
+    table: str
+    key: Mapping[str, Any]
+    snapshot_id: int | None
+    merge_engine: str
+    versions: pa.Table
+    row: dict[str, Any] | None
+    taken: Mapping[str, tuple[int, ...]]
+
+    def to_arrow(self) -> pa.Table:
+        """The versions."""
+        return self.versions
+
+    def __str__(self) -> str:
+        key = ", ".join(f"{name} = {shown(value)}" for name, value in self.key.items())
+        count = f"{self.versions.num_rows} version" + ("s" if self.versions.num_rows != 1 else "")
+        title = f"{self.table}, {key}, snapshot {self.snapshot_id}: {count} ({self.merge_engine})"
+        return "\n".join([title, *self._version_lines(), *self._row_lines()])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+    def _version_lines(self) -> Iterator[str]:
+        names = self.versions.schema.names[len(_SYSTEM_COLUMNS) : -1]
+        for row in zip(*(column.to_pylist() for column in self.versions.columns), strict=True):
+            (number, file, level, _, sequence, kind), values = row[:6], row[6:-1]
+            told = zip(names, values, strict=True)
+            columns = [f"{name} = {shown(v)}" for name, v in told if name not in self.key]
+            yield f"{number:>3} {kind} {', '.join(columns)}"
+            yield f"       {row[-1]}"
+            yield f"       level {level}, {SEQUENCE_NUMBER} {sequence}, {file}"
+
+    def _row_lines(self) -> Iterator[str]:
+        if self.row is None:
+            yield "no row"
+            return
+        yield "the row"
+        for name, numbers in self.taken.items():
+            many = "versions" if len(numbers) > 1 else "version"
+            origin = f"from {many} {', '.join(map(str, numbers))}" if numbers else "from no version"
+            yield f"       {name} = {shown(self.row[name])}, {origin}"
+
+
+def why_of(scan: Scan, key: Mapping[str, Any]) -> Why:
+    """What became of the versions of a key, which is all that `scan` asks for.
+
+    Reads only files that may hold the key. Raises what reading the row raises.
+    """
+    view = scan.view
+    histories: list[_History] = []
+    for stored in _stored_versions(scan):
+        first = 1 + sum(len(history.stored) for history in histories)
+        histories.append(_History.of(stored, view, first))
+    rows = scan.to_pylist()
+    origin = next((h.provenance for h in histories if h.provenance.row.height), None)
+    return Why(
+        table=view.name,
+        key=dict(key),
+        snapshot_id=None if scan.snapshot is None else scan.snapshot.id,
+        merge_engine=view.options.merge_engine,
+        versions=_versions_table(histories, view),
+        row=rows[0] if rows else None,
+        taken={n: () if origin is None else origin.taken[n] for n in _value_columns(view)},
+    )
+
+
+def _value_columns(view: TableView) -> list[str]:
+    return [name for name in view.schema.names if name not in view.schema.primary_keys]
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A version as it is stored; `hidden` says why readers do not look at it."""
+
+    entry: ManifestEntry
+    row: pl.DataFrame
+    hidden: str | None = None
+
+
+def _stored_versions(scan: Scan) -> Iterator[list[_Stored]]:
+    """The versions in each bucket that has some, as a rule one, in the order of its files."""
+    looked_at = {
+        entry.file.file_name
+        for task in scan.tasks()
+        for entry in _files(task)
+        if entry.file.file_name not in task.dead_rows or task.versions(entry).height
+    }
+    every_file = replace(
+        scan.view.options, merge_engine="deduplicate", deletion_vectors_enabled=False
+    )
+    everything = replace(scan, view=replace(scan.view, options=every_file))
+    for task in everything.tasks():
+        found = [
+            _Stored(entry, row, None if entry.file.file_name in looked_at else _hidden(entry))
+            for entry in _files(task)
+            for row in task.versions(entry).iter_slices(1)
+        ]
+        if found:
+            yield found
+
+
+def _files(task: ReadTask) -> Iterator[ManifestEntry]:
+    return chain.from_iterable(section.files for section in task.sections)
+
+
+def _hidden(entry: ManifestEntry) -> str:
+    if entry.file.level == 0:
+        return "not shown yet: readers of this table see compacted files only"
+    return "marked dead by a deletion vector: another version took its place"
+
+
+# -- merging -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _History:
+    """The versions in a bucket in merge order, and what became of them."""
+
+    stored: list[_Stored]
+    versions: pl.DataFrame
+    provenance: Provenance
+    outcomes: list[str]
+
+    @classmethod
+    def of(cls, stored: list[_Stored], view: TableView, first: int) -> _History:
+        """The versions numbered from `first`."""
+        order, engine = view.order, view.engine
+        rows = pl.concat(each.row for each in stored).with_row_index(VERSION)
+        versions = order.sort(rows)
+        ordered = [stored[place] for place in versions[VERSION]]
+        numbers = pl.int_range(first, first + pl.len(), dtype=pl.Int64)
+        versions = versions.with_columns(numbers.alias(VERSION))
+        seen = versions.filter(pl.Series([each.hidden is None for each in ordered]))
+        with view.naming_table():
+            provenance = provenance_of(seen, order, engine)
+        told = iter(outcomes(seen, provenance, order, engine, _value_columns(view)))
+        said = [each.hidden or next(told) for each in ordered]
+        return cls(ordered, versions, provenance, said)
+
+    def table(self, fields: Sequence[Field]) -> pa.Table:
+        """The versions as rows of `Why.versions`."""
+        files = [each.entry.file for each in self.stored]
+        kinds = [RowKind(kind).short for kind in self.versions[VALUE_KIND]]
+        columns = [
+            self.versions[VERSION].to_list(),
+            [file.file_name for file in files],
+            [file.level for file in files],
+            [file.schema_id for file in files],
+            self.versions[SEQUENCE_NUMBER].to_list(),
+            kinds,
+            *to_arrow(self.versions, _nullable(fields)).columns,
+            self.outcomes,
+        ]
+        schema = _schema(fields)
+        arrays = [
+            column if isinstance(column, pa.ChunkedArray) else pa.array(column, each.type)
+            for column, each in zip(columns, schema, strict=True)
+        ]
+        return pa.table(arrays, schema=schema)
+
+
+_SYSTEM_COLUMNS = {
+    "version": pa.int64(),
+    "file": pa.string(),
+    "level": pa.int32(),
+    "schema_id": pa.int64(),
+    SEQUENCE_NUMBER: pa.int64(),
+    "row_kind": pa.string(),
+}
+_OUTCOME = ("outcome", pa.string())
+
+
+def _schema(fields: Sequence[Field]) -> pa.Schema:
+    """The columns of `Why.versions`."""
+    own = _nullable(fields)
+
+    def free(name: str) -> str:
+        return name if name not in own.names else free(f"_{name}")
+
+    before = [pa.field(free(name), kind) for name, kind in _SYSTEM_COLUMNS.items()]
+    return pa.schema([*before, *own, pa.field(free(_OUTCOME[0]), _OUTCOME[1])])
+
+
+def _nullable(fields: Sequence[Field]) -> pa.Schema:
+    """What a delete leaves out may be NULL in a NOT NULL column."""
+    return pa.schema([each.with_nullable(True) for each in arrow_schema(fields)])
+
+
+def _versions_table(histories: Sequence[_History], view: TableView) -> pa.Table:
+    fields = view.schema.fields
+    return pa.concat_tables(
+        [_schema(fields).empty_table(), *(history.table(fields) for history in histories)]
+    )
