@@ -17,7 +17,8 @@ from typer.core import TyperGroup
 import keytide
 from keytide.cli.catalog import describe, ls, snapshots
 from keytide.cli.ingest import ingest
-from keytide.cli.read import explain, get, scan
+from keytide.cli.read import explain, get, scan, why
+from keytide.cli.sql import sql
 from keytide.errors import KeytideError
 
 __all__ = ["app", "main"]
@@ -44,7 +45,9 @@ class _Commands(TyperGroup):
     def _report(self, ctx: Any, message: str, error: Exception) -> None:
         if ctx.params.get("debug"):
             raise error
-        typer.echo(f"error: {' '.join(message.split())}", err=True)
+        is_pointing = message.endswith("^")  # at a place in a SQL text, shown below the message
+        shown = message if is_pointing else " ".join(message.split())
+        typer.echo(f"error: {shown}", err=True)
         raise typer.Exit(1) from error
 
 
@@ -81,7 +84,7 @@ def _keytide(
     """
 
 
-for _command in (ls, describe, scan, get, snapshots, explain, ingest):
+for _command in (ls, describe, scan, get, why, snapshots, explain, sql, ingest):
     app.command()(_command)
 
 

@@ -22,7 +22,7 @@ __all__ = ["Keytide", "error_at", "parse_expression", "tokenize"]
 class Keytide(Spark):
     """What `lake.sql` understands inside of queries."""
 
-    UNESCAPED_SEQUENCES: ClassVar = {}
+    UNESCAPED_SEQUENCES: dict[str, str] = {}  # noqa: RUF012  # the base class declares it
 
     class Tokenizer(Spark.Tokenizer):
         """Knows the type names that Spark lacks or understands otherwise."""

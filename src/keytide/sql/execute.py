@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -34,7 +35,7 @@ from keytide.table.result import Result, changed
 from keytide.table.table import Table
 from keytide.types import Field
 
-__all__ = ["run"]
+__all__ = ["results", "run"]
 
 
 class Engine(Protocol):
@@ -54,20 +55,23 @@ class Engine(Protocol):
 
 
 def run(lake: Lake, text: str) -> Result:
-    """Carry out a SQL text; the result is that of its last statement.
+    """Carry out a SQL text; the result is that of its last statement. Raises as `results`."""
+    given = deque(results(lake, text), maxlen=1)
+    if not given:
+        raise InvalidError("the SQL text has no statement")
+    return given[0]
+
+
+def results(lake: Lake, text: str) -> Iterator[Result]:
+    """Carry out the statements of a SQL text, one for each result that is taken.
 
     All of the text is parsed before anything is done. Each statement is atomic; when one fails,
     those before it stay done. Raises `InvalidError` pointing at the place that does not parse,
     and what the statements themselves raise.
     """
     statements = parse_statements(text)
-    if not statements:
-        raise InvalidError("the SQL text has no statement")
     engine: Engine = LocalEngine() if lake.spark is None else spark_sql().SparkEngine(lake.spark)
-    result = changed()
-    for statement in statements:
-        result = _ACTIONS[type(statement)](lake, engine, statement)
-    return result
+    return (_ACTIONS[type(statement)](lake, engine, statement) for statement in statements)
 
 
 def _query(lake: Lake, engine: Engine, statement: Query) -> Result:
@@ -157,9 +161,10 @@ def _truncate(lake: Lake, engine: Engine, statement: Truncate) -> Result:
 def _insert(lake: Lake, engine: Engine, statement: Insert) -> Result:
     table = lake.table(statement.table)
     bound = bind(statement.query, lake)
-    # Literal rows need no cluster.
-    chosen: Engine = engine if bound.relations else LocalEngine()
-    rows = chosen.rows(bound)
+    # Literal rows need no cluster, and an overwrite takes local rows.
+    is_local = statement.overwrite or not bound.relations
+    chosen: Engine = LocalEngine() if is_local else engine
+    rows = engine.query(bound).to_arrow() if is_local and bound.relations else chosen.rows(bound)
     columns = _assignment(statement, table, _width(rows))
     assigned = chosen.assigned(rows, columns, table)
     if not statement.overwrite:

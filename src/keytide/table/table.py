@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
 import uuid
@@ -419,9 +420,9 @@ class Table:
 
 def _parsed(where: str, schema: TableSchema, table: str) -> Predicate:
     # The parser takes long to load, and few worker processes need it.
-    from keytide.table.where import parse_where
-
-    return parse_where(where, schema.fields, table)
+    parser = importlib.import_module("keytide.table.where")
+    predicate: Predicate = parser.parse_where(where, schema.fields, table)
+    return predicate
 
 
 def _key_values(key: Any, schema: TableSchema, table: str) -> dict[str, Any]:

@@ -1,0 +1,71 @@
+"""The command that runs SQL: from an argument, a file, a pipe, or at a prompt."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keytide.cli.address import required_warehouse
+from keytide.cli.output import Format, note, write_rows
+from keytide.cli.parameters import FormatOption, Limit, Warehouse
+from keytide.table.lake import Lake, connect
+from keytide.table.result import Result
+
+__all__ = ["run_text", "sql"]
+
+
+def sql(
+    text: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TEXT]",
+            help="Statements, separated by semicolons. Without them they come from --file or a "
+            "pipe; at a terminal there is a prompt.",
+            show_default=False,
+        ),
+    ] = None,
+    warehouse: Warehouse = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(help="Read the statements from a file.", exists=True, dir_okay=False),
+    ] = None,
+    limit: Limit = None,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """Run SQL statements over the tables of a warehouse.
+
+    Each statement is atomic; the first one that fails ends the run, and those before it stay
+    done. Nothing runs when the text does not parse.
+
+    Example: keytide sql -w /data/lake "SELECT status, count(*) FROM shop.orders GROUP BY status"
+    """
+    if text is not None and file is not None:
+        raise typer.BadParameter("give the statements or --file, not both")
+    lake = connect(required_warehouse(warehouse))
+    if file is not None:
+        text = file.read_text(encoding="utf-8")
+    if text is None and sys.stdin.isatty():
+        from keytide.cli.prompt import talk  # few runs need what a prompt loads
+
+        talk(lake, lambda typed: run_text(lake, typed, format, limit))
+        return
+    run_text(lake, sys.stdin.read() if text is None else text, format, limit)
+
+
+def run_text(lake: Lake, text: str, format: Format, limit: int | None) -> None:
+    """Run statements and write what each of them gives."""
+    from keytide.sql.execute import results  # as above
+
+    for result in results(lake, text):
+        _write(result, format, limit)
+
+
+def _write(result: Result, format: Format, limit: int | None) -> None:
+    rows = result.to_arrow()
+    if rows.num_columns:
+        write_rows(rows.to_batches(), rows.schema, format, limit)
+    else:
+        note(f"{result.row_count:,} rows changed" if result.row_count else "done")

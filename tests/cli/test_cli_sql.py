@@ -1,0 +1,91 @@
+"""`keytide sql`: statements from an argument, a file, a pipe and the prompt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
+from typer.testing import CliRunner
+
+import keytide as kt
+from conftest import Ran
+from keytide.cli.main import app
+from keytide.cli.output import Format
+from keytide.cli.prompt import Names, talk
+from keytide.cli.sql import run_text
+
+
+def lines(text: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_statements_of_an_argument_run_in_turn(run: Callable[..., Ran], warehouse: str) -> None:
+    done = run(
+        "sql", "-w", warehouse, "-f", "json",
+        "CREATE TABLE t (k INT PRIMARY KEY NOT ENFORCED, v STRING); "
+        "INSERT INTO t VALUES (1, 'a'), (2, NULL); SELECT * FROM t ORDER BY k",
+    )  # fmt: skip
+    assert (done.code, lines(done.out)) == (0, [{"k": 1, "v": "a"}, {"k": 2, "v": None}])
+    assert done.err.splitlines() == ["done", "2 rows changed"]
+
+
+def test_statements_come_from_a_file_or_a_pipe(
+    run: Callable[..., Ran], orders: kt.Table, warehouse: str, tmp_path: Path
+) -> None:
+    text = "SELECT count(*) AS n FROM shop.orders"
+    path = tmp_path / "q.sql"
+    path.write_text(text)
+    assert lines(run("sql", "-w", warehouse, "-f", "json", "--file", str(path)).out) == [{"n": 3}]
+    piped = CliRunner().invoke(app, ["sql", "-w", warehouse, "-f", "json"], input=text)
+    assert (piped.exit_code, lines(piped.stdout)) == (0, [{"n": 3}])
+
+
+def test_error_points_at_its_place_and_exits_with_1(
+    run: Callable[..., Ran], orders: kt.Table, warehouse: str
+) -> None:
+    done = run("sql", "-w", warehouse, "SELECT id,\n  nobody FROM shop.orders")
+    assert done.code == 1
+    assert done.err.splitlines()[-2:] == ["    nobody FROM shop.orders", "    ^"]
+
+
+@pytest.mark.parametrize("arguments", [["sql", "SELECT 1"], ["sql", "-w", ".", "x", "--file", "."]])
+def test_wrong_usage_exits_with_2(run: Callable[..., Ran], arguments: list[str]) -> None:
+    assert run(*arguments).code == 2
+
+
+def test_prompt_runs_statements_over_lines_and_survives_errors(
+    orders: kt.Table, warehouse: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = kt.connect(warehouse)
+    with create_pipe_input() as keys:
+        keys.send_text("SELECT id\nFROM shop.orders\nWHERE status = 'paid';\nSELECT (;\nexit\n")
+        session: PromptSession[str] = PromptSession(input=keys, output=DummyOutput())
+        talk(lake, lambda text: run_text(lake, text, Format.JSON, None), session)
+    shown = capsys.readouterr()
+    assert lines(shown.out) == [{"id": 1}]
+    assert "error: line 1" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("SELECT * FROM shop.", ["shop.orders"]),
+        ("SELECT amo", []),
+        ("FROM shop.orders SELECT amo", ["amount"]),
+        ("sel", ["SELECT"]),
+        ("", []),
+    ],
+)
+def test_prompt_completes_keywords_tables_and_their_columns(
+    orders: kt.Table, warehouse: str, typed: str, expected: list[str]
+) -> None:
+    names = Names(kt.connect(warehouse))
+    found = names.get_completions(Document(typed), CompleteEvent())
+    assert [completion.text for completion in found] == expected

@@ -1,0 +1,94 @@
+"""SQL on Spark: queries over scans, and writes that never leave the executors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import keytide as kt
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def lake(warehouse: str, spark: SparkSession) -> kt.Lake:
+    lake = kt.connect(warehouse, spark=spark)
+    lake.sql(
+        """
+        CREATE TABLE t (id INT, v STRING, n DECIMAL(9, 2), m MAP<STRING, INT>, r ROW<x INT>,
+          PRIMARY KEY (id) NOT ENFORCED) WITH ('bucket' = '2');
+        INSERT INTO t VALUES (1, 'a', 1.5, MAP['k', 1], ROW(7)), (2, 'b', 2.5, NULL, NULL);
+        INSERT INTO t (id, v) VALUES (2, 'c')
+        """
+    )
+    return lake
+
+
+def rows(lake: kt.Lake, text: str) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in lake.sql(text).to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SELECT id, v FROM t ORDER BY id", [(1, "a"), (2, "c")]),
+        ("SELECT v FROM t VERSION AS OF 1 WHERE id = 2", [("b",)]),
+        ("SELECT v FROM t /*+ OPTIONS('scan.snapshot-id' = '1') */ WHERE id = 2", [("b",)]),
+        ("SELECT count(*) FROM t a JOIN t b ON a.id < b.id", [(1,)]),
+        (
+            "SELECT m['k'], r.x, ARRAY[1, 2][1], MAP['z', 3]['z'] FROM t WHERE id = 1",
+            [(1, 7, 2, 3)],
+        ),
+        ("SELECT commit_kind FROM t$snapshots WHERE snapshot_id = 2", [("APPEND",)]),
+        ("WITH q AS (SELECT id FROM t) SELECT sum(id) FROM q", [(3,)]),
+    ],
+)
+def test_query_gives_the_rows_of_the_local_engine(
+    lake: kt.Lake, warehouse: str, text: str, expected: list[tuple[Any, ...]]
+) -> None:
+    assert rows(lake, text) == expected
+    assert rows(kt.connect(warehouse), text) == expected
+
+
+def test_rows_of_a_query_are_inserted_by_the_executors(lake: kt.Lake) -> None:
+    lake.sql("INSERT INTO t (id, v, n) SELECT id + 10, upper(v), id FROM t")
+    assert rows(lake, "SELECT id, v, n FROM t WHERE id > 10 ORDER BY id") == [
+        (11, "A", 1),
+        (12, "C", 2),
+    ]
+
+
+def test_table_is_made_of_a_query_and_overwritten_by_another(lake: kt.Lake) -> None:
+    lake.sql("CREATE TABLE u (PRIMARY KEY (id) NOT ENFORCED) AS SELECT id, v FROM t")
+    assert rows(lake, "SELECT * FROM u ORDER BY id") == [(1, "a"), (2, "c")]
+    lake.sql("INSERT OVERWRITE u SELECT id, v FROM t WHERE id = 1")
+    assert rows(lake, "SELECT * FROM u") == [(1, "a")]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("SELECT nobody FROM t", "line 1, column 8"),
+        ("INSERT INTO t (id, n) SELECT id, v FROM t", "column 'n'"),
+        ("INSERT INTO t (id) SELECT id, v FROM t", "2 column(s)"),
+        ("INSERT INTO t (id, v) SELECT if(id = 1, NULL, id), v FROM t", "'id'"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_writes_nothing(
+    lake: kt.Lake, text: str, message: str
+) -> None:
+    before = len(lake.table("t").snapshots())
+    with pytest.raises(kt.KeytideError) as caught:
+        lake.sql(text)
+    assert message in str(caught.value)
+    assert len(lake.table("t").snapshots()) == before
+
+
+def test_views_of_queries_leave_no_trace_in_the_session(lake: kt.Lake, spark: SparkSession) -> None:
+    result = lake.sql("SELECT * FROM t")
+    assert [v.name for v in spark.catalog.listTables() if v.name.startswith("keytide_")] == []
+    assert result.to_spark().count() == 2
