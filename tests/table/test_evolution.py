@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
 
@@ -286,6 +287,7 @@ def test_type_that_would_lose_values_is_refused_saying_what_may_be_done(old: str
         (SetOption("sequence.field", "zz"), "'zz' can not be found in table schema"),
         (SetOption("deletion-vectors.enabled", "true"), "Cannot change deletion vectors mode"),
         (DropColumn(()), "no path"),
+        (DropColumn("v"), r"no path to a column; give a tuple"),  # type: ignore[arg-type]
     ],
 )
 def test_what_may_not_be_changed_is_refused(change: SchemaChange, message: str) -> None:
@@ -475,6 +477,26 @@ def test_statistics_of_a_retyped_column_prune_nothing_wrongly() -> None:
         assert [row["k"] for row in rows(table.scan(where=where))] == keys
 
 
+def test_watermark_given_later_is_null_in_older_rows_which_lose() -> None:
+    table = new_table({"k": "INT", "v": "STRING"})
+    table.write([{"k": 1, "v": "old"}, {"k": 2, "v": "old"}])
+    table.alter(AddColumn(("w",), T("INT")), SetOption("watermark.key", "w"))
+    table.write([{"k": 1, "v": "new", "w": 1}])
+    table.write([{"k": 1, "v": "late", "w": None}, {"k": 2, "v": "later", "w": None}])
+    assert rows(table.scan()) == [
+        {"k": 1, "v": "new", "w": 1},
+        {"k": 2, "v": "later", "w": None},
+    ]
+
+
+def test_default_of_a_new_column_is_for_later_rows_only() -> None:
+    table = new_table({"k": "INT"})
+    table.write([{"k": 1}])
+    table.alter(AddColumn(("v",), T("INT"), default="7"))
+    table.write([{"k": 2, "v": None}])
+    assert rows(table.scan()) == [{"k": 1, "v": None}, {"k": 2, "v": 7}]
+
+
 def test_renamed_key_still_finds_its_bucket() -> None:
     table = new_table({"k": "INT", "v": "INT"}, bucket="4")
     table.write([{"k": n, "v": n} for n in range(20)])
@@ -532,6 +554,21 @@ def test_change_that_another_one_rules_out_is_a_conflict() -> None:
     with pytest.raises(kt.ConflictError, match=r"came first.*no column 'v'"):
         loser.alter(DropColumn(("v",)))
     assert table.table_schema.id == 1
+
+
+def test_changes_of_many_threads_are_all_made(warehouse: str) -> None:
+    table = kt.connect(warehouse).create_table("t", pa.schema([("k", pa.int64())]), ["k"])
+
+    def add_all(name: str) -> None:
+        for number in range(5):
+            kt.open_table(table.uri).alter(AddColumn((f"{name}{number}",), T("INT")))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add_all, "abcd"))
+    schema = table.table_schema
+    assert sorted(schema.names) == sorted(["k", *(f"{n}{i}" for n in "abcd" for i in range(5))])
+    assert [f.id for f in schema.fields] == list(range(21))
+    assert schema.id == 20
 
 
 def test_change_whose_response_is_lost_is_made_once() -> None:

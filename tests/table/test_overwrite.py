@@ -9,6 +9,8 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from overtaking import overtaken
 
 import keytide as kt
@@ -43,7 +45,6 @@ def shown(table: kt.Table, **travel: Any) -> str:
 
 def new_table(*partition_by: str, store: Store | None = None, **options: str) -> kt.Table:
     store = store or open_store(f"memory://{uuid4().hex}")
-    options = {name.replace("_", "-"): value for name, value in options.items()}
     table = kt.connect("", store=store).create_table("t", SCHEMA, KEYS, partition_by, options)
     table.write(parsed(OLD))
     return table
@@ -168,6 +169,46 @@ def test_rows_outside_the_partition_and_wrong_partitions_are_refused(
 def test_partition_of_a_table_without_partitions_is_refused() -> None:
     with pytest.raises(kt.InvalidError, match="overwrite it without a partition"):
         new_table().overwrite(parsed("a1:1=x"), {"d": "a"})
+
+
+STEPS = st.tuples(
+    st.sampled_from(["write", "overwrite", "overwrite a", "truncate"]),
+    st.dictionaries(
+        st.tuples(st.sampled_from("ab"), st.integers(1, 2), st.integers(0, 3)),
+        st.integers(0, 9).map(str),
+        max_size=4,
+    ),
+)
+
+
+@settings(max_examples=30)
+@given(steps=st.lists(STEPS, max_size=8), partition_by=st.sampled_from([[], ["d"], ["d", "h"]]))
+def test_any_writes_and_overwrites_agree_with_a_model(
+    steps: list[tuple[str, dict[tuple[str, int, int], str]]], partition_by: list[str]
+) -> None:
+    table = new_table(*partition_by)
+    model = {(r["d"], r["h"], r["k"]): r["v"] for r in parsed(OLD)}
+    for step, rows in steps:
+        if step == "overwrite a" and not partition_by:
+            continue
+        given_rows = {key: v for key, v in rows.items() if step != "overwrite a" or key[0] == "a"}
+        text = " ".join(f"{d}{h}:{k}={v}" for (d, h, k), v in given_rows.items())
+        if step == "write":
+            table.write(parsed(text or "a1:0=x"))
+            given_rows = given_rows or {("a", 1, 0): "x"}
+        elif step == "truncate":
+            table.truncate()
+            model, given_rows = {}, {}
+        elif step == "overwrite a":
+            table.overwrite(parsed(text), {"d": "a"})
+            model = {key: v for key, v in model.items() if key[0] != "a"}
+        else:
+            table.overwrite(parsed(text))
+            depth = len(partition_by)
+            touched = {key[:depth] for key in given_rows}
+            model = {key: v for key, v in model.items() if depth and key[:depth] not in touched}
+        model |= given_rows
+        assert shown(table) == " ".join(sorted(f"{d}{h}:{k}={v}" for (d, h, k), v in model.items()))
 
 
 # -- races ---------------------------------------------------------------------------------------

@@ -188,8 +188,10 @@ def _apply(schema: TableSchema, change: SchemaChange, has_rows: bool) -> TableSc
         return replace(schema, options=options)
     if isinstance(change, ChangeComment) and not change.path:
         return replace(schema, comment=change.comment)
-    if not change.path or not all(change.path):
-        raise InvalidError(f"{change!r} has no path to a column; give the names that lead to it")
+    if isinstance(change.path, str) or not change.path or not all(change.path):
+        raise InvalidError(
+            f"{change!r} has no path to a column; give a tuple of the names that lead to it"
+        )
     return _COLUMN_CHANGES[type(change)](schema, change)
 
 

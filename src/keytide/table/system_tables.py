@@ -34,8 +34,15 @@ __all__ = ["SYSTEM_TABLES", "audit_log", "read_optimized", "system_table"]
 Row = dict[str, Any]
 
 
-def system_table(table: Table, name: str, **travel: Any) -> pa.Table:
-    """The system table of that name.
+def system_table(
+    table: Table,
+    name: str,
+    *,
+    snapshot_id: int | None = None,
+    tag: str | None = None,
+    as_of: datetime | date | str | int | None = None,
+) -> pa.Table:
+    """The system table of that name, one of `SYSTEM_TABLES`.
 
     `snapshot_id`, `tag` or `as_of`, as in `Table.scan`, choose the snapshot that `audit_log`,
     `buckets`, `files`, `manifests`, `options`, `partitions` and `ro` tell of, the newest by
@@ -47,7 +54,7 @@ def system_table(table: Table, name: str, **travel: Any) -> pa.Table:
         raise NotFoundError(
             f"table {table.name} has no system table {name!r}; there are {', '.join(SYSTEM_TABLES)}"
         )
-    return make(table.scan(**travel))
+    return make(table.scan(snapshot_id=snapshot_id, tag=tag, as_of=as_of))
 
 
 def audit_log(scan: Scan) -> pa.Table:
