@@ -77,8 +77,6 @@ LACKS = [
         "deletion vectors on write", kt.UnsupportedError,
         has_option("deletion-vectors.enabled", "true"),
     ),
-    Lack("first-row, which needs compaction", kt.UnsupportedError,
-         has_option("merge-engine", "first-row")),
     Lack("compaction", AttributeError, has_step("compact")),
     Lack("deletes by condition", AttributeError, has_step("delete")),
     Lack("updates by condition", AttributeError, has_step("update")),

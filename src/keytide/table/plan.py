@@ -131,7 +131,8 @@ def plan_scan(
     funnel = funnel.after("partition", files)
     files = _prune_buckets(files, schema, options, terms)
     funnel = funnel.after("bucket", files)
-    if _is_unique_above_level_0(options):
+    if options.deletion_vectors_enabled:
+        # Readers see compacted files only, which together are unique by key.
         files = [entry for entry in files if entry.file.level > 0]
         funnel = funnel.after("compacted", files)
     files = _prune_key_ranges(files, schema, terms)
@@ -140,11 +141,6 @@ def plan_scan(
     buckets = _prune_statistics(buckets, schema, schemas, options, terms)
     kept = [entry for plan in buckets for section in plan.sections for entry in section.files]
     return ScanPlan(tuple(buckets), funnel.after("statistics", kept))
-
-
-def _is_unique_above_level_0(options: TableOptions) -> bool:
-    # With deletion vectors or first-row, readers see compacted files only, unique by key.
-    return options.deletion_vectors_enabled or options.merge_engine == "first-row"
 
 
 # -- pruning -----------------------------------------------------------------------------------
@@ -346,7 +342,7 @@ def _sections(
     by_bucket: dict[tuple[bytes, int], list[int]] = {}
     for index, entry in enumerate(files):
         by_bucket.setdefault((entry.partition, entry.bucket), []).append(index)
-    if _is_unique_above_level_0(options) or not schema.primary_keys:
+    if options.deletion_vectors_enabled or not schema.primary_keys:
         return [
             BucketPlan(*bucket, tuple(Section(((files[i],),)) for i in indexes))
             for bucket, indexes in by_bucket.items()

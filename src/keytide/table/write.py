@@ -281,6 +281,4 @@ def _why_not_writable(schema: TableSchema, options: TableOptions) -> str | None:
         return "'changelog-producer' = 'input' asks every writer for changelog files"
     if options.deletion_vectors_enabled:
         return "'deletion-vectors.enabled' hides rows until a compaction, which it lacks"
-    if options.merge_engine == "first-row":
-        return "merge engine 'first-row' hides rows until a compaction, which it lacks"
     return None
