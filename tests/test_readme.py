@@ -22,9 +22,20 @@ def test_plain_python_example_prints_what_its_comments_say(
     exec(compile(BLOCKS[0], "README.md", "exec"), {})
 
     printed = capsys.readouterr().out.splitlines()
-    promised = re.findall(r"print\(.*?\)\s+# (.+)", BLOCKS[0])
+    promised = re.findall(r"print\(.*?\)\s+# ([\[{].+)", BLOCKS[0])
     assert len(promised) == 2
     assert printed[: len(promised)] == promised
+
+
+def test_sql_example_prints_what_its_comment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    exec(compile(BLOCKS[0] + BLOCKS[2], "README.md", "exec"), {})
+
+    [promised] = re.findall(r"^# (.+)", BLOCKS[2], flags=re.MULTILINE)
+    assert capsys.readouterr().out.splitlines()[-1] == promised
 
 
 @pytest.mark.spark
