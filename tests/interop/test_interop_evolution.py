@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -64,6 +65,31 @@ def test_interop_renamed_key_is_read_alike(lake: kt.Lake, pypaimon_rust: Pypaimo
     table.alter(RenameColumn(("k",), "id"))
     write(table, p=["a"], id=[1], v=[9], s=["new"])
     assert_reads_alike(pypaimon_rust, table)
+
+
+def test_interop_nested_changes_are_read_alike(lake: kt.Lake, pypaimon_rust: PypaimonRust) -> None:
+    columns = {
+        "k": "INT",
+        "a": "ARRAY<INT>",
+        "m": "MAP<STRING, ROW<x INT, y INT>>",
+        "r": "ROW<d DECIMAL(4, 2), n ROW<b ARRAY<ROW<c INT>>>>",
+    }
+    table = lake.create_table("db.t", [field(n, kind) for n, kind in columns.items()], ["k"])
+    rows = [
+        {"k": 1, "a": [1, None], "m": [("q", {"x": 1, "y": 2}), ("w", None)],
+         "r": {"d": Decimal("1.25"), "n": {"b": [{"c": 3}, None]}}},
+        {"k": 2, "a": None, "m": None, "r": None},
+        {"k": 3, "a": [], "m": [], "r": {"d": None, "n": None}},
+    ]  # fmt: skip
+    table.write(rows)
+    table.alter(
+        ChangeColumnType(("a", "element"), T("BIGINT")),
+        AddColumn(("m", "value", "z"), T("INT")),
+        ChangeColumnType(("r", "d"), T("DECIMAL(10, 3)")),
+        RenameColumn(("r", "n", "b", "element", "c"), "cc"),
+        AddColumn(("r", "n", "b", "element", "c"), T("STRING"), position=First()),
+    )
+    assert len(assert_reads_alike(pypaimon_rust, table)) == 3
 
 
 @pytest.mark.parametrize("partition", [None, {"p": "a"}, {"p": "b"}])

@@ -80,7 +80,10 @@ def _create(metadata: TableMetadata, schema: TableSchema) -> bool:
 
 
 def _warn(table: str, old: TableSchema, new: TableSchema) -> None:
-    known = validate_definition(old, TableOptions.parse(old.options))
+    try:
+        known = validate_definition(old, TableOptions.parse(old.options))
+    except KeytideError:
+        known = []  # the changes mended it
     for message in validate_definition(new, TableOptions.parse(new.options)):
         if message not in known:
             warnings.warn(f"table {table}: {message}", UserWarning, stacklevel=4)
