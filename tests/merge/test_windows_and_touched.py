@@ -62,15 +62,16 @@ def dict_of(pieces: Sequence[pl.DataFrame], key: tuple[str, ...]) -> dict[Key, i
 
 
 @pytest.mark.parametrize("kind", KEYS)
-@given(data=st.data(), window_rows=st.integers(1, 9))
+@given(data=st.data(), window_rows=st.integers(1, 9), counted=st.booleans())
 def test_windows_of_any_size_hold_the_same_rows(
-    kind: str, data: st.DataObject, window_rows: int
+    kind: str, data: st.DataObject, window_rows: int, counted: bool
 ) -> None:
     schema, keys = KEYS[kind]
     key = tuple(schema)
     runs = data.draw(runs_of(keys))
     frames = [frame_of(run, schema, number) for number, run in enumerate(runs)]
-    windows = list(key_windows([batches(frame, window_rows) for frame in frames], key))
+    counts = [-(-frame.height // window_rows) for frame in frames] if counted else None
+    windows = list(key_windows([batches(frame, window_rows) for frame in frames], key, counts))
     for number, run in enumerate(runs):
         parts = [window[number] for window in windows if window[number].width]
         taken = [row for part in parts for row in part.select(*key, "v").rows()]
@@ -102,6 +103,14 @@ def test_runs_merged_window_by_window_agree_with_a_dict(
         for piece in merge_runs(window, order, Deduplicate(order), arrival_decides=arrival_decides)
     ]
     assert dict_of(pieces, order.key) == oracle
+
+
+def test_runs_known_to_end_need_one_window() -> None:
+    schema, keys = KEYS["whole numbers"]
+    frames = [frame_of({key: 0}, schema, n) for n, key in enumerate(keys[:4])]
+    runs = [iter([frame]) for frame in frames]
+    (window,) = key_windows(runs, tuple(schema), [1] * len(runs))
+    assert [frame.height for frame in window] == [1] * 4
 
 
 @given(data=st.data())

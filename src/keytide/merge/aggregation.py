@@ -30,7 +30,7 @@ from keytide.merge.functions.registry import (
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.not_null import check_not_null, not_null_names
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
-from keytide.merge.slices import KeySlices, Marks, Positions, merge_repeated
+from keytide.merge.slices import KeySlices, Marks, Positions, merge_repeated, rows_with, take
 from keytide.options import TableOptions
 from keytide.types import Field, RowKind
 
@@ -52,30 +52,30 @@ class Aggregation:
         """Nothing beyond the order's own columns is looked at."""
         return tuple(dict.fromkeys((*self.order.columns, *wanted)))
 
-    def merge(self, versions: pl.DataFrame) -> pl.DataFrame:
+    def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
         """The folded row of each key.
 
         Raises `InvalidError` naming column and function for a retract that cannot be taken back,
         a result that does not fit, and NULL for a NOT NULL column.
         """
-        return merge_repeated(versions, self.order.key, self._fold)
+        return merge_repeated(versions, self.order.key, self._fold, in_key_order=in_key_order)
 
     def _fold(self, versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:
         is_add = versions.select(IS_ADD).to_series().to_numpy()
         counts, removing = self._counting(versions, slices, is_add)
         is_removed = removing >= 0
-        rows = versions[pl.Series(np.where(is_removed, removing, slices.lasts))]
+        lasts = np.where(is_removed, removing, slices.lasts)
         # A version that begins a removed row anew stands as it is, like any lone version.
-        stands = pl.Series(slices.count_where(counts) < 2)
+        stands = slices.count_where(counts) < 2 if self.remove_record_on_delete else None
+        adds, retracts = counts & is_add, counts & ~is_add
         kinds = np.where(is_removed, RowKind.DELETE, RowKind.INSERT)
         columns = [pl.Series(VALUE_KIND, kinds, dtype=versions.schema[VALUE_KIND])]
         for name in (name for name in versions.columns if name in self.folds):
-            inputs = Inputs(
-                versions[name], slices, counts & is_add, counts & ~is_add, rank=slices.rows
-            )
-            folded = self.folds[name].fold(inputs)
-            columns.append(rows[name].zip_with(stands, folded).alias(name))
-        rows = rows.with_columns(columns)
+            column = self.folds[name].fold(Inputs(versions[name], slices, adds, retracts))
+            if stands is not None:
+                column = take(versions[name], lasts).zip_with(pl.Series(stands), column)
+            columns.append(column.alias(name))
+        rows = rows_with(versions, lasts, columns)
         check_not_null(rows, self.not_null)
         return rows
 

@@ -34,7 +34,7 @@ class Deduplicate:
         """Nothing beyond the order's own columns is looked at."""
         return tuple(dict.fromkeys((*self.order.columns, *wanted)))
 
-    def merge(self, versions: pl.DataFrame) -> pl.DataFrame:
+    def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
         """The last row of each key."""
         if self.ignore_delete:
             versions = versions.filter(IS_ADD)

@@ -37,9 +37,10 @@ class MergeEngine(Protocol):
         """Table columns to read so that the `wanted` ones can be merged (keys come anyway)."""
         ...
 
-    def merge(self, versions: pl.DataFrame) -> pl.DataFrame:
-        """One row per key of `versions`, with the columns of `versions`, in key order.
+    def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
+        """One row per key of `versions`, with the columns of `versions`.
 
+        Rows come in key order, unless `in_key_order` is false and another order is cheaper.
         A lone version is its key's row as it stands, so that keys which occur once need not be
         merged. A key whose versions are all ignored has no row.
 

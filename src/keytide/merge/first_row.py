@@ -34,11 +34,11 @@ class FirstRow:
         """Nothing beyond the order's own columns is looked at."""
         return tuple(dict.fromkeys((*self.order.columns, *wanted)))
 
-    def merge(self, versions: pl.DataFrame) -> pl.DataFrame:
+    def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
         """The first row of each key; `InvalidError` when a key has a retract among its versions."""
         if self.ignore_delete:
             versions = versions.filter(IS_ADD)
-        return merge_repeated(versions, self.order.key, _first)
+        return merge_repeated(versions, self.order.key, _first, in_key_order=in_key_order)
 
 
 def _first(versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:

@@ -27,7 +27,7 @@ from keytide.merge.functions.user import MergeFunction
 from keytide.merge.not_null import not_null_names
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
 from keytide.merge.sequence_groups import SequenceGroups, sequence_groups_of
-from keytide.merge.slices import KeySlices, merge_repeated, take
+from keytide.merge.slices import KeySlices, merge_repeated, rows_with, take
 from keytide.options import TableOptions
 from keytide.types import Field, RowKind
 
@@ -57,13 +57,13 @@ class PartialUpdate:
         """Nothing beyond the order's own columns is looked at."""
         return tuple(dict.fromkeys((*self.order.columns, *wanted)))
 
-    def merge(self, versions: pl.DataFrame) -> pl.DataFrame:
+    def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
         """The filled row of each key; `InvalidError` when a retract is refused."""
         if self.on_retract is OnRetract.IGNORE:
             versions = versions.filter(IS_ADD)
         elif self.on_retract is OnRetract.REMOVE_ROW:
             versions = versions.filter(pl.col(VALUE_KIND) != RowKind.UPDATE_BEFORE)
-        return merge_repeated(versions, self.order.key, self._fill)
+        return merge_repeated(versions, self.order.key, self._fill, in_key_order=in_key_order)
 
     def _fill(self, versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:
         deletes = ~versions.select(IS_ADD).to_series().to_numpy()
@@ -77,7 +77,7 @@ class PartialUpdate:
         for name in (name for name in versions.columns if name in self.filled):
             last = slices.last_where(versions[name].is_not_null().to_numpy() & counts)
             columns.append(take(versions[name], np.where(is_removed, slices.lasts, last)))
-        return versions[pl.Series(slices.lasts)].with_columns(columns)
+        return rows_with(versions, slices.lasts, columns)
 
 
 def partial_update(

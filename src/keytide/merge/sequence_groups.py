@@ -32,7 +32,7 @@ import polars as pl
 from keytide.merge.functions.inputs import AggregatedColumn, Inputs
 from keytide.merge.not_null import check_not_null
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
-from keytide.merge.slices import KeySlices, Marks, Positions, merge_repeated, take
+from keytide.merge.slices import KeySlices, Marks, Positions, merge_repeated, rows_with, take
 from keytide.options import TableOptions
 from keytide.types import Field, RowKind
 
@@ -80,7 +80,7 @@ class SequenceGroups:
         )
         return tuple(dict.fromkeys((*self.order.columns, *names, *needed)))
 
-    def merge(self, versions: pl.DataFrame) -> pl.DataFrame:
+    def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
         """The merged row of each key.
 
         Raises `InvalidError` naming column and function for a retract that cannot be taken back
@@ -88,7 +88,9 @@ class SequenceGroups:
         """
         if self.ignore_delete:
             versions = versions.filter(IS_ADD)
-        return merge_repeated(versions, self.order.key, self._merge_groups)
+        return merge_repeated(
+            versions, self.order.key, self._merge_groups, in_key_order=in_key_order
+        )
 
     def _merge_groups(self, versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:
         # A reader who wants no column of a group brings none (see `columns`).
@@ -97,24 +99,27 @@ class SequenceGroups:
         life = _Life.of(versions, slices, self.groups, ranks)
         columns = [pl.Series(VALUE_KIND, life.kinds, dtype=versions.schema[VALUE_KIND])]
         for group, rank in ranks.items():
-            heard = rank if group.decides_about_row else np.where(life.is_heard, rank, 0)
+            heard = rank
+            if not (group.decides_about_row or life.is_heard is None):
+                heard = np.where(life.is_heard, rank, 0)
             columns += self._group_columns(versions, group, heard, life)
         grouped = {name for group in self.groups for name in group.columns}
         for name in (n for n in versions.columns if n in self.filled - grouped):
             present = versions[name].is_not_null().to_numpy()
             last = slices.last_where(life.adds & present)
             columns.append(take(versions[name], np.where(life.is_retract, life.images, last)))
-        rows = versions[pl.Series(slices.lasts)].with_columns(columns)
+        rows = rows_with(versions, slices.lasts, columns)
         check_not_null(rows, self.not_null)
         return rows
 
     def _group_columns(
         self, versions: pl.DataFrame, group: SequenceGroup, rank: Positions, life: _Life
     ) -> list[pl.Series]:
-        newest = _newest_so_far(rank, life.slices)
-        winners = life.slices.last_where(newest)
+        winners = _winners(rank, life.slices)
         gives = (winners >= 0) & life.adds[winners]
-        order = np.where(newest, life.slices.rows, -1 - life.slices.rows)
+        given = np.where(gives, winners, -1)
+        folds = not self.folds.keys().isdisjoint(group.protected)
+        is_late = ~_newest_so_far(rank, life.slices) if folds else None
         columns = []
         for name in (name for name in group.columns if name in versions.columns):
             values = versions[name]
@@ -122,12 +127,10 @@ class SequenceGroups:
                 keeps_own = life.is_removed & (not group.decides_about_row)
                 columns.append(take(values, np.where(keeps_own, life.images, winners)))
             elif name in self.folds:
-                inputs = Inputs(
-                    values, life.slices, life.adds & (rank > 0), life.retracts & (rank > 0), order
-                )
+                adds, retracts = life.adds & (rank > 0), life.retracts & (rank > 0)
+                inputs = Inputs(values, life.slices, adds, retracts, is_late)
                 columns.append(self._folded(name, inputs, life))
             else:
-                given = np.where(gives, winners, -1)
                 columns.append(take(values, np.where(life.is_retract, life.images, given)))
         return columns
 
@@ -153,10 +156,10 @@ class _Life:
     """Adds that count: all, or those since the row came back."""
     retracts: Marks
     """Retracts that count, likewise."""
-    is_heard: Marks
-    """Versions that groups which do not decide about rows listen to."""
+    is_heard: Marks | None
+    """Versions that groups which do not decide about rows listen to; None: to all."""
     removing: Positions
-    """The -D that removed the row for the last time."""
+    """The -D that removed the row for the last time, where the row is removed."""
     is_removed: Marks
     """By key: whether the row has not come back since."""
 
@@ -170,6 +173,9 @@ class _Life:
     ) -> _Life:
         """The lives of the keys, as the deciding groups tell them."""
         is_add = versions.select(IS_ADD).to_series().to_numpy()
+        if not any(group.decides_about_row for group in groups):
+            nobody = np.zeros(slices.count, dtype=bool)
+            return cls(slices, is_add, ~is_add, None, slices.lasts, nobody)
         deletes = (versions[VALUE_KIND] == RowKind.DELETE).to_numpy()
         decides = np.zeros(versions.height, dtype=bool)
         for group in groups:
@@ -258,6 +264,16 @@ def _plain_ranks(term: pl.Series, key_count: int) -> Positions | None:
         return None
     ranks: Positions = (values - least + 1).fill_null(0).to_numpy()
     return ranks
+
+
+def _winners(ranks: Positions, slices: KeySlices) -> Positions:
+    """The last of each key's versions of the highest rank; none where all ranks are 0."""
+    row_bits = len(ranks).bit_length()
+    if int(ranks.max(initial=0)).bit_length() + row_bits > 63:
+        return slices.last_where(_newest_so_far(ranks, slices))
+    # Rank and row number share a word, so that one pass finds both.
+    greatest = slices.greatest(ranks << row_bits | slices.rows)
+    return np.where(greatest >> row_bits > 0, greatest & ((1 << row_bits) - 1), -1)
 
 
 def _newest_so_far(ranks: Positions, slices: KeySlices) -> Marks:

@@ -7,7 +7,7 @@ position, whole columns at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-__all__ = ["KeySlices", "Marks", "Positions", "merge_repeated", "take"]
+__all__ = ["KeySlices", "Marks", "Positions", "merge_repeated", "rows_with", "take"]
 
 Marks = npt.NDArray[np.bool_]
 """One flag per version, or per key."""
@@ -68,14 +68,11 @@ class KeySlices:
 
     def last_where(self, marks: Marks) -> Positions:
         """The last marked version of each key."""
-        return self.greatest(np.where(marks, self.rows, -1))
+        return self._last_of(np.flatnonzero(marks))
 
     def first_where(self, marks: Marks) -> Positions:
         """The first marked version of each key."""
-        beyond = len(self.keys)
-        found = np.minimum.reduceat(np.where(marks, self.rows, beyond), self.starts)
-        found[found == beyond] = -1
-        return found
+        return self._last_of(np.flatnonzero(marks)[::-1])
 
     def any_where(self, marks: Marks) -> Marks:
         """Whether each key has a marked version."""
@@ -92,6 +89,12 @@ class KeySlices:
         found: Positions = np.maximum.reduceat(numbers, self.starts)
         return found
 
+    def _last_of(self, rows: Positions) -> Positions:
+        """The last of the given versions of each key; of repeated assignments the last stays."""
+        found = np.full(self.count, -1)
+        found[self.keys[rows]] = rows
+        return found
+
     def only(self, keys: Marks) -> KeySlices:
         """The slices of the marked keys, once the others' versions have been filtered out."""
         ends = np.cumsum(self.lengths[keys])
@@ -102,10 +105,12 @@ def merge_repeated(
     versions: pl.DataFrame,
     key: tuple[str, ...],
     merge: Callable[[pl.DataFrame, KeySlices], pl.DataFrame],
+    *,
+    in_key_order: bool,
 ) -> pl.DataFrame:
     """Merge the keys that have several versions; a lone version is its key's row as it stands.
 
-    `merge` gives one row per slice, in order. The result is in key order.
+    `merge` gives one row per slice, in order. The result is in key order if asked for.
     """
     slices = KeySlices.of(versions, key)
     repeated = slices.lengths > 1
@@ -116,13 +121,25 @@ def merge_repeated(
     in_repeated = pl.Series(np.repeat(repeated, slices.lengths))
     lone = versions.filter(~in_repeated)
     merged = merge(versions.filter(in_repeated), slices.only(repeated))
+    if not in_key_order:
+        return pl.concat([lone, merged])
     places = np.where(repeated, lone.height + np.cumsum(repeated), np.cumsum(~repeated)) - 1
     return pl.concat([lone, merged])[pl.Series(places)]
 
 
+def rows_with(
+    versions: pl.DataFrame, positions: Positions, columns: Iterable[pl.Series]
+) -> pl.DataFrame:
+    """The versions at some positions, with other values in some columns."""
+    given = {column.name: column for column in columns}
+    kept = [name for name in versions.columns if name not in given]
+    rows = versions.select(kept)[pl.Series(positions)].with_columns(given.values())
+    return rows.select(versions.columns)
+
+
 def take(values: pl.Series, positions: Positions) -> pl.Series:
     """The values at some positions; NULL where there is none."""
-    indices = pl.Series(positions.astype(np.int64))
+    indices = pl.Series(positions.astype(np.int64, copy=False))
     missing = positions < 0
     if missing.any():
         indices = indices.set(pl.Series(missing), None)

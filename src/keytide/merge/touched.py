@@ -28,7 +28,7 @@ def merge_runs(
     """Merge sorted runs of one key range; the pieces together hold one row per key.
 
     REQUIRES: each run is sorted by key with one row per key; runs come oldest first.
-    Rows of kind -U and -D are kept. The pieces' keys interleave.
+    Rows of kind -U and -D are kept. One piece is in key order, the keys of two are in no order.
     """
     filled = [run for run in runs if run.height]
     if len(filled) <= 1:
@@ -42,8 +42,10 @@ def merge_runs(
     else:
         again = base.filter(touched)
     versions = pl.concat([*filled[:largest], again, *filled[largest + 1 :]])
-    merged = engine.merge(order.sort(versions, arrival_decides=arrival_decides))
-    if touched.all():
+    versions = order.sort(versions, arrival_decides=arrival_decides)
+    is_all = bool(touched.all())
+    merged = engine.merge(versions, in_key_order=is_all)
+    if is_all:
         return [merged]
     return [base.filter(~touched), merged]
 

@@ -1,8 +1,8 @@
 """Key-range streaming: overlapping sorted runs, cut into windows that fit in memory.
 
 A batch of each run is held. The smallest of the batches' last keys bounds a window: no run can
-still bring a key at or below it, so everything up to it can be merged at once. Memory follows
-the size of the batches, never that of the runs.
+still bring a key at or below it, so everything up to it can be merged at once. A run that is known
+to be at its end bounds nothing. Memory follows the size of the batches, never that of the runs.
 """
 
 from __future__ import annotations
@@ -17,25 +17,33 @@ __all__ = ["key_windows"]
 
 
 def key_windows(
-    runs: Sequence[Iterator[pl.DataFrame]], key: tuple[str, ...]
+    runs: Sequence[Iterator[pl.DataFrame]],
+    key: tuple[str, ...],
+    batch_counts: Sequence[int] | None = None,
 ) -> Iterator[list[pl.DataFrame]]:
     """Windows of the runs: lists with one (possibly empty) frame per run, in run order.
 
-    REQUIRES: each run yields batches of rows sorted by key, one row per key.
+    REQUIRES: each run yields batches of rows sorted by key, one row per key; `batch_counts` of
+    them, if given, which spares windows for the ends of short runs.
     Every key lies in exactly one window; windows come in key order.
     """
-    cursors = [_Cursor(run, key) for run in runs]
+    counts = batch_counts if batch_counts is not None else [None] * len(runs)
+    cursors = [_Cursor(run, key, count) for run, count in zip(runs, counts, strict=True)]
     while waiting := [cursor for cursor in cursors if cursor.fill()]:
-        bound = _smallest_last_key(waiting, key)
+        open_ended = [cursor for cursor in waiting if not cursor.holds_the_last]
+        bound = _smallest_last_key(open_ended, key) if open_ended else None
         yield [cursor.take(bound) for cursor in cursors]
 
 
 class _Cursor:
     """One run's batches and how far they have been taken."""
 
-    def __init__(self, batches: Iterator[pl.DataFrame], key: tuple[str, ...]) -> None:
+    def __init__(
+        self, batches: Iterator[pl.DataFrame], key: tuple[str, ...], count: int | None
+    ) -> None:
         self.batch: pl.DataFrame | None = None
         self._batches = batches
+        self._left = count
         self._key = key
         self._shape: pl.DataFrame | None = None
 
@@ -45,19 +53,27 @@ class _Cursor:
             batch = next(self._batches, None)
             if batch is None:
                 return False
+            if self._left is not None:
+                self._left -= 1
             self._shape = batch.clear()
             self.batch = batch if batch.height else None
         return True
+
+    @property
+    def holds_the_last(self) -> bool:
+        """Whether the run is known to end with the batch held."""
+        return self._left == 0
 
     def last_key(self) -> pl.DataFrame:
         assert self.batch is not None
         return self.batch.select(self._key).tail(1)
 
-    def take(self, bound: pl.DataFrame) -> pl.DataFrame:
-        """The held rows whose key is at most `bound`."""
+    def take(self, bound: pl.DataFrame | None) -> pl.DataFrame:
+        """The held rows whose key is at most `bound`; all of them without one."""
         if self.batch is None:
             return self._shape if self._shape is not None else pl.DataFrame()
-        count = _count_at_most(self.batch, bound, self._key)
+        held = self.batch.height
+        count = held if bound is None else _count_at_most(self.batch, bound, self._key)
         taken, rest = self.batch.head(count), self.batch.slice(count)
         self.batch = rest if rest.height else None
         return taken

@@ -110,17 +110,14 @@ class ReadTask:
         before, after = self._split_predicate(order.key)
         key_filter = None if before is None else row_filter(before, fields)
         row_check = None if after is None else row_filter(after, fields)
-        runs = [
-            self._run_batches(run, rows, fields, section, key_filter)
-            for run, rows in zip(
-                section.runs, _batch_rows(section, fields, memory_bytes), strict=True
-            )
-        ]
+        sized = list(zip(section.runs, _batch_rows(section, fields, memory_bytes), strict=True))
+        runs = [self._run_batches(run, rows, fields, section, key_filter) for run, rows in sized]
+        counts = [sum(len(_offsets(entry, rows)) for entry in run) for run, rows in sized]
         # The largest run is most of the reading; its next batch is read while this one is merged.
         sizes = [sum(entry.file.row_count for entry in run) for run in section.runs]
         largest = sizes.index(max(sizes))
         runs[largest] = prefetched(runs[largest])
-        for window in key_windows(runs, order.key):
+        for window in key_windows(runs, order.key, counts):
             with self.view.naming_table():
                 pieces = merge_runs(window, order, engine, arrival_decides=section.arrival_decides)
             yield from pieces if row_check is None else (p.filter(row_check) for p in pieces)
@@ -135,9 +132,9 @@ class ReadTask:
     ) -> Iterator[pl.DataFrame]:
         for entry in run:
             reader = self._reader(entry, fields, sequence=not section.arrival_decides)
-            count = entry.file.row_count
-            for offset in range(0, count, rows):
-                yield reader.read(offset, None if count <= rows else rows, key_filter)
+            offsets = _offsets(entry, rows)
+            for offset in offsets:
+                yield reader.read(offset, None if len(offsets) == 1 else rows, key_filter)
 
     def _split_predicate(self, key: tuple[str, ...]) -> tuple[Predicate | None, Predicate | None]:
         """Terms that may run before the merge (keys only) and those that must wait."""
@@ -186,6 +183,11 @@ class ReadTask:
 
     def _with_predicate_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*columns, *sorted(columns_of(self.predicate)))))
+
+
+def _offsets(entry: ManifestEntry, rows: int) -> range:
+    """Where the batches of a file begin."""
+    return range(0, entry.file.row_count, rows)
 
 
 def _without_retracts(frame: pl.DataFrame) -> pl.DataFrame:

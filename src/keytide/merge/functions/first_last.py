@@ -24,7 +24,7 @@ class LastValue(AggregateFunction):
 
     def fold(self, inputs: Inputs) -> pl.Series:
         """The last values."""
-        in_order = inputs.adds & (inputs.rank >= 0)
+        in_order = inputs.adds if inputs.is_late is None else inputs.adds & ~inputs.is_late
         last = inputs.slices.last_where(in_order | inputs.retracts)
         return take(inputs.values, np.where(inputs.adds[last], last, -1))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -20,28 +21,39 @@ _NEVER = np.iinfo(np.int64).min
 class Inputs:
     """What the versions of each key bring to one column, in order of arrival.
 
-    `adds` and `retracts` mark the versions that take part. `rank` orders the adds of a key: it
-    is the row number, except for a late add of a sequence group, which comes before all
-    that was there when it arrived and has the rank -1 - row number.
+    `adds` and `retracts` mark the versions that take part. Their order is that of the rows,
+    except for late adds of a sequence group, which come before all that was there when they
+    arrived: `is_late` marks them, if there are any.
     """
 
     values: pl.Series
     slices: KeySlices
     adds: Marks
     retracts: Marks
-    rank: Positions
+    is_late: Marks | None = None
 
-    @property
+    @cached_property
+    def rank(self) -> Positions:
+        """What orders the adds of a key: the row number, of a late one -1 - row number."""
+        if self.is_late is None:
+            return self.slices.rows
+        return np.where(self.is_late, -1 - self.slices.rows, self.slices.rows)
+
+    @cached_property
     def is_present(self) -> Marks:
         """Which inputs are not NULL."""
         return self.values.is_not_null().to_numpy()
 
     def latest(self, marks: Marks) -> Positions:
         """The marked version of highest rank of each key."""
+        if self.is_late is None:
+            return self.slices.last_where(marks)
         return _row_of(self.slices.greatest(np.where(marks, self.rank, _NEVER)))
 
     def earliest(self, marks: Marks) -> Positions:
         """The marked version of lowest rank of each key."""
+        if self.is_late is None:
+            return self.slices.first_where(marks)
         highest = np.iinfo(np.int64).max
         found = np.minimum.reduceat(np.where(marks, self.rank, highest), self.slices.starts)
         return _row_of(np.where(found == highest, _NEVER, found))
