@@ -229,6 +229,42 @@ def test_get_takes_each_key_column_as_json_writes_it(run: Run, warehouse: str) -
     assert (done.err, json_lines(done.out)) == ("", [row])
 
 
+def test_why_tells_versions_and_where_the_row_comes_from(
+    run: Run, orders: kt.Table, warehouse: str
+) -> None:
+    common = ("why", "shop.orders", "1", "-w", warehouse)
+    document = json.loads(run(*common, "-f", "json").out)
+    assert [(v["version"], v["row_kind"], v["outcome"]) for v in document["versions"]] == [
+        (1, "+I", "replaced by version 2: it arrived later (_SEQUENCE_NUMBER 0 < 1)"),
+        (2, "+U", "is the row"),
+    ]
+    assert (document["key"], document["snapshot_id"]) == ({"id": 1}, 2)
+    assert document["row"] == {"id": 1, "status": "paid", "amount": "10.00"}
+    assert document["taken"] == {"status": [2], "amount": [2]}
+    assert run(*common).out == f"{orders.why(1)}\n"
+    versions = run(*common, "-f", "csv").out.splitlines()
+    assert versions[0].startswith('"version","file","level",')
+    assert [line.split(",")[0] for line in versions[1:]] == ["1", "2"]
+
+
+def test_why_of_deleted_key_has_no_row_and_travels_back(
+    run: Run, orders: kt.Table, warehouse: str
+) -> None:
+    common = ("why", "shop.orders", "4", "-w", warehouse, "-f", "json")
+    document = json.loads(run(*common).out)
+    assert (document["row"], document["versions"][-1]["outcome"]) == (None, "deletes the row")
+    earlier = json.loads(run(*common, "--snapshot-id", "1").out)
+    assert earlier["row"] == {"id": 4, "status": "new", "amount": "1.00"}
+
+
+def test_why_of_key_without_version_is_exit_code_1(
+    run: Run, orders: kt.Table, warehouse: str
+) -> None:
+    done = run("why", "shop.orders", "9", "-w", warehouse)
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "error: table shop.orders stores no version of id = 9\n"
+
+
 def test_explain_tells_what_pruning_leaves(run: Run, orders: kt.Table, warehouse: str) -> None:
     common = ("explain", "shop.orders", "-w", warehouse, "--where", "id = 1")
     document = json.loads(run(*common, "-f", "json").out)
@@ -259,7 +295,7 @@ def test_version_and_help_exit_with_0(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["ls", "describe", "scan", "get", "snapshots", "explain", "ingest"]
+    "command", ["ls", "describe", "scan", "get", "why", "snapshots", "explain", "ingest"]
 )
 def test_help_of_every_command_gives_example(run: Run, command: str) -> None:
     assert f"Example: keytide {command} " in run(command, "--help").out

@@ -24,7 +24,16 @@ from rich.text import Text
 
 from keytide.cli.text import cell_text, json_text
 
-__all__ = ["TABLE_ROWS", "Format", "grid", "note", "properties", "write_document", "write_rows"]
+__all__ = [
+    "TABLE_ROWS",
+    "Format",
+    "grid",
+    "note",
+    "properties",
+    "records",
+    "write_document",
+    "write_rows",
+]
 
 TABLE_ROWS = 50
 """How many rows a table shows where `--limit` does not say."""
@@ -63,6 +72,12 @@ def write_document(document: Mapping[str, Any], shown: RenderableType, format: F
         _write(json.dumps(document, ensure_ascii=False, indent=2).encode() + b"\n")
     else:
         _print(shown)
+
+
+def records(rows: pa.Table) -> list[dict[str, Any]]:
+    """Rows as parts of a document, with every value as JSON spells it."""
+    lines = b"".join(_json_lines(batch) for batch in rows.to_batches())
+    return [json.loads(line) for line in lines.splitlines()]
 
 
 def note(message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from rich.console import Group
 from rich.text import Text
 
 from keytide.cli.address import open_named_table
-from keytide.cli.output import Format, grid, write_document, write_rows
+from keytide.cli.output import Format, grid, records, write_document, write_rows
 from keytide.cli.parameters import (
     AsOf,
     Columns,
@@ -30,9 +31,20 @@ from keytide.cli.progress import tracked_batches
 from keytide.errors import InvalidError, NotFoundError
 from keytide.table.scan import Explanation
 from keytide.table.table import Table
+from keytide.table.why import Why
 from keytide.types import Field
 
-__all__ = ["explain", "get", "scan"]
+__all__ = ["explain", "get", "scan", "why"]
+
+_Key = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="KEY...",
+        help="Values of the primary key's columns, in their order. Write -- before a negative "
+        "number.",
+        show_default=False,
+    ),
+]
 
 
 def scan(
@@ -65,15 +77,7 @@ def scan(
 
 def get(
     table: TableArgument,
-    key: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="KEY...",
-            help="Values of the primary key's columns, in their order. Write -- before a "
-            "negative number.",
-            show_default=False,
-        ),
-    ],
+    key: _Key,
     warehouse: Warehouse = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
@@ -87,10 +91,37 @@ def get(
     values = _key_of(found, key)
     row = found.get(values)
     if row is None:
-        shown = ", ".join(f"{n} = {text}" for n, text in zip(values, key, strict=True))
-        raise NotFoundError(f"table {found.name} has no row with {shown}")
+        raise NotFoundError(f"table {found.name} has no row with {_told(values, key)}")
     rows = pa.Table.from_pylist([row], schema=found.schema)
     write_rows(rows.to_batches(), rows.schema, format)
+
+
+def why(
+    table: TableArgument,
+    key: _Key,
+    warehouse: Warehouse = None,
+    snapshot_id: SnapshotId = None,
+    tag: Tag = None,
+    as_of: AsOf = None,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """Tell why the row of one key is what it is. Exits with 1 when no version is stored.
+
+    Shows every stored version in merge order with what became of it, and for each column of the
+    row the versions that its value comes from. csv holds the versions alone.
+
+    Example: keytide why -w /data/lake shop.order_lines 4711 2
+    """
+    found = open_named_table(table, warehouse)
+    values = _key_of(found, key)
+    told = found.why(values, snapshot_id=snapshot_id, tag=tag, as_of=as_of)
+    versions = told.to_arrow()
+    if not versions.num_rows:
+        raise NotFoundError(f"table {found.name} stores no version of {_told(values, key)}")
+    if format is Format.CSV:
+        write_rows(versions.to_batches(), versions.schema, format)
+        return
+    write_document(_document(told), Text(str(told)), format)
 
 
 def explain(
@@ -133,6 +164,28 @@ def explain(
 def _shown(explained: Explanation, stages: list[dict[str, Any]]) -> Group:
     title, *_, merging = str(explained).splitlines()
     return Group(Text(title, style="bold"), grid(stages), Text(merging))
+
+
+def _document(told: Why) -> dict[str, Any]:
+    versions = told.to_arrow()
+    stored = records(versions)
+    row = told.row
+    if row is not None:
+        columns = [field for field in versions.schema if field.name in row]
+        (row,) = records(pa.Table.from_pylist([row], schema=pa.schema(columns)))
+    return {
+        "table": told.table,
+        "key": {name: stored[0][name] for name in told.key},
+        "snapshot_id": told.snapshot_id,
+        "merge_engine": told.merge_engine,
+        "versions": stored,
+        "row": row,
+        "taken": told.taken,
+    }
+
+
+def _told(values: Mapping[str, Any], texts: Sequence[str]) -> str:
+    return ", ".join(f"{name} = {text}" for name, text in zip(values, texts, strict=True))
 
 
 def _key_of(table: Table, texts: list[str]) -> dict[str, Any]:

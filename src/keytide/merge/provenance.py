@@ -34,6 +34,7 @@ from keytide.merge.functions.numeric import Max, Min
 from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND, MergeOrder
 from keytide.merge.partial_update import OnRetract, PartialUpdate
 from keytide.merge.sequence_groups import SequenceGroup, SequenceGroups
+from keytide.merge.slices import Marks
 from keytide.types import RowKind
 
 __all__ = ["EXTREMES", "PICKS", "VERSION", "Provenance", "Removal", "provenance_of"]
@@ -203,12 +204,13 @@ class _Origins(AggregateFunction):
         all_adds = replace(inputs, adds=counts, retracts=np.zeros_like(counts))
         return Collect(self.column).fold(all_adds)
 
-    def _reaches(self, inputs: Inputs) -> np.ndarray:
+    def _reaches(self, inputs: Inputs) -> Marks:
         """Which inputs equal the result."""
         places = self.values[VERSION].search_sorted(inputs.values.list.first())
         values = self.values[self.column].gather(places)
         result = self.function.fold(replace(inputs, values=values))
-        return values.eq_missing(result.gather(inputs.slices.keys)).to_numpy()
+        reaches: Marks = values.eq_missing(result.gather(inputs.slices.keys)).to_numpy()
+        return reaches
 
 
 # -- removed rows --------------------------------------------------------------------------------

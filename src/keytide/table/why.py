@@ -131,9 +131,7 @@ def _stored_versions(scan: Scan) -> Iterator[list[_Stored]]:
         for entry in _files(task)
         if entry.file.file_name not in task.dead_rows or task.versions(entry).height
     }
-    every_file = replace(
-        scan.view.options, merge_engine="deduplicate", deletion_vectors_enabled=False
-    )
+    every_file = replace(scan.view.options, deletion_vectors_enabled=False)
     everything = replace(scan, view=replace(scan.view, options=every_file))
     for task in everything.tasks():
         found = [
