@@ -463,7 +463,7 @@ def rows_of(expected: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(expected, key=lambda row: str(list(row.values())))
 
 
-def test_statistics_of_a_retyped_column_prune_nothing_wrongly() -> None:
+def test_statistics_of_a_widened_column_prune_and_nothing_wrongly() -> None:
     table = new_table({"k": "INT", "v": "INT", "s": "VARCHAR(3)"})
     table.write([{"k": 1, "v": -5, "s": "abc"}])
     table.alter(
@@ -475,6 +475,8 @@ def test_statistics_of_a_retyped_column_prune_nothing_wrongly() -> None:
         ("s = 'abcd'", [2]), ("v IS NULL", []),
     ]:  # fmt: skip
         assert [row["k"] for row in rows(table.scan(where=where))] == keys
+    pruned = table.scan(where="v > 99.5").explain().funnel.stages[-1]
+    assert (pruned.stage, pruned.files) == ("statistics", 1)
 
 
 def test_watermark_given_later_is_null_in_older_rows_which_lose() -> None:

@@ -117,7 +117,7 @@ def test_files_are_told_with_keys_levels_and_statistics(table: kt.Table) -> None
     assert system_table(table, "files", snapshot_id=1).num_rows == 2
 
 
-def test_statistics_follow_renames_and_leave_out_retyped_columns(table: kt.Table) -> None:
+def test_statistics_follow_renames_and_widenings(table: kt.Table) -> None:
     table.alter(RenameColumn(("v",), "w"), AddColumn(("a",), kt.parse_sql_type("INT")))
     assert system_table(table, "files")["min_value_stats"][1].as_py() == (
         "{a=null, d=2024-02-01, k=1, w=c}"
@@ -125,8 +125,8 @@ def test_statistics_follow_renames_and_leave_out_retyped_columns(table: kt.Table
     lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     other = lake.create_table("o", pa.schema([("k", pa.int32()), ("v", pa.int32())]), ["k"])
     other.write([{"k": 1, "v": 2}])
-    other.alter(ChangeColumnType(("v",), kt.parse_sql_type("BIGINT")))
-    assert system_table(other, "files")["min_value_stats"].to_pylist() == ["{k=1, v=null}"]
+    other.alter(ChangeColumnType(("v",), kt.parse_sql_type("DECIMAL(12, 2)")))
+    assert system_table(other, "files")["min_value_stats"].to_pylist() == ["{k=1, v=2.00}"]
 
 
 def test_partitions_and_buckets_add_their_files_up(table: kt.Table) -> None:

@@ -34,7 +34,8 @@ from keytide.table.option_changes import (
     renamed_options,
     with_option,
 )
-from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, RowType
+from keytide.table.widening import path_text, widened
+from keytide.types import ArrayType, DataType, Field, MapType, RowType
 
 __all__ = [
     "AddColumn",
@@ -201,8 +202,8 @@ def _apply(schema: TableSchema, change: SchemaChange, has_rows: bool) -> TableSc
 def _add(schema: TableSchema, change: AddColumn) -> TableSchema:
     if not change.type.nullable:
         raise InvalidError(
-            f"column {_text(change.path)} to add is {change.type.sql()}, but rows that are stored "
-            f"have no value for it; add it as nullable"
+            f"column {path_text(change.path)} to add is {change.type.sql()}, but rows that are "
+            f"stored have no value for it; add it as nullable"
         )
     new = Field(-1, change.path[-1], change.type, change.comment, change.default)
     (numbered,) = assign_field_ids([new], schema.highest_field_id + 1)
@@ -224,8 +225,8 @@ def _drop(schema: TableSchema, change: DropColumn) -> TableSchema:
         index = _index(siblings, change.path)
         if len(siblings) == 1:
             raise InvalidError(
-                f"Cannot drop all fields: {_text(change.path)} is the only one; add another one "
-                f"first"
+                f"Cannot drop all fields: {path_text(change.path)} is the only one; add another "
+                f"one first"
             )
         return (*siblings[:index], *siblings[index + 1 :])
 
@@ -236,7 +237,9 @@ def _rename(schema: TableSchema, change: RenameColumn) -> TableSchema:
     _refuse_key(schema, change.path, "renamed")
     old, new = change.path[-1], change.new_name
     if not new.strip():
-        raise InvalidError(f"column {_text(change.path)} cannot be renamed to {new!r}; give a name")
+        raise InvalidError(
+            f"column {path_text(change.path)} cannot be renamed to {new!r}; give a name"
+        )
 
     def rename(siblings: tuple[Field, ...]) -> tuple[Field, ...]:
         index = _index(siblings, change.path)
@@ -259,7 +262,7 @@ def _retype(schema: TableSchema, change: ChangeColumnType) -> TableSchema:
     _refuse_key(schema, change.path, "retyped", schema.primary_keys)
 
     def widen(old: DataType) -> DataType:
-        return _widened(old, change.type, change.path)
+        return widened(old, change.type, change.path)
 
     return replace(schema, fields=_with_type(schema.fields, change.path, widen))
 
@@ -270,8 +273,8 @@ def _set_nullability(schema: TableSchema, change: ChangeColumnNullability) -> Ta
     def set_nullable(old: DataType) -> DataType:
         if old.nullable and not change.nullable:
             raise InvalidError(
-                f"column {_text(change.path)} is {old.sql()} and cannot become NOT NULL: rows that "
-                f"are stored may hold NULL. Write the rows into a new table that forbids it"
+                f"column {path_text(change.path)} is {old.sql()} and cannot become NOT NULL: rows "
+                f"that are stored may hold NULL. Write the rows into a new table that forbids it"
             )
         return old.with_nullable(change.nullable)
 
@@ -323,7 +326,7 @@ def _refuse_key(
 def _refuse_taken(siblings: Sequence[Field], path: Path, name: str) -> None:
     if any(field.name == name for field in siblings):
         raise AlreadyExistsError(
-            f"column {_text((*path[:-1], name))} exists already; choose another name"
+            f"column {path_text((*path[:-1], name))} exists already; choose another name"
         )
 
 
@@ -372,8 +375,8 @@ def _with_part(
 
 def _no_part(kind: DataType, name: str, path: Path) -> NotFoundError:
     return NotFoundError(
-        f"{kind.sql()} has no part {name!r}, which the path {_text(path)} names; members of a ROW "
-        f"go by their names, of an ARRAY there is 'element', of a MAP 'value'"
+        f"{kind.sql()} has no part {name!r}, which the path {path_text(path)} names; members of a "
+        f"ROW go by their names, of an ARRAY there is 'element', of a MAP 'value'"
     )
 
 
@@ -381,7 +384,7 @@ def _index(siblings: Sequence[Field], path: Path) -> int:
     names = [field.name for field in siblings]
     if path[-1] not in names:
         near = difflib.get_close_matches(path[-1], names) or names
-        raise NotFoundError(f"no column {_text(path)}; did you mean {', '.join(near)}?")
+        raise NotFoundError(f"no column {path_text(path)}; did you mean {', '.join(near)}?")
     return names.index(path[-1])
 
 
@@ -396,108 +399,3 @@ def _inserted(
         return (*siblings, new)
     index = 0 if isinstance(position, First) else 1 + _index(siblings, (*path[:-1], position.name))
     return (*siblings[:index], new, *siblings[index:])
-
-
-def _text(path: Path) -> str:
-    return repr(".".join(path))
-
-
-# -- types -------------------------------------------------------------------------------------
-
-
-def _widened(old: DataType, new: DataType, path: Path) -> DataType:
-    """The new type with the ids and the nullability of the old one."""
-    if isinstance(old, ArrayType) and isinstance(new, ArrayType):
-        return replace(old, element=_widened(old.element, new.element, (*path, "element")))
-    if isinstance(old, MapType) and isinstance(new, MapType) and _is_same(old.key, new.key):
-        return replace(old, value=_widened(old.value, new.value, (*path, "value")))
-    if isinstance(old, RowType) and isinstance(new, RowType):
-        return _widened_row(old, new, path)
-    if isinstance(old, AtomicType) and isinstance(new, AtomicType) and _holds_all(old, new):
-        return new.with_nullable(old.nullable)
-    if _is_same(old, new):
-        return old
-    raise InvalidError(
-        f"column {_text(path)} is {old.sql()} and cannot become {new.sql()}: a type may only "
-        f"widen, so that it holds every stored value exactly. {_wider_types(old)}. Otherwise add "
-        f"a column and write the values there"
-    )
-
-
-def _widened_row(old: RowType, new: RowType, path: Path) -> RowType:
-    names, wanted = [f.name for f in old.fields], [f.name for f in new.fields]
-    if names != wanted:
-        raise InvalidError(
-            f"column {_text(path)} has the members {', '.join(names)}, found {', '.join(wanted)}; "
-            f"add, drop, rename and move members by their paths, such as {_text((*path, names[0]))}"
-        )
-    members = (
-        replace(member, type=_widened(member.type, wider.type, (*path, member.name)))
-        for member, wider in zip(old.fields, new.fields, strict=True)
-    )
-    return replace(old, fields=tuple(members))
-
-
-def _is_same(old: DataType, new: DataType) -> bool:
-    return old.with_nullable(True) == new.with_nullable(True)
-
-
-_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}
-_EXACT_FLOATS = {
-    "TINYINT": ("FLOAT", "DOUBLE"),
-    "SMALLINT": ("FLOAT", "DOUBLE"),
-    "INT": ("DOUBLE",),
-    "FLOAT": ("DOUBLE",),
-}
-_LONGER = {
-    "CHAR": ("CHAR", "VARCHAR"),
-    "VARCHAR": ("VARCHAR",),
-    "BINARY": ("VARBINARY",),  # a longer BINARY would need bytes that nobody wrote
-    "VARBINARY": ("VARBINARY",),
-}
-_MICROSECONDS = 6
-
-
-def _holds_all(old: AtomicType, new: AtomicType) -> bool:
-    """Whether every value of the old type is one of the new type, exactly."""
-    digits = _DIGITS.get(old.root)
-    if digits is not None and new.root in _DIGITS:
-        return _DIGITS[new.root] >= digits
-    if digits is not None and new.root == "DECIMAL":
-        return _whole_digits(new) >= digits
-    if new.root in _EXACT_FLOATS.get(old.root, ()):
-        return True
-    if new.root in _LONGER.get(old.root, ()):
-        return (new.length or 0) >= (old.length or 0)
-    if old.root != new.root or old.precision is None or new.precision is None:
-        return False
-    if old.root == "DECIMAL":
-        return _whole_digits(new) >= _whole_digits(old) and (new.scale or 0) >= (old.scale or 0)
-    # Nanoseconds reach from 1677 to 2262 only.
-    same_reach = old.root == "TIME" or (old.precision > _MICROSECONDS) == (
-        new.precision > _MICROSECONDS
-    )
-    return same_reach and new.precision >= old.precision
-
-
-def _whole_digits(decimal: AtomicType) -> int:
-    return (decimal.precision or 0) - (decimal.scale or 0)
-
-
-def _wider_types(old: DataType) -> str:
-    root = getattr(old, "root", "")
-    if root in _DIGITS:
-        whole = [name for name, digits in _DIGITS.items() if digits > _DIGITS[root]]
-        names = [*whole, *_EXACT_FLOATS.get(root, ()), f"DECIMAL with {_DIGITS[root]} whole digits"]
-        return f"{root} may become {' or '.join(names)}"
-    if root in _EXACT_FLOATS:
-        return f"{root} may become {' or '.join(_EXACT_FLOATS[root])}"
-    if root in _LONGER:
-        return f"{root} may become a {' or '.join(_LONGER[root])} at least as long"
-    if root == "DECIMAL":
-        return "DECIMAL may get more digits before and after the point"
-    if root in ("TIME", "TIMESTAMP", "TIMESTAMP_LTZ"):
-        return f"{root} may get more digits after the second, a timestamp up to 6"
-    if isinstance(old, ArrayType | MapType | RowType):
-        return "Elements, values of a MAP and members of a ROW may widen in place"
-    return f"{old.sql()} has no wider type"

@@ -31,7 +31,8 @@ from keytide.table.predicate import (
     may_match,
     row_filter,
 )
-from keytide.types import DataType, Field
+from keytide.table.widening import holds_all
+from keytide.types import AtomicType, DataType, Field
 
 __all__ = [
     "BucketPlan",
@@ -259,8 +260,8 @@ def value_bounds(
     """What statistics say of columns, a row for each file in the order given.
 
     `<column>.min`, `.max` and `.nulls` are NULL where nothing is known; `rows` counts rows. Columns
-    are paired by field id; one whose type has changed since has no statistics, for another type
-    may order its values otherwise.
+    are paired by field id; where a type was changed, bounds stay unless another type may order
+    values otherwise.
     """
     # Files written alike are decoded together.
     groups: dict[tuple[int, tuple[str, ...] | None], list[int]] = {}
@@ -285,21 +286,26 @@ def _group_bounds(
     rows = [entry.file.row_count for entry in files]
     usable = all(_arity(e.file.value_stats.min_values) == len(stored) for e in files)
     found: dict[str, pl.Series] = {}
+    types = polars_schema(fields)
     if usable and stored:
         lows = _decode([e.file.value_stats.min_values for e in files], stored)
         highs = _decode([e.file.value_stats.max_values for e in files], stored)
         for new in fields:
             position = next((i for i, old in enumerate(stored) if old.id == new.id), None)
-            if position is None or not _same_type(stored[position].type, new.type):
+            if position is None or not _keeps_order(stored[position].type, new.type):
                 continue
-            old = stored[position].name
-            found[f"{new.name}.min"], found[f"{new.name}.max"] = lows[old], highs[old]
+            old, target = stored[position].name, types[new.name]
+            found[f"{new.name}.min"] = lows[old].cast(target)
+            found[f"{new.name}.max"] = highs[old].cast(target)
             counts = [_null_count(entry, position) for entry in files]
             found[f"{new.name}.nulls"] = pl.Series(counts, dtype=pl.Int64)
     return _with_unknowns(pl.DataFrame(found), fields, rows)
 
 
-def _same_type(old: DataType, new: DataType) -> bool:
+def _keeps_order(old: DataType, new: DataType) -> bool:
+    """Whether bounds of the old type are bounds of the new one."""
+    if isinstance(old, AtomicType) and isinstance(new, AtomicType) and holds_all(old, new):
+        return True
     return old.with_nullable(True) == new.with_nullable(True)
 
 

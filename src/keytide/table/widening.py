@@ -1,0 +1,120 @@
+"""Which types a column may become: those that hold every value of the old one, exactly.
+
+Widening also keeps the order of values, so that bounds of the old type are bounds of the new one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from keytide.errors import InvalidError
+from keytide.types import ArrayType, AtomicType, DataType, MapType, RowType
+
+__all__ = ["holds_all", "path_text", "widened"]
+
+
+def widened(old: DataType, new: DataType, path: tuple[str, ...]) -> DataType:
+    """The new type with the ids and the nullability of the old one.
+
+    Raises `InvalidError` naming `path` and what the type may become, unless every value fits.
+    """
+    if isinstance(old, ArrayType) and isinstance(new, ArrayType):
+        return replace(old, element=widened(old.element, new.element, (*path, "element")))
+    if isinstance(old, MapType) and isinstance(new, MapType) and _is_same(old.key, new.key):
+        return replace(old, value=widened(old.value, new.value, (*path, "value")))
+    if isinstance(old, RowType) and isinstance(new, RowType):
+        return _widened_row(old, new, path)
+    if isinstance(old, AtomicType) and isinstance(new, AtomicType) and holds_all(old, new):
+        return new.with_nullable(old.nullable)
+    if _is_same(old, new):
+        return old
+    raise InvalidError(
+        f"column {path_text(path)} is {old.sql()} and cannot become {new.sql()}: a type may only "
+        f"widen, so that it holds every stored value exactly. {_wider_types(old)}. Otherwise add "
+        f"a column and write the values there"
+    )
+
+
+def _widened_row(old: RowType, new: RowType, path: tuple[str, ...]) -> RowType:
+    names, wanted = [f.name for f in old.fields], [f.name for f in new.fields]
+    if names != wanted:
+        raise InvalidError(
+            f"column {path_text(path)} has the members {', '.join(names)}, found "
+            f"{', '.join(wanted)}; add, drop, rename and move members by their paths, such as "
+            f"{path_text((*path, names[0]))}"
+        )
+    members = (
+        replace(member, type=widened(member.type, wider.type, (*path, member.name)))
+        for member, wider in zip(old.fields, new.fields, strict=True)
+    )
+    return replace(old, fields=tuple(members))
+
+
+def _is_same(old: DataType, new: DataType) -> bool:
+    return old.with_nullable(True) == new.with_nullable(True)
+
+
+_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}
+_EXACT_FLOATS = {
+    "TINYINT": ("FLOAT", "DOUBLE"),
+    "SMALLINT": ("FLOAT", "DOUBLE"),
+    "INT": ("DOUBLE",),
+    "FLOAT": ("DOUBLE",),
+}
+_LONGER = {
+    "CHAR": ("CHAR", "VARCHAR"),
+    "VARCHAR": ("VARCHAR",),
+    "BINARY": ("VARBINARY",),  # a longer BINARY would need bytes that nobody wrote
+    "VARBINARY": ("VARBINARY",),
+}
+_MICROSECONDS = 6
+
+
+def holds_all(old: AtomicType, new: AtomicType) -> bool:
+    """Whether every value of the old type is one of the new type, exactly."""
+    digits = _DIGITS.get(old.root)
+    if digits is not None and new.root in _DIGITS:
+        return _DIGITS[new.root] >= digits
+    if digits is not None and new.root == "DECIMAL":
+        return _whole_digits(new) >= digits
+    if new.root in _EXACT_FLOATS.get(old.root, ()):
+        return True
+    if new.root in _LONGER.get(old.root, ()):
+        return (new.length or 0) >= (old.length or 0)
+    if old.root != new.root or old.precision is None or new.precision is None:
+        return False
+    if old.root == "DECIMAL":
+        return _whole_digits(new) >= _whole_digits(old) and (new.scale or 0) >= (old.scale or 0)
+    # Nanoseconds reach from 1677 to 2262 only.
+    same_reach = old.root == "TIME" or (old.precision > _MICROSECONDS) == (
+        new.precision > _MICROSECONDS
+    )
+    return same_reach and new.precision >= old.precision
+
+
+def path_text(path: tuple[str, ...]) -> str:
+    """A path as messages show it."""
+    return repr(".".join(path))
+
+
+def _whole_digits(decimal: AtomicType) -> int:
+    return (decimal.precision or 0) - (decimal.scale or 0)
+
+
+def _wider_types(old: DataType) -> str:
+    root = getattr(old, "root", "")
+    if root in _DIGITS:
+        whole = [name for name, digits in _DIGITS.items() if digits > _DIGITS[root]]
+        names = [*whole, *_EXACT_FLOATS.get(root, ()), f"DECIMAL with {_DIGITS[root]} whole digits"]
+        return f"{root} may become {' or '.join(names)}"
+    if root in _EXACT_FLOATS:
+        return f"{root} may become {' or '.join(_EXACT_FLOATS[root])}"
+    if root in _LONGER:
+        return f"{root} may become a {' or '.join(_LONGER[root])} at least as long"
+    if root == "DECIMAL":
+        return "DECIMAL may get more digits before and after the point"
+    if root in ("TIME", "TIMESTAMP", "TIMESTAMP_LTZ"):
+        return f"{root} may get more digits after the second, a timestamp up to 6"
+    if isinstance(old, ArrayType | MapType | RowType):
+        return "Elements, values of a MAP and members of a ROW may widen in place"
+    return f"{old.sql()} has no wider type"
