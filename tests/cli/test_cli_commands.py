@@ -74,6 +74,13 @@ def test_ls_of_nothing_says_so_beside_the_data(run: Run, warehouse: str) -> None
     assert (done.code, done.out, done.err) == (0, "", f"no tables in {warehouse}\n")
 
 
+def test_ls_of_warehouse_that_does_not_exist_is_exit_code_1(run: Run, warehouse: str) -> None:
+    done = run("ls", f"{warehouse}/typo", "-f", "json")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith(f"error: the warehouse {warehouse}/typo does not exist; ")
+    assert not Path(warehouse, "typo").exists()
+
+
 def test_describe_json_tells_columns_keys_and_what_is_stored(
     run: Run, orders: kt.Table, warehouse: str
 ) -> None:

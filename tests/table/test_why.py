@@ -240,7 +240,7 @@ def test_folds_name_the_versions_that_they_fold() -> None:
     )
     why = table.why(1)
     assert told(why) == [
-        "+I: adds 1 to n; gives w; top is not the max; "
+        "+I: adds 1 to n; gives w; is not the max of top; "
         "v replaced by version 3: it arrived later (_SEQUENCE_NUMBER 0 < 2)",
         "+I: gives the max of top; w ignored: version 1 comes first",
         "+I: adds 5 to n; gives the max of top; gives v",
@@ -472,7 +472,8 @@ def test_versions_that_the_row_comes_from_make_it_by_themselves(
         table.write(commit)
     why = table.why(1)
     used = {number for numbers in why.taken.values() for number in numbers}
-    assume(used)
+    # A lone version stands as it is, with values of groups that it says nothing about.
+    assume(len(used) > 1 or (used and "groups" not in engine))
     again = made(COLUMNS, ENGINES[engine][0])
     for row in why.to_arrow().to_pylist():
         if row["version"] in used:

@@ -13,6 +13,7 @@ from rich.console import Group
 from keytide.cli.address import is_path, open_named_table, required_warehouse
 from keytide.cli.output import Format, grid, note, properties, write_document, write_rows
 from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse
+from keytide.errors import NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
 from keytide.table.lake import connect
@@ -51,6 +52,8 @@ def ls(
 ) -> None:
     """List the tables of a warehouse, or of one of its databases.
 
+    A folder without tables is an empty warehouse; one that does not exist is an error.
+
     Example: keytide ls /data/lake shop
     """
     if place is not None and not is_path(place):
@@ -58,6 +61,11 @@ def ls(
             raise typer.BadParameter(f"{place!r} is no path; write ./{place} when it lies here")
         place, database = None, place
     lake = connect(place or required_warehouse(warehouse))
+    if not lake.exists:
+        raise NotFoundError(
+            f"the warehouse {lake.uri} does not exist; check the path, or make a table there, "
+            f"which makes the folder"
+        )
     tables = lake.tables(database)
     rows = pa.table({"table": pa.array(tables, pa.string())})
     write_rows(rows.to_batches(), rows.schema, format, limit=max(1, len(tables)))

@@ -24,6 +24,8 @@ from keytide.types import RowKind
 
 __all__ = ["outcomes", "shown"]
 
+_TEXT_MAX = 100
+
 _Clause = tuple[str, str]
 """What is said before and after the names of the columns that it is said of."""
 
@@ -44,12 +46,11 @@ def outcomes(
 
 
 def shown(value: Any) -> str:
-    """A value as text that cannot steer a terminal."""
+    """A value as text that cannot steer a terminal, the beginning of it if it is long."""
     if value is None:
         return "NULL"
-    if isinstance(value, str | bytes | list | dict):
-        return repr(value)
-    return str(value)
+    text = repr(value) if isinstance(value, str | bytes | list | dict) else str(value)
+    return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}..."
 
 
 @dataclass(frozen=True)
@@ -199,7 +200,7 @@ class _Teller:
         """Why a value that is not NULL is not in the row."""
         fold, taken = self._folds.get(column), self.provenance.taken[column]
         if fold is not None and isinstance(fold.function, EXTREMES):
-            return "", f" is not the {fold.function.name}"
+            return f"is not the {fold.function.name} of ", ""
         if fold is not None and isinstance(fold.function, FirstValue | FirstNonNullValue):
             return "", f" ignored: version {taken[0]} comes first"
         winner = taken[-1] if taken else self._winner(group) if fold is None else None

@@ -80,6 +80,15 @@ class Lake:
         """The Spark session given to `connect`, or None."""
         return self._spark
 
+    @property
+    def exists(self) -> bool:
+        """Whether the folder is there; true in an object store, which knows no folders.
+
+        The first table that is made in a warehouse makes its folder.
+        """
+        below = self._store.local_path(DEFAULT_DATABASE)
+        return below is None or below.parent.is_dir()
+
     def tables(self, database: str | None = None) -> list[str]:
         """Names of the tables, of one database or of all, sorted."""
         names = []

@@ -69,7 +69,7 @@ class Why:
             (number, file, level, _, sequence, kind), values = row[:6], row[6:-1]
             told = zip(names, values, strict=True)
             columns = [f"{name} = {shown(v)}" for name, v in told if name not in self.key]
-            yield f"{number:>3} {kind} {', '.join(columns)}"
+            yield f"{number:>3} {kind} {', '.join(columns)}".rstrip()
             yield f"       {row[-1]}"
             yield f"       level {level}, {SEQUENCE_NUMBER} {sequence}, {file}"
 
