@@ -346,6 +346,13 @@ def test_older_snapshots_explain_their_own_row() -> None:
         table.why((1, 2))
 
 
+def test_default_is_in_the_row_and_in_no_version() -> None:
+    table = written("k int, v text", {"fields.v.default-value": "d"}, ["+I 1 a", "+I 1 -"])
+    why = table.why(1)
+    assert why.row == table.get(1) == {"k": 1, "v": "d"}
+    assert why.to_arrow()["v"].to_pylist() == ["a", None]
+
+
 def test_columns_called_like_ours_keep_their_names() -> None:
     table = made("k int, version text, _version int, outcome text", {})
     table.write([{"k": 1, "version": "v", "_version": 7, "outcome": "o"}])
