@@ -36,7 +36,8 @@ class Why:
     `row` is what `get` returns. `taken` tells for each column outside the primary key from which
     versions its value comes: of a value that was copied the one version, of one that was folded
     all whose values the function was given (of `max` and `min` those that reach it). None where
-    nobody gave a value, which leaves NULL or the column's default, and where there is no row.
+    nobody gave a value and where there is no row. NULL shows as the column's default in `row`,
+    and as it is stored in `versions`.
 
     A stored version may have been merged before it was stored: by the write that brought the key
     several times, or by a compaction. What it was merged from is not stored any more.
