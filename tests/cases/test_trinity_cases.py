@@ -21,10 +21,6 @@ NOT_IN_THIS_RELEASE = {
     "EXTERNAL": "tables over files of another writer cannot be defined",
     "FEDERATED": "tables of another database cannot be defined",
 }
-STATEMENTS = pytest.mark.xfail(
-    raises=AttributeError, reason="a lake has no SQL statements", strict=True
-)
-
 SQL_TYPES = {
     "varchar": "STRING",
     "float8": "DOUBLE",
@@ -42,10 +38,7 @@ Case = dict[str, Any]
 
 def runnable_cases() -> list[Any]:
     managed = [case for case in CASES if case["table"]["table_type"] not in NOT_IN_THIS_RELEASE]
-    return [
-        pytest.param(case, id=case["id"], marks=[STATEMENTS] if "statement" in case else [])
-        for case in managed
-    ]
+    return [pytest.param(case, id=case["id"]) for case in managed]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -173,7 +173,7 @@ def test_system_table_joins_like_any_other(lake: kt.Lake) -> None:
         ),
         ("SELEKT 1", kt.InvalidError, "expected a statement"),
         ("SELECT 1; SELECT (", kt.InvalidError, "line 1, column"),
-        ("DELETE FROM customers", kt.UnsupportedError, "no UPDATE, DELETE or MERGE"),
+        ("MERGE INTO customers USING x", kt.InvalidError, "expected a statement"),
         ("", kt.InvalidError, "no statement"),
         ("CALL sys.nothing(1)", kt.NotFoundError, "sys.why"),
     ],

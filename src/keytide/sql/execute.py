@@ -12,6 +12,7 @@ from sqlglot import exp
 from keytide.errors import InvalidError, NotFoundError
 from keytide.sql.alter import schema_changes
 from keytide.sql.assign import assign
+from keytide.sql.dml import delete, update
 from keytide.sql.grammar import parse_statements
 from keytide.sql.local import LocalEngine, run_locally
 from keytide.sql.procedures import call
@@ -21,6 +22,7 @@ from keytide.sql.statements import (
     AlterTable,
     Call,
     CreateTable,
+    Delete,
     Describe,
     DropTable,
     Explain,
@@ -28,6 +30,7 @@ from keytide.sql.statements import (
     Query,
     Show,
     Truncate,
+    Update,
 )
 from keytide.table.host import spark_sql
 from keytide.table.lake import Lake
@@ -227,6 +230,14 @@ def _static_partition(statement: Insert, table: Table) -> dict[str, Any]:
     return values
 
 
+def _delete(lake: Lake, engine: Engine, statement: Delete) -> Result:
+    return changed(delete(lake, engine.query, statement))
+
+
+def _update(lake: Lake, engine: Engine, statement: Update) -> Result:
+    return changed(update(lake, engine.query, statement))
+
+
 # -- the rest --------------------------------------------------------------------------------------
 
 
@@ -254,6 +265,8 @@ _ACTIONS: dict[type, Callable[[Lake, Engine, Any], Result]] = {
     DropTable: _drop,
     Truncate: _truncate,
     Insert: _insert,
+    Delete: _delete,
+    Update: _update,
     Show: _show,
     Describe: _describe,
     Call: _call,

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 
 from sqlglot import Token, TokenType, exp
 
-from keytide.errors import UnsupportedError
 from keytide.sql.alter_grammar import alter_table
 from keytide.sql.cursor import Cursor
 from keytide.sql.definition_grammar import create_table, options
@@ -19,6 +18,7 @@ from keytide.sql.dialect import error_at, parse_expression, tokenize
 from keytide.sql.statements import (
     Call,
     CreateTable,
+    Delete,
     Describe,
     DropTable,
     Explain,
@@ -27,6 +27,7 @@ from keytide.sql.statements import (
     Show,
     Statement,
     Truncate,
+    Update,
 )
 
 __all__ = ["parse_statements"]
@@ -53,15 +54,6 @@ def _split(tokens: Sequence[Token]) -> list[list[Token]]:
 def _statement(text: str, tokens: Sequence[Token]) -> Statement:
     cursor = Cursor(text, tokens)
     parse = _STATEMENTS.get(cursor.peek())
-    if cursor.peek() in _LATER:
-        raise UnsupportedError(
-            str(
-                cursor.error(
-                    "this release has no UPDATE, DELETE or MERGE; write rows of kind '+U' "
-                    "or '-D' with Table.write"
-                )
-            )
-        )
     if parse is None:
         known = ", ".join(sorted({*_STATEMENTS} - {"", "("}))
         raise cursor.error(f"expected a statement ({known})")
@@ -84,7 +76,6 @@ def _query(cursor: Cursor) -> Query:
     return Query(tree, cursor.text, _hints(cursor.text, tokens))
 
 
-_LATER = ("UPDATE", "DELETE", "MERGE")
 _HINT = re.compile(r"\s*/\*\+(.*?)\*/", re.DOTALL)
 
 
@@ -138,6 +129,36 @@ def _partition_value(cursor: Cursor) -> tuple[str, exp.Expr | None]:
     start = cursor.start
     source = cursor.until()
     return name, parse_expression(cursor.text, start, start + len(source))
+
+
+def _delete(cursor: Cursor) -> Delete:
+    tree = _whole(cursor, exp.Delete)
+    return Delete(_full_name(tree.this), _rows_of(tree, cursor))
+
+
+def _update(cursor: Cursor) -> Update:
+    tree = _whole(cursor, exp.Update)
+    assignments = {pair.this.name: pair.expression for pair in tree.expressions}
+    return Update(_full_name(tree.this), _rows_of(tree, cursor), assignments)
+
+
+def _rows_of(tree: exp.Expr, cursor: Cursor) -> Query:
+    """The rows that a statement is about."""
+    where = tree.args.get("where")
+    return Query(exp.select("*").from_(tree.this).where(where and where.this), cursor.text)
+
+
+def _whole(cursor: Cursor, kind: type[exp.Expr]) -> exp.Expr:
+    start = cursor.start
+    tree = parse_expression(cursor.text, start, cursor.end)
+    if not isinstance(tree, kind) or not isinstance(tree.this, exp.Table):
+        raise error_at(cursor.text, start, "expected the name of a table")
+    cursor.skip()
+    return tree
+
+
+def _full_name(table: exp.Table) -> str:
+    return ".".join(part.name for part in table.parts)
 
 
 def _drop(cursor: Cursor) -> DropTable:
@@ -237,6 +258,8 @@ _STATEMENTS: dict[str, Callable[[Cursor], Statement]] = {
     "CREATE": _create,
     "INSERT": _insert,
     "ALTER": alter_table,
+    "DELETE": _delete,
+    "UPDATE": _update,
     "DROP": _drop,
     "TRUNCATE": _truncate,
     "SHOW": _show,

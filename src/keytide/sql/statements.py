@@ -16,6 +16,7 @@ __all__ = [
     "Call",
     "ChangeColumn",
     "CreateTable",
+    "Delete",
     "Describe",
     "DropColumns",
     "DropTable",
@@ -30,6 +31,7 @@ __all__ = [
     "Show",
     "Statement",
     "Truncate",
+    "Update",
 ]
 
 
@@ -68,6 +70,23 @@ class Insert:
     partition: Mapping[str, exp.Expr | None] = field(default_factory=dict)
     """Values of PARTITION (...); None where the query gives them."""
     overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class Delete:
+    """DELETE FROM; the query gives the rows to delete, whole."""
+
+    table: str
+    query: Query
+
+
+@dataclass(frozen=True)
+class Update:
+    """UPDATE; the query selects everything of the rows to change."""
+
+    table: str
+    query: Query
+    assignments: Mapping[str, exp.Expr]
 
 
 @dataclass(frozen=True)
@@ -197,6 +216,6 @@ class Call:
 
 
 Statement: TypeAlias = (
-    "Query | CreateTable | Insert | AlterTable | DropTable | Truncate | Show | Describe | "
-    "Explain | Call"
+    "Query | CreateTable | Insert | Delete | Update | AlterTable | DropTable | Truncate | Show | "
+    "Describe | Explain | Call"
 )

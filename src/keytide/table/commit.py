@@ -10,6 +10,7 @@ Rules that protect data, all here:
   user, identifier and kind): a write may have landed although its call failed.
 - An append fits on top of anything. Its sequence numbers must be above those of its buckets,
   though, so where another commit came between, its files are stamped anew.
+- Rows made from stored rows conflict with whatever another commit did to their buckets.
 - A commit that deletes files fails with a conflict when one of them is gone.
 - An overwrite says which partitions it replaces, not which files: every try deletes those that
   are live by then.
@@ -63,6 +64,9 @@ class Change:
     operation: str = "WRITE"
     replaces: Callable[[bytes], bool] | None = None
     """Which partitions lose all files that they have when the commit is made; None for none."""
+    is_derived: bool = False
+    """Whether the rows were made from stored ones: then another commit to one of their buckets is
+    a conflict, for they would undo it."""
 
 
 @dataclass(frozen=True)
@@ -249,6 +253,12 @@ class _Attempt:
         shifts = self._shifts(live)
         if not shifts:
             return
+        if self._change.is_derived:
+            self.discard_all()
+            raise ConflictError(
+                f"table {self._view.name}: another writer changed rows of a bucket from which this "
+                f"commit's rows were made; read them again and redo the work"
+            )
         entries = []
         for entry in self._change.entries:
             shift = shifts.get((entry.partition, entry.bucket), 0)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keytide.errors import InvalidError, NotFoundError, UnsupportedError
+from keytide.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
 from keytide.format.manifest import ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
@@ -254,6 +254,30 @@ class Table:
         these out; `DataError` when the store fails.
         """
         return alter_table(self._metadata, changes)
+
+    def write_derived(self, derive: Callable[[], Any]) -> WriteResult:
+        """Write rows that `derive` makes from the newest snapshot, as UPDATE and DELETE do.
+
+        When another writer reaches one of their buckets meanwhile, nothing is committed and they
+        are made again, as often as 'commit.max-retries' says; so no other write is undone. Driver
+        only. Raises what `derive` and `write` raise, `ConflictError` after the last try.
+        """
+        view = self.writable_view()
+        for tries_left in reversed(range(view.options.commit_retries_max + 1)):
+            live = self.live_files()
+            given = to_arrow_table(derive(), view.schema, self.name)
+            rows = incoming_rows(given, view.schema, view.options, self.name)
+            writer = BucketWriter(view, live.partition_buckets)
+            entries = writer.write(rows, SequenceBase.after(live), threads=os.cpu_count() or 1)
+            if not entries:
+                return WriteResult(None, given.num_rows, 0, 0)
+            change = Change(tuple(entries), str(uuid.uuid4()), is_derived=True)
+            try:
+                return self._result(self.commit(view, change, live), change, given.num_rows)
+            except ConflictError:
+                if not tries_left:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
     def writable_view(self) -> TableView:
         """The newest schema as a view to write through. Raises `UnsupportedError`."""

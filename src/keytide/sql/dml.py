@@ -1,0 +1,159 @@
+"""DELETE and UPDATE: rows are read, changed and appended again.
+
+Both are one commit, and are made again when another writer changes one of their buckets
+meanwhile, so neither undoes a write that it has not seen. The rows pass through this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import pyarrow as pa
+from sqlglot import exp
+
+from keytide.errors import InvalidError, NotFoundError, UnsupportedError
+from keytide.options import TableOptions
+from keytide.sql.assign import assign
+from keytide.sql.relations import BoundQuery, bind
+from keytide.sql.statements import Delete, Query, Update
+from keytide.table.lake import Lake
+from keytide.table.result import Result
+from keytide.table.rows import ROW_KIND
+from keytide.table.table import Table
+from keytide.types import RowKind
+
+__all__ = ["delete", "update"]
+
+RunQuery: TypeAlias = "Callable[[BoundQuery], Result]"
+
+
+def delete(lake: Lake, run: RunQuery, statement: Delete) -> int:
+    """Delete the rows that meet a condition; returns how many.
+
+    Raises `UnsupportedError` where the table's merge engine takes no deletes.
+    """
+    table = lake.table(statement.table)
+    _check_deletable(table)
+    rows = _Rows(lake, run, table)
+    return table.write_derived(lambda: rows.of(statement.query, RowKind.DELETE)).rows
+
+
+def update(lake: Lake, run: RunQuery, statement: Update) -> int:
+    """Change columns of the rows that meet a condition; returns how many rows.
+
+    A table with a watermark key lets rows move to another primary key (rule R16). Raises
+    `UnsupportedError` where the merge engine would not store the new values as they are,
+    `InvalidError` for columns that say which row it is, or which version is newer.
+    """
+    table = lake.table(statement.table)
+    names = _assigned(statement, table)
+    tree = statement.query.tree.copy()
+    assert isinstance(tree, exp.Select)
+    alias = tree.find(exp.Table).alias_or_name  # type: ignore[union-attr]  # it selects from one
+    tree.set(
+        "expressions",
+        [
+            exp.alias_(names.get(name, exp.column(name, alias, quoted=True)), name, quoted=True)
+            for name in table.table_schema.names
+        ],
+    )
+    changed = replace(statement.query, tree=tree)
+    rows = _Rows(lake, run, table, frozenset(names))
+    if not set(names) & set(table.primary_key):
+        return table.write_derived(lambda: rows.of(changed, RowKind.UPDATE_AFTER)).rows
+
+    def moved() -> pa.Table:
+        left = rows.of(statement.query, RowKind.DELETE)
+        return pa.concat_tables([left, rows.of(changed, RowKind.INSERT)])
+
+    return table.write_derived(moved).rows // 2  # a row that moves is written twice
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Makes the rows to write from those that a query finds in the newest snapshot."""
+
+    lake: Lake
+    run: RunQuery
+    table: Table
+    assigned: frozenset[str] = frozenset()
+
+    def of(self, query: Query, kind: RowKind) -> pa.Table:
+        options = TableOptions.parse(self.table.options)
+        rows = self.run(bind(query, self.lake)).to_arrow()
+        if options.merge_engine == "partial-update":
+            _refuse_nulls(rows.select(sorted(self.assigned)), self.table)
+        columns = {
+            f.name: assign(rows.column(f.name), f, self.table.name)
+            for f in self.table.table_schema.fields
+        }
+        kinds = pa.repeat(kind.short, rows.num_rows)
+        return pa.table({**columns, options.rowkind_field or ROW_KIND: kinds})
+
+
+def _check_deletable(table: Table) -> None:
+    options = TableOptions.parse(table.options)
+    engine = options.merge_engine
+    remedies = {
+        "partial-update": "partial-update.remove-record-on-delete",
+        "aggregation": "aggregation.remove-record-on-delete",
+    }
+    if engine == "deduplicate" or table.options.get(remedies.get(engine, "")) == "true":
+        return
+    if options.ignore_delete or "partial-update.remove-record-on-sequence-group" in table.options:
+        return
+    way_out = f"set '{remedies[engine]}' = 'true'" if engine in remedies else "make it deduplicate"
+    raise UnsupportedError(
+        f"table {table.name}: merge engine {engine} can not support Delete of single rows; "
+        f"{way_out}, or overwrite what is to stay"
+    )
+
+
+def _assigned(statement: Update, table: Table) -> dict[str, exp.Expr]:
+    options = TableOptions.parse(table.options)
+    if options.merge_engine not in ("deduplicate", "partial-update"):
+        raise UnsupportedError(
+            f"table {table.name}: merge engine {options.merge_engine} can not support Update; it "
+            f"would merge the new values with the old. Insert what is to be merged instead"
+        )
+    if options.field_options("sequence-group"):
+        raise UnsupportedError(
+            f"table {table.name}: its sequence groups say which values are newer, so an UPDATE "
+            f"cannot; insert the new values with their place in the group's order"
+        )
+    by_name = {name.lower(): name for name in table.table_schema.names}
+    assigned = {}
+    for given, value in statement.assignments.items():
+        name = by_name.get(given.lower())
+        if name is None:
+            raise NotFoundError(
+                f"table {table.name} has no column {given!r}; it has {', '.join(by_name.values())}"
+            )
+        _check_assigned(name, table, options)
+        assigned[name] = value
+    return assigned
+
+
+def _check_assigned(name: str, table: Table, options: TableOptions) -> None:
+    if name in table.primary_key and not options.watermark_key:
+        raise InvalidError(
+            f"table {table.name}: Can't update the primary key column {name!r}; delete the row "
+            f"and insert the new one"
+        )
+    if name in options.sequence_field:
+        raise InvalidError(
+            f"table {table.name}: {name!r} is a sequence field, which says what is newer, so an "
+            f"UPDATE cannot set it; insert the row with its new place in the order"
+        )
+
+
+def _refuse_nulls(assigned: pa.Table, table: Table) -> None:
+    for name in assigned.column_names:
+        if assigned.column(name).null_count:
+            raise InvalidError(
+                f"table {table.name}: the UPDATE sets {name!r} to NULL, which merge engine "
+                f"partial-update takes for 'no new value'; give a value, or delete the row and "
+                f"insert it without one"
+            )

@@ -1,0 +1,125 @@
+"""DELETE and UPDATE."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import keytide as kt
+from keytide.table.table import Table
+
+
+@pytest.fixture
+def lake(warehouse: str) -> kt.Lake:
+    lake = kt.connect(warehouse)
+    lake.sql(
+        """
+        CREATE TABLE t (id INT, v STRING, n INT, PRIMARY KEY (id) NOT ENFORCED)
+        WITH ('bucket' = '2');
+        INSERT INTO t VALUES (1, 'a', 10), (2, 'b', 20), (3, NULL, 30)
+        """
+    )
+    return lake
+
+
+def rows(lake: kt.Lake) -> list[tuple[Any, ...]]:
+    return [tuple(r.values()) for r in lake.sql("SELECT * FROM t ORDER BY id").to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "left"),
+    [
+        ("DELETE FROM t WHERE id = 2", 1, [(1, "a", 10), (3, None, 30)]),
+        ("DELETE FROM t AS x WHERE x.v IS NULL OR x.n < 15", 2, [(2, "b", 20)]),
+        ("DELETE FROM t WHERE id IN (SELECT id + 1 FROM t)", 2, [(1, "a", 10)]),
+        ("DELETE FROM t", 3, []),
+        ("DELETE FROM t WHERE id = 9", 0, [(1, "a", 10), (2, "b", 20), (3, None, 30)]),
+        (
+            "UPDATE t SET n = n + 1, v = upper(v) WHERE id < 3",
+            2,
+            [(1, "A", 11), (2, "B", 21), (3, None, 30)],
+        ),
+        ("UPDATE t SET V = NULL", 3, [(1, None, 10), (2, None, 20), (3, None, 30)]),
+    ],
+)
+def test_rows_that_meet_the_condition_change(
+    lake: kt.Lake, text: str, count: int, left: list[tuple[Any, ...]]
+) -> None:
+    assert lake.sql(text).row_count == count
+    assert rows(lake) == left
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        ("UPDATE t SET id = 5", kt.InvalidError, "primary key column 'id'"),
+        ("UPDATE t SET nobody = 5", kt.NotFoundError, "nobody"),
+        ("UPDATE t SET n = 'x'", kt.InvalidError, "column 'n'"),
+        ("UPDATE t SET n = 3000000000", kt.InvalidError, "column 'n'"),
+        ("DELETE FROM t WHERE nobody = 1", kt.InvalidError, "line 1, column 21"),
+        ("DELETE FROM nobody", kt.NotFoundError, "nobody"),
+        ("DELETE t", kt.InvalidError, "line 1"),
+    ],
+)
+def test_wrong_statement_changes_nothing(
+    lake: kt.Lake, text: str, kind: type[Exception], message: str
+) -> None:
+    before = rows(lake)
+    with pytest.raises(kind) as caught:
+        lake.sql(text)
+    assert message in str(caught.value)
+    assert rows(lake) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "message"),
+    [
+        ("'merge-engine' = 'aggregation'", "UPDATE u SET v = 1", "aggregation"),
+        ("'merge-engine' = 'aggregation'", "DELETE FROM u", "remove-record-on-delete"),
+        ("'merge-engine' = 'first-row'", "DELETE FROM u", "first-row"),
+        ("'merge-engine' = 'partial-update'", "DELETE FROM u", "remove-record-on-delete"),
+        ("'merge-engine' = 'partial-update'", "UPDATE u SET v = NULL", "NULL"),
+        (
+            "'merge-engine' = 'partial-update', 'fields.g.sequence-group' = 'v'",
+            "UPDATE u SET v = 1",
+            "sequence groups",
+        ),
+        ("'sequence.field' = 'g'", "UPDATE u SET g = 1", "sequence field"),
+    ],
+)
+def test_engine_that_would_not_store_the_change_refuses_it(
+    lake: kt.Lake, options: str, text: str, message: str
+) -> None:
+    lake.sql(f"CREATE TABLE u (k INT PRIMARY KEY NOT ENFORCED, v INT, g INT) WITH ({options})")
+    lake.sql("INSERT INTO u VALUES (1, 2, 3)")
+    with pytest.raises(kt.KeytideError, match=message):
+        lake.sql(text)
+    assert lake.sql("SELECT v, g FROM u").to_pylist() == [{"v": 2, "g": 3}]
+
+
+def test_row_deleted_with_its_sequence_stays_deleted_for_older_rows(lake: kt.Lake) -> None:
+    lake.sql(
+        "CREATE TABLE u (k INT PRIMARY KEY NOT ENFORCED, ts INT) WITH ('sequence.field' = 'ts'); "
+        "INSERT INTO u VALUES (1, 5); DELETE FROM u; INSERT INTO u VALUES (1, 4)"
+    )
+    assert lake.sql("SELECT * FROM u").row_count == 0
+    lake.sql("INSERT INTO u VALUES (1, 6)")
+    assert lake.sql("SELECT * FROM u").row_count == 1
+
+
+def test_update_sees_what_another_writer_committed_meanwhile(
+    lake: kt.Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = lake.table("t")
+    commit, rivals = Table.commit, [{"id": 1, "v": "rival", "n": 100}]
+
+    def commit_after_the_rival(self: Table, *arguments: Any) -> Any:
+        if rivals:
+            other.write([rivals.pop()])
+        return commit(self, *arguments)
+
+    monkeypatch.setattr(Table, "commit", commit_after_the_rival)
+    lake.sql("UPDATE t SET n = n + 1 WHERE id = 1")
+
+    assert rows(lake)[0] == (1, "rival", 101)
