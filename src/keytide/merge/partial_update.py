@@ -31,7 +31,7 @@ from keytide.merge.slices import KeySlices, merge_repeated, rows_with, take
 from keytide.options import TableOptions
 from keytide.types import Field, RowKind
 
-__all__ = ["OnRetract", "PartialUpdate", "partial_update"]
+__all__ = ["OnRetract", "PartialUpdate", "partial_update", "refused_retracts"]
 
 
 class OnRetract(Enum):
@@ -68,7 +68,7 @@ class PartialUpdate:
     def _fill(self, versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:
         deletes = ~versions.select(IS_ADD).to_series().to_numpy()
         if self.on_retract is OnRetract.REFUSE and deletes.any():
-            raise _retract_refused()
+            raise InvalidError(_REFUSED)
         last_delete = slices.last_where(deletes)
         counts = slices.rows > last_delete[slices.keys]
         is_removed = last_delete == slices.lasts
@@ -103,16 +103,22 @@ def partial_update(
     )
 
 
+def refused_retracts(options: TableOptions) -> str | None:
+    """Why a table cannot do anything with rows of kind -U and -D, or None."""
+    if options.merge_engine != "partial-update" or options.field_options("sequence-group"):
+        return None
+    return _REFUSED if _on_retract(options) is OnRetract.REFUSE else None
+
+
 def _on_retract(options: TableOptions) -> OnRetract:
     if options.ignore_delete:
         return OnRetract.IGNORE
     return OnRetract.REMOVE_ROW if options.remove_record_on_delete else OnRetract.REFUSE
 
 
-def _retract_refused() -> InvalidError:
-    return InvalidError(
-        "By default, Partial update can not accept delete records, you can choose one of the "
-        "following solutions: 1. set 'ignore-delete' = 'true' to skip -U and -D; 2. set "
-        "'partial-update.remove-record-on-delete' = 'true' to remove the row on -D; 3. define "
-        "'fields.<column>.sequence-group' to retract the columns of a group"
-    )
+_REFUSED = (
+    "By default, Partial update can not accept delete records, you can choose one of the "
+    "following solutions: 1. set 'ignore-delete' = 'true' to skip -U and -D; 2. set "
+    "'partial-update.remove-record-on-delete' = 'true' to remove the row on -D; 3. define "
+    "'fields.<column>.sequence-group' to retract the columns of a group"
+)
