@@ -9,6 +9,7 @@ from keytide.format.schema import TableSchema
 from keytide.merge.functions.registry import with_stored_names
 from keytide.merge.validation import validate_merge_options
 from keytide.options import TableOptions
+from keytide.table.defaults import parse_default, read_defaults
 from keytide.table.rows import ROW_KIND
 from keytide.types import AtomicType, Field
 
@@ -56,6 +57,7 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
             "a table needs a primary key: the columns whose values name a row. Give primary_key"
         )
     _check_layout(schema, options)
+    _check_defaults(schema, options)
     return _warnings(schema, options)
 
 
@@ -156,3 +158,10 @@ def _warnings(schema: TableSchema, options: TableOptions) -> list[str]:
                 f"a timestamp or a whole number"
             )
     return messages
+
+
+def _check_defaults(schema: TableSchema, options: TableOptions) -> None:
+    read_defaults(schema, options)
+    for field in schema.fields:
+        if field.default_value is not None:
+            parse_default(field.default_value, field, f"DEFAULT of column {field.name!r}")

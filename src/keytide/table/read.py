@@ -26,6 +26,7 @@ from keytide.table.predicate import (
     conjunction,
     conjuncts,
     row_filter,
+    without_columns,
 )
 from keytide.table.prefetch import prefetched
 from keytide.table.view import TableView
@@ -67,11 +68,34 @@ class ReadTask:
 
         Frames hold the columns wanted and `_VALUE_KIND`, perhaps others.
         """
+        defaults = self.view.defaults(self._with_predicate_columns(self.columns))
+        if defaults:
+            yield from self._with_defaults(defaults, memory_bytes)
+            return
         for section in self.sections:
             if section.needs_merge:
                 yield from self._merged(section, memory_bytes)
             else:
                 yield from self._raw(section, memory_bytes)
+
+    def _with_defaults(
+        self, defaults: Mapping[str, pa.Scalar], memory_bytes: int
+    ) -> Iterator[pl.DataFrame]:
+        """Conditions on a column with a default see the default, so they wait for it."""
+        columns = self._with_predicate_columns(self.columns)
+        fields = self.view.schema.select(columns)
+        before = without_columns(self.predicate, defaults)
+        bare = replace(self, columns=columns, predicate=before)
+        check = None if self.predicate is None else row_filter(self.predicate, fields)
+        for section in self.sections:
+            read = bare._merged if section.needs_merge else bare._raw
+            for frame in read(section, memory_bytes):
+                filled = frame.with_columns(
+                    pl.col(name).fill_null(pl.lit(pl.Series([value.as_py()], dtype=dtype)).first())
+                    for name, value in defaults.items()
+                    for dtype in [frame.schema[name]]
+                )
+                yield filled if check is None else filled.filter(check)
 
     def tables(self, memory_bytes: int) -> Iterator[pa.Table]:
         """The same as Arrow tables with the exact types of the columns."""

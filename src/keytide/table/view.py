@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+
+import pyarrow as pa
 
 from keytide.errors import InvalidError, SetupError
 from keytide.format import paths
@@ -18,6 +20,7 @@ from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import MergeOrder
 from keytide.options import TableOptions
 from keytide.store import Store
+from keytide.table.defaults import read_defaults
 from keytide.types import Field
 
 __all__ = ["TableView"]
@@ -53,6 +56,12 @@ class TableView:
             partition_keys=self.schema.partition_keys,
             functions=self.functions,
         )
+
+    def defaults(self, columns: Iterable[str]) -> dict[str, pa.Scalar]:
+        """What stands in for NULL in those of some columns that have a default."""
+        wanted = frozenset(columns)
+        every = read_defaults(self.schema, self.options)
+        return {name: value for name, value in every.items() if name in wanted}
 
     @contextmanager
     def naming_table(self) -> Iterator[None]:
