@@ -1,0 +1,134 @@
+"""Every merge function gives the same rows however they are written and read."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import keytide as kt
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+# Function (with further options after a blank), type, and values that the rows are drawn from.
+COLUMNS: dict[str, tuple[str, list[Any]]] = {
+    "sum": ("BIGINT", [None, 1, -2, 3]),
+    "product": ("INT", [None, 1, -1, 2]),
+    "max": ("STRING", [None, "a", "b", "ab"]),
+    "min": ("DOUBLE", [None, 1.5, float("inf"), -0.5]),
+    "last_value": ("STRING", [None, "x", "y"]),
+    "last_non_null_value": ("DATE", [None, "2024-02-29", "1969-12-31"]),
+    "first_value": ("INT", [None, 1, 2]),
+    "first_non_null_value": ("INT", [None, 1, 2]),
+    "first_not_null_value": ("INT", [None, 1, 2]),
+    "listagg": ("STRING", [None, "a", "", "b,c"]),
+    "bool_and": ("BOOLEAN", [None, True, True, False]),
+    "bool_or": ("BOOLEAN", [None, True, False, False]),
+    "collect": ("ARRAY<INT>", [None, [1], [2, 2], []]),
+    "union": ("ARRAY<INT>", [None, [3, 1], [2, 2], []]),
+    "merge_map": ("MAP<STRING, INT>", [None, {"a": 1}, {"a": 2, "b": 3}]),
+    "merge_map_with_keytime": (
+        "MAP<STRING, ROW<x INT, t STRING>>",
+        [None, {"a": {"x": 1, "t": "1"}}, {"a": {"x": 2, "t": "2"}, "b": {"x": 3, "t": "1"}}],
+    ),
+    "nested_update": ("ARRAY<ROW<n INT, x INT>>", [None, [{"n": 1, "x": 1}], [{"n": 2, "x": 2}]]),
+    "nested_partial_update": (
+        "ARRAY<ROW<n INT, x INT, y INT>>",
+        [None, [{"n": 1, "x": 1, "y": None}], [{"n": 1, "x": None, "y": 5}]],
+    ),
+    "overwrite": ("INT", [None, 1, 2]),
+    "force_overwrite": ("INT", [None, 1, 2]),
+    "ignore": ("INT", [None, 1, 2]),
+    "increment": ("INT", [None, 1, 2]),
+    "append": ("ARRAY<STRING>", [None, ["a"], ["b", "a"]]),
+}
+OPTIONS = {
+    "merge-engine": "aggregation",
+    "sequence.field": "at",
+    "fields.nested_update.nested-key": "n",
+    "fields.nested_partial_update.nested-key": "n",
+    **{f"fields.{name}.aggregate-function": name for name in COLUMNS},
+}
+
+
+def histories() -> list[dict[str, Any]]:
+    """Versions of forty keys in the order of their sequence field."""
+    drawn = random.Random(3)
+    return [
+        {
+            "k": drawn.randrange(40),
+            "at": at,
+            **{name: drawn.choice(values) for name, (_, values) in COLUMNS.items()},
+        }
+        for at in range(200)
+    ]
+
+
+def make_table(lake: kt.Lake, name: str, buckets: int) -> kt.Table:
+    types = {"k": "INT", "at": "INT", **{column: kind for column, (kind, _) in COLUMNS.items()}}
+    fields = [kt.Field(-1, column, kt.parse_sql_type(kind)) for column, kind in types.items()]
+    options = {**OPTIONS, "bucket": str(buckets)}
+    return lake.create_table(name, fields, ["k"], options=options)
+
+
+def written(table: kt.Table, rows: list[dict[str, Any]], size: int) -> kt.Table:
+    fields = {f.name: f.type.to_arrow() for f in table.table_schema.fields}
+    for start in range(0, len(rows), size):
+        part = rows[start : start + size]
+        table.write(
+            pa.table(
+                {
+                    name: pa.array([parsed(row[name], kind) for row in part], kind)
+                    for name, kind in fields.items()
+                }
+            )
+        )
+    return table
+
+
+def parsed(value: Any, kind: Any) -> Any:
+    return dt.date.fromisoformat(value) if str(kind) == "date32[day]" and value else value
+
+
+def shown(rows: Any) -> list[str]:
+    return sorted(map(repr, rows.to_pylist()))
+
+
+def test_no_way_of_writing_or_reading_changes_a_row(warehouse: str, spark: SparkSession) -> None:
+    lake, rows = kt.connect(warehouse), histories()
+    at_once = written(make_table(lake, "at_once", 1), rows, len(rows))
+    one = written(make_table(lake, "one", 1), rows, 40)
+    eight = written(make_table(lake, "eight", 8), rows, 40)
+
+    expected = shown(at_once.scan().to_arrow())
+
+    assert len(expected) == len({row["k"] for row in rows})
+    for table in (one, eight):
+        assert shown(table.scan().to_arrow()) == expected
+        assert shown(table.scan().to_spark(spark).toArrow()) == expected
+
+
+def test_executors_merge_what_they_write_as_one_process_does(
+    warehouse: str, spark: SparkSession
+) -> None:
+    lake, rows = kt.connect(warehouse), histories()
+    source = written(make_table(lake, "source", 4), newest(rows), 40)
+    local = written(make_table(lake, "local", 4), newest(rows), 40)
+    frame = source.scan().to_spark(spark)
+
+    distributed = make_table(lake, "distributed", 4)
+    distributed.write(frame)
+    distributed.write(frame)
+    local.write(local.scan().to_arrow())
+
+    assert shown(distributed.scan().to_arrow()) == shown(local.scan().to_arrow())
+
+
+def newest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return list({row["k"]: row for row in rows}.values())
