@@ -2,117 +2,134 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from keytide.sql.cursor import Cursor
-from keytide.sql.definition_grammar import column_type, options
-from keytide.sql.statements import (
-    AddColumns,
-    Alteration,
-    AlterTable,
-    ChangeColumn,
-    DropColumns,
-    NewColumn,
-    Place,
+from keytide.sql.definition_grammar import column, column_type, options
+from keytide.sql.statements import AlterTable
+from keytide.table.evolution import (
+    AddColumn,
+    After,
+    ChangeColumnNullability,
+    ChangeColumnType,
+    ChangeComment,
+    DropColumn,
+    First,
+    MoveColumn,
+    Position,
+    RemoveOption,
     RenameColumn,
-    ResetOptions,
-    SetOptions,
+    SchemaChange,
+    SetOption,
 )
-from keytide.types import Field
 
 __all__ = ["alter_table"]
+
+Path = tuple[str, ...]
 
 
 def alter_table(cursor: Cursor) -> AlterTable:
     """Parse ALTER TABLE."""
     cursor.expect("ALTER", "TABLE")
     table = ".".join(cursor.path("a table name"))
-    return AlterTable(table, _alteration(cursor))
+    return AlterTable(table, tuple(_changes(cursor)))
 
 
-def _alteration(cursor: Cursor) -> Alteration:
+def _changes(cursor: Cursor) -> Iterator[SchemaChange]:
     if cursor.accept("SET"):
         cursor.accept("TBLPROPERTIES")
-        return SetOptions(options(cursor))
-    if cursor.accept("RESET") or cursor.accept("UNSET", "TBLPROPERTIES"):
+        yield from (SetOption(key, value) for key, value in options(cursor).items())
+    elif cursor.accept("RESET") or cursor.accept("UNSET", "TBLPROPERTIES"):
         cursor.accept("IF", "EXISTS")
-        return ResetOptions(tuple(cursor.listed(lambda: _key(cursor))))
-    if cursor.accept("ADD"):
-        return _add(cursor)
-    if cursor.accept("DROP"):
-        return _drop(cursor)
-    if cursor.accept("RENAME"):
-        if cursor.peek() == "TO":
-            raise cursor.error("a table cannot be renamed; make a new one with CREATE TABLE ... AS")
-        cursor.accept("COLUMN")
-        path = cursor.path("a column")
-        cursor.expect("TO")
-        return RenameColumn(path, cursor.name("a column"))
-    if cursor.accept("CHANGE"):
-        cursor.accept("COLUMN")
+        yield from (RemoveOption(key) for key in cursor.listed(lambda: _key(cursor)))
+    elif cursor.accept("ADD"):
+        _column_word(cursor)
+        many = cursor.peek() == "("
+        yield from cursor.listed(lambda: _added(cursor)) if many else [_added(cursor)]
+    elif cursor.accept("DROP"):
+        _column_word(cursor)
+        many = cursor.peek() == "("
+        paths = cursor.listed(cursor.path) if many else [cursor.path("a column")]
+        yield from (DropColumn(path) for path in paths)
+    elif cursor.accept("RENAME"):
+        yield _renamed(cursor)
+    elif cursor.accept("CHANGE"):
+        _column_word(cursor)
         path, new_name = cursor.path("a column"), cursor.name("a column")
-        return _definition(cursor, path, new_name)
-    if cursor.accept("MODIFY"):
+        yield from _redefined(cursor, path)
+        if new_name != path[-1]:
+            yield RenameColumn(path, new_name)
+    elif cursor.accept("MODIFY"):
+        yield from _modified(cursor)
+    elif cursor.accept("ALTER"):
+        _column_word(cursor)
+        yield from _altered(cursor, cursor.path("a column"))
+    else:
+        raise cursor.error("expected SET, RESET, ADD, DROP, RENAME, MODIFY or ALTER")
+
+
+def _column_word(cursor: Cursor) -> None:
+    if not cursor.accept("COLUMNS"):
         cursor.accept("COLUMN")
-        if cursor.peek() == "(":
-            return cursor.listed(lambda: _definition(cursor, cursor.path("a column"), None))[0]
-        return _definition(cursor, cursor.path("a column"), None)
-    if cursor.accept("ALTER"):
-        cursor.accept("COLUMN")
-        return _alter_column(cursor, cursor.path("a column"))
-    raise cursor.error("expected SET, RESET, ADD, DROP, RENAME, MODIFY or ALTER")
 
 
 def _key(cursor: Cursor) -> str:
-    return cursor.string() if cursor.is_string() else ".".join(cursor.path("an option"))
+    return cursor.string() if cursor.is_string() else cursor.until().strip()
 
 
-def _add(cursor: Cursor) -> AddColumns:
-    if not cursor.accept("COLUMNS"):
-        cursor.accept("COLUMN")
-    if cursor.peek() == "(":
-        return AddColumns(tuple(cursor.listed(lambda: _new_column(cursor))))
-    return AddColumns((_new_column(cursor),))
+def _added(cursor: Cursor) -> AddColumn:
+    outer = cursor.path_before_last()
+    field, _ = column(cursor)
+    return AddColumn(
+        (*outer, field.name), field.type, field.description, _position(cursor), field.default_value
+    )
 
 
-def _new_column(cursor: Cursor) -> NewColumn:
+def _renamed(cursor: Cursor) -> RenameColumn:
+    if cursor.peek() == "TO":
+        raise cursor.error("a table cannot be renamed; make a new one with CREATE TABLE ... AS")
+    _column_word(cursor)
     path = cursor.path("a column")
-    kind, comment = column_type(cursor), _comment(cursor)
-    return NewColumn(path, Field(-1, path[-1], kind, comment), _place(cursor) or Place())
+    cursor.expect("TO")
+    return RenameColumn(path, cursor.name("a column"))
 
 
-def _drop(cursor: Cursor) -> DropColumns:
-    if not cursor.accept("COLUMNS"):
-        cursor.accept("COLUMN")
-    if cursor.peek() == "(":
-        return DropColumns(tuple(cursor.listed(lambda: cursor.path("a column"))))
-    return DropColumns((cursor.path("a column"),))
+def _modified(cursor: Cursor) -> list[SchemaChange]:
+    _column_word(cursor)
+    if cursor.peek() != "(":
+        return _redefined(cursor, cursor.path("a column"))
+    definitions = cursor.listed(lambda: _redefined(cursor, cursor.path("a column")))
+    return [change for changes in definitions for change in changes]
 
 
-def _definition(cursor: Cursor, path: tuple[str, ...], new_name: str | None) -> ChangeColumn:
+def _redefined(cursor: Cursor, path: Path) -> list[SchemaChange]:
     """The rest of a column that is defined anew."""
-    kind, comment = column_type(cursor), _comment(cursor)
-    return ChangeColumn(path, new_name, kind, None, comment, _place(cursor))
+    return [ChangeColumnType(path, column_type(cursor)), *_described(cursor, path)]
 
 
-def _alter_column(cursor: Cursor, path: tuple[str, ...]) -> ChangeColumn:
+def _altered(cursor: Cursor, path: Path) -> list[SchemaChange]:
     if cursor.accept("TYPE") or cursor.accept("SET", "DATA", "TYPE"):
-        return ChangeColumn(path, type=column_type(cursor))
+        return [ChangeColumnType(path, column_type(cursor))]
     if cursor.accept("DROP", "NOT", "NULL"):
-        return ChangeColumn(path, nullable=True)
+        return [ChangeColumnNullability(path, nullable=True)]
     if cursor.accept("SET", "NOT", "NULL"):
-        return ChangeColumn(path, nullable=False)
-    comment, place = _comment(cursor), _place(cursor)
-    if comment is None and place is None:
+        return [ChangeColumnNullability(path, nullable=False)]
+    changes = _described(cursor, path)
+    if not changes:
         raise cursor.error("expected TYPE, COMMENT, FIRST, AFTER, SET NOT NULL or DROP NOT NULL")
-    return ChangeColumn(path, comment=comment, place=place)
+    return changes
 
 
-def _comment(cursor: Cursor) -> str | None:
-    return cursor.string() if cursor.accept("COMMENT") else None
+def _described(cursor: Cursor, path: Path) -> list[SchemaChange]:
+    """COMMENT and a place, if they come next."""
+    changes: list[SchemaChange] = []
+    if cursor.accept("COMMENT"):
+        changes.append(ChangeComment(cursor.string(), path))
+    position = _position(cursor)
+    return changes if position is None else [*changes, MoveColumn(path, position)]
 
 
-def _place(cursor: Cursor) -> Place | None:
+def _position(cursor: Cursor) -> Position | None:
     if cursor.accept("FIRST"):
-        return Place(first=True)
-    if cursor.accept("AFTER"):
-        return Place(after=cursor.name("a column"))
-    return None
+        return First()
+    return After(cursor.name("a column")) if cursor.accept("AFTER") else None

@@ -96,6 +96,14 @@ class Cursor:
             names.append(self.name(what))
         return tuple(names)
 
+    def path_before_last(self) -> tuple[str, ...]:
+        """The names of a path but the last, which is left to be taken."""
+        names = []
+        while self.peek(1) == ".":
+            names.append(self.name())
+            self.expect(".")
+        return tuple(names)
+
     def string(self, what: str = "a text in quotes") -> str:
         """A text in quotes."""
         if not self.is_string():

@@ -10,7 +10,6 @@ import pyarrow as pa
 from sqlglot import exp
 
 from keytide.errors import InvalidError, NotFoundError
-from keytide.sql.alter import schema_changes
 from keytide.sql.assign import assign
 from keytide.sql.dml import delete, update
 from keytide.sql.grammar import parse_statements
@@ -144,7 +143,7 @@ def _exists(lake: Lake, name: str) -> bool:
 
 
 def _alter(lake: Lake, engine: Engine, statement: AlterTable) -> Result:
-    lake.table(statement.table).alter(*schema_changes(statement.change))
+    lake.table(statement.table).alter(*statement.changes)
     return changed()
 
 

@@ -8,26 +8,19 @@ from typing import TypeAlias
 
 from sqlglot import exp
 
-from keytide.types import DataType, Field
+from keytide.table.evolution import SchemaChange
+from keytide.types import Field
 
 __all__ = [
-    "AddColumns",
     "AlterTable",
     "Call",
-    "ChangeColumn",
     "CreateTable",
     "Delete",
     "Describe",
-    "DropColumns",
     "DropTable",
     "Explain",
     "Insert",
-    "NewColumn",
-    "Place",
     "Query",
-    "RenameColumn",
-    "ResetOptions",
-    "SetOptions",
     "Show",
     "Statement",
     "Truncate",
@@ -90,81 +83,11 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a column goes: first, or after another; else last, or where it is."""
-
-    first: bool = False
-    after: str | None = None
-
-
-@dataclass(frozen=True)
-class NewColumn:
-    """A column to add, by its path into ROWs."""
-
-    path: tuple[str, ...]
-    field: Field
-    place: Place
-
-
-@dataclass(frozen=True)
-class AddColumns:
-    """ADD COLUMNS."""
-
-    columns: tuple[NewColumn, ...]
-
-
-@dataclass(frozen=True)
-class DropColumns:
-    """DROP COLUMNS."""
-
-    paths: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True)
-class RenameColumn:
-    """RENAME COLUMN."""
-
-    path: tuple[str, ...]
-    new_name: str
-
-
-@dataclass(frozen=True)
-class ChangeColumn:
-    """ALTER COLUMN: what is None stays as it is."""
-
-    path: tuple[str, ...]
-    new_name: str | None = None
-    type: DataType | None = None
-    nullable: bool | None = None
-    comment: str | None = None
-    place: Place | None = None
-
-
-@dataclass(frozen=True)
-class SetOptions:
-    """SET ('k' = 'v')."""
-
-    options: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class ResetOptions:
-    """RESET ('k') or UNSET TBLPROPERTIES ('k')."""
-
-    keys: tuple[str, ...]
-
-
-Alteration: TypeAlias = (
-    "AddColumns | DropColumns | RenameColumn | ChangeColumn | SetOptions | ResetOptions"
-)
-
-
-@dataclass(frozen=True)
 class AlterTable:
-    """ALTER TABLE."""
+    """ALTER TABLE: all changes or none."""
 
     table: str
-    change: Alteration
+    changes: tuple[SchemaChange, ...]
 
 
 @dataclass(frozen=True)
