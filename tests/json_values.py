@@ -17,6 +17,7 @@ import pyarrow as pa
 from datasketches import hll_sketch, update_theta_sketch
 from pyroaring import BitMap, BitMap64
 
+from keytide.merge.functions.roaring64 import encode_bitmap64
 from keytide.types import ArrayType, AtomicType, DataType, MapType, MultisetType, RowType
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -39,7 +40,7 @@ def _hll(members: Iterable[int]) -> bytes:
 
 MADE_OF_MEMBERS = {
     "$rbm32": lambda members: BitMap(members).serialize(),
-    "$rbm64": lambda members: BitMap64(members).serialize(),
+    "$rbm64": lambda members: encode_bitmap64(BitMap64(members)),
     "$theta": _theta,
     "$hll": _hll,
 }

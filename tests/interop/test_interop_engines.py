@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from datasketches import HLL_8, compact_theta_sketch, hll_sketch, hll_union
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from interop_judges import (
@@ -24,9 +25,11 @@ from interop_judges import (
     refusal,
 )
 from interop_values import arrow_rows, field
+from pyroaring import BitMap
 
 import keytide as kt
 from json_values import MADE_OF_MEMBERS
+from keytide.merge.functions.roaring64 import decode_bitmap64
 
 COLUMNS = {
     "k": "INT NOT NULL", "n": "BIGINT", "d": "DECIMAL(10, 2)", "f": "DOUBLE", "s": "STRING",
@@ -267,3 +270,49 @@ def test_interop_random_engine_and_history_read_alike(
         columns = {name: [row[name] for row in commit] for name in [*made.columns, "_row_kind"]}
         table.write(arrow_rows(table.schema, columns))
     assert_reads_alike(pypaimon_rust, table)
+
+
+# -- sets in bytes ---------------------------------------------------------------------------------
+
+SETS = [
+    [1, 2, 9],
+    list(range(70_000)),
+    [n << 40 for n in range(60)],
+    [a << 56 | b << 16 | a for a in range(5) for b in range(300)],
+]
+
+
+def registers(data: bytes) -> bytes:
+    """What a sketch knows; how a union's estimate is made of that is everybody's own affair."""
+    union = hll_union(12)
+    union.update(hll_sketch.deserialize(data))
+    return union.get_result(HLL_8).serialize_updatable()[HLL_8_PREAMBLE_BYTES:]
+
+
+HLL_8_PREAMBLE_BYTES = 40
+OPENED = {
+    "rbm32": ("$rbm32", BitMap.deserialize),
+    "rbm64": ("$rbm64", decode_bitmap64),
+    "hll_sketch": ("$hll", registers),
+    "theta_sketch": ("$theta", lambda data: compact_theta_sketch.deserialize(data).get_estimate()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("function", OPENED)
+def test_interop_sets_and_sketches_are_united_alike(
+    pypaimon_rust: PypaimonRust, lake: kt.Lake, function: str
+) -> None:
+    """Their bytes may differ, what they hold may not."""
+    kind, opened = OPENED[function]
+    sets = [[n % 2**32 for n in one] for one in SETS] if function == "rbm32" else SETS
+    columns = [field("k", "INT NOT NULL"), field("v", "BYTES")]
+    options = {"merge-engine": "aggregation", "fields.v.aggregate-function": function}
+    table = lake.create_table("db.t", columns, ["k"], options=options)
+    for shift in range(3):
+        values = [MADE_OF_MEMBERS[kind](sets[(n + shift) % len(sets)]) for n in range(len(sets))]
+        table.write(arrow_rows(table.schema, {"k": list(range(len(sets))), "v": values}))
+    found = [
+        {row["k"]: opened(row["v"]) for row in rows.to_pylist()}
+        for rows in (table.scan().to_arrow(), pypaimon_rust.read("db.t"))
+    ]
+    assert found[0] == found[1]

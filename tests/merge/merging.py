@@ -109,7 +109,7 @@ class Merging:
 def without_order(value: Any) -> Any:
     """Lists sorted, so that they compare as bags; NaN and signed zeros compare by their text.
 
-    Bitmaps, which start with a cookie, compare by their members, and sketches by estimates.
+    32-bit bitmaps, which start with a cookie, compare by their members, sketches by estimates.
     """
     if isinstance(value, bytes) and value[:1] in (b":", b";"):
         return list(BitMap.deserialize(value))

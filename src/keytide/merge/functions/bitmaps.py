@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import polars as pl
 from pyroaring import BitMap, BitMap64
 
 from keytide.errors import InvalidError
 from keytide.merge.functions.inputs import AggregateFunction, Inputs
+from keytide.merge.functions.roaring64 import decode_bitmap64, encode_bitmap64
 
 __all__ = ["RoaringBitmap32", "RoaringBitmap64"]
 
@@ -23,7 +24,6 @@ class RoaringBitmap32(AggregateFunction):
     """
 
     name: ClassVar[str] = "rbm32"
-    bitmap: ClassVar[Any] = BitMap
 
     def fold(self, inputs: Inputs) -> pl.Series:
         """The unions. Values are decoded one by one: a bitmap has no columnar form."""
@@ -35,19 +35,26 @@ class RoaringBitmap32(AggregateFunction):
 
     def _union(self, values: Sequence[bytes]) -> bytes:
         try:
-            union = self.bitmap.union(*(self.bitmap.deserialize(value) for value in values))
+            return self.union(values)
         except ValueError as error:
             raise InvalidError(
                 f"column {self.column!r}: aggregate function {self.name!r} found a value that is "
                 f"no serialized roaring bitmap of this kind: {error}"
             ) from None
+
+    def union(self, values: Sequence[bytes]) -> bytes:
+        """The bytes of the union. Raises `ValueError` for a value that is no such bitmap."""
+        union = BitMap.union(*(BitMap.deserialize(value) for value in values))
         union.run_optimize()
         serialized: bytes = union.serialize()
         return serialized
 
 
 class RoaringBitmap64(RoaringBitmap32):
-    """The union of bitmaps of 64-bit numbers, with the laws of `rbm32`."""
+    """The union of bitmaps of 64-bit numbers in Java's layout, with the laws of `rbm32`."""
 
     name: ClassVar[str] = "rbm64"
-    bitmap: ClassVar[Any] = BitMap64
+
+    def union(self, values: Sequence[bytes]) -> bytes:
+        """The bytes of the union, likewise."""
+        return encode_bitmap64(BitMap64.union(*map(decode_bitmap64, values)))

@@ -1,0 +1,247 @@
+"""Sets of 64-bit numbers in the layout of Java's `Roaring64Bitmap`, which the format keeps.
+
+::
+
+    0                                          an empty set
+    1  keys u64  node...  containers           any other
+
+    node        kind u8, children u16, prefix length u8, prefix, body; children follow their parent
+      0, 1      up to 4 or 16 children: their key bytes in a big-endian word or two, stored swapped
+      2         up to 48: for each key byte the child's number or 255, in words stored swapped
+      3         up to 256: a bit for each key byte that has a child
+      4         a leaf: the upper 48 bits of its numbers, big-endian, and its container u64
+    containers  1 u32, 254 u8, count u32, container..., count u64, 0 u32, count - 1 u32
+    container   1 u8, kind u8, cardinality u32, payload (0 u8 alone: none)
+      0         runs: their count u16, then first and length - 1 of each as u16
+      1, 2      65536 bits, or the lower 16 bits of each number as u16
+
+Numbers are little-endian unless said otherwise. Payloads are those of the portable layout, which
+pyroaring reads and writes, so containers move from one layout to the other as they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from pyroaring import BitMap64
+
+__all__ = ["decode_bitmap64", "encode_bitmap64"]
+
+_RUNS, _BITS, _NUMBERS = 0, 1, 2
+_LEAF = 4
+_CHILDREN_MAX = (4, 16, 48, 256)
+_BODY_BYTES = (4, 16, 256, 32, 14)
+_BITS_BYTES = 8192
+_NUMBERS_MAX = 4096
+_NOT_TRIMMED = 254
+_NO_CHILD = 255
+_COOKIE, _COOKIE_WITH_RUNS = 12346, 12347
+_OFFSETS_FROM = 4
+"""A portable bitmap with runs has an offset per container if it has so many."""
+
+
+@dataclass(frozen=True)
+class _Container:
+    """The numbers that share their upper 48 bits."""
+
+    upper: bytes
+    kind: int
+    cardinality: int
+    payload: bytes
+
+
+def decode_bitmap64(data: bytes) -> BitMap64:
+    """The set. Raises `ValueError` for bytes that are none."""
+    reader = _Reader(data)
+    try:
+        bitmap = BitMap64.deserialize(_portable(list(_read(reader))))
+    except (IndexError, struct.error) as error:
+        raise ValueError(f"it ends early: {error}") from None
+    if reader.position < len(data):
+        raise ValueError(f"it goes on after its end, {len(data) - reader.position} bytes long")
+    return bitmap
+
+
+def encode_bitmap64(bitmap: BitMap64) -> bytes:
+    """The set's bytes; equal sets have equal bytes."""
+    bitmap = bitmap.copy()
+    bitmap.run_optimize()
+    containers = list(_containers(_Reader(bitmap.serialize())))
+    if not containers:
+        return b"\x00"
+    count = len(containers)
+    leaves = [(container.upper, number) for number, container in enumerate(containers)]
+    parts = [struct.pack("<BQ", 1, count), *_nodes(leaves, 0)]
+    parts.append(struct.pack("<IBI", 1, _NOT_TRIMMED, count))
+    for container in containers:
+        parts.append(struct.pack("<BBI", 1, container.kind, container.cardinality))
+        parts.append(container.payload)
+    parts.append(struct.pack("<QII", count, 0, count - 1))
+    return b"".join(parts)
+
+
+class _Reader:
+    """Bytes and how far they have been read."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.position = 0
+
+    def unpack(self, layout: str) -> tuple[int, ...]:
+        values = struct.unpack_from(f"<{layout}", self.data, self.position)
+        self.position += struct.calcsize(f"<{layout}")
+        return values
+
+    def number(self, layout: str) -> int:
+        return self.unpack(layout)[0]
+
+    def take(self, count: int) -> bytes:
+        taken = self.data[self.position : self.position + count]
+        if len(taken) < count:
+            raise IndexError(f"{count} bytes at {self.position} of {len(self.data)}")
+        self.position += count
+        return taken
+
+
+# -- the layout of the format ----------------------------------------------------------------------
+
+
+def _read(reader: _Reader) -> Iterator[_Container]:
+    filled = reader.number("B")
+    if filled not in (0, 1):
+        raise ValueError(f"it begins with {filled}, not with 0 or 1")
+    if not filled:
+        return
+    leaves = _leaves(reader, reader.number("Q"))
+    stored: dict[int, tuple[int, int, bytes]] = {}
+    for array in range(reader.number("I")):
+        if reader.number("B") != _NOT_TRIMMED:
+            raise ValueError("its containers are of an unknown kind")
+        for number in range(reader.number("I")):
+            if reader.number("B"):
+                kind, cardinality = reader.unpack("BI")
+                payload = _payload(reader, kind, cardinality)
+                stored[array << 32 | number] = _in_portable_kind(kind, cardinality, payload)
+    reader.unpack("QII")
+    for upper, number in sorted(leaves):
+        if number not in stored:
+            raise ValueError(f"container {number} is missing")
+        yield _Container(upper, *stored[number])
+
+
+def _leaves(reader: _Reader, count: int) -> list[tuple[bytes, int]]:
+    """Upper bits and containers; inner nodes only lead the way to them."""
+    leaves: list[tuple[bytes, int]] = []
+    while len(leaves) < count:
+        kind, _, prefix_length = reader.unpack("BHB")
+        if kind > _LEAF:
+            raise ValueError(f"it has a node of unknown kind {kind}")
+        reader.take(prefix_length)
+        body = reader.take(_BODY_BYTES[kind])
+        if kind == _LEAF:
+            leaves.append((body[:6], int.from_bytes(body[6:], "little")))
+    return leaves
+
+
+def _payload(reader: _Reader, kind: int, cardinality: int) -> bytes:
+    if kind == _RUNS:
+        (runs,) = struct.unpack_from("<H", reader.data, reader.position)
+        return reader.take(2 + 4 * runs)
+    if kind not in (_BITS, _NUMBERS):
+        raise ValueError(f"it has a container of unknown kind {kind}")
+    return reader.take(_BITS_BYTES if kind == _BITS else 2 * cardinality)
+
+
+def _in_portable_kind(kind: int, cardinality: int, payload: bytes) -> tuple[int, int, bytes]:
+    """The portable layout tells bits from numbers by the cardinality alone."""
+    if kind == _BITS and cardinality <= _NUMBERS_MAX:
+        bits = np.unpackbits(np.frombuffer(payload, np.uint8), bitorder="little")
+        return _NUMBERS, cardinality, np.flatnonzero(bits).astype("<u2").tobytes()
+    if kind == _NUMBERS and cardinality > _NUMBERS_MAX:
+        bits = np.zeros(1 << 16, np.uint8)
+        bits[np.frombuffer(payload, "<u2")] = 1
+        return _BITS, cardinality, np.packbits(bits, bitorder="little").tobytes()
+    return kind, cardinality, payload
+
+
+def _nodes(leaves: Sequence[tuple[bytes, int]], depth: int) -> Iterator[bytes]:
+    """The nodes over sorted leaves, of whose upper bits `depth` bytes were told before."""
+    if len(leaves) == 1:
+        ((upper, number),) = leaves
+        yield struct.pack("<BHB6sQ", _LEAF, 0, 0, upper, number)
+        return
+    first, last = leaves[0][0], leaves[-1][0]
+    place = next(place for place in range(depth, 6) if first[place] != last[place])
+    prefix = first[depth:place]
+    groups = [
+        (key, list(group)) for key, group in itertools.groupby(leaves, lambda leaf: leaf[0][place])
+    ]
+    kind = next(kind for kind, most in enumerate(_CHILDREN_MAX) if len(groups) <= most)
+    yield struct.pack("<BHB", kind, len(groups), len(prefix)) + prefix
+    yield _body(kind, [key for key, _ in groups])
+    for _, group in groups:
+        yield from _nodes(group, place + 1)
+
+
+def _body(kind: int, keys: Sequence[int]) -> bytes:
+    if kind == 3:
+        return sum(1 << key for key in keys).to_bytes(32, "little")
+    if kind == 2:
+        table = bytearray([_NO_CHILD] * 256)
+        for number, key in enumerate(keys):
+            table[key] = number
+    else:
+        table = bytearray(keys).ljust(_BODY_BYTES[kind], b"\x00")
+    word = min(8, len(table))
+    return b"".join(bytes(table[i : i + word][::-1]) for i in range(0, len(table), word))
+
+
+# -- the portable layout ---------------------------------------------------------------------------
+
+
+def _containers(reader: _Reader) -> Iterator[_Container]:
+    for _ in range(reader.number("Q")):
+        high = reader.number("I")
+        cookie = reader.number("I")
+        has_runs = cookie & 0xFFFF == _COOKIE_WITH_RUNS
+        count = (cookie >> 16) + 1 if has_runs else reader.number("I")
+        run_flags = int.from_bytes(reader.take((count + 7) // 8), "little") if has_runs else 0
+        keys = [reader.unpack("HH") for _ in range(count)]
+        if not has_runs or count >= _OFFSETS_FROM:
+            reader.take(4 * count)
+        for number, (low, less_one) in enumerate(keys):
+            cardinality = less_one + 1
+            kind = _BITS if cardinality > _NUMBERS_MAX else _NUMBERS
+            kind = _RUNS if run_flags >> number & 1 else kind
+            payload = _payload(reader, kind, cardinality)
+            yield _Container(struct.pack(">IH", high, low), kind, cardinality, payload)
+
+
+def _portable(containers: Sequence[_Container]) -> bytes:
+    groups = [list(g) for _, g in itertools.groupby(containers, lambda c: c.upper[:4])]
+    parts = [struct.pack("<Q", len(groups))]
+    for group in groups:
+        parts.append(group[0].upper[:4][::-1])
+        parts.append(_portable32(group))
+    return b"".join(parts)
+
+
+def _portable32(containers: Sequence[_Container]) -> bytes:
+    count = len(containers)
+    run_flags = sum(1 << n for n, c in enumerate(containers) if c.kind == _RUNS)
+    head = struct.pack("<II", _COOKIE, count)
+    if run_flags:
+        cookie = struct.pack("<I", count - 1 << 16 | _COOKIE_WITH_RUNS)
+        head = cookie + run_flags.to_bytes((count + 7) // 8, "little")
+    for container in containers:
+        (low,) = struct.unpack(">H", container.upper[4:])
+        head += struct.pack("<HH", low, container.cardinality - 1)
+    if not run_flags or count >= _OFFSETS_FROM:
+        sizes = [len(container.payload) for container in containers[:-1]]
+        offsets = itertools.accumulate(sizes, initial=len(head) + 4 * count)
+        head += struct.pack(f"<{count}I", *offsets)
+    return head + b"".join(container.payload for container in containers)
