@@ -273,7 +273,7 @@ def _parse_one(key: str, text: str, parse: Callable[[str], T]) -> T:
 
 _FIELD_SUFFIXES = (
     "aggregate-function", "ignore-retract", "sequence-group", "default-value", "stats-mode",
-    "list-agg-delimiter", "distinct", "nested-key", "nested-sequence-field",
+    "count-values", "list-agg-delimiter", "distinct", "nested-key", "nested-sequence-field",
     "nested-key-null-strategy", "count-limit", "ts-field", "merge-map-with-keytime.ts-field",
 )  # fmt: skip
 _FIELD_OPTION = re.compile(r"fields\..+\.(?:" + "|".join(map(re.escape, _FIELD_SUFFIXES)) + ")")

@@ -9,6 +9,7 @@ from keytide.format.schema import TableSchema
 from keytide.merge.functions.registry import with_stored_names
 from keytide.merge.validation import validate_merge_options
 from keytide.options import TableOptions
+from keytide.table.counting import check_counted, with_stored_counts
 from keytide.table.defaults import parse_default, read_defaults
 from keytide.table.rows import ROW_KIND
 from keytide.types import AtomicType, Field
@@ -30,7 +31,8 @@ def complete_options(given: Mapping[str, str]) -> dict[str, str]:
     buckets) allows one writer at a time. A watermark key is a sequence field for every engine,
     and merge functions are called by the names that every engine knows.
     """
-    stored = {"bucket": "1", "file.format": "parquet", **with_stored_names(given)}
+    named = with_stored_names(with_stored_counts(given))
+    stored = {"bucket": "1", "file.format": "parquet", **named}
     options = TableOptions.parse(stored)
     if options.watermark_key:
         fields = ",".join(options.watermark_key)
@@ -58,6 +60,7 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
         )
     _check_layout(schema, options)
     _check_defaults(schema, options)
+    check_counted(schema, options)
     return _warnings(schema, options)
 
 

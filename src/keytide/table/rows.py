@@ -22,6 +22,7 @@ from keytide.format.schema import TableSchema
 from keytide.merge.partial_update import refused_retracts
 from keytide.options import TableOptions
 from keytide.table.convert import check_lengths, check_nanoseconds, check_parts, convert_column
+from keytide.table.counting import with_counted_values
 from keytide.table.defaults import with_write_defaults
 from keytide.types import AtomicType, Field, RowKind
 
@@ -129,6 +130,7 @@ def incoming_rows(data: pa.Table, schema: TableSchema, options: TableOptions, ta
         columns[name] = _without_forbidden_nulls(
             column, schema.field(name), retracts, schema, table
         )
+    columns = with_counted_values(columns, options)
     rows = Rows(pa.table(columns, schema=schema.arrow_schema()), kinds)
     kept = _without_ignored(rows, options)
     _check_retracts(kept.kinds, options, table)

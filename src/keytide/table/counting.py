@@ -1,0 +1,66 @@
+"""The aggregate function `count`: how many values were written.
+
+A stored count cannot be told from a value to count. So values are counted where they come in: a
+row is stored with 1 in place of a value, and merging adds up, in any order and any grouping. Tables
+keep the function as `sum`, which every engine of the format knows, and note beside it that written
+values are to be counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keytide.errors import InvalidError
+from keytide.format.schema import TableSchema
+from keytide.options import TableOptions
+
+__all__ = ["check_counted", "counted_columns", "with_counted_values", "with_stored_counts"]
+
+_FUNCTION = re.compile(r"fields\.(?P<column>.+)\.aggregate-function")
+_SUFFIX = "count-values"
+
+
+def with_stored_counts(raw: Mapping[str, str]) -> dict[str, str]:
+    """The options to store, with `count` as a sum of counted values."""
+    stored = dict(raw)
+    for key, value in raw.items():
+        match = _FUNCTION.fullmatch(key)
+        if match is not None and value.strip().lower() == "count":
+            stored[key] = "sum"
+            stored[f"fields.{match['column']}.{_SUFFIX}"] = "true"
+    return stored
+
+
+def counted_columns(options: TableOptions) -> frozenset[str]:
+    """The columns whose written values are counted."""
+    chosen = options.field_options(_SUFFIX)
+    return frozenset(column for column, value in chosen.items() if value.lower() == "true")
+
+
+def with_counted_values(
+    columns: Mapping[str, pa.ChunkedArray], options: TableOptions
+) -> dict[str, pa.ChunkedArray]:
+    """The columns with 1 for each value of those that are counted."""
+    counted = dict(columns)
+    for name in counted_columns(options) & columns.keys():
+        column = columns[name]
+        one, none = pa.scalar(1, column.type), pa.scalar(None, column.type)
+        counted[name] = pc.if_else(column.is_valid(), one, none)
+    return counted
+
+
+def check_counted(schema: TableSchema, options: TableOptions) -> None:
+    """Raise `InvalidError` for counts that their column cannot hold."""
+    for name in sorted(counted_columns(options)):
+        if name not in schema.names:
+            continue  # the option outlived its column
+        kind = schema.field(name).type
+        if not pa.types.is_integer(kind.to_arrow()):
+            raise InvalidError(
+                f"'fields.{name}.aggregate-function' = 'count' needs a column of whole numbers, "
+                f"and {name!r} is {kind.sql()}; make it BIGINT"
+            )
