@@ -32,7 +32,15 @@ import polars as pl
 from keytide.merge.functions.inputs import AggregatedColumn, Inputs
 from keytide.merge.not_null import check_not_null
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
-from keytide.merge.slices import KeySlices, Marks, Positions, merge_repeated, rows_with, take
+from keytide.merge.slices import (
+    KeySlices,
+    Marks,
+    Positions,
+    merge_repeated,
+    rows_with,
+    take,
+    take_columns,
+)
 from keytide.options import TableOptions
 from keytide.types import Field, RowKind
 
@@ -107,7 +115,7 @@ class SequenceGroups:
         for name in (n for n in versions.columns if n in self.filled - grouped):
             present = versions[name].is_not_null().to_numpy()
             last = slices.last_where(life.adds & present)
-            columns.append(take(versions[name], np.where(life.is_retract, life.images, last)))
+            columns.append(take(versions[name], life.or_image(last)))
         rows = rows_with(versions, slices.lasts, columns)
         check_not_null(rows, self.not_null)
         return rows
@@ -116,22 +124,22 @@ class SequenceGroups:
         self, versions: pl.DataFrame, group: SequenceGroup, rank: Positions, life: _Life
     ) -> list[pl.Series]:
         winners = _winners(rank, life.slices)
-        gives = (winners >= 0) & life.adds[winners]
-        given = np.where(gives, winners, -1)
-        folds = not self.folds.keys().isdisjoint(group.protected)
-        is_late = ~_newest_so_far(rank, life.slices) if folds else None
-        columns = []
-        for name in (name for name in group.columns if name in versions.columns):
-            values = versions[name]
-            if name in group.sequence:
-                keeps_own = life.is_removed & (not group.decides_about_row)
-                columns.append(take(values, np.where(keeps_own, life.images, winners)))
-            elif name in self.folds:
-                adds, retracts = life.adds & (rank > 0), life.retracts & (rank > 0)
-                inputs = Inputs(values, life.slices, adds, retracts, is_late)
+        given = np.where((winners >= 0) & life.adds[winners], winners, -1)
+        if not group.decides_about_row:
+            winners = np.where(life.is_removed, life.images, winners)
+        read = [name for name in group.columns if name in versions.columns]
+        folded = [name for name in read if name in self.folds and name not in group.sequence]
+        plain = [name for name in group.protected if name in read and name not in folded]
+        sequence = [name for name in group.sequence if name in read]
+        columns = take_columns(versions, sequence, winners)
+        columns += take_columns(versions, plain, life.or_image(given))
+        if folded:
+            heard = rank > 0
+            is_late = ~_newest_so_far(rank, life.slices)
+            adds, retracts = life.adds & heard, life.retracts & heard
+            for name in folded:
+                inputs = Inputs(versions[name], life.slices, adds, retracts, is_late)
                 columns.append(self._folded(name, inputs, life))
-            else:
-                columns.append(take(values, np.where(life.is_retract, life.images, given)))
         return columns
 
     def _folded(self, name: str, inputs: Inputs, life: _Life) -> pl.Series:
@@ -199,12 +207,20 @@ class _Life:
     @cached_property
     def is_retract(self) -> Marks:
         """By key: whether the result is a retract, no add being left to show."""
+        if self.adds.all():
+            return np.zeros(self.slices.count, dtype=bool)
         return ~self.slices.any_where(self.adds)
 
     @cached_property
     def images(self) -> Positions:
         """By key: the version whose values a resulting retract shows; nobody reads them."""
         return np.where(self.is_removed, self.removing, self.slices.lasts)
+
+    def or_image(self, positions: Positions) -> Positions:
+        """The positions, but those of the images where the result is a retract."""
+        if not self.is_retract.any():
+            return positions
+        return np.where(self.is_retract, self.images, positions)
 
     @property
     def kinds(self) -> Positions:

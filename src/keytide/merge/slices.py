@@ -7,7 +7,7 @@ position, whole columns at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-__all__ = ["KeySlices", "Marks", "Positions", "merge_repeated", "rows_with", "take"]
+__all__ = ["KeySlices", "Marks", "Positions", "merge_repeated", "rows_with", "take", "take_columns"]
 
 Marks = npt.NDArray[np.bool_]
 """One flag per version, or per key."""
@@ -76,7 +76,8 @@ class KeySlices:
 
     def any_where(self, marks: Marks) -> Marks:
         """Whether each key has a marked version."""
-        found: Marks = np.logical_or.reduceat(marks, self.starts)
+        found = np.zeros(self.count, dtype=bool)
+        found[self.keys[marks]] = True
         return found
 
     def count_where(self, marks: Marks) -> Positions:
@@ -139,8 +140,21 @@ def rows_with(
 
 def take(values: pl.Series, positions: Positions) -> pl.Series:
     """The values at some positions; NULL where there is none."""
+    return values.gather(_indices(positions))
+
+
+def take_columns(
+    versions: pl.DataFrame, names: Sequence[str], positions: Positions
+) -> list[pl.Series]:
+    """The same for several columns at once."""
+    if not names:
+        return []
+    return versions.select(pl.col(names).gather(_indices(positions))).get_columns()
+
+
+def _indices(positions: Positions) -> pl.Series:
     indices = pl.Series(positions.astype(np.int64, copy=False))
     missing = positions < 0
     if missing.any():
         indices = indices.set(pl.Series(missing), None)
-    return values.gather(indices)
+    return indices

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -159,19 +161,32 @@ def _reduced(
     numbers = np.where(takes_part, values.fill_null(identity).to_numpy(), identity)
     if values.dtype.is_integer():
         numbers = numbers.astype(np.int64)
-    signs = np.where(inputs.retracts, -1, 1).astype(numbers.dtype)
+    signs = np.where(inputs.retracts, -1, 1).astype(numbers.dtype) if inputs.retracts.any() else 1
     with np.errstate(all="ignore"):
         signed = numbers * signs
         if reduce is np.add:
             signed += 0  # -0.0 becomes 0.0: a zero taken back is a zero
         results = reduce.reduceat(signed, slices.starts)
-        # Whole numbers may wrap around; the same in floating point is then far off.
-        shadow = reduce.reduceat(numbers.astype(np.float64) * signs, slices.starts)
-        distance = np.abs(np.nan_to_num(shadow, nan=0.0) - results)
-    if values.dtype.is_integer() and (distance > 2.0**62).any():
-        raise function.does_not_fit(values.dtype)
-    reduced = pl.Series(results).set(pl.Series(slices.count_where(takes_part) == 0), None)
-    return _fitted(function, reduced, values.dtype)
+        if values.dtype.is_integer() and not _cannot_wrap(reduce, numbers, slices):
+            # Whole numbers may wrap around; the same in floating point is then far off.
+            shadow = reduce.reduceat(numbers.astype(np.float64) * signs, slices.starts)
+            distance = np.abs(np.nan_to_num(shadow, nan=0.0) - results)
+            if (distance > 2.0**62).any():
+                raise function.does_not_fit(values.dtype)
+    return _fitted(function, _null_unless(pl.Series(results), takes_part, slices), values.dtype)
+
+
+def _cannot_wrap(reduce: np.ufunc, numbers: npt.NDArray[np.int64], slices: KeySlices) -> bool:
+    """Whether sums are too small for 64 bits to matter, as nearly all are."""
+    farthest = max(int(numbers.max()), -int(numbers.min()))
+    return reduce is np.add and farthest * int(slices.lengths.max()) < 2**62
+
+
+def _null_unless(results: pl.Series, marks: Marks, slices: KeySlices) -> pl.Series:
+    """The results, NULL for keys without a marked version."""
+    if marks.all():
+        return results
+    return results.set(pl.Series(~slices.any_where(marks)), None)
 
 
 def _extreme(inputs: Inputs, pick: np.ufunc, pick_any: pl.Expr) -> pl.Series:
@@ -180,14 +195,21 @@ def _extreme(inputs: Inputs, pick: np.ufunc, pick_any: pl.Expr) -> pl.Series:
     plain = values.to_physical()
     if not (plain.dtype.is_integer() or plain.dtype.is_float()) or plain.dtype == pl.Int128:
         return _by_key(inputs.slices, values, pick_any)["value"]
-    # A key's NULLs are filled with the first of its values, which changes no outcome.
+    # NULLs are filled with what no value loses to.
     present = values.is_not_null().to_numpy()
-    first = inputs.slices.first_where(present)
-    filled = np.where(present, inputs.slices.rows, first[inputs.slices.keys])
-    picked = pick.reduceat(plain.fill_null(0).to_numpy()[filled], inputs.slices.starts)
-    extremes = pl.Series(picked, dtype=plain.dtype).set(pl.Series(first < 0), None)
+    filled = plain.fill_null(_loser(plain.dtype, pick)).to_numpy()
+    picked = pick.reduceat(filled, inputs.slices.starts)
+    extremes = _null_unless(pl.Series(picked, dtype=plain.dtype), present, inputs.slices)
     in_type: pl.Series = extremes.cast(values.dtype)
     return in_type
+
+
+def _loser(dtype: pl.DataType, pick: np.ufunc) -> float | int:
+    """What a pick prefers every value to; of floats the least is taken around NaN."""
+    if dtype.is_float():
+        return -math.inf if pick is np.maximum else math.nan
+    bounds = pl.select(low=dtype.min(), high=dtype.max()).row(0)
+    return int(bounds[0] if pick is np.maximum else bounds[1])
 
 
 def _fitted(function: AggregateFunction, results: pl.Series, dtype: pl.DataType) -> pl.Series:

@@ -355,4 +355,4 @@ _OTHER_NAMES = {
     "min": "min",
 }
 _NAMES_FUNCTION = re.compile(r"fields\.(?:.+\.aggregate-function|default-aggregate-function)")
-_GONE = {"count": "a stored count cannot be told from a value to count: write 1 and use 'sum'"}
+_GONE = {"count": "it is chosen column by column: 'fields.<column>.aggregate-function' = 'count'"}
