@@ -205,7 +205,7 @@ def test_value_that_is_no_bitmap_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("function", "type_", "options", "expected"),
     [
-        ("count", "INT", {}, "'count'.*write 1 and use 'sum'"),
+        ("count", "INT", {}, "'count' .it is chosen column by column"),
         ("sum", "STRING", {}, "column 'v': type not support.*'sum'.*STRING"),
         ("max", "ARRAY<INT>", {}, "'max' cannot be used for ARRAY<INT>"),
         ("bool_or", "INT", {}, "expected one of BOOLEAN"),
