@@ -127,11 +127,10 @@ class SequenceGroups:
         given = np.where((winners >= 0) & life.adds[winners], winners, -1)
         if not group.decides_about_row:
             winners = np.where(life.is_removed, life.images, winners)
-        read = [name for name in group.columns if name in versions.columns]
-        folded = [name for name in read if name in self.folds and name not in group.sequence]
-        plain = [name for name in group.protected if name in read and name not in folded]
-        sequence = [name for name in group.sequence if name in read]
-        columns = take_columns(versions, sequence, winners)
+        protected = [name for name in group.protected if name in versions.columns]
+        folded = [name for name in protected if name in self.folds]
+        plain = [name for name in protected if name not in self.folds]
+        columns = take_columns(versions, group.sequence, winners)
         columns += take_columns(versions, plain, life.or_image(given))
         if folded:
             heard = rank > 0

@@ -208,8 +208,8 @@ def _loser(dtype: pl.DataType, pick: np.ufunc) -> float | int:
     """What a pick prefers every value to; of floats the least is taken around NaN."""
     if dtype.is_float():
         return -math.inf if pick is np.maximum else math.nan
-    bounds = pl.select(low=dtype.min(), high=dtype.max()).row(0)
-    return int(bounds[0] if pick is np.maximum else bounds[1])
+    bounds = np.iinfo(pl.Series(dtype=dtype).to_numpy().dtype)
+    return int(bounds.min if pick is np.maximum else bounds.max)
 
 
 def _fitted(function: AggregateFunction, results: pl.Series, dtype: pl.DataType) -> pl.Series:
