@@ -213,7 +213,11 @@ def _key_bounds(files: Sequence[ManifestEntry], fields: Sequence[Field]) -> pl.D
     first = fields[0]
     lows = _decode([e.file.min_key for e in files], fields)
     highs = _decode([e.file.max_key for e in files], fields)
-    columns = {f"{first.name}.min": lows[first.name], f"{first.name}.max": highs[first.name]}
+    low, high = lows[first.name], highs[first.name]
+    if low.dtype.is_float():  # ends of a file that sorts NaN first say nothing
+        says_nothing = (low > high).fill_null(value=False)
+        low, high = low.set(says_nothing, None), high.set(says_nothing, None)
+    columns = {f"{first.name}.min": low, f"{first.name}.max": high}
     with_stats = [_arity(e.file.key_stats.min_values) == len(fields) for e in files]
     if len(fields) > 1 and all(with_stats):
         stats_lows = _decode([e.file.key_stats.min_values for e in files], fields)
@@ -382,24 +386,43 @@ def _overlaps(files: Sequence[ManifestEntry], schema: TableSchema) -> list[_Plac
         return []
     fields = schema.trimmed_primary_key_fields()
     ends = _decode([*(e.file.min_key for e in files), *(e.file.max_key for e in files)], fields)
-    names = [f.name for f in fields]
-    ranked = (
-        ends.with_row_index("_index")
-        .sort(names, nulls_last=False)
+    ranked = _ranks(ends)
+    count = len(files)
+    placed = []
+    for order, entry in enumerate(files):
+        low, high = ranked[order], ranked[count + order]
+        if low > high:  # sorted by another order, see `is_out_of_order`
+            low, high = min(ranked), max(ranked)
+        placed.append(_Placed(entry, order, low, high))
+    return placed
+
+
+def is_out_of_order(entry: ManifestEntry, key: Sequence[Field]) -> bool:
+    """Whether a file begins above its end: its writer sorts NaN first, not last.
+
+    Its rows have to be sorted before they are merged, and its ends say nothing about the others.
+    """
+    if not any(getattr(f.type, "root", "") in ("FLOAT", "DOUBLE") for f in key):
+        return False
+    low, high = _ranks(_decode([entry.file.min_key, entry.file.max_key], key))
+    return low > high
+
+
+def _ranks(keys: pl.DataFrame) -> list[int]:
+    """A number per key that grows with it."""
+    ranks: list[int] = (
+        keys.with_row_index("_index")
+        .sort(keys.columns, nulls_last=False)
         .select(
             "_index",
-            pl.any_horizontal(pl.col(n).ne_missing(pl.col(n).shift(1)) for n in names)
+            pl.any_horizontal(pl.col(n).ne_missing(pl.col(n).shift(1)) for n in keys.columns)
             .cum_sum()
             .alias("rank"),
         )
         .sort("_index")["rank"]
         .to_list()
     )
-    count = len(files)
-    return [
-        _Placed(entry, order, ranked[order], ranked[count + order])
-        for order, entry in enumerate(files)
-    ]
+    return ranks
 
 
 def _bucket_sections(placed: list[_Placed]) -> tuple[Section, ...]:

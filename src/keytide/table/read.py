@@ -19,7 +19,7 @@ from keytide.format.manifest import ManifestEntry
 from keytide.merge.order import IS_ADD
 from keytide.merge.touched import merge_runs
 from keytide.merge.windows import key_windows
-from keytide.table.plan import Section
+from keytide.table.plan import Section, is_out_of_order
 from keytide.table.predicate import (
     Predicate,
     columns_of,
@@ -136,7 +136,7 @@ class ReadTask:
         row_check = None if after is None else row_filter(after, fields)
         sized = list(zip(section.runs, _batch_rows(section, fields, memory_bytes), strict=True))
         runs = [self._run_batches(run, rows, fields, section, key_filter) for run, rows in sized]
-        counts = [sum(len(_offsets(entry, rows)) for entry in run) for run, rows in sized]
+        counts = [sum(len(self._offsets(entry, rows)) for entry in run) for run, rows in sized]
         # The largest run is most of the reading; its next batch is read while this one is merged.
         sizes = [sum(entry.file.row_count for entry in run) for run in section.runs]
         largest = sizes.index(max(sizes))
@@ -156,9 +156,18 @@ class ReadTask:
     ) -> Iterator[pl.DataFrame]:
         for entry in run:
             reader = self._reader(entry, fields, sequence=not section.arrival_decides)
-            offsets = _offsets(entry, rows)
+            offsets = self._offsets(entry, rows)
             for offset in offsets:
-                yield reader.read(offset, None if len(offsets) == 1 else rows, key_filter)
+                batch = reader.read(offset, None if len(offsets) == 1 else rows, key_filter)
+                yield self.view.order.sort(batch) if self._is_out_of_order(entry) else batch
+
+    def _offsets(self, entry: ManifestEntry, rows: int) -> range:
+        """Where the batches of a file begin; one that has to be sorted is read at once."""
+        count = entry.file.row_count
+        return range(0, count, count if count and self._is_out_of_order(entry) else rows)
+
+    def _is_out_of_order(self, entry: ManifestEntry) -> bool:
+        return is_out_of_order(entry, self.view.schema.trimmed_primary_key_fields())
 
     def _split_predicate(self, key: tuple[str, ...]) -> tuple[Predicate | None, Predicate | None]:
         """Terms that may run before the merge (keys only) and those that must wait."""
@@ -207,11 +216,6 @@ class ReadTask:
 
     def _with_predicate_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*columns, *sorted(columns_of(self.predicate)))))
-
-
-def _offsets(entry: ManifestEntry, rows: int) -> range:
-    """Where the batches of a file begin."""
-    return range(0, entry.file.row_count, rows)
 
 
 def _without_retracts(frame: pl.DataFrame) -> pl.DataFrame:
