@@ -378,21 +378,12 @@ class Field:
             escaped = self.description.replace("'", "''")
             text += f" COMMENT '{escaped}'"
         if self.default_value is not None:
-            text += f" DEFAULT {self._default_sql(self.default_value)}"
+            text += f" DEFAULT {self.default_value}"
         return text
-
-    def _default_sql(self, text: str) -> str:
-        is_plain = isinstance(self.type, AtomicType) and self.type.root in _PLAIN_DEFAULTS
-        return text if is_plain else "'" + text.replace("'", "''") + "'"
 
     def to_arrow(self) -> pa.Field:
         """The Arrow field, nullability kept, without metadata."""
         return pa.field(self.name, self.type.to_arrow(), self.type.nullable)
-
-
-_PLAIN_DEFAULTS = (
-    "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL",
-)  # fmt: skip
 
 
 def arrow_schema(fields: Sequence[Field]) -> pa.Schema:

@@ -10,12 +10,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.driver,
-    pytest.mark.slow,
-    pytest.mark.xdist_group("connect"),  # its tests look at what one client found
-]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 CLIENT = """
 import json, sys

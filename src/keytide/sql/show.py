@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -13,6 +14,7 @@ from keytide.table.lake import Lake
 from keytide.table.result import Result
 from keytide.table.system_tables import system_table
 from keytide.table.table import Table
+from keytide.types import Field
 
 __all__ = ["create_statement", "describe", "explain", "show"]
 
@@ -54,7 +56,7 @@ def describe(table: Table, *, extended: bool) -> pa.Table:
 
 def create_statement(schema: TableSchema, name: str) -> str:
     """CREATE TABLE that makes the table as it is now."""
-    lines = [f.sql() for f in schema.fields]
+    lines = [_column(f) for f in schema.fields]
     keys = ", ".join(_quoted(key) for key in schema.primary_keys)
     lines.append(f"PRIMARY KEY ({keys}) NOT ENFORCED")
     text = f"CREATE TABLE {'.'.join(map(_quoted, name.split('.')))} (\n  "
@@ -104,6 +106,11 @@ def _role(schema: TableSchema, name: str) -> str:
     if name in schema.partition_keys:
         roles.append("partition")
     return ", ".join(roles)
+
+
+def _column(field: Field) -> str:
+    text = replace(field, default_value=None).sql()
+    return text if field.default_value is None else f"{text} DEFAULT {_text(field.default_value)}"
 
 
 def _quoted(name: str) -> str:
