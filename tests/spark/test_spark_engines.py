@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import operator
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -132,3 +133,23 @@ def test_executors_merge_what_they_write_as_one_process_does(
 
 def newest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list({row["k"]: row for row in rows}.values())
+
+
+def test_function_of_ones_own_travels_to_the_executors(warehouse: str, spark: SparkSession) -> None:
+    length = operator.methodcaller("len_chars")  # what a function refers to travels with it
+    kt.register_merge_function(
+        "loudest",
+        lambda values: values.sort_by(length(values.str), maintain_order=True).last(),
+        types=["STRING"],
+    )
+    lake = kt.connect(warehouse, spark=spark)
+    lake.sql(
+        "CREATE TABLE t (k INT PRIMARY KEY NOT ENFORCED, v STRING) WITH ("
+        "'merge-engine' = 'aggregation', 'fields.v.aggregate-function' = 'loudest')"
+    )
+    table = lake.table("t")
+    for word in ("a", "ccc", "bb"):
+        rows = spark.range(50).selectExpr("cast(id as int) as k", f"'{word}' as v")
+        table.write(rows.repartition(3))
+    found = table.scan().to_spark(spark).groupBy("v").count().collect()
+    assert [tuple(row) for row in found] == [("ccc", 50)]
