@@ -158,7 +158,7 @@ def _list_type(dtype: pl.DataType) -> pl.DataType:
     # Some Polars releases have a map type and no functions for it; others show a list.
     if isinstance(dtype, pl.List):
         return dtype
-    entry = pl.Struct({"key": dtype.key, "value": dtype.value})  # type: ignore[attr-defined]
+    entry = pl.Struct({"key": dtype.key, "value": dtype.value})  # type: ignore[attr-defined]  # of a map
     return pl.List(entry)
 
 

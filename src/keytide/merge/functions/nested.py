@@ -101,7 +101,7 @@ class NestedPartialUpdate(_NestedTable):
     def fold(self, inputs: Inputs) -> pl.Series:
         """The updated tables."""
         rows = self.rows_of(inputs)
-        members = [member.name for member in rows.schema["value"].fields]  # type: ignore[attr-defined]
+        members = [member.name for member in rows.schema["value"].fields]  # type: ignore[attr-defined]  # rows
         merged = pl.struct(_ROW.field(name).drop_nulls().last().alias(name) for name in members)
         rows = rows.group_by("key", *self._key_columns, maintain_order=True).agg(
             pl.col("place").min(), value=merged
