@@ -17,7 +17,7 @@ import pyarrow as pa
 from datasketches import hll_sketch, update_theta_sketch
 from pyroaring import BitMap, BitMap64
 
-from keytide.merge.functions.roaring64 import encode_bitmap64
+from keytide.merge.functions.roaring import encode_bitmap64
 from keytide.types import ArrayType, AtomicType, DataType, MapType, MultisetType, RowType
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)

@@ -29,7 +29,7 @@ from pyroaring import BitMap
 
 import keytide as kt
 from json_values import MADE_OF_MEMBERS
-from keytide.merge.functions.roaring64 import decode_bitmap64
+from keytide.merge.functions.roaring import decode_bitmap64
 
 COLUMNS = {
     "k": "INT NOT NULL", "n": "BIGINT", "d": "DECIMAL(10, 2)", "f": "DOUBLE", "s": "STRING",

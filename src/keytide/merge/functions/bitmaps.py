@@ -10,7 +10,11 @@ from pyroaring import BitMap, BitMap64
 
 from keytide.errors import InvalidError
 from keytide.merge.functions.inputs import AggregateFunction, Inputs
-from keytide.merge.functions.roaring64 import decode_bitmap64, encode_bitmap64
+from keytide.merge.functions.roaring import (
+    decode_bitmap64,
+    encode_bitmap32,
+    encode_bitmap64,
+)
 
 __all__ = ["RoaringBitmap32", "RoaringBitmap64"]
 
@@ -18,9 +22,8 @@ __all__ = ["RoaringBitmap32", "RoaringBitmap64"]
 class RoaringBitmap32(AggregateFunction):
     """The union of the adds, bitmaps of 32-bit numbers in the portable roaring format.
 
-    NULL counts for nothing. Order does not matter and folding may be split up: the set is the
-    same, though its bytes may differ in how runs are packed. No retraction. `InvalidError` for a
-    value that is no such bitmap.
+    NULL counts for nothing. Order does not matter and folding may be split up; equal sets have
+    equal bytes. No retraction. `InvalidError` for a value that is no such bitmap.
     """
 
     name: ClassVar[str] = "rbm32"
@@ -44,10 +47,7 @@ class RoaringBitmap32(AggregateFunction):
 
     def union(self, values: Sequence[bytes]) -> bytes:
         """The bytes of the union. Raises `ValueError` for a value that is no such bitmap."""
-        union = BitMap.union(*(BitMap.deserialize(value) for value in values))
-        union.run_optimize()
-        serialized: bytes = union.serialize()
-        return serialized
+        return encode_bitmap32(BitMap.union(*map(BitMap.deserialize, values)))
 
 
 class RoaringBitmap64(RoaringBitmap32):

@@ -1,15 +1,15 @@
-"""Bitmaps of 64-bit numbers: every node and container of Java's layout, written and read."""
+"""Bitmaps as bytes: Java's layout of 64-bit ones, and equal bytes for equal sets of either."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyroaring import BitMap64
+from pyroaring import BitMap, BitMap64
 
-from keytide.merge.functions.roaring64 import decode_bitmap64, encode_bitmap64
+from keytide.merge.functions.roaring import decode_bitmap64, encode_bitmap32, encode_bitmap64
 
 SETS = {
     "nothing": [],
@@ -37,6 +37,31 @@ def test_any_set_survives_the_way_through_bytes(numbers: list[int]) -> None:
     data = encode_bitmap64(BitMap64(numbers))
     assert decode_bitmap64(data) == BitMap64(numbers)
     assert encode_bitmap64(decode_bitmap64(data)) == data
+
+
+# Runs of one, two or many numbers, about as long as the same numbers one by one.
+RUNS = st.lists(st.tuples(st.integers(0, 80), st.sampled_from([1, 2, 3, 4, 4_000])), max_size=6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "encode"), [(BitMap, encode_bitmap32), (BitMap64, encode_bitmap64)], ids=["32", "64"]
+)
+@given(runs=RUNS, singles=st.integers(0, 5_000))
+def test_equal_sets_have_equal_bytes_however_they_were_made(
+    kind: type[BitMap | BitMap64],
+    encode: Callable[[BitMap | BitMap64], bytes],
+    runs: list[tuple[int, int]],
+    singles: int,
+) -> None:
+    numbers = [n for first, count in runs for n in range(first * 9, first * 9 + count)]
+    numbers += range(0, 2 * singles, 2)
+    optimized_between = kind()
+    for number in range(0, len(numbers), 7):
+        optimized_between.update(numbers[number : number + 7])
+        optimized_between.run_optimize()
+    data = encode(kind(numbers))
+    assert encode(optimized_between) == data
+    assert kind is BitMap64 or BitMap.deserialize(data) == BitMap(numbers)
 
 
 def test_bytes_are_those_of_the_layout() -> None:

@@ -1,6 +1,7 @@
-"""Sets of 64-bit numbers in the layout of Java's `Roaring64Bitmap`, which the format keeps.
+"""Sets of numbers as the bytes that the format keeps; equal sets have equal bytes.
 
-::
+32-bit numbers are in the portable roaring layout, 64-bit ones in that of Java's
+`Roaring64Bitmap`::
 
     0                                          an empty set
     1  keys u64  node...  containers           any other
@@ -16,7 +17,9 @@
       1, 2      65536 bits, or the lower 16 bits of each number as u16
 
 Numbers are little-endian unless said otherwise. Payloads are those of the portable layout, which
-pyroaring reads and writes, so containers move from one layout to the other as they are.
+pyroaring reads and writes, so containers move from one layout to the other as they are. Where runs
+are no shorter than bits or numbers, pyroaring's choice depends on how the set was made; here they
+never stay runs.
 """
 
 from __future__ import annotations
@@ -27,9 +30,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from pyroaring import BitMap64
+from pyroaring import BitMap, BitMap64
 
-__all__ = ["decode_bitmap64", "encode_bitmap64"]
+__all__ = ["decode_bitmap64", "encode_bitmap32", "encode_bitmap64"]
 
 _RUNS, _BITS, _NUMBERS = 0, 1, 2
 _LEAF = 4
@@ -54,6 +57,16 @@ class _Container:
     payload: bytes
 
 
+def encode_bitmap32(bitmap: BitMap) -> bytes:
+    """The set's bytes; equal sets have equal bytes."""
+    bitmap = bitmap.copy()
+    bitmap.run_optimize()
+    data: bytes = bitmap.serialize()
+    if not bitmap.get_statistics()["n_run_containers"]:
+        return data
+    return _portable32([_without_vain_runs(c) for c in _portable_containers(_Reader(data), 0)])
+
+
 def decode_bitmap64(data: bytes) -> BitMap64:
     """The set. Raises `ValueError` for bytes that are none."""
     reader = _Reader(data)
@@ -70,7 +83,7 @@ def encode_bitmap64(bitmap: BitMap64) -> bytes:
     """The set's bytes; equal sets have equal bytes."""
     bitmap = bitmap.copy()
     bitmap.run_optimize()
-    containers = list(_containers(_Reader(bitmap.serialize())))
+    containers = [_without_vain_runs(c) for c in _containers(_Reader(bitmap.serialize()))]
     if not containers:
         return b"\x00"
     count = len(containers)
@@ -205,20 +218,37 @@ def _body(kind: int, keys: Sequence[int]) -> bytes:
 
 def _containers(reader: _Reader) -> Iterator[_Container]:
     for _ in range(reader.number("Q")):
-        high = reader.number("I")
-        cookie = reader.number("I")
-        has_runs = cookie & 0xFFFF == _COOKIE_WITH_RUNS
-        count = (cookie >> 16) + 1 if has_runs else reader.number("I")
-        run_flags = int.from_bytes(reader.take((count + 7) // 8), "little") if has_runs else 0
-        keys = [reader.unpack("HH") for _ in range(count)]
-        if not has_runs or count >= _OFFSETS_FROM:
-            reader.take(4 * count)
-        for number, (low, less_one) in enumerate(keys):
-            cardinality = less_one + 1
-            kind = _BITS if cardinality > _NUMBERS_MAX else _NUMBERS
-            kind = _RUNS if run_flags >> number & 1 else kind
-            payload = _payload(reader, kind, cardinality)
-            yield _Container(struct.pack(">IH", high, low), kind, cardinality, payload)
+        yield from _portable_containers(reader, reader.number("I"))
+
+
+def _portable_containers(reader: _Reader, high: int) -> Iterator[_Container]:
+    """The containers of the numbers whose upper 32 bits are `high`."""
+    cookie = reader.number("I")
+    has_runs = cookie & 0xFFFF == _COOKIE_WITH_RUNS
+    count = (cookie >> 16) + 1 if has_runs else reader.number("I")
+    run_flags = int.from_bytes(reader.take((count + 7) // 8), "little") if has_runs else 0
+    keys = [reader.unpack("HH") for _ in range(count)]
+    if not has_runs or count >= _OFFSETS_FROM:
+        reader.take(4 * count)
+    for number, (low, less_one) in enumerate(keys):
+        cardinality = less_one + 1
+        kind = _BITS if cardinality > _NUMBERS_MAX else _NUMBERS
+        kind = _RUNS if run_flags >> number & 1 else kind
+        payload = _payload(reader, kind, cardinality)
+        yield _Container(struct.pack(">IH", high, low), kind, cardinality, payload)
+
+
+def _without_vain_runs(container: _Container) -> _Container:
+    """Bits or numbers instead of runs that are no shorter."""
+    is_large = container.cardinality > _NUMBERS_MAX
+    plain_bytes = _BITS_BYTES if is_large else 2 * container.cardinality
+    if container.kind != _RUNS or len(container.payload) < plain_bytes:
+        return container
+    runs = np.frombuffer(container.payload, "<u2", offset=2).reshape(-1, 2).astype(np.int64)
+    numbers = np.concatenate([np.arange(first, first + more + 1) for first, more in runs])
+    payload = numbers.astype("<u2").tobytes()
+    kind, _, payload = _in_portable_kind(_NUMBERS, container.cardinality, payload)
+    return _Container(container.upper, kind, container.cardinality, payload)
 
 
 def _portable(containers: Sequence[_Container]) -> bytes:
