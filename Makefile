@@ -5,6 +5,10 @@ WITH_JAVA = JAVA_HOME="$$(sh scripts/java-home.sh)" && export JAVA_HOME &&
 PYTEST := $(PY) -m pytest
 CHECKED := $(wildcard src tests scripts demo benchmarks)
 
+# Tests start hundreds of Pythons, and none of them should have to compile what it imports.
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
+
 .DEFAULT_GOAL := help
 .PHONY: help venv interop-env demo test test-fast interop lint types format lock bench clean
 

@@ -27,6 +27,17 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
+# Few tests run long enough to repay the better of the JVM's two compilers.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # The workers share the cores already.
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that wait for Spark drivers come first, so that no worker is left with them alone."""
+    items.sort(key=lambda item: item.get_closest_marker("driver") is None)
+
 
 @pytest.fixture
 def warehouse(tmp_path: Path) -> str:
