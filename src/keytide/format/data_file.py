@@ -26,6 +26,7 @@ from keytide.errors import DataError, UnsupportedError
 from keytide.format import int96
 from keytide.format.arrow import from_arrow, polars_schema, sliced_bytes
 from keytide.format.binary_row import encode_rows
+from keytide.format.encoding import codecs, dictionary_columns
 from keytide.format.manifest import DataFileMeta, FileSource
 from keytide.format.schema import (
     KEY_PREFIX,
@@ -58,9 +59,6 @@ _COMPRESSION_GUESS = 0.5
 _SMALL_FILE_BYTES = 32 << 20
 # From this many rows on, a run is written as several files at once.
 _PARALLEL_ROWS = 2_000_000
-# A dictionary pays where few values repeat; sampled, because a wrong guess doubles the write.
-_DICTIONARY_SAMPLE_ROWS = 10_000
-_DICTIONARY_DISTINCT_SHARE = 0.3
 
 
 @dataclass(frozen=True)
@@ -407,21 +405,23 @@ def _write_parquet(store: Store, path: str, rows: pa.Table, codec: str, zstd_lev
     if nanoseconds:
         rows = _with_int96_bytes(rows)
     row_bytes = max(1, sliced_bytes(rows) // max(1, rows.num_rows))
+    group_rows = min(max(_ROW_GROUP_BYTES // row_bytes, _ROW_GROUP_ROWS_MIN), _ROW_GROUP_ROWS_MAX)
+    dictionary = dictionary_columns(rows)
+    compression = codecs(rows, codec, dictionary)
+    zstd_leaves = [path for path, leaf_codec in compression.items() if leaf_codec == "zstd"]
     sink = pa.BufferOutputStream() if nanoseconds else None
     with store.open_output(path) as output:
         pq.write_table(
             rows,
             sink or output,
-            compression=codec,
-            compression_level=zstd_level if codec == "zstd" else None,
+            compression=compression,
+            compression_level=dict.fromkeys(zstd_leaves, zstd_level) or None,
             data_page_version="1.0",
             version="2.6",
             store_decimal_as_integer=True,
             write_time_adjusted_to_utc=True,
-            use_dictionary=_dictionary_columns(rows),
-            row_group_size=min(
-                max(_ROW_GROUP_BYTES // row_bytes, _ROW_GROUP_ROWS_MIN), _ROW_GROUP_ROWS_MAX
-            ),
+            use_dictionary=dictionary,
+            row_group_size=group_rows,
             store_schema=False,
         )
         if sink is not None:
@@ -440,16 +440,6 @@ def _copy_with_int96_footer(data: bytes, output: Any) -> None:
     body, footer = data[: -8 - size], data[-8 - size : -8]
     marked = int96.mark_footer(footer)
     output.write(body + marked + len(marked).to_bytes(4, "little") + data[-4:])
-
-
-def _dictionary_columns(rows: pa.Table) -> list[str]:
-    sample = rows.slice(0, _DICTIONARY_SAMPLE_ROWS)
-    limit = max(1, int(sample.num_rows * _DICTIONARY_DISTINCT_SHARE))
-    return [
-        name
-        for name, column in zip(sample.column_names, sample.columns, strict=True)
-        if not pa.types.is_nested(column.type) and pc.count_distinct(column).as_py() <= limit
-    ]
 
 
 def _cut(run: pa.Table, target_file_size_bytes: int) -> list[pa.Table]:

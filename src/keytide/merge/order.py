@@ -92,6 +92,9 @@ class MergeOrder:
         return versions.sort(list(self.key), nulls_last=False, maintain_order=True)
 
 
+_RUN_ROWS_MIN = 256
+
+
 def _packed_argsort(key: pl.Series) -> npt.NDArray[np.uint32] | None:
     """A stable argsort of whole numbers, several times faster than a comparison sort.
 
@@ -110,6 +113,8 @@ def _packed_argsort(key: pl.Series) -> npt.NDArray[np.uint32] | None:
     np.subtract(values, low, out=words.view(np.int64), dtype=np.int64, casting="unsafe")
     words <<= np.uint64(row_bits)
     words |= np.arange(len(values), dtype=np.uint64)
-    words.sort()
+    # Runs behind each other are merged rather than sorted anew.
+    is_few_runs = np.count_nonzero(words[1:] < words[:-1]) < len(words) // _RUN_ROWS_MIN
+    words.sort(kind="stable" if is_few_runs else None)
     words &= np.uint64((1 << row_bits) - 1)
     return words.astype(np.uint32)

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from keytide.merge.engine import MergeEngine
-from keytide.merge.order import MergeOrder, is_searchable
+from keytide.merge.order import MergeOrder
 
 __all__ = ["merge_runs"]
 
@@ -41,7 +40,8 @@ def merge_runs(
         again = base.clear()  # older than all that touches it, so nothing of it is needed
     else:
         again = base.filter(touched)
-    versions = pl.concat([*filled[:largest], again, *filled[largest + 1 :]])
+    # In one piece, because rows are looked up in it.
+    versions = pl.concat([*filled[:largest], again, *filled[largest + 1 :]], rechunk=True)
     versions = order.sort(versions, arrival_decides=arrival_decides)
     is_all = bool(touched.all())
     merged = engine.merge(versions, in_key_order=is_all)
@@ -52,25 +52,11 @@ def merge_runs(
 
 def _touched(base: pl.DataFrame, others: Sequence[pl.DataFrame], key: tuple[str, ...]) -> pl.Series:
     """Which rows of `base` have their key in one of the others."""
-    if len(key) == 1 and is_searchable(base[key[0]]):
-        values = base[key[0]].to_physical().to_numpy()
-        mask = np.zeros(len(values), dtype=bool)
-        for other in others:
-            _mark(mask, values, other[key[0]].to_physical().to_numpy())
-        return pl.Series(mask)
-    wanted = pl.concat([other.select(key) for other in others]).unique()
+    wanted = pl.concat([other.select(key) for other in others])
+    if len(key) == 1:
+        return base[key[0]].is_in(wanted[key[0]].implode(), nulls_equal=True)
     positions = base.select(key).with_row_index("_POSITION")
-    hits = positions.join(wanted, on=list(key), how="semi", nulls_equal=True)["_POSITION"]
+    hits = positions.join(wanted.unique(), on=list(key), how="semi", nulls_equal=True)["_POSITION"]
     mask = np.zeros(base.height, dtype=bool)
     mask[hits.to_numpy()] = True
     return pl.Series(mask)
-
-
-def _mark(
-    mask: npt.NDArray[np.bool_], values: npt.NDArray[np.int64], keys: npt.NDArray[np.int64]
-) -> None:
-    # Both sides are sorted, so the binary searches walk through memory in order.
-    positions = np.searchsorted(values, keys)
-    inside = positions < len(values)
-    positions, keys = positions[inside], keys[inside]
-    mask[positions[values[positions] == keys]] = True

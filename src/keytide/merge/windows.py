@@ -8,6 +8,7 @@ to be at its end bounds nothing. Memory follows the size of the batches, never t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import polars as pl
 
@@ -29,6 +30,8 @@ def key_windows(
     """
     counts = batch_counts if batch_counts is not None else [None] * len(runs)
     cursors = [_Cursor(run, key, count) for run, count in zip(runs, counts, strict=True)]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(_Cursor.fill, cursors))  # the first batches are read side by side
     while waiting := [cursor for cursor in cursors if cursor.fill()]:
         open_ended = [cursor for cursor in waiting if not cursor.holds_the_last]
         bound = _smallest_last_key(open_ended, key) if open_ended else None
