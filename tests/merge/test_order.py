@@ -133,3 +133,17 @@ def test_wide_keys_sort_like_narrow_ones() -> None:
     frame = pl.DataFrame({"k": keys, "row": range(5)})
     merged = MergeOrder(("k",)).sort(frame, arrival_decides=True)
     assert merged["row"].to_list() == [1, 4, 2, 0, 3]
+
+
+@pytest.mark.parametrize("count", [1, 255, 5_000, (1 << 20) + 3])
+@pytest.mark.parametrize("kind", ["shuffled", "few runs", "equal"])
+def test_keys_of_any_number_and_order_are_sorted_stably(count: int, kind: str) -> None:
+    chance = np.random.default_rng(count)
+    keys = chance.integers(-count, count, count)
+    if kind == "few runs":
+        keys = np.concatenate([np.sort(part) for part in np.array_split(keys, 3)])
+    elif kind == "equal":
+        keys = np.full(count, 7)
+    rows = pl.DataFrame({"k": keys, "n": np.arange(count)})
+    found = MergeOrder(("k",)).sort(rows, arrival_decides=True)
+    assert found.equals(rows.sort("k", maintain_order=True))
