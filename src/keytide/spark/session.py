@@ -63,7 +63,7 @@ def _defaults(given: Mapping[str, str]) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Unlike to loopback TCP, nobody else can connect.
+        # As fast as loopback TCP at least, and without a port.
         "spark.python.unix.domain.socket.enabled": "true",
         # A task is one core's work; threads of tasks side by side would wait for each other.
         "spark.executorEnv.POLARS_MAX_THREADS": "1",
