@@ -1,9 +1,11 @@
-"""Keytide on Spark against what Spark does by itself, in one session.
+"""Keytide on Spark against what Spark does by itself.
 
 Loads rows, upserts ten batches of a hundredth of them (nine keys in ten are old), and reads all
 rows back into nothing. The yardsticks read the same rows: as Parquet that Spark wrote, and with
 the newest version of each key picked by `max_by` and by `row_number` over everything written.
-Reads to compare take turns, and each figure is the median of its turns.
+Jobs that write and jobs that read run in sessions of their own, each in a process of its own, as
+they do in a warehouse. Reads to compare take turns in one session, and each figure is the median
+of its turns.
 
     python benchmarks/spark_bench.py --rows 10000000
 """
@@ -11,8 +13,11 @@ Reads to compare take turns, and each figure is the median of its turns.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +31,7 @@ from report import print_table
 import keytide as kt
 
 UPSERTS = 10
+WARM_UP_TURNS = 2
 TURNS = 7
 COLUMNS = {"id": "BIGINT", "a": "BIGINT", "b": "DOUBLE", "c": "BIGINT", "s": "STRING"}
 
@@ -39,53 +45,94 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--buckets", type=int, default=4)
     parser.add_argument("--directory", type=Path, default=Path.cwd())
+    parser.add_argument("--job", choices=JOBS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.job:
+        print(json.dumps(in_session(arguments)))
+        return
     load_before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.directory) as scratch:
-        spark = kt.spark.session(
-            spark_local_dir=f"{scratch}/local",
-            spark_sql_shuffle_partitions=2 * (os.cpu_count() or 1),
-        )
-        figures = run(spark, arguments.rows, arguments.buckets, Path(scratch))
-        spark.stop()
+        figures: dict[str, float] = {}
+        for job in JOBS:
+            figures |= in_own_process(job, arguments.rows, arguments.buckets, scratch)
     report(figures, arguments.rows)
     print(f"- load average {load_before:.1f} before, {os.getloadavg()[0]:.1f} after")
 
 
-def run(spark: SparkSession, rows: int, buckets: int, folder: Path) -> dict[str, float]:
-    """Seconds of every step."""
+def in_own_process(job: str, rows: int, buckets: int, folder: str) -> dict[str, float]:
+    """The figures of one job."""
+    where = ["--rows", str(rows), "--buckets", str(buckets), "--directory", folder]
+    command = [sys.executable, __file__, *where, "--job", job]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def in_session(arguments: argparse.Namespace) -> dict[str, float]:
+    folder = arguments.directory
+    spark = kt.spark.session(
+        spark_local_dir=f"{folder}/local",
+        spark_sql_shuffle_partitions=2 * (os.cpu_count() or 1),
+    )
+    figures = JOBS[arguments.job](spark, folder, arguments.rows, arguments.buckets)
+    spark.stop()
+    os.sync()  # what one job wrote is not to be waited for by the next
+    return figures
+
+
+def load(spark: SparkSession, folder: Path, rows: int, buckets: int) -> dict[str, float]:
     made_of(spark.range(rows), 0).write.parquet(f"{folder}/base")
     base = spark.read.parquet(f"{folder}/base")
+    for number in range(UPSERTS):
+        batch = made_of(upserted(spark, rows, number), number + 1)
+        batch.write.parquet(f"{folder}/batch-{number}")
     table = make_table(folder, buckets)
-    figures = {
+    return {
         "load, Parquet by Spark": seconds(lambda: base.write.parquet(f"{folder}/plain")),
         "load, keytide": seconds(lambda: table.write(base)),
     }
-    figures |= median_reads(
+
+
+def read_unmerged(spark: SparkSession, folder: Path, *_: int) -> dict[str, float]:
+    table = open_table(folder)
+    return median_reads(
         {
             PARQUET: lambda: spark.read.parquet(f"{folder}/plain"),
             UNMERGED: lambda: table.scan().to_spark(spark),
         }
     )
-    batches = [made_of(upserted(spark, rows, number), number + 1) for number in range(UPSERTS)]
+
+
+def upsert(spark: SparkSession, folder: Path, *_: int) -> dict[str, float]:
+    table = open_table(folder)
+    batches = batches_of(spark, folder)
     for batch in batches:
         batch.persist().count()
-    upserts = [seconds(lambda batch=batch: table.write(batch)) for batch in batches]
-    figures[UPSERT] = statistics.median(upserts[2:])
-    rest = median_reads(
+    took = [seconds(lambda batch=batch: table.write(batch)) for batch in batches]
+    return {UPSERT: statistics.median(took[2:])}
+
+
+def read_merged(spark: SparkSession, folder: Path, *_: int) -> dict[str, float]:
+    table = open_table(folder)
+    figures = median_reads(
         {
-            PARQUET: lambda: spark.read.parquet(f"{folder}/plain"),
+            PARQUET_AGAIN: lambda: spark.read.parquet(f"{folder}/plain"),
             MERGED: lambda: table.scan().to_spark(spark),
         }
     )
-    figures |= {PARQUET_AGAIN: rest[PARQUET], MERGED: rest[MERGED]}
-    versions = all_versions(base, batches)
+    versions = all_versions(spark.read.parquet(f"{folder}/base"), batches_of(spark, folder))
     check(table, versions)
     return figures | median_reads(
         {MAX_BY: lambda: by_max_by(versions), ROW_NUMBER: lambda: by_row_number(versions)}, turns=3
     )
 
 
+JOBS: Mapping[str, Callable[..., dict[str, float]]] = {
+    "load": load,
+    "read-unmerged": read_unmerged,
+    "upsert": upsert,
+    "read-merged": read_merged,
+}
 UPSERT = "upsert of a hundredth, median after two"
 PARQUET = "read, spark.read.parquet"
 PARQUET_AGAIN = "read, spark.read.parquet, after the upserts"
@@ -117,6 +164,14 @@ def make_table(folder: Path, buckets: int) -> kt.Table:
     schema = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in COLUMNS.items()]
     options = {"bucket": str(buckets)}
     return kt.connect(folder / "lake").create_table("t", schema, ["id"], options=options)
+
+
+def open_table(folder: Path) -> kt.Table:
+    return kt.connect(folder / "lake").table("t")
+
+
+def batches_of(spark: SparkSession, folder: Path) -> list[DataFrame]:
+    return [spark.read.parquet(f"{folder}/batch-{number}") for number in range(UPSERTS)]
 
 
 def made_of(ids: DataFrame, version: int) -> DataFrame:
@@ -179,12 +234,12 @@ def seconds(action: Callable[[], Any]) -> float:
 
 
 def median_reads(reads: Mapping[str, Read], turns: int = TURNS) -> dict[str, float]:
-    """The reads in turn, several times, after one turn that warms up."""
+    """The reads in turn, several times, after some turns that warm up."""
     took: dict[str, list[float]] = {name: [] for name in reads}
-    for _ in range(turns + 1):
+    for _ in range(WARM_UP_TURNS + turns):
         for name, read in reads.items():
             took[name].append(seconds(lambda read=read: into_nothing(read())))
-    return {name: statistics.median(times[1:]) for name, times in took.items()}
+    return {name: statistics.median(times[WARM_UP_TURNS:]) for name, times in took.items()}
 
 
 def into_nothing(rows: DataFrame) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from keytide.merge.deduplicate import Deduplicate
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND, MergeOrder
 from keytide.merge.touched import merge_runs
-from keytide.merge.windows import key_windows
+from keytide.merge.windows import Batch, key_windows
 
 Key = tuple[Any, ...]
 
@@ -50,8 +50,9 @@ def frame_of(run: dict[Key, int], schema: dict[str, Any], number: int) -> pl.Dat
     return pl.DataFrame(rows, schema=columns, orient="row")
 
 
-def batches(frame: pl.DataFrame, rows: int) -> Iterator[pl.DataFrame]:
-    yield from frame.iter_slices(rows)
+def batches(frame: pl.DataFrame, rows: int, *, end_known: bool = False) -> Iterator[Batch]:
+    for start in range(0, frame.height, rows):
+        yield Batch(frame.slice(start, rows), end_known and start + rows >= frame.height)
 
 
 def dict_of(pieces: Sequence[pl.DataFrame], key: tuple[str, ...]) -> dict[Key, int]:
@@ -62,16 +63,16 @@ def dict_of(pieces: Sequence[pl.DataFrame], key: tuple[str, ...]) -> dict[Key, i
 
 
 @pytest.mark.parametrize("kind", KEYS)
-@given(data=st.data(), window_rows=st.integers(1, 9), counted=st.booleans())
+@given(data=st.data(), window_rows=st.integers(1, 9), end_known=st.booleans())
 def test_windows_of_any_size_hold_the_same_rows(
-    kind: str, data: st.DataObject, window_rows: int, counted: bool
+    kind: str, data: st.DataObject, window_rows: int, end_known: bool
 ) -> None:
     schema, keys = KEYS[kind]
     key = tuple(schema)
     runs = data.draw(runs_of(keys))
     frames = [frame_of(run, schema, number) for number, run in enumerate(runs)]
-    counts = [-(-frame.height // window_rows) for frame in frames] if counted else None
-    windows = list(key_windows([batches(frame, window_rows) for frame in frames], key, counts))
+    cut = [batches(frame, window_rows, end_known=end_known) for frame in frames]
+    windows = list(key_windows(cut, key))
     for number, run in enumerate(runs):
         parts = [window[number] for window in windows if window[number].width]
         taken = [row for part in parts for row in part.select(*key, "v").rows()]
@@ -108,8 +109,8 @@ def test_runs_merged_window_by_window_agree_with_a_dict(
 def test_runs_known_to_end_need_one_window() -> None:
     schema, keys = KEYS["whole numbers"]
     frames = [frame_of({key: 0}, schema, n) for n, key in enumerate(keys[:4])]
-    runs = [iter([frame]) for frame in frames]
-    (window,) = key_windows(runs, tuple(schema), [1] * len(runs))
+    runs = [iter([Batch(frame, is_last=True)]) for frame in frames]
+    (window,) = key_windows(runs, tuple(schema))
     assert [frame.height for frame in window] == [1] * 4
 
 

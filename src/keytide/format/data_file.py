@@ -11,7 +11,7 @@ a Polars frame in the shape of the table's *current* schema, pairing columns by 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -42,8 +42,10 @@ __all__ = [
     "KEY_PREFIX",
     "SEQUENCE_NUMBER",
     "VALUE_KIND",
+    "WHOLE_FILE",
     "FileReader",
     "RunWriter",
+    "Span",
     "physical_schema",
 ]
 
@@ -52,7 +54,8 @@ VALUE_KIND = "_VALUE_KIND"
 
 _ROW_GROUP_BYTES = 64 << 20
 _ROW_GROUP_ROWS_MIN = 64 << 10
-_ROW_GROUP_ROWS_MAX = 1 << 20
+# Readers take whole row groups at a time, so windows of a merge can be no finer.
+_ROW_GROUP_ROWS_MAX = 1 << 18
 # Zstd at level 1 roughly halves Arrow's bytes; only the cut between files depends on it.
 _COMPRESSION_GUESS = 0.5
 # Below this, in Arrow's bytes, an upsert's latency counts for more than its size.
@@ -195,6 +198,12 @@ def physical_schema(schema: TableSchema, thin: bool = False) -> pa.Schema:
     )
 
 
+Span = tuple[int, int | None]
+"""Where some rows of a file begin, and how many they are; None stands for all that follow."""
+
+WHOLE_FILE: Span = (0, None)
+
+
 @dataclass(frozen=True)
 class FileReader:
     """Reads rows of one data file in the shape of the current schema.
@@ -239,6 +248,21 @@ class FileReader:
         frame = frame.with_columns(self._expressions(source.schema)).select(names)
         return frame if where is None else frame.filter(where)
 
+    def spans(self, rows_max: int) -> list[Span]:
+        """Spans that cut the file into parts of at most `rows_max` rows.
+
+        Row groups stay whole where they fit, because a part of one costs as much as all of it.
+        Reads the footer; raises like `read`.
+        """
+        try:
+            with self.store.open_input(self.path) as file:
+                footer = pq.read_metadata(file)
+        except (OSError, pa.ArrowException) as error:
+            raise _unreadable(self.store, self.path, error) from error
+        return _spans(
+            [footer.row_group(i).num_rows for i in range(footer.num_row_groups)], rows_max
+        )
+
     def _stored_names(self, stored: pl.Schema) -> list[str]:
         """The columns of the file that the expressions look at."""
         constants = dict(self.constants)
@@ -269,6 +293,20 @@ class FileReader:
                 dtype = pl.Int64 if name == SEQUENCE_NUMBER else pl.Int8
                 expressions.append(pl.col(name).cast(dtype))
         return expressions
+
+
+def _spans(group_rows: Sequence[int], rows_max: int) -> list[Span]:
+    spans: list[Span] = []
+    start = length = 0
+    for rows in group_rows:
+        if length and length + rows > rows_max:
+            spans.append((start, length))
+            start, length = start + length, 0
+        length += rows
+        while length > rows_max:
+            spans.append((start, rows_max))
+            start, length = start + rows_max, length - rows_max
+    return [*spans, (start, length)] if length else spans
 
 
 _POSITION = "_POSITION"

@@ -9,27 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import polars as pl
 
 from keytide.merge.order import is_searchable
 
-__all__ = ["key_windows"]
+__all__ = ["Batch", "key_windows"]
+
+
+class Batch(NamedTuple):
+    """Some rows of a run, behind those of the batch before."""
+
+    rows: pl.DataFrame
+    is_last: bool = False
+    """Whether the run is known to end here, which spares a window for its end."""
 
 
 def key_windows(
-    runs: Sequence[Iterator[pl.DataFrame]],
-    key: tuple[str, ...],
-    batch_counts: Sequence[int] | None = None,
+    runs: Sequence[Iterator[Batch]], key: tuple[str, ...]
 ) -> Iterator[list[pl.DataFrame]]:
     """Windows of the runs: lists with one (possibly empty) frame per run, in run order.
 
-    REQUIRES: each run yields batches of rows sorted by key, one row per key; `batch_counts` of
-    them, if given, which spares windows for the ends of short runs.
+    REQUIRES: each run yields batches of rows sorted by key, one row per key.
     Every key lies in exactly one window; windows come in key order.
     """
-    counts = batch_counts if batch_counts is not None else [None] * len(runs)
-    cursors = [_Cursor(run, key, count) for run, count in zip(runs, counts, strict=True)]
+    cursors = [_Cursor(run, key) for run in runs]
     with ThreadPoolExecutor() as pool:
         list(pool.map(_Cursor.fill, cursors))  # the first batches are read side by side
     while waiting := [cursor for cursor in cursors if cursor.fill()]:
@@ -41,12 +46,11 @@ def key_windows(
 class _Cursor:
     """One run's batches and how far they have been taken."""
 
-    def __init__(
-        self, batches: Iterator[pl.DataFrame], key: tuple[str, ...], count: int | None
-    ) -> None:
+    def __init__(self, batches: Iterator[Batch], key: tuple[str, ...]) -> None:
         self.batch: pl.DataFrame | None = None
+        self.holds_the_last = False
+        """Whether the run is known to end with the batch held."""
         self._batches = batches
-        self._left = count
         self._key = key
         self._shape: pl.DataFrame | None = None
 
@@ -56,16 +60,10 @@ class _Cursor:
             batch = next(self._batches, None)
             if batch is None:
                 return False
-            if self._left is not None:
-                self._left -= 1
-            self._shape = batch.clear()
-            self.batch = batch if batch.height else None
+            self.holds_the_last = batch.is_last
+            self._shape = batch.rows.clear()
+            self.batch = batch.rows if batch.rows.height else None
         return True
-
-    @property
-    def holds_the_last(self) -> bool:
-        """Whether the run is known to end with the batch held."""
-        return self._left == 0
 
     def last_key(self) -> pl.DataFrame:
         assert self.batch is not None

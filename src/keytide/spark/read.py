@@ -24,6 +24,7 @@ from keytide.format.manifest import ManifestEntry
 from keytide.spark.connect import cores
 from keytide.spark.predicate import column, spark_condition
 from keytide.spark.types import spark_batches, spark_schema
+from keytide.spark.worker import settle
 from keytide.table.plan import Section
 from keytide.table.predicate import columns_of
 from keytide.table.read import ReadTask
@@ -141,6 +142,7 @@ def pack(tasks: Iterable[ReadTask], bins_max: int) -> list[ReadBin]:
 
 def read_bin(tasks: ReadBin, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Read and merge a bin's tasks. Runs on executors."""
+    settle()
     for task in tasks:
         memory = min(task.view.options.read_memory_bytes, TASK_MEMORY_BYTES)
         for frame in task.frames(memory):

@@ -16,6 +16,8 @@ from keytide.spark.source import KeytideSource
 
 __all__ = ["register", "session"]
 
+# Arrow checks each access to a value again; Spark asks for rows that are there.
+_ARROW_IN_JAVA = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 _MEMORY_SHARE = 4
 _MEMORY_GIB_MAX = 8
 
@@ -67,6 +69,10 @@ def _defaults(given: Mapping[str, str]) -> dict[str, str]:
         "spark.python.unix.domain.socket.enabled": "true",
         # A task is one core's work; threads of tasks side by side would wait for each other.
         "spark.executorEnv.POLARS_MAX_THREADS": "1",
+        # Memory of one batch serves the next; given back at once, its pages would be made anew.
+        "spark.executorEnv._RJEM_MALLOC_CONF": "dirty_decay_ms:10000,muzzy_decay_ms:10000",
+        "spark.driver.defaultJavaOptions": _ARROW_IN_JAVA,
+        "spark.executor.defaultJavaOptions": _ARROW_IN_JAVA,
     }
     paths = _own_import_path()
     if paths is not None:

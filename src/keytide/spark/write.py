@@ -38,6 +38,7 @@ from keytide.spark.errors import on_driver
 from keytide.spark.predicate import column
 from keytide.spark.stream import identity_in_stream
 from keytide.spark.types import arrow_schema_of
+from keytide.spark.worker import settle
 from keytide.table.commit import Change
 from keytide.table.convert import convert_column
 from keytide.table.live_files import LiveFiles
@@ -142,6 +143,7 @@ def write_task(job: WriteJob, batches: Iterable[pa.RecordBatch], number: int) ->
     Runs on executors. Rows of a later task are newer, and within a task those of a later run.
     Raises `DataError` when the store refuses; then nothing is left behind, as far as possible.
     """
+    settle()
     writer = BucketWriter(job.view, job.partition_buckets)
     threads = (os.cpu_count() or 1) if job.is_one_task else 1
     entries: list[ManifestEntry] = []

@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from keytide.format.arrow import polars_schema, to_arrow
 from keytide.format.binary_row import decode_rows
-from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND, FileReader
+from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND, WHOLE_FILE, FileReader
 from keytide.format.manifest import ManifestEntry
 from keytide.merge.order import IS_ADD
 from keytide.merge.touched import merge_runs
-from keytide.merge.windows import key_windows
+from keytide.merge.windows import Batch, key_windows
 from keytide.table.plan import Section, is_out_of_order
 from keytide.table.predicate import (
     Predicate,
@@ -122,9 +122,9 @@ class ReadTask:
         for entry in section.files:
             reader = self._reader(entry, fields, sequence=False)
             rows = max(_BATCH_ROWS_MIN, memory_bytes // _COPIES // _row_bytes([entry], fields))
-            for offset in range(0, entry.file.row_count, rows):
-                whole = entry.file.row_count <= rows
-                yield reader.read(offset, None if whole else rows, where)
+            whole = entry.file.row_count <= rows
+            for span in [WHOLE_FILE] if whole else reader.spans(rows):
+                yield reader.read(*span, where)
 
     # -- overlapping files ---------------------------------------------------------------------
 
@@ -136,12 +136,11 @@ class ReadTask:
         row_check = None if after is None else row_filter(after, fields)
         sized = list(zip(section.runs, _batch_rows(section, fields, memory_bytes), strict=True))
         runs = [self._run_batches(run, rows, fields, section, key_filter) for run, rows in sized]
-        counts = [sum(len(self._offsets(entry, rows)) for entry in run) for run, rows in sized]
         # The largest run is most of the reading; its next batch is read while this one is merged.
         sizes = [sum(entry.file.row_count for entry in run) for run in section.runs]
         largest = sizes.index(max(sizes))
         runs[largest] = prefetched(runs[largest])
-        for window in key_windows(runs, order.key, counts):
+        for window in key_windows(runs, order.key):
             with self.view.naming_table():
                 pieces = merge_runs(window, order, engine, arrival_decides=section.arrival_decides)
             yield from pieces if row_check is None else (p.filter(row_check) for p in pieces)
@@ -153,18 +152,16 @@ class ReadTask:
         fields: tuple[Field, ...],
         section: Section,
         key_filter: pl.Expr | None,
-    ) -> Iterator[pl.DataFrame]:
+    ) -> Iterator[Batch]:
         for entry in run:
             reader = self._reader(entry, fields, sequence=not section.arrival_decides)
-            offsets = self._offsets(entry, rows)
-            for offset in offsets:
-                batch = reader.read(offset, None if len(offsets) == 1 else rows, key_filter)
-                yield self.view.order.sort(batch) if self._is_out_of_order(entry) else batch
-
-    def _offsets(self, entry: ManifestEntry, rows: int) -> range:
-        """Where the batches of a file begin; one that has to be sorted is read at once."""
-        count = entry.file.row_count
-        return range(0, count, count if count and self._is_out_of_order(entry) else rows)
+            needs_sort = self._is_out_of_order(entry)
+            whole = entry.file.row_count <= rows or needs_sort
+            spans = [WHOLE_FILE] if whole else reader.spans(rows)
+            for span in spans:
+                batch = reader.read(*span, key_filter)
+                is_last = entry is run[-1] and span is spans[-1]
+                yield Batch(self.view.order.sort(batch) if needs_sort else batch, is_last)
 
     def _is_out_of_order(self, entry: ManifestEntry) -> bool:
         return is_out_of_order(entry, self.view.schema.trimmed_primary_key_fields())
