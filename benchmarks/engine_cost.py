@@ -3,7 +3,8 @@
 The same rows are written into one bucket of three tables: `--rows` rows with unique keys, then
 ten runs of a hundredth of them, nine of ten with a key that is there. Each table is then read in
 full, by Keytide and by pypaimon-rust from the same files, every reader in a process of its own.
-Printed are the best of several reads and their ratios, with pass or FAIL beside each goal.
+The readers take turns, and printed are the best of all their reads and the ratios, with pass or
+FAIL beside each goal.
 
     python benchmarks/engine_cost.py --rows 10000000
 """
@@ -52,7 +53,8 @@ ENGINES = {
     },
 }
 RUNS = 10
-READS = 3
+ROUNDS = 3
+READS = 4
 COST_MAX = 1.5
 """Times the read of `deduplicate`."""
 PEER_SHARE_MAX = 0.5
@@ -138,6 +140,11 @@ def measured(reader: str, warehouse: str, engine: str) -> dict[str, float] | Non
     return found
 
 
+def best_of(found: list[dict[str, float] | None]) -> dict[str, float] | None:
+    there = [one for one in found if one is not None]
+    return min(there, key=lambda one: one["seconds"]) if there else None
+
+
 def report(ours: dict[str, float], theirs: dict[str, float | None]) -> bool:
     passed = True
     for engine, seconds in ours.items():
@@ -176,11 +183,15 @@ def main() -> None:
         if not (Path(warehouse) / "bench.db").exists():
             build(warehouse, arguments.rows)
         os.sync()
-        found = {
-            (reader, engine): measured(reader, warehouse, engine)
-            for engine in ENGINES
-            for reader in READERS
-        }
+        rounds = [
+            {
+                (reader, engine): measured(reader, warehouse, engine)
+                for engine in ENGINES
+                for reader in READERS
+            }
+            for _ in range(ROUNDS)
+        ]
+        found = {turn: best_of([one[turn] for one in rounds]) for turn in rounds[0]}
     for engine in ENGINES:
         one, other = found["keytide", engine], found["pypaimon-rust", engine]
         if other is not None and (one["rows"], one["digest"]) != (other["rows"], other["digest"]):
