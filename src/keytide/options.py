@@ -208,6 +208,10 @@ class TableOptions:
     """Whether an overwrite without a partition replaces only the partitions that its rows touch.
     Set to false, it replaces the whole table."""
 
+    counts_out_of_order: bool = _option("write.count-out-of-order", _boolean, False)
+    """Whether a write counts the rows that are older than what had arrived before them, which
+    costs a lookup of their keys."""
+
     # -- commits --------------------------------------------------------------------------------
     commit_retries_max: int = _option("commit.max-retries", _integer(0), 100)
     """Races for the same snapshot id that one commit may lose. An append never has to be

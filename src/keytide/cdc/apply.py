@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import polars as pl
 
 from keytide.cdc.feed import ORDINAL_COLUMN, UNAVAILABLE_COLUMN
+from keytide.merge.lateness import RANK, STORED_RANK, is_late, with_ranks
 from keytide.merge.order import MergeOrder
 
 __all__ = ["ChangeCounts", "Filled", "count_changes", "fill_unavailable"]
 
-_RANK, _STORED, _SOURCE, _ROW, _AT = "_rank", "_stored_rank", "_source", "_row", "_at"
+_SOURCE, _ROW, _AT = "_source", "_row", "_at"
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,10 @@ def count_changes(changes: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder
     """
     if not order.sequence:
         return ChangeCounts(applied=changes[ORDINAL_COLUMN].n_unique())
-    ranked = _with_ranks(changes, stored, order)
-    key = list(order.key)
-    newest_before = pl.max_horizontal(
-        pl.col(_RANK).cum_max().shift(1).over(key).fill_null(-1), pl.col(_STORED)
-    )
-    seen = (pl.col(_RANK) == pl.col(_STORED)) | ~pl.struct(*key, _RANK).is_first_distinct()
-    verdict = pl.when(seen).then(2).when(pl.col(_RANK) < newest_before).then(1).otherwise(0)
+    ranked = with_ranks(changes, stored, order)
+    is_first = pl.struct(*order.key, RANK).is_first_distinct()
+    seen = (pl.col(RANK) == pl.col(STORED_RANK)) | ~is_first
+    verdict = pl.when(seen).then(2).when(is_late(order)).then(1).otherwise(0)
     verdicts = (
         ranked.select(ORDINAL_COLUMN, verdict.alias("verdict"))
         .group_by(ORDINAL_COLUMN)
@@ -92,24 +90,6 @@ def fill_unavailable(
     result = history.filter(pl.col(_ROW) >= 0).sort(_ROW)
     known, unknown = result.filter(~pl.col("_unknown")), result.filter(pl.col("_unknown"))
     return Filled(known.select(changes.columns), unknown.select(changes.columns))
-
-
-def _with_ranks(changes: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) -> pl.DataFrame:
-    """Changes with the rank of their own ordering value and of the stored one (-1 for none)."""
-    sequence = list(order.sequence)
-    values = pl.concat([changes.select(sequence), stored.select(sequence)]).unique()
-    ranks = values.sort(sequence, descending=order.descending, nulls_last=False).with_row_index(
-        _RANK
-    )
-    ranks = ranks.with_columns(pl.col(_RANK).cast(pl.Int64))
-    ranked = changes.join(ranks, on=sequence, how="left", nulls_equal=True, maintain_order="left")
-    of_stored = stored.join(ranks, on=sequence, how="left", nulls_equal=True).select(
-        *order.key, pl.col(_RANK).alias(_STORED)
-    )
-    joined = ranked.join(
-        of_stored, on=list(order.key), how="left", nulls_equal=True, maintain_order="left"
-    )
-    return joined.with_columns(pl.col(_STORED).fill_null(-1))
 
 
 def _history(changes: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) -> pl.DataFrame:

@@ -8,7 +8,7 @@ values that the source left out, and writes the rows.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import polars as pl
 import pyarrow as pa
@@ -19,14 +19,12 @@ from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.data_file import VALUE_KIND
 from keytide.format.manifest import ManifestEntry
 from keytide.table.live_files import BucketId
-from keytide.table.predicate import And, Comparison
+from keytide.table.lookup import newest_versions
 from keytide.table.read import ReadTask
 from keytide.table.rows import incoming_rows
 from keytide.table.write import BucketWriter, SequenceBase
 
 __all__ = ["ChangeWriter", "WrittenChanges"]
-
-_LOOKUP_MEMORY_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -90,12 +88,8 @@ class ChangeWriter:
         task = self.stored.get(bucket)
         if task is None:
             return empty
-        task = replace(task, columns=columns, predicate=_key_range(keys, order.key[0]))
         found = [
-            frame.join(keys, on=list(order.key), how="semi", nulls_equal=True).select(
-                *columns, _row_kind()
-            )
-            for frame in task.winners(_LOOKUP_MEMORY_BYTES)
+            frame.select(*columns, _row_kind()) for frame in newest_versions(task, keys, columns)
         ]
         return pl.concat([empty, *found])
 
@@ -103,13 +97,6 @@ class ChangeWriter:
 def _row_kind() -> pl.Expr:
     is_dead = pl.col(VALUE_KIND).is_in([1, 3])
     return pl.when(is_dead).then(pl.lit("-D")).otherwise(pl.lit("+I")).alias(ROW_KIND_COLUMN)
-
-
-def _key_range(keys: pl.DataFrame, name: str) -> And | None:
-    low, high = keys[name].min(), keys[name].max()
-    if low is None or keys[name].null_count():
-        return None
-    return And((Comparison(name, ">=", low), Comparison(name, "<=", high)))
 
 
 def _unknown_changes(changes: pl.DataFrame) -> pa.Table:

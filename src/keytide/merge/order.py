@@ -53,7 +53,7 @@ class MergeOrder:
         """
         if arrival_decides and not self.sequence:
             return self._sort_by_key(versions)
-        by = [*(pl.col(name) for name in self.key), *self._sequence_terms(versions)]
+        by = [*(pl.col(name) for name in self.key), *self.sequence_terms(versions)]
         descending = [False] * len(self.key) + [self.descending] * len(self.sequence)
         if not arrival_decides:
             by += [pl.col(SEQUENCE_NUMBER), IS_ADD]
@@ -73,7 +73,8 @@ class MergeOrder:
         key = rows[self.key[0]]
         return bool(key.null_count() == 0 and key.is_sorted() and not (key == key.shift(1)).any())
 
-    def _sequence_terms(self, versions: pl.DataFrame) -> list[pl.Expr]:
+    def sequence_terms(self, versions: pl.DataFrame) -> list[pl.Expr]:
+        """The sequence fields of `versions` such that equal values look the same."""
         terms = []
         for name in self.sequence:
             column = pl.col(name)

@@ -42,6 +42,7 @@ from keytide.spark.worker import settle
 from keytide.table.commit import Change
 from keytide.table.convert import convert_column
 from keytide.table.live_files import LiveFiles
+from keytide.table.out_of_order import count_out_of_order
 from keytide.table.rows import ROW_KIND, incoming_rows
 from keytide.table.table import Table, WriteResult
 from keytide.table.view import TableView
@@ -108,12 +109,15 @@ class WriteJob:
     base: SequenceBase
     is_one_task: bool = False
     """Whether a single task writes everything, and may so use all cores."""
+    stored: tuple[ManifestEntry, ...] = ()
+    """The files that a count of rows out of order looks at, if it is asked for."""
 
     @classmethod
     def plan(cls, table: Table) -> WriteJob:
         """A write on top of the newest snapshot. Raises `UnsupportedError` as `Table.write`."""
         view, live = table.writable_view(), table.live_files()
-        return cls(view, live.partition_buckets, SequenceBase.after(live))
+        stored = tuple(live.entries) if view.options.counts_out_of_order else ()
+        return cls(view, live.partition_buckets, SequenceBase.after(live), stored=stored)
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,7 @@ class TaskResult:
     entries: tuple[ManifestEntry, ...] = ()
     rows: int = 0
     error: KeytideError | None = None
+    out_of_order: int = 0
 
 
 def task_number() -> int:
@@ -147,7 +152,7 @@ def write_task(job: WriteJob, batches: Iterable[pa.RecordBatch], number: int) ->
     writer = BucketWriter(job.view, job.partition_buckets)
     threads = (os.cpu_count() or 1) if job.is_one_task else 1
     entries: list[ManifestEntry] = []
-    rows = 0
+    rows = out_of_order = 0
     try:
         for run_number, run in enumerate(_runs(batches, job.view.options.write_buffer_bytes)):
             base = replace(
@@ -156,6 +161,7 @@ def write_task(job: WriteJob, batches: Iterable[pa.RecordBatch], number: int) ->
                 row_count=job.base.row_count + rows,
             )
             incoming = incoming_rows(run, job.view.schema, job.view.options, job.view.name)
+            out_of_order += count_out_of_order(writer, incoming, (*job.stored, *entries)) or 0
             entries += writer.write(incoming, base, threads=threads)
             rows += run.num_rows
     except (ConflictError, InvalidError, NotFoundError, UnsupportedError) as error:
@@ -163,7 +169,7 @@ def write_task(job: WriteJob, batches: Iterable[pa.RecordBatch], number: int) ->
     except BaseException:
         discard(job.view, entries)
         raise
-    return TaskResult(number, tuple(entries), rows)
+    return TaskResult(number, tuple(entries), rows, out_of_order=out_of_order)
 
 
 def _runs(batches: Iterable[pa.RecordBatch], buffer_bytes: int) -> Iterator[pa.Table]:
@@ -226,8 +232,10 @@ def commit_results(
     if error is not None:
         discard(view, entries)
         raise error
+    late = sum(result.out_of_order for result in ordered)
+    out_of_order = late if view.options.counts_out_of_order else None
     if not entries:
-        return WriteResult(None, rows, 0, 0)
+        return WriteResult(None, rows, 0, 0, out_of_order=out_of_order)
     try:
         committed = table.commit(view, Change(entries, user, identifier), known)
     except ConflictError:
@@ -236,7 +244,7 @@ def commit_results(
     if not committed.is_new:
         return WriteResult(committed.snapshot.id, rows, 0, 0, is_new=False)
     stored = sum(entry.file.row_count for entry in entries)
-    return WriteResult(committed.snapshot.id, rows, stored, len(entries))
+    return WriteResult(committed.snapshot.id, rows, stored, len(entries), out_of_order=out_of_order)
 
 
 def discard(view: TableView, entries: Iterable[ManifestEntry]) -> None:

@@ -27,6 +27,7 @@ from keytide.table.evolution import SchemaChange
 from keytide.table.host import is_spark_dataframe, spark_writer
 from keytide.table.live_files import NO_FILES, LiveFiles, load_live_files
 from keytide.table.metadata import TableMetadata
+from keytide.table.out_of_order import count_out_of_order
 from keytide.table.overwrite import PartitionSpec, every_partition
 from keytide.table.predicate import Comparison, IsNull, Predicate, conjunction
 from keytide.table.rows import incoming_rows, to_arrow_table
@@ -46,6 +47,11 @@ class WriteResult:
     `snapshot_id` is None when there was nothing to commit. `rows` counts the rows given,
     `rows_stored` those left after merging per key. `is_new` is false when the same commit user
     and identifier had been committed before: nothing was written again.
+
+    `out_of_order` counts the rows that were older, by the sequence fields, than a version of their
+    key in the snapshot that the write began with, or than a row before them in the same write.
+    None unless the table has 'write.count-out-of-order', which costs a lookup of the keys, and
+    for what `overwrite` and SQL's UPDATE and DELETE write.
     """
 
     snapshot_id: int | None
@@ -53,6 +59,7 @@ class WriteResult:
     rows_stored: int
     files: int
     is_new: bool = True
+    out_of_order: int | None = None
 
     def _repr_html_(self) -> str:
         names = [member.name for member in fields(self)]
@@ -178,11 +185,13 @@ class Table:
             return done
         live = self.live_files()
         writer = BucketWriter(view, live.partition_buckets)
+        out_of_order = count_out_of_order(writer, rows, live.entries)
         entries = writer.write(rows, SequenceBase.after(live), threads=os.cpu_count() or 1)
         if not entries:
-            return WriteResult(None, rows.table.num_rows, 0, 0)
+            return WriteResult(None, rows.table.num_rows, 0, 0, out_of_order=out_of_order)
         change = Change(tuple(entries), user, commit_identifier)
-        return self._result(self.commit(view, change, live), change, rows.table.num_rows)
+        result = self._result(self.commit(view, change, live), change, rows.table.num_rows)
+        return replace(result, out_of_order=out_of_order if result.is_new else None)
 
     def overwrite(self, data: Any, partition: Mapping[str, Any] | None = None) -> WriteResult:
         """Replace rows by those given, in one atomic commit.

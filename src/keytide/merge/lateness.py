@@ -1,0 +1,45 @@
+"""Which rows arrive out of order: older, by the sequence fields, than what came before them."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from keytide.merge.order import MergeOrder
+
+__all__ = ["RANK", "STORED_RANK", "is_late", "with_ranks"]
+
+RANK, STORED_RANK = "_rank", "_stored_rank"
+
+
+def with_ranks(rows: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) -> pl.DataFrame:
+    """The rows with the place of their sequence, and that of their key's stored version.
+
+    Places grow with the sequence; -1 stands for no stored version. `stored` holds at most one
+    version of each key, with the columns of `order`. Rows keep their order.
+    """
+    places = _places(pl.concat([_terms(rows, order), _terms(stored, order)]), order.descending)
+    ranked = rows.with_columns(places.head(rows.height).alias(RANK))
+    before = stored.select(order.key).with_columns(places.slice(rows.height).alias(STORED_RANK))
+    joined = ranked.join(
+        before, on=list(order.key), how="left", nulls_equal=True, maintain_order="left"
+    )
+    return joined.with_columns(pl.col(STORED_RANK).fill_null(-1))
+
+
+def is_late(order: MergeOrder) -> pl.Expr:
+    """Over rows with ranks, in arrival order: whether a newer version of the key came before."""
+    highest_before = pl.col(RANK).cum_max().shift(1).over(list(order.key)).fill_null(-1)
+    return pl.col(RANK) < pl.max_horizontal(highest_before, pl.col(STORED_RANK))
+
+
+def _terms(frame: pl.DataFrame, order: MergeOrder) -> pl.DataFrame:
+    terms = order.sequence_terms(frame)
+    return frame.select(term.alias(f"term_{i}") for i, term in enumerate(terms))
+
+
+def _places(terms: pl.DataFrame, descending: bool) -> pl.Series:
+    """The place of each row among all, the same for equal rows."""
+    names = terms.columns
+    ordered = terms.with_row_index("at").sort(names, descending=descending, nulls_last=False)
+    grows = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift(1)) for name in names)
+    return ordered.select("at", grows.cast(pl.Int64).cum_sum().alias(RANK)).sort("at")[RANK]

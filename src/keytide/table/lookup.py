@@ -1,0 +1,40 @@
+"""Looking up what a bucket holds for some keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import polars as pl
+
+from keytide.format.data_file import VALUE_KIND
+from keytide.table.predicate import And, Comparison
+from keytide.table.read import ReadTask
+
+__all__ = ["key_range", "newest_versions"]
+
+_MEMORY_BYTES = 256 << 20
+
+
+def newest_versions(
+    task: ReadTask, keys: pl.DataFrame, columns: Sequence[str]
+) -> Iterator[pl.DataFrame]:
+    """The merged version of each key that there is, deletions included.
+
+    `keys` has the key columns only, each key once. Frames hold `columns` and `_VALUE_KIND`, in
+    bounded memory.
+    """
+    names = keys.columns
+    task = replace(task, columns=tuple(columns), predicate=key_range(keys))
+    for frame in task.winners(_MEMORY_BYTES):
+        found = frame.join(keys, on=names, how="semi", nulls_equal=True)
+        yield found.select(*columns, VALUE_KIND)
+
+
+def key_range(keys: pl.DataFrame) -> And | None:
+    """The range of the first key column, if every key has a value there."""
+    first = keys.to_series(0)
+    low, high = first.min(), first.max()
+    if low is None or first.null_count():
+        return None
+    return And((Comparison(first.name, ">=", low), Comparison(first.name, "<=", high)))

@@ -1,0 +1,70 @@
+"""Counting rows that arrive out of order.
+
+Merging puts them right without anybody's help; whoever watches a feed wants to know how many
+there are (Apache Pinot's upsert tables count them as well). It costs a lookup of the keys written,
+so tables ask for it with 'write.count-out-of-order'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import polars as pl
+import pyarrow.compute as pc
+
+from keytide.format.arrow import from_arrow
+from keytide.format.manifest import ManifestEntry
+from keytide.merge.lateness import is_late, with_ranks
+from keytide.table.live_files import BucketId
+from keytide.table.lookup import key_range, newest_versions
+from keytide.table.plan import plan_scan
+from keytide.table.read import ReadTask
+from keytide.table.rows import Rows
+from keytide.table.view import TableView
+from keytide.table.write import BucketWriter
+from keytide.types import RowKind
+
+__all__ = ["count_out_of_order"]
+
+
+def count_out_of_order(
+    writer: BucketWriter, rows: Rows, entries: Iterable[ManifestEntry]
+) -> int | None:
+    """How many rows are older than a version of their key that arrived before them.
+
+    That is one in the files of `entries`, or a row before. Rows of kind -U announce nothing and
+    are not counted. None for a table that does not ask for the count, 0 without sequence fields.
+    Reads the stored versions of the keys. Runs on the driver or an executor.
+    """
+    view = writer.view
+    if not view.options.counts_out_of_order:
+        return None
+    if not view.order.sequence:
+        return 0
+    rows = rows.filter(pc.not_equal(rows.kinds, int(RowKind.UPDATE_BEFORE)))
+    files = _by_bucket(entries)
+    count = 0
+    for partition, bucket, part in writer.by_bucket(from_arrow(rows.table), rows.table):
+        stored = _stored(view, files.get((partition, bucket), []), part)
+        ranked = with_ranks(part, stored, view.order)
+        count += int(ranked.select(is_late(view.order).sum()).item())
+    return count
+
+
+def _by_bucket(entries: Iterable[ManifestEntry]) -> dict[BucketId, list[ManifestEntry]]:
+    files: dict[BucketId, list[ManifestEntry]] = {}
+    for entry in entries:
+        files.setdefault((entry.partition, entry.bucket), []).append(entry)
+    return files
+
+
+def _stored(view: TableView, files: Sequence[ManifestEntry], rows: pl.DataFrame) -> pl.DataFrame:
+    """What the files of one bucket hold for the keys of `rows`."""
+    columns = view.order.columns
+    keys = rows.select(view.order.key).unique()
+    found = [rows.select(columns).clear()]
+    plan = plan_scan(files, view.schema, view.schemas, view.options, key_range(keys))
+    for bucket in plan.buckets:
+        task = ReadTask(view, bucket.partition, bucket.sections, columns)
+        found += [f.select(columns) for f in newest_versions(task, keys, columns)]
+    return pl.concat(found)
