@@ -5,12 +5,20 @@ from __future__ import annotations
 import datetime as dt
 import operator
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
 import keytide as kt
+from keytide.format.arrow import to_arrow
+from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND, RunWriter
+from keytide.format.manifest import FileKind, FileSource
+from keytide.table.read import ReadTask
+from keytide.table.scan import Scan
+from keytide.types import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,6 +121,41 @@ def test_no_way_of_writing_or_reading_changes_a_row(warehouse: str, spark: Spark
     for table in (one, eight):
         assert shown(table.scan().to_arrow()) == expected
         assert shown(table.scan().to_spark(spark).toArrow()) == expected
+
+
+@pytest.mark.parametrize(("first", "end"), [(0, 2), (1, 4), (3, 5), (0, 5)])
+def test_compacting_some_runs_changes_no_row(
+    warehouse: str, spark: SparkSession, first: int, end: int
+) -> None:
+    table = written(make_table(kt.connect(warehouse), "t", 1), histories(), 40)
+    expected = shown(table.scan().to_arrow())
+
+    scan = compacted(table, first, end)
+
+    assert len(scan.live.entries) == 5 - (end - first) + 1
+    assert shown(scan.to_arrow()) == expected
+    assert shown(scan.to_spark(spark).toArrow()) == expected
+
+
+def compacted(table: kt.Table, first: int, end: int) -> Scan:
+    """A scan of a table of one bucket with some neighbouring runs merged into one file."""
+    scan = table.scan()
+    view, entries = scan.view, scan.live.entries[first:end]
+    task = ReadTask(view, entries[0].partition, (), view.schema.names)
+    versions = pl.concat([task.versions(entry) for entry in entries])
+    merged = view.engine.merge(view.order.sort(versions))
+    system = {SEQUENCE_NUMBER: "BIGINT NOT NULL", VALUE_KIND: "TINYINT NOT NULL"}
+    fields = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in system.items()]
+    file = RunWriter(view.store, view.schema).write_file(
+        to_arrow(merged, arrow_schema([*view.schema.fields, *fields])),
+        f"{view.bucket_directory(entries[0].partition, 0)}/data-compacted-0.parquet",
+        level=1,
+        source=FileSource.COMPACT,
+    )
+    gone = [replace(entry, kind=FileKind.DELETE) for entry in entries]
+    assert scan.snapshot is not None
+    live = scan.live.advance(scan.snapshot, [*gone, replace(entries[0], file=file)])
+    return replace(scan, live=live)
 
 
 def test_executors_merge_what_they_write_as_one_process_does(
