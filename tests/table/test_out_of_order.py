@@ -37,10 +37,9 @@ def expected(batches: list[list[Row]], *, descending: bool = False) -> list[int]
     counts = []
     for batch in batches:
         count = 0
-        for key, ts, kind in batch:
+        for key, ts, _ in batch:
             place = -math.inf if ts is None else -ts if descending else ts
-            if kind != "-U":
-                count += place < newest.get(key, -math.inf)
+            count += place < newest.get(key, -math.inf)
             newest[key] = max(place, newest.get(key, -math.inf))
         counts.append(count)
     return counts

@@ -8,7 +8,7 @@ from keytide.merge.order import MergeOrder
 
 __all__ = ["RANK", "STORED_RANK", "is_late", "with_ranks"]
 
-RANK, STORED_RANK = "_rank", "_stored_rank"
+RANK, STORED_RANK = "_KEYTIDE_RANK", "_KEYTIDE_STORED_RANK"
 
 
 def with_ranks(rows: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) -> pl.DataFrame:

@@ -46,7 +46,7 @@ def count_out_of_order(
     count = 0
     for partition, bucket, part in writer.by_bucket(from_arrow(rows.table), rows.table):
         stored = _stored(view, files.get((partition, bucket), []), part)
-        ranked = with_ranks(part, stored, view.order)
+        ranked = with_ranks(part.select(view.order.columns), stored, view.order)
         count += int(ranked.select(is_late(view.order).sum()).item())
     return count
 

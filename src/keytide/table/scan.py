@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -24,7 +23,7 @@ from keytide.table.live_files import LiveFiles
 from keytide.table.metadata import TableMetadata
 from keytide.table.plan import BucketPlan, Funnel, ScanPlan, plan_scan
 from keytide.table.predicate import Predicate, columns_of, without_columns
-from keytide.table.prefetch import prefetched
+from keytide.table.prefetch import prefetched, unawaited_threads
 from keytide.table.read import ReadTask
 from keytide.table.view import TableView
 from keytide.types import arrow_schema
@@ -204,7 +203,7 @@ class Scan:
             for task in tasks:
                 yield from task.frames(memory)
             return
-        with ThreadPoolExecutor(threads) as pool:
+        with unawaited_threads(threads) as pool:
             for frames in pool.map(lambda task: list(task.frames(memory)), tasks):
                 yield from frames
 
