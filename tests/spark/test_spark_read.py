@@ -247,6 +247,63 @@ def test_missing_file_is_named(warehouse: str, spark: Any) -> None:
         table.scan().to_spark(spark).count()
 
 
+# -- columns without NULLs -------------------------------------------------------------------------
+
+
+def looked_at_for_nulls(scan: kt.Scan, spark: Any) -> set[str]:
+    """The columns that merge tasks declare nullable."""
+    plan = scan.to_spark(spark)._jdf.queryExecution().optimizedPlan()
+    assert plan.nodeName() == "MapInArrow"  # nothing is left above the tasks
+    output = plan.output()
+    columns = [output.apply(i) for i in range(output.size())]
+    return {column.name() for column in columns if column.nullable()}
+
+
+def test_spark_looks_for_nulls_only_where_some_file_has_one(warehouse: str, spark: Any) -> None:
+    table = make_table(warehouse, bucket="1")
+    table.write(ROWS)
+    table.write(ROWS.slice(1, 4))
+    assert looked_at_for_nulls(table.scan(), spark) == {"x", "s"}
+    assert_same(table.scan(), spark)
+    table.write(ROWS.slice(1, 2).set_column(1, "part", pa.array(["p1", None])))
+    assert looked_at_for_nulls(table.scan(), spark) == {"part", "x", "s"}
+    assert_same(table.scan(), spark)
+    table.write([{"id": 3, "_row_kind": "-D"}])
+    assert looked_at_for_nulls(table.scan(), spark) == {"part", "x", "s", "at"}
+    assert_same(table.scan(), spark)
+
+
+def test_engine_that_empties_a_column_may_bring_nulls_that_no_file_has(
+    warehouse: str, spark: Any
+) -> None:
+    options = {
+        "bucket": "1",
+        "merge-engine": "partial-update",
+        "fields.g.sequence-group": "a",
+    }
+    rows = pa.table({"id": [1, 2], "g": [1, 1], "a": ["x", "y"]})
+    table = kt.connect(warehouse).create_table("t", rows.schema, ["id"], options=options)
+    table.write(rows)
+    retract = pa.table({"id": [1], "g": [2], "a": ["x"], "_row_kind": ["-D"]})
+    table.write(retract)
+    assert looked_at_for_nulls(table.scan(), spark) == {"g", "a"}
+    assert table.scan().to_arrow().column("a").to_pylist().count(None) == 1
+    assert_same(table.scan(), spark)
+
+
+def test_statistics_that_miss_a_null_are_an_error_and_not_a_value(
+    warehouse: str, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(warehouse, bucket="1")
+    table.write(ROWS)
+    table.write(ROWS.slice(1, 4))
+    monkeypatch.setattr("keytide.table.statistics._null_count", lambda entry, position: 0)
+    with pytest.raises(Exception, match=r"DataError: table default.t, column '[xs]': \d rows are NULL"):
+        table.scan().to_spark(spark).collect()
+    through_source = spark.read.format("keytide").load(table.uri)
+    assert through_source.where("x IS NULL").count() == 3
+
+
 # -- splitting work --------------------------------------------------------------------------------
 
 

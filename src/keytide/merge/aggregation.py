@@ -42,6 +42,7 @@ class Aggregation:
     """Folds each column of a key's versions with its function."""
 
     newest_decides: ClassVar[bool] = False
+    picks_a_version: ClassVar[bool] = False
     order: MergeOrder
     folds: Mapping[str, AggregatedColumn]
     """By column; a column without a fold comes from the last version."""

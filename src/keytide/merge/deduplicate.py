@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import polars as pl
 
@@ -21,6 +22,7 @@ __all__ = ["Deduplicate"]
 class Deduplicate:
     """Keeps the last version of each key, its kind included."""
 
+    picks_a_version: ClassVar[bool] = True
     order: MergeOrder
     ignore_delete: bool = False
     """Retracts stored before the option was set are skipped as well."""

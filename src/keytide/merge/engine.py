@@ -33,6 +33,11 @@ class MergeEngine(Protocol):
         """Whether the row of a key is its newest arrival, whatever came before."""
         ...
 
+    @property
+    def picks_a_version(self) -> bool:
+        """Whether the row of a key is one of its versions as it stands, not put together."""
+        ...
+
     def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
         """Table columns to read so that the `wanted` ones can be merged (keys come anyway)."""
         ...

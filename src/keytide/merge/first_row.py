@@ -26,6 +26,7 @@ class FirstRow:
     """Keeps the first version of each key."""
 
     newest_decides: ClassVar[bool] = False
+    picks_a_version: ClassVar[bool] = True
     order: MergeOrder
     ignore_delete: bool = False
     """Retracts stored before the option was set are skipped as well."""

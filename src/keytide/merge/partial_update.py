@@ -48,6 +48,7 @@ class PartialUpdate:
     """Fills the gaps of each key's versions."""
 
     newest_decides: ClassVar[bool] = False
+    picks_a_version: ClassVar[bool] = False
     order: MergeOrder
     filled: frozenset[str]
     """Columns to fill; others come from the last version."""

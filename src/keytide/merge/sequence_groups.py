@@ -68,6 +68,7 @@ class SequenceGroups:
     """Merges each key's versions group by group."""
 
     newest_decides: ClassVar[bool] = False
+    picks_a_version: ClassVar[bool] = False
     order: MergeOrder
     groups: tuple[SequenceGroup, ...]
     filled: frozenset[str]

@@ -9,43 +9,32 @@ is one Spark task that runs the same `ReadTask`s as a local scan.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TypeAlias
 
+import polars as pl
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from keytide.format.data_file import VALUE_KIND
+from keytide.errors import DataError
 from keytide.format.manifest import ManifestEntry
 from keytide.spark.connect import cores
-from keytide.spark.predicate import column, spark_condition
-from keytide.spark.types import spark_batches, spark_schema
+from keytide.spark.native import NativeShape, native_check, native_rows, shape_of
+from keytide.spark.types import batch_schema, spark_batches, spark_schema
 from keytide.spark.worker import settle
 from keytide.table.plan import Section
-from keytide.table.predicate import columns_of
 from keytide.table.read import ReadTask
 from keytide.table.scan import Scan
-from keytide.table.view import TableView
-from keytide.types import (
-    ArrayType,
-    AtomicType,
-    DataType,
-    Field,
-    MapType,
-    MultisetType,
-    RowType,
-    arrow_schema,
-)
+from keytide.table.statistics import columns_without_nulls
 
 __all__ = [
     "ReadBin",
     "ReadSplit",
+    "bin_frames",
     "pack",
-    "read_bin",
     "scan_to_spark",
     "split_scan",
     "split_tasks",
@@ -69,7 +58,8 @@ def scan_to_spark(scan: Scan, spark: SparkSession) -> DataFrame:
     """
     split = split_scan(scan)
     parts = [
-        _native(scan, shape, files, split.dead_rows, spark) for shape, files in split.native.items()
+        native_rows(scan, shape, files, split.dead_rows, spark)
+        for shape, files in split.native.items()
     ]
     bins = pack(split.tasks, cores(spark) * BINS_PER_CORE)
     if bins or not parts:
@@ -78,19 +68,6 @@ def scan_to_spark(scan: Scan, spark: SparkSession) -> DataFrame:
 
 
 # -- what Spark reads itself, and what tasks merge ------------------------------------------------
-
-
-@dataclass(frozen=True)
-class NativeShape:
-    """How files of one kind are read natively.
-
-    Files of one schema go together; `has_retracts` when rows of kind -U or -D may be among
-    them, `has_dead_rows` when deletion vectors mark some.
-    """
-
-    schema_id: int
-    has_retracts: bool
-    has_dead_rows: bool
 
 
 @dataclass(frozen=True)
@@ -107,7 +84,7 @@ class ReadSplit:
 
 def split_scan(scan: Scan) -> ReadSplit:
     """Divide a scan. Decided from metadata alone."""
-    reads_natively = _native_check(scan)
+    reads_natively = native_check(scan)
     native: dict[NativeShape, list[ManifestEntry]] = {}
     dead_rows: dict[str, pa.Array] = {}
     tasks: list[ReadTask] = []
@@ -118,7 +95,7 @@ def split_scan(scan: Scan) -> ReadSplit:
                 tasks.append(_one_section(task, section))
                 continue
             for entry in section.files:
-                shape = _shape(entry, has_dead_rows=entry.file.file_name in task.dead_rows)
+                shape = shape_of(entry, has_dead_rows=entry.file.file_name in task.dead_rows)
                 native.setdefault(shape, []).append(entry)
     return ReadSplit(native, dead_rows, tasks)
 
@@ -140,13 +117,11 @@ def pack(tasks: Iterable[ReadTask], bins_max: int) -> list[ReadBin]:
     return [tuple(members) for _, members in bins]
 
 
-def read_bin(tasks: ReadBin, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Read and merge a bin's tasks. Runs on executors."""
+def bin_frames(tasks: ReadBin) -> Iterator[pl.DataFrame]:
+    """The rows of a bin's tasks, merged. Runs on executors."""
     settle()
     for task in tasks:
-        memory = min(task.view.options.read_memory_bytes, TASK_MEMORY_BYTES)
-        for frame in task.frames(memory):
-            yield from spark_batches(frame, schema)
+        yield from task.frames(min(task.view.options.read_memory_bytes, TASK_MEMORY_BYTES))
 
 
 def _one_section(task: ReadTask, section: Section) -> ReadTask:
@@ -155,169 +130,16 @@ def _one_section(task: ReadTask, section: Section) -> ReadTask:
     return replace(task, sections=(section,), dead_rows=dead_rows)
 
 
-def _shape(entry: ManifestEntry, *, has_dead_rows: bool) -> NativeShape:
-    # At level 0 some writers record no deletes although there are some.
-    has_retracts = entry.file.level == 0 or entry.file.delete_row_count != 0
-    return NativeShape(entry.file.schema_id, has_retracts, has_dead_rows)
-
-
 def _bytes(task: ReadTask) -> int:
     return sum(e.file.file_size for section in task.sections for e in section.files)
-
-
-def _native_check(scan: Scan) -> Callable[[ManifestEntry], bool]:
-    view = scan.view
-    fields = view.schema.select(_columns_read(scan))
-    if view.defaults(f.name for f in fields):
-        return lambda entry: False
-    by_schema: dict[int, bool] = {}
-
-    def check(entry: ManifestEntry) -> bool:
-        schema_id = entry.file.schema_id
-        if schema_id not in by_schema:
-            by_schema[schema_id] = _schema_reads_natively(view, schema_id, fields)
-        path = view.file_path(entry)
-        return (
-            by_schema[schema_id]
-            and path.endswith(".parquet")
-            and view.store.local_path(path) is not None
-        )
-
-    return check
-
-
-def _schema_reads_natively(view: TableView, schema_id: int, fields: Sequence[Field]) -> bool:
-    stored = view.schemas[schema_id]
-    lowered = {name.lower() for name in stored.names}
-    if len(lowered) < len(stored.names):
-        return False  # Spark does not tell names apart by case
-    old_fields = {f.id: f for f in stored.fields}
-    return all(f.id not in old_fields or _reads_as(old_fields[f.id].type, f.type) for f in fields)
-
-
-def _reads_as(old: DataType, new: DataType) -> bool:
-    """Whether Spark reads the stored type, and its cast to the new one is that of the kernels."""
-    if not _spark_reads(old) or not _spark_reads(new):
-        return False
-    if isinstance(old, AtomicType) and isinstance(new, AtomicType):
-        same = old.with_nullable(True) == new.with_nullable(True)
-        return same or new.root in _WIDENS_TO.get(old.root, ())
-    return bool(old.with_nullable(True) == new.with_nullable(True))
-
-
-def _spark_reads(kind: DataType) -> bool:
-    if isinstance(kind, AtomicType):
-        # Nanoseconds are stored as INT96, which Spark takes for instants.
-        return kind.root in _READABLE or (kind.root in _TIMESTAMPS and (kind.precision or 0) <= 6)
-    if isinstance(kind, ArrayType | MultisetType):
-        return _spark_reads(kind.element)
-    if isinstance(kind, MapType):
-        return _spark_reads(kind.key) and _spark_reads(kind.value)
-    return isinstance(kind, RowType) and all(_spark_reads(f.type) for f in kind.fields)
-
-
-_READABLE = frozenset(
-    (
-        "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL",
-        "CHAR", "VARCHAR", "BINARY", "VARBINARY", "DATE",
-    )
-)  # fmt: skip
-_TIMESTAMPS = ("TIMESTAMP", "TIMESTAMP_LTZ")
-_WIDENS_TO = {
-    "TINYINT": ("SMALLINT", "INT", "BIGINT"),
-    "SMALLINT": ("INT", "BIGINT"),
-    "INT": ("BIGINT",),
-    "FLOAT": ("DOUBLE",),
-    "CHAR": ("VARCHAR",),
-    "VARCHAR": ("VARCHAR",),
-    "BINARY": ("VARBINARY",),
-    "VARBINARY": ("VARBINARY",),
-}
-
-
-# -- native reads ---------------------------------------------------------------------------------
-
-
-def _native(
-    scan: Scan,
-    shape: NativeShape,
-    files: Sequence[ManifestEntry],
-    dead_rows: Mapping[str, pa.Array],
-    spark: SparkSession,
-) -> DataFrame:
-    view = scan.view
-    fields = view.schema.select(_columns_read(scan))
-    old_fields = {f.id: f for f in view.schemas[shape.schema_id].fields}
-    stored = [old_fields[f.id] for f in fields if f.id in old_fields]
-    rows = _parquet(view, files, stored, spark, with_kinds=shape.has_retracts)
-    if shape.has_dead_rows:
-        names = [entry.file.file_name for entry in files]
-        rows = _without_dead_rows(rows, {name: dead_rows[name] for name in names}, spark)
-    if shape.has_retracts:
-        rows = rows.where(column(VALUE_KIND).isin(0, 2))
-    target = spark_schema(arrow_schema(fields))
-    rows = rows.select(
-        [_mapped(old_fields.get(f.id), t) for f, t in zip(fields, target.fields, strict=True)]
-    )
-    if scan.predicate is not None:
-        rows = rows.where(spark_condition(scan.predicate, target))
-    return rows.select([column(name) for name in scan.columns])
-
-
-def _columns_read(scan: Scan) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*scan.columns, *sorted(columns_of(scan.predicate)))))
-
-
-def _parquet(
-    view: TableView,
-    files: Sequence[ManifestEntry],
-    stored: Sequence[Field],
-    spark: SparkSession,
-    *,
-    with_kinds: bool,
-) -> DataFrame:
-    schema = spark_schema(arrow_schema(stored))
-    if with_kinds:
-        schema = StructType([*schema.fields, *_KIND_SCHEMA.fields])
-    paths = [f"file:{view.store.local_path(view.file_path(entry))}" for entry in files]
-    return (
-        spark.read.schema(schema)
-        # Without these, brackets in a path are patterns, and days before 1582 are shifted.
-        .option("__globPaths__", "false")
-        .option("datetimeRebaseMode", "CORRECTED")
-        .parquet(*paths)
-    )
-
-
-_KIND_SCHEMA = spark_schema(pa.schema([pa.field(VALUE_KIND, pa.int8())]))
-
-
-def _mapped(old: Field | None, target: StructField) -> Column:
-    source = F.lit(None) if old is None else column(old.name)
-    return source.cast(target.dataType).alias(target.name)
-
-
-def _without_dead_rows(
-    rows: DataFrame, dead_rows: Mapping[str, pa.Array], spark: SparkSession
-) -> DataFrame:
-    marked = pa.concat_tables(
-        pa.table({"_FILE": pa.repeat(name, len(positions)), "_ROW": positions.cast(pa.int64())})
-        for name, positions in dead_rows.items()
-    )
-    dead = spark.createDataFrame(marked)
-    return rows.join(
-        F.broadcast(dead),
-        (F.col("_metadata.file_name") == dead["_FILE"])
-        & (F.col("_metadata.row_index") == dead["_ROW"]),
-        "left_anti",
-    )
 
 
 # -- merge tasks ----------------------------------------------------------------------------------
 
 
 def _merged(scan: Scan, bins: Sequence[ReadBin], spark: SparkSession) -> DataFrame:
-    schema = scan.schema
+    schema, name = scan.schema, scan.view.name
+    never_null = _never_null(scan, [task for tasks in bins for task in tasks])
     # A bin is pickled as a whole, so that its tasks share one view; only the task that reads it
     # unpickles it.
     payloads = [pickle.dumps(tasks) for tasks in bins]
@@ -325,7 +147,43 @@ def _merged(scan: Scan, bins: Sequence[ReadBin], spark: SparkSession) -> DataFra
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from read_bin(pickle.loads(payloads[number]), schema)
+                tasks: ReadBin = pickle.loads(payloads[number])
+                for frame in bin_frames(tasks):
+                    _check_not_null(frame, never_null, name)
+                    yield from spark_batches(frame, schema)
 
     numbers = spark.range(0, len(payloads), 1, max(1, len(payloads)))
-    return numbers.mapInArrow(read, spark_schema(schema))
+    target = spark_schema(schema)
+    if not never_null:
+        return numbers.mapInArrow(read, target)
+    narrow = [StructField(f.name, f.dataType, f.name not in never_null) for f in target.fields]
+    return _all_nullable(numbers.mapInArrow(read, StructType(narrow)), schema)
+
+
+def _never_null(scan: Scan, tasks: Sequence[ReadTask]) -> frozenset[str]:
+    """The columns in which no row of the tasks can be NULL, as far as statistics tell."""
+    files = [entry for task in tasks for section in task.sections for entry in section.files]
+    may_fill = scan.columns if scan.view.engine.picks_a_version else scan.view.order.key
+    fields = scan.view.schema.select([name for name in scan.columns if name in may_fill])
+    return columns_without_nulls(files, fields, scan.view.schemas)
+
+
+def _check_not_null(rows: pl.DataFrame, never_null: Collection[str], table: str) -> None:
+    for name in never_null:
+        count = rows[name].null_count()
+        if count:
+            raise DataError(
+                f"table {table}, column {name!r}: {count} rows are NULL, although statistics in a "
+                f"manifest say that none is. spark.read.format('keytide') reads the table without "
+                f"relying on them; overwrite it with those rows"
+            )
+
+
+def _all_nullable(rows: DataFrame, schema: pa.Schema) -> DataFrame:
+    """The same rows under a schema that does not depend on what statistics say.
+
+    Spark asks each value of a nullable column whether it is NULL, but only where rows enter; a
+    union with nothing, which its optimizer removes, makes columns nullable from there on.
+    """
+    nothing = batch_schema(schema).empty_table()
+    return rows.unionAll(rows.sparkSession.createDataFrame(nothing, spark_schema(schema)))

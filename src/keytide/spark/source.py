@@ -27,9 +27,9 @@ from pyspark.sql.types import StructType
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, Snapshot
 from keytide.spark.connect import CORES_UNKNOWN
-from keytide.spark.read import BINS_PER_CORE, pack, read_bin, split_tasks
+from keytide.spark.read import BINS_PER_CORE, bin_frames, pack, split_tasks
 from keytide.spark.stream import StreamBatch, batch_of_task
-from keytide.spark.types import spark_schema
+from keytide.spark.types import spark_batches, spark_schema
 from keytide.spark.write import (
     TaskResult,
     WriteJob,
@@ -192,9 +192,10 @@ class ScanReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read and merge one bin. Runs on executors."""
         if partition.value is None:  # Spark's stand-in for no partitions at all
-            return iter(())
+            return
         tasks, schema = pickle.loads(partition.value)
-        return read_bin(tasks, schema)
+        for frame in bin_frames(tasks):
+            yield from spark_batches(frame, schema)
 
 
 # -- writing ---------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.format.arrow import polars_schema
-from keytide.format.binary_row import decode_rows
 from keytide.format.bucket import bucket_ids
 from keytide.format.manifest import ManifestEntry
 from keytide.format.schema import TableSchema
@@ -31,8 +30,8 @@ from keytide.table.predicate import (
     may_match,
     row_filter,
 )
-from keytide.table.widening import holds_all
-from keytide.types import AtomicType, DataType, Field
+from keytide.table.statistics import decoded, key_bounds, value_bounds
+from keytide.types import Field
 
 __all__ = [
     "BucketPlan",
@@ -41,7 +40,6 @@ __all__ = [
     "ScanPlan",
     "Section",
     "plan_scan",
-    "value_bounds",
 ]
 
 _POINTS_MAX = 1_000
@@ -156,7 +154,7 @@ def _prune_partitions(
     if about is None or not files:
         return files
     partitions = list(dict.fromkeys(entry.partition for entry in files))
-    values = _decode(partitions, fields).with_columns(pl.Series("_", partitions, pl.Binary))
+    values = decoded(partitions, fields).with_columns(pl.Series("_", partitions, pl.Binary))
     kept = set(values.filter(row_filter(about, fields))["_"])
     return [entry for entry in files if entry.partition in kept]
 
@@ -203,29 +201,9 @@ def _prune_key_ranges(
     about = conjunction(t for t in terms if columns_of(t) and columns_of(t) <= names)
     if about is None or not files:
         return files
-    bounds = _key_bounds(files, fields)
+    bounds = key_bounds(files, fields)
     kept = bounds.with_columns(may_match(about, fields).alias("kept"))["kept"]
     return [entry for entry, keep in zip(files, kept, strict=True) if keep]
-
-
-def _key_bounds(files: Sequence[ManifestEntry], fields: Sequence[Field]) -> pl.DataFrame:
-    """Bounds of each key column: the first from the file's exact ends, the rest from statistics."""
-    first = fields[0]
-    lows = _decode([e.file.min_key for e in files], fields)
-    highs = _decode([e.file.max_key for e in files], fields)
-    low, high = lows[first.name], highs[first.name]
-    if low.dtype.is_float():  # ends of a file that sorts NaN first say nothing
-        says_nothing = (low > high).fill_null(value=False)
-        low, high = low.set(says_nothing, None), high.set(says_nothing, None)
-    columns = {f"{first.name}.min": low, f"{first.name}.max": high}
-    with_stats = [_arity(e.file.key_stats.min_values) == len(fields) for e in files]
-    if len(fields) > 1 and all(with_stats):
-        stats_lows = _decode([e.file.key_stats.min_values for e in files], fields)
-        stats_highs = _decode([e.file.key_stats.max_values for e in files], fields)
-        for f in fields[1:]:
-            columns[f"{f.name}.min"] = stats_lows[f.name]
-            columns[f"{f.name}.max"] = stats_highs[f.name]
-    return _with_unknowns(pl.DataFrame(columns), fields, [e.file.row_count for e in files])
 
 
 def _prune_statistics(
@@ -254,93 +232,6 @@ def _prune_statistics(
         for p in buckets
     ]
     return [plan for plan in pruned if plan.sections]
-
-
-def value_bounds(
-    files: Sequence[ManifestEntry],
-    fields: Sequence[Field],
-    schemas: Mapping[int, TableSchema],
-) -> pl.DataFrame:
-    """What statistics say of columns, a row for each file in the order given.
-
-    `<column>.min`, `.max` and `.nulls` are NULL where nothing is known; `rows` counts rows. Columns
-    are paired by field id; where a type was changed, bounds stay unless another type may order
-    values otherwise.
-    """
-    # Files written alike are decoded together.
-    groups: dict[tuple[int, tuple[str, ...] | None], list[int]] = {}
-    for index, entry in enumerate(files):
-        groups.setdefault((entry.file.schema_id, entry.file.value_stats_cols), []).append(index)
-    parts = []
-    for (schema_id, columns), indexes in groups.items():
-        group = [files[i] for i in indexes]
-        decoded = _group_bounds(group, fields, schemas[schema_id], columns)
-        parts.append(decoded.with_columns(pl.Series("_index", indexes, pl.Int64)))
-    return pl.concat(parts, how="diagonal_relaxed").sort("_index")
-
-
-def _group_bounds(
-    files: Sequence[ManifestEntry],
-    fields: Sequence[Field],
-    file_schema: TableSchema,
-    columns: tuple[str, ...] | None,
-) -> pl.DataFrame:
-    names = file_schema.names if columns is None else columns
-    stored = [f for name in names for f in file_schema.fields if f.name == name]
-    rows = [entry.file.row_count for entry in files]
-    usable = all(_arity(e.file.value_stats.min_values) == len(stored) for e in files)
-    found: dict[str, pl.Series] = {}
-    types = polars_schema(fields)
-    if usable and stored:
-        lows = _decode([e.file.value_stats.min_values for e in files], stored)
-        highs = _decode([e.file.value_stats.max_values for e in files], stored)
-        for new in fields:
-            position = next((i for i, old in enumerate(stored) if old.id == new.id), None)
-            if position is None or not _keeps_order(stored[position].type, new.type):
-                continue
-            old, target = stored[position].name, types[new.name]
-            found[f"{new.name}.min"] = lows[old].cast(target)
-            found[f"{new.name}.max"] = highs[old].cast(target)
-            counts = [_null_count(entry, position) for entry in files]
-            found[f"{new.name}.nulls"] = pl.Series(counts, dtype=pl.Int64)
-    return _with_unknowns(pl.DataFrame(found), fields, rows)
-
-
-def _keeps_order(old: DataType, new: DataType) -> bool:
-    """Whether bounds of the old type are bounds of the new one."""
-    if isinstance(old, AtomicType) and isinstance(new, AtomicType) and holds_all(old, new):
-        return True
-    return old.with_nullable(True) == new.with_nullable(True)
-
-
-def _null_count(entry: ManifestEntry, position: int) -> int | None:
-    counts = entry.file.value_stats.null_counts
-    return counts[position] if counts is not None and position < len(counts) else None
-
-
-def _with_unknowns(
-    bounds: pl.DataFrame, fields: Sequence[Field], rows: Sequence[int]
-) -> pl.DataFrame:
-    types = polars_schema(fields)
-    missing = [
-        pl.lit(None, dtype=pl.Int64 if part == "nulls" else types[f.name]).alias(f"{f.name}.{part}")
-        for f in fields
-        for part in ("min", "max", "nulls")
-        if f"{f.name}.{part}" not in bounds.columns
-    ]
-    counted = pl.DataFrame({"rows": pl.Series(rows, dtype=pl.Int64)})
-    return pl.concat([counted, bounds], how="horizontal").with_columns(missing)
-
-
-def _arity(row: bytes) -> int:
-    return int.from_bytes(row[:4], "big")
-
-
-def _decode(rows: Sequence[bytes], fields: Sequence[Field]) -> pl.DataFrame:
-    arrays = decode_rows(rows, [f.type for f in fields])
-    frame = pl.from_arrow(pa.table(arrays, names=[f.name for f in fields]))
-    assert isinstance(frame, pl.DataFrame)
-    return frame
 
 
 # -- sections ------------------------------------------------------------------------------------
@@ -385,7 +276,7 @@ def _overlaps(files: Sequence[ManifestEntry], schema: TableSchema) -> list[_Plac
     if not files:
         return []
     fields = schema.trimmed_primary_key_fields()
-    ends = _decode([*(e.file.min_key for e in files), *(e.file.max_key for e in files)], fields)
+    ends = decoded([*(e.file.min_key for e in files), *(e.file.max_key for e in files)], fields)
     ranked = _ranks(ends)
     count = len(files)
     placed = []
@@ -404,7 +295,7 @@ def is_out_of_order(entry: ManifestEntry, key: Sequence[Field]) -> bool:
     """
     if not any(getattr(f.type, "root", "") in ("FLOAT", "DOUBLE") for f in key):
         return False
-    low, high = _ranks(_decode([entry.file.min_key, entry.file.max_key], key))
+    low, high = _ranks(decoded([entry.file.min_key, entry.file.max_key], key))
     return low > high
 
 

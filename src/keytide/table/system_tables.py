@@ -24,8 +24,8 @@ from keytide.format.data_file import VALUE_KIND
 from keytide.format.manifest import FileSource, ManifestEntry
 from keytide.format.snapshot import Tag
 from keytide.options import TableOptions
-from keytide.table.plan import value_bounds
 from keytide.table.scan import Scan
+from keytide.table.statistics import value_bounds
 from keytide.table.table import Table
 from keytide.types import Field, RowKind
 

@@ -1,0 +1,208 @@
+"""Files that Spark's own Parquet reader reads, with its column pruning and filter pushdown.
+
+Whether it can is decided from schemas alone. Deletion vectors are applied to row positions in the
+JVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from keytide.format.data_file import VALUE_KIND
+from keytide.format.manifest import ManifestEntry
+from keytide.spark.predicate import column, spark_condition
+from keytide.spark.types import spark_schema
+from keytide.table.predicate import columns_of
+from keytide.table.scan import Scan
+from keytide.table.view import TableView
+from keytide.types import (
+    ArrayType,
+    AtomicType,
+    DataType,
+    Field,
+    MapType,
+    MultisetType,
+    RowType,
+    arrow_schema,
+)
+
+__all__ = ["NativeShape", "native_check", "native_rows", "shape_of"]
+
+
+@dataclass(frozen=True)
+class NativeShape:
+    """How files of one kind are read natively.
+
+    Files of one schema go together; `has_retracts` when rows of kind -U or -D may be among
+    them, `has_dead_rows` when deletion vectors mark some.
+    """
+
+    schema_id: int
+    has_retracts: bool
+    has_dead_rows: bool
+
+
+def shape_of(entry: ManifestEntry, *, has_dead_rows: bool) -> NativeShape:
+    """How one file is read."""
+    # At level 0 some writers record no deletes although there are some.
+    has_retracts = entry.file.level == 0 or entry.file.delete_row_count != 0
+    return NativeShape(entry.file.schema_id, has_retracts, has_dead_rows)
+
+
+def native_check(scan: Scan) -> Callable[[ManifestEntry], bool]:
+    """A function that says whether Spark reads a file of the scan as Keytide does."""
+    view = scan.view
+    fields = view.schema.select(_columns_read(scan))
+    if view.defaults(f.name for f in fields):
+        return lambda entry: False
+    by_schema: dict[int, bool] = {}
+
+    def check(entry: ManifestEntry) -> bool:
+        schema_id = entry.file.schema_id
+        if schema_id not in by_schema:
+            by_schema[schema_id] = _schema_reads_natively(view, schema_id, fields)
+        path = view.file_path(entry)
+        return (
+            by_schema[schema_id]
+            and path.endswith(".parquet")
+            and view.store.local_path(path) is not None
+        )
+
+    return check
+
+
+def _schema_reads_natively(view: TableView, schema_id: int, fields: Sequence[Field]) -> bool:
+    stored = view.schemas[schema_id]
+    lowered = {name.lower() for name in stored.names}
+    if len(lowered) < len(stored.names):
+        return False  # Spark does not tell names apart by case
+    old_fields = {f.id: f for f in stored.fields}
+    return all(f.id not in old_fields or _reads_as(old_fields[f.id].type, f.type) for f in fields)
+
+
+def _reads_as(old: DataType, new: DataType) -> bool:
+    """Whether Spark reads the stored type, and its cast to the new one is that of the kernels."""
+    if not _spark_reads(old) or not _spark_reads(new):
+        return False
+    if isinstance(old, AtomicType) and isinstance(new, AtomicType):
+        same = old.with_nullable(True) == new.with_nullable(True)
+        return same or new.root in _WIDENS_TO.get(old.root, ())
+    return bool(old.with_nullable(True) == new.with_nullable(True))
+
+
+def _spark_reads(kind: DataType) -> bool:
+    if isinstance(kind, AtomicType):
+        # Nanoseconds are stored as INT96, which Spark takes for instants.
+        return kind.root in _READABLE or (kind.root in _TIMESTAMPS and (kind.precision or 0) <= 6)
+    if isinstance(kind, ArrayType | MultisetType):
+        return _spark_reads(kind.element)
+    if isinstance(kind, MapType):
+        return _spark_reads(kind.key) and _spark_reads(kind.value)
+    return isinstance(kind, RowType) and all(_spark_reads(f.type) for f in kind.fields)
+
+
+_READABLE = frozenset(
+    (
+        "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL",
+        "CHAR", "VARCHAR", "BINARY", "VARBINARY", "DATE",
+    )
+)  # fmt: skip
+_TIMESTAMPS = ("TIMESTAMP", "TIMESTAMP_LTZ")
+_WIDENS_TO = {
+    "TINYINT": ("SMALLINT", "INT", "BIGINT"),
+    "SMALLINT": ("INT", "BIGINT"),
+    "INT": ("BIGINT",),
+    "FLOAT": ("DOUBLE",),
+    "CHAR": ("VARCHAR",),
+    "VARCHAR": ("VARCHAR",),
+    "BINARY": ("VARBINARY",),
+    "VARBINARY": ("VARBINARY",),
+}
+
+
+# -- the plan ------------------------------------------------------------------------------------
+
+
+def native_rows(
+    scan: Scan,
+    shape: NativeShape,
+    files: Sequence[ManifestEntry],
+    dead_rows: Mapping[str, pa.Array],
+    spark: SparkSession,
+) -> DataFrame:
+    """Files of one shape as a lazy DataFrame; `dead_rows` by file name, for those that have some.
+
+    Driver only.
+    """
+    view = scan.view
+    fields = view.schema.select(_columns_read(scan))
+    old_fields = {f.id: f for f in view.schemas[shape.schema_id].fields}
+    stored = [old_fields[f.id] for f in fields if f.id in old_fields]
+    rows = _parquet(view, files, stored, spark, with_kinds=shape.has_retracts)
+    if shape.has_dead_rows:
+        names = [entry.file.file_name for entry in files]
+        rows = _without_dead_rows(rows, {name: dead_rows[name] for name in names}, spark)
+    if shape.has_retracts:
+        rows = rows.where(column(VALUE_KIND).isin(0, 2))
+    target = spark_schema(arrow_schema(fields))
+    rows = rows.select(
+        [_mapped(old_fields.get(f.id), t) for f, t in zip(fields, target.fields, strict=True)]
+    )
+    if scan.predicate is not None:
+        rows = rows.where(spark_condition(scan.predicate, target))
+    return rows.select([column(name) for name in scan.columns])
+
+
+def _columns_read(scan: Scan) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*scan.columns, *sorted(columns_of(scan.predicate)))))
+
+
+def _parquet(
+    view: TableView,
+    files: Sequence[ManifestEntry],
+    stored: Sequence[Field],
+    spark: SparkSession,
+    *,
+    with_kinds: bool,
+) -> DataFrame:
+    schema = spark_schema(arrow_schema(stored))
+    if with_kinds:
+        schema = StructType([*schema.fields, *_KIND_SCHEMA.fields])
+    paths = [f"file:{view.store.local_path(view.file_path(entry))}" for entry in files]
+    return (
+        spark.read.schema(schema)
+        # Without these, brackets in a path are patterns, and days before 1582 are shifted.
+        .option("__globPaths__", "false")
+        .option("datetimeRebaseMode", "CORRECTED")
+        .parquet(*paths)
+    )
+
+
+_KIND_SCHEMA = spark_schema(pa.schema([pa.field(VALUE_KIND, pa.int8())]))
+
+
+def _mapped(old: Field | None, target: StructField) -> Column:
+    source = F.lit(None) if old is None else column(old.name)
+    return source.cast(target.dataType).alias(target.name)
+
+
+def _without_dead_rows(
+    rows: DataFrame, dead_rows: Mapping[str, pa.Array], spark: SparkSession
+) -> DataFrame:
+    marked = pa.concat_tables(
+        pa.table({"_FILE": pa.repeat(name, len(positions)), "_ROW": positions.cast(pa.int64())})
+        for name, positions in dead_rows.items()
+    )
+    dead = spark.createDataFrame(marked)
+    return rows.join(
+        F.broadcast(dead),
+        (F.col("_metadata.file_name") == dead["_FILE"])
+        & (F.col("_metadata.row_index") == dead["_ROW"]),
+        "left_anti",
+    )

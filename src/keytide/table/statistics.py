@@ -1,0 +1,145 @@
+"""What a manifest says of the values in data files, as frames with a row for each file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.format.arrow import polars_schema
+from keytide.format.binary_row import decode_rows
+from keytide.format.manifest import ManifestEntry
+from keytide.format.schema import TableSchema
+from keytide.table.widening import holds_all
+from keytide.types import AtomicType, DataType, Field
+
+__all__ = ["columns_without_nulls", "decoded", "key_bounds", "value_bounds"]
+
+
+def decoded(rows: Sequence[bytes], fields: Sequence[Field]) -> pl.DataFrame:
+    """Binary rows as a frame with the columns `fields`."""
+    arrays = decode_rows(rows, [f.type for f in fields])
+    frame = pl.from_arrow(pa.table(arrays, names=[f.name for f in fields]))
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def key_bounds(files: Sequence[ManifestEntry], fields: Sequence[Field]) -> pl.DataFrame:
+    """Bounds of each key column: the first from the file's exact ends, the rest from statistics."""
+    first = fields[0]
+    lows = decoded([e.file.min_key for e in files], fields)
+    highs = decoded([e.file.max_key for e in files], fields)
+    low, high = lows[first.name], highs[first.name]
+    if low.dtype.is_float():  # ends of a file that sorts NaN first say nothing
+        says_nothing = (low > high).fill_null(value=False)
+        low, high = low.set(says_nothing, None), high.set(says_nothing, None)
+    columns = {f"{first.name}.min": low, f"{first.name}.max": high}
+    with_stats = [_arity(e.file.key_stats.min_values) == len(fields) for e in files]
+    if len(fields) > 1 and all(with_stats):
+        stats_lows = decoded([e.file.key_stats.min_values for e in files], fields)
+        stats_highs = decoded([e.file.key_stats.max_values for e in files], fields)
+        for f in fields[1:]:
+            columns[f"{f.name}.min"] = stats_lows[f.name]
+            columns[f"{f.name}.max"] = stats_highs[f.name]
+    return _with_unknowns(pl.DataFrame(columns), fields, [e.file.row_count for e in files])
+
+
+def value_bounds(
+    files: Sequence[ManifestEntry],
+    fields: Sequence[Field],
+    schemas: Mapping[int, TableSchema],
+) -> pl.DataFrame:
+    """What statistics say of columns, a row for each file in the order given.
+
+    `<column>.min`, `.max` and `.nulls` are NULL where nothing is known; `rows` counts rows. Columns
+    are paired by field id; where a type was changed, bounds stay unless another type may order
+    values otherwise.
+    """
+    # Files written alike are decoded together.
+    groups: dict[tuple[int, tuple[str, ...] | None], list[int]] = {}
+    for index, entry in enumerate(files):
+        groups.setdefault((entry.file.schema_id, entry.file.value_stats_cols), []).append(index)
+    parts = []
+    for (schema_id, columns), indexes in groups.items():
+        group = [files[i] for i in indexes]
+        bounds = _group_bounds(group, fields, schemas[schema_id], columns)
+        parts.append(bounds.with_columns(pl.Series("_index", indexes, pl.Int64)))
+    return pl.concat(parts, how="diagonal_relaxed").sort("_index")
+
+
+def columns_without_nulls(
+    files: Sequence[ManifestEntry],
+    fields: Sequence[Field],
+    schemas: Mapping[int, TableSchema],
+) -> frozenset[str]:
+    """The columns of which statistics say that none of the files has a NULL.
+
+    Bounds have to be known too: some writers count no NULLs where they looked at no values.
+    """
+    if not files:
+        return frozenset()
+    known = value_bounds(files, fields, schemas)
+    return frozenset(
+        f.name
+        for f in fields
+        if (known[f"{f.name}.nulls"] == 0).all(ignore_nulls=False)
+        and not known[f"{f.name}.min"].has_nulls()
+    )
+
+
+def _group_bounds(
+    files: Sequence[ManifestEntry],
+    fields: Sequence[Field],
+    file_schema: TableSchema,
+    columns: tuple[str, ...] | None,
+) -> pl.DataFrame:
+    names = file_schema.names if columns is None else columns
+    stored = [f for name in names for f in file_schema.fields if f.name == name]
+    rows = [entry.file.row_count for entry in files]
+    usable = all(_arity(e.file.value_stats.min_values) == len(stored) for e in files)
+    found: dict[str, pl.Series] = {}
+    types = polars_schema(fields)
+    if usable and stored:
+        lows = decoded([e.file.value_stats.min_values for e in files], stored)
+        highs = decoded([e.file.value_stats.max_values for e in files], stored)
+        for new in fields:
+            position = next((i for i, old in enumerate(stored) if old.id == new.id), None)
+            if position is None or not _keeps_order(stored[position].type, new.type):
+                continue
+            old, target = stored[position].name, types[new.name]
+            found[f"{new.name}.min"] = lows[old].cast(target)
+            found[f"{new.name}.max"] = highs[old].cast(target)
+            counts = [_null_count(entry, position) for entry in files]
+            found[f"{new.name}.nulls"] = pl.Series(counts, dtype=pl.Int64)
+    return _with_unknowns(pl.DataFrame(found), fields, rows)
+
+
+def _keeps_order(old: DataType, new: DataType) -> bool:
+    """Whether bounds of the old type are bounds of the new one."""
+    if isinstance(old, AtomicType) and isinstance(new, AtomicType) and holds_all(old, new):
+        return True
+    return old.with_nullable(True) == new.with_nullable(True)
+
+
+def _null_count(entry: ManifestEntry, position: int) -> int | None:
+    counts = entry.file.value_stats.null_counts
+    return counts[position] if counts is not None and position < len(counts) else None
+
+
+def _with_unknowns(
+    bounds: pl.DataFrame, fields: Sequence[Field], rows: Sequence[int]
+) -> pl.DataFrame:
+    types = polars_schema(fields)
+    missing = [
+        pl.lit(None, dtype=pl.Int64 if part == "nulls" else types[f.name]).alias(f"{f.name}.{part}")
+        for f in fields
+        for part in ("min", "max", "nulls")
+        if f"{f.name}.{part}" not in bounds.columns
+    ]
+    counted = pl.DataFrame({"rows": pl.Series(rows, dtype=pl.Int64)})
+    return pl.concat([counted, bounds], how="horizontal").with_columns(missing)
+
+
+def _arity(row: bytes) -> int:
+    return int.from_bytes(row[:4], "big")
