@@ -7,7 +7,6 @@ then as they came: the later row wins (Paimon behaviour 1.3; watermark rules R1,
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,10 +93,6 @@ class MergeOrder:
         return versions.sort(list(self.key), nulls_last=False, maintain_order=True)
 
 
-_RUN_ROWS_MIN = 256
-_PARALLEL_ROWS_MIN = 1 << 20
-
-
 def _packed_argsort(key: pl.Series) -> npt.NDArray[np.uint32] | None:
     """A stable argsort of whole numbers, several times faster than a comparison sort.
 
@@ -116,16 +111,7 @@ def _packed_argsort(key: pl.Series) -> npt.NDArray[np.uint32] | None:
     np.subtract(values, low, out=words.view(np.int64), dtype=np.int64, casting="unsafe")
     words <<= np.uint64(row_bits)
     words |= np.arange(len(values), dtype=np.uint64)
-    _sort(words)
-    words &= np.uint64((1 << row_bits) - 1)
-    return words.astype(np.uint32)
-
-
-def _sort(words: npt.NDArray[np.uint64]) -> None:
-    """Sort in place, with all cores that Polars may use."""
-    if len(words) >= _PARALLEL_ROWS_MIN:
-        with ThreadPoolExecutor(pl.thread_pool_size()) as pool:
-            list(pool.map(np.ndarray.sort, np.array_split(words, pl.thread_pool_size())))
-    # Runs behind each other are merged rather than sorted anew.
-    is_few_runs = np.count_nonzero(words[1:] < words[:-1]) < len(words) // _RUN_ROWS_MIN
-    words.sort(kind="stable" if is_few_runs else None)
+    ordered = pl.Series(words).sort().to_numpy()
+    positions = np.empty(len(words), dtype=np.uint32)
+    np.bitwise_and(ordered, (1 << row_bits) - 1, out=positions, casting="unsafe")
+    return positions
