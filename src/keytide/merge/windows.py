@@ -89,7 +89,7 @@ def _smallest_last_key(cursors: Sequence[_Cursor], key: tuple[str, ...]) -> pl.D
 def _count_at_most(batch: pl.DataFrame, bound: pl.DataFrame, key: tuple[str, ...]) -> int:
     """How many rows of a sorted batch have a key of at most `bound`."""
     column, limit = batch[key[0]], bound[key[0]]
-    if len(key) == 1 and is_searchable(column):
+    if len(key) == 1 and is_searchable(column) and is_searchable(limit):
         values, last = (keys.to_physical().to_numpy() for keys in (column, limit))
         return int(np.searchsorted(values, last[0], side="right"))
     return int(batch.select(_at_most(bound, key).sum()).item())
