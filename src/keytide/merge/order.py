@@ -8,6 +8,7 @@ then as they came: the later row wins (Paimon behaviour 1.3; watermark rules R1,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -93,7 +94,7 @@ class MergeOrder:
         return versions.sort(list(self.key), nulls_last=False, maintain_order=True)
 
 
-def _packed_argsort(key: pl.Series) -> npt.NDArray[np.uint32] | None:
+def _packed_argsort(key: pl.Series) -> npt.NDArray[np.uint64] | None:
     """A stable argsort of whole numbers, several times faster than a comparison sort.
 
     Value and row number share one 64-bit word, which sorts without looking anything up.
@@ -106,12 +107,26 @@ def _packed_argsort(key: pl.Series) -> npt.NDArray[np.uint32] | None:
     row_bits = len(values).bit_length()
     if (high - low).bit_length() + row_bits > 64:
         return None
-    # In place: fresh pages for temporaries would cost more than the arithmetic.
-    words = np.empty(len(values), dtype=np.uint64)
-    np.subtract(values, low, out=words.view(np.int64), dtype=np.int64, casting="unsafe")
-    words <<= np.uint64(row_bits)
-    words |= np.arange(len(values), dtype=np.uint64)
+    words = _packed(values, low, row_bits)
     ordered = pl.Series(words).sort().to_numpy()
-    positions = np.empty(len(words), dtype=np.uint32)
-    np.bitwise_and(ordered, (1 << row_bits) - 1, out=positions, casting="unsafe")
-    return positions
+    np.bitwise_and(ordered, (1 << row_bits) - 1, out=words)
+    return words
+
+
+_CHUNK_ROWS = 1 << 16
+
+
+def _packed(values: npt.NDArray[Any], low: int, row_bits: int) -> npt.NDArray[np.uint64]:
+    """Each value above `low` and its row number in one word.
+
+    Chunk by chunk and in place: fresh memory for temporaries would cost more than the arithmetic.
+    """
+    words = np.empty(len(values), dtype=np.uint64)
+    rows = np.arange(_CHUNK_ROWS, dtype=np.uint64)
+    for start in range(0, len(values), _CHUNK_ROWS):
+        chunk = words[start : start + _CHUNK_ROWS]
+        part = values[start : start + _CHUNK_ROWS]
+        np.subtract(part, low, out=chunk.view(np.int64), dtype=np.int64, casting="unsafe")
+        chunk <<= np.uint64(row_bits)
+        chunk |= rows[: len(chunk)] + np.uint64(start)
+    return words
