@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -30,9 +30,9 @@ from keytide.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from keytide.format.bucket import bucket_ids
 from keytide.format.manifest import ManifestEntry
 from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER
+from keytide.spark.bucket import with_bucket
 from keytide.spark.connect import cores, is_connect
 from keytide.spark.errors import on_driver
 from keytide.spark.predicate import column
@@ -40,7 +40,6 @@ from keytide.spark.stream import identity_in_stream
 from keytide.spark.types import arrow_schema_of
 from keytide.spark.worker import settle
 from keytide.table.commit import Change
-from keytide.table.convert import convert_column
 from keytide.table.live_files import LiveFiles
 from keytide.table.out_of_order import count_out_of_order
 from keytide.table.rows import ROW_KIND, incoming_rows
@@ -278,14 +277,15 @@ def _by_bucket(df: DataFrame, view: TableView) -> DataFrame:
     if not partition_keys:
         count = min(count, view.options.bucket)
     target = F.pmod(F.hash(*partition_keys), F.lit(count)) if partition_keys else F.lit(0)
+    rows = df.select(*names, F.monotonically_increasing_id().alias(_ORDER))
     if view.options.bucket > 1:
-        target = target + _bucket_column(view)
-    numbered = df.select(
-        *names, F.monotonically_increasing_id().alias(_ORDER), target.alias(_TARGET)
-    )
-    return numbered.repartitionById(count, _TARGET).drop(_TARGET)
+        rows = with_bucket(rows, view, _BUCKET)
+        target = target + F.col(_BUCKET)
+    targeted = rows.select(*names, _ORDER, target.alias(_TARGET))
+    return targeted.repartitionById(count, _TARGET).drop(_TARGET)
 
 
+_BUCKET = "_KEYTIDE_BUCKET"
 _TARGET = "_KEYTIDE_TARGET"
 
 
@@ -297,23 +297,3 @@ def _is_one_partition(df: DataFrame) -> bool:
     if execution.executedPlan().getClass().getSimpleName() == "AdaptiveSparkPlanExec":
         return False  # to ask it would run its stages
     return int(execution.toRdd().getNumPartitions()) == 1
-
-
-def _bucket_column(view: TableView) -> Column:
-    names = view.options.bucket_key or view.schema.trimmed_primary_keys
-    fields = view.schema.select(names)
-    options = view.options
-
-    def bucket(*columns: pa.Array) -> pa.Array:
-        try:
-            keys = [
-                convert_column(pa.chunked_array([c]), f, view.name).combine_chunks()
-                for c, f in zip(columns, fields, strict=True)
-            ]
-        except InvalidError:
-            # The writing task reports it better; any place will do until then.
-            return pa.repeat(pa.scalar(0, pa.int32()), len(columns[0]))
-        types = [f.type for f in fields]
-        return pa.array(bucket_ids(keys, types, options.bucket, options.bucket_function))
-
-    return F.arrow_udf(bucket, "int")(*[column(name) for name in names])
