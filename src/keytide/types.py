@@ -41,6 +41,7 @@ __all__ = [
     "parse_field",
     "parse_sql_type",
     "parse_type",
+    "quoted",
     "type_from_arrow",
 ]
 
@@ -372,8 +373,7 @@ class Field:
 
     def sql(self) -> str:
         """The field as it stands in DDL: name, type, comment, default."""
-        quoted = self.name.replace("`", "``")
-        text = f"`{quoted}` {self.type.sql()}"
+        text = f"{quoted(self.name)} {self.type.sql()}"
         if self.description is not None:
             escaped = self.description.replace("'", "''")
             text += f" COMMENT '{escaped}'"
@@ -384,6 +384,11 @@ class Field:
     def to_arrow(self) -> pa.Field:
         """The Arrow field, nullability kept, without metadata."""
         return pa.field(self.name, self.type.to_arrow(), self.type.nullable)
+
+
+def quoted(name: str) -> str:
+    """A name as SQL takes it literally."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def arrow_schema(fields: Sequence[Field]) -> pa.Schema:

@@ -107,13 +107,15 @@ def test_rows_out_of_order_are_counted_across_the_runs_of_a_write(
 ) -> None:
     options = {"sequence.field": "v", "write.count-out-of-order": "true"}
     table = make_table(warehouse, **options, **{"write-buffer-size": "1 b"})
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", rows_per_run)
     first = make_rows(spark, 20)
     # Ids 0 and 1 are older than what is stored, 15 to 19 than the rows before them.
     second = first.selectExpr("id", "p", "if(id < 2, -1D, 1000D) as v").coalesce(1)
     third = first.where("id >= 15").selectExpr("id", "p", "999D as v").coalesce(1)
-    written = [table.write(rows) for rows in (first, second.unionAll(third))]
-    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", rows_per_run)
+    try:
+        written = [table.write(rows) for rows in (first, second.unionAll(third))]
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert [result.out_of_order for result in written] == [0, 2 + 5]
     assert (written[1].files == 25) == (rows_per_run == "1")
 

@@ -17,10 +17,10 @@ from pyspark.sql.types import IntegralType, StructType
 from keytide.errors import InvalidError
 from keytide.format.binary_row import header_size_bytes
 from keytide.format.bucket import SEED, bucket_ids
-from keytide.spark.predicate import column, quoted
+from keytide.spark.predicate import column
 from keytide.table.convert import convert_column
 from keytide.table.view import TableView
-from keytide.types import Field
+from keytide.types import Field, quoted
 
 __all__ = ["with_bucket"]
 

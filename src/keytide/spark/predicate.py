@@ -21,18 +21,14 @@ from keytide.table.predicate import (
     Not,
     Predicate,
 )
+from keytide.types import quoted
 
-__all__ = ["column", "quoted", "spark_condition"]
+__all__ = ["column", "spark_condition"]
 
 
 def column(name: str) -> Column:
     """The column of exactly that name, dots and all."""
     return F.col(quoted(name))
-
-
-def quoted(name: str) -> str:
-    """A column's name as SQL takes it literally."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def spark_condition(predicate: Predicate, schema: StructType) -> Column:

@@ -14,7 +14,7 @@ from keytide.table.lake import Lake
 from keytide.table.result import Result
 from keytide.table.system_tables import system_table
 from keytide.table.table import Table
-from keytide.types import Field
+from keytide.types import Field, quoted
 
 __all__ = ["create_statement", "describe", "explain", "show"]
 
@@ -57,14 +57,14 @@ def describe(table: Table, *, extended: bool) -> pa.Table:
 def create_statement(schema: TableSchema, name: str) -> str:
     """CREATE TABLE that makes the table as it is now."""
     lines = [_column(f) for f in schema.fields]
-    keys = ", ".join(_quoted(key) for key in schema.primary_keys)
+    keys = ", ".join(quoted(key) for key in schema.primary_keys)
     lines.append(f"PRIMARY KEY ({keys}) NOT ENFORCED")
-    text = f"CREATE TABLE {'.'.join(map(_quoted, name.split('.')))} (\n  "
+    text = f"CREATE TABLE {'.'.join(map(quoted, name.split('.')))} (\n  "
     text += ",\n  ".join(lines) + "\n)"
     if schema.comment:
         text += f" COMMENT {_text(schema.comment)}"
     if schema.partition_keys:
-        text += f" PARTITIONED BY ({', '.join(map(_quoted, schema.partition_keys))})"
+        text += f" PARTITIONED BY ({', '.join(map(quoted, schema.partition_keys))})"
     if schema.options:
         pairs = (f"  {_text(k)} = {_text(v)}" for k, v in sorted(schema.options.items()))
         text += " WITH (\n" + ",\n".join(pairs) + "\n)"
@@ -111,10 +111,6 @@ def _role(schema: TableSchema, name: str) -> str:
 def _column(field: Field) -> str:
     text = replace(field, default_value=None).sql()
     return text if field.default_value is None else f"{text} DEFAULT {_text(field.default_value)}"
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _text(value: str) -> str:
