@@ -79,6 +79,14 @@ def test_narrower_numbers_hash_as_the_type_of_the_table(warehouse: str, spark: A
     assert_buckets(table, rows, spark, in_sql=True)
 
 
+def test_hash_is_one_stage_with_the_reading(warehouse: str, spark: Any) -> None:
+    table = make_table(warehouse, {"id": "BIGINT"})
+    rows = with_bucket(spark.range(10), table.scan().view, "_BUCKET")
+    plan = rows._jdf.queryExecution().executedPlan().toString()
+    assert {line.split("*(")[1][0] for line in plan.splitlines() if "*(" in line} == {"1"}
+    assert "Exchange" not in plan
+
+
 @pytest.mark.parametrize("function", ["default", "hive"])
 def test_other_keys_and_functions_go_through_python(
     function: str, warehouse: str, spark: Any

@@ -163,8 +163,8 @@ def _merged(scan: Scan, bins: Sequence[ReadBin], spark: SparkSession) -> DataFra
 def _never_null(scan: Scan, tasks: Sequence[ReadTask]) -> frozenset[str]:
     """The columns in which no row of the tasks can be NULL, as far as statistics tell."""
     files = [entry for task in tasks for section in task.sections for entry in section.files]
-    may_fill = scan.columns if scan.view.engine.picks_a_version else scan.view.order.key
-    fields = scan.view.schema.select([name for name in scan.columns if name in may_fill])
+    as_stored = scan.columns if scan.view.engine.picks_a_version else scan.view.order.key
+    fields = scan.view.schema.select([name for name in scan.columns if name in as_stored])
     return columns_without_nulls(files, fields, scan.view.schemas)
 
 
