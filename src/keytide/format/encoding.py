@@ -40,7 +40,8 @@ def codecs(rows: pa.Table, codec: str, dictionary: Collection[str]) -> dict[str,
 
     Readers then have nothing to decompress. `dictionary` names the columns that have one.
     """
-    plain = [name for name in rows.column_names if name not in dictionary]
+    with_dictionary = frozenset(dictionary)
+    plain = [name for name in rows.column_names if name not in with_dictionary]
     if rows.num_rows < _CODEC_ROWS_MIN or codec == "none":
         plain = []
     vain = {name for name in plain if _is_vain(rows.column(name), codec)}

@@ -11,6 +11,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -147,10 +148,15 @@ class TableSchema:
             document["comment"] = self.comment
         return write_document(document | {"timeMillis": self.time_millis})
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Column names in table order."""
         return tuple(f.name for f in self.fields)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Field]:
+        """The columns by their names, in table order."""
+        return {f.name: f for f in self.fields}
 
     @property
     def trimmed_primary_keys(self) -> tuple[str, ...]:
@@ -164,9 +170,9 @@ class TableSchema:
 
     def field(self, name: str) -> Field:
         """The column of that name; NotFoundError with the nearest names when there is none."""
-        for candidate in self.fields:
-            if candidate.name == name:
-                return candidate
+        found = self.by_name.get(name)
+        if found is not None:
+            return found
         near = difflib.get_close_matches(name, self.names) or self.names
         raise NotFoundError(f"No column {name!r}; did you mean {', '.join(near)}?")
 
@@ -287,7 +293,7 @@ def _check_columns(schema: TableSchema) -> None:
 def _check_key_columns(
     schema: TableSchema, names: Sequence[str], role: str, constraint: str
 ) -> None:
-    missing = [name for name in names if name not in schema.names]
+    missing = [name for name in names if name not in schema.by_name]
     if missing:
         raise InvalidError(
             f"Table column {_listed(schema.names)} should include all {constraint} "

@@ -238,11 +238,12 @@ def _pair_columns(
     kinds: pa.ChunkedArray,
     table: str,
 ) -> dict[str, pa.ChunkedArray]:
+    places = {name: place for place, name in enumerate(data.column_names)}
     _refuse_unknown_columns(data.column_names, schema, table)
     columns = {}
     for field in schema.fields:
-        if field.name in data.column_names:
-            converted = convert_column(data.column(field.name), field, table)
+        if field.name in places:
+            converted = convert_column(data.column(places[field.name]), field, table)
             check_lengths(converted, field, table)
             check_parts(converted, field, table)
             check_nanoseconds(converted, field, table)
@@ -258,7 +259,7 @@ def _refuse_unknown_columns(names: Iterable[str], schema: TableSchema, table: st
         if name in seen:
             raise InvalidError(f"table {table}: the rows have two columns named {name!r}")
         seen.add(name)
-        if name != ROW_KIND and name not in schema.names:
+        if name != ROW_KIND and name not in schema.by_name:
             raise NotFoundError(
                 f"table {table} has no column {name!r}, which the rows bring; it has "
                 f"{', '.join(schema.names)}. Drop the column from the rows, or add it to the table"

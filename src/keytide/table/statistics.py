@@ -95,7 +95,8 @@ def _group_bounds(
     columns: tuple[str, ...] | None,
 ) -> pl.DataFrame:
     names = file_schema.names if columns is None else columns
-    stored = [f for name in names for f in file_schema.fields if f.name == name]
+    stored = [file_schema.by_name[name] for name in names if name in file_schema.by_name]
+    places = {old.id: place for place, old in enumerate(stored)}
     rows = [entry.file.row_count for entry in files]
     usable = all(_arity(e.file.value_stats.min_values) == len(stored) for e in files)
     found: dict[str, pl.Series] = {}
@@ -104,7 +105,7 @@ def _group_bounds(
         lows = decoded([e.file.value_stats.min_values for e in files], stored)
         highs = decoded([e.file.value_stats.max_values for e in files], stored)
         for new in fields:
-            position = next((i for i, old in enumerate(stored) if old.id == new.id), None)
+            position = places.get(new.id)
             if position is None or not _keeps_order(stored[position].type, new.type):
                 continue
             old, target = stored[position].name, types[new.name]

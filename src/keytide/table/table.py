@@ -439,7 +439,7 @@ class Table:
         if columns is None:
             return schema.names
         for name in columns:
-            if name not in schema.names:
+            if name not in schema.by_name:
                 raise NotFoundError(
                     f"table {self.name} has no column {name!r}; it has {', '.join(schema.names)}"
                 )
