@@ -82,8 +82,8 @@ def test_put_all_syncs_every_file_and_each_directory_once(
     disk.put_all({"t/manifest/a": b"1", "t/manifest/b": b"2"})
     assert [call for call in trace if not call.startswith("unlink")] == [
         "sync t/manifest/tmp",
-        "replace t/manifest/tmp t/manifest/a",
         "sync t/manifest/tmp",
+        "replace t/manifest/tmp t/manifest/a",
         "replace t/manifest/tmp t/manifest/b",
         "sync t/manifest",
     ]
@@ -104,13 +104,49 @@ def test_new_directories_are_synced_into_the_ones_above_them(disk: Store, trace:
     disk.put("db/t/data", b"1")
     assert [call for call in trace if "tmp" not in call] == [
         "mkdir .",
-        "sync ..",
         "mkdir db",
-        "sync .",
         "mkdir db/t",
+        "sync ..",
+        "sync .",
         "sync db",
         "sync db/t",
     ]
+
+
+def test_many_files_are_synced_before_their_names_and_then_every_directory(
+    root: Path, disk: Store, trace: list[str]
+) -> None:
+    disk.put_all({f"t/p={i}/bucket-0/data": b"1" for i in range(600)})
+    assert len(files_below(root)) == 600
+    named, synced = set(), set()
+    for call in trace:
+        what, *names = call.split(" ")
+        if what == "sync":
+            synced.add(names[0])
+        elif what == "replace":
+            assert names[0] in synced
+            named.add(names[1])
+    directories = {os.path.dirname(name) for name in named}
+    above = {os.path.dirname(name) for name in directories}
+    assert len(named) == 600
+    assert directories | above | {"t"} <= synced
+
+
+@pytest.mark.parametrize("broken", ["fsync", "replace", "mkdir"])
+def test_many_files_that_cannot_be_written_leave_no_temporary_files(
+    root: Path, disk: Store, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = getattr(os, broken), iter(range(1000))
+
+    def fails_at_the_twentieth(*arguments: Any) -> Any:
+        if next(calls) == 20:
+            raise OSError(28, "No space left on device")
+        return real(*arguments)
+
+    monkeypatch.setattr(os, broken, fails_at_the_twentieth)
+    with pytest.raises(DataError, match="Free some space"):
+        disk.put_all({f"p={i}/data": b"1" for i in range(100)})
+    assert not [name for name in files_below(root) if name.endswith(".tmp")]
 
 
 def test_hint_waits_for_no_disk(disk: Store, trace: list[str]) -> None:
@@ -250,44 +286,43 @@ def test_full_disk_is_a_data_error_and_leaves_no_file(root: Path) -> None:
 
 
 RACER = """
-import sys
+import sys, time
+from pathlib import Path
 from keytide.store import open_store
 
-store = open_store(sys.argv[1])
-print("ready", flush=True)
-sys.stdin.readline()
-for number in range(300):
-    if store.create(f"snapshot/snapshot-{number}", sys.argv[2].encode()):
+root, me, other, meeting = sys.argv[1:]
+store = open_store(root)
+for number in range(100):
+    (Path(meeting) / f"{me}-{number}").touch()
+    while not (Path(meeting) / f"{other}-{number}").exists():
+        time.sleep(0)
+    if store.create(f"snapshot/snapshot-{number}", me.encode()):
         print(number)
 """
 
 
-def test_create_raced_by_two_processes_has_one_winner(root: Path, disk: Store) -> None:
+def test_create_raced_by_two_processes_has_one_winner(
+    root: Path, disk: Store, tmp_path: Path
+) -> None:
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
     racers = [
         subprocess.Popen(
-            [sys.executable, "-c", RACER, str(root), name],
-            stdin=subprocess.PIPE,
+            [sys.executable, "-c", RACER, str(root), *names, str(meeting)],
             stdout=subprocess.PIPE,
             text=True,
         )
-        for name in ("one", "two")
+        for names in (("one", "two"), ("two", "one"))
     ]
-    for racer in racers:
-        assert racer.stdout is not None
-        assert racer.stdout.readline() == "ready\n"
-    for racer in racers:
-        assert racer.stdin is not None
-        racer.stdin.write("go\n")
-        racer.stdin.flush()
     won_one, won_two = (racer.communicate()[0].split() for racer in racers)
     assert won_one
     assert won_two
-    assert sorted(map(int, won_one + won_two)) == list(range(300))
-    contents = {number: disk.read(f"snapshot/snapshot-{number}") for number in range(300)}
+    assert sorted(map(int, won_one + won_two)) == list(range(100))
+    contents = {number: disk.read(f"snapshot/snapshot-{number}") for number in range(100)}
     assert sorted(n for n, content in contents.items() if content == b"one") == sorted(
         map(int, won_one)
     )
-    assert len(files_below(root)) == 300
+    assert len(files_below(root)) == 100
 
 
 def test_local_store_is_a_plain_value() -> None:

@@ -14,12 +14,13 @@ import builtins
 import errno
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -28,6 +29,13 @@ from keytide.errors import DataError
 from keytide.store.base import ObjectInfo, Store, buffered, check_path, disk_errors
 
 __all__ = ["LocalStore"]
+
+T = TypeVar("T")
+
+_OPEN_FILES_MAX = 256
+_SYNC_THREADS = 8
+# Below this, starting threads takes longer than waiting for one sync after the other.
+_SIDE_BY_SIDE_MIN = 8
 
 
 @dataclass(frozen=True)
@@ -70,8 +78,7 @@ class LocalStore(Store):
                     yield file
                 with disk_errors("write", full):
                     os.fsync(target.fileno())
-            with disk_errors("write", full):
-                _sync_directory(os.path.dirname(full))
+            _sync_directory(os.path.dirname(full))
         except BaseException:
             with suppress(OSError):
                 os.unlink(full)
@@ -83,15 +90,10 @@ class LocalStore(Store):
 
     def put_all(self, files: Mapping[str, bytes]) -> None:
         """Write several whole files, durable on return; each directory is synced once."""
-        by_name = {self._full(path): data for path, data in files.items()}
-        for full, data in by_name.items():
-            with disk_errors("write", full), _temporary(full) as file:
-                _write(file, data)
-                os.fsync(file.fileno())
-                os.replace(file.name, full)
-        for directory in dict.fromkeys(map(os.path.dirname, by_name)):
-            with disk_errors("write", directory):
-                _sync_directory(directory)
+        by_name = [(self._full(path), data) for path, data in files.items()]
+        for start in range(0, len(by_name), _OPEN_FILES_MAX):
+            _put_together(by_name[start : start + _OPEN_FILES_MAX])
+        _side_by_side(_sync_directory, {os.path.dirname(full) for full, _ in by_name})
 
     def create(self, path: str, data: bytes) -> bool:
         """Write a whole file if the name is free, durable on return."""
@@ -198,15 +200,61 @@ def _create_file(full: str) -> FileIO:
         return FileIO(full, "xb")
 
 
+def _put_together(files: Sequence[tuple[str, bytes]]) -> None:
+    """Write files whose names are durable as soon as their directories are synced."""
+    directories = {os.path.dirname(full) for full, _ in files}
+    _side_by_side(_sync_directory, _make_directories(directories))
+    with ExitStack() as temporaries:
+        written = []
+        for full, data in files:
+            with disk_errors("write", full):
+                file = temporaries.enter_context(_temporary(full))
+                _write(file, data)
+            written.append((file, full))
+        _side_by_side(_sync_file, written)
+        for file, full in written:
+            with disk_errors("write", full):
+                os.replace(file.name, full)
+
+
 def _make_directory(directory: str) -> None:
     """Make a directory and the missing ones above it, each name durable."""
-    parent = os.path.dirname(directory)
-    if not os.path.isdir(parent):
-        _make_directory(parent)
-    # When another writer made it first, its name may not be durable yet.
-    with suppress(FileExistsError):
-        os.mkdir(directory)
-    _sync_directory(parent)
+    _side_by_side(_sync_directory, _make_directories([directory]))
+
+
+def _make_directories(directories: Iterable[str]) -> Collection[str]:
+    """Make directories and the missing ones above them; returns those whose names changed.
+
+    To be synced, that is. When another writer made one first, its name may not be durable yet.
+    """
+    changed: dict[str, None] = {}
+    for directory in directories:
+        missing = []
+        while not os.path.isdir(directory):
+            missing.append(directory)
+            directory = os.path.dirname(directory)
+        for each in reversed(missing):
+            with disk_errors("write", each), suppress(FileExistsError):
+                os.mkdir(each)
+            changed[os.path.dirname(each)] = None
+    return changed.keys()
+
+
+def _side_by_side(sync: Callable[[T], None], items: Collection[T]) -> None:
+    """Sync many things: a disk writes what waits for it in one go, so waiting together is fast."""
+    if len(items) < _SIDE_BY_SIDE_MIN:
+        for item in items:
+            sync(item)
+        return
+    with ThreadPoolExecutor(_SYNC_THREADS) as pool:
+        for _ in pool.map(sync, items):
+            pass
+
+
+def _sync_file(written: tuple[FileIO, str]) -> None:
+    file, full = written
+    with disk_errors("write", full):
+        os.fsync(file.fileno())
 
 
 def _write(file: FileIO, data: bytes | memoryview) -> None:
@@ -234,11 +282,12 @@ def _link(temporary: str, full: str) -> bool:
 
 
 def _sync_directory(directory: str) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with disk_errors("write", directory):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS})
