@@ -186,6 +186,7 @@ class TableOptions:
     )
     streaming_read_overwrite: bool = _option("streaming-read-overwrite", _boolean, False)
     deletion_vectors_enabled: bool = _option("deletion-vectors.enabled", _boolean, False)
+    force_lookup: bool = _option("force-lookup", _boolean, False)
     write_only: bool = _option("write-only", _boolean, False)
     record_level_expire_time: str | None = _option("record-level.expire-time", str, None)
     record_level_time_field: str | None = _option("record-level.time-field", str, None)
@@ -241,6 +242,19 @@ class TableOptions:
                 if key in raw:
                     values[spec.name] = _parse_one(key, raw[key], spec.metadata["parse"])
         return cls(**values, raw=dict(raw))
+
+    @property
+    def compacts_by_lookup(self) -> bool:
+        """Whether a compaction folds into each value what the levels above it hold for the key.
+
+        Values stay on those levels and must not be counted again (Paimon behaviour 3.2).
+        """
+        return (
+            self.changelog_producer == "lookup"
+            or self.force_lookup
+            or self.deletion_vectors_enabled
+            or self.merge_engine == "first-row"
+        )
 
     def field_options(self, suffix: str) -> dict[str, str]:
         """Options of the form `fields.<names>.<suffix>`, by `<names>`."""
@@ -306,7 +320,7 @@ _KEPT_FOR_OTHERS = (
     "fields.default-aggregate-function", "file-index.in-manifest-threshold",
     "file-index.read.enabled", "file-reader-async-threshold", "file.block-size",
     "file.compression.per.level", "file.format.per.level", "file.suffix.include.compression",
-    "force-lookup", "index-file-in-data-file-dir", "incremental-between",
+    "index-file-in-data-file-dir", "incremental-between",
     "incremental-between-scan-mode", "incremental-between-timestamp", "local-merge-buffer-size",
     "local-sort.max-num-file-handles", "lookup-compact", "lookup-compact.max-interval",
     "lookup-wait", "lookup.cache-file-retention", "lookup.cache-max-disk-size",

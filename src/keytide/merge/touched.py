@@ -14,7 +14,7 @@ import polars as pl
 from keytide.merge.engine import MergeEngine
 from keytide.merge.order import MergeOrder
 
-__all__ = ["merge_runs"]
+__all__ = ["merge_runs", "without_contained"]
 
 
 def merge_runs(
@@ -48,6 +48,22 @@ def merge_runs(
     if is_all:
         return [merged]
     return [base.filter(~touched), merged]
+
+
+def without_contained(
+    runs: Sequence[pl.DataFrame], containing: Sequence[int], key: tuple[str, ...]
+) -> list[pl.DataFrame]:
+    """The runs without the versions that count already in a version of another run.
+
+    `containing` are positions of runs: the first of them that has a key contains what those after
+    it hold for the key.
+    """
+    counted = list(runs)
+    for place, run in enumerate(containing):
+        before = [runs[other] for other in containing[:place] if runs[other].height]
+        if before and counted[run].height:
+            counted[run] = counted[run].filter(~_touched(counted[run], before, key))
+    return counted
 
 
 def _touched(base: pl.DataFrame, others: Sequence[pl.DataFrame], key: tuple[str, ...]) -> pl.Series:

@@ -67,6 +67,7 @@ def with_option(
         _refuse_bucket(before, after, key, value)
         _refuse_one_way(before, after)
         _refuse_vectors(before, after)
+        _refuse_lookup(before, after, key)
     return changed
 
 
@@ -115,6 +116,19 @@ def _refuse_vectors(before: TableOptions, after: TableOptions) -> None:
         raise InvalidError(
             "Cannot change deletion vectors mode: 'deletion-vectors.enabled' decides which stored "
             "files are read; set 'deletion-vectors.modifiable' to 'true' first"
+        )
+
+
+def _refuse_lookup(before: TableOptions, after: TableOptions, key: str) -> None:
+    if before.merge_engine not in ("aggregation", "partial-update"):
+        return  # the version that wins is the same, however often it is stored
+    if before.compacts_by_lookup != after.compacts_by_lookup:
+        contains = "contain" if before.compacts_by_lookup else "do not contain"
+        raise InvalidError(
+            f"{key!r} cannot change from {before.raw.get(key)!r} to {after.raw.get(key)!r} in a "
+            f"table of engine {before.merge_engine!r} with rows: its compacted values {contains} "
+            f"those on the levels above, and would be counted otherwise from now on; write the "
+            f"rows into a new table"
         )
 
 

@@ -86,6 +86,9 @@ class Section:
 
     runs: tuple[tuple[ManifestEntry, ...], ...]
     arrival_decides: bool = True
+    containing: tuple[int, ...] = ()
+    """Positions of the runs above level 0, lowest level first, in a table that compacts by lookup:
+    the first of them that has a key contains what the others hold for it."""
 
     @property
     def needs_merge(self) -> bool:
@@ -258,7 +261,7 @@ def _sections(
             plans.append(BucketPlan(*bucket, (Section(((files[indexes[0]],),)),)))
             continue
         placed = list(itertools.islice(rest, len(indexes)))
-        plans.append(BucketPlan(*bucket, _bucket_sections(placed)))
+        plans.append(BucketPlan(*bucket, _bucket_sections(placed, options)))
     return plans
 
 
@@ -316,7 +319,7 @@ def _ranks(keys: pl.DataFrame) -> list[int]:
     return ranks
 
 
-def _bucket_sections(placed: list[_Placed]) -> tuple[Section, ...]:
+def _bucket_sections(placed: list[_Placed], options: TableOptions) -> tuple[Section, ...]:
     sections: list[list[_Placed]] = []
     reach = -1
     for file in sorted(placed, key=lambda f: (f.low, f.high)):
@@ -324,10 +327,10 @@ def _bucket_sections(placed: list[_Placed]) -> tuple[Section, ...]:
             sections.append([])
         sections[-1].append(file)
         reach = max(reach, file.high)
-    return tuple(_section(files) for files in sections)
+    return tuple(_section(files, options) for files in sections)
 
 
-def _section(files: list[_Placed]) -> Section:
+def _section(files: list[_Placed], options: TableOptions) -> Section:
     groups: dict[tuple[int, ...], list[_Placed]] = {}
     for file in files:
         groups.setdefault(_run_key(file), []).append(file)
@@ -336,7 +339,14 @@ def _section(files: list[_Placed]) -> Section:
     ascending = all(
         _max_sequence(older) < _min_sequence(newer) for older, newer in itertools.pairwise(runs)
     )
-    return Section(tuple(tuple(f.entry for f in run) for run in runs), ascending)
+    containing = _upper_runs(runs) if options.compacts_by_lookup else ()
+    return Section(tuple(tuple(f.entry for f in run) for run in runs), ascending, containing)
+
+
+def _upper_runs(runs: list[list[_Placed]]) -> tuple[int, ...]:
+    """The positions of the runs above level 0, lowest level first."""
+    levels = [run[0].entry.file.level for run in runs]
+    return tuple(sorted((i for i, level in enumerate(levels) if level), key=levels.__getitem__))
 
 
 def _run_key(file: _Placed) -> tuple[int, ...]:

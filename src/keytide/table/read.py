@@ -17,7 +17,7 @@ from keytide.format.binary_row import decode_rows
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND, WHOLE_FILE, FileReader
 from keytide.format.manifest import ManifestEntry
 from keytide.merge.order import IS_ADD
-from keytide.merge.touched import merge_runs
+from keytide.merge.touched import merge_runs, without_contained
 from keytide.merge.windows import Batch, key_windows
 from keytide.table.plan import Section, is_out_of_order
 from keytide.table.predicate import (
@@ -142,7 +142,8 @@ class ReadTask:
         runs[largest] = prefetched(runs[largest])
         for window in key_windows(runs, order.key):
             with self.view.naming_table():
-                pieces = merge_runs(window, order, engine, arrival_decides=section.arrival_decides)
+                counted = without_contained(window, section.containing, order.key)
+                pieces = merge_runs(counted, order, engine, arrival_decides=section.arrival_decides)
             yield from pieces if row_check is None else (p.filter(row_check) for p in pieces)
 
     def _run_batches(

@@ -141,11 +141,33 @@ def _stored_versions(scan: Scan) -> Iterator[list[_Stored]]:
             for row in task.versions(entry).iter_slices(1)
         ]
         if found:
-            yield found
+            yield _without_contained(found, task)
 
 
 def _files(task: ReadTask) -> Iterator[ManifestEntry]:
     return chain.from_iterable(section.files for section in task.sections)
+
+
+def _without_contained(found: list[_Stored], task: ReadTask) -> list[_Stored]:
+    """The versions, with those hidden that the one on the lowest level above 0 contains."""
+    upper = {
+        entry.file.file_name
+        for section in task.sections
+        for run in section.containing
+        for entry in section.runs[run]
+    }
+    levels = [each.entry.file.level for each in found if each.entry.file.file_name in upper]
+    lowest = min(levels, default=0)
+    return [
+        replace(each, hidden=_contained(lowest))
+        if each.entry.file.file_name in upper and each.entry.file.level > lowest
+        else each
+        for each in found
+    ]
+
+
+def _contained(level: int) -> str:
+    return f"not counted again: the version on level {level} contains it"
 
 
 def _hidden(entry: ManifestEntry) -> str:
