@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help venv interop-env demo test test-fast interop lint types format lock bench clean
+.PHONY: help venv interop-env demo test test-fast fuzz interop lint types format lock bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ test: lint types interop-env  ## Lint, check types and run every test
 
 test-fast: venv  ## Run the tests that need neither Spark nor patience; ARGS="-k name" picks some
 	@$(PYTEST) -n 2 -m "not spark and not slow" $(ARGS)
+
+fuzz: venv  ## Look for faults for MINUTES=10 with random use; SEED=1 REPLAY=sql:17 runs a case again
+	@$(PY) tests/fuzz/fuzz_run.py --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) \
+		$(if $(PARTS),--parts $(PARTS)) $(if $(REPLAY),--replay $(REPLAY))
 
 interop: venv interop-env  ## Run the tests that let other readers and writers judge
 	@$(WITH_JAVA) $(PYTEST) -k interop $(ARGS)

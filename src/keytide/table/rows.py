@@ -73,6 +73,8 @@ def to_arrow_table(data: Any, schema: TableSchema, table: str) -> pa.Table:
 
 
 def _from_dicts(rows: Sequence[Mapping[str, Any]], schema: TableSchema, table: str) -> pa.Table:
+    if not rows:
+        return schema.arrow_schema().empty_table()
     types = {f.name: f.type.to_arrow() for f in schema.fields}
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = {}

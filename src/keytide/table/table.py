@@ -214,8 +214,6 @@ class Table:
         view = self.writable_view()
         spec = None if partition is None else PartitionSpec.parse(partition, view.schema, self.name)
         given = to_arrow_table(data, view.schema, self.name)
-        if not given.column_names:  # an empty list
-            given = view.schema.arrow_schema().empty_table()
         given = given if spec is None else spec.filled(given)
         rows = incoming_rows(given, view.schema, view.options, self.name)
         if spec is not None:

@@ -1,0 +1,136 @@
+"""One case of a fuzzer: its random numbers, its scratch folder, and what it found.
+
+A case is told by its part, the seed of the run and its number, and does the same whenever it runs.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import keytide as kt
+
+__all__ = ["Case", "Finding", "Refused", "made"]
+
+_T = TypeVar("_T")
+_TEXT_MAX = 1_500
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that may not happen: an 'error', 'rows' that differ, a 'hang' or a 'crash'.
+
+    Findings of one kind and place are one finding.
+    """
+
+    kind: str
+    part: str
+    case: int
+    place: str
+    told: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """What a call gives that was refused with an error of Keytide."""
+
+    error: kt.KeytideError
+
+
+@dataclass
+class Case:
+    """What a part of the fuzzer is given for one case."""
+
+    part: str
+    number: int
+    chance: random.Random
+    folder: Path
+    findings: list[Finding] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def attempt(self, told: str, act: Callable[[], _T], *, harmed: bool = False) -> _T | Refused:
+        """What `act` gives. Any error but Keytide's is a finding.
+
+        So is `DataError` unless files were `harmed`: nothing is wrong with what is stored.
+        """
+        try:
+            found = act()
+        except kt.KeytideError as error:
+            self.count("refused")
+            if not _told(error).strip() or (isinstance(error, kt.DataError) and not harmed):
+                self.note("error", _place(error), f"{told}: {_named(error)}")
+            return Refused(error)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a panic of a Rust library is no Exception
+            self.note("error", _place(error), f"{told}: {_named(error)}")
+            return Refused(kt.InvalidError(_named(error)))
+        self.count("done")
+        return found
+
+    def note(self, kind: str, place: str, told: str) -> None:
+        """Keep a finding."""
+        self.findings.append(Finding(kind, self.part, self.number, place, told[:_TEXT_MAX]))
+
+    def count(self, what: str) -> None:
+        """Count something for the summary."""
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    def chosen(self, *makers: Callable[[], _T]) -> _T:
+        """What one of some functions makes."""
+        return self.chance.choice(makers)()
+
+    def often(self, part: float) -> bool:
+        """True in this part of all cases."""
+        return self.chance.random() < part
+
+
+@contextmanager
+def made(part: str, seed: int, number: int) -> Iterator[Case]:
+    """A case with an empty folder, which goes away with it."""
+    chance = random.Random(f"{seed} {part} {number}")
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield Case(part, number, chance, Path(folder))
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__module__}.{type(error).__qualname__}: {_told(error)}"
+
+
+def _told(error: BaseException) -> str:
+    try:
+        return str(error).encode("utf-8", "backslashreplace").decode()
+    except Exception as second:  # the text of an error may fail on what it quotes
+        return f"(its text fails with {type(second).__qualname__})" * (not _is_ours(error))
+
+
+def _is_ours(error: BaseException) -> bool:
+    return isinstance(error, kt.KeytideError)
+
+
+def _place(error: BaseException) -> str:
+    """The class of an error, and the innermost function of Keytide that it came through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if "/keytide/" in frame.filename]
+    if not ours:
+        return type(error).__qualname__
+    file = ours[-1].filename.rsplit("/keytide/", 1)[1]
+    return f"{type(error).__qualname__} in {file} {ours[-1].name}"
+
+
+def shown(value: Any) -> str:
+    """A short text of any value, whatever its methods do."""
+    try:
+        text = repr(value)
+    except BaseException as error:
+        return f"<{type(value).__qualname__} whose repr raises {type(error).__qualname__}>"
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= 160 else f"{text[:120]}...{text[-30:]}"
