@@ -557,21 +557,37 @@ def _type_from_json(value: Any, ids: Iterator[int]) -> DataType:
         return MapType(key, _type_from_json(_member(value, "value"), ids), nullable)
     if root == "ROW":
         members = _member(value, "fields")
+        if not isinstance(members, Sequence) or isinstance(members, str):
+            raise InvalidError(f"The fields of a ROW are a list, found {members!r}")
         return RowType(tuple(_field_from_json(m, ids) for m in members), nullable)
     if root == "VECTOR":
         element = _type_from_json(_member(value, "element"), ids)
-        return VectorType(element, int(_member(value, "length")), nullable)
+        return VectorType(element, _integer_member(value, "length"), nullable)
     raise head.error(f"{root} is no nested type; known are ARRAY, MAP, MULTISET, ROW, VECTOR")
 
 
 def _field_from_json(value: Any, ids: Iterator[int]) -> Field:
     if not isinstance(value, Mapping):
         raise InvalidError(f"A field must be a JSON object, found {value!r}")
-    number = value["id"] if "id" in value else next(ids)
-    name = str(_member(value, "name"))
+    number = _integer_member(value, "id") if "id" in value else next(ids)
+    name = _member(value, "name")
     kind = _type_from_json(_member(value, "type"), ids)
     description, default = value.get("description"), value.get("defaultValue")
-    return Field(int(number), name, kind, description, default)
+    if not isinstance(name, str):
+        raise InvalidError(f"The name of a field is a text, found {name!r}")
+    for text in (description, default):
+        if not isinstance(text, str | None):
+            raise InvalidError(
+                f"Description and default of field {name!r} are texts, found {text!r}"
+            )
+    return Field(number, name, kind, description, default)
+
+
+def _integer_member(value: Mapping[str, Any], name: str) -> int:
+    number = _member(value, name)
+    if not isinstance(number, int) or isinstance(number, bool) or not -1 <= number < 2**31:
+        raise InvalidError(f"Member {name!r} should be an integer of 32 bits, found {number!r}")
+    return number
 
 
 def _member(value: Mapping[str, Any], name: str) -> Any:

@@ -109,7 +109,7 @@ def test_newer_version_is_unsupported_and_names_the_file() -> None:
     [
         (STORED[:-9], "not a complete JSON document"),
         (b"[]", "expected a JSON object"),
-        (stored_with(fields=...), "trouble at 'fields'"),
+        (stored_with(fields=...), "member 'fields' should be a list"),
         (stored_with(fields=[{"id": 0, "name": "a", "type": "ARRAY<INT>"}]), "unsupported type"),
         (stored_with(fields=[{"id": 0, "type": "INT"}]), "'name' is missing"),
     ],

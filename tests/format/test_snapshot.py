@@ -137,8 +137,8 @@ def test_missing_required_member_is_named_with_the_path(member: str) -> None:
 @pytest.mark.parametrize(
     ("member", "value", "expected"),
     [
-        ("id", "1", "an integer, found '1'"),
-        ("id", True, "an integer, found True"),
+        ("id", "1", "an integer of at most 64 bits, found '1'"),
+        ("id", True, "an integer of at most 64 bits, found True"),
         ("id", 1.5, "an integer"),
         ("commitUser", 1, "a text, found 1"),
         ("properties", [], "an object"),

@@ -3,64 +3,114 @@
 Records are plain dicts keyed by member name. Reading uses the schema inside the file, so members
 that a writer did not know are simply absent and newer ones are present; the modules that give
 records a meaning decide what absence means.
+
+A `RecordType` says once what each member may hold. Both directions check against it, so nothing
+can be written that cannot be read.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, TypeAlias, TypeVar
 
 import fastavro
 
-from keytide.errors import DataError
+from keytide.errors import DataError, InvalidError, KeytideError, UnsupportedError
 
 __all__ = [
+    "MILLISECONDS",
     "NAMESPACE",
     "Record",
+    "RecordType",
     "array",
     "optional",
-    "parsed",
-    "read_records",
     "record",
     "required",
-    "write_records",
 ]
 
 Record = dict[str, Any]
+V = TypeVar("V")
 
 NAMESPACE = "org.apache.paimon.avro.generated"
 
 
-def read_records(data: bytes, path: str, size: int | None = None) -> list[Record]:
-    """All records of a container file, in order; any codec of the Avro specification.
-
-    `size` is the length that metadata recorded for the file, when it did: a file torn between two
-    blocks would otherwise look complete. DataError, naming `path`, when the file is torn.
-    """
-    if size is not None and len(data) != size:
-        raise DataError(f"{path}: torn file, {len(data)} bytes found where {size} were recorded")
-    try:
-        return list(fastavro.reader(io.BytesIO(data)))
-    except Exception as error:  # codecs and the decoder fail in ways of their own
-        raise DataError(f"{path}: not a complete Avro file ({error})") from error
+Misfit: TypeAlias = "Callable[[Any], str | None]"
+"""Says which member of a value does not fit and what was found there; None when all do."""
 
 
-def write_records(schema: Mapping[str, Any], records: Iterable[Record]) -> bytes:
-    """The bytes of a container file, compressed with zstandard level 1; possibly no records.
+@dataclass(frozen=True)
+class RecordType:
+    """What the records of one kind of file are made of."""
 
-    `schema` comes from `parsed`. Values of nullable arrays are lists: Avro's writer takes a tuple
-    there for a choice between types.
-    """
-    buffer = io.BytesIO()
-    fastavro.writer(buffer, schema, records, codec="zstandard", codec_compression_level=1)
-    return buffer.getvalue()
+    schema: Record
+    version: int
+    misfit: Misfit
+
+    @classmethod
+    def of(cls, version: int, *members: Mapping[str, Any]) -> RecordType:
+        """The record type of a version, made ready for reading and writing, once for all files."""
+        type_ = record("record", required("_VERSION", "int"), *members)
+        return cls(fastavro.parse_schema(type_), version, _misfit(type_))
+
+    def read(self, data: bytes, path: str, size: int | None = None) -> list[Record]:
+        """All records of a container file, in order; any codec of the Avro specification.
+
+        `size` is the length that metadata recorded for the file, when it did: a file torn between
+        two blocks would otherwise look complete. DataError, naming `path`, when the file is torn
+        or a member holds what it may not; UnsupportedError when it has another version.
+        """
+        if size is not None and len(data) != size:
+            raise DataError(
+                f"{path}: torn file, {len(data)} bytes found where {size} were recorded"
+            )
+        try:
+            records: list[Any] = list(fastavro.reader(io.BytesIO(data)))
+        except Exception as error:  # codecs and the decoder fail in ways of their own
+            raise DataError(f"{path}: not a complete Avro file ({error})") from error
+        for found in records:
+            self._check_version(found, path)
+            misfit = self.misfit(found)
+            if misfit is not None:
+                raise DataError(f"{path}: missing or mistyped member {misfit}")
+        return records
+
+    def write(self, values: Iterable[V], record_of: Callable[[V], Record]) -> bytes:
+        """The bytes of a container file with a record for each value, perhaps for none.
+
+        Compressed with zstandard level 1. Values of nullable arrays are lists: Avro's writer takes
+        a tuple there for a choice between types. InvalidError for what no reader could read.
+        """
+        buffer = io.BytesIO()
+        try:
+            records = [{"_VERSION": self.version} | record_of(value) for value in values]
+            self._check_members(records)
+            fastavro.writer(
+                buffer, self.schema, records, codec="zstandard", codec_compression_level=1
+            )
+        except KeytideError:
+            raise
+        except (AttributeError, TypeError, ValueError) as error:
+            raise InvalidError(f"a manifest cannot hold this: {error}") from error
+        return buffer.getvalue()
+
+    def _check_members(self, records: Iterable[Record]) -> None:
+        for made in records:
+            misfit = self.misfit(made)
+            if misfit is not None:
+                raise InvalidError(f"a manifest cannot hold the member {misfit}")
+
+    def _check_version(self, found: Record, path: str) -> None:
+        if found.get("_VERSION") != self.version:
+            raise UnsupportedError(
+                f"{path}: record version {found.get('_VERSION')}, this release reads {self.version}"
+            )
 
 
-def parsed(type_: Mapping[str, Any]) -> Record:
-    """A record type made ready for writing, once for all files."""
-    schema: Record = fastavro.parse_schema(type_)
-    return schema
+MILLISECONDS: Record = {"type": "long", "logicalType": "timestamp-millis"}
+"""Epoch milliseconds, which are read as datetimes."""
 
 
 def record(name: str, *members: Mapping[str, Any]) -> Record:
@@ -81,3 +131,77 @@ def optional(name: str, type_: Any) -> dict[str, Any]:
 def array(items: Any) -> dict[str, Any]:
     """An array type."""
     return {"type": "array", "items": items}
+
+
+def _misfit(type_: Any) -> Misfit:
+    if isinstance(type_, list):
+        return _optional_misfit(_misfit(type_[1]))
+    if isinstance(type_, str):
+        return _ATOMS[type_]
+    if type_["type"] == "array":
+        return _array_misfit(_misfit(type_["items"]))
+    return _record_misfit(type_) if type_["type"] == "record" else _milliseconds
+
+
+def _optional_misfit(misfit: Misfit) -> Misfit:
+    return lambda value: None if value is None else misfit(value)
+
+
+def _record_misfit(type_: Mapping[str, Any]) -> Misfit:
+    members: list[tuple[str, Misfit, bool]] = [
+        (m["name"], _misfit(m["type"]), "default" in m) for m in type_["fields"]
+    ]
+
+    def check(value: Any) -> str | None:
+        if not isinstance(value, Mapping):
+            return f": {value!r}"
+        for name, misfit, is_optional in members:
+            found = None if is_optional and name not in value else misfit(value.get(name))
+            if found is not None:
+                return f"{name}{found if found.startswith(':') else f'.{found}'}"
+        return None
+
+    return check
+
+
+def _array_misfit(item_misfit: Misfit) -> Misfit:
+    def check(value: Any) -> str | None:
+        if not isinstance(value, list | tuple):
+            return f": {value!r}"
+        misfits = (item_misfit(item) for item in value)
+        return next((found for found in misfits if found is not None), None)
+
+    return check
+
+
+def _integer(bits: int) -> Misfit:
+    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1)
+
+    def check(value: Any) -> str | None:
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        return None if is_number and low <= value < high else f": {value!r}"
+
+    return check
+
+
+def _instance(kind: type) -> Misfit:
+    return lambda value: None if isinstance(value, kind) else f": {value!r}"
+
+
+def _milliseconds(value: Any) -> str | None:
+    if isinstance(value, datetime):
+        return None
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return None if is_number and _FIRST_MS <= value <= _LAST_MS else f": {value!r}"
+
+
+_ATOMS = {
+    "int": _integer(32),
+    "long": _integer(64),
+    "string": _instance(str),
+    "bytes": _instance(bytes),
+}
+_FIRST_MS, _LAST_MS = (
+    int(moment.replace(tzinfo=timezone.utc).timestamp()) * 1000
+    for moment in (datetime.min, datetime.max)
+)

@@ -12,16 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keytide.errors import DataError, UnsupportedError
-from keytide.format.avro import (
-    Record,
-    array,
-    optional,
-    parsed,
-    read_records,
-    record,
-    required,
-    write_records,
-)
+from keytide.format.avro import Record, RecordType, array, optional, record, required
 from keytide.format.deletion_vector import VectorRange
 
 __all__ = [
@@ -77,8 +68,11 @@ def replace_index_files(
 
 
 def encode_index_manifest(files: Iterable[IndexFile]) -> bytes:
-    """The bytes of an index manifest with these files, in their order."""
-    return write_records(_SCHEMA, map(_index_record, files))
+    """The bytes of an index manifest with these files, in their order.
+
+    InvalidError for a member that no reader could read back.
+    """
+    return _RECORDS.write(files, _index_record)
 
 
 def decode_index_manifest(data: bytes, path: str) -> list[IndexFile]:
@@ -87,13 +81,8 @@ def decode_index_manifest(data: bytes, path: str) -> list[IndexFile]:
     DataError, naming `path`, when the file is torn or lacks a required member; UnsupportedError
     when it has another version.
     """
-    records = read_records(data, path)
+    records = _RECORDS.read(data, path)
     for found in records:
-        if found.get("_VERSION") != ENTRY_VERSION:
-            raise UnsupportedError(
-                f"{path}: record version {found.get('_VERSION')}, this release reads "
-                f"{ENTRY_VERSION}"
-            )
         if found.get("_KIND") != _ADD:
             raise DataError(f"{path}: an index manifest lists files, it cannot delete one")
     try:
@@ -123,21 +112,18 @@ _GLOBAL_INDEX_TYPE = record(
 )
 _GLOBAL_INDEX_MEMBERS = frozenset(member["name"] for member in _GLOBAL_INDEX_TYPE["fields"])
 
-_SCHEMA = parsed(
-    record(
-        "record",
-        required("_VERSION", "int"),
-        required("_KIND", "int"),
-        required("_PARTITION", "bytes"),
-        required("_BUCKET", "int"),
-        required("_INDEX_TYPE", "string"),
-        required("_FILE_NAME", "string"),
-        required("_FILE_SIZE", "long"),
-        required("_ROW_COUNT", "long"),
-        optional("_DELETIONS_VECTORS_RANGES", array(["null", _RANGE_TYPE])),
-        optional("_EXTERNAL_PATH", "string"),
-        optional("_GLOBAL_INDEX", _GLOBAL_INDEX_TYPE),
-    )
+_RECORDS = RecordType.of(
+    ENTRY_VERSION,
+    required("_KIND", "int"),
+    required("_PARTITION", "bytes"),
+    required("_BUCKET", "int"),
+    required("_INDEX_TYPE", "string"),
+    required("_FILE_NAME", "string"),
+    required("_FILE_SIZE", "long"),
+    required("_ROW_COUNT", "long"),
+    optional("_DELETIONS_VECTORS_RANGES", array(["null", _RANGE_TYPE])),
+    optional("_EXTERNAL_PATH", "string"),
+    optional("_GLOBAL_INDEX", _GLOBAL_INDEX_TYPE),
 )
 
 
@@ -162,7 +148,6 @@ def _range(found: Record) -> VectorRange:
 
 def _index_record(file: IndexFile) -> Record:
     return {
-        "_VERSION": ENTRY_VERSION,
         "_KIND": _ADD,
         "_PARTITION": file.partition,
         "_BUCKET": file.bucket,
@@ -171,7 +156,7 @@ def _index_record(file: IndexFile) -> Record:
         "_FILE_SIZE": file.file_size,
         "_ROW_COUNT": file.row_count,
         "_DELETIONS_VECTORS_RANGES": (
-            None if file.ranges is None else [_range_record(place) for place in file.ranges]
+            list(map(_range_record, file.ranges)) if isinstance(file.ranges, tuple) else file.ranges
         ),
         "_EXTERNAL_PATH": file.external_path,
         "_GLOBAL_INDEX": _global_index_record(file),

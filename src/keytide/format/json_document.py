@@ -2,21 +2,63 @@
 
 The style carries no meaning to a reader. Keeping it lets files be compared byte by byte with
 those of other writers, and makes a lost response recognisable by equality.
+
+A document is described once, by the function that reads it: what is to be written is read back
+first, so nothing can be stored that cannot be read.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
-from keytide.errors import DataError
+from keytide.errors import DataError, InvalidError, KeytideError
 
 __all__ = [
+    "INTEGER",
+    "OBJECTS",
+    "TEXT",
+    "TEXTS",
+    "TEXT_BY_NAME",
+    "Kind",
+    "member",
+    "optional_member",
     "read_document",
     "write_document",
 ]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a member may hold, and how to say so."""
+
+    name: str
+    fits: Callable[[Any], bool]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_integer(value: Any) -> bool:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return is_number and -(2**63) <= value < 2**63
+
+
+INTEGER = Kind("an integer of at most 64 bits", _is_integer)
+TEXT = Kind("a text", _is_text)
+TEXTS = Kind("a list of texts", lambda v: isinstance(v, list) and all(map(_is_text, v)))
+TEXT_BY_NAME = Kind(
+    "an object of texts", lambda v: isinstance(v, dict) and all(map(_is_text, v.values()))
+)
+OBJECTS = Kind(
+    "a list of objects", lambda v: isinstance(v, list) and all(isinstance(m, dict) for m in v)
+)
 
 
 def read_document(data: bytes, path: str) -> dict[str, Any]:
@@ -33,9 +75,40 @@ def read_document(data: bytes, path: str) -> dict[str, Any]:
     return document
 
 
-def write_document(document: Mapping[str, Any]) -> bytes:
-    """The UTF-8 bytes of a JSON object, members in the mapping's order, no newline at the end."""
-    return _text(document, indent="").encode()
+def member(document: Mapping[str, Any], name: str, kind: Kind, path: str) -> Any:
+    """A member that has to be there; DataError, naming `path`, when it is not or is no `kind`."""
+    value = document.get(name)
+    if not kind.fits(value):
+        found = "nothing" if value is None else repr(value)
+        raise DataError(f"{path}: member {name!r} should be {kind.name}, found {found}")
+    return value
+
+
+def optional_member(
+    document: Mapping[str, Any], name: str, kind: Kind, path: str, default: Any = None
+) -> Any:
+    """The same, or `default` for a member that is missing or null."""
+    return default if document.get(name) is None else member(document, name, kind, path)
+
+
+def write_document(
+    value: T, document_of: Callable[[T], Mapping[str, Any]], parse: Callable[[bytes, str], T]
+) -> bytes:
+    """The UTF-8 bytes of a value's document, members in its order, no newline at the end.
+
+    InvalidError unless `parse` makes an equal value of them: what cannot be read is not written.
+    """
+    what = type(value).__name__
+    try:
+        data = _text(document_of(value), indent="").encode()
+        read = parse(data, what)
+    except KeytideError as error:
+        raise InvalidError(f"cannot be stored as {error}") from error
+    except (AttributeError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+        raise InvalidError(f"{what} cannot be stored as JSON: {error}") from error
+    if read != value:
+        raise InvalidError(f"{what} would be read back as another one, {read!r}, than {value!r}")
+    return data
 
 
 def _text(value: Any, indent: str) -> str:

@@ -20,16 +20,15 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from keytide.errors import DataError, UnsupportedError
+from keytide.errors import DataError
 from keytide.format.avro import (
+    MILLISECONDS,
     Record,
+    RecordType,
     array,
     optional,
-    parsed,
-    read_records,
     record,
     required,
-    write_records,
 )
 from keytide.format.binary_row import decode_rows
 from keytide.format.stats import (
@@ -209,8 +208,11 @@ def summarize(
 
 
 def encode_manifest(entries: Iterable[ManifestEntry]) -> bytes:
-    """The bytes of a manifest with these entries, in their order."""
-    return write_records(_ENTRY_SCHEMA, map(_entry_record, entries))
+    """The bytes of a manifest with these entries, in their order.
+
+    InvalidError for a member that no reader could read back.
+    """
+    return _ENTRIES.write(entries, _entry_record)
 
 
 def decode_manifest(data: bytes, path: str, size: int | None = None) -> list[ManifestEntry]:
@@ -219,12 +221,12 @@ def decode_manifest(data: bytes, path: str, size: int | None = None) -> list[Man
     `size` is the length recorded in the manifest list. DataError, naming `path`, when the file is
     torn or lacks a required member; UnsupportedError when it has another version.
     """
-    return _decode(data, path, size, _entry)
+    return _decode(_ENTRIES.read(data, path, size), path, _entry)
 
 
 def encode_manifest_list(manifests: Iterable[ManifestFileMeta]) -> bytes:
-    """The bytes of a manifest list, which may be empty."""
-    return write_records(_LIST_SCHEMA, map(_list_record, manifests))
+    """The bytes of a manifest list, which may be empty; raises as `encode_manifest`."""
+    return _MANIFESTS.write(manifests, _list_record)
 
 
 def decode_manifest_list(data: bytes, path: str, size: int | None = None) -> list[ManifestFileMeta]:
@@ -232,7 +234,7 @@ def decode_manifest_list(data: bytes, path: str, size: int | None = None) -> lis
 
     `size` is the length recorded in the snapshot, None when its writer did not record it.
     """
-    return _decode(data, path, size, _manifest)
+    return _decode(_MANIFESTS.read(data, path, size), path, _manifest)
 
 
 _Decoded = TypeVar("_Decoded")
@@ -279,15 +281,8 @@ def _partition_column_stats(
 
 
 def _decode(
-    data: bytes, path: str, size: int | None, convert: Callable[[Record], _Decoded]
+    records: Sequence[Record], path: str, convert: Callable[[Record], _Decoded]
 ) -> list[_Decoded]:
-    records = read_records(data, path, size)
-    for found in records:
-        if found.get("_VERSION") != ENTRY_VERSION:
-            raise UnsupportedError(
-                f"{path}: record version {found.get('_VERSION')}, this release reads "
-                f"{ENTRY_VERSION}"
-            )
     try:
         return [convert(found) for found in records]
     except (KeyError, TypeError, ValueError) as error:
@@ -362,8 +357,7 @@ def _millis(found: datetime | int | None) -> int | None:
 
 def _entry_record(entry: ManifestEntry) -> Record:
     return {
-        "_VERSION": ENTRY_VERSION,
-        "_KIND": entry.kind,
+        "_KIND": FileKind(entry.kind),
         "_PARTITION": entry.partition,
         "_BUCKET": entry.bucket,
         "_TOTAL_BUCKETS": entry.total_buckets,
@@ -398,7 +392,6 @@ def _file_record(file: DataFileMeta) -> Record:
 
 def _list_record(manifest: ManifestFileMeta) -> Record:
     return {
-        "_VERSION": ENTRY_VERSION,
         "_FILE_NAME": manifest.file_name,
         "_FILE_SIZE": manifest.file_size,
         "_NUM_ADDED_FILES": manifest.num_added_files,
@@ -417,8 +410,8 @@ def _stats_record(stats: SimpleStats) -> Record:
     }
 
 
-def _optional_list(value: tuple[Any, ...] | None) -> list[Any] | None:
-    return None if value is None else list(value)
+def _optional_list(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 # Schemas, as Java writes them
@@ -442,23 +435,20 @@ _LIST_BOUNDS = (
     ("max_row_id", "_MAX_ROW_ID"),
 )
 
-_LIST_SCHEMA = parsed(
-    record(
-        "record",
-        required("_VERSION", "int"),
-        required("_FILE_NAME", "string"),
-        required("_FILE_SIZE", "long"),
-        required("_NUM_ADDED_FILES", "long"),
-        required("_NUM_DELETED_FILES", "long"),
-        required("_PARTITION_STATS", _stats_type("record__PARTITION_STATS")),
-        required("_SCHEMA_ID", "long"),
-        optional("_MIN_BUCKET", "int"),
-        optional("_MAX_BUCKET", "int"),
-        optional("_MIN_LEVEL", "int"),
-        optional("_MAX_LEVEL", "int"),
-        optional("_MIN_ROW_ID", "long"),
-        optional("_MAX_ROW_ID", "long"),
-    )
+_MANIFESTS = RecordType.of(
+    ENTRY_VERSION,
+    required("_FILE_NAME", "string"),
+    required("_FILE_SIZE", "long"),
+    required("_NUM_ADDED_FILES", "long"),
+    required("_NUM_DELETED_FILES", "long"),
+    required("_PARTITION_STATS", _stats_type("record__PARTITION_STATS")),
+    required("_SCHEMA_ID", "long"),
+    optional("_MIN_BUCKET", "int"),
+    optional("_MAX_BUCKET", "int"),
+    optional("_MIN_LEVEL", "int"),
+    optional("_MAX_LEVEL", "int"),
+    optional("_MIN_ROW_ID", "long"),
+    optional("_MAX_ROW_ID", "long"),
 )
 
 _FILE_TYPE = record(
@@ -475,7 +465,7 @@ _FILE_TYPE = record(
     required("_SCHEMA_ID", "long"),
     required("_LEVEL", "int"),
     required("_EXTRA_FILES", array("string")),
-    optional("_CREATION_TIME", {"type": "long", "logicalType": "timestamp-millis"}),
+    optional("_CREATION_TIME", MILLISECONDS),
     optional("_DELETE_ROW_COUNT", "long"),
     optional("_EMBEDDED_FILE_INDEX", "bytes"),
     optional("_FILE_SOURCE", "int"),
@@ -486,14 +476,11 @@ _FILE_TYPE = record(
 )
 
 # Some readers expect exactly these members in this order, none of them a union.
-_ENTRY_SCHEMA = parsed(
-    record(
-        "record",
-        required("_VERSION", "int"),
-        required("_KIND", "int"),
-        required("_PARTITION", "bytes"),
-        required("_BUCKET", "int"),
-        required("_TOTAL_BUCKETS", "int"),
-        required("_FILE", _FILE_TYPE),
-    )
+_ENTRIES = RecordType.of(
+    ENTRY_VERSION,
+    required("_KIND", "int"),
+    required("_PARTITION", "bytes"),
+    required("_BUCKET", "int"),
+    required("_TOTAL_BUCKETS", "int"),
+    required("_FILE", _FILE_TYPE),
 )

@@ -17,7 +17,17 @@ from typing import Any
 import pyarrow as pa
 
 from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
-from keytide.format.json_document import read_document, write_document
+from keytide.format.json_document import (
+    INTEGER,
+    OBJECTS,
+    TEXT,
+    TEXT_BY_NAME,
+    TEXTS,
+    member,
+    optional_member,
+    read_document,
+    write_document,
+)
 from keytide.types import (
     ArrayType,
     DataType,
@@ -111,42 +121,30 @@ class TableSchema:
         DataError for a file that is torn or lacks members.
         """
         document = read_document(data, path)
-        version = document.get("version", 1)
+        version = optional_member(document, "version", INTEGER, path, default=1)
         if version > SCHEMA_VERSION:
             raise UnsupportedError(
                 f"{path}: schema version {version} is newer than {SCHEMA_VERSION}, the latest "
                 "that this release reads; use a newer release for this table"
             )
-        try:
-            return cls(
-                id=document["id"],
-                fields=tuple(parse_field(f) for f in document["fields"]),
-                highest_field_id=document["highestFieldId"],
-                partition_keys=tuple(document["partitionKeys"]),
-                primary_keys=tuple(document["primaryKeys"]),
-                options=_defaults_before(version) | document.get("options", {}),
-                comment=document.get("comment"),
-                time_millis=document.get("timeMillis", 0),
-            )
-        except (KeyError, TypeError) as error:
-            raise DataError(f"{path}: not a complete schema, trouble at {error}") from error
-        except InvalidError as error:
-            raise DataError(f"{path}: {error}") from error
+        options = optional_member(document, "options", TEXT_BY_NAME, path, default={})
+        return cls(
+            id=member(document, "id", INTEGER, path),
+            fields=_parsed_fields(member(document, "fields", OBJECTS, path), path),
+            highest_field_id=member(document, "highestFieldId", INTEGER, path),
+            partition_keys=tuple(member(document, "partitionKeys", TEXTS, path)),
+            primary_keys=tuple(member(document, "primaryKeys", TEXTS, path)),
+            options=_defaults_before(version) | options,
+            comment=optional_member(document, "comment", TEXT, path),
+            time_millis=optional_member(document, "timeMillis", INTEGER, path, default=0),
+        )
 
     def to_json(self) -> bytes:
-        """The schema file, members in Java's order. Always written as the latest version."""
-        document: dict[str, Any] = {
-            "version": SCHEMA_VERSION,
-            "id": self.id,
-            "fields": [f.to_json() for f in self.fields],
-            "highestFieldId": self.highest_field_id,
-            "partitionKeys": self.partition_keys,
-            "primaryKeys": self.primary_keys,
-            "options": self.options,
-        }
-        if self.comment is not None:
-            document["comment"] = self.comment
-        return write_document(document | {"timeMillis": self.time_millis})
+        """The schema file, members in Java's order. Always written as the latest version.
+
+        InvalidError for a member that no reader could read back.
+        """
+        return write_document(self, _document, TableSchema.from_json)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -230,6 +228,28 @@ def validate_schema(schema: TableSchema) -> None:
             f"partition fields {_listed(schema.partition_keys)}: this will result in only one "
             "record in a partition; add a column to the primary key"
         )
+
+
+def _document(schema: TableSchema) -> dict[str, Any]:
+    comment = {} if schema.comment is None else {"comment": schema.comment}
+    return {
+        "version": SCHEMA_VERSION,
+        "id": schema.id,
+        "fields": [f.to_json() for f in schema.fields],
+        "highestFieldId": schema.highest_field_id,
+        "partitionKeys": schema.partition_keys,
+        "primaryKeys": schema.primary_keys,
+        "options": schema.options,
+        **comment,
+        "timeMillis": schema.time_millis,
+    }
+
+
+def _parsed_fields(members: Sequence[Mapping[str, Any]], path: str) -> tuple[Field, ...]:
+    try:
+        return tuple(map(parse_field, members))
+    except (InvalidError, RecursionError) as error:
+        raise DataError(f"{path}: {error}") from error
 
 
 def _not_null(column: Field) -> Field:

@@ -21,7 +21,15 @@ from typing import Any
 import numpy as np
 
 from keytide.errors import DataError, UnsupportedError
-from keytide.format.json_document import read_document, write_document
+from keytide.format.json_document import (
+    INTEGER,
+    TEXT,
+    TEXT_BY_NAME,
+    Kind,
+    member,
+    read_document,
+    write_document,
+)
 
 __all__ = [
     "BATCH_COMMIT_IDENTIFIER",
@@ -91,8 +99,11 @@ class Snapshot:
         return _snapshot_from_document(read_document(data, path), path)
 
     def to_json(self) -> bytes:
-        """The file's bytes. Equal snapshots give equal bytes."""
-        return write_document(_snapshot_document(self))
+        """The file's bytes. Equal snapshots give equal bytes.
+
+        InvalidError for a member that no reader could read back.
+        """
+        return write_document(self, _snapshot_document, Snapshot.from_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,13 +129,8 @@ class Tag:
         )
 
     def to_json(self) -> bytes:
-        """The file's bytes."""
-        document = _snapshot_document(self.snapshot)
-        if self.create_time_ns is not None:
-            document["tagCreateTime"] = _date_parts(self.create_time_ns)
-        if self.time_retained_ns is not None:
-            document["tagTimeRetained"] = Decimal(self.time_retained_ns).scaleb(-9)
-        return write_document(document)
+        """The file's bytes. InvalidError for a member that no reader could read back."""
+        return write_document(self, _tag_document, Tag.from_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +142,13 @@ class Consumer:
     @classmethod
     def from_json(cls, data: bytes, path: str) -> Consumer:
         """Parse a consumer file; DataError when it is torn."""
-        return cls(_member(read_document(data, path), "nextSnapshot", int, path))
+        return cls(member(read_document(data, path), "nextSnapshot", INTEGER, path))
 
     def to_json(self) -> bytes:
-        """The file's bytes."""
-        return write_document({"nextSnapshot": self.next_snapshot})
+        """The file's bytes. InvalidError for a number that no reader could read back."""
+        return write_document(
+            self, lambda consumer: {"nextSnapshot": consumer.next_snapshot}, Consumer.from_json
+        )
 
 
 def _camel(name: str) -> str:
@@ -148,16 +156,14 @@ def _camel(name: str) -> str:
     return first + "".join(part.capitalize() for part in rest)
 
 
-def _json_type(annotation: str) -> type:
+def _kind(annotation: str) -> Kind:
     if annotation.startswith("int"):
-        return int
-    return dict if annotation.startswith("Mapping") else str
+        return INTEGER
+    return TEXT_BY_NAME if annotation.startswith("Mapping") else TEXT
 
 
-# Attribute, member and JSON type, in Java's order.
-_MEMBERS = {
-    field.name: (_camel(field.name), _json_type(str(field.type))) for field in fields(Snapshot)
-}
+# Attribute, member and what it may hold, in Java's order.
+_MEMBERS = {field.name: (_camel(field.name), _kind(str(field.type))) for field in fields(Snapshot)}
 _REQUIRED = frozenset(
     {
         "version",
@@ -174,25 +180,34 @@ _REQUIRED = frozenset(
 
 
 def _snapshot_document(snapshot: Snapshot) -> dict[str, Any]:
-    values = ((member, getattr(snapshot, name)) for name, (member, _) in _MEMBERS.items())
+    values = ((stored, getattr(snapshot, name)) for name, (stored, _) in _MEMBERS.items())
     return {
-        member: value.value if isinstance(value, CommitKind) else value
-        for member, value in values
+        stored: value.value if isinstance(value, CommitKind) else value
+        for stored, value in values
         if value is not None
     }
 
 
+def _tag_document(tag: Tag) -> dict[str, Any]:
+    document = _snapshot_document(tag.snapshot)
+    if tag.create_time_ns is not None:
+        document["tagCreateTime"] = _date_parts(tag.create_time_ns)
+    if tag.time_retained_ns is not None:
+        document["tagTimeRetained"] = Decimal(tag.time_retained_ns).scaleb(-9)
+    return document
+
+
 def _snapshot_from_document(document: Mapping[str, Any], path: str) -> Snapshot:
-    version = _member(document, "version", int, path)
+    version = member(document, "version", INTEGER, path)
     if version > SNAPSHOT_VERSION:
         raise UnsupportedError(
             f"{path}: format version {version} is newer than {SNAPSHOT_VERSION}, the newest that "
             "this release reads; upgrade keytide"
         )
     values: dict[str, Any] = {}
-    for name, (member, kind) in _MEMBERS.items():
-        if name in _REQUIRED or document.get(member) is not None:
-            values[name] = _member(document, member, kind, path)
+    for name, (stored, kind) in _MEMBERS.items():
+        if name in _REQUIRED or document.get(stored) is not None:
+            values[name] = member(document, stored, kind, path)
     values["commit_kind"] = _commit_kind(values["commit_kind"], path)
     return Snapshot(**values)
 
@@ -205,18 +220,10 @@ def _commit_kind(text: str, path: str) -> CommitKind:
         raise UnsupportedError(f"{path}: commitKind {text!r} is none of {known}") from error
 
 
-def _member(document: Mapping[str, Any], member: str, kind: type, path: str) -> Any:
-    value = document.get(member)
-    if not isinstance(value, kind) or isinstance(value, bool):
-        found = "nothing" if value is None else repr(value)
-        raise DataError(f"{path}: member {member!r} should be {_NAMES[kind]}, found {found}")
-    return value
-
-
-_NAMES: dict[type, str] = {int: "an integer", str: "a text", dict: "an object"}
-
 _EPOCH = datetime(1970, 1, 1)
 _NS_PER_SECOND = 1_000_000_000
+# Java counts the seconds of a duration in 64 bits.
+_DURATION_SECONDS_MAX = 2**63
 _DURATION = re.compile(
     r"P(?:(?P<days>\d+)D)?"
     r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{0,9})?)S)?)?",
@@ -242,15 +249,15 @@ def _create_time_ns(value: Any, path: str) -> int | None:
             time, nanos = datetime(*value[:6]), sum(value[6:])
             return (time - _EPOCH) // timedelta(seconds=1) * _NS_PER_SECOND + nanos
         return int(np.datetime64(value, "ns").astype(np.int64))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: member 'tagCreateTime' is not a time: {value!r}") from error
 
 
 def _time_retained_ns(value: Any, path: str) -> int | None:
     if value is None:
         return None
-    if isinstance(value, (int, Decimal)) and not isinstance(value, bool):
-        return int(Decimal(value).scaleb(9))
+    if _is_duration(value):
+        return int(value * _NS_PER_SECOND)
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None or not any(match.groups()):
         raise DataError(f"{path}: member 'tagTimeRetained' is not a duration: {value!r}")
@@ -258,3 +265,8 @@ def _time_retained_ns(value: Any, path: str) -> int | None:
     parts = match.groupdict(default="0")
     seconds = sum(Decimal(parts[unit]) * weight for unit, weight in weights.items())
     return int(seconds * _NS_PER_SECOND)
+
+
+def _is_duration(seconds: Any) -> bool:
+    is_number = isinstance(seconds, (int, Decimal)) and not isinstance(seconds, bool)
+    return is_number and abs(seconds) <= _DURATION_SECONDS_MAX
