@@ -12,7 +12,9 @@ import keytide as kt
 from keytide.errors import DataError, InvalidError
 from keytide.spark.errors import keytide_error
 from keytide.spark.write import RUNS_PER_TASK, TaskResult, WriteJob, commit_results, write_task
+from keytide.table.commit import Author
 
+AUTHOR = Author("user", 1)
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("v", pa.float64())])
 
 
@@ -257,7 +259,8 @@ def test_lost_race_deletes_what_the_tasks_wrote(
     warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = make_table(warehouse)
-    job, known = WriteJob.plan(table), table.live_files()
+    start = table.begin(AUTHOR)
+    job = WriteJob.plan(table, start.live)
     result = write_task(job, batches(10), 0)
     assert len(data_files(table)) == len(result.entries) > 0
 
@@ -266,7 +269,7 @@ def test_lost_race_deletes_what_the_tasks_wrote(
 
     monkeypatch.setattr(table, "commit", lose)
     with pytest.raises(kt.ConflictError):
-        commit_results(table, job.view, known, [result], "user", 1)
+        commit_results(table, job.view, start, [result])
     assert data_files(table) == []
 
 
@@ -280,36 +283,37 @@ def batches(count: int, batch_rows: int = 10_000) -> list[pa.RecordBatch]:
 
 def test_task_cuts_its_rows_into_runs_of_rising_numbers(warehouse: str) -> None:
     table = make_table(warehouse, bucket="1", **{"write-buffer-size": "2 kb"})
-    job, known = WriteJob.plan(table), table.live_files()
+    start = table.begin(AUTHOR)
+    job = WriteJob.plan(table, start.live)
     result = write_task(job, batches(500, 100), 0)
-    commit_results(table, job.view, known, [result], "user", 1)
+    commit_results(table, job.view, start, [result])
     assert runs(table) == ["0:100@0", "0:100@1", "0:100@2", "0:100@3", "0:100@4"]
 
 
 def test_tasks_of_one_write_have_numbers_in_their_order(warehouse: str) -> None:
     table = make_table(warehouse, bucket="1")
-    job, known = WriteJob.plan(table), table.live_files()
+    start = table.begin(AUTHOR)
+    job = WriteJob.plan(table, start.live)
     results = [write_task(job, batches(10), number) for number in (0, 1, 2)]
-    commit_results(table, job.view, known, reversed(results), "user", 1)
+    commit_results(table, job.view, start, reversed(results))
     assert runs(table) == [f"0:10@{number * RUNS_PER_TASK}" for number in (0, 1, 2)]
 
 
 def test_error_of_one_task_deletes_the_files_of_all(warehouse: str) -> None:
     table = make_table(warehouse)
-    job, known = WriteJob.plan(table), table.live_files()
+    start = table.begin(AUTHOR)
+    job = WriteJob.plan(table, start.live)
     good = write_task(job, batches(10), 0)
     bad = write_task(job, [pa.record_batch({"id": [None], "p": ["x"], "v": [1.0]})], 1)
     assert isinstance(bad.error, kt.InvalidError)
     with pytest.raises(kt.InvalidError, match="Cannot write null"):
-        commit_results(table, job.view, known, [good, bad], "user", 1)
+        commit_results(table, job.view, start, [good, bad])
     assert (table.snapshots(), data_files(table)) == ([], [])
 
 
 def test_nothing_written_is_nothing_committed(warehouse: str) -> None:
     table = make_table(warehouse)
-    result = commit_results(
-        table, table.writable_view(), table.live_files(), [TaskResult(0)], "user", 1
-    )
+    result = commit_results(table, table.writable_view(), table.begin(AUTHOR), [TaskResult(0)])
     assert result == kt.WriteResult(None, 0, 0, 0)
 
 

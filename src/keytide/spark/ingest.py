@@ -35,7 +35,7 @@ from keytide.spark.predicate import column
 from keytide.spark.session import session
 from keytide.spark.types import batch_schema, spark_batches, spark_schema
 from keytide.spark.write import TASKS_PER_CORE
-from keytide.table.commit import Change
+from keytide.table.commit import Author, Change, Start
 from keytide.table.lake import Lake, connect
 from keytide.table.live_files import LiveFiles
 from keytide.table.scan import Scan
@@ -182,17 +182,16 @@ class _Ingestion:
     def apply(self, messages: DataFrame, batch_id: int) -> None:
         """Apply one micro-batch; once, however often it is called for the same batch."""
         started = time.perf_counter()
-        user = _commit_user(messages.sparkSession)
-        if self._table.find_commit(user, batch_id) is not None:
+        start = self._table.begin(Author(_commit_user(messages.sparkSession), batch_id))
+        if start.done is not None:
             return
-        live = self._table.live_files()
         view = self._table.writable_view()
         decoded = _decoded(messages, self._spec, view).persist()
         try:
-            written = _written(decoded, self._change_writer(view, live), view)
-            rejected = self._keep_rejected(decoded, written, user, batch_id)
+            written = _written(decoded, self._change_writer(view, start.live), view)
+            rejected = self._keep_rejected(decoded, written, start.author)
             entries = tuple(entry for part in written for entry in part.entries)
-            snapshot_id = self._commit(view, entries, live, user, batch_id)
+            snapshot_id = self._commit(view, entries, start)
             skipped = int(decoded.agg(F.coalesce(F.sum(_SKIPPED), F.lit(0))).collect()[0][0])
         finally:
             decoded.unpersist()
@@ -224,20 +223,15 @@ class _Ingestion:
         return ChangeWriter(writer, SequenceBase.after(live), self._spec, stored)
 
     def _commit(
-        self,
-        view: TableView,
-        entries: tuple[ManifestEntry, ...],
-        live: LiveFiles,
-        user: str,
-        batch_id: int,
+        self, view: TableView, entries: tuple[ManifestEntry, ...], start: Start
     ) -> int | None:
         if not entries:
             return None
-        committed = self._table.commit(view, Change(entries, user, batch_id), live)
+        committed = self._table.commit(view, Change(entries, start.author), start.live)
         return committed.snapshot.id
 
     def _keep_rejected(
-        self, decoded: DataFrame, written: Sequence[WrittenChanges], user: str, batch_id: int
+        self, decoded: DataFrame, written: Sequence[WrittenChanges], author: Author
     ) -> int:
         """Store what cannot be applied before the batch is committed, so that none is lost."""
         letters = decoded.where(F.col(_REASON).isNotNull()).select(_RAW, _REASON)
@@ -248,7 +242,9 @@ class _Ingestion:
         rejected = int(letters.count())
         if rejected:
             self._dead_letters().write(
-                _addressed(letters, batch_id), commit_user=user, commit_identifier=batch_id
+                _addressed(letters, author.identifier),
+                commit_user=author.user,
+                commit_identifier=author.identifier,
             )
         return rejected
 

@@ -8,7 +8,6 @@ way to write, because a data source cannot bring rows of a bucket together.
 from __future__ import annotations
 
 import pickle
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,7 +24,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from keytide.errors import InvalidError, UnsupportedError
-from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, Snapshot
+from keytide.format.snapshot import Snapshot
 from keytide.spark.connect import CORES_UNKNOWN
 from keytide.spark.read import BINS_PER_CORE, bin_frames, pack, split_tasks
 from keytide.spark.stream import StreamBatch, batch_of_task
@@ -214,7 +213,7 @@ class TableWriter(DataSourceArrowWriter):
 
     def __init__(self, table: Table, schema: StructType) -> None:
         self.table = table
-        self.job = WriteJob.plan(table)
+        self.job = WriteJob.plan(table, table.live_files())
         check_columns(schema, self.job.view)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -224,9 +223,7 @@ class TableWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[Any]) -> None:
         """Commit all tasks' files."""
         results = [message.result for message in messages if message is not None]
-        live = self.table.live_files()
-        user = str(uuid.uuid4())
-        commit_results(self.table, self.job.view, live, results, user, BATCH_COMMIT_IDENTIFIER)
+        commit_results(self.table, self.job.view, self.table.begin(None), results)
 
     def abort(self, messages: Sequence[Any]) -> None:
         """Delete the files of the tasks that did finish."""
@@ -244,7 +241,7 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, table: Table, schema: StructType) -> None:
         self.table = table
-        self.job = WriteJob.plan(table)
+        self.job = WriteJob.plan(table, table.live_files())
         check_columns(schema, self.job.view)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -258,11 +255,11 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
             return
         results = [message.result for message in told]
         batch: StreamBatch = told[0].batch
-        live = self.table.live_files()
-        if self.table.find_commit(batch.commit_user, batch.batch_id) is not None:
+        start = self.table.begin(batch.author)
+        if start.done is not None:
             self.abort(messages, batchId)
             return
-        commit_results(self.table, self.job.view, live, results, batch.commit_user, batch.batch_id)
+        commit_results(self.table, self.job.view, start, results)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Delete the files of the tasks that did finish."""

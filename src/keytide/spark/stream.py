@@ -8,7 +8,7 @@ inside a `foreachBatch` function among those of the driver's thread.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark import TaskContext
@@ -16,8 +16,9 @@ from pyspark.sql import DataFrame
 
 from keytide.errors import InvalidError
 from keytide.spark.connect import is_connect, runs_batch_function
+from keytide.table.commit import Author
 
-__all__ = ["StreamBatch", "batch_of_task", "identity_in_stream"]
+__all__ = ["StreamBatch", "author_in_stream", "batch_of_task"]
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -32,9 +33,9 @@ class StreamBatch:
     batch_id: int
 
     @property
-    def commit_user(self) -> str:
-        """The user that commits the query's batches."""
-        return f"spark-{self.query_id}"
+    def author(self) -> Author:
+        """Who commits the batch."""
+        return Author(f"spark-{self.query_id}", self.batch_id)
 
 
 def batch_of_task() -> StreamBatch:
@@ -45,8 +46,8 @@ def batch_of_task() -> StreamBatch:
     )
 
 
-def identity_in_stream(df: DataFrame, table_uri: str) -> tuple[str, int] | None:
-    """Commit user and identifier for a write inside a `foreachBatch` function, else None.
+def author_in_stream(df: DataFrame, table_uri: str) -> Author | None:
+    """The author of a write inside a `foreachBatch` function, else None.
 
     The second and later writes to one table within a batch get users of their own, in the order
     of the calls; a function that is run again must write in the same order. Raises
@@ -66,8 +67,8 @@ def identity_in_stream(df: DataFrame, table_uri: str) -> tuple[str, int] | None:
         return None
     batch = StreamBatch(query_id, int(batch_id))
     number = _WRITES.count(batch, context.getLocalProperty(_RUN_ID), table_uri)
-    user = batch.commit_user if number == 1 else f"{batch.commit_user}-{number}"
-    return user, batch.batch_id
+    author = batch.author
+    return author if number == 1 else replace(author, user=f"{author.user}-{number}")
 
 
 class _WriteCounts:

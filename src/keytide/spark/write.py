@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -36,10 +35,10 @@ from keytide.spark.bucket import with_bucket
 from keytide.spark.connect import cores, is_connect
 from keytide.spark.errors import on_driver
 from keytide.spark.predicate import column
-from keytide.spark.stream import identity_in_stream
+from keytide.spark.stream import author_in_stream
 from keytide.spark.types import arrow_schema_of
 from keytide.spark.worker import settle
-from keytide.table.commit import Change
+from keytide.table.commit import Author, Change, Start
 from keytide.table.live_files import LiveFiles
 from keytide.table.out_of_order import count_out_of_order
 from keytide.table.rows import ROW_KIND, incoming_rows
@@ -79,21 +78,17 @@ def write_dataframe(
     themselves; on Spark Connect they have to be given there. A repeated write runs no job, so it
     reports no rows.
     """
-    job = WriteJob.plan(table)
+    author = Author.given(commit_user, commit_identifier)
+    start = table.begin(author or author_in_stream(df, table.uri))
+    job = WriteJob.plan(table, start.live)
     check_columns(df.schema, job.view)
-    live = table.live_files()
-    user, identifier = commit_user, commit_identifier
-    if user is None:
-        user, identifier = identity_in_stream(df, table.uri) or (None, commit_identifier)
-    if user is not None:
-        done = table.find_commit(user, identifier)
-        if done is not None:
-            return WriteResult(done.id, 0, 0, 0, is_new=False)
+    if start.done is not None:
+        return WriteResult(start.done.id, 0, 0, 0, is_new=False)
     if _is_one_partition(df):
         results = _run(df, replace(job, is_one_task=True))
     else:
         results = _run(_by_bucket(df, job.view), job)
-    return commit_results(table, job.view, live, results, user or str(uuid.uuid4()), identifier)
+    return commit_results(table, job.view, start, results)
 
 
 # -- what tasks do ---------------------------------------------------------------------------------
@@ -112,9 +107,9 @@ class WriteJob:
     """The files that a count of rows out of order looks at, if it is asked for."""
 
     @classmethod
-    def plan(cls, table: Table) -> WriteJob:
-        """A write on top of the newest snapshot. Raises `UnsupportedError` as `Table.write`."""
-        view, live = table.writable_view(), table.live_files()
+    def plan(cls, table: Table, live: LiveFiles) -> WriteJob:
+        """A write on top of some live files. Raises `UnsupportedError` as `Table.write`."""
+        view = table.writable_view()
         stored = tuple(live.entries) if view.options.counts_out_of_order else ()
         return cls(view, live.partition_buckets, SequenceBase.after(live), stored=stored)
 
@@ -218,10 +213,8 @@ def check_columns(schema: StructType, view: TableView) -> None:
 def commit_results(
     table: Table,
     view: TableView,
-    known: LiveFiles,
+    start: Start,
     results: Iterable[TaskResult],
-    user: str,
-    identifier: int,
 ) -> WriteResult:
     """Commit what tasks wrote, or raise the first task's error with their files deleted."""
     ordered = sorted(results, key=lambda result: result.number)
@@ -236,7 +229,7 @@ def commit_results(
     if not entries:
         return WriteResult(None, rows, 0, 0, out_of_order=out_of_order)
     try:
-        committed = table.commit(view, Change(entries, user, identifier), known)
+        committed = table.commit(view, Change(entries, start.author), start.live)
     except ConflictError:
         discard(view, entries)
         raise

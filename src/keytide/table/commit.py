@@ -6,8 +6,9 @@ outcome: the loop re-reads, rebases and tries the next id.
 
 Rules that protect data, all here:
 
-- Before every attempt the snapshots that appeared meanwhile are searched for our own commit (same
-  user, identifier and kind): a write may have landed although its call failed.
+- A write begins with one look (`Start`): the files that were live, and the author's own commit
+  among the snapshots up to there. Before every attempt the snapshots that appeared since are
+  searched too, for a write may have landed although its call failed. No snapshot is left out.
 - An append fits on top of anything. Its sequence numbers must be above those of its buckets,
   though, so where another commit came between, its files are stamped anew.
 - Rows made from stored rows conflict with whatever another commit did to their buckets.
@@ -21,12 +22,14 @@ from __future__ import annotations
 
 import random
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from keytide.errors import ConflictError, DataError, NotFoundError
+from keytide.errors import ConflictError, DataError, InvalidError, NotFoundError
 from keytide.format import paths
+from keytide.format.json_document import INTEGER
 from keytide.format.manifest import (
     FileKind,
     ManifestEntry,
@@ -42,7 +45,7 @@ from keytide.table.live_files import NO_FILES, LiveFiles, load_live_files
 from keytide.table.metadata import TableMetadata
 from keytide.table.view import TableView
 
-__all__ = ["Change", "Committed", "Committer"]
+__all__ = ["Author", "Change", "Committed", "Committer", "Start", "begin"]
 
 Restamp: TypeAlias = "Callable[[TableView, ManifestEntry, int], ManifestEntry]"
 
@@ -50,16 +53,77 @@ _WRITER_VERSION = "keytide"
 
 
 @dataclass(frozen=True)
-class Change:
-    """What a commit is to change, and who asks for it.
+class Author:
+    """Who commits, and which of their commits it is.
 
-    `user` and `identifier` make it idempotent: committing the same pair twice changes nothing
-    the second time. A one-off commit has a fresh user and the batch identifier.
+    The pair makes a commit idempotent: made twice, it changes nothing the second time. Identifiers
+    of one user only grow.
     """
 
-    entries: tuple[ManifestEntry, ...]
     user: str
     identifier: int = BATCH_COMMIT_IDENTIFIER
+
+    @classmethod
+    def given(cls, user: str | None, identifier: int) -> Author | None:
+        """The author that a caller names, or None; `InvalidError` for what cannot be stored."""
+        if user is None:
+            if identifier != BATCH_COMMIT_IDENTIFIER:
+                raise InvalidError(
+                    f"commit_identifier is {identifier!r} without a commit_user; name the user "
+                    f"too, or leave both out"
+                )
+            return None
+        if not isinstance(user, str) or not user or not _is_utf8(user):
+            raise InvalidError(f"commit_user is {user!r}; give a text that is not empty")
+        if not INTEGER.fits(identifier):
+            raise InvalidError(f"commit_identifier is {identifier!r}; give {INTEGER.name}")
+        return cls(user, identifier)
+
+    @classmethod
+    def fresh(cls) -> Author:
+        """An author who has never committed."""
+        return cls(str(uuid.uuid4()))
+
+    def own(
+        self, metadata: TableMetadata, newest: Snapshot | None, kind: CommitKind, after_id: int = 0
+    ) -> Snapshot | None:
+        """The author's commit of this or a later identifier, in the snapshots after `after_id`.
+
+        Goes back from `newest` and stops at the user's newest commit, or where snapshots expired.
+        """
+        for snapshot_id in range(0 if newest is None else newest.id, after_id, -1):
+            try:
+                snapshot = metadata.snapshot(snapshot_id)
+            except NotFoundError:
+                return None
+            if snapshot.commit_user == self.user and snapshot.commit_kind is kind:
+                return snapshot if snapshot.commit_identifier >= self.identifier else None
+        return None
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a write begins: one snapshot for the files on which it builds and for the search for
+    the author's own commit, `done`, so that none goes unnoticed between the two."""
+
+    author: Author
+    live: LiveFiles
+    done: Snapshot | None = None
+
+
+def begin(metadata: TableMetadata, live: LiveFiles, author: Author | None) -> Start:
+    """Begin an append on top of some live files, as an author or, for None, as a fresh one."""
+    if author is None:
+        return Start(Author.fresh(), live)
+    return Start(author, live, author.own(metadata, live.snapshot, CommitKind.APPEND))
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a commit is to change, and who asks for it."""
+
+    entries: tuple[ManifestEntry, ...]
+    author: Author
     kind: CommitKind = CommitKind.APPEND
     operation: str = "WRITE"
     replaces: Callable[[bytes], bool] | None = None
@@ -102,7 +166,9 @@ class Committer:
     def commit(self, change: Change, known: LiveFiles = NO_FILES) -> Committed:
         """Make `change` the next snapshot; atomic, durable on return.
 
-        `known` is any earlier state of the table and only saves reading. Raises `ConflictError`
+        `known` is an earlier state of the table, up to which the author has made no such commit.
+        When the author's commit is found instead, made by another call, the files of this one are
+        deleted. Raises `ConflictError`
         when a file to delete is gone or too many races were lost, `DataError` when the store
         fails for good. After an error nothing is committed, unless the error says that the
         outcome is unknown.
@@ -113,8 +179,7 @@ class Committer:
         for _ in range(options.commit_retries_max + 1):
             committed = attempt.run()
             if committed is not None:
-                self._metadata.hint_latest(committed.snapshot.id)
-                attempt.discard_superseded()
+                attempt.tidy_up(committed)
                 return committed
             self._wait(next(waits) / 1000)
         attempt.discard_all()
@@ -122,23 +187,6 @@ class Committer:
             f"table {self._view.name}: {options.commit_retries_max + 1} tries to commit lost the "
             f"race against other writers; try again, or raise 'commit.max-retries'"
         )
-
-    def find(self, user: str, identifier: int, kind: CommitKind) -> Snapshot | None:
-        """The snapshot that a user already made for an identifier, newest first, or None.
-
-        Stops at the user's newest commit, whose identifiers only grow.
-        """
-        latest = self._metadata.latest_snapshot_id()
-        if latest is None:
-            return None
-        for snapshot_id in range(latest, 0, -1):
-            try:
-                snapshot = self._metadata.snapshot(snapshot_id)
-            except NotFoundError:
-                return None
-            if snapshot.commit_user == user and snapshot.commit_kind is kind:
-                return snapshot if snapshot.commit_identifier >= identifier else None
-        return None
 
 
 class _Attempt:
@@ -153,6 +201,7 @@ class _Attempt:
         self._known = known
         self._names = FileNames()
         self._checked_id = known.snapshot.id if known.snapshot is not None else 0
+        self._tried: set[str | None] = set()
         self._superseded: list[str] = []
         self._metadata_files: list[str] = []
 
@@ -163,7 +212,7 @@ class _Attempt:
         live = load_live_files(self._metadata, latest, self._known)
         self._known = live
         if own is not None:
-            return Committed(own, live, is_new=False)
+            return Committed(own, live, is_new=own.uuid in self._tried)
         self._check(live)
         self._rebase(live)
         snapshot, files, changed = self._build(latest, live)
@@ -173,13 +222,18 @@ class _Attempt:
         except DataError:
             self.discard_all()  # a full disk gets its room back; no snapshot names any of it
             raise
+        self._tried.add(snapshot.uuid)
         if not self._create(snapshot):
             return None
         return Committed(snapshot, live.advance(snapshot, changed))
 
-    def discard_superseded(self) -> None:
-        """Delete files that later tries replaced: the outcome is certain, nothing names them."""
-        self._delete(self._superseded)
+    def tidy_up(self, committed: Committed) -> None:
+        """Hint at what was committed and delete what it does not name."""
+        if committed.is_new:
+            self._metadata.hint_latest(committed.snapshot.id)
+            self._delete(self._superseded)
+        else:
+            self.discard_all()
 
     def discard_all(self) -> None:
         """Delete what this change wrote: no snapshot names any of it."""
@@ -197,21 +251,10 @@ class _Attempt:
 
     def _own_commit(self, latest: Snapshot | None) -> Snapshot | None:
         """Our own commit among the snapshots that appeared since the last look."""
-        if latest is None:
-            return None
-        for snapshot_id in range(max(self._checked_id, 0) + 1, latest.id + 1):
-            try:
-                snapshot = self._metadata.snapshot(snapshot_id)
-            except NotFoundError:
-                continue  # expired meanwhile
-            if (snapshot.commit_user, snapshot.commit_identifier, snapshot.commit_kind) == (
-                self._change.user,
-                self._change.identifier,
-                self._change.kind,
-            ):
-                return snapshot
-        self._checked_id = latest.id
-        return None
+        author, kind = self._change.author, self._change.kind
+        own = author.own(self._metadata, latest, kind, self._checked_id)
+        self._checked_id = 0 if latest is None else latest.id
+        return own
 
     def _check(self, live: LiveFiles) -> None:
         for entry in self._change.entries:
@@ -302,9 +345,9 @@ class _Attempt:
             delta_manifest_list=delta_name,
             delta_manifest_list_size=delta_size,
             index_manifest=None if latest is None else latest.index_manifest,
-            commit_user=self._change.user,
+            commit_user=self._change.author.user,
             writer_version=_WRITER_VERSION,
-            commit_identifier=self._change.identifier,
+            commit_identifier=self._change.author.identifier,
             commit_kind=self._change.kind,
             time_millis=self._time_millis(latest),
             total_record_count=(latest.total_record_count if latest else 0) + added - removed,
@@ -374,6 +417,14 @@ class _Attempt:
                     f"{error}; look for a snapshot of user {snapshot.commit_user!r}, or write "
                     f"again with the same commit user and identifier"
                 ) from error
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _merges(manifests: Sequence[ManifestFileMeta], count_min: int) -> list[tuple[int, int]]:

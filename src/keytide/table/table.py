@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date, datetime, timezone
@@ -22,7 +21,7 @@ from keytide.merge.functions.register import registered_functions
 from keytide.options import TableOptions
 from keytide.store import Store
 from keytide.table.alter import alter_table
-from keytide.table.commit import Change, Committed, Committer
+from keytide.table.commit import Author, Change, Committed, Committer, Start, begin
 from keytide.table.evolution import SchemaChange
 from keytide.table.host import is_spark_dataframe, spark_writer
 from keytide.table.live_files import NO_FILES, LiveFiles, load_live_files
@@ -164,7 +163,7 @@ class Table:
         sequence field the later row wins.
 
         `commit_user` with `commit_identifier` makes the write idempotent: the second write of a
-        pair changes nothing. Identifiers of one user must grow.
+        pair changes nothing. Identifiers of one user must grow, and have at most 64 bits.
 
         Raises `InvalidError` or `NotFoundError` for rows that do not fit, before anything is
         written; `UnsupportedError` for a table this release must not write to; `ConflictError`
@@ -175,22 +174,23 @@ class Table:
                 self, data, commit_user, commit_identifier
             )
             return written
+        author = Author.given(commit_user, commit_identifier)
         view = self.writable_view()
         rows = incoming_rows(
             to_arrow_table(data, view.schema, self.name), view.schema, view.options, self.name
         )
-        user = commit_user or str(uuid.uuid4())
-        done = self._already_committed(commit_user, commit_identifier, rows.table.num_rows)
-        if done is not None:
-            return done
-        live = self.live_files()
-        writer = BucketWriter(view, live.partition_buckets)
-        out_of_order = count_out_of_order(writer, rows, live.entries)
-        entries = writer.write(rows, SequenceBase.after(live), threads=os.cpu_count() or 1)
+        count = rows.table.num_rows
+        start = self.begin(author)
+        if start.done is not None:
+            return WriteResult(start.done.id, count, 0, 0, is_new=False)
+        writer = BucketWriter(view, start.live.partition_buckets)
+        out_of_order = count_out_of_order(writer, rows, start.live.entries)
+        base = SequenceBase.after(start.live)
+        entries = writer.write(rows, base, threads=os.cpu_count() or 1)
         if not entries:
-            return WriteResult(None, rows.table.num_rows, 0, 0, out_of_order=out_of_order)
-        change = Change(tuple(entries), user, commit_identifier)
-        result = self._result(self.commit(view, change, live), change, rows.table.num_rows)
+            return WriteResult(None, count, 0, 0, out_of_order=out_of_order)
+        change = Change(tuple(entries), start.author)
+        result = self._result(self.commit(view, change, start.live), change, count)
         return replace(result, out_of_order=out_of_order if result.is_new else None)
 
     def overwrite(self, data: Any, partition: Mapping[str, Any] | None = None) -> WriteResult:
@@ -245,8 +245,7 @@ class Table:
         if not entries and not any(map(replaces, stored)):
             return WriteResult(None, rows, 0, 0)
         kind = CommitKind.OVERWRITE
-        user = str(uuid.uuid4())
-        change = Change(entries, user, kind=kind, operation=kind.value, replaces=replaces)
+        change = Change(entries, Author.fresh(), kind=kind, operation=kind.value, replaces=replaces)
         return self._result(self.commit(view, change, live), change, rows)
 
     def alter(self, *changes: SchemaChange) -> TableSchema:
@@ -278,7 +277,7 @@ class Table:
             entries = writer.write(rows, SequenceBase.after(live), threads=os.cpu_count() or 1)
             if not entries:
                 return WriteResult(None, given.num_rows, 0, 0)
-            change = Change(tuple(entries), str(uuid.uuid4()), is_derived=True)
+            change = Change(tuple(entries), Author.fresh(), is_derived=True)
             try:
                 return self._result(self.commit(view, change, live), change, given.num_rows)
             except ConflictError:
@@ -292,25 +291,16 @@ class Table:
         check_writable(view.schema, view.options, self.name)
         return view
 
+    def begin(self, author: Author | None) -> Start:
+        """Where an append begins: the newest snapshot, and the author's own commit up to it."""
+        return begin(self._metadata, self.live_files(), author)
+
     def commit(self, view: TableView, change: Change, known: LiveFiles) -> Committed:
-        """Commit entries whose files are written. Driver only."""
+        """Commit entries whose files are written, as `Committer.commit` does. Driver only."""
         committed = Committer(self._metadata, view, restamp).commit(change, known)
         with self._lock:
             self._live = committed.live
         return committed
-
-    def _already_committed(
-        self, user: str | None, identifier: int, rows: int
-    ) -> WriteResult | None:
-        if user is None:
-            return None
-        found = self.find_commit(user, identifier)
-        return None if found is None else WriteResult(found.id, rows, 0, 0, is_new=False)
-
-    def find_commit(self, user: str, identifier: int) -> Snapshot | None:
-        """The snapshot of a user's append with this or a later identifier, or None."""
-        committer = Committer(self._metadata, self.view(self._metadata.latest_schema()), restamp)
-        return committer.find(user, identifier, CommitKind.APPEND)
 
     @staticmethod
     def _result(committed: Committed, change: Change, rows: int) -> WriteResult:

@@ -1,0 +1,175 @@
+"""Commits that are named: who may be named, and one commit however two writers interleave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from decimal import Decimal
+from functools import partial
+from typing import Any, BinaryIO, TypeVar
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import keytide as kt
+from keytide.spark.source import TableStreamWriter, TaskMessage
+from keytide.spark.stream import StreamBatch
+from keytide.spark.types import spark_schema
+from keytide.spark.write import write_task
+from keytide.store import Store, open_store
+from keytide.store.faults import FaultyStore
+
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
+T = TypeVar("T")
+
+
+def new_table(*rows: tuple[int, str]) -> kt.Table:
+    store = open_store(f"memory://{uuid4().hex}")
+    table = kt.connect("", store=store).create_table("t", SCHEMA, ["k"])
+    if rows:
+        table.write(as_dicts(rows))
+    return table
+
+
+def as_dicts(rows: Sequence[tuple[int, str]]) -> list[dict[str, Any]]:
+    return [{"k": k, "v": v} for k, v in rows]
+
+
+def state(table: kt.Table) -> list[tuple[int, str]]:
+    fresh = kt.Table(table.metadata.store, table.name)
+    return sorted((row["k"], row["v"]) for row in fresh.scan().to_pylist())
+
+
+def files(table: kt.Table) -> set[str]:
+    return {info.path for info in table.metadata.store.list()}
+
+
+# -- who may be named --------------------------------------------------------------------------
+
+ODD = st.one_of(
+    st.sampled_from([None, True, "", "\ud800", b"u", 1.5, float("nan"), Decimal(1), np.int64(1)]),
+    st.sampled_from([2**63 - 1, 2**63, -(2**63), -(2**63) - 1, [], {}, ("a",), object()]),
+    st.text(max_size=3),
+    st.integers(),
+)
+
+
+@given(user=ODD, identifier=ODD)
+@example(user=5, identifier=1)
+@example(user="u", identifier="7")
+@example(user="u", identifier=1.5)
+@example(user="u", identifier=2**63)
+@example(user=None, identifier=7)
+def test_any_author_is_stored_and_found_again_or_refused_before_anything_is_written(
+    user: Any, identifier: Any
+) -> None:
+    table = new_table((1, "old"))
+    before = files(table)
+    try:
+        result = table.write(as_dicts([(1, "new")]), commit_user=user, commit_identifier=identifier)
+    except kt.InvalidError:
+        assert (state(table), files(table)) == ([(1, "old")], before)
+        return
+    assert (state(table), result.is_new) == ([(1, "new")], True)
+    if user is not None:
+        again = table.write(
+            as_dicts([(1, "again")]), commit_user=user, commit_identifier=identifier
+        )
+        assert (state(table), again.is_new) == ([(1, "new")], False)
+
+
+# -- two writers with one name -----------------------------------------------------------------
+
+
+class Interrupted(FaultyStore):
+    """Something else is done just before the `nth` operation, counted from 1."""
+
+    def __init__(self, inner: Store, nth: int, act: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self.before = {nth: act}
+
+    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
+        self._interrupt()
+        return super().open_output(path)
+
+    def _perform(self, operation: str, path: str, do: Callable[[], T], tear: Any = None) -> T:
+        self._interrupt()
+        return super()._perform(operation, path, do, tear)
+
+    def _interrupt(self) -> None:
+        act = self.before.pop(len(self.log) + 1, None)
+        if act is not None:
+            act()
+
+
+def write_named(table: kt.Table, value: str, identifier: int = 5) -> kt.WriteResult:
+    return table.write(as_dicts([(1, value)]), commit_user="w", commit_identifier=identifier)
+
+
+def places(*before: tuple[int, str]) -> list[tuple[int, tuple[tuple[int, str], ...]]]:
+    """Every operation of a named write, up to its commit, on a table with these rows."""
+    store = FaultyStore(new_table(*before).metadata.store)
+    write_named(kt.Table(store, "t"), "mine")
+    until = [operation for operation, _ in store.log].index("hint") + 1
+    return [(nth, before) for nth in range(1, until + 1)]
+
+
+PLACES = [*places(), *places((1, "old"))]
+
+
+@pytest.mark.parametrize("identifier", [5, 6])
+@pytest.mark.parametrize(("nth", "before"), PLACES)
+def test_two_writers_with_one_name_commit_once_wherever_one_overtakes_the_other(
+    nth: int, before: tuple[tuple[int, str], ...], identifier: int
+) -> None:
+    table = new_table(*before)
+    others: list[kt.WriteResult] = []
+    overtake = partial(write_named, table, "other", identifier)
+    store = Interrupted(table.metadata.store, nth, lambda: others.append(overtake()))
+    mine = write_named(kt.Table(store, "t"), "mine")
+    (other,) = others
+    made = [s.commit_identifier for s in table.snapshots() if s.commit_user == "w"]
+    assert made == [5] * mine.is_new + [identifier] * other.is_new
+    assert len(made) == 1 or (made == [5, 6] and mine.is_new)
+    assert state(table) == [(1, "other" if other.is_new else "mine")]
+
+
+@pytest.mark.parametrize(("nth", "before"), PLACES)
+def test_writer_that_was_overtaken_by_its_own_name_leaves_no_file_behind(
+    nth: int, before: tuple[tuple[int, str], ...]
+) -> None:
+    table = new_table(*before)
+    store = Interrupted(table.metadata.store, nth, lambda: write_named(table, "other"))
+    write_named(kt.Table(store, "t"), "mine")
+    named = {f"bucket-0/{e.file.file_name}" for e in table.live_files().entries}
+    assert {path for path in files(table) if path.startswith("bucket-0/")} == named
+
+
+def stream_batch(table: kt.Table, value: str) -> Callable[[], None]:
+    """The commit of batch 7 of a query, whose tasks have written their files."""
+    writer = TableStreamWriter(table, spark_schema(SCHEMA))
+    rows = pa.Table.from_pylist(as_dicts([(1, value)]), SCHEMA)
+    message = TaskMessage(write_task(writer.job, rows.to_batches(), 0), StreamBatch("query", 7))
+    return partial(writer.commit, [message], 7)
+
+
+def test_two_commits_of_one_streaming_batch_are_one_wherever_one_overtakes_the_other() -> None:
+    nth = 0
+    overtaken = True
+    while overtaken:
+        nth += 1
+        table = new_table((1, "old"))
+        store = Interrupted(table.metadata.store, -1, stream_batch(table, "other"))
+        commit = stream_batch(kt.Table(store, "t"), "mine")
+        store.before = {len(store.log) + nth: store.before[-1]}
+        commit()
+        overtaken = not store.before
+        assert [s.commit_identifier for s in table.snapshots()][1:] == [7]
+        if overtaken:
+            named = {f"bucket-0/{e.file.file_name}" for e in table.live_files().entries}
+            assert {path for path in files(table) if path.startswith("bucket-0/")} == named
+    assert nth > 5
