@@ -58,7 +58,7 @@ class SparkEngine:
         for relation in bound.relations:
             self._frame(relation).createOrReplaceTempView(relation.view)
         try:
-            return self._spark.sql(bound.tree.transform(_constructors).sql(dialect="spark"))
+            return self._spark.sql(bound.text_for("spark", _constructors))
         except PySparkException as error:
             raise bound.refused(str(error).splitlines()[0]) from error
         finally:

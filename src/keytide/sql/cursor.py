@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
 from sqlglot import Token, TokenType
@@ -16,12 +17,21 @@ T = TypeVar("T")
 
 
 class Cursor:
-    """Stands before one token of a statement; `text` is the whole SQL text."""
+    """Stands before one token of a statement; `text` is the whole SQL text.
 
-    def __init__(self, text: str, tokens: Sequence[Token]) -> None:
+    `hints` are the options of `/*+ OPTIONS(...) */`, by the place where what they follow ends.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        tokens: Sequence[Token],
+        hints: Mapping[int, Mapping[str, str]] = MappingProxyType({}),
+    ) -> None:
         self.text = text
         self._tokens = tokens
         self._position = 0
+        self.hints = dict(hints)
 
     @property
     def at_end(self) -> bool:
@@ -69,6 +79,27 @@ class Cursor:
         """Refuse what is left over."""
         if not self.at_end:
             raise self.error("unexpected")
+        for place in self.hints:
+            raise self.error_at(place, "a hint OPTIONS belongs behind the name of a table to read")
+
+    def take_hints(self) -> dict[int, Mapping[str, str]]:
+        """Take the hints of all that is left."""
+        return {place: self.hints.pop(place) for place in [*self.hints] if place > self.start}
+
+    def find(self, word: str, *, before: int | None = None) -> int | None:
+        """Where a word last stands in the statement, before a place if one is given."""
+        starts = [
+            int(token.start)
+            for token in self._tokens
+            if token.token_type not in (TokenType.STRING, TokenType.IDENTIFIER)
+            and str(token.text).upper() == word
+            and (before is None or token.start <= before)
+        ]
+        return starts[-1] if starts else None
+
+    def error_at(self, place: int, message: str) -> InvalidError:
+        """An error at a place of the text."""
+        return error_at(self.text, place, message)
 
     def error(self, message: str) -> InvalidError:
         """An error at the next token, naming it."""

@@ -43,7 +43,7 @@ def create_table(cursor: Cursor, query: Callable[[Cursor], Query]) -> CreateTabl
         while _clause(cursor, parts):
             pass
     chosen = query(cursor) if cursor.accept("AS") else None
-    _take_spark_keys(parts)
+    _take_spark_keys(name, parts)
     return CreateTable(
         name=name,
         columns=tuple(parts.columns),
@@ -61,20 +61,21 @@ def column(cursor: Cursor) -> tuple[Field, bool]:
     """A column's definition, and whether it is the primary key."""
     name = cursor.name("a column or PRIMARY KEY")
     kind = column_type(cursor)
-    comment = default = None
+    given: dict[str, str] = {}
     is_key = False
     while True:
+        start = cursor.start
         if cursor.accept("COMMENT"):
-            comment = cursor.string()
+            _once(cursor, start, given, "COMMENT", cursor.string())
         elif cursor.accept("PRIMARY", "KEY"):
             is_key = True
             cursor.accept("NOT", "ENFORCED")
         elif cursor.accept("DEFAULT"):
-            default = _default(cursor)
+            _once(cursor, start, given, "DEFAULT", _default(cursor))
         elif cursor.accept("NOT", "NULL"):
             kind = kind.with_nullable(False)
         else:
-            return Field(-1, name, kind, comment, default), is_key
+            return Field(-1, name, kind, given.get("COMMENT"), given.get("DEFAULT")), is_key
 
 
 def column_type(cursor: Cursor) -> DataType:
@@ -91,19 +92,21 @@ def column_type(cursor: Cursor) -> DataType:
 
 def options(cursor: Cursor) -> dict[str, str]:
     """`('k' = 'v', ...)`; keys and values may stand without quotes."""
-    pairs = cursor.listed(lambda: _option(cursor))
-    return dict(pairs)
+    given: dict[str, str] = {}
+    cursor.listed(lambda: _option(cursor, given))
+    return given
 
 
-def _option(cursor: Cursor) -> tuple[str, str]:
+def _option(cursor: Cursor, given: dict[str, str]) -> None:
+    start = cursor.start
     key = cursor.string() if cursor.is_string() else cursor.until("=").strip()
+    if key in given:
+        raise cursor.error_at(start, f"option {key!r} is given twice")
     cursor.expect("=")
-    if cursor.is_string():
-        return key, cursor.string()
-    value = cursor.until()
-    if not value:
+    is_text = cursor.is_string()
+    given[key] = cursor.string() if is_text else cursor.until()
+    if not given[key] and not is_text:
         raise cursor.error(f"expected a value for option {key!r}")
-    return key, value
 
 
 def _element(cursor: Cursor, parts: _Parts) -> None:
@@ -125,17 +128,25 @@ def _element(cursor: Cursor, parts: _Parts) -> None:
 
 def _clause(cursor: Cursor, parts: _Parts) -> bool:
     """Take one clause behind the columns, if one comes next."""
+    start = cursor.start
     if cursor.accept("USING"):
         engine = cursor.name("a format")
         if engine.lower() not in ("keytide", "paimon"):
             raise cursor.error(f"this door makes keytide tables, not {engine!r}; leave USING out")
     elif cursor.accept("COMMENT"):
+        if parts.comment is not None:
+            raise cursor.error_at(start, "COMMENT is given twice")
         cursor.accept("=")
         parts.comment = cursor.string()
     elif cursor.accept("PARTITIONED", "BY"):
+        if parts.partition_by:
+            raise cursor.error_at(start, "PARTITIONED BY is given twice")
         parts.partition_by += cursor.listed(lambda: _partition_column(cursor, parts))
     elif cursor.accept("WITH") or cursor.accept("TBLPROPERTIES") or cursor.accept("OPTIONS"):
-        parts.options.update(options(cursor))
+        given = options(cursor)
+        if twice := sorted(given.keys() & parts.options.keys()):
+            raise cursor.error_at(start, f"option {twice[0]!r} is given twice")
+        parts.options.update(given)
     else:
         return False
     return True
@@ -150,15 +161,28 @@ def _partition_column(cursor: Cursor, parts: _Parts) -> str:
     return field_.name
 
 
+def _once(cursor: Cursor, start: int, given: dict[str, str], word: str, value: str) -> None:
+    if word in given:
+        raise cursor.error_at(start, f"{word} is given twice")
+    given[word] = value
+
+
 def _default(cursor: Cursor) -> str:
     if cursor.is_string():
         return cursor.string()
     return cursor.until("COMMENT", "PRIMARY", "NOT", "AFTER", "FIRST")
 
 
-def _take_spark_keys(parts: _Parts) -> None:
+def _take_spark_keys(name: str, parts: _Parts) -> None:
     """Spark's SQL names the keys in table properties."""
     for option, names in (("primary-key", parts.primary_key), ("partition", parts.partition_by)):
         listed = parts.options.pop(option, None)
-        if listed is not None and not names:
-            names += [name.strip() for name in listed.split(",")]
+        if listed is None:
+            continue
+        told = [column.strip() for column in listed.split(",")]
+        if names and names != told:
+            raise InvalidError(
+                f"table {name}: option {option!r} = {listed!r} and the clause that names "
+                f"({', '.join(names)}) differ; give one of them"
+            )
+        names[:] = told

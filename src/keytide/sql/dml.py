@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -52,10 +53,13 @@ def update(lake: Lake, run: RunQuery, statement: Update) -> int:
     tree = statement.query.tree.copy()
     assert isinstance(tree, exp.Select)
     alias = tree.find(exp.Table).alias_or_name  # type: ignore[union-attr]  # it selects from one
+    column = partial(exp.column, table=alias, quoted=True)
     tree.set(
         "expressions",
         [
-            exp.alias_(names.get(name, exp.column(name, alias, quoted=True)), name, quoted=True)
+            exp.Alias(
+                this=names.get(name, column(name)), alias=exp.to_identifier(name, quoted=True)
+            )
             for name in table.table_schema.names
         ],
     )

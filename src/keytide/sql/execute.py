@@ -28,6 +28,7 @@ from keytide.sql.statements import (
     Insert,
     Query,
     Show,
+    Statement,
     Truncate,
     Update,
 )
@@ -73,7 +74,14 @@ def results(lake: Lake, text: str) -> Iterator[Result]:
     """
     statements = parse_statements(text)
     engine: Engine = LocalEngine() if lake.spark is None else spark_sql().SparkEngine(lake.spark)
-    return (_ACTIONS[type(statement)](lake, engine, statement) for statement in statements)
+    return (_carried_out(lake, engine, statement) for statement in statements)
+
+
+def _carried_out(lake: Lake, engine: Engine, statement: Statement) -> Result:
+    try:
+        return _ACTIONS[type(statement)](lake, engine, statement)
+    except RecursionError as error:
+        raise InvalidError("a statement is nested too deeply to be carried out") from error
 
 
 def _query(lake: Lake, engine: Engine, statement: Query) -> Result:

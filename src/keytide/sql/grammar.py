@@ -11,14 +11,15 @@ from collections.abc import Callable, Sequence
 
 from sqlglot import Token, TokenType, exp
 
+from keytide.errors import InvalidError
 from keytide.sql.alter_grammar import alter_table
 from keytide.sql.cursor import Cursor
 from keytide.sql.definition_grammar import create_table, options
 from keytide.sql.dialect import error_at, parse_expression, tokenize
+from keytide.sql.dml_grammar import delete, update
 from keytide.sql.statements import (
     Call,
     CreateTable,
-    Delete,
     Describe,
     DropTable,
     Explain,
@@ -27,7 +28,6 @@ from keytide.sql.statements import (
     Show,
     Statement,
     Truncate,
-    Update,
 )
 
 __all__ = ["parse_statements"]
@@ -38,6 +38,8 @@ def parse_statements(text: str) -> list[Statement]:
 
     Raises `InvalidError` with the line, and a pointer to the place, of what does not parse.
     """
+    if not isinstance(text, str):
+        raise InvalidError(f"SQL is a text, found {type(text).__name__}")
     return [_statement(text, tokens) for tokens in _split(tokenize(text))]
 
 
@@ -52,12 +54,16 @@ def _split(tokens: Sequence[Token]) -> list[list[Token]]:
 
 
 def _statement(text: str, tokens: Sequence[Token]) -> Statement:
-    cursor = Cursor(text, tokens)
+    cursor = Cursor(text, tokens, _hints(text, tokens))
     parse = _STATEMENTS.get(cursor.peek())
     if parse is None:
         known = ", ".join(sorted({*_STATEMENTS} - {"", "("}))
         raise cursor.error(f"expected a statement ({known})")
-    statement = parse(cursor)
+    try:
+        statement = parse(cursor)
+    except RecursionError as error:
+        message = "the statement is nested too deeply to be understood"
+        raise error_at(text, int(tokens[0].start), message) from error
     cursor.expect_end()
     return statement
 
@@ -66,36 +72,45 @@ def _statement(text: str, tokens: Sequence[Token]) -> Statement:
 
 
 def _query(cursor: Cursor) -> Query:
-    start, end, tokens = cursor.start, cursor.end, cursor.rest()
-    if not tokens:
+    start, end = cursor.start, cursor.end
+    if cursor.at_end:
         raise cursor.error("expected a query")
+    hints = cursor.take_hints()
     tree = parse_expression(cursor.text, start, end)
     if not isinstance(tree, exp.Query | exp.Values):
         raise error_at(cursor.text, start, "expected a query")
     cursor.skip()
-    return Query(tree, cursor.text, _hints(cursor.text, tokens))
+    return Query(tree, cursor.text, hints)
 
 
-_HINT = re.compile(r"\s*/\*\+(.*?)\*/", re.DOTALL)
+_COMMENT = re.compile(r"--[^\n]*|/\*(?P<hint>\+)?(?P<inside>.*?)\*/", re.DOTALL)
 
 
 def _hints(text: str, tokens: Sequence[Token]) -> dict[int, dict[str, str]]:
-    """Options in hints behind table names, by the place where the name ends."""
-    found = {}
-    for token in tokens:
+    """Options in hints, by the place where the token before them ends.
+
+    A hint behind SELECT is the engine's, and part of the query.
+    """
+    found: dict[int, dict[str, str]] = {}
+    if "/*+" not in text:
+        return found
+    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         end = int(token.end) + 1
-        match = _HINT.match(text, end) if token.comments else None
-        if match is not None:
-            inside = Cursor(text, _shifted(match.group(1), match.start(1)))
-            inside.expect("OPTIONS")
-            found[end] = options(inside)
-            inside.expect_end()
+        until = len(text) if following is None else int(following.start)
+        for comment in _COMMENT.finditer(text, end, until):
+            if comment["hint"] and token.text.upper() != "SELECT":
+                found[end] = {**found.get(end, {}), **_hint(comment)}
     return found
 
 
-def _shifted(text: str, offset: int) -> list[Token]:
+def _hint(comment: re.Match[str]) -> dict[str, str]:
     # Blanks before the hint's text give its tokens the places they have in the whole.
-    return tokenize(" " * offset + text)
+    start = comment.start("inside")
+    inside = Cursor(comment.string, tokenize(" " * start + comment["inside"]))
+    inside.expect("OPTIONS")
+    given = options(inside)
+    inside.expect_end()
+    return given
 
 
 # -- statements ------------------------------------------------------------------------------------
@@ -115,50 +130,23 @@ def _insert(cursor: Cursor) -> Insert:
     table = ".".join(cursor.path("a table name"))
     partition: dict[str, exp.Expr | None] = {}
     if cursor.accept("PARTITION"):
-        partition = dict(cursor.listed(lambda: _partition_value(cursor)))
+        cursor.listed(lambda: _partition_value(cursor, partition))
     columns: list[str] = []
     if cursor.peek() == "(" and cursor.peek(1) not in ("SELECT", "VALUES", "WITH", "("):
         columns = cursor.listed(lambda: cursor.name("a column"))
     return Insert(table, _query(cursor), tuple(columns), partition, overwrite)
 
 
-def _partition_value(cursor: Cursor) -> tuple[str, exp.Expr | None]:
+def _partition_value(cursor: Cursor, given: dict[str, exp.Expr | None]) -> None:
+    start = cursor.start
     name = cursor.name("a partition column")
-    if not cursor.accept("="):
-        return name, None
-    start = cursor.start
-    source = cursor.until()
-    return name, parse_expression(cursor.text, start, start + len(source))
-
-
-def _delete(cursor: Cursor) -> Delete:
-    tree = _whole(cursor, exp.Delete)
-    return Delete(_full_name(tree.this), _rows_of(tree, cursor))
-
-
-def _update(cursor: Cursor) -> Update:
-    tree = _whole(cursor, exp.Update)
-    assignments = {pair.this.name: pair.expression for pair in tree.expressions}
-    return Update(_full_name(tree.this), _rows_of(tree, cursor), assignments)
-
-
-def _rows_of(tree: exp.Expr, cursor: Cursor) -> Query:
-    """The rows that a statement is about."""
-    where = tree.args.get("where")
-    return Query(exp.select("*").from_(tree.this).where(where and where.this), cursor.text)
-
-
-def _whole(cursor: Cursor, kind: type[exp.Expr]) -> exp.Expr:
-    start = cursor.start
-    tree = parse_expression(cursor.text, start, cursor.end)
-    if not isinstance(tree, kind) or not isinstance(tree.this, exp.Table):
-        raise error_at(cursor.text, start, "expected the name of a table")
-    cursor.skip()
-    return tree
-
-
-def _full_name(table: exp.Table) -> str:
-    return ".".join(part.name for part in table.parts)
+    if name.lower() in map(str.lower, given):
+        raise cursor.error_at(start, f"partition column {name!r} is given twice")
+    given[name] = None
+    if cursor.accept("="):
+        start = cursor.start
+        source = cursor.until()
+        given[name] = parse_expression(cursor.text, start, start + len(source))
 
 
 def _drop(cursor: Cursor) -> DropTable:
@@ -219,6 +207,8 @@ def _call(cursor: Cursor) -> Call:
             raise cursor.error("expected a named argument after named ones")
         if key is None:
             values.append(_argument(cursor))
+        elif key in named:
+            raise cursor.error(f"argument {key!r} is given twice")
         else:
             named[key] = _argument(cursor)
     return Call(procedure, tuple(values), named)
@@ -258,8 +248,8 @@ _STATEMENTS: dict[str, Callable[[Cursor], Statement]] = {
     "CREATE": _create,
     "INSERT": _insert,
     "ALTER": alter_table,
-    "DELETE": _delete,
-    "UPDATE": _update,
+    "DELETE": delete,
+    "UPDATE": update,
     "DROP": _drop,
     "TRUNCATE": _truncate,
     "SHOW": _show,

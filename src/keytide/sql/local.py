@@ -58,7 +58,7 @@ def run_locally(bound: BoundQuery) -> pa.Table:
             for relation in bound.relations:
                 streams.append(source := _source(relation))
                 connection.register(relation.view, source)
-            answer = connection.sql(_duckdb_text(bound.tree))
+            answer = connection.sql(bound.text_for("duckdb", _constructors))
             found, types = answer.to_arrow_table(), [str(t) for t in answer.types]
             return _with_plain_integers(found, types)
         except duckdb.Error as error:
@@ -92,10 +92,6 @@ class _Stream:
 
 def _source(relation: Relation) -> Any:
     return _Stream(relation.scan()) if relation.system is None else relation.rows()
-
-
-def _duckdb_text(tree: exp.Expr) -> str:
-    return tree.transform(_constructors).sql(dialect="duckdb")
 
 
 def _constructors(node: exp.Expr) -> exp.Expr:

@@ -7,7 +7,7 @@ columns and rows that the query needs of it there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -20,6 +20,7 @@ from sqlglot.schema import MappingSchema
 
 from keytide.errors import InvalidError, KeytideError, NotFoundError
 from keytide.sql.dialect import Keytide, error_at
+from keytide.sql.engine_text import LostClauseError, engine_text
 from keytide.sql.statements import Query
 from keytide.table.lake import Lake
 from keytide.table.scan import Scan
@@ -80,6 +81,17 @@ class BoundQuery:
     relations: tuple[Relation, ...] = ()
     text: str = ""
 
+    def text_for(self, dialect: str, rewrite: Callable[[exp.Expr], exp.Expr]) -> str:
+        """The text of the query for an engine, after `rewrite` of each node.
+
+        Raises `InvalidError` for what the engine's dialect cannot say.
+        """
+        try:
+            return engine_text(self.tree.transform(rewrite), dialect)
+        except LostClauseError as lost:
+            starts = [node.meta["start"] for node in lost.node.walk() if "start" in node.meta]
+            raise error_at(self.text, min(starts, default=0), str(lost)) from lost
+
     def refused(self, message: str) -> InvalidError:
         """An error of the engine, pointing at the first name in it that the query has, too."""
         words = re.findall(r"[\"`']([^\"`']+)[\"`']", message)
@@ -98,13 +110,22 @@ def bind(query: Query, lake: Lake) -> BoundQuery:
     """
     tree = query.tree.copy()
     if not isinstance(tree, exp.Query):
-        return BoundQuery(tree, (), query.text)
+        if not tree.find(exp.Table):
+            return BoundQuery(tree, (), query.text)
+        tree = exp.select("*").from_(tree)  # VALUES with queries inside
     _name_results(tree)
-    relations: list[Relation] = []
-    for node in _table_nodes(tree):
-        relation = _relation(node, f"keytide_{len(relations)}", query, lake)
+    names, local = _table_nodes(tree)
+    _refuse_other_tables(tree, [*names, *local], query)
+    _refuse_loose_hints(tree, names, query)
+    for node in local:
+        if node.args.get("version") is not None:
+            message = f"{node.name} is a query of this statement and has no versions"
+            raise error_at(query.text, node.this.meta["start"], message)
+    relations = [
+        _relation(node, f"keytide_{number}", query, lake) for number, node in enumerate(names)
+    ]
+    for node, relation in zip(names, relations, strict=True):
         _rename(node, relation.view)
-        relations.append(relation)
     return BoundQuery(tree, _narrowed(tree, relations), query.text)
 
 
@@ -117,27 +138,51 @@ def split_system_name(name: str) -> tuple[str, str | None]:
 # -- names -----------------------------------------------------------------------------------------
 
 
-def _table_nodes(tree: exp.Expr) -> list[exp.Table]:
-    """Mentions of tables, those of WITH left out."""
-    return [
-        source
-        for scope in traverse_scope(tree)
-        for _, source in scope.references
-        if isinstance(source, exp.Table)
-        and isinstance(source.this, exp.Identifier)
-        and not _is_local_name(scope, source)
-    ]
+def _table_nodes(tree: exp.Expr) -> tuple[list[exp.Table], list[exp.Table]]:
+    """Mentions of tables, and of what WITH names."""
+    names: list[exp.Table] = []
+    local: list[exp.Table] = []
+    for scope in traverse_scope(tree):
+        for _, source in scope.references:
+            if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier):
+                (local if _is_local_name(scope, source) else names).append(source)
+    return names, local
+
+
+def _refuse_other_tables(tree: exp.Expr, known: Sequence[exp.Table], query: Query) -> None:
+    """Refuse names that would reach the engine although nobody here has understood them."""
+    resolved = {id(node) for node in known}
+    for node in tree.find_all(exp.Table):
+        is_unread = id(node) not in resolved or isinstance(node.parent, exp.Into)
+        if is_unread and isinstance(node.this, exp.Identifier):
+            message = f"a table cannot be named here: {node.sql()}"
+            raise error_at(query.text, node.this.meta.get("start", 0), message)
+
+
+def _refuse_loose_hints(tree: exp.Expr, tables: Sequence[exp.Table], query: Query) -> None:
+    """Refuse options of a read that no table takes."""
+    message = "OPTIONS belongs behind the name of a table of the lake, before its alias"
+    taken = {node.this.meta["end"] + 1 for node in tables}
+    for place in query.hints.keys() - taken:
+        raise error_at(query.text, place, message)
+    for hint in tree.find_all(exp.Hint):
+        if any(given.name.upper() == "OPTIONS" for given in hint.expressions):
+            raise error_at(query.text, max(query.text.find("/*+"), 0), message)
 
 
 def _is_local_name(scope: Scope, node: exp.Table) -> bool:
     return not node.db and isinstance(scope.sources.get(node.alias_or_name), Scope)
 
 
+_NAMED = (exp.Alias, exp.Aliases, exp.Column, exp.Dot, exp.Star)
+
+
 def _name_results(tree: exp.Query) -> None:
     """Name results after their expressions, so that no engine invents names of its own."""
     select = tree.find(exp.Select)
     for node in list(select.expressions) if select is not None and tree is select else ():
-        if not isinstance(node, exp.Alias | exp.Column | exp.Dot | exp.Star):
+        is_named = isinstance(node, exp.Subquery) and node.alias
+        if not is_named and not isinstance(node, _NAMED):
             node.replace(exp.alias_(node.copy(), node.sql(dialect=Keytide), quoted=True))
 
 
@@ -180,6 +225,8 @@ def _whole(key: str, value: str, table: Table) -> int:
 
 
 def _from_version(version: exp.Version, table: Table) -> dict[str, Any]:
+    if version.text("kind").upper() != "AS OF":
+        raise InvalidError(f"table {table.name}: expected AS OF, found {version.sql()}")
     literal = version.expression
     while isinstance(literal, exp.Cast):
         literal = literal.this
