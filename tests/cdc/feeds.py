@@ -52,6 +52,6 @@ def _row_line(row: dict[str, Any]) -> str:
     values = [
         f"{name}?" if name in row["_unavailable"] else f"{name}={value}"
         for name, value in row.items()
-        if name not in ("_row_kind", "_ordinal", "_unavailable")
+        if name not in ("_row_kind", "_ordinal", "_unavailable", "_message")
     ]
     return " ".join([row["_row_kind"], *values])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +33,10 @@ class Feed:
         self.warehouse = str(folder / "warehouse")
         (folder / "feed").mkdir()
 
-    def add(self, name: str, *messages: str) -> None:
-        (self.folder / "feed" / name).write_text("\n".join(messages) + "\n")
+    def add(self, name: str, *messages: str | bytes) -> None:
+        lines = [m if isinstance(m, bytes) else m.encode() for m in messages]
+        data = b"".join(line + b"\n" for line in lines)
+        (self.folder / "feed" / name).write_bytes(gzip.compress(data) if ".gz" in name else data)
 
     def run(self, checkpoint: str = "first", **overrides: Any) -> Any:
         from keytide.spark.ingest import ingest
@@ -130,9 +134,68 @@ def test_malformed_and_unfit_messages_go_to_the_dead_letter_table_with_the_reaso
     assert counts(report) == (5, 1, 0, 0, 3, 1)
     assert feed.rows() == [(1, "a")]
     letters = feed.rows(report.dead_letter, "raw", "reason")
-    assert [raw for raw, _ in letters if "this is no JSON" in raw]
+    assert [raw for raw, _ in letters if b"this is no JSON" in raw]
     assert all(reason for _, reason in letters)
     assert any("id" in reason and "BIGINT" in reason for _, reason in letters)
+
+
+def test_any_bytes_between_good_messages_are_dead_letters_byte_for_byte(feed: Feed) -> None:
+    chance = random.Random(7)
+    pieces = [b"\xff", b"\xed\xa0\x80", b"\0", b"\r", b"\xef\xbb\xbf", b"{", b'"', b"x", b"\\ud800"]
+    garbage = [b"".join(chance.choices(pieces, k=chance.randint(1, 9))) for _ in range(150)]
+    garbage += [chance.randbytes(40).replace(b"\n", b"") for _ in range(50)]
+    good = [change("c", key, None, row(key, "ü")).encode() + b"\r" for key in range(200)]
+    mixed = good + garbage
+    chance.shuffle(mixed)
+    feed.add("a.json", b"first", *mixed[:300])
+    feed.add("b.json.gz", b"first", *mixed[300:])
+
+    report = feed.run()
+
+    assert (report.rows_in, report.applied, report.rejected) == (402, 200, 202)
+    assert feed.rows() == [(key, "ü") for key in range(200)]
+    assert {raw for (raw,) in feed.rows(report.dead_letter, "raw")} == {b"first", *garbage}
+
+
+def test_dead_letter_table_of_text_takes_other_bytes_as_digits(feed: Feed) -> None:
+    types = {"digest": "STRING", "reason": "STRING", "raw": "STRING", "batch_id": "BIGINT"}
+    fields = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in types.items()]
+    kt.connect(feed.warehouse).create_table("shop.bad", fields, ["digest"])
+    feed.add("a.json", "text", b"\xffbytes")
+
+    assert feed.run(dead_letter="shop.bad").rejected == 2
+    assert feed.rows("shop.bad", "raw", "reason") == [
+        ("\\xff6279746573", "not UTF-8 text"),
+        ("text", "not valid JSON"),
+    ]
+
+
+def test_table_that_cannot_take_dead_letters_is_refused_before_anything_is_read(feed: Feed) -> None:
+    fields = kt.parse_sql_type("ROW<digest STRING, raw BIGINT>").fields
+    kt.connect(feed.warehouse).create_table("shop.bad", fields, ["digest"])
+    feed.add("a.json", change("c", 1, None, row(1, "a")))
+
+    with pytest.raises(kt.InvalidError, match=r"shop\.bad cannot take dead letters"):
+        feed.run(dead_letter="shop.bad")
+    assert kt.connect(feed.warehouse).table("shop.people").snapshots() == []
+
+
+def test_file_that_was_cut_short_is_named_and_goes_in_when_it_is_whole(feed: Feed) -> None:
+    feed.add("a.json.gz", *(change("c", key, None, row(key, "a")) for key in range(500)))
+    path = feed.folder / "feed" / "a.json.gz"
+    whole = path.read_bytes()
+    feed.run(primary_key=["id"])
+    path.with_name("b.json.gz").write_bytes(whole[: len(whole) // 2])
+
+    with pytest.raises(kt.DataError, match=r"b\.json\.gz cannot be read \(Unexpected end"):
+        feed.run()
+    path.with_name("b.json.gz").write_bytes(whole)
+    assert counts(feed.run()) == (500, 0, 0, 500, 0, 0)
+
+
+def test_feed_that_is_not_there_is_said(feed: Feed) -> None:
+    with pytest.raises(kt.NotFoundError, match="no file or folder"):
+        feed.run(source=str(feed.folder / "nowhere"))
 
 
 def test_a_key_change_moves_the_row_and_counts_once(feed: Feed) -> None:
@@ -153,15 +216,18 @@ def test_a_value_that_the_source_left_out_keeps_what_the_key_has(feed: Feed) -> 
     assert feed.rows("shop.people", "id", "name", "note") == [(1, "b", "large")]
 
 
-def test_a_left_out_value_that_nobody_knows_is_a_dead_letter(feed: Feed) -> None:
+@pytest.mark.parametrize("type", ["STRING", "BYTES"])
+def test_a_left_out_value_that_nobody_knows_is_a_dead_letter(feed: Feed, type: str) -> None:
     left_out = {"id": 1, "name": "b", "note": "__debezium_unavailable_value"}
-    feed.add("a.json", change("u", 2, None, left_out))
+    message = change("u", 2, None, left_out)
+    feed.add("a.json", message)
 
-    report = feed.run()
+    report = feed.run(schema=f"id BIGINT, name STRING, note {type}")
 
     assert counts(report) == (1, 0, 0, 0, 1, 0)
     assert feed.rows() == []
-    ((reason,),) = feed.rows(report.dead_letter, "reason")
+    ((raw, reason),) = feed.rows(report.dead_letter, "raw", "reason")
+    assert raw == message.encode()
     assert "note" in reason
 
 

@@ -14,7 +14,14 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.cdc.apply import ChangeCounts, count_changes, fill_unavailable
-from keytide.cdc.feed import ORDINAL_COLUMN, ROW_KIND_COLUMN, UNAVAILABLE_COLUMN, FeedSpec
+from keytide.cdc.feed import (
+    MESSAGE_COLUMN,
+    ORDINAL_COLUMN,
+    REJECTED_SCHEMA,
+    ROW_KIND_COLUMN,
+    UNAVAILABLE_COLUMN,
+    FeedSpec,
+)
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.data_file import VALUE_KIND
 from keytide.format.manifest import ManifestEntry
@@ -31,7 +38,7 @@ __all__ = ["ChangeWriter", "WrittenChanges"]
 class WrittenChanges:
     """What became of some changes: entries to commit, counts, and changes that nobody can fill.
 
-    `unknown` has the columns `raw` (the change as JSON), `reason` and `ordinal`.
+    `unknown` has the columns of `REJECTED_SCHEMA`.
     """
 
     entries: tuple[ManifestEntry, ...]
@@ -73,7 +80,7 @@ class ChangeWriter:
     def _write(self, changes: pl.DataFrame) -> list[ManifestEntry]:
         view = self.writer.view
         exact = to_arrow(changes, self.spec.rows_schema)
-        exact = exact.drop_columns([ORDINAL_COLUMN, UNAVAILABLE_COLUMN])
+        exact = exact.drop_columns([ORDINAL_COLUMN, UNAVAILABLE_COLUMN, MESSAGE_COLUMN])
         rows = incoming_rows(exact, view.schema, view.options, view.name)
         return self.writer.write(rows, self.base)
 
@@ -100,19 +107,14 @@ def _row_kind() -> pl.Expr:
 
 
 def _unknown_changes(changes: pl.DataFrame) -> pa.Table:
-    names = pl.col(UNAVAILABLE_COLUMN).list.join(", ")
-    shown = pl.struct(pl.exclude(ORDINAL_COLUMN)).struct.json_encode()
     reason = pl.concat_str(
         pl.lit("the source left out "),
-        names,
+        pl.col(UNAVAILABLE_COLUMN).list.join(", "),
         pl.lit(" and no earlier version of the key is known to take it from"),
     )
     frame = changes.select(
-        shown.alias("raw"), reason.alias("reason"), pl.col(ORDINAL_COLUMN).alias("ordinal")
+        pl.col(MESSAGE_COLUMN).alias("raw"),
+        reason.alias("reason"),
+        pl.col(ORDINAL_COLUMN).alias("ordinal"),
     )
-    return to_arrow(frame, _UNKNOWN_SCHEMA)
-
-
-_UNKNOWN_SCHEMA = pa.schema(
-    [("raw", pa.string()), ("reason", pa.string()), ("ordinal", pa.int64())]
-)
+    return to_arrow(frame, REJECTED_SCHEMA)

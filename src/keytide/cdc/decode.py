@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from keytide.cdc.canal import CANAL
 from keytide.cdc.debezium import DEBEZIUM
 from keytide.cdc.dms import DMS
 from keytide.cdc.feed import (
+    MESSAGE_COLUMN,
     ORDINAL_COLUMN,
+    REJECTED_SCHEMA,
+    UNAVAILABLE_COLUMN,
     Decoded,
     Envelope,
     FeedSpec,
@@ -46,6 +50,7 @@ __all__ = [
     "read_documents",
     "read_events",
     "read_schemas",
+    "stated",
 ]
 
 FORMATS: Mapping[str, Envelope] = {
@@ -71,6 +76,7 @@ def decode(messages: pa.Array | pa.ChunkedArray, spec: FeedSpec) -> Decoded:
     Raises InvalidError when the format is unknown.
     """
     envelope = envelope_of(spec.format)
+    messages = messages.cast(pa.large_binary())
     documents = read_documents(messages)
     events, steps = _unfold(documents, spec, envelope)
     if _has_fractions(steps, spec):
@@ -78,7 +84,7 @@ def decode(messages: pa.Array | pa.ChunkedArray, spec: FeedSpec) -> Decoded:
         if exact is not documents:
             events, steps = _unfold(exact, spec, envelope)
     schemas = read_schemas(documents, events, envelope)
-    typed = [_typed(_of_layout(steps, each), spec, schema) for each, schema in schemas.items()]
+    typed = [_typed(_of_layout(steps, each), spec, text) for each, text in schemas.items()]
     rows = pa.concat_tables(typed)
     if len(typed) > 1:
         rows = rows.sort_by(_STEP)
@@ -86,8 +92,8 @@ def decode(messages: pa.Array | pa.ChunkedArray, spec: FeedSpec) -> Decoded:
     ordinals = pl.Series(values=rows[ORDINAL_COLUMN])
     accepted = ~ordinals.is_in(refused["ordinal"].implode())
     return Decoded(
-        rows=rows.filter(accepted.to_arrow()).select(spec.rows_schema.names),
-        rejected=_rejected(messages, documents, refused),
+        rows=_with_messages(rows.filter(accepted.to_arrow()), messages, spec),
+        rejected=_rejected(messages, refused),
         tombstones=_count(events, "tombstone"),
         control=_count(events, "control"),
     )
@@ -142,20 +148,43 @@ def read_events(
 
 def read_schemas(
     documents: Documents, events: pl.DataFrame, envelope: Envelope
-) -> dict[int | None, object]:
-    """The parsed schema of each layout in the events; None for messages without a schema."""
+) -> dict[int | None, str]:
+    """The JSON text of the schema of each layout in the events; `null` for messages without one."""
     carriers = events.drop_nulls("layout").unique("layout", keep="first", maintain_order=True)
-    bare: dict[int | None, object] = {None: None}
+    bare: dict[int | None, str] = {None: "null"}
     if envelope.wrapper is None or carriers.is_empty():
         return bare
     texts = documents.text.gather(carriers["ordinal"])
     [schemas] = read_members(texts.to_arrow(), [envelope.wrapper[1]])
-    parsed = [json.loads(text or "null") for text in schemas.text]
-    found = dict(zip(carriers["layout"], parsed, strict=True))
+    found = dict(zip(carriers["layout"], schemas.text.fill_null("null"), strict=True))
     return {**bare, **found} if events["layout"].null_count() else found
 
 
+def stated(read: Callable[[Any], T], text: str) -> T | None:
+    """What is read from JSON that should describe a feed; None where it describes nothing.
+
+    Messages may say anything, so whatever reading trips over is an answer.
+    """
+    try:
+        return read(json.loads(text))
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return None
+
+
+T = TypeVar("T")
+
 _STEP, _PROBLEM = "_step", "_problem"
+
+
+def _with_messages(
+    rows: pa.Table, messages: pa.Array | pa.ChunkedArray, spec: FeedSpec
+) -> pa.Table:
+    """The rows with the message of each whose values are not all there: it may yet be rejected."""
+    is_whole = pc.equal(pc.list_value_length(rows[UNAVAILABLE_COLUMN]), 0)
+    places = pc.if_else(is_whole, pa.scalar(None, pa.int64()), rows[ORDINAL_COLUMN])
+    kept = messages.take(places).cast(pa.binary())
+    return rows.append_column(MESSAGE_COLUMN, kept).select(spec.rows_schema.names)
+
 
 _SHAPES_SQL = """
     SELECT CASE
@@ -180,15 +209,15 @@ _WITHOUT_OBJECT = (
 
 def _texts(messages: pa.Array | pa.ChunkedArray) -> pl.Series:
     try:
-        return pl.Series(values=messages.cast(pa.large_string()), dtype=pl.String)
+        # Text is looked at as bytes too: nothing says that it is UTF-8 before it was.
+        text = messages.cast(pa.large_binary()).cast(pa.large_string())
+        return pl.Series(values=text, dtype=pl.String)
     except pa.ArrowInvalid:
-        return _query_messages("try(decode(message))", messages)
-
-
-def _query_messages(expression: str, messages: pa.Array | pa.ChunkedArray) -> pl.Series:
-    table = pa.table({"message": messages.cast(pa.large_binary())})
-    found = query(f"SELECT {expression} FROM messages", messages=table)
-    return pl.Series(values=found.column(0), dtype=pl.String)
+        found = query(
+            "SELECT try(decode(message)) FROM messages",
+            messages=pa.table({"message": messages.cast(pa.large_binary())}),
+        )
+        return pl.Series(values=found.column(0), dtype=pl.String)
 
 
 def _numbered(documents: pl.Series) -> pa.Table:
@@ -211,22 +240,12 @@ def _refused(events: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     return problems.unique("ordinal", keep="first", maintain_order=True).sort("ordinal")
 
 
-def _rejected(
-    messages: pa.Array | pa.ChunkedArray, documents: Documents, refused: pl.DataFrame
-) -> pa.Table:
-    ordinals = refused["ordinal"]
-    raw = documents.text.gather(ordinals)
-    if raw.null_count():
-        raw = raw.fill_null(_query_messages("message::VARCHAR", messages.take(ordinals.to_arrow())))
+def _rejected(messages: pa.Array | pa.ChunkedArray, refused: pl.DataFrame) -> pa.Table:
+    ordinals = refused["ordinal"].to_arrow()
     return pa.table(
-        [raw.to_arrow(), refused["problem"].to_arrow(), ordinals.to_arrow()],
-        names=_REJECTED_SCHEMA.names,
-    ).cast(_REJECTED_SCHEMA)
-
-
-_REJECTED_SCHEMA = pa.schema(
-    [pa.field("raw", pa.string()), pa.field("reason", pa.string()), pa.field("ordinal", pa.int64())]
-)
+        [messages.take(ordinals), refused["problem"].to_arrow(), ordinals],
+        names=REJECTED_SCHEMA.names,
+    ).cast(REJECTED_SCHEMA)
 
 
 def _unfold(
@@ -287,14 +306,16 @@ def _steps(events: pl.DataFrame, spec: FeedSpec) -> pl.DataFrame:
 _CHANGES = ["insert", "update", "delete"]
 
 
-def _typed(steps: pl.DataFrame, spec: FeedSpec, schema: object) -> pa.Table:
+def _typed(steps: pl.DataFrame, spec: FeedSpec, schema: str) -> pa.Table:
     """The typed rows of one layout, with ``_step`` and the ``_problem`` of each row."""
     envelope = envelope_of(spec.format)
     default = spec.encoding or envelope.encoding
-    encodings = envelope.read_layout(schema, default)
+    encodings = stated(lambda found: envelope.read_layout(found, default), schema)
+    problems = [] if encodings is not None else [_unreadable(len(steps))]
+    encodings = encodings or {}
     images = _images(steps, spec, envelope.placeholders(spec.unavailable_value))
     images |= {source.column: _metadata(steps, i) for i, source in enumerate(spec.sequence)}
-    arrays, problems = [], []
+    arrays = []
     for column in spec.columns:
         image = images[column.name]
         array = convert(image.values, column.type, encodings.get(column.name, default))
@@ -307,7 +328,8 @@ def _typed(steps: pl.DataFrame, spec: FeedSpec, schema: object) -> pa.Table:
         steps[_STEP].to_arrow(),
         _first_problems(problems, len(steps)).to_arrow(),
     ]
-    return pa.table(arrays, names=[*spec.rows_schema.names, _STEP, _PROBLEM])
+    names = [name for name in spec.rows_schema.names if name != MESSAGE_COLUMN]
+    return pa.table(arrays, names=[*names, _STEP, _PROBLEM])
 
 
 class _Image(NamedTuple):
@@ -383,6 +405,10 @@ def _problems(
         reason = pl.format(f"{{}}: found no value, expected {expected} NOT NULL", place)
         problems.append(pl.select(pl.when(lacking).then(reason)).to_series())
     return problems
+
+
+def _unreadable(length: int) -> pl.Series:
+    return pl.repeat("schema: not as a connector writes it", length, eager=True)
 
 
 def _first_problems(problems: list[pl.Series], length: int) -> pl.Series:

@@ -21,7 +21,9 @@ from keytide.types import STRING, AtomicType, DataType, Field, arrow_schema
 
 __all__ = [
     "BIGINT",
+    "MESSAGE_COLUMN",
     "ORDINAL_COLUMN",
+    "REJECTED_SCHEMA",
     "ROW_KIND_COLUMN",
     "UNAVAILABLE_COLUMN",
     "UNAVAILABLE_VALUE",
@@ -36,6 +38,7 @@ BIGINT = AtomicType("BIGINT")
 ROW_KIND_COLUMN = "_row_kind"
 ORDINAL_COLUMN = "_ordinal"
 UNAVAILABLE_COLUMN = "_unavailable"
+MESSAGE_COLUMN = "_message"
 
 UNAVAILABLE_VALUE = "__debezium_unavailable_value"
 """What Debezium writes for a large value that an update did not touch."""
@@ -111,6 +114,7 @@ class FeedSpec:
             pa.field(ROW_KIND_COLUMN, pa.string()),
             pa.field(ORDINAL_COLUMN, pa.int64()),
             pa.field(UNAVAILABLE_COLUMN, pa.list_(pa.string())),
+            pa.field(MESSAGE_COLUMN, pa.binary()),
         ]
         columns = [column.with_nullable(True) for column in arrow_schema(self.columns)]
         return pa.schema(columns + extra)
@@ -120,10 +124,11 @@ class Decoded(NamedTuple):
     """What a batch of messages says. Each message is counted in exactly one of the four.
 
     ``rows``: the table's columns, then ``_row_kind``, ``_ordinal`` (position of the message in
-    the batch) and ``_unavailable`` (columns whose value the source left out; they are NULL in
-    the row, and must keep what the key has). Rows stand in the order of the messages, and within
+    the batch), ``_unavailable`` (columns whose value the source left out; they are NULL in
+    the row, and must keep what the key has) and ``_message`` (the bytes of the message, where a
+    value was left out). Rows stand in the order of the messages, and within
     a message in the order to apply them. A message is in ``rows`` wholly or not at all.
-    ``rejected``: ``raw`` text, ``reason`` and ``ordinal`` of each message that cannot be applied.
+    ``rejected``: ``raw`` bytes, ``reason`` and ``ordinal`` of each message that cannot be applied.
     ``tombstones``: null messages, which only repeat a delete.
     ``control``: messages about the feed or the schema, which change no row.
     """
@@ -132,6 +137,12 @@ class Decoded(NamedTuple):
     rejected: pa.Table
     tombstones: int
     control: int
+
+
+REJECTED_SCHEMA = pa.schema(
+    [pa.field("raw", pa.binary()), pa.field("reason", pa.string()), pa.field("ordinal", pa.int64())]
+)
+"""The columns of what cannot be applied."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +246,7 @@ class Envelope:
                 FROM opened)"""
 
 
-_DECODER_COLUMNS = (ROW_KIND_COLUMN, ORDINAL_COLUMN, UNAVAILABLE_COLUMN)
+_DECODER_COLUMNS = (ROW_KIND_COLUMN, ORDINAL_COLUMN, UNAVAILABLE_COLUMN, MESSAGE_COLUMN)
 
 
 def _path_pointer(path: str) -> str:

@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 import pyarrow as pa
 
-from keytide.cdc.decode import Documents, envelope_of, read_documents, read_events
+from keytide.cdc.decode import Documents, envelope_of, read_documents, read_events, stated
 from keytide.cdc.feed import BIGINT, UNAVAILABLE_VALUE, Envelope, SequenceSource
 from keytide.cdc.json_sql import JsonValues, read_entries, read_members
 from keytide.cdc.values import Encoding, convert, has_offset
@@ -63,7 +63,7 @@ def infer_primary_key(messages: pa.Array | pa.ChunkedArray, format: str) -> tupl
         return ()
     [names] = read_members(read_documents(messages).objects.to_arrow(), [key_pointer])
     lists = names.text.filter((names.kind == "ARRAY").fill_null(False))
-    return tuple(json.loads(lists[0])) if len(lists) else ()
+    return tuple(map(str, json.loads(lists[0]))) if len(lists) else ()
 
 
 def default_sequence(
@@ -106,11 +106,11 @@ def _declared(documents: Documents, envelope: Envelope) -> Mapping[str, DataType
     """The types that messages state; a later message is right about a column."""
     if envelope.types_pointer is None:
         return {}
-    [stated] = read_members(documents.objects.to_arrow(), [envelope.types_pointer])
-    distinct = stated.text.filter(stated.kind == "OBJECT").unique(maintain_order=True)
+    [schemas] = read_members(documents.objects.to_arrow(), [envelope.types_pointer])
+    distinct = schemas.text.filter(schemas.kind == "OBJECT").unique(maintain_order=True)
     types: dict[str, DataType] = {}
     for text in distinct:
-        types |= envelope.read_types(json.loads(text))
+        types |= stated(envelope.read_types, text) or {}
     return types
 
 

@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 import keytide.errors
-from keytide.errors import KeytideError
+from keytide.errors import DataError, KeytideError, NotFoundError
 
-__all__ = ["keytide_error", "on_driver"]
+__all__ = ["keytide_error", "on_driver", "over_files"]
 
 # The last line of a Python traceback, up to what the JVM writes behind it.
 _RAISED = re.compile(
@@ -41,3 +42,41 @@ def keytide_error(text: str) -> KeytideError | None:
     kind = getattr(keytide.errors, name, KeytideError)
     error: KeytideError = kind(message.strip())
     return error
+
+
+@contextmanager
+def over_files(source: str, table: str) -> Iterator[None]:
+    """Raise what Spark says while it reads files for a table as a Keytide error.
+
+    `NotFoundError` where there are no files, what a task raised where it was a Keytide error, and
+    `DataError` for the rest, which names the file where one is at fault.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise _of_files(str(error), source, table) from error
+
+
+def _of_files(text: str, source: str, table: str) -> KeytideError:
+    if "[PATH_NOT_FOUND]" in text:
+        return NotFoundError(
+            f"there is no file or folder {source}; name a folder, a file or a glob of files"
+        )
+    reason = _last_reason(text)
+    unreadable = _UNREADABLE.search(text)
+    if unreadable is not None:
+        return DataError(
+            f"table {table}: {unreadable[1]} cannot be read ({reason}); nothing of its batch was "
+            f"applied. Put a whole file in its place and run again"
+        )
+    return keytide_error(text) or DataError(f"table {table}: Spark stopped: {reason}")
+
+
+_UNREADABLE = re.compile(r"error while reading file (\S+?)\.\s")
+_REASON = re.compile(r"^(?:Caused by: )?[\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
+
+
+def _last_reason(text: str) -> str:
+    """The innermost of nested Java exceptions, else the first line."""
+    reasons = _REASON.findall(text)
+    return str(reasons[-1] if reasons else text.splitlines()[0]).strip()

@@ -25,12 +25,13 @@ from keytide.cdc.batch import ChangeWriter, WrittenChanges
 from keytide.cdc.decode import decode
 from keytide.cdc.feed import FeedSpec
 from keytide.cdc.target import feed_target
-from keytide.errors import InvalidError, NotFoundError
+from keytide.errors import InvalidError
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.bucket import bucket_ids
 from keytide.format.manifest import ManifestEntry
 from keytide.spark.connect import cores
-from keytide.spark.errors import on_driver
+from keytide.spark.dead_letters import DeadLetters
+from keytide.spark.errors import on_driver, over_files
 from keytide.spark.predicate import column
 from keytide.spark.session import session
 from keytide.spark.types import batch_schema, spark_batches, spark_schema
@@ -42,13 +43,16 @@ from keytide.table.scan import Scan
 from keytide.table.table import Table
 from keytide.table.view import TableView
 from keytide.table.write import BucketWriter, SequenceBase
-from keytide.types import STRING, AtomicType, Field, RowType, parse_sql_type
+from keytide.types import Field, RowType, parse_sql_type
 
 __all__ = ["BatchReport", "IngestReport", "ingest"]
 
 _SAMPLE_MESSAGES = 1_000
 _BUCKET = "_bucket"
 _RAW, _REASON, _SKIPPED = "_raw", "_reason", "_skipped"
+
+_LINES = {"lineSep": "\n"}
+"""Lines end here and nowhere else, so that what is kept of a line is all of it."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,9 @@ def ingest(
 ) -> IngestReport:
     """Feed a table from files of change data, one JSON message a line, gzip allowed.
 
-    `source` is a folder or glob. The table is opened, or made from `schema` (SQL text or fields)
+    `source` is a folder, a file or a glob. Lines end with a line feed; a message that cannot be
+    applied is kept in the table `dead_letter` byte for byte, whatever bytes it holds (`raw`), with
+    the reason. The table is opened, or made from `schema` (SQL text or fields)
     and `primary_key`, or from what the first messages show; `sequence_by` names the members of
     a message that order changes, such as `source.lsn`, where the format's usual ones will not
     do. Progress lies in `checkpoint`, by default beside the tables of a local warehouse.
@@ -127,15 +133,16 @@ def ingest(
     the same checkpoint a file is applied once, and a batch that was cut short is done again
     without effect on what it had committed. `on_batch` is called on the driver after each batch.
 
-    Raises `InvalidError` for a feed or definition that does not go together, and what the batches
-    raise, as Keytide errors.
+    Raises `InvalidError` for a feed or definition that does not go together, `NotFoundError` where
+    there is no file, `DataError` for a file that Spark cannot read, such as one that was cut short,
+    and what the batches raise, as Keytide errors.
     """
     spark = spark or session()
     lake = connect(str(warehouse))
     target, spec = feed_target(
         lake,
         table,
-        _sample(spark, source),
+        _sample(spark, source, table),
         format,
         columns=_columns(schema),
         primary_key=primary_key,
@@ -145,8 +152,8 @@ def ingest(
         empty_as_null=empty_as_null,
     )
     letters = dead_letter or f"{target.name}_dead_letters"
-    run = _Ingestion(lake, target, spec, letters, on_batch)
-    stream = spark.readStream.format("text")
+    run = _Ingestion(target, spec, DeadLetters(lake, letters, target.name), on_batch)
+    stream = spark.readStream.format("text").options(**_LINES)
     if max_files_per_batch is not None:
         stream = stream.option("maxFilesPerTrigger", str(max_files_per_batch))
     writer = (
@@ -156,7 +163,7 @@ def ingest(
     )
     if not continuous:
         writer = writer.trigger(availableNow=True)
-    with on_driver():
+    with over_files(source, target.name):
         writer.start().awaitTermination()
     return IngestReport(target.name, letters, tuple(run.reports))
 
@@ -166,17 +173,15 @@ class _Ingestion:
 
     def __init__(
         self,
-        lake: Lake,
         table: Table,
         spec: FeedSpec,
-        dead_letter: str,
+        dead_letters: DeadLetters,
         on_batch: Callable[[BatchReport], None] | None,
     ) -> None:
         self.reports: list[BatchReport] = []
-        self._lake = lake
         self._table = table
         self._spec = spec
-        self._dead_letter = dead_letter
+        self._dead_letters = dead_letters
         self._on_batch = on_batch
 
     def apply(self, messages: DataFrame, batch_id: int) -> None:
@@ -234,36 +239,16 @@ class _Ingestion:
         self, decoded: DataFrame, written: Sequence[WrittenChanges], author: Author
     ) -> int:
         """Store what cannot be applied before the batch is committed, so that none is lost."""
-        letters = decoded.where(F.col(_REASON).isNotNull()).select(_RAW, _REASON)
-        unknown = pa.concat_tables([part.unknown for part in written] or [_NO_LETTERS])
-        if unknown.num_rows:
-            unknown = unknown.select(["raw", "reason"])
-            letters = letters.unionAll(decoded.sparkSession.createDataFrame(unknown))
+        names = ["raw", "reason"]
+        letters = decoded.where(F.col(_REASON).isNotNull()).select(_RAW, _REASON).toDF(*names)
+        unknown = [part.unknown for part in written if part.unknown.num_rows]
+        if unknown:
+            more = pa.concat_tables(unknown).select(names)
+            letters = letters.unionAll(decoded.sparkSession.createDataFrame(more))
         rejected = int(letters.count())
         if rejected:
-            self._dead_letters().write(
-                _addressed(letters, author.identifier),
-                commit_user=author.user,
-                commit_identifier=author.identifier,
-            )
+            self._dead_letters.keep(letters, author.identifier, author.user)
         return rejected
-
-    def _dead_letters(self) -> Table:
-        try:
-            return self._lake.table(self._dead_letter)
-        except NotFoundError:
-            return self._lake.create_table(
-                self._dead_letter,
-                [
-                    Field(-1, "digest", STRING),
-                    Field(-1, "reason", STRING),
-                    Field(-1, "raw", STRING),
-                    Field(-1, "batch_id", AtomicType("BIGINT")),
-                ],
-                primary_key=["digest"],
-                comment=f"messages that could not be applied to {self._table.name}",
-                exists_ok=True,
-            )
 
     def _report(self, report: BatchReport) -> None:
         self.reports.append(report)
@@ -286,7 +271,7 @@ def _decoded(messages: DataFrame, spec: FeedSpec, view: TableView) -> DataFrame:
                 yield from spark_batches(from_arrow(table), schema)
             ordinal += batch.num_rows
 
-    return messages.select("value").mapInArrow(read, spark_schema(schema))
+    return _messages(messages).mapInArrow(read, spark_schema(schema))
 
 
 def _decode_batch(
@@ -307,7 +292,7 @@ def _decode_batch(
 def _decoded_schema(spec: FeedSpec) -> pa.Schema:
     extra = [
         pa.field(_BUCKET, pa.int32()),
-        pa.field(_RAW, pa.string()),
+        pa.field(_RAW, pa.binary()),
         pa.field(_REASON, pa.string()),
         pa.field(_SKIPPED, pa.int64()),
     ]
@@ -362,24 +347,15 @@ def _by_bucket(rows: DataFrame, view: TableView) -> DataFrame:
 # -- small parts -------------------------------------------------------------------------------
 
 
-def _addressed(letters: DataFrame, batch_id: int) -> DataFrame:
-    """Dead letters by digest, so that a message delivered twice is kept once."""
-    raw = F.coalesce(F.col(_RAW), F.lit(""))
-    return letters.select(
-        F.sha2(raw, 256).alias("digest"),
-        F.col(_REASON).alias("reason"),
-        raw.alias("raw"),
-        F.lit(batch_id).cast("long").alias("batch_id"),
-    )
+def _sample(spark: SparkSession, source: str, table: str) -> pa.Array:
+    with over_files(source, table):
+        lines = _messages(spark.read.options(**_LINES).text(source)).limit(_SAMPLE_MESSAGES)
+        return lines.toArrow().column("message").combine_chunks()
 
 
-_NO_LETTERS = pa.table({"raw": pa.array([], pa.string()), "reason": pa.array([], pa.string())})
-
-
-def _sample(spark: SparkSession, source: str) -> pa.Array:
-    with on_driver():
-        lines = spark.read.text(source).limit(_SAMPLE_MESSAGES).toArrow()
-    return lines.column("value").cast(pa.string()).combine_chunks()
+def _messages(lines: DataFrame) -> DataFrame:
+    """The bytes of each line, which Spark takes for text without looking at them."""
+    return lines.select(F.col("value").cast("binary").alias("message"))
 
 
 def _columns(schema: str | Sequence[Field] | None) -> Sequence[Field] | None:

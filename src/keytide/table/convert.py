@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,14 @@ from keytide.errors import InvalidError
 from keytide.format.int96 import NANOSECONDS_MIN, has_nanoseconds
 from keytide.types import LENGTH_MAX, AtomicType, Field
 
-__all__ = ["cast_exactly", "check_lengths", "check_nanoseconds", "check_parts", "convert_column"]
+__all__ = [
+    "cast_exactly",
+    "check_lengths",
+    "check_nanoseconds",
+    "check_parts",
+    "check_text",
+    "convert_column",
+]
 
 
 def convert_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray:
@@ -87,6 +95,54 @@ def check_nanoseconds(column: pa.ChunkedArray, field: Field, table: str) -> None
                 f"table {table}: column {field.name!r} is {field.type.sql()}, found a time before "
                 f"1677-09-22, where nanoseconds end; use TIMESTAMP(6) for such times"
             )
+
+
+def check_text(column: pa.ChunkedArray, field: Field, table: str) -> None:
+    """Refuse text that is no UTF-8, which Arrow itself does not look at, wherever it is nested."""
+    if _is_utf8(column):
+        return
+    row = _first_bad(column)
+    texts = [leaf for leaf in _texts(column.slice(row, 1)) if not _is_utf8(leaf)]
+    value = texts[0].view(pa.binary())[_first_bad(texts[0])].as_py()
+    raise InvalidError(
+        f"table {table}: column {field.name!r} is {field.type.sql()}, found text that is no UTF-8 "
+        f"in row {row + 1} of {len(column)}: {_shortened(value)!r}; decode it with the encoding "
+        f"that it has, or give the column the type BYTES"
+    )
+
+
+_SHOWN_BYTES = 40
+
+
+def _shortened(value: bytes) -> bytes:
+    return value if len(value) <= _SHOWN_BYTES else value[:_SHOWN_BYTES] + b"..."
+
+
+def _texts(values: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
+    chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+    leaves = chain.from_iterable(map(_leaves, chunks))
+    return (leaf for leaf in leaves if pa.types.is_string(leaf.type))
+
+
+def _is_utf8(values: pa.Array | pa.ChunkedArray) -> bool:
+    try:
+        for text in _texts(values):
+            text.view(pa.binary()).cast(pa.string())  # looks at each value, copies none
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _first_bad(values: pa.Array | pa.ChunkedArray) -> int:
+    """The number of the first value with text that is no UTF-8, by halving; there is one."""
+    start, end = 0, len(values)
+    while end - start > 1:
+        middle = (start + end) // 2
+        if _is_utf8(values.slice(start, middle - start)):
+            start = middle
+        else:
+            end = middle
+    return start
 
 
 def _leaves(array: pa.Array) -> Iterator[pa.Array]:

@@ -220,6 +220,8 @@ class Lake:
         parts = name.split(".")
         if len(parts) > 2 or not all(part.strip() and "/" not in part for part in parts):
             raise InvalidError(f"{name!r} is no table name; expected 'table' or 'database.table'")
+        if not _is_text(name):
+            raise InvalidError(f"{name!a} is no table name; it holds half of a character")
         return (parts[0], parts[1]) if len(parts) == 2 else (DEFAULT_DATABASE, parts[0])
 
 
@@ -236,6 +238,15 @@ def _check_same_keys(table: Table, wanted: TableSchema) -> None:
                 f"({', '.join(given)}); they cannot be changed later. Write the rows into a new "
                 f"table"
             )
+
+
+def _is_text(name: str) -> bool:
+    """Whether UTF-8 can spell a name; it cannot where a surrogate stands alone."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _path(database: str, table: str) -> str:

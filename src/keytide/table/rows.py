@@ -21,7 +21,13 @@ from keytide.errors import InvalidError, NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.merge.partial_update import refused_retracts
 from keytide.options import TableOptions
-from keytide.table.convert import check_lengths, check_nanoseconds, check_parts, convert_column
+from keytide.table.convert import (
+    check_lengths,
+    check_nanoseconds,
+    check_parts,
+    check_text,
+    convert_column,
+)
 from keytide.table.counting import with_counted_values
 from keytide.table.defaults import with_write_defaults
 from keytide.types import AtomicType, Field, RowKind
@@ -63,7 +69,7 @@ def to_arrow_table(data: Any, schema: TableSchema, table: str) -> pa.Table:
     if isinstance(data, pl.DataFrame):
         return data.to_arrow(compat_level=pl.CompatLevel.oldest())
     if type(data).__module__.split(".")[0] == "pandas":
-        return pa.Table.from_pandas(data, preserve_index=False)
+        return _from_pandas(data, table)
     if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
         return _from_dicts(data, schema, table)
     raise InvalidError(
@@ -72,11 +78,22 @@ def to_arrow_table(data: Any, schema: TableSchema, table: str) -> pa.Table:
     )
 
 
+def _from_pandas(data: Any, table: str) -> pa.Table:
+    try:
+        return pa.Table.from_pandas(data, preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise InvalidError(
+            f"table {table}: the pandas frame has a column whose values are not of one type that "
+            f"Arrow knows: {error}"
+        ) from error
+
+
 def _from_dicts(rows: Sequence[Mapping[str, Any]], schema: TableSchema, table: str) -> pa.Table:
     if not rows:
         return schema.arrow_schema().empty_table()
     types = {f.name: f.type.to_arrow() for f in schema.fields}
     names = list(dict.fromkeys(name for row in rows for name in row))
+    _refuse_unknown_columns(names, schema, table)
     columns = {}
     for name in names:
         values = [row.get(name) for row in rows]
@@ -171,9 +188,9 @@ def _parse_kinds(column: pa.ChunkedArray, name: str, table: str) -> pa.ChunkedAr
             f"table {table}: Row kind cannot be null. Column {name!r} has "
             f"{column.null_count} NULL of {len(column)} values; expected '+I', '-U', '+U' or '-D'"
         )
-    kinds = pc.index_in(pc.utf8_upper(column), pa.array(_KINDS, column.type))
+    kinds = pc.index_in(pc.ascii_upper(column), pa.array(_KINDS, column.type))
     if kinds.null_count:
-        wrong = column.filter(pc.is_null(kinds))[0].as_py()
+        wrong = str(column.filter(pc.is_null(kinds))[0].as_buffer(), "utf-8", "backslashreplace")
         raise InvalidError(
             f"table {table}: Unsupported short string {wrong!r} for a row kind in column "
             f"{name!r}; expected '+I', '-U', '+U' or '-D'"
@@ -246,6 +263,7 @@ def _pair_columns(
     for field in schema.fields:
         if field.name in places:
             converted = convert_column(data.column(places[field.name]), field, table)
+            check_text(converted, field, table)
             check_lengths(converted, field, table)
             check_parts(converted, field, table)
             check_nanoseconds(converted, field, table)

@@ -1,0 +1,88 @@
+"""The table of the messages that could not be applied, with the reason of each."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from keytide.errors import InvalidError, NotFoundError
+from keytide.table.lake import Lake
+from keytide.table.table import Table
+from keytide.types import BYTES, STRING, AtomicType, Field
+
+__all__ = ["DeadLetters"]
+
+_COLUMNS = (
+    Field(-1, "digest", STRING),
+    Field(-1, "reason", STRING),
+    Field(-1, "raw", BYTES),
+    Field(-1, "batch_id", AtomicType("BIGINT")),
+)
+_KEY = ["digest"]
+
+
+class DeadLetters:
+    """The dead letters of one table, by digest: a message delivered twice is kept once.
+
+    `raw` is BYTES and holds a message exactly as it came. In a table where it is STRING, a message
+    that is no UTF-8 is kept as `\\x` and its hexadecimal digits.
+    """
+
+    def __init__(self, lake: Lake, name: str, subject: str) -> None:
+        """Dead letters of the table `subject`; the table `name` is made when there are some.
+
+        Raises `InvalidError` where there is such a table and it cannot take them.
+        """
+        self._lake = lake
+        self._name = name
+        self._subject = subject
+        try:
+            _check(lake.table(name))
+        except NotFoundError:
+            return
+
+    def keep(self, letters: DataFrame, batch_id: int, commit_user: str) -> None:
+        """Store messages (`raw` as bytes, `reason`) once, however often a batch is repeated."""
+        table = self._table()
+        raw = F.col("raw")
+        rows = letters.select(
+            F.sha2(raw, 256).alias("digest"),
+            F.col("reason"),
+            (_as_text(raw) if _holds_text(table) else raw).alias("raw"),
+            F.lit(batch_id).cast("long").alias("batch_id"),
+        )
+        table.write(rows, commit_user=commit_user, commit_identifier=batch_id)
+
+    def _table(self) -> Table:
+        try:
+            return self._lake.table(self._name)
+        except NotFoundError:
+            return self._lake.create_table(
+                self._name,
+                _COLUMNS,
+                primary_key=_KEY,
+                comment=f"messages that could not be applied to {self._subject}",
+                exists_ok=True,
+            )
+
+
+def _check(table: Table) -> None:
+    found = {f.name: f.type.with_nullable(True) for f in table.table_schema.fields}
+    wanted = {f.name: f.type for f in _COLUMNS}
+    if found | {"raw": BYTES} == wanted and found["raw"] in (BYTES, STRING):
+        return
+    raise InvalidError(
+        f"table {table.name} cannot take dead letters: it has the columns "
+        f"{', '.join(f'{n} {t.sql()}' for n, t in found.items())}, expected "
+        f"{', '.join(f'{n} {t.sql()}' for n, t in wanted.items())}; name another table, which will "
+        f"be made"
+    )
+
+
+def _holds_text(table: Table) -> bool:
+    return bool(table.table_schema.field("raw").type.with_nullable(True) == STRING)
+
+
+def _as_text(raw: Column) -> Column:
+    text = F.try_validate_utf8(raw.cast("string"))
+    return F.coalesce(text, F.concat(F.lit("\\x"), F.lower(F.hex(raw))))
