@@ -13,7 +13,7 @@ row and what was in it for good: the next add begins anew (Paimon behaviour 2.4)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -30,6 +30,7 @@ from keytide.merge.functions.registry import (
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.not_null import check_not_null, not_null_names
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
+from keytide.merge.refusal import Refusal, deletes_of, retracts_of
 from keytide.merge.slices import KeySlices, Marks, Positions, merge_repeated, rows_with, take
 from keytide.options import TableOptions
 from keytide.types import Field, RowKind
@@ -47,11 +48,22 @@ class Aggregation:
     folds: Mapping[str, AggregatedColumn]
     """By column; a column without a fold comes from the last version."""
     not_null: frozenset[str] = frozenset()
+    """Columns that are NOT NULL. With one, retracts alone stay a retract: no row could hold it."""
     remove_record_on_delete: bool = False
 
     def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
         """Nothing beyond the order's own columns is looked at."""
         return tuple(dict.fromkeys((*self.order.columns, *wanted)))
+
+    def refusals(self, rows: pl.DataFrame) -> Iterator[Refusal]:
+        """Retracts and values that a column's function cannot fold."""
+        retracts = retracts_of(rows)
+        adds = ~retracts
+        if self.remove_record_on_delete:
+            retracts &= ~deletes_of(rows)
+        for name, fold in self.folds.items():
+            is_not_null = name in self.not_null
+            yield from fold.refusals(rows[name], adds, retracts, is_not_null=is_not_null)
 
     def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
         """The folded row of each key.
@@ -69,10 +81,15 @@ class Aggregation:
         # A version that begins a removed row anew stands as it is, like any lone version.
         stands = slices.count_where(counts) < 2 if self.remove_record_on_delete else None
         adds, retracts = counts & is_add, counts & ~is_add
-        kinds = np.where(is_removed, RowKind.DELETE, RowKind.INSERT)
+        are_retracts = np.zeros(slices.count, dtype=bool)
+        if self.not_null and retracts.any():
+            are_retracts = ~is_removed & ~slices.any_where(adds)
+        kinds = np.where(are_retracts, RowKind.UPDATE_BEFORE, RowKind.INSERT)
+        kinds = np.where(is_removed, RowKind.DELETE, kinds)
         columns = [pl.Series(VALUE_KIND, kinds, dtype=versions.schema[VALUE_KIND])]
         for name in (name for name in versions.columns if name in self.folds):
-            column = self.folds[name].fold(Inputs(versions[name], slices, adds, retracts))
+            inputs = Inputs(versions[name], slices, adds, retracts)
+            column = self.folds[name].fold(inputs, are_retracts)
             if stands is not None:
                 column = take(versions[name], lasts).zip_with(pl.Series(stands), column)
             columns.append(column.alias(name))

@@ -7,13 +7,14 @@ A retract that comes last hides the key; NULL in the last version means NULL (Pa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import polars as pl
 
 from keytide.merge.order import IS_ADD, MergeOrder
+from keytide.merge.refusal import Refusal
 
 __all__ = ["Deduplicate"]
 
@@ -35,6 +36,10 @@ class Deduplicate:
     def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
         """Nothing beyond the order's own columns is looked at."""
         return tuple(dict.fromkeys((*self.order.columns, *wanted)))
+
+    def refusals(self, rows: pl.DataFrame) -> Iterator[Refusal]:
+        """None: every row can be the last one."""
+        yield from ()
 
     def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
         """The last row of each key."""

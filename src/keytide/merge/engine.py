@@ -6,7 +6,7 @@ partial compaction gives the same row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 import polars as pl
@@ -19,6 +19,7 @@ from keytide.merge.functions.registry import NO_FUNCTIONS
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import MergeOrder
 from keytide.merge.partial_update import partial_update
+from keytide.merge.refusal import Refusal
 from keytide.options import TableOptions
 from keytide.types import Field
 
@@ -40,6 +41,15 @@ class MergeEngine(Protocol):
 
     def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
         """Table columns to read so that the `wanted` ones can be merged (keys come anyway)."""
+        ...
+
+    def refusals(self, rows: pl.DataFrame) -> Iterator[Refusal]:
+        """Incoming rows that could not be merged once their key has another version.
+
+        What is not refused can be merged with whatever was not refused before it, unless a
+        result becomes too large for its column. REQUIRES: `rows` have all columns of the table
+        and `_VALUE_KIND`.
+        """
         ...
 
     def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:

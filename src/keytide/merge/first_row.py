@@ -8,7 +8,7 @@ that meets another version of its key is an error, or, with `ignore-delete`, as 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,6 +16,7 @@ import polars as pl
 
 from keytide.errors import InvalidError
 from keytide.merge.order import IS_ADD, MergeOrder
+from keytide.merge.refusal import Refusal, retracts_of
 from keytide.merge.slices import KeySlices, merge_repeated
 
 __all__ = ["FirstRow"]
@@ -35,6 +36,11 @@ class FirstRow:
         """Nothing beyond the order's own columns is looked at."""
         return tuple(dict.fromkeys((*self.order.columns, *wanted)))
 
+    def refusals(self, rows: pl.DataFrame) -> Iterator[Refusal]:
+        """All retracts, unless they are skipped."""
+        if not self.ignore_delete:
+            yield Refusal(retracts_of(rows), _REFUSED)
+
     def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
         """The first row of each key; `InvalidError` when a key has a retract among its versions."""
         if self.ignore_delete:
@@ -44,9 +50,12 @@ class FirstRow:
 
 def _first(versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:
     if not versions.select(IS_ADD.all()).item():
-        raise InvalidError(
-            "By default, First row merge engine can not accept DELETE/UPDATE_BEFORE records. "
-            "Set 'ignore-delete' = 'true' to skip them, or 'ignore-update-before' = 'true' for "
-            "a feed whose only retracts are -U"
-        )
+        raise InvalidError(_REFUSED)
     return versions[pl.Series(slices.starts)]
+
+
+_REFUSED = (
+    "By default, First row merge engine can not accept DELETE/UPDATE_BEFORE records. "
+    "Set 'ignore-delete' = 'true' to skip them, or 'ignore-update-before' = 'true' for "
+    "a feed whose only retracts are -U"
+)

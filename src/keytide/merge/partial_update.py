@@ -13,7 +13,7 @@ groups remember one per group (Paimon behaviour 2.3).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
@@ -26,12 +26,13 @@ from keytide.merge.functions.registry import NO_FUNCTIONS, aggregated_columns, f
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.not_null import not_null_names
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
+from keytide.merge.refusal import Refusal, retracts_of
 from keytide.merge.sequence_groups import SequenceGroups, sequence_groups_of
 from keytide.merge.slices import KeySlices, merge_repeated, rows_with, take
 from keytide.options import TableOptions
 from keytide.types import Field, RowKind
 
-__all__ = ["OnRetract", "PartialUpdate", "partial_update", "refused_retracts"]
+__all__ = ["OnRetract", "PartialUpdate", "partial_update"]
 
 
 class OnRetract(Enum):
@@ -57,6 +58,11 @@ class PartialUpdate:
     def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
         """Nothing beyond the order's own columns is looked at."""
         return tuple(dict.fromkeys((*self.order.columns, *wanted)))
+
+    def refusals(self, rows: pl.DataFrame) -> Iterator[Refusal]:
+        """All retracts, unless an option gives them a meaning."""
+        if self.on_retract is OnRetract.REFUSE:
+            yield Refusal(retracts_of(rows), _REFUSED)
 
     def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
         """The filled row of each key; `InvalidError` when a retract is refused."""
@@ -102,13 +108,6 @@ def partial_update(
         not_null=not_null_names(fields) - set(order.columns),
         ignore_delete=options.ignore_delete,
     )
-
-
-def refused_retracts(options: TableOptions) -> str | None:
-    """Why a table cannot do anything with rows of kind -U and -D, or None."""
-    if options.merge_engine != "partial-update" or options.field_options("sequence-group"):
-        return None
-    return _REFUSED if _on_retract(options) is OnRetract.REFUSE else None
 
 
 def _on_retract(options: TableOptions) -> OnRetract:

@@ -21,7 +21,7 @@ decide about rows: then from the oldest version on (Paimon behaviour 2.3).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
@@ -29,9 +29,10 @@ from typing import ClassVar
 import numpy as np
 import polars as pl
 
-from keytide.merge.functions.inputs import AggregatedColumn, Inputs
+from keytide.merge.functions.inputs import AggregatedColumn, Inputs, leaves_null
 from keytide.merge.not_null import check_not_null
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
+from keytide.merge.refusal import Refusal, deletes_of, retracts_of
 from keytide.merge.slices import (
     KeySlices,
     Marks,
@@ -89,6 +90,42 @@ class SequenceGroups:
         )
         return tuple(dict.fromkeys((*self.order.columns, *names, *needed)))
 
+    def refusals(self, rows: pl.DataFrame) -> Iterator[Refusal]:
+        """Retracts and values that a group which they speak of cannot take."""
+        if self.ignore_delete:
+            rows = rows.with_columns(pl.lit(0, dtype=pl.Int8).alias(VALUE_KIND))
+        retracts = retracts_of(rows)
+        deletes_row = deletes_of(rows) & self._speaks_of_row(rows)
+        for group in self.groups:
+            heard = _is_heard(rows, group)
+            adds, taken = ~retracts & heard, retracts & heard & ~deletes_row
+            for name in group.protected:
+                fold = self.folds.get(name)
+                if fold is not None:
+                    yield from fold.refusals(rows[name], adds, taken, is_not_null=False)
+                if name in self.not_null:
+                    yield Refusal(~retracts & ~heard, _unheard(name, group))
+                    nulls = self._left_null(name, group, taken, heard & deletes_row)
+                    yield Refusal(nulls, leaves_null(name))
+
+    def _left_null(
+        self, name: str, group: SequenceGroup, retracts: Marks, deletes_row: Marks
+    ) -> Marks:
+        """Which rows may leave NULL in a column: they take its value back, or outdate it."""
+        fold = self.folds.get(name)
+        if fold is not None and not fold.function.retract_leaves_null:
+            return np.zeros_like(retracts)
+        if fold is not None and fold.ignore_retract and fold.function.counts_late_adds:
+            retracts = np.zeros_like(retracts)
+        return retracts if group.decides_about_row else retracts | deletes_row
+
+    def _speaks_of_row(self, rows: pl.DataFrame) -> Marks:
+        marks = np.zeros(rows.height, dtype=bool)
+        for group in self.groups:
+            if group.decides_about_row:
+                marks |= _is_heard(rows, group)
+        return marks
+
     def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
         """The merged row of each key.
 
@@ -144,14 +181,11 @@ class SequenceGroups:
 
     def _folded(self, name: str, inputs: Inputs, life: _Life) -> pl.Series:
         fold = self.folds[name]
-        inputs = fold.accepted(inputs)
-        # Retracts alone become one retract, which takes back what they take back together.
-        only_retracts = inputs.retracts & life.is_retract[life.slices.keys]
-        inputs = replace(
-            inputs, adds=inputs.adds | only_retracts, retracts=inputs.retracts & ~only_retracts
-        )
+        # A delete of the row that comes late takes nothing back: what it was told of is gone.
+        inputs = replace(inputs, retracts=inputs.retracts & ~life.deletes_row)
         images = inputs.values.gather(pl.Series(life.images))
-        folded: pl.Series = images.zip_with(pl.Series(life.is_removed), fold.function.fold(inputs))
+        column = fold.fold(inputs, life.is_retract)
+        folded: pl.Series = images.zip_with(pl.Series(life.is_removed), column)
         return folded.alias(name)
 
 
@@ -170,6 +204,8 @@ class _Life:
     """The -D that removed the row for the last time, where the row is removed."""
     is_removed: Marks
     """By key: whether the row has not come back since."""
+    deletes_row: Marks
+    """Versions of kind -D that say something about a group which decides about rows."""
 
     @classmethod
     def of(
@@ -183,12 +219,15 @@ class _Life:
         is_add = versions.select(IS_ADD).to_series().to_numpy()
         if not any(group.decides_about_row for group in groups):
             nobody = np.zeros(slices.count, dtype=bool)
-            return cls(slices, is_add, ~is_add, None, slices.lasts, nobody)
+            nothing = np.zeros(versions.height, dtype=bool)
+            return cls(slices, is_add, ~is_add, None, slices.lasts, nobody, nothing)
         deletes = (versions[VALUE_KIND] == RowKind.DELETE).to_numpy()
         decides = np.zeros(versions.height, dtype=bool)
+        speaks = np.zeros(versions.height, dtype=bool)
         for group in groups:
             if group.decides_about_row:
                 decides |= _newest_so_far(ranks[group], slices)
+                speaks |= ranks[group] > 0
         removing = slices.last_where(deletes & decides)
         after = slices.rows > removing[slices.keys]
         returning = slices.first_where(is_add & decides & after)
@@ -202,6 +241,7 @@ class _Life:
             is_heard=counts | (slices.rows == removing[slices.keys]),
             removing=removing,
             is_removed=is_removed,
+            deletes_row=deletes & speaks,
         )
 
     @cached_property
@@ -245,6 +285,21 @@ def sequence_groups_of(fields: Iterable[Field], options: TableOptions) -> tuple[
             )
         )
     return tuple(groups)
+
+
+def _is_heard(rows: pl.DataFrame, group: SequenceGroup) -> Marks:
+    """Which rows say something about a group."""
+    says = pl.any_horizontal(pl.col(name).is_not_null() for name in group.sequence)
+    marks: Marks = rows.select(says).to_series().to_numpy()
+    return marks
+
+
+def _unheard(column: str, group: SequenceGroup) -> str:
+    return (
+        f"column {column!r} is NOT NULL, and a row whose {', '.join(group.sequence)} is NULL gives "
+        f"it no value that counts; give the row its place in the sequence group, or make the "
+        f"column nullable"
+    )
 
 
 def _ranks(versions: pl.DataFrame, group: SequenceGroup, slices: KeySlices) -> Positions:

@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 
 from keytide.errors import InvalidError, NotFoundError
 from keytide.format.schema import TableSchema
-from keytide.merge.partial_update import refused_retracts
 from keytide.options import TableOptions
 from keytide.table.convert import (
     check_lengths,
@@ -151,9 +150,7 @@ def incoming_rows(data: pa.Table, schema: TableSchema, options: TableOptions, ta
         )
     columns = with_counted_values(columns, options)
     rows = Rows(pa.table(columns, schema=schema.arrow_schema()), kinds)
-    kept = _without_ignored(rows, options)
-    _check_retracts(kept.kinds, options, table)
-    return kept
+    return _without_ignored(rows, options)
 
 
 # -- kinds ---------------------------------------------------------------------------------------
@@ -236,15 +233,6 @@ def _without_ignored(rows: Rows, options: TableOptions) -> Rows:
     if not ignored:
         return rows
     return rows.filter(pc.invert(pc.is_in(rows.kinds, pa.array(ignored, type=pa.int8()))))
-
-
-def _check_retracts(kinds: pa.ChunkedArray, options: TableOptions, table: str) -> None:
-    reason = refused_retracts(options)
-    if reason is None:
-        return
-    count = len(kinds) - pc.sum(_is_add(kinds), min_count=0).as_py()
-    if count:
-        raise InvalidError(f"table {table}: {count} of {len(kinds)} rows are retracts. {reason}")
 
 
 # -- columns -------------------------------------------------------------------------------------

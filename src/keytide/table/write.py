@@ -27,6 +27,7 @@ from keytide.merge.order import IS_ADD
 from keytide.merge.padding import padded_sequence
 from keytide.options import TableOptions
 from keytide.table.live_files import BucketId, LiveFiles
+from keytide.table.refusals import refuse_unmergeable
 from keytide.table.rows import Rows
 from keytide.table.view import TableView
 from keytide.types import AtomicType, Field, arrow_schema
@@ -76,14 +77,16 @@ class BucketWriter:
         """Write rows and return the entries to commit, none for no rows.
 
         Rows are merged per key first. Files are durable on return but belong to nobody until
-        they are committed. Raises `DataError` when the store refuses, `ConflictError` when a
-        partition has another number of buckets.
+        they are committed. Raises `InvalidError` for rows that the table's engine could not
+        merge, `DataError` when the store refuses, `ConflictError` when a partition has another
+        number of buckets.
         """
         frame = from_arrow(rows.table).with_columns(
             pl.Series(VALUE_KIND, rows.kinds, dtype=pl.Int8)
         )
         if not frame.height:
             return []
+        refuse_unmergeable(frame, self.view)
         groups = list(self.by_bucket(frame, rows.table))
         names = paths.FileNames()
         if threads == 1 or len(groups) == 1 or frame.height < _SMALL_ROWS:

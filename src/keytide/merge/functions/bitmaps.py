@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import polars as pl
 from pyroaring import BitMap, BitMap64
 
 from keytide.errors import InvalidError
-from keytide.merge.functions.inputs import AggregateFunction, Inputs
+from keytide.merge.functions.inputs import AggregateFunction, Inputs, unsound
 from keytide.merge.functions.roaring import (
     decode_bitmap64,
     encode_bitmap32,
     encode_bitmap64,
 )
+from keytide.merge.refusal import Refusal
+from keytide.merge.slices import Marks
 
 __all__ = ["RoaringBitmap32", "RoaringBitmap64"]
 
@@ -28,6 +30,10 @@ class RoaringBitmap32(AggregateFunction):
 
     name: ClassVar[str] = "rbm32"
 
+    def refusals(self, values: pl.Series, adds: Marks, retracts: Marks) -> Iterator[Refusal]:
+        """Values that are no such bitmap."""
+        yield Refusal(unsound(values, adds, self._is_sound), self._no_bitmap)
+
     def fold(self, inputs: Inputs) -> pl.Series:
         """The unions. Values are decoded one by one: a bitmap has no columnar form."""
         bitmaps = inputs.frame().group_by("key", maintain_order=True).agg("value")
@@ -40,13 +46,26 @@ class RoaringBitmap32(AggregateFunction):
         try:
             return self.union(values)
         except ValueError as error:
-            raise InvalidError(
-                f"column {self.column!r}: aggregate function {self.name!r} found a value that is "
-                f"no serialized roaring bitmap of this kind: {error}"
-            ) from None
+            raise InvalidError(f"{self._no_bitmap}: {error}") from None
+
+    def _is_sound(self, value: bytes) -> bool:
+        try:
+            self.union([value])
+        except ValueError:
+            return False
+        return True
+
+    @property
+    def _no_bitmap(self) -> str:
+        return (
+            f"column {self.column!r}: aggregate function {self.name!r} found a value that is "
+            f"no serialized roaring bitmap of this kind"
+        )
 
     def union(self, values: Sequence[bytes]) -> bytes:
         """The bytes of the union. Raises `ValueError` for a value that is no such bitmap."""
+        if not all(values):
+            raise ValueError("it has no bytes")
         return encode_bitmap32(BitMap.union(*map(BitMap.deserialize, values)))
 
 

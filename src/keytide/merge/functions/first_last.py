@@ -21,6 +21,8 @@ class LastValue(AggregateFunction):
 
     name: ClassVar[str] = "last_value"
     can_retract: ClassVar[bool] = True
+    retract_leaves_null: ClassVar[bool] = True
+    counts_late_adds: ClassVar[bool] = False
 
     def fold(self, inputs: Inputs) -> pl.Series:
         """The last values."""
@@ -38,6 +40,7 @@ class LastNonNullValue(AggregateFunction):
 
     name: ClassVar[str] = "last_non_null_value"
     can_retract: ClassVar[bool] = True
+    retract_leaves_null: ClassVar[bool] = True
 
     def fold(self, inputs: Inputs) -> pl.Series:
         """The last values that are not NULL and were not taken back."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -10,9 +11,10 @@ import numpy as np
 import polars as pl
 
 from keytide.errors import InvalidError
+from keytide.merge.refusal import Refusal
 from keytide.merge.slices import KeySlices, Marks, Positions, take
 
-__all__ = ["AggregateFunction", "AggregatedColumn", "Inputs"]
+__all__ = ["AggregateFunction", "AggregatedColumn", "Inputs", "leaves_null", "unsound"]
 
 _NEVER = np.iinfo(np.int64).min
 
@@ -112,8 +114,19 @@ class AggregateFunction:
 
     name: ClassVar[str]
     can_retract: ClassVar[bool] = False
+    retract_leaves_null: ClassVar[bool] = False
+    """Whether a retract may leave NULL where there was a value."""
+    counts_late_adds: ClassVar[bool] = True
+    """Whether an add of a sequence group that came late, after a retract even, may be the value."""
 
     column: str
+
+    def refusals(self, values: pl.Series, adds: Marks, retracts: Marks) -> Iterator[Refusal]:
+        """Incoming values that could not be folded once another version meets them.
+
+        What a fold becomes too large for is not known before, and found when it is folded.
+        """
+        yield from ()
 
     def fold(self, inputs: Inputs) -> pl.Series:
         """One value per key, of the inputs' type.
@@ -137,21 +150,67 @@ class AggregatedColumn:
     function: AggregateFunction
     ignore_retract: bool = False
 
-    def fold(self, inputs: Inputs) -> pl.Series:
-        """As the function folds; `InvalidError` for a retract that it cannot take back."""
-        return self.function.fold(self.accepted(inputs))
+    def fold(self, inputs: Inputs, are_retracts: Marks) -> pl.Series:
+        """As the function folds; `InvalidError` for a retract that it cannot take back.
+
+        The marked keys have nothing but retracts, which become one: it takes back what they take
+        back together, and holds the last one's value where they take nothing back.
+        """
+        inputs = self.accepted(inputs)
+        if not are_retracts.any():
+            return self.function.fold(inputs)
+        alone = inputs.retracts & are_retracts[inputs.slices.keys]
+        folded = self.function.fold(
+            replace(inputs, adds=inputs.adds | alone, retracts=inputs.retracts & ~alone)
+        )
+        is_told = pl.Series(~are_retracts) | folded.is_not_null()
+        told: pl.Series = folded.zip_with(is_told, take(inputs.values, inputs.slices.lasts))
+        return told
 
     def accepted(self, inputs: Inputs) -> Inputs:
         """The inputs that the function may see."""
         if self.ignore_retract:
             return replace(inputs, retracts=np.zeros_like(inputs.retracts))
         if not self.function.can_retract and inputs.retracts.any():
-            raise InvalidError(
-                f"Aggregate function '{self.function.name}' does not support retraction, but "
-                f"column {self.function.column!r} has -U or -D rows to merge; if they may be "
-                f"skipped, set 'fields.{self.function.column}.ignore-retract'='true'"
-            )
+            raise InvalidError(self._no_retraction)
         return inputs
+
+    def refusals(
+        self, values: pl.Series, adds: Marks, retracts: Marks, *, is_not_null: bool
+    ) -> Iterator[Refusal]:
+        """Incoming rows that the column could not be merged with, given those that reach it."""
+        if self.ignore_retract:
+            retracts = np.zeros_like(retracts)
+        elif not self.function.can_retract:
+            yield Refusal(retracts, self._no_retraction)
+        elif is_not_null and self.function.retract_leaves_null:
+            yield Refusal(retracts, leaves_null(self.function.column))
+        yield from self.function.refusals(values, adds, retracts)
+
+    @property
+    def _no_retraction(self) -> str:
+        name, column = self.function.name, self.function.column
+        return (
+            f"Aggregate function '{name}' does not support retraction, so column {column!r} "
+            f"cannot take rows of kind -U and -D; if they may be skipped, set "
+            f"'fields.{column}.ignore-retract'='true'"
+        )
+
+
+def leaves_null(column: str) -> str:
+    """Why a NOT NULL column takes no retract."""
+    return (
+        f"Field '{column}' expected not null but found null value, which a retract would leave in "
+        f"it; make the column nullable"
+    )
+
+
+def unsound(values: pl.Series, marks: Marks, is_sound: Callable[[bytes], bool]) -> Marks:
+    """Which of the marked values that are not NULL are not sound; equal ones are asked once."""
+    asked = values.filter(pl.Series(marks)).drop_nulls().unique()
+    wrong = asked.filter(pl.Series([not is_sound(value) for value in asked], dtype=pl.Boolean))
+    found: Marks = values.is_in(wrong.implode()).fill_null(value=False).to_numpy() & marks
+    return found
 
 
 def _list_type(dtype: pl.DataType) -> pl.DataType:

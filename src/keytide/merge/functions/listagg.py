@@ -17,7 +17,7 @@ class ListAgg(AggregateFunction):
     """The adds in order, with a delimiter between them.
 
     NULL and blank inputs (white space of any script) are left out; without any other the result
-    is NULL. Order matters; folding may be split up; no retraction.
+    is NULL, or empty in a NOT NULL column. Order matters; folding may be split up; no retraction.
 
     `distinct` takes inputs for lists of tokens and appends only the tokens that are neither
     blank nor there yet. The first input stays as it is.
@@ -27,6 +27,7 @@ class ListAgg(AggregateFunction):
 
     delimiter: str = ","
     distinct: bool = False
+    nullable: bool = True
 
     def fold(self, inputs: Inputs) -> pl.Series:
         """The texts put together."""
@@ -34,7 +35,8 @@ class ListAgg(AggregateFunction):
         if self.distinct:
             rows = self._without_repeated_tokens(rows)
         texts = rows.group_by("key", maintain_order=True).agg("value")
-        return inputs.per_key(texts.with_columns(pl.col("value").list.join(self.delimiter)))
+        lists = inputs.per_key(texts.with_columns(pl.col("value").list.join(self.delimiter)))
+        return lists if self.nullable else lists.fill_null("")
 
     def _without_repeated_tokens(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The first input of each key, then one row per token that it does not hold yet."""

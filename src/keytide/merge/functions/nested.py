@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,6 +10,8 @@ import polars as pl
 
 from keytide.errors import InvalidError
 from keytide.merge.functions.inputs import AggregateFunction, Inputs
+from keytide.merge.refusal import Refusal
+from keytide.merge.slices import Marks
 
 __all__ = ["NestedPartialUpdate", "NestedUpdate"]
 
@@ -21,6 +24,16 @@ class _NestedTable(AggregateFunction):
     null_strategy: str = "merge"
     """What a row with NULL in its key is: `merge` a row like others, `ignore` none, `error`."""
 
+    def refusals(self, values: pl.Series, adds: Marks, retracts: Marks) -> Iterator[Refusal]:
+        """Nested rows with NULL in their key, where that is an error."""
+        if not self.key or self.null_strategy != "error":
+            return
+        element = pl.element().struct
+        is_incomplete = pl.any_horizontal(element.field(name).is_null() for name in self.key)
+        has_one = values.list.eval(pl.element().is_not_null() & is_incomplete).list.any()
+        marks = has_one.fill_null(value=False).to_numpy()
+        yield Refusal(marks & (adds | retracts), self._null_in_key)
+
     def rows_of(self, inputs: Inputs) -> pl.DataFrame:
         """The nested rows in order of rank, with their key parts as columns `key_0`, ..."""
         rows = inputs.items().filter(pl.col("value").is_not_null())
@@ -31,13 +44,17 @@ class _NestedTable(AggregateFunction):
         is_complete = pl.all_horizontal(pl.col(name).is_not_null() for name in self._key_columns)
         complete = rows.filter(is_complete)
         if self.null_strategy == "error" and complete.height < rows.height:
-            raise InvalidError(
-                f"column {self.column!r}: Nested key contains null values. Primary key fields "
-                f"must not be null. The nested key is {', '.join(self.key)}; set "
-                f"'fields.{self.column}.nested-key-null-strategy' to 'ignore' or 'merge' to "
-                "accept such rows"
-            )
+            raise InvalidError(self._null_in_key)
         return complete
+
+    @property
+    def _null_in_key(self) -> str:
+        return (
+            f"column {self.column!r}: Nested key contains null values. Primary key fields "
+            f"must not be null. The nested key is {', '.join(self.key)}; set "
+            f"'fields.{self.column}.nested-key-null-strategy' to 'ignore' or 'merge' to "
+            "accept such rows"
+        )
 
     @property
     def _key_columns(self) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from keytide.errors import InvalidError
 from keytide.merge.functions.inputs import AggregateFunction, Inputs
+from keytide.merge.refusal import Refusal
 from keytide.merge.slices import KeySlices, Marks, Positions
 
 __all__ = ["BoolAnd", "BoolOr", "Max", "Min", "Product", "Sum"]
@@ -65,6 +66,12 @@ class Product(AggregateFunction):
     name: ClassVar[str] = "product"
     can_retract: ClassVar[bool] = True
 
+    def refusals(self, values: pl.Series, adds: Marks, retracts: Marks) -> Iterator[Refusal]:
+        """Zeros to take back, except for floats."""
+        if not values.dtype.is_float() and retracts.any():
+            is_zero = (values == 0).fill_null(value=False).to_numpy()
+            yield Refusal(retracts & is_zero, self._no_division)
+
     def fold(self, inputs: Inputs) -> pl.Series:
         """The products; `InvalidError` for one that does not fit and for division by zero."""
         if inputs.values.dtype.is_decimal() or inputs.retracts.any():
@@ -92,10 +99,7 @@ class Product(AggregateFunction):
         by_division = pl.Series(divides)
         divisors = values.filter(by_division)
         if not divisors.dtype.is_float() and (divisors == 0).any():
-            raise InvalidError(
-                f"column {self.column!r}: aggregate function 'product' cannot take back a zero; "
-                f"set 'fields.{self.column}.ignore-retract'='true' to skip retracts"
-            )
+            raise InvalidError(self._no_division)
         try:
             products = _times(state.filter(~by_division), values.filter(~by_division))
             quotients = _over(state.filter(by_division), divisors)
@@ -103,6 +107,13 @@ class Product(AggregateFunction):
             raise self.does_not_fit(state.dtype) from None
         places = np.where(divides, len(products) + np.cumsum(divides), np.cumsum(~divides)) - 1
         return pl.concat([products, quotients]).gather(places)
+
+    @property
+    def _no_division(self) -> str:
+        return (
+            f"column {self.column!r}: aggregate function 'product' cannot take back a zero; "
+            f"set 'fields.{self.column}.ignore-retract'='true' to skip retracts"
+        )
 
 
 class Max(AggregateFunction):

@@ -183,7 +183,12 @@ def _listagg(field: Field, options: _Options) -> AggregateFunction:
             f"{field.type.sql()}"
         )
     delimiter = options.text("list-agg-delimiter", ",") or ""
-    return ListAgg(field.name, delimiter=delimiter, distinct=options.boolean("distinct"))
+    return ListAgg(
+        field.name,
+        delimiter=delimiter,
+        distinct=options.boolean("distinct"),
+        nullable=field.type.nullable,
+    )
 
 
 def _collect(field: Field, options: _Options) -> AggregateFunction:

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import polars as pl
 
 from keytide.errors import InvalidError, SetupError
-from keytide.merge.functions.inputs import AggregateFunction, Inputs
+from keytide.merge.functions.inputs import AggregateFunction, Inputs, unsound
+from keytide.merge.refusal import Refusal
+from keytide.merge.slices import Marks
 
 __all__ = ["HllSketch", "ThetaSketch"]
+
+_NO_SKETCH = (IndexError, RuntimeError, ValueError)
+"""What the library raises for bytes that it does not know."""
 
 _THETA_LG_SIZE = 12
 """A theta union keeps 4096 hashes, as the other engines of the format do."""
 
 
 class _Sketch(AggregateFunction):
+    def refusals(self, values: pl.Series, adds: Marks, retracts: Marks) -> Iterator[Refusal]:
+        """Values that are no such sketch. Raises `SetupError` without the library."""
+        library = _library(self.name, self.column)
+        is_sound = partial(self._is_sound, library)
+        yield Refusal(unsound(values, adds, is_sound), self._no_sketch)
+
     def fold(self, inputs: Inputs) -> pl.Series:
         """The unions. Values are decoded one by one: a sketch has no columnar form."""
         library = _library(self.name, self.column)
@@ -28,11 +40,22 @@ class _Sketch(AggregateFunction):
     def _union(self, library: Any, values: Sequence[bytes]) -> bytes:
         try:
             return self.union(library, list(values))
-        except (IndexError, RuntimeError, ValueError) as error:
-            raise InvalidError(
-                f"column {self.column!r}: aggregate function {self.name!r} found a value that is "
-                f"no serialized sketch of this kind: {error}"
-            ) from None
+        except _NO_SKETCH as error:
+            raise InvalidError(f"{self._no_sketch}: {error}") from None
+
+    def _is_sound(self, library: Any, value: bytes) -> bool:
+        try:
+            self.union(library, [value])
+        except _NO_SKETCH:
+            return False
+        return True
+
+    @property
+    def _no_sketch(self) -> str:
+        return (
+            f"column {self.column!r}: aggregate function {self.name!r} found a value that is "
+            f"no serialized sketch of this kind"
+        )
 
     def union(self, library: Any, values: Sequence[bytes]) -> bytes:
         """The sketch of all that the sketches hold."""

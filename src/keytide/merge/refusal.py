@@ -1,0 +1,41 @@
+"""Incoming rows that could not be merged with other versions of their key, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from keytide.merge.order import IS_ADD, VALUE_KIND
+from keytide.merge.slices import Marks
+from keytide.types import RowKind
+
+__all__ = ["Refusal", "deletes_of", "reasons", "retracts_of"]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Marks the rows that are refused for one reason."""
+
+    rows: Marks
+    reason: str
+
+
+def reasons(refusals: list[Refusal], height: int) -> pl.Series:
+    """The first reason against each row; NULL for a row that nothing is said against."""
+    found = pl.repeat(None, height, dtype=pl.String, eager=True)
+    for refusal in reversed(refusals):
+        found = found.set(pl.Series(refusal.rows), refusal.reason)
+    return found
+
+
+def retracts_of(rows: pl.DataFrame) -> Marks:
+    """Which rows are of kind -U or -D."""
+    marks: Marks = ~rows.select(IS_ADD).to_series().to_numpy()
+    return marks
+
+
+def deletes_of(rows: pl.DataFrame) -> Marks:
+    """Which rows are of kind -D."""
+    return np.asarray(rows[VALUE_KIND] == RowKind.DELETE)

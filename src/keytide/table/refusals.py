@@ -1,0 +1,42 @@
+"""Rows that a table's engine could not merge: refused where they come in.
+
+What is stored can then be read: a scan need not tell a retract that nothing can be taken back by,
+or bytes that are no bitmap, from what the table holds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from keytide.errors import InvalidError
+from keytide.merge.refusal import Refusal, reasons
+from keytide.table.view import TableView
+
+__all__ = ["refuse_unmergeable", "why_refused"]
+
+
+def refuse_unmergeable(rows: pl.DataFrame, view: TableView) -> None:
+    """Raise `InvalidError` with the reason for the first row that the engine could not merge.
+
+    `rows` have the table's columns and `_VALUE_KIND`; those that the table ignores are left out.
+    """
+    refusals = _refusals(rows, view)
+    if not refusals:
+        return
+    why = reasons(refusals, rows.height)
+    first = int(np.argmax(why.is_not_null().to_numpy()))
+    key = rows.select(view.schema.primary_keys).row(first, named=True)
+    raise InvalidError(
+        f"table {view.name}: {rows.height - why.null_count()} of {rows.height} rows cannot be "
+        f"merged, the first with {', '.join(f'{k} = {v!r}' for k, v in key.items())}: {why[first]}"
+    )
+
+
+def why_refused(rows: pl.DataFrame, view: TableView) -> pl.Series:
+    """Why the engine could not merge each of some rows; NULL where it can."""
+    return reasons(_refusals(rows, view), rows.height)
+
+
+def _refusals(rows: pl.DataFrame, view: TableView) -> list[Refusal]:
+    return [refusal for refusal in view.engine.refusals(rows) if refusal.rows.any()]
