@@ -24,6 +24,7 @@ __all__ = [
     "DataError",
     "InvalidError",
     "KeytideError",
+    "KeytideWarning",
     "NotFoundError",
     "SetupError",
     "UnsupportedError",
@@ -64,3 +65,7 @@ class UnsupportedError(KeytideError, NotImplementedError):
 
 class SetupError(KeytideError, RuntimeError):
     """The environment lacks something: a Java runtime, an optional dependency."""
+
+
+class KeytideWarning(UserWarning):
+    """What was done is sound, but may not mean what was meant; the message says why."""

@@ -190,7 +190,7 @@ def test_renamed_column_is_renamed_in_every_option_that_names_it() -> None:
 def test_watermark_key_given_later_orders_versions_for_every_engine() -> None:
     columns = {"p": "STRING", "k": "INT", "v": "INT", "t": "BOOLEAN"}
     changes = [SetOption("watermark.key", "v"), SetOption("tombstone.key", "t")]
-    evolved = evolve(schema_of(columns), changes)
+    evolved = evolve(schema_of(columns), changes, has_rows=False)
     assert evolved.options["sequence.field"] == "v"
     renamed = evolve(evolved, [RenameColumn(("v",), "w")])
     assert (renamed.options["watermark.key"], renamed.options["sequence.field"]) == ("w", "w")
@@ -285,7 +285,13 @@ def test_type_that_would_lose_values_is_refused_saying_what_may_be_done(old: str
         (SetOption("bucket", "many"), "option 'bucket' has the value 'many'"),
         (RemoveOption("bucket"), "Cannot reset bucket"),
         (SetOption("sequence.field", "zz"), "'zz' can not be found in table schema"),
-        (SetOption("deletion-vectors.enabled", "true"), "Cannot change deletion vectors mode"),
+        (SetOption("deletion-vectors.enabled", "true"), "Change 'deletion-vectors.enabled'"),
+        (ChangeColumnType(("v",), "BIGINT"), "type is of type str, expected AtomicType or"),  # type: ignore[arg-type]
+        (RenameColumn(("v",), 5), "new_name is of type int, expected str"),  # type: ignore[arg-type]
+        (MoveColumn(("v",), None), "position is of type NoneType, expected First or After"),  # type: ignore[arg-type]
+        (AddColumn((5,), T("INT")), "no path to a column"),  # type: ignore[arg-type]
+        ("DROP COLUMN v", "is no change of a table"),
+        (None, "is no change of a table"),
         (DropColumn(()), "no path"),
         (DropColumn("v"), r"no path to a column; give a tuple"),  # type: ignore[arg-type]
     ],
@@ -332,10 +338,11 @@ def test_taken_name_is_refused(change: SchemaChange) -> None:
 )  # fmt: skip
 def test_column_that_an_option_names_cannot_be_dropped(key: str, value: str) -> None:
     columns = {"p": "STRING", "k": "INT", "v": "INT", "w": "INT"}
-    schema = evolve(schema_of(columns), [SetOption(key, value)])
+    schema = evolve(schema_of(columns), [SetOption(key, value)], has_rows=False)
     with pytest.raises(kt.InvalidError, match=f"'v' cannot be dropped: '{key}'"):
         evolve(schema, [DropColumn(("v",))])
-    assert "v" not in evolve(schema, [RemoveOption(key), DropColumn(("v",))]).names
+    changes = [RemoveOption(key), DropColumn(("v",))]
+    assert "v" not in evolve(schema, changes, has_rows=False).names
 
 
 def test_renamed_member_that_an_option_names_is_refused() -> None:
@@ -356,7 +363,7 @@ def test_renamed_member_that_an_option_names_is_refused() -> None:
     [
         ([SetOption("ignore-delete", "false")], "Cannot change ignore-delete from true to false"),
         ([RemoveOption("ignore-delete")], "Cannot change ignore-delete from true to false"),
-        ([SetOption("watermark.key", "k")], "Change 'watermark.key'"),
+        ([SetOption("watermark.key", "w")], "Change 'watermark.key'"),
         ([RemoveOption("watermark.key")], "Change 'watermark.key'"),
         ([SetOption("sequence.field", "w")], "so give one"),
     ],
@@ -364,7 +371,7 @@ def test_renamed_member_that_an_option_names_is_refused() -> None:
 def test_option_that_cannot_go_back_is_refused(changes: list[SchemaChange], message: str) -> None:
     columns = {"p": "STRING", "k": "INT", "v": "INT", "w": "INT"}
     start = [SetOption("ignore-delete", "true"), SetOption("watermark.key", "v")]
-    schema = evolve(schema_of(columns), start)
+    schema = evolve(schema_of(columns), start, has_rows=False)
     with pytest.raises(kt.InvalidError, match=message):
         evolve(schema, changes)
 

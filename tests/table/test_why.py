@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
+from keytide.format import paths
 from keytide.store import open_store
 
 SAMPLES = Path(__file__).parents[1] / "data/samples"
@@ -112,9 +114,10 @@ def test_late_row_loses_to_tombstone() -> None:
     assert why.row is table.get(1) is None
 
 
-def test_retracts_stored_before_ignore_delete_are_ignored() -> None:
+def test_stored_retracts_are_ignored_where_another_engine_says_so() -> None:
     table = written("k int, v text", {}, ["+I 1 a", "-D 1 -"])
-    table.alter(kt.table.evolution.SetOption("ignore-delete", "true"))
+    schema = replace(table.table_schema, id=1, options={"bucket": "1", "ignore-delete": "true"})
+    table.metadata.store.create(paths.schema_path(1), schema.to_json())
     assert told(table.why(1), "v") == [
         "+I a: is the row",
         "-D -: ignored: the table has 'ignore-delete'",

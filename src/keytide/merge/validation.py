@@ -5,13 +5,14 @@ Nothing here reads rows. Every message names the option, what was found and the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from keytide.errors import InvalidError
 from keytide.merge.functions.register import registered_functions
 from keytide.merge.functions.registry import DEFAULT_FUNCTION, function_names, function_of
 from keytide.merge.sequence_groups import SequenceGroup, sequence_groups_of
-from keytide.options import TableOptions
+from keytide.options import TableOptions, option_of
 from keytide.types import DataType, Field, RowType
 
 __all__ = ["validate_merge_options"]
@@ -64,12 +65,12 @@ def _check_changelog(primary_keys: Sequence[str], options: TableOptions) -> None
             "Can not set changelog-producer on table without primary keys, found "
             f"'{producer}'. Give the table a primary key, or leave the option out"
         )
-    if producer == "lookup" and options.full_compaction_delta_commits is not None:
+    if producer == "lookup" and "full-compaction.delta-commits" in options.raw:
         raise InvalidError(
             "'full-compaction.delta-commits' is incompatible with 'changelog-producer'='lookup'; "
             "leave it out"
         )
-    if not options.streaming_read_overwrite:
+    if not options.value("streaming-read-overwrite"):
         return
     if producer in ("lookup", "full-compaction"):
         raise InvalidError(
@@ -127,9 +128,9 @@ def _check_bucket_key(
 
 
 def _check_record_level_expire(columns: dict[str, Field], options: TableOptions) -> None:
-    name = options.record_level_time_field
+    name = options.value("record-level.time-field")
     if name is None:
-        if options.record_level_expire_time is not None:
+        if "record-level.expire-time" in options.raw:
             raise InvalidError(
                 "You should set time field for record-level expire. Name a column in "
                 "'record-level.time-field'"
@@ -198,7 +199,7 @@ def _check_snapshot_ordering(primary_keys: Sequence[str], options: TableOptions)
         raise InvalidError(
             f"{name} and sequence.field are mutually exclusive; both say which version is newer"
         )
-    if not options.write_only:
+    if not options.value("write-only"):
         raise InvalidError(f"{name} = true requires write-only = true")
 
 
@@ -243,18 +244,29 @@ def _check_field_options(columns: dict[str, Field], options: TableOptions) -> No
 
 
 def _named_fields(options: TableOptions) -> Iterator[tuple[str, str]]:
-    """Each option `fields.<names>.<what>` with each of its names."""
+    """Each option of columns with each of the columns in its key."""
     for key in options.raw:
-        if not key.startswith("fields.") or key == "fields.default-aggregate-function":
+        if not key.startswith("fields."):
             continue
-        names, dot, what = key.removeprefix("fields.").rpartition(".")
-        names = names.removesuffix(".merge-map-with-keytime") if what == "ts-field" else names
-        if what == "sequence-group" and not (dot and all(n.strip() for n in names.split(","))):
+        option = option_of(key)
+        if key.endswith("sequence-group") and not _is_group(key):
             raise InvalidError(
                 f"Invalid sequence-group option {key!r}; expected "
                 "'fields.<column>[,<column>...].sequence-group'"
             )
-        yield from ((key, name.strip()) for name in names.split(",") if dot)
+        if option is None:
+            continue
+        names, _ = option.columns_of(key, "")
+        yield from ((key, name.strip()) for name in names)
+        if len(names) > 1 and not option.takes_many:
+            raise InvalidError(
+                f"option {key!r} names {len(names)} columns; give it once for each of them"
+            )
+
+
+def _is_group(key: str) -> bool:
+    match = re.fullmatch(r"fields\.(.+)\.sequence-group", key)
+    return match is not None and all(name.strip() for name in match.group(1).split(","))
 
 
 def _check_groups(

@@ -11,12 +11,18 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from keytide.errors import ConflictError, DataError, InvalidError, KeytideError
+from keytide.errors import (
+    ConflictError,
+    DataError,
+    InvalidError,
+    KeytideError,
+    KeytideWarning,
+)
 from keytide.format import paths
 from keytide.format.schema import TableSchema
-from keytide.options import TableOptions, refuse_unknown
-from keytide.table.definition import validate_definition
-from keytide.table.evolution import SchemaChange, SetOption, evolve
+from keytide.options import TableOptions
+from keytide.table.definition import check_uses, validate_definition
+from keytide.table.evolution import SchemaChange, evolve
 from keytide.table.metadata import TableMetadata
 
 __all__ = ["alter_table"]
@@ -30,12 +36,12 @@ def alter_table(
 ) -> TableSchema:
     """Make the changes, all of them in one new schema, and return it; durable on return.
 
-    Raises what `evolve` raises, with nothing changed; `ConflictError` when another change that
+    Options for other engines are warned of. Raises what `evolve` raises, and `UnsupportedError` for
+    an option that nobody would obey, with nothing changed; `ConflictError` when another change that
     came first rules these out, or too many races were lost; `DataError` when the store fails.
     """
     if not changes:
         raise InvalidError(f"table {metadata.name}: alter was given no change; give at least one")
-    refuse_unknown({c.key: c.value for c in changes if isinstance(c, SetOption)}, metadata.name)
     first = base = metadata.latest_schema()
     tries = TableOptions.parse(base.options).commit_retries_max + 1
     for _ in range(tries):
@@ -56,9 +62,12 @@ def alter_table(
 def _evolved(
     metadata: TableMetadata, base: TableSchema, changes: Sequence[SchemaChange], *, is_first: bool
 ) -> TableSchema:
-    has_rows = metadata.latest_snapshot_id() is not None
+    latest = metadata.latest_snapshot()
+    has_rows = latest is not None and latest.total_record_count != 0
     try:
-        return evolve(base, changes, has_rows=has_rows)
+        evolved = evolve(base, changes, has_rows=has_rows)
+        _messages(base, evolved)
+        return evolved
     except KeytideError as error:
         if is_first:
             raise type(error)(f"table {metadata.name}: {error}") from error
@@ -84,6 +93,13 @@ def _warn(table: str, old: TableSchema, new: TableSchema) -> None:
         known = validate_definition(old, TableOptions.parse(old.options))
     except KeytideError:
         known = []  # the changes mended it
-    for message in validate_definition(new, TableOptions.parse(new.options)):
-        if message not in known:
-            warnings.warn(f"table {table}: {message}", UserWarning, stacklevel=4)
+    doubts = validate_definition(new, TableOptions.parse(new.options))
+    for message in [*(doubt for doubt in doubts if doubt not in known), *_messages(old, new)]:
+        warnings.warn(f"table {table}: {message}", KeytideWarning, stacklevel=4)
+
+
+def _messages(old: TableSchema, new: TableSchema) -> list[str]:
+    """What to say of the options that are set anew. Raises `UnsupportedError`."""
+    return check_uses(
+        {key: value for key, value in new.options.items() if old.options.get(key) != value}
+    )

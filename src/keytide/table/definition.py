@@ -8,13 +8,13 @@ from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.schema import TableSchema
 from keytide.merge.functions.registry import with_stored_names
 from keytide.merge.validation import validate_merge_options
-from keytide.options import TableOptions
+from keytide.options import ForOthers, Refused, TableOptions, option_of
 from keytide.table.counting import check_counted, with_stored_counts
 from keytide.table.defaults import parse_default, read_defaults
 from keytide.table.rows import ROW_KIND
 from keytide.types import AtomicType, Field
 
-__all__ = ["complete_options", "validate_definition"]
+__all__ = ["check_uses", "complete_options", "validate_definition"]
 
 _STORABLE = frozenset(
     (
@@ -62,6 +62,22 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
     _check_defaults(schema, options)
     check_counted(schema, options)
     return _warnings(schema, options)
+
+
+def check_uses(given: Mapping[str, str]) -> list[str]:
+    """What to say of options that a user sets and that Keytide leaves to other engines.
+
+    Raises `UnsupportedError` for an option that would be obeyed by nobody.
+    """
+    messages = []
+    for key, value in given.items():
+        option = option_of(key)
+        use = None if option is None else option.use_of(value)
+        if isinstance(use, Refused):
+            raise UnsupportedError(f"'{key}' = '{value}' cannot be set: {use.why}; {use.instead}")
+        if isinstance(use, ForOthers):
+            messages.append(f"'{key}' is kept for other engines, and here {use.here}")
+    return messages
 
 
 def _check_types(schema: TableSchema) -> None:
@@ -145,7 +161,7 @@ def _check_tombstone(field: Field, marker: str | None) -> None:
 
 
 def _warnings(schema: TableSchema, options: TableOptions) -> list[str]:
-    messages = []
+    messages = _idle_options(options)
     for name in options.tombstone_key:
         kind = schema.field(name).type
         if getattr(kind, "root", "") in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
@@ -159,6 +175,19 @@ def _warnings(schema: TableSchema, options: TableOptions) -> list[str]:
             messages.append(
                 f"watermark key {name!r} is {kind.sql()}: NaN is fresher than any number; prefer "
                 f"a timestamp or a whole number"
+            )
+    return messages
+
+
+def _idle_options(options: TableOptions) -> list[str]:
+    """Options that mean nothing with the merge engine that the table has."""
+    messages = []
+    for key in options.raw:
+        option = option_of(key)
+        if option is not None and option.engines and options.merge_engine not in option.engines:
+            messages.append(
+                f"'{key}' has no effect: the merge engine is {options.merge_engine!r}, and the "
+                f"option is for {' and '.join(map(repr, option.engines))}"
             )
     return messages
 

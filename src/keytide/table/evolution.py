@@ -3,8 +3,9 @@
 A schema is never edited; `evolve` makes the next one. Columns keep their field ids through
 renames and moves, a new column takes ids that were never used, and files keep the schema that
 they were written with. So a change is allowed only where every stored file can still be read
-under the new schema without losing a value, and where the rows of a key stay in their place: keys
-and partitions, and the options that say how files are laid out and merged, are for life.
+under the new schema without losing a value, and where every stored row stays what it is: keys and
+partitions are for life, and the options that say how files are laid out and merged are fixed while
+there are rows.
 
 A path names a column, or a part of it: members of a ROW by name, 'element' of an ARRAY, 'value'
 of a MAP.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
 from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError
@@ -26,16 +27,28 @@ from keytide.format.schema import (
     highest_field_id,
     validate_schema,
 )
-from keytide.options import TableOptions
+from keytide.options import TableOptions, stored_name, stored_names
 from keytide.table.definition import validate_definition
 from keytide.table.option_changes import (
     completed_options,
+    orders_versions,
+    refuse_bucket_change,
+    refuse_changes,
     refuse_dropping_named,
     renamed_options,
     with_option,
 )
 from keytide.table.widening import path_text, widened
-from keytide.types import ArrayType, DataType, Field, MapType, RowType
+from keytide.types import (
+    ArrayType,
+    AtomicType,
+    DataType,
+    Field,
+    MapType,
+    MultisetType,
+    RowType,
+    VectorType,
+)
 
 __all__ = [
     "AddColumn",
@@ -153,9 +166,9 @@ class ChangeComment:
 
 
 SchemaChange: TypeAlias = (
-    "SetOption | RemoveOption | AddColumn | DropColumn | RenameColumn | ChangeColumnType | "
-    "ChangeColumnNullability | MoveColumn | ChangeComment"
-)
+    SetOption | RemoveOption | AddColumn | DropColumn | RenameColumn | ChangeColumnType
+    | ChangeColumnNullability | MoveColumn | ChangeComment
+)  # fmt: skip
 
 
 def evolve(
@@ -170,26 +183,64 @@ def evolve(
     """
     evolved = schema
     for change in changes:
-        evolved = _apply(evolved, change, has_rows)
+        evolved = _apply(evolved, checked_change(change))
     evolved = replace(evolved, id=schema.id + 1, options=completed_options(evolved.options))
     validate_schema(evolved)
+    if has_rows:
+        refuse_bucket_change(schema, evolved)
     validate_definition(evolved, TableOptions.parse(evolved.options))
+    refuse_changes(schema, evolved, has_rows=has_rows)
     return evolved
 
 
-def _apply(schema: TableSchema, change: SchemaChange, has_rows: bool) -> TableSchema:
+def checked_change(change: SchemaChange) -> SchemaChange:
+    """The change, with the format's own spelling of an option's name.
+
+    Raises `InvalidError` for what is no change, or has a member of another type.
+    """
+    if not isinstance(change, SchemaChange):
+        raise InvalidError(
+            f"{change!r} is no change of a table; give values such as SetOption('key', 'value') or "
+            f"AddColumn(('name',), type)"
+        )
+    for member in fields(change):
+        value, expected = getattr(change, member.name), _MEMBERS.get(member.name, (object,))
+        may_miss = member.default is None or member.name == "comment"
+        if not (isinstance(value, expected) or (may_miss and value is None)):
+            names = " or ".join(each.__name__ for each in expected)
+            raise InvalidError(
+                f"{change!r}: {member.name} is of type {type(value).__name__}, expected {names}"
+            )
     if isinstance(change, SetOption):
-        options = with_option(schema.options, change.key, change.value, has_rows=has_rows)
-        return replace(schema, options=options)
+        ((key, value),) = stored_names({change.key: change.value}).items()
+        return SetOption(key, value)
+    return RemoveOption(stored_name(change.key)) if isinstance(change, RemoveOption) else change
+
+
+_MEMBERS: Mapping[str, tuple[type, ...]] = {
+    "comment": (str,),
+    "default": (str,),
+    "key": (str,),
+    "new_name": (str,),
+    "nullable": (bool,),
+    "position": (First, After),
+    "type": (AtomicType, ArrayType, MapType, MultisetType, RowType, VectorType),
+}
+
+
+def _apply(schema: TableSchema, change: SchemaChange) -> TableSchema:
+    if isinstance(change, SetOption):
+        return replace(schema, options=with_option(schema.options, change.key, change.value))
     if isinstance(change, RemoveOption):
-        if change.key not in schema.options:
+        options = with_option(schema.options, change.key, None)
+        if options == schema.options:
             there = ", ".join(sorted(schema.options)) or "none"
             raise NotFoundError(f"option {change.key!r} is not set; set are {there}")
-        options = with_option(schema.options, change.key, None, has_rows=has_rows)
         return replace(schema, options=options)
-    if isinstance(change, ChangeComment) and not change.path:
+    if isinstance(change, ChangeComment) and change.path == ():
         return replace(schema, comment=change.comment)
-    if isinstance(change.path, str) or not change.path or not all(change.path):
+    path = change.path
+    if not (isinstance(path, tuple) and path and all(isinstance(n, str) and n for n in path)):
         raise InvalidError(
             f"{change!r} has no path to a column; give a tuple of the names that lead to it"
         )
@@ -262,6 +313,7 @@ def _retype(schema: TableSchema, change: ChangeColumnType) -> TableSchema:
     _refuse_key(schema, change.path, "retyped", schema.primary_keys)
 
     def widen(old: DataType) -> DataType:
+        _refuse_unpadding(schema, change.path, old, change.type)
         return widened(old, change.type, change.path)
 
     return replace(schema, fields=_with_type(schema.fields, change.path, widen))
@@ -320,6 +372,16 @@ def _refuse_key(
             f"{role} column {name!r} cannot be {done}: Cannot drop, rename or retype partition "
             f"columns, nor drop or retype primary key columns, for stored files are placed and "
             f"sorted by them. Write the rows into a new table"
+        )
+
+
+def _refuse_unpadding(schema: TableSchema, path: Path, old: DataType, new: DataType) -> None:
+    """Trailing blanks count in a VARCHAR and not in a CHAR, so versions would change places."""
+    roots = getattr(old, "root", ""), getattr(new, "root", "")
+    if len(path) == 1 and roots == ("CHAR", "VARCHAR") and orders_versions(schema, path[0]):
+        raise InvalidError(
+            f"column {path[0]!r} is {old.sql()} and orders versions, so it cannot become "
+            f"{new.sql()}, in which trailing blanks count; make it a longer CHAR"
         )
 
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError, UnsupportedError
+from keytide.errors import (
+    AlreadyExistsError,
+    InvalidError,
+    KeytideWarning,
+    NotFoundError,
+    UnsupportedError,
+)
 from keytide.format import paths
 from keytide.format.schema import TableSchema
-from keytide.options import TableOptions, refuse_unknown
+from keytide.options import TableOptions, stored_names
 from keytide.store import Store, open_store
-from keytide.table.definition import complete_options, validate_definition
+from keytide.table.definition import check_uses, complete_options, validate_definition
 from keytide.table.host import sql_door
 from keytide.table.result import Result
 from keytide.table.table import Table
@@ -127,8 +133,9 @@ class Lake:
         `schema` is an Arrow schema, or Keytide fields where a type has no Arrow name of its own.
         Primary key columns become NOT NULL. Without the option `bucket` a table gets one bucket
         a partition. Raises `AlreadyExistsError` unless `exists_ok`, `InvalidError` for a
-        definition that cannot work, or whose keys are not those of the table that exists, with
-        nothing made.
+        definition that cannot work, or whose keys are not those of the table that exists,
+        `UnsupportedError` for an option that nobody would obey, with nothing made. Warns of
+        options that only other engines obey.
         """
         database, table = self._split(name)
         full_name = f"{database}.{table}"
@@ -182,28 +189,26 @@ class Lake:
         options: Mapping[str, str] | None,
         comment: str | None,
     ) -> TableSchema:
-        given = dict(options or {})
-        refuse_unknown(given, name)
-        if isinstance(primary_key, str) or isinstance(partition_by, str):
-            raise InvalidError(
-                f"table {name}: primary_key and partition_by are lists of column names, found a "
-                f"text; write ['{primary_key if isinstance(primary_key, str) else partition_by}']"
-            )
         try:
+            given = stored_names({} if options is None else options)
+            keys = _named_columns("primary_key", primary_key, given.pop("primary-key", None))
+            partitions = _named_columns("partition_by", partition_by, given.pop("partition", None))
             fields = _fields(schema)
             stored = complete_options(given)
             definition = TableSchema.create(
                 fields,
-                partition_keys=partition_by,
-                primary_keys=primary_key,
+                partition_keys=partitions,
+                primary_keys=keys,
                 options=stored,
                 comment=comment,
                 time_millis=time.time_ns() // 1_000_000,
             )
-            for message in validate_definition(definition, TableOptions.parse(stored)):
-                warnings.warn(f"table {name}: {message}", UserWarning, stacklevel=4)
+            messages = validate_definition(definition, TableOptions.parse(stored))
+            messages += check_uses(given)
         except (InvalidError, NotFoundError, UnsupportedError) as error:
             raise type(error)(f"table {name}: {error}") from error
+        for message in messages:
+            warnings.warn(f"table {name}: {message}", KeytideWarning, stacklevel=4)
         return definition
 
     def _databases(self) -> list[str]:
@@ -217,8 +222,8 @@ class Lake:
         return any(paths.parse_schema_name(name) is not None for name in names)
 
     def _split(self, name: str) -> tuple[str, str]:
-        parts = name.split(".")
-        if len(parts) > 2 or not all(part.strip() and "/" not in part for part in parts):
+        parts = name.split(".") if isinstance(name, str) else []
+        if not 0 < len(parts) < 3 or not all(part.strip() and "/" not in part for part in parts):
             raise InvalidError(f"{name!r} is no table name; expected 'table' or 'database.table'")
         if not _is_text(name):
             raise InvalidError(f"{name!a} is no table name; it holds half of a character")
@@ -253,9 +258,30 @@ def _path(database: str, table: str) -> str:
     return f"{database}{_DATABASE_SUFFIX}/{table}"
 
 
+def _named_columns(what: str, given: Sequence[str], option: str | None) -> tuple[str, ...]:
+    """The columns of a key, given as an argument or as the option of Spark's SQL."""
+    if isinstance(given, str):
+        raise InvalidError(f"{what} is a list of column names, found a text; write [{given!r}]")
+    if not isinstance(given, Sequence) or not all(isinstance(name, str) for name in given):
+        raise InvalidError(f"{what} is {given!r}; expected a list of column names")
+    listed = () if option is None else tuple(name.strip() for name in option.split(","))
+    if given and listed and tuple(given) != listed:
+        raise InvalidError(
+            f"{what} is ({', '.join(given)}), and the options name ({', '.join(listed)}); give one "
+            f"of them"
+        )
+    return tuple(given) or listed
+
+
 def _fields(schema: pa.Schema | Sequence[Field]) -> list[Field]:
     if not isinstance(schema, pa.Schema):
-        return list(schema)
+        if not isinstance(schema, Iterable) or isinstance(schema, str | Mapping):
+            raise InvalidError(f"schema is {schema!r}; expected {_SCHEMA_KINDS}")
+        given = list(schema)
+        wrong = next((f for f in given if not isinstance(f, Field)), None)
+        if wrong is not None:
+            raise InvalidError(f"schema holds {wrong!r}; expected {_SCHEMA_KINDS}")
+        return given
     fields = []
     for column in schema:
         try:
@@ -264,3 +290,6 @@ def _fields(schema: pa.Schema | Sequence[Field]) -> list[Field]:
             raise InvalidError(f"column {column.name!r}: {error}") from error
         fields.append(Field(-1, column.name, kind))
     return fields
+
+
+_SCHEMA_KINDS = "a pyarrow.Schema or a list of keytide.Field"

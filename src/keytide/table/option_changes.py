@@ -1,135 +1,46 @@
-"""Which table options may change, and which columns they name.
+"""Which changes of options a table takes, and which columns its options name.
 
-An option is text. Most may change at any time; those that say how stored files are laid out and
-merged may not, once there are files (Paimon format, options that cannot change).
+Stored rows have been merged and laid out by the options of their time. So an option on which that
+depends is fixed while there are rows, but for what it says of columns that are added in the same
+step: in them every stored row is NULL, and so the rows stay what they are.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from keytide.errors import InvalidError
-from keytide.options import TableOptions
+from keytide.format.schema import TableSchema
+from keytide.options import Change, Option, TableOptions, option_of
 from keytide.table.definition import complete_options
 
-__all__ = ["completed_options", "refuse_dropping_named", "renamed_options", "with_option"]
-
-_KEY_OPTIONS = frozenset(("primary-key", "partition"))
-
-_FIXED_OPTIONS = _KEY_OPTIONS | {
-    "aggregation.remove-record-on-delete", "bucket-function.type", "bucket-key",
-    "data-evolution.enabled", "data-file.path-directory", "dynamic-bucket.initial-buckets",
-    "force-lookup", "index-file-in-data-file-dir", "merge-engine",
-    "partial-update.remove-record-on-delete", "partial-update.remove-record-on-sequence-group",
-    "partition.default-name", "partition.legacy-name", "pk-clustering-override",
-    "primary-key.nullable", "row-tracking.enabled", "rowkind.field",
-    "sequence.snapshot-ordering", "type",
-}  # fmt: skip
-"""Stored files depend on these."""
-
-_SET_ONCE = frozenset(("watermark.key", "tombstone.key", "tombstone.string-key-value"))
-"""May be given to a table with rows, but not changed (watermark rule R26)."""
-
-_ONE_WAY = {"ignore_delete": "ignore-delete", "ignore_update_before": "ignore-update-before"}
-
-_COLUMN_LISTS = frozenset(
-    (
-        "bucket-key", "changelog-producer.row-deduplicate-ignore-fields", "clustering.columns",
-        "partial-update.remove-record-on-sequence-group", "record-level.time-field",
-        "rowkind.field", "sequence.field", "tombstone.key", "watermark.key",
-    )
-)  # fmt: skip
-_COLUMN_LIST_ENDS = (".sequence-group", ".columns")
-_COLUMN_KEY = re.compile(
-    r"(?P<head>fields|file-index\.[^.]+)\.(?P<names>.+?)"
-    r"\.(?P<what>merge-map-with-keytime\.ts-field|[^.]+)"
-)
+__all__ = [
+    "completed_options",
+    "orders_versions",
+    "refuse_bucket_change",
+    "refuse_changes",
+    "refuse_dropping_named",
+    "renamed_options",
+    "with_option",
+]
 
 
-def with_option(
-    options: Mapping[str, str], key: str, value: str | None, *, has_rows: bool
-) -> dict[str, str]:
-    """The options with one set, or with None removed.
-
-    `has_rows` says whether files are stored that may depend on it. Raises `InvalidError` for a
-    change that is refused and for a value that does not parse.
-    """
-    changed = {k: v for k, v in options.items() if k != key}
+def with_option(options: Mapping[str, str], key: str, value: str | None) -> dict[str, str]:
+    """The options with one set, or with None removed, under all of its names."""
+    option = option_of(key)
+    names = {key} if option is None or option.has_place else {option.key, *option.aliases}
+    if key == _WATERMARK and options.get(_SEQUENCE) == options.get(_WATERMARK):
+        names.add(_SEQUENCE)  # it follows from the watermark key
+    changed = {k: v for k, v in options.items() if k not in names}
     if value is not None:
         changed[key] = value
-    before, after = TableOptions.parse(options), TableOptions.parse(changed)
-    if options.get(key) != value and (has_rows or key in _KEY_OPTIONS):
-        same_meaning = key in _TYPED_KEYS and replace(before, raw={}) == replace(after, raw={})
-        if not same_meaning:
-            _refuse_fixed(options, key)
-        _refuse_bucket(before, after, key, value)
-        _refuse_one_way(before, after)
-        _refuse_vectors(before, after)
-        _refuse_lookup(before, after, key)
     return changed
 
 
-_TYPED_KEYS = frozenset(
-    key for spec in fields(TableOptions) for key in spec.metadata.get("keys", ())
-)
-
-
-def _refuse_fixed(options: Mapping[str, str], key: str) -> None:
-    if key in _FIXED_OPTIONS or (key in _SET_ONCE and key in options):
-        found = f"it is {options[key]!r}" if key in options else "it is not set"
-        raise InvalidError(
-            f"Change '{key}' is not supported yet. Stored rows depend on the option, and {found}; "
-            f"write the rows into a new table that has it otherwise"
-        )
-
-
-def _refuse_bucket(before: TableOptions, after: TableOptions, key: str, value: str | None) -> None:
-    if key != "bucket":
-        return
-    way_out = "write the rows into a new table"
-    if value is None:
-        raise InvalidError(
-            f"Cannot reset bucket. It is {before.bucket}, and without the option buckets would be "
-            f"dynamic; set another fixed number"
-        )
-    if before.bucket != after.bucket and before.bucket < 1:
-        raise InvalidError(f"Cannot change bucket when it is {before.bucket}; {way_out}")
-    if before.bucket != after.bucket and after.bucket < 1:
-        raise InvalidError(f"Cannot change bucket to {after.bucket}; {way_out}")
-
-
-def _refuse_one_way(before: TableOptions, after: TableOptions) -> None:
-    for name, key in _ONE_WAY.items():
-        if getattr(before, name) and not getattr(after, name):
-            raise InvalidError(
-                f"Cannot change {key} from true to false. What was ignored is lost, and rows would "
-                f"tell of it only in part; write the rows into a new table"
-            )
-
-
-def _refuse_vectors(before: TableOptions, after: TableOptions) -> None:
-    if before.deletion_vectors_enabled == after.deletion_vectors_enabled:
-        return
-    if after.raw.get("deletion-vectors.modifiable", "false").lower() != "true":
-        raise InvalidError(
-            "Cannot change deletion vectors mode: 'deletion-vectors.enabled' decides which stored "
-            "files are read; set 'deletion-vectors.modifiable' to 'true' first"
-        )
-
-
-def _refuse_lookup(before: TableOptions, after: TableOptions, key: str) -> None:
-    if before.merge_engine not in ("aggregation", "partial-update"):
-        return  # the version that wins is the same, however often it is stored
-    if before.compacts_by_lookup != after.compacts_by_lookup:
-        contains = "contain" if before.compacts_by_lookup else "do not contain"
-        raise InvalidError(
-            f"{key!r} cannot change from {before.raw.get(key)!r} to {after.raw.get(key)!r} in a "
-            f"table of engine {before.merge_engine!r} with rows: its compacted values {contains} "
-            f"those on the levels above, and would be counted otherwise from now on; write the "
-            f"rows into a new table"
-        )
+_WATERMARK, _SEQUENCE = "watermark.key", "sequence.field"
 
 
 def completed_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -141,9 +52,149 @@ def completed_options(options: Mapping[str, str]) -> dict[str, str]:
 _LAYOUT = ("bucket", "file.format")
 
 
+# -- what may change -------------------------------------------------------------------------------
+
+
+def refuse_changes(before: TableSchema, after: TableSchema, *, has_rows: bool) -> None:
+    """Raise `InvalidError` for options that say otherwise what becomes of stored rows.
+
+    `has_rows` says whether files are stored that may depend on them.
+    """
+    known = {field.id for field in before.fields}
+    old, new = _statements(before, known), _statements(after, known)
+    # What was asked for comes before what follows from it: a watermark key, a sequence field.
+    for place in sorted({*old, *new}, reverse=True):
+        statement = new[place] if place in new else old[place]
+        found, wanted = (each[place].value if place in each else statement.default
+                         for each in (old, new))  # fmt: skip
+        if found != wanted and _is_refused(statement.option, wanted, has_rows):
+            raise _refused(statement.key, found, wanted)
+    if has_rows:
+        _refuse_lookup(TableOptions.parse(before.options), TableOptions.parse(after.options))
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """What an option says of columns that stored rows have, which go by their ids."""
+
+    key: str
+    option: Option
+    columns: tuple[int | str, ...]
+    value: Any
+
+    @property
+    def default(self) -> Any:
+        return () if self.option.kind.lists_columns else self.option.default_value
+
+
+def _statements(schema: TableSchema, known: set[int]) -> dict[tuple[str, str], _Statement]:
+    """The statements on which stored rows depend, by their option and its columns."""
+    ids = {field.name: field.id for field in schema.fields}
+    found = {}
+    for key, text in schema.options.items():
+        option = option_of(key)
+        if option is not None and option.change is not Change.FREE:
+            statement = _statement(option, key, text, ids, known)
+            if statement is not None:
+                found[option.key, str(statement.columns)] = statement
+    return {
+        place: each
+        for place, each in found.items()
+        if each.option.used_with is None or (each.option.used_with, "()") in found
+    }
+
+
+def _statement(
+    option: Option, key: str, text: str, ids: Mapping[str, int], known: set[int]
+) -> _Statement | None:
+    """What one option says of known columns; None when it only speaks of others."""
+    named, listed = (
+        tuple(ids.get(name.strip(), name) for name in names)
+        for names in option.columns_of(key, text)
+    )
+    columns = tuple(each for each in named if isinstance(each, str) or each in known)
+    if not option.kind.lists_columns:
+        speaks = not named or columns
+        return _Statement(key, option, columns, _typed(option, key, text)) if speaks else None
+    value = tuple(each for each in listed if isinstance(each, str) or each in known)
+    return _Statement(key, option, columns, value) if columns or value else None
+
+
+def _typed(option: Option, key: str, text: str) -> Any:
+    try:
+        return option.parse(key, text)
+    except InvalidError:
+        return text  # a value of another engine's
+
+
+def _is_refused(option: Option, wanted: Any, has_rows: bool) -> bool:
+    if option.change is Change.ONE_WAY:
+        return has_rows and not wanted
+    return has_rows or option.change is Change.NEVER
+
+
+def _refused(key: str, found: Any, wanted: Any) -> InvalidError:
+    was, becomes = (_shown(value) for value in (found, wanted))
+    return InvalidError(
+        f"Change '{key}' is not supported yet. Cannot change {key} from {was} to {becomes}: what "
+        f"becomes of stored rows depends on it, and deleted or older rows could come back; "
+        f"{_REWRITE}"
+    )
+
+
+_REWRITE = (
+    "write the rows into a new table: CREATE TABLE new LIKE old WITH ('option' = 'value'), then "
+    "INSERT INTO new SELECT * FROM old; or TRUNCATE the table, change it, and fill it again"
+)
+
+
+def _refuse_lookup(before: TableOptions, after: TableOptions) -> None:
+    if before.merge_engine not in ("aggregation", "partial-update"):
+        return  # the version that wins is the same, however often it is stored
+    if before.compacts_by_lookup != after.compacts_by_lookup:
+        key, contains = "changelog-producer", "contain"
+        contains = contains if before.compacts_by_lookup else f"do not {contains}"
+        raise InvalidError(
+            f"{key!r} cannot change from {before.changelog_producer!r} to "
+            f"{after.changelog_producer!r} in a table of engine {before.merge_engine!r} with rows: "
+            f"its compacted values {contains} those on the levels above, and would be counted "
+            f"otherwise from now on; {_REWRITE}"
+        )
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == ():
+        return "nothing"
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def refuse_bucket_change(before: TableSchema, after: TableSchema) -> None:
+    """Raise `InvalidError` for a change from or to buckets that are not of a fixed number."""
+    old, new = TableOptions.parse(before.options).bucket, TableOptions.parse(after.options).bucket
+    if "bucket" in before.options and "bucket" not in after.options:
+        raise InvalidError(
+            f"Cannot reset bucket. It is {old}, and without the option buckets would be dynamic; "
+            f"set another fixed number"
+        )
+    if old != new and min(old, new) < 1:
+        which = f"when it is {old}" if old < 1 else f"to {new}"
+        raise InvalidError(f"Cannot change bucket {which}; write the rows into a new table")
+
+
+def orders_versions(schema: TableSchema, name: str) -> bool:
+    """Whether a column is among those that say which version is newer, of rows or of a group."""
+    options = TableOptions.parse(schema.options)
+    groups = options.field_options("sequence-group")
+    named = (each.strip() for names in groups for each in names.split(","))
+    return name in {*options.sequence_field, *named}
+
+
+# -- columns in options ----------------------------------------------------------------------------
+
+
 def refuse_dropping_named(options: Mapping[str, str], name: str) -> None:
     """Raise `InvalidError` naming the options that name the column `name`, if there are any."""
-    keys = [key for key, value in options.items() if name in _columns_of(key, value)]
+    keys = [key for key, value in options.items() if name in set(_columns_of(key, value))]
     if keys:
         raise InvalidError(
             f"column {name!r} cannot be dropped: {', '.join(map(repr, keys))} name it; change or "
@@ -155,7 +206,7 @@ def renamed_options(options: Mapping[str, str], old: str, new: str) -> dict[str,
     """The options with every column named `old` renamed, in keys and in values."""
     renamed = {}
     for key, value in options.items():
-        if old in _columns_of(key, value):
+        if old in set(_columns_of(key, value)):
             if "," in new or new != new.strip():
                 raise InvalidError(
                     f"column {old!r} cannot be renamed to {new!r}: {key!r} lists columns with "
@@ -166,24 +217,34 @@ def renamed_options(options: Mapping[str, str], old: str, new: str) -> dict[str,
     return renamed
 
 
-def _columns_of(key: str, value: str) -> set[str]:
+def _columns_of(key: str, value: str) -> Iterator[str]:
     """The columns that an option names."""
-    match = _COLUMN_KEY.fullmatch(key)
-    names = match["names"].split(",") if match else []
-    names += value.split(",") if _lists_columns(key) else []
-    return {name.strip() for name in names}
+    match, option = _columns_in_key(key), option_of(key)
+    if match is not None:
+        yield from (name.strip() for name in match["columns"].split(","))
+    if option is not None and option.kind.lists_columns:
+        yield from (name.strip() for name in value.split(","))
+
+
+def _columns_in_key(key: str) -> re.Match[str] | None:
+    option = option_of(key)
+    pattern = _OF_OTHERS if option is None else option.pattern
+    match = pattern.fullmatch(key)
+    return match if match is not None and "columns" in match.groupdict() else None
+
+
+_OF_OTHERS = re.compile(r"fields\.(?P<columns>.+?)\.[^.]+")
+"""Options of columns that only other engines know."""
 
 
 def _renamed_option(key: str, value: str, old: str, new: str) -> tuple[str, str]:
-    match = _COLUMN_KEY.fullmatch(key)
-    if match:
-        key = f"{match['head']}.{_renamed_list(match['names'], old, new)}.{match['what']}"
-    return key, _renamed_list(value, old, new) if _lists_columns(key) else value
+    match, option = _columns_in_key(key), option_of(key)
+    if match is not None:
+        start, end = match.span("columns")
+        key = f"{key[:start]}{_renamed_list(match['columns'], old, new)}{key[end:]}"
+    is_listed = option is not None and option.kind.lists_columns
+    return key, _renamed_list(value, old, new) if is_listed else value
 
 
 def _renamed_list(text: str, old: str, new: str) -> str:
     return ",".join(new if name.strip() == old else name for name in text.split(","))
-
-
-def _lists_columns(key: str) -> bool:
-    return key in _COLUMN_LISTS or key.endswith(_COLUMN_LIST_ENDS)

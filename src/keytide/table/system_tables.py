@@ -87,8 +87,9 @@ def _kind_text(kinds: Mapping[int, str]) -> pl.Expr:
 
 
 def _top_level(options: TableOptions) -> int:
-    trigger = int(options.raw.get("num-sorted-run.compaction-trigger", "5"))
-    return int(options.raw.get("num-levels", str(trigger + 1))) - 1
+    trigger: int = options.value("num-sorted-run.compaction-trigger")
+    levels: int = options.value("num-levels") or trigger + 1
+    return levels - 1
 
 
 # -- versions ------------------------------------------------------------------------------------

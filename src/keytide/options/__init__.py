@@ -1,0 +1,143 @@
+"""Table options: every key Keytide knows, parsed once into a frozen value.
+
+`TableOptions.parse` is the edge: behind it nobody reads a string. What there is to know of an
+option is a row of the table in `keytide.options.table`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from keytide.options.kinds import parse_memory_size
+from keytide.options.names import option_of, stored_name, stored_names
+from keytide.options.option import Change, ForOthers, Option, Refused
+from keytide.options.table import SECTIONS
+
+__all__ = [
+    "SECTIONS",
+    "Change",
+    "ForOthers",
+    "Option",
+    "Refused",
+    "TableOptions",
+    "option_of",
+    "parse_memory_size",
+    "stored_name",
+    "stored_names",
+]
+
+
+def _option(key: str) -> Any:
+    option = option_of(key)
+    assert option is not None
+    return field(default=option.default_value, metadata={"option": option})
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """The options that steer Keytide, of one table, typed and defaulted.
+
+    `raw` keeps the text of every option as stored, those for other engines among them.
+    """
+
+    # -- layout: fixed when the table is made -------------------------------------------------
+    bucket: int = _option("bucket")
+    bucket_key: tuple[str, ...] = _option("bucket-key")
+    bucket_function: str = _option("bucket-function.type")
+    partition_default_name: str = _option("partition.default-name")
+    partition_legacy_name: bool = _option("partition.legacy-name")
+    data_file_prefix: str = _option("data-file.prefix")
+    path_directory: str | None = _option("data-file.path-directory")
+    primary_key_nullable: bool = _option("primary-key.nullable")
+
+    # -- what one key's versions become -------------------------------------------------------
+    merge_engine: str = _option("merge-engine")
+    sequence_field: tuple[str, ...] = _option("sequence.field")
+    sequence_sort_order: str = _option("sequence.field.sort-order")
+    sequence_auto_padding: tuple[str, ...] = _option("sequence.auto-padding")
+    sequence_snapshot_ordering: bool = _option("sequence.snapshot-ordering")
+    rowkind_field: str | None = _option("rowkind.field")
+    ignore_delete: bool = _option("ignore-delete")
+    ignore_update_before: bool = _option("ignore-update-before")
+    watermark_key: tuple[str, ...] = _option("watermark.key")
+    tombstone_key: tuple[str, ...] = _option("tombstone.key")
+    tombstone_string_key_value: str | None = _option("tombstone.string-key-value")
+    remove_record_on_delete: bool = _option("partial-update.remove-record-on-delete")
+    remove_record_on_sequence_group: tuple[str, ...] = _option(
+        "partial-update.remove-record-on-sequence-group"
+    )
+    aggregation_remove_record_on_delete: bool = _option("aggregation.remove-record-on-delete")
+    default_aggregate_function: str | None = _option("fields.default-aggregate-function")
+
+    # -- changes ------------------------------------------------------------------------------
+    changelog_producer: str = _option("changelog-producer")
+    deletion_vectors_enabled: bool = _option("deletion-vectors.enabled")
+    force_lookup: bool = _option("force-lookup")
+
+    # -- files --------------------------------------------------------------------------------
+    file_format: str = _option("file.format")
+    file_compression: str | None = _option("file.compression")
+    file_compression_zstd_level: int = _option("file.compression.zstd-level")
+    target_file_size_bytes: int = _option("target-file-size")
+    thin_mode: bool = _option("data-file.thin-mode")
+    stats_mode: str = _option("metadata.stats-mode")
+    dynamic_partition_overwrite: bool = _option("dynamic-partition-overwrite")
+    counts_out_of_order: bool = _option("write.count-out-of-order")
+
+    # -- commits ------------------------------------------------------------------------------
+    commit_retries_max: int = _option("commit.max-retries")
+    commit_retry_wait_ms_min: int = _option("commit.min-retry-wait")
+    commit_retry_wait_ms_max: int = _option("commit.max-retry-wait")
+    manifest_merge_min_count: int = _option("manifest.merge-min-count")
+
+    # -- memory -------------------------------------------------------------------------------
+    read_memory_bytes: int = _option("read.memory")
+    write_buffer_bytes: int = _option("write-buffer-size")
+
+    raw: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, str]) -> TableOptions:
+        """Parse the stored options of a table; all others are kept in `raw`.
+
+        Raises `InvalidError` naming option, value and what was expected.
+        """
+        values: dict[str, Any] = {}
+        for spec in fields(cls):
+            option: Option | None = spec.metadata.get("option")
+            for key in (option.key, *option.aliases) if option is not None else ():
+                if key in raw:
+                    assert option is not None
+                    values[spec.name] = option.parse(key, raw[key])
+        return cls(**values, raw=dict(raw))
+
+    @property
+    def compacts_by_lookup(self) -> bool:
+        """Whether a compaction folds into each value what the levels above it hold for the key.
+
+        Values stay on those levels and must not be counted again (Paimon behaviour 3.2).
+        """
+        return (
+            self.changelog_producer == "lookup"
+            or self.force_lookup
+            or self.deletion_vectors_enabled
+            or self.merge_engine == "first-row"
+        )
+
+    def value(self, key: str) -> Any:
+        """The typed value of any option, its default where it is not set.
+
+        For options that few ask for. Raises `InvalidError` as `parse` does.
+        """
+        option = option_of(key)
+        assert option is not None, key
+        return option.parse(key, self.raw[key]) if key in self.raw else option.default_value
+
+    def field_options(self, suffix: str) -> dict[str, str]:
+        """Options of the form `fields.<names>.<suffix>`, by `<names>`."""
+        pattern = re.compile(rf"fields\.(.+)\.{re.escape(suffix)}")
+        matches = ((pattern.fullmatch(key), value) for key, value in self.raw.items())
+        return {match.group(1): value for match, value in matches if match}

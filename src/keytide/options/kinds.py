@@ -1,0 +1,195 @@
+"""Kinds of option values: how a text is read, and what a good and a bad one look like."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+__all__ = [
+    "BOOLEAN",
+    "BUCKETS",
+    "COLUMN",
+    "COLUMNS",
+    "DURATION",
+    "EXACT_COLUMNS",
+    "NAMES",
+    "PADDINGS",
+    "SIZE",
+    "STATS_MODE",
+    "TEXT",
+    "Kind",
+    "choice",
+    "integer",
+    "parse_memory_size",
+    "size",
+]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the values of an option look like.
+
+    `parse` gives the typed value of a text, or raises `ValueError` saying what was expected.
+    `samples` are some values that parse, `wrong` is one that does not, None where every text does.
+    `absent` is the typed value of an option that is not set and has no default.
+    """
+
+    name: str
+    parse: Callable[[str], Any]
+    samples: tuple[str, ...]
+    wrong: str | None = None
+    absent: Any = None
+    lists_columns: bool = False
+
+
+_LONG_MAX = 2**63 - 1
+_INT_MAX = 2**31 - 1
+
+_MEMORY_UNITS = {
+    "": 1, "b": 1, "bytes": 1,
+    "k": 1 << 10, "kb": 1 << 10, "kib": 1 << 10, "kibibytes": 1 << 10,
+    "m": 1 << 20, "mb": 1 << 20, "mib": 1 << 20, "mebibytes": 1 << 20,
+    "g": 1 << 30, "gb": 1 << 30, "gib": 1 << 30, "gibibytes": 1 << 30,
+    "t": 1 << 40, "tb": 1 << 40, "tib": 1 << 40, "tebibytes": 1 << 40,
+}  # fmt: skip
+_DURATION_UNITS_NS = {
+    "ns": 1, "nano": 1, "nanos": 1, "nanosecond": 1, "nanoseconds": 1,
+    "us": 10**3, "µs": 10**3, "micro": 10**3, "micros": 10**3, "microsecond": 10**3,
+    "microseconds": 10**3,
+    "": 10**6, "ms": 10**6, "milli": 10**6, "millis": 10**6, "millisecond": 10**6,
+    "milliseconds": 10**6,
+    "s": 10**9, "sec": 10**9, "secs": 10**9, "second": 10**9, "seconds": 10**9,
+    "min": 60 * 10**9, "m": 60 * 10**9, "minute": 60 * 10**9, "minutes": 60 * 10**9,
+    "h": 3600 * 10**9, "hour": 3600 * 10**9, "hours": 3600 * 10**9,
+    "d": 86400 * 10**9, "day": 86400 * 10**9, "days": 86400 * 10**9,
+}  # fmt: skip
+
+
+def parse_memory_size(text: str) -> int:
+    """Bytes of a size such as `128 mb`, `1g` or `4096` (units are powers of 1024).
+
+    Raises `ValueError` saying what was expected.
+    """
+    return _quantity(text, _MEMORY_UNITS, "a size such as '128 mb'")
+
+
+def _size_from(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = parse_memory_size(text)
+        if value < least:
+            raise ValueError(f"a size of at least {least} bytes, such as '128 mb'")
+        return value
+
+    return parse
+
+
+def _duration_ms(text: str) -> int:
+    return _quantity(text, _DURATION_UNITS_NS, "a duration such as '10 s'") // 10**6
+
+
+def _quantity(text: str, units: Mapping[str, int], expected: str) -> int:
+    match = re.fullmatch(r"\s*([0-9]{1,19})\s*([a-zµ]*)\s*", text.lower())
+    if match is None or match.group(2) not in units:
+        raise ValueError(expected)
+    value = int(match.group(1)) * units[match.group(2)]
+    if value > _LONG_MAX:
+        raise ValueError(f"{expected}, less than 2^63 in the smallest unit")
+    return value
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("'true' or 'false'")
+    return text.lower() == "true"
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    expected = f"a whole number from {low} to {high}"
+
+    def parse(text: str) -> int:
+        # int() takes more than a number: blanks, underscores, digits of any script, any length.
+        if re.fullmatch(r"[+-]?[0-9]{1,19}", text.strip()) is None:
+            raise ValueError(expected)
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError(expected)
+        return value
+
+    return parse
+
+
+def _buckets(text: str) -> int:
+    value: int = _whole(-(2**31), _INT_MAX)(text)
+    if value == 0 or value < -2:
+        raise ValueError("The number of buckets needs to be greater than 0.")
+    return value
+
+
+def _one_of(allowed: tuple[str, ...]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in allowed:
+            raise ValueError("one of " + ", ".join(allowed))
+        return text.lower()
+
+    return parse
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _stats_mode(text: str) -> str:
+    mode = text.lower().replace(" ", "")
+    if mode in ("none", "counts", "full") or re.fullmatch(r"truncate\([1-9][0-9]{0,8}\)", mode):
+        return mode
+    raise ValueError("none, counts, full or truncate(n)")
+
+
+_PADDINGS = ("row-kind-flag", "second-to-micro", "millis-to-micro")
+
+
+def _paddings(text: str) -> tuple[str, ...]:
+    names = _names(text.lower())
+    if any(name not in _PADDINGS for name in names):
+        raise ValueError("a comma list of " + ", ".join(_PADDINGS))
+    return names
+
+
+def _column(text: str) -> str:
+    if not text.strip():
+        raise ValueError("a column's name")
+    return text
+
+
+def choice(*allowed: str) -> Kind:
+    """One of some words, in any letter case."""
+    return Kind(", ".join(f"`{word}`" for word in allowed), _one_of(allowed), allowed, "?")
+
+
+def integer(low: int = 0, high: int = _INT_MAX) -> Kind:
+    """A whole number of at least `low`."""
+    samples = (str(low + 3), str(low + 4))
+    name = "a whole number" if low < 0 else f"a whole number from {low}"
+    return Kind(name, _whole(low, high), samples, "1.5")
+
+
+def size(least: int = 0) -> Kind:
+    """A size of at least so many bytes."""
+    return Kind("a size", _size_from(least), ("64 mb", "32 mb"), "64 miles")
+
+
+BOOLEAN = Kind("`true` or `false`", _boolean, ("true", "false"), "maybe")
+BUCKETS = Kind("a whole number from 1", _buckets, ("4", "7"), "0", absent=-1)
+COLUMN = Kind("a column", _column, ("a",), " ", lists_columns=True)
+COLUMNS = Kind("columns", _names, ("a", "b"), absent=(), lists_columns=True)
+EXACT_COLUMNS = replace(COLUMNS, parse=lambda text: tuple(text.split(",")))  # not trimmed
+DURATION = Kind("a duration", _duration_ms, ("7 s", "9 s"), "a while")
+NAMES = Kind("names", _names, ("a", "b"), absent=())
+PADDINGS = Kind(
+    ", ".join(f"`{name}`" for name in _PADDINGS), _paddings, ("row-kind-flag",), "?", absent=()
+)
+SIZE = size()
+STATS_MODE = Kind("`none`, `counts`, `full`, `truncate(n)`", _stats_mode, ("counts",), "some")
+TEXT = Kind("a text", str, ("abc", "xyz"))

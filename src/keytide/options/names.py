@@ -1,0 +1,91 @@
+"""Names of options: other spellings, the row of a key, and what to say of an unknown one."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+
+from keytide.errors import InvalidError
+from keytide.options.option import Option
+from keytide.options.table import SECTIONS
+
+__all__ = ["option_of", "stored_name", "stored_names"]
+
+_ROWS = tuple(option for options in SECTIONS.values() for option in options)
+_WITH_PLACES = tuple(option for option in _ROWS if option.has_place)
+_BY_KEY = {
+    key: option for option in _ROWS if not option.has_place for key in (option.key, *option.aliases)
+}
+
+
+def option_of(key: str) -> Option | None:
+    """The row of a key in its stored spelling; None for a key that Keytide does not know."""
+    found = _BY_KEY.get(key)
+    if found is not None:
+        return found
+    return next((option for option in _WITH_PLACES if option.pattern.fullmatch(key)), None)
+
+
+def stored_name(key: str) -> str:
+    """The format's own spelling of an option's name.
+
+    Letter case does not count, and `_`, `-` and `.` are alike; names of columns in a key stay as
+    they are. Raises `InvalidError` with the nearest names for an unknown option.
+    """
+    if not isinstance(key, str):
+        raise InvalidError(f"{key!r} is no option; names of options are texts")
+    if key in _BY_KEY:
+        return _BY_KEY[key].key
+    for option in _WITH_PLACES:
+        match = option.pattern.fullmatch(key)
+        if match is not None:
+            return option.stored_key(match)
+    found = _BY_SPELLING.get(_plain(key))
+    if found is not None:
+        return found
+    near = difflib.get_close_matches(_plain(key), _BY_SPELLING, n=3, cutoff=0.6)
+    known = " or ".join(dict.fromkeys(repr(_BY_SPELLING[name]) for name in near))
+    hint = f"did you mean {known}? " if known else ""
+    raise InvalidError(f"unknown option {key!r}; {hint}Properties of your own begin with 'user.'")
+
+
+def stored_names(given: Mapping[str, str]) -> dict[str, str]:
+    """Options as a user gives them, under their stored names, each with a text as its value.
+
+    Raises `InvalidError` for what is no mapping of texts, for an unknown option, a value that
+    does not parse, and two spellings of one option with different values.
+    """
+    if not isinstance(given, Mapping):
+        raise InvalidError(
+            f"options are {given!r}; expected a mapping, such as {{'merge-engine': 'aggregation'}}"
+        )
+    stored: dict[str, str] = {}
+    for key, value in given.items():
+        name = stored_name(key)
+        _check(name, key, value)
+        if stored.setdefault(name, value) != value:
+            raise InvalidError(
+                f"option {name!r} is given as {stored[name]!r} and, spelt {key!r}, as {value!r}; "
+                f"give it once"
+            )
+    return stored
+
+
+def _check(name: str, key: str, value: str) -> None:
+    if not isinstance(value, str):
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        raise InvalidError(
+            f"option {key!r} has the value {value!r} of type {type(value).__name__}; option "
+            f"values are text, for example {text!r}"
+        )
+    option = option_of(name)
+    assert option is not None
+    option.parse(key, value)
+
+
+def _plain(key: str) -> str:
+    return re.sub(r"[._-]", "-", key.strip().lower())
+
+
+_BY_SPELLING = {_plain(key): option.key for key, option in _BY_KEY.items()}

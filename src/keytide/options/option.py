@@ -1,0 +1,130 @@
+"""What is known of one table option: a row of the table of options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from keytide.errors import InvalidError
+from keytide.options.kinds import Kind
+
+__all__ = ["ACTS", "Acts", "Change", "ForOthers", "Option", "Refused", "Use"]
+
+
+class Change(Enum):
+    """When an option of a table may be changed. The value is for people."""
+
+    FREE = "at any time"
+    FIXED = "while there are no rows"
+    ONE_WAY = "with rows, to `true` only"
+    NEVER = "never"
+
+
+@dataclass(frozen=True)
+class Acts:
+    """Keytide does what the option says."""
+
+
+@dataclass(frozen=True)
+class ForOthers:
+    """Kept with the table for the engines that act on it; `here` says what it means to Keytide.
+
+    A user who sets the option is warned.
+    """
+
+    here: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Whoever sets the option would be misled, for the reason given; `instead` is the way out."""
+
+    why: str
+    instead: str
+
+
+Use: TypeAlias = "Acts | ForOthers | Refused"
+ACTS = Acts()
+
+_PLACE = re.compile(r"<(\w+)>")
+_PLACES = {
+    "columns": "(?P<columns>.+)", "column": "(?P<columns>.+)", "name": "(.+)", "class": "(.+)",
+    "kind": "([^.]+)", "setting": "([^.]+)",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option, or with a `<place>` in its key one option for each name there.
+
+    `default` is a text as a user would write it. `engines` are the merge engines for which the
+    option means something, all of them when empty. `used_with` is the option without which this
+    one has no meaning. `uses` says of single values what is done with them, in place of `use`.
+    """
+
+    key: str
+    kind: Kind
+    meaning: str
+    default: str | None = None
+    change: Change = Change.FREE
+    use: Use = ACTS
+    uses: Mapping[str, Use] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+    engines: tuple[str, ...] = ()
+    used_with: str | None = None
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """The keys of this option, in any spelling; a group for each place, `columns` among them.
+
+        Letter case does not count and `_` is `-`, but dots are dots: a column's name may have any
+        character.
+        """
+        parts = _PLACE.split(self.key)
+        parts[::2] = ["[_-]".join(map(re.escape, text.split("-"))) for text in parts[::2]]
+        parts[1::2] = [_PLACES[place] for place in parts[1::2]]
+        return re.compile("".join(parts), re.IGNORECASE)
+
+    def stored_key(self, match: re.Match[str]) -> str:
+        """A key that matched the pattern, in the format's own spelling."""
+        places = iter(match.groups())
+        return _PLACE.sub(lambda _: next(places), self.key)
+
+    @property
+    def has_place(self) -> bool:
+        """Whether the key names something, such as columns."""
+        return _PLACE.search(self.key) is not None
+
+    @property
+    def takes_many(self) -> bool:
+        """Whether the key may name several columns."""
+        return "<columns>" in self.key
+
+    @property
+    def default_value(self) -> Any:
+        """The typed value where the option is not set."""
+        return self.kind.absent if self.default is None else self.kind.parse(self.default)
+
+    def parse(self, key: str, text: str) -> Any:
+        """The typed value of a text. Raises `InvalidError` naming option, value and what is due."""
+        try:
+            return self.kind.parse(text)
+        except ValueError as error:
+            raise InvalidError(f"option {key!r} has the value {text!r}; expected {error}") from None
+
+    def use_of(self, text: str) -> Use:
+        """What is done with a value; the default asks for nothing that is not done anyway."""
+        value = self.kind.parse(text)
+        if self.default is not None and value == self.default_value:
+            return ACTS
+        return self.uses.get(str(value).lower(), self.use)
+
+    def columns_of(self, key: str, text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The columns that a key names and those that its value lists, both with their blanks."""
+        match = self.pattern.fullmatch(key)
+        in_key = match["columns"].split(",") if match and "columns" in match.groupdict() else []
+        return tuple(in_key), tuple(text.split(",")) if self.kind.lists_columns else ()

@@ -1,0 +1,527 @@
+"""The table of table options: every key that Keytide knows, one row each.
+
+Keys are those of Apache Paimon, and a few of our own. Whatever has to be known of an option is
+said here: how its text is read, its default, what it means, when it may change, and what Keytide
+does with it. Options that other engines act on are listed too, because the same table is theirs
+as well.
+"""
+
+from __future__ import annotations
+
+from keytide.options.kinds import (
+    BOOLEAN,
+    BUCKETS,
+    COLUMN,
+    COLUMNS,
+    DURATION,
+    EXACT_COLUMNS,
+    NAMES,
+    PADDINGS,
+    SIZE,
+    STATS_MODE,
+    TEXT,
+    Kind,
+    choice,
+    integer,
+    size,
+)
+from keytide.options.option import ACTS, Change, ForOthers, Option, Refused
+
+__all__ = ["SECTIONS"]
+
+FREE, FIXED, ONE_WAY, NEVER = Change.FREE, Change.FIXED, Change.ONE_WAY, Change.NEVER
+
+_AGGREGATION, _PARTIAL_UPDATE, _FIRST_ROW = ("aggregation",), ("partial-update",), ("first-row",)
+_FOLDING = ("aggregation", "partial-update")
+
+
+def _kept(key: str, kind: Kind, default: str | None, meaning: str, here: str) -> Option:
+    return Option(key, kind, meaning, default, use=ForOthers(here))
+
+
+def _refused(key: str, kind: Kind, default: str | None, meaning: str, *refused: str) -> Option:
+    return Option(key, kind, meaning, default, use=Refused(*refused))
+
+
+# -- keys and layout -------------------------------------------------------------------------------
+
+_LAYOUT = (
+    Option("primary-key", NAMES, "The primary key, for SQL that has no other place for it; stored "
+           "as the key, not as an option.", change=NEVER),
+    Option("partition", NAMES, "The partition columns, likewise.", change=NEVER),
+    Option("bucket", BUCKETS, "Buckets per partition, 1 when a table is made without it. More "
+           "mean more parallel merging and more, smaller files; 200 MB to 1 GB of data per bucket "
+           "is a good size. A change is for later writes into new or overwritten partitions."),
+    Option("bucket-key", EXACT_COLUMNS, "Primary key columns whose hash picks the bucket; left "
+           "out, all of them.", change=FIXED),
+    Option("bucket-function.type", choice("default", "mod", "hive"),
+           "How the bucket is computed of the bucket key.", "default", FIXED),
+    Option("partition.default-name", TEXT, "The folder name of NULL in a partition column.",
+           "__DEFAULT_PARTITION__", FIXED),
+    Option("partition.legacy-name", BOOLEAN, "Whether dates in partition folders are written as "
+           "numbers of days.", "true", FIXED),
+    Option("data-file.prefix", TEXT, "How names of data files begin.", "data-"),
+    Option("data-file.path-directory", TEXT, "A folder below the table for its data files.",
+           change=FIXED),
+    Option("primary-key.nullable", BOOLEAN, "Whether key columns may be nullable; writers refuse "
+           "NULL in a key either way.", "false", FIXED),
+    Option("type", choice("table", "format-table", "materialized-table", "object-table"),
+           "The kind of table.", "table", NEVER,
+           Refused("Keytide makes tables with a primary key only", "leave it out")),
+    _refused("branch", TEXT, "main", "The branch that is read and written.",
+             "reads and writes of Keytide are of the main branch", "leave it out"),
+    _refused("auto-create", BOOLEAN, "false", "Whether reading makes a missing table.",
+             "a table is made by CREATE TABLE or create_table alone", "leave it out"),
+    _refused("data-file.external-paths", TEXT, None, "Places outside of the table for its data "
+             "files.", "Keytide writes below the table's own path",
+             "make the table where its files should lie"),
+    _refused("data-file.external-paths.strategy", TEXT, "none", "How an external place is chosen.",
+             "Keytide writes below the table's own path",
+             "make the table where its files should lie"),
+    _refused("row-tracking.enabled", BOOLEAN, "false", "Whether rows have ids of their own.",
+             "tables with a primary key have none", "leave it out"),
+    _refused("data-evolution.enabled", BOOLEAN, "false", "Whether columns are stored apart.",
+             "tables with a primary key cannot", "leave it out"),
+)  # fmt: skip
+
+# -- which version wins ----------------------------------------------------------------------------
+
+_ORDER = (
+    Option("merge-engine", choice("deduplicate", "partial-update", "aggregation", "first-row"),
+           "What the versions of a key become: the last one, a fold of their columns, or the "
+           "first one.", "deduplicate", FIXED),
+    Option("sequence.field", COLUMNS, "Columns that order the versions of a key; NULL is lowest. "
+           "Without it arrival decides.", change=FIXED),
+    Option("sequence.field.sort-order", choice("ascending", "descending"),
+           "Whether the greatest or the least sequence wins.", "ascending", FIXED,
+           used_with="sequence.field"),
+    Option("sequence.auto-padding", PADDINGS, "How sequence numbers are made of the sequence "
+           "field, for releases of other engines that know one number only.", change=FIXED),
+    Option("sequence.snapshot-ordering", BOOLEAN, "Whether versions are ordered by their commit.",
+           "false", FIXED, ForOthers("without a sequence field the later commit wins in any case")),
+    Option("watermark.key", COLUMNS, "Columns that say how fresh a row is, compared in turn; "
+           "stored as the sequence field too, so that every engine orders alike.", change=FIXED),
+    Option("tombstone.key", COLUMNS, "The one column that marks a row as a delete; needs a "
+           "watermark key.", change=FIXED),
+    Option("tombstone.string-key-value", TEXT, "The text in the tombstone column that deletes; "
+           "left out, any text does.", change=FIXED, used_with="tombstone.key"),
+    Option("rowkind.field", COLUMN, "The column that holds the kind of a row: `+I`, `-U`, `+U`, "
+           "`-D`.", change=FIXED),
+    Option("ignore-delete", BOOLEAN, "Whether `-D` and `-U` rows are dropped, stored ones too.",
+           "false", FIXED, aliases=(
+               "first-row.ignore-delete", "deduplicate.ignore-delete",
+               "partial-update.ignore-delete")),
+    Option("ignore-update-before", BOOLEAN, "Whether writes drop `-U` rows.", "false", ONE_WAY),
+    Option("partial-update.remove-record-on-delete", BOOLEAN, "Whether a `-D` removes the row.",
+           "false", FIXED, engines=_PARTIAL_UPDATE),
+    Option("partial-update.remove-record-on-sequence-group", COLUMNS, "Sequence fields of groups "
+           "whose `-D` removes the row.", change=FIXED, engines=_PARTIAL_UPDATE),
+    Option("aggregation.remove-record-on-delete", BOOLEAN, "Whether a `-D` removes the row.",
+           "false", FIXED, engines=_AGGREGATION),
+)  # fmt: skip
+
+# -- columns ---------------------------------------------------------------------------------------
+
+_COLUMNS = (
+    Option("fields.<column>.aggregate-function", TEXT, "The function that folds the column.",
+           change=FIXED, engines=_FOLDING),
+    Option("fields.default-aggregate-function", TEXT, "The function of columns that name none.",
+           change=FIXED, engines=_FOLDING),
+    Option("fields.<columns>.sequence-group", COLUMNS, "Columns that follow the order of these, "
+           "each group on its own.", change=FIXED, engines=_PARTIAL_UPDATE),
+    Option("fields.<column>.ignore-retract", BOOLEAN, "Whether the function passes over `-D` and "
+           "`-U` rows.", "false", FIXED, engines=_FOLDING),
+    Option("fields.<column>.count-values", BOOLEAN, "Whether writes store 1 in place of a value; "
+           "set with the function `count`.", "false", engines=_FOLDING),
+    Option("fields.<column>.distinct", BOOLEAN, "Whether `listagg` and `collect` keep each value "
+           "once.", "false", FIXED, engines=_FOLDING),
+    Option("fields.<column>.list-agg-delimiter", TEXT, "What `listagg` puts between values.", ",",
+           FIXED, engines=_FOLDING),
+    Option("fields.<column>.nested-key", NAMES, "Members of a nested row that are its key, for "
+           "`nested_update` and `nested_partial_update`.", change=FIXED, engines=_FOLDING),
+    Option("fields.<column>.nested-sequence-field", NAMES, "Members that order nested rows of a "
+           "key.", change=FIXED, engines=_FOLDING),
+    Option("fields.<column>.nested-key-null-strategy", choice("merge", "ignore", "error"),
+           "What becomes of nested rows with NULL in their key.", "merge", FIXED,
+           engines=_FOLDING),
+    Option("fields.<column>.count-limit", integer(0), "The most nested rows that `nested_update` "
+           "keeps.", change=FIXED, engines=_FOLDING),
+    Option("fields.<column>.merge-map-with-keytime.ts-field", TEXT, "The member that orders the "
+           "values of a map's key, for `merge_map_with_keytime`.", change=FIXED, engines=_FOLDING),
+    Option("fields.<column>.ts-field", TEXT, "The same, shorter.", change=FIXED, engines=_FOLDING),
+    Option("fields.<columns>.default-value", TEXT, "What readers show instead of NULL; stored "
+           "rows keep their NULL."),
+    Option("fields.<column>.stats-mode", STATS_MODE, "Which statistics are kept of the column.",
+           use=ForOthers("'metadata.stats-mode' says it for all columns")),
+    Option("user.<name>", TEXT, "Properties of your own, which nobody reads but you."),
+)  # fmt: skip
+
+# -- writing ---------------------------------------------------------------------------------------
+
+_WRITING = (
+    Option("file.format", choice("parquet", "orc", "avro"), "The format of data files; Keytide "
+           "reads and writes `parquet`.", "parquet"),
+    Option("file.compression", choice("zstd", "snappy", "gzip", "lz4", "none"), "The codec of data "
+           "files. Left out it is `zstd`, and `lz4` for small files at level 0: a frequent upsert "
+           "is written faster, and is written again by the next compaction anyway."),
+    Option("file.compression.zstd-level", integer(1, 22), "How hard `zstd` tries.", "1"),
+    Option("target-file-size", size(1), "A run is cut into files of about this size. Smaller "
+           "files prune better and list longer.", "128 mb"),
+    Option("data-file.thin-mode", BOOLEAN, "Leave the `_KEY_` columns out: smaller, but Paimon "
+           "releases before 1.0 cannot read it.", "false"),
+    Option("metadata.stats-mode", STATS_MODE, "Which statistics of columns are kept.",
+           "truncate(16)"),
+    Option("dynamic-partition-overwrite", BOOLEAN, "Whether an overwrite without a partition "
+           "replaces only the partitions that its rows touch; `false`: the whole table.", "true"),
+    Option("write.count-out-of-order", BOOLEAN, "Whether a write counts the rows that are older "
+           "than what had arrived before them, which costs a lookup of their keys.", "false"),
+    Option("write-buffer-size", size(1), "Rows that a distributed write gathers into one sorted "
+           "run. Fewer and larger runs are merged faster; a task needs about four times as much "
+           "memory.", "256 mb"),
+    Option("commit.max-retries", integer(0), "Races for the same snapshot id that one commit may "
+           "lose. An append never has to be redone, only rebased, so a high figure costs nothing "
+           "but patience.", "100"),
+    Option("commit.min-retry-wait", DURATION, "The shortest wait after a lost race.", "2 ms"),
+    Option("commit.max-retry-wait", DURATION, "The longest wait after a lost race.", "500 ms"),
+    Option("manifest.merge-min-count", integer(2), "Manifests that are merged into one when there "
+           "are as many.", "30"),
+    Option("write-only", BOOLEAN, "Whether writers leave compaction to others.", "false",
+           uses={"true": ACTS}),
+)  # fmt: skip
+
+# -- reading ---------------------------------------------------------------------------------------
+
+_READ_GIVES = "a read of Keytide takes its snapshot from the read itself, never from the table"
+_READ_INSTEAD = (
+    "give scan(snapshot_id=...), scan(tag=...) or scan(as_of=...), and in SQL VERSION AS OF, "
+    "TIMESTAMP AS OF or /*+ OPTIONS(...) */"
+)
+
+
+def _read(key: str, kind: Kind, default: str | None, meaning: str) -> Option:
+    return _refused(key, kind, default, meaning, _READ_GIVES, _READ_INSTEAD)
+
+
+_READING = (
+    Option("read.memory", size(1), "What a merging read may hold at a time, over all its threads. "
+           "More is a little faster.", "1 gb"),
+    _read("scan.snapshot-id", integer(1, 2**63 - 1), None, "The snapshot to read."),
+    _read("scan.tag-name", TEXT, None, "The tag to read."),
+    _read("scan.version", TEXT, None, "The snapshot or tag to read."),
+    _read("scan.timestamp", TEXT, None, "The time to read the table as of."),
+    _read("scan.timestamp-millis", integer(0, 2**63 - 1), None, "The same, in milliseconds."),
+    _read("scan.watermark", integer(-(2**63), 2**63 - 1), None,
+          "The stream watermark to read the table as of."),
+    _read("scan.creation-time-millis", integer(0, 2**63 - 1), None,
+          "Only snapshots made since."),
+    _read("scan.file-creation-time-millis", integer(0, 2**63 - 1), None,
+          "Only files made since."),
+    _read("scan.mode", choice("default", "latest-full", "full", "latest", "latest-delta",
+                              "compacted-full", "from-timestamp", "from-creation-timestamp",
+                              "from-file-creation-time", "from-snapshot", "from-snapshot-full",
+                              "incremental"), "default", "Where reads begin."),
+    _read("incremental-between", TEXT, None, "Two snapshots or tags to read what changed between."),
+    _read("incremental-between-timestamp", TEXT, None, "The same, by times."),
+    _read("incremental-between-scan-mode", choice("auto", "delta", "changelog", "diff"), "auto",
+          "How the changes are found."),
+    _read("scan.fallback-branch", TEXT, None, "The branch for partitions that are missing."),
+    _read("scan.primary-branch", TEXT, None, "The branch that comes first."),
+    _kept("scan.manifest.parallelism", integer(1), None, "Threads that read manifests.",
+          "reads choose by themselves"),
+    _kept("scan.max-splits-per-task", integer(1), "10", "Splits of a Flink task.",
+          "reads choose by themselves"),
+    _kept("scan.plan-sort-partition", BOOLEAN, "false", "Whether splits are sorted by partition.",
+          "reads choose by themselves"),
+    _kept("source.split.target-size", SIZE, "128 mb", "The size of a split.",
+          "reads split by 'read.memory'"),
+    _kept("source.split.open-file-cost", SIZE, "4 mb", "What opening a file counts as.",
+          "reads split by 'read.memory'"),
+    _kept("read.batch-size", integer(1), "1024", "Rows of a batch.",
+          "batches follow 'read.memory'"),
+    _kept("file-reader-async-threshold", SIZE, "10 mb", "Larger files are read ahead.",
+          "reads choose by themselves"),
+    _kept("file-index.read.enabled", BOOLEAN, "true", "Whether index files are used.",
+          "reads use none"),
+    _kept("file-index.in-manifest-threshold", SIZE, "500 b", "Smaller indexes go into manifests.",
+          "writes make no index files"),
+    Option("file-index.<kind>.columns", COLUMNS, "Columns with an index of that kind.",
+           use=ForOthers("writes make no index files")),
+    Option("file-index.<kind>.<columns>.<setting>", TEXT, "A setting of such an index.",
+           use=ForOthers("writes make no index files")),
+    _kept("record-level.expire-time", DURATION, None, "The age at which a compaction drops rows.",
+          "rows stay, and are read, until another engine's compaction drops them"),
+    _kept("record-level.time-field", COLUMN, None, "The column that says how old a row is.",
+          "rows stay, and are read, until another engine's compaction drops them"),
+)  # fmt: skip
+
+# -- changelogs and streams ------------------------------------------------------------------------
+
+_NO_CHANGELOG = "writes make no changelog files"
+_NO_STREAM = "there are no streaming reads in this release"
+
+_CHANGES = (
+    Option("changelog-producer", choice("none", "input", "lookup", "full-compaction"),
+           "How changelog files are made.", "none",
+           uses={
+               "input": Refused(
+                   "every writer would have to write changelog files, and Keytide's do not",
+                   "choose 'none', 'lookup' or 'full-compaction'",
+               ),
+               "lookup": ForOthers("the changelog is made when another engine compacts the table"),
+               "full-compaction": ForOthers(
+                   "the changelog is made when another engine compacts the table"
+               ),
+           }),
+    _kept("changelog-producer.row-deduplicate", BOOLEAN, "false",
+          "Whether changes that change nothing are left out.", _NO_CHANGELOG),
+    _kept("changelog-producer.row-deduplicate-ignore-fields", COLUMNS, None,
+          "Columns that do not count as a change.", _NO_CHANGELOG),
+    _kept("changelog-producer.compaction-interval", DURATION, "0 ms",
+          "The time between two full compactions.", _NO_CHANGELOG),
+    _kept("full-compaction.delta-commits", integer(1), None,
+          "Commits between two full compactions.", "this release does not compact"),
+    _kept("changelog-file.compression", TEXT, None, "The codec of changelog files.", _NO_CHANGELOG),
+    _kept("changelog-file.format", choice("parquet", "orc", "avro"), None,
+          "The format of changelog files.", _NO_CHANGELOG),
+    _kept("changelog-file.prefix", TEXT, "changelog-", "How names of changelog files begin.",
+          _NO_CHANGELOG),
+    _kept("changelog-file.stats-mode", STATS_MODE, None, "Their statistics.", _NO_CHANGELOG),
+    _kept("changelog.num-retained.max", integer(1), None, "The most changelogs kept.",
+          _NO_CHANGELOG),
+    _kept("changelog.num-retained.min", integer(1), None, "The fewest.", _NO_CHANGELOG),
+    _kept("changelog.time-retained", DURATION, None, "How long they are kept.", _NO_CHANGELOG),
+    _kept("delete.force-produce-changelog", BOOLEAN, "false",
+          "Whether a delete writes a changelog.", _NO_CHANGELOG),
+    _kept("streaming-read-overwrite", BOOLEAN, "false",
+          "Whether streaming reads tell of overwrites.", _NO_STREAM),
+    _kept("streaming-read-mode", choice("log", "file"), None, "What streams are read from.",
+          _NO_STREAM),
+    _kept("consumer-id", TEXT, None, "The name under which a stream keeps its place.", _NO_STREAM),
+    _kept("consumer.expiration-time", DURATION, None, "When a place is forgotten.", _NO_STREAM),
+    _kept("consumer.ignore-progress", BOOLEAN, "false", "Whether the kept place is passed over.",
+          _NO_STREAM),
+    _kept("consumer.mode", choice("exactly-once", "at-least-once"), "exactly-once",
+          "How exactly a place is kept.", _NO_STREAM),
+    _kept("consumer.changelog-only", BOOLEAN, "false", "Whether a place holds changelogs only.",
+          _NO_STREAM),
+    _kept("snapshot.watermark-idle-timeout", DURATION, None, "When an idle source is passed over.",
+          _NO_STREAM),
+    _kept("sink.key-only-deletes.enabled", BOOLEAN, "false",
+          "Whether deletes may bring their key only.", "a delete needs no more than its key"),
+)  # fmt: skip
+
+# -- compaction ------------------------------------------------------------------------------------
+
+_NO_COMPACTION = "this release does not compact"
+_VECTORS = Refused(
+    "rows would stay hidden until a compaction, which this release lacks", "leave it out"
+)
+
+
+def _compacting(key: str, kind: Kind, default: str | None, meaning: str) -> Option:
+    return _kept(key, kind, default, meaning, _NO_COMPACTION)
+
+
+_COMPACTION = (
+    _compacting("num-sorted-run.compaction-trigger", integer(1), "5",
+                "Sorted runs of a bucket that start a compaction."),
+    _compacting("num-sorted-run.stop-trigger", integer(1), None,
+                "Sorted runs at which writers wait."),
+    _compacting("num-levels", integer(2), None, "Levels of a bucket; `$ro` shows the highest."),
+    _compacting("compaction.force-rewrite-all-files", BOOLEAN, "false",
+                "Whether a full compaction rewrites every file."),
+    _compacting("compaction.force-up-level-0", BOOLEAN, "false",
+                "Whether every compaction takes all of level 0."),
+    _compacting("compaction.incremental-size-threshold", SIZE, None,
+                "Newer data that starts a full compaction."),
+    _compacting("compaction.max-size-amplification-percent", integer(0), "200",
+                "Newer data, in percent of the oldest run, that starts a full compaction."),
+    _compacting("compaction.optimization-interval", DURATION, None,
+                "The time between two full compactions."),
+    _compacting("compaction.size-ratio", integer(0), "1", "How alike runs to merge are."),
+    _compacting("compaction.total-size-threshold", SIZE, None,
+                "Smaller buckets are compacted fully."),
+    _compacting("compaction.offpeak.start.hour", integer(-1, 23), "-1",
+                "When compaction may take more."),
+    _compacting("compaction.offpeak.end.hour", integer(-1, 23), "-1", "Until when."),
+    _compacting("compaction.offpeak-ratio", integer(0), "0", "The size ratio then."),
+    _compacting("commit.force-compact", BOOLEAN, "false", "Whether commits wait for compaction."),
+    Option("force-lookup", BOOLEAN, "Whether compaction looks old values up.", "false", FIXED,
+           ForOthers(_NO_COMPACTION)),
+    _compacting("lookup-compact", choice("radical", "gentle"), "radical",
+                "How eagerly lookups compact."),
+    _compacting("lookup-compact.max-interval", integer(1), None, "Compactions put off at most."),
+    _compacting("lookup-wait", BOOLEAN, "true", "Whether commits wait for lookups."),
+    _compacting("lookup.cache-file-retention", DURATION, "1 h", "How long lookup files stay."),
+    _compacting("lookup.cache-max-disk-size", SIZE, None, "Their size on disk."),
+    _compacting("lookup.cache-max-memory-size", SIZE, "256 mb", "Their size in memory."),
+    _compacting("sort-compaction.local-sample.magnification", integer(1), "1000",
+                "The sample of a sorting compaction."),
+    _compacting("sort-compaction.range-strategy", choice("quantity", "size"), "quantity",
+                "How it cuts."),
+    _compacting("zorder.var-length-contribution", integer(1), "8", "Bytes of texts that count."),
+    Option("deletion-vectors.enabled", BOOLEAN, "Whether old versions are marked in vectors, and "
+           "files of level 0 are not read.", "false", FIXED, _VECTORS),
+    Option("deletion-vectors.modifiable", BOOLEAN, "Whether other engines may change "
+           "`deletion-vectors.enabled` later.", "false", use=_VECTORS),
+    _kept("deletion-vectors.bitmap64", BOOLEAN, "false", "Whether vectors have 64 bits.",
+          "writes make no vectors"),
+    _kept("deletion-vectors.merge-on-read", BOOLEAN, "false", "Whether level 0 is merged too.",
+          "writes make no vectors"),
+    _kept("deletion-vector.index-file.target-size", SIZE, "2 mb", "The size of vector files.",
+          "writes make no vectors"),
+    Option("pk-clustering-override", BOOLEAN, "Whether files are sorted by `clustering.columns`.",
+           "false", FIXED, Refused("files that are not sorted by key cannot be merged",
+                                   "leave it out")),
+    _kept("clustering.columns", COLUMNS, None, "Columns that files are sorted by.",
+          "files are sorted by the primary key"),
+)  # fmt: skip
+
+# -- snapshots, tags, partitions -------------------------------------------------------------------
+
+_NO_EXPIRY = "this release expires no snapshots"
+_NO_TAGS = "writes make no tags"
+_NO_PARTITION_EXPIRY = "partitions stay until another engine drops them"
+_NO_MARKS = "writes mark no partitions as done"
+
+_HISTORY = (
+    _kept("snapshot.num-retained.max", integer(1), None, "The most snapshots kept.", _NO_EXPIRY),
+    _kept("snapshot.num-retained.min", integer(1), "10", "The fewest.", _NO_EXPIRY),
+    _kept("snapshot.time-retained", DURATION, "1 h", "How long they are kept.", _NO_EXPIRY),
+    _kept("snapshot.expire.limit", integer(1), "50", "Snapshots that one commit expires.",
+          _NO_EXPIRY),
+    _kept("snapshot.expire.execution-mode", choice("sync", "async"), "sync",
+          "Whether commits wait for that.", _NO_EXPIRY),
+    _kept("snapshot.clean-empty-directories", BOOLEAN, "false", "Whether folders go too.",
+          _NO_EXPIRY),
+    _kept("snapshot.ignore-empty-commit", BOOLEAN, None, "Whether empty commits make no snapshot.",
+          "a write of no rows makes no snapshot"),
+    _kept("tag.automatic-creation", choice("none", "process-time", "watermark", "batch"), "none",
+          "When tags are made by themselves.", _NO_TAGS),
+    _kept("tag.automatic-completion", BOOLEAN, "false", "Whether missing tags are made.", _NO_TAGS),
+    _kept("tag.batch.customized-name", TEXT, None, "The name of a batch's tag.", _NO_TAGS),
+    _kept("tag.callbacks", TEXT, "", "Classes that are told of tags.", _NO_TAGS),
+    Option("tag.callback.<class>.param", TEXT, "A parameter of one.", use=ForOthers(_NO_TAGS)),
+    _kept("tag.create-success-file", BOOLEAN, "false", "Whether a tag has a file that says so.",
+          _NO_TAGS),
+    _kept("tag.creation-delay", DURATION, "0 ms", "How late tags are made.", _NO_TAGS),
+    _kept("tag.creation-period", choice("daily", "hourly", "two-hours"), "daily",
+          "How often.", _NO_TAGS),
+    _kept("tag.creation-period-duration", DURATION, None, "How often.", _NO_TAGS),
+    _kept("tag.default-time-retained", DURATION, None, "How long tags are kept.", _NO_TAGS),
+    _kept("tag.num-retained-max", integer(1), None, "The most tags kept.", _NO_TAGS),
+    _kept("tag.period-formatter", choice("with_dashes", "without_dashes",
+                                         "without_dashes_and_spaces"), "with_dashes",
+          "How tags are named.", _NO_TAGS),
+    _kept("tag.time-expire-enabled", BOOLEAN, "false", "Whether tags expire by age.", _NO_TAGS),
+    _kept("metastore.partitioned-table", BOOLEAN, "false", "Whether partitions are registered.",
+          "a lake is a folder, without a metastore"),
+    _kept("metastore.tag-to-partition", TEXT, None, "A partition column made of tags.",
+          "a lake is a folder, without a metastore"),
+    _kept("metadata.iceberg.storage", choice("disabled", "table-location", "hadoop-catalog",
+                                             "hive-catalog", "rest-catalog"), "disabled",
+          "Whether Iceberg's metadata is written.", "writes make no Iceberg metadata"),
+    _kept("partition.expiration-time", DURATION, None, "The age at which partitions go.",
+          _NO_PARTITION_EXPIRY),
+    _kept("partition.expiration-check-interval", DURATION, "1 h", "How often that is checked.",
+          _NO_PARTITION_EXPIRY),
+    _kept("partition.expiration-max-num", integer(1), "100", "Partitions that go at once.",
+          _NO_PARTITION_EXPIRY),
+    _kept("partition.expiration-strategy", choice("values-time", "update-time"), "values-time",
+          "What their age is.", _NO_PARTITION_EXPIRY),
+    _kept("partition.timestamp-formatter", TEXT, None, "How partition values are times.",
+          _NO_PARTITION_EXPIRY),
+    _kept("partition.timestamp-pattern", TEXT, None, "Which columns make the time.",
+          _NO_PARTITION_EXPIRY),
+    _kept("partition.end-input-to-done", BOOLEAN, "false", "Whether the end marks them done.",
+          _NO_MARKS),
+    _kept("partition.mark-done-action", TEXT, "success-file", "How they are marked.", _NO_MARKS),
+    _kept("partition.idle-time-to-report-statistic", DURATION, "1 h",
+          "When statistics of an idle partition are reported.", _NO_MARKS),
+)  # fmt: skip
+
+# -- writers of other engines ----------------------------------------------------------------------
+
+_SORTS = "writes sort what they are given"
+_METADATA = "writes choose by themselves"
+_FIXED_BUCKETS = "tables have a fixed number of buckets"
+
+_WRITERS = (
+    _kept("async-file-write", BOOLEAN, "true", "Whether files are written beside.", _METADATA),
+    _kept("bucket-append-ordered", BOOLEAN, "true", "Whether appended rows stay in order.",
+          "tables have a primary key"),
+    _kept("cache-page-size", SIZE, "64 kb", "Pages of the lookup cache.", _METADATA),
+    _kept("page-size", SIZE, "64 kb", "Pages of the write buffer.", _METADATA),
+    _kept("commit.force-create-snapshot", BOOLEAN, "false", "Whether empty commits count.",
+          "a write of no rows makes no snapshot"),
+    _kept("commit.timeout", DURATION, None, "How long a commit is tried.",
+          "'commit.max-retries' says how often"),
+    _kept("commit.user-prefix", TEXT, None, "How names of commit users begin.",
+          "the writer names the user"),
+    _kept("cross-partition-upsert.bootstrap-parallelism", integer(1), "10",
+          "Tasks that read the keys.", _FIXED_BUCKETS),
+    _kept("cross-partition-upsert.index-ttl", DURATION, None, "When keys are forgotten.",
+          _FIXED_BUCKETS),
+    _kept("dynamic-bucket.assigner-parallelism", integer(1), None, "Tasks that choose buckets.",
+          _FIXED_BUCKETS),
+    Option("dynamic-bucket.initial-buckets", integer(1), "Buckets to begin with.", None, FIXED,
+           ForOthers(_FIXED_BUCKETS)),
+    _kept("dynamic-bucket.max-buckets", integer(-1), "-1", "The most buckets.", _FIXED_BUCKETS),
+    _kept("dynamic-bucket.target-row-num", integer(1, 2**63 - 1), "200000",
+          "Rows of a bucket.", _FIXED_BUCKETS),
+    _kept("postpone.batch-write-fixed-bucket", BOOLEAN, "true", "Whether batches choose buckets.",
+          _FIXED_BUCKETS),
+    _kept("postpone.default-bucket-num", integer(1), "1", "Buckets of postponed rows.",
+          _FIXED_BUCKETS),
+    _kept("file.block-size", SIZE, None, "The size of a row group.", _METADATA),
+    _kept("file.compression.per.level", TEXT, "", "Codecs by level.",
+          "'file.compression' says it for all levels"),
+    _kept("file.format.per.level", TEXT, "", "Formats by level.",
+          "'file.format' says it for all levels"),
+    _kept("file.suffix.include.compression", BOOLEAN, "false", "Whether names tell the codec.",
+          "names of files do not tell it"),
+    Option("index-file-in-data-file-dir", BOOLEAN, "Whether index files lie beside data files.",
+           "false", FIXED, ForOthers("writes make no index files")),
+    _kept("local-merge-buffer-size", SIZE, None, "Memory to merge in before rows are sent.",
+          _METADATA),
+    _kept("local-sort.max-num-file-handles", integer(2), "128", "Files open while sorting.",
+          _SORTS),
+    _kept("sort-engine", choice("min-heap", "loser-tree"), "loser-tree", "How runs are merged.",
+          _SORTS),
+    _kept("sort-spill-buffer-size", SIZE, "64 mb", "Memory before sorting spills.", _SORTS),
+    _kept("sort-spill-threshold", integer(1), None, "Runs before merging spills.", _SORTS),
+    _kept("spill-compression", TEXT, "zstd", "The codec of what is spilled.", _SORTS),
+    _kept("write-buffer-for-append", BOOLEAN, "false", "Whether appends are buffered.", _SORTS),
+    _kept("write-buffer-spillable", BOOLEAN, None, "Whether the write buffer spills.", _SORTS),
+    _kept("write-buffer-spill.max-disk-size", SIZE, None, "How much it spills.", _SORTS),
+    _kept("write-max-writers-to-spill", integer(1), "10", "Writers before they spill.", _SORTS),
+    _kept("manifest.compression", TEXT, "zstd", "The codec of manifests.", _METADATA),
+    _kept("manifest.format", choice("avro"), "avro", "The format of manifests.", _METADATA),
+    _kept("manifest.full-compaction-threshold-size", SIZE, "16 mb",
+          "Manifests that are all rewritten.", "'manifest.merge-min-count' says when"),
+    _kept("manifest.target-file-size", SIZE, "8 mb", "The size of a manifest.", _METADATA),
+    _kept("write-manifest-cache", SIZE, "0 b", "Memory for manifests.", _METADATA),
+    _kept("metadata.stats-dense-store", BOOLEAN, "true", "Whether empty statistics are left out.",
+          _METADATA),
+    _kept("metadata.stats-keep-first-n-columns", integer(-1), "-1", "Columns with statistics.",
+          _METADATA),
+    _kept("metadata.stats-mode.per.level", TEXT, "", "Statistics by level.",
+          "'metadata.stats-mode' says it for all levels"),
+    _kept("parquet.enable.dictionary", BOOLEAN, None, "Whether Parquet uses dictionaries.",
+          "writes choose column by column"),
+    _kept("write.sequence-number-init-mode", choice("scan", "snapshot"), "scan",
+          "Where writers find the highest sequence number.", _METADATA),
+)  # fmt: skip
+
+SECTIONS: dict[str, tuple[Option, ...]] = {
+    "Keys and layout": _LAYOUT,
+    "Which version wins": _ORDER,
+    "Columns": _COLUMNS,
+    "Writing": _WRITING,
+    "Reading": _READING,
+    "Changelogs and streams": _CHANGES,
+    "Compaction": _COMPACTION,
+    "Snapshots, tags and partitions": _HISTORY,
+    "Writers of other engines": _WRITERS,
+}
+"""The rows, by subject. A key is matched by the first row that fits."""
