@@ -66,8 +66,8 @@ class ChangeWriter:
         """
         counts = ChangeCounts()
         filled, unknown = [], [_unknown_changes(from_arrow(rows.slice(0, 0)))]
-        for partition, bucket, changes in self.writer.by_bucket(from_arrow(rows), rows):
-            stored = self._stored_versions((partition, bucket), changes)
+        for bucket, changes in self.writer.by_bucket(from_arrow(rows), rows):
+            stored = self._stored_versions(bucket, changes)
             counts += count_changes(changes, stored, self.writer.view.order)
             result = fill_unavailable(
                 changes, stored, self.writer.view.order, self.writer.view.schema.names

@@ -11,12 +11,13 @@ a Polars frame in the shape of the table's *current* schema, pairing columns by 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,7 +35,7 @@ from keytide.format.schema import (
     VALUE_KIND_FIELD_ID,
     TableSchema,
 )
-from keytide.format.stats import collect_key_stats, collect_stats
+from keytide.format.stats import collect_piece_key_stats, collect_piece_stats
 from keytide.store import Store
 from keytide.types import ArrayType, DataType, Field, MapType, MultisetType, RowKind, RowType
 
@@ -60,6 +61,8 @@ _ROW_GROUP_ROWS_MAX = 1 << 18
 _COMPRESSION_GUESS = 0.5
 # Below this, in Arrow's bytes, an upsert's latency counts for more than its size.
 _SMALL_FILE_BYTES = 32 << 20
+# What files written together may hold in memory before they are stored.
+_TOGETHER_BYTES = 32 << 20
 # From this many rows on, a run is written as several files at once.
 _PARALLEL_ROWS = 2_000_000
 
@@ -113,6 +116,37 @@ class RunWriter:
         with ThreadPoolExecutor(threads) as pool:
             return list(pool.map(write_one, jobs))
 
+    def write_together(
+        self, rows: pa.Table, paths: Mapping[str, int], *, threads: int = 1
+    ) -> list[DataFileMeta]:
+        """Write small level-0 runs, one file each; else like `write`.
+
+        `rows` has the runs one after the other, `paths` the name of each one's file and how many
+        rows it has. Files are encoded in memory and stored many at a time: a store is waited for
+        a few times instead of once for each file.
+        """
+        sizes: list[int] = []
+        waiting: dict[str, bytes] = {}
+        waiting_bytes = 0
+        with ThreadPoolExecutor(threads) as pool:
+            files = pool.map(self._encoded, _slices(self._physical(rows), paths.values()))
+            for path, data in zip(paths, files, strict=True):
+                sizes.append(len(data))
+                waiting[path] = data
+                waiting_bytes += len(data)
+                if waiting_bytes > _TOGETHER_BYTES:
+                    self.store.put_all(waiting)
+                    waiting, waiting_bytes = {}, 0
+        self.store.put_all(waiting)
+        metas = self._describe(rows, paths, 0, FileSource.APPEND)
+        return [replace(meta, file_size=size) for meta, size in zip(metas, sizes, strict=True)]
+
+    def _encoded(self, physical: pa.Table) -> bytes:
+        sink = pa.BufferOutputStream()
+        _write_parquet(sink, physical, self._codec(physical, 0), self.zstd_level)
+        data: bytes = sink.getvalue().to_pybytes()
+        return data
+
     def write_file(
         self,
         rows: pa.Table,
@@ -124,11 +158,14 @@ class RunWriter:
         """Write rows as one file, whatever its size; else like `write`."""
         # Arrow encodes a file with one core; the other one works out what describes it.
         with ThreadPoolExecutor(1) as pool:
-            description = pool.submit(self._describe, rows, path, level, source)
+            description = pool.submit(self._describe, rows, {path: rows.num_rows}, level, source)
             physical = self._physical(rows)
             codec = self._codec(physical, level)
-            size = _write_parquet(self.store, path, physical, codec, self.zstd_level)
-            return replace(description.result(), file_size=size)
+            with self.store.open_output(path) as output:
+                _write_parquet(output, physical, codec, self.zstd_level)
+                size = int(output.tell())
+            (meta,) = description.result()
+            return replace(meta, file_size=size)
 
     def _codec(self, rows: pa.Table, level: int) -> str:
         if self.compression is not None:
@@ -137,42 +174,79 @@ class RunWriter:
 
     def _physical(self, rows: pa.Table) -> pa.Table:
         keys = () if self.thin else self.key_names
-        names = [*keys, SEQUENCE_NUMBER, VALUE_KIND, *(f.name for f in self.schema.fields)]
+        names = [*keys, SEQUENCE_NUMBER, VALUE_KIND, *self.schema.names]
         return pa.Table.from_arrays(
             [rows.column(name) for name in names], schema=physical_schema(self.schema, self.thin)
         )
 
-    def _describe(self, rows: pa.Table, path: str, level: int, source: int) -> DataFileMeta:
-        """All that a manifest says of a file but its size."""
+    def _describe(
+        self, rows: pa.Table, paths: Mapping[str, int], level: int, source: int
+    ) -> list[DataFileMeta]:
+        """All that a manifest says of files but their sizes.
+
+        `rows` has those of all files one after the other, `paths` how many are each one's.
+        """
+        lengths = list(paths.values())
         key_fields = self.schema.trimmed_primary_key_fields()
+        keys = rows.select(self.key_names)
         key_types = [f.type for f in key_fields]
-        ends = rows.select(self.key_names).take([0, rows.num_rows - 1]).combine_chunks()
-        min_key, max_key = encode_rows([_whole(c) for c in ends.columns], key_types)
-        sequences = pc.min_max(rows.column(SEQUENCE_NUMBER))
-        key_stats = collect_key_stats(rows.select(self.key_names), key_fields)
-        value_stats, columns = collect_stats(rows, self.schema.fields, self.stats_mode)
-        kinds = rows.column(VALUE_KIND)
+        lasts = np.cumsum(lengths) - 1
+        firsts = lasts + 1 - np.array(lengths)
+        min_keys, max_keys = (
+            encode_rows([_whole(column) for column in keys.take(places).columns], key_types)
+            for places in (firsts, lasts)
+        )
+        key_stats = collect_piece_key_stats(keys, lengths, key_fields)
+        value_stats, columns = collect_piece_stats(
+            rows, lengths, self.schema.fields, self.stats_mode
+        )
+        sequences = rows.column(SEQUENCE_NUMBER).to_numpy()
         retracts = pc.is_in(
-            kinds,
-            pa.array([RowKind.UPDATE_BEFORE, RowKind.DELETE], type=kinds.type),
+            rows.column(VALUE_KIND), pa.array([RowKind.UPDATE_BEFORE, RowKind.DELETE], pa.int8())
+        ).to_numpy()
+        created = _local_wall_clock_ms()
+        files = zip(
+            paths,
+            lengths,
+            min_keys,
+            max_keys,
+            key_stats,
+            value_stats,
+            np.minimum.reduceat(sequences, firsts).tolist(),
+            np.maximum.reduceat(sequences, firsts).tolist(),
+            np.add.reduceat(retracts, firsts, dtype=np.int64).tolist(),
+            strict=True,
         )
-        return DataFileMeta(
-            file_name=path.rsplit("/", 1)[-1],
-            file_size=0,
-            row_count=rows.num_rows,
-            min_key=min_key,
-            max_key=max_key,
-            key_stats=key_stats,
-            value_stats=value_stats,
-            min_sequence_number=sequences["min"].as_py(),
-            max_sequence_number=sequences["max"].as_py(),
-            schema_id=self.schema.id,
-            level=level,
-            creation_time=_local_wall_clock_ms(),
-            delete_row_count=pc.sum(retracts).as_py() or 0,
-            file_source=source,
-            value_stats_cols=columns,
-        )
+        return [
+            DataFileMeta(
+                file_name=path.rsplit("/", 1)[-1],
+                file_size=0,
+                row_count=row_count,
+                min_key=min_key,
+                max_key=max_key,
+                key_stats=key_stat,
+                value_stats=value_stat,
+                min_sequence_number=sequence_min,
+                max_sequence_number=sequence_max,
+                schema_id=self.schema.id,
+                level=level,
+                creation_time=created,
+                delete_row_count=delete_row_count,
+                file_source=source,
+                value_stats_cols=columns,
+            )
+            for (
+                path,
+                row_count,
+                min_key,
+                max_key,
+                key_stat,
+                value_stat,
+                sequence_min,
+                sequence_max,
+                delete_row_count,
+            ) in files
+        ]
 
 
 def physical_schema(schema: TableSchema, thin: bool = False) -> pa.Schema:
@@ -438,7 +512,7 @@ def _has_same_members(old: DataType, new: DataType) -> bool:
 # -- writing ---------------------------------------------------------------------------------
 
 
-def _write_parquet(store: Store, path: str, rows: pa.Table, codec: str, zstd_level: int) -> int:
+def _write_parquet(output: Any, rows: pa.Table, codec: str, zstd_level: int) -> None:
     nanoseconds = any(int96.has_nanoseconds(t) for t in rows.schema.types)
     if nanoseconds:
         rows = _with_int96_bytes(rows)
@@ -448,23 +522,21 @@ def _write_parquet(store: Store, path: str, rows: pa.Table, codec: str, zstd_lev
     compression = codecs(rows, codec, dictionary)
     zstd_leaves = [path for path, leaf_codec in compression.items() if leaf_codec == "zstd"]
     sink = pa.BufferOutputStream() if nanoseconds else None
-    with store.open_output(path) as output:
-        pq.write_table(
-            rows,
-            sink or output,
-            compression=compression,
-            compression_level=dict.fromkeys(zstd_leaves, zstd_level) or None,
-            data_page_version="1.0",
-            version="2.6",
-            store_decimal_as_integer=True,
-            write_time_adjusted_to_utc=True,
-            use_dictionary=dictionary,
-            row_group_size=group_rows,
-            store_schema=False,
-        )
-        if sink is not None:
-            _copy_with_int96_footer(sink.getvalue().to_pybytes(), output)
-        return int(output.tell())
+    pq.write_table(
+        rows,
+        sink or output,
+        compression=compression,
+        compression_level=dict.fromkeys(zstd_leaves, zstd_level) or None,
+        data_page_version="1.0",
+        version="2.6",
+        store_decimal_as_integer=True,
+        write_time_adjusted_to_utc=True,
+        use_dictionary=dictionary,
+        row_group_size=group_rows,
+        store_schema=False,
+    )
+    if sink is not None:
+        _copy_with_int96_footer(sink.getvalue().to_pybytes(), output)
 
 
 def _with_int96_bytes(rows: pa.Table) -> pa.Table:
@@ -485,6 +557,13 @@ def _cut(run: pa.Table, target_file_size_bytes: int) -> list[pa.Table]:
     pieces = max(1, round(estimate / target_file_size_bytes), run.num_rows // _PARALLEL_ROWS)
     rows = -(-run.num_rows // pieces) if run.num_rows else 1
     return [run.slice(start, rows) for start in range(0, run.num_rows, rows)]
+
+
+def _slices(rows: pa.Table, lengths: Iterable[int]) -> Iterator[pa.Table]:
+    start = 0
+    for length in lengths:
+        yield rows.slice(start, length)
+        start += length
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

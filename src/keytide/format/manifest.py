@@ -257,16 +257,14 @@ def _partition_stats(entries: Sequence[ManifestEntry], types: Sequence[DataType]
         return EMPTY_STATS
     counts = Counter(entry.partition for entry in entries)
     if not counts:
-        return row_stats(map(unknown_stats, types), types)
+        return row_stats([unknown_stats(type_) for type_ in types], types)[0]
     entry_counts = pa.array(counts.values(), pa.int64())
     columns = decode_rows(list(counts), types)
-    return row_stats(
-        (
-            _partition_column_stats(column, type_, entry_counts)
-            for column, type_ in zip(columns, types, strict=True)
-        ),
-        types,
-    )
+    stats = [
+        _partition_column_stats(column, type_, entry_counts)
+        for column, type_ in zip(columns, types, strict=True)
+    ]
+    return row_stats(stats, types)[0]
 
 
 def _partition_column_stats(
@@ -274,7 +272,7 @@ def _partition_column_stats(
 ) -> ColumnStats:
     bounds = column_stats(column, type_, StatsMode("full"))
     null_count = sum(entry_counts.filter(column.is_null()).to_pylist())
-    return ColumnStats(bounds.minimum, bounds.maximum, null_count)
+    return ColumnStats(bounds.minimum, bounds.maximum, (null_count,))
 
 
 # Records to values

@@ -8,13 +8,16 @@ Paimon format, statistics rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.errors import InvalidError
+from keytide.format.arrow import from_arrow
 from keytide.format.binary_row import EMPTY_ROW, encode_rows
 from keytide.types import AtomicType, DataType, Field
 
@@ -24,6 +27,8 @@ __all__ = [
     "SimpleStats",
     "StatsMode",
     "collect_key_stats",
+    "collect_piece_key_stats",
+    "collect_piece_stats",
     "collect_stats",
     "column_stats",
     "has_statistics",
@@ -53,11 +58,11 @@ EMPTY_STATS = SimpleStats(EMPTY_ROW, EMPTY_ROW, ())
 
 @dataclass(frozen=True, slots=True)
 class ColumnStats:
-    """Statistics of one column; the bounds are Arrow arrays of one value, null when unknown."""
+    """Statistics of one column in some pieces; bounds and counts are null where unknown."""
 
     minimum: pa.Array
     maximum: pa.Array
-    null_count: int | None
+    null_counts: tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,60 +96,71 @@ def collect_stats(
     The names are None exactly when every field is covered. Nested columns and TIMESTAMP(7..9)
     never are, for their Parquet form carries no statistics; under mode ``none`` no column is.
     """
-    parsed = StatsMode.parse(mode)
-    covered = [f for f in fields if parsed.name != "none" and has_statistics(f.type)]
-    stats = row_stats(
-        (column_stats(table.column(f.name), f.type, parsed) for f in covered),
-        [f.type for f in covered],
-    )
-    every_column = len(covered) == len(fields)
-    return stats, None if every_column else tuple(f.name for f in covered)
+    (stats,), names = collect_piece_stats(table, [table.num_rows], fields, mode)
+    return stats, names
 
 
 def collect_key_stats(table: pa.Table, fields: Sequence[Field]) -> SimpleStats:
     """Statistics of the key columns `fields`: always all of them, whatever the table's mode."""
+    (stats,) = collect_piece_key_stats(table, [table.num_rows], fields)
+    return stats
+
+
+def collect_piece_stats(
+    table: pa.Table, lengths: Sequence[int], fields: Sequence[Field], mode: str
+) -> tuple[list[SimpleStats], tuple[str, ...] | None]:
+    """The same for each of the pieces that a table is cut into, which have `lengths` rows.
+
+    REQUIRES: no piece of several is empty.
+    """
+    parsed = StatsMode.parse(mode)
+    covered = [f for f in fields if parsed.name != "none" and has_statistics(f.type)]
+    columns = _piece_column_stats(table, lengths, covered, parsed)
+    stats = row_stats(columns, [f.type for f in covered], len(lengths))
+    every_column = len(covered) == len(fields)
+    return stats, None if every_column else tuple(f.name for f in covered)
+
+
+def collect_piece_key_stats(
+    table: pa.Table, lengths: Sequence[int], fields: Sequence[Field]
+) -> list[SimpleStats]:
+    """Statistics of the key columns of each piece of a table."""
     mode = StatsMode("truncate", KEY_STATS_LENGTH)
-    return row_stats(
-        (
-            column_stats(table.column(f.name), f.type, mode)
-            if has_statistics(f.type)
-            else unknown_stats(f.type)
-            for f in fields
-        ),
-        [f.type for f in fields],
-    )
+    covered = [f for f in fields if has_statistics(f.type)]
+    found = iter(_piece_column_stats(table, lengths, covered, mode))
+    columns = [
+        next(found) if has_statistics(f.type) else unknown_stats(f.type, len(lengths))
+        for f in fields
+    ]
+    return row_stats(columns, [f.type for f in fields], len(lengths))
 
 
-def row_stats(columns: Iterable[ColumnStats], types: Sequence[DataType]) -> SimpleStats:
-    """Store column statistics as rows; `types` are the columns' types, in the same order."""
-    stored = list(columns)
-    if not stored:
-        return EMPTY_STATS
+def row_stats(
+    columns: Sequence[ColumnStats], types: Sequence[DataType], count: int = 1
+) -> list[SimpleStats]:
+    """Store column statistics of `count` pieces as rows; `types` are those of the columns."""
+    if not columns:
+        return [EMPTY_STATS] * count
     # Bounds may be unknown for any column, so the row's types are the nullable ones.
     nullable = [type_.with_nullable(True) for type_ in types]
-    (min_values,) = encode_rows([column.minimum for column in stored], nullable)
-    (max_values,) = encode_rows([column.maximum for column in stored], nullable)
-    return SimpleStats(min_values, max_values, tuple(column.null_count for column in stored))
+    min_values = encode_rows([column.minimum for column in columns], nullable)
+    max_values = encode_rows([column.maximum for column in columns], nullable)
+    null_counts = zip(*(column.null_counts for column in columns), strict=True)
+    return [SimpleStats(*row) for row in zip(min_values, max_values, null_counts, strict=True)]
 
 
-def column_stats(
-    column: pa.ChunkedArray | pa.Array, type_: DataType, mode: StatsMode
-) -> ColumnStats:
+def column_stats(column: pa.Array, type_: DataType, mode: StatsMode) -> ColumnStats:
     """Statistics of one column of a type that has them."""
-    arrow_type = type_.to_arrow()
-    if mode.name == "counts":
-        unknown = pa.nulls(1, arrow_type)
-        return ColumnStats(unknown, unknown, column.null_count)
-    minimum, maximum = _bounds(column, arrow_type)
-    if mode.length is not None and _is_text_or_binary(arrow_type):
-        minimum, maximum = _truncated(minimum, maximum, mode.length)
-    return ColumnStats(minimum, maximum, column.null_count)
+    field = Field(-1, "column", type_)
+    table = pa.table({field.name: column})
+    (stats,) = _piece_column_stats(table, [len(column)], [field], mode)
+    return stats
 
 
-def unknown_stats(type_: DataType) -> ColumnStats:
+def unknown_stats(type_: DataType, count: int = 1) -> ColumnStats:
     """Statistics that say nothing."""
-    unknown = pa.nulls(1, type_.to_arrow())
-    return ColumnStats(unknown, unknown, None)
+    unknown = pa.nulls(count, type_.to_arrow())
+    return ColumnStats(unknown, unknown, (None,) * count)
 
 
 def has_statistics(type_: DataType) -> bool:
@@ -178,52 +194,82 @@ def truncate_max(value: str | bytes, length: int) -> str | bytes | None:
 _MODE = re.compile(r"none|counts|full|truncate\((?P<length>[1-9][0-9]*)\)", re.IGNORECASE)
 
 
-def _bounds(
-    column: pa.ChunkedArray | pa.Array, arrow_type: pa.DataType
-) -> tuple[pa.Array, pa.Array]:
-    """Smallest and largest value, each an array of one value; both null when there is none."""
-    if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
-        # NaN has no place in the order that all readers agree on.
-        return pa.nulls(1, arrow_type), pa.nulls(1, arrow_type)
-    found = pc.min_max(_comparable(column))
-    minimum = pa.repeat(found["min"], 1).cast(arrow_type)
-    maximum = pa.repeat(found["max"], 1).cast(arrow_type)
-    if pa.types.is_floating(arrow_type):
-        # Readers that order -0.0 before 0.0 must find either zero inside the bounds.
-        minimum = _zero_as(minimum, -0.0)
-        maximum = _zero_as(maximum, 0.0)
-    return minimum, maximum
+def _piece_column_stats(
+    table: pa.Table, lengths: Sequence[int], fields: Sequence[Field], mode: StatsMode
+) -> list[ColumnStats]:
+    if not fields:
+        return []
+    found = _measured(table, lengths, fields, with_bounds=mode.name != "counts")
+    stats = []
+    for f in fields:
+        arrow_type = f.type.to_arrow()
+        minimum, maximum = (_exact(found.get(f"{f.name}.{end}"), arrow_type) for end in _ENDS)
+        if minimum is None or maximum is None:
+            minimum = maximum = pa.nulls(len(lengths), arrow_type)
+        elif pa.types.is_floating(arrow_type):
+            # Readers that order -0.0 before 0.0 must find either zero inside the bounds.
+            minimum, maximum = _zero_as(minimum, -0.0), _zero_as(maximum, 0.0)
+        elif mode.length is not None and _is_text_or_binary(arrow_type):
+            minimum, maximum = _truncated(minimum, maximum, mode.length)
+        counts = found[f"{f.name}.nulls"].to_pylist()
+        stats.append(ColumnStats(minimum, maximum, tuple(counts)))
+    return stats
 
 
-def _comparable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """The column in a form that has a min_max kernel."""
+_ENDS = ("min", "max")
+
+
+def _measured(
+    table: pa.Table, lengths: Sequence[int], fields: Sequence[Field], *, with_bounds: bool
+) -> dict[str, pa.ChunkedArray]:
+    """What there is to know of each column, one value for each piece of the table."""
+    frame = from_arrow(
+        pa.table([_comparable(table.column(f.name)) for f in fields], [f.name for f in fields])
+    )
+    terms = [pl.col(f.name).null_count().alias(f"{f.name}.nulls") for f in fields]
+    for f in fields if with_bounds else ():
+        column = pl.col(f.name)
+        for end, bound in zip(_ENDS, (column.min(), column.max()), strict=True):
+            if frame.schema[f.name].is_float():
+                # NaN has no place in the order that all readers agree on.
+                bound = pl.when(~column.is_nan().any()).then(bound)
+            terms.append(bound.alias(f"{f.name}.{end}"))
+    if len(lengths) == 1:
+        found = frame.select(terms)
+    else:
+        piece = np.repeat(np.arange(len(lengths)), lengths)
+        found = frame.group_by(pl.Series(piece), maintain_order=True).agg(terms)
+    arrow = found.to_arrow(compat_level=pl.CompatLevel.oldest())
+    return dict(zip(arrow.column_names, arrow.columns, strict=True))
+
+
+def _exact(bounds: pa.ChunkedArray | None, arrow_type: pa.DataType) -> pa.Array | None:
+    return None if bounds is None else bounds.combine_chunks().cast(arrow_type)
+
+
+def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column in a form whose smallest value is that of its values."""
     if pa.types.is_dictionary(column.type):
-        return _comparable(column.cast(column.type.value_type))
-    if column.type == pa.string_view():
-        return column.cast(pa.large_string())
-    if column.type == pa.binary_view():
-        return column.cast(pa.large_binary())
+        return column.cast(column.type.value_type)
     return column
 
 
-def _zero_as(bound: pa.Array, zero: float) -> pa.Array:
-    return pc.if_else(pc.equal(bound, 0.0), pa.scalar(zero, bound.type), bound)
+def _zero_as(bounds: pa.Array, zero: float) -> pa.Array:
+    return pc.if_else(pc.equal(bounds, 0.0), pa.scalar(zero, bounds.type), bounds)
 
 
 def _is_text_or_binary(arrow_type: pa.DataType) -> bool:
     return bool(pa.types.is_string(arrow_type) or pa.types.is_binary(arrow_type))
 
 
-def _truncated(minimum: pa.Array, maximum: pa.Array, length: int) -> tuple[pa.Array, pa.Array]:
-    low, high = minimum[0].as_py(), maximum[0].as_py()
-    if low is None:
-        return minimum, maximum
-    bound = truncate_max(high, length)
-    if bound is None:
+def _truncated(minima: pa.Array, maxima: pa.Array, length: int) -> tuple[pa.Array, pa.Array]:
+    lows, highs = [], []
+    for low, high in zip(minima.to_pylist(), maxima.to_pylist(), strict=True):
+        bound = None if high is None else truncate_max(high, length)
         # One bound without the other would be read as "all null" or "unknown" at will.
-        unknown = pa.nulls(1, minimum.type)
-        return unknown, unknown
-    return pa.array([truncate_min(low, length)], minimum.type), pa.array([bound], maximum.type)
+        lows.append(None if bound is None else truncate_min(low, length))
+        highs.append(bound)
+    return pa.array(lows, minima.type), pa.array(highs, maxima.type)
 
 
 def _next_character(character: str) -> str:

@@ -44,8 +44,8 @@ def count_out_of_order(
     rows = rows.filter(pc.not_equal(rows.kinds, int(RowKind.UPDATE_BEFORE)))
     files = _by_bucket(entries)
     count = 0
-    for partition, bucket, part in writer.by_bucket(from_arrow(rows.table), rows.table):
-        stored = _stored(view, files.get((partition, bucket), []), part)
+    for bucket, part in writer.by_bucket(from_arrow(rows.table), rows.table):
+        stored = _stored(view, files.get(bucket, []), part)
         ranked = with_ranks(part.select(view.order.columns), stored, view.order)
         count += int(ranked.select(is_late(view.order).sum()).item())
     return count

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import pyarrow as pa
 
@@ -41,16 +41,20 @@ class TableView:
     options: TableOptions
     functions: Mapping[str, MergeFunction] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def order(self) -> MergeOrder:
         """The merge order of the table."""
         return order_of(self.schema.trimmed_primary_keys, self.schema.fields, self.options)
 
-    @property
+    @cached_property
     def engine(self) -> MergeEngine:
         """The merge engine of the table. Raises `UnsupportedError` when there is no kernel."""
+        return self.engine_in(self.order)
+
+    def engine_in(self, order: MergeOrder) -> MergeEngine:
+        """The engine for versions in another order, one that tells buckets apart, say."""
         return engine_of(
-            self.order,
+            order,
             self.schema.fields,
             self.options,
             partition_keys=self.schema.partition_keys,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -18,14 +19,13 @@ import pyarrow as pa
 from keytide.errors import ConflictError, UnsupportedError
 from keytide.format import paths
 from keytide.format.arrow import from_arrow, to_arrow
-from keytide.format.binary_row import encode_rows
-from keytide.format.bucket import bucket_ids
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND, FileReader, RunWriter
 from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.merge.order import IS_ADD
 from keytide.merge.padding import padded_sequence
 from keytide.options import TableOptions
+from keytide.table.cut import BUCKET_NUMBER, BucketBatch, Cut, cut_rows
 from keytide.table.live_files import BucketId, LiveFiles
 from keytide.table.refusals import refuse_unmergeable
 from keytide.table.rows import Rows
@@ -35,6 +35,8 @@ from keytide.types import AtomicType, Field, arrow_schema
 __all__ = ["BucketWriter", "SequenceBase", "check_writable", "restamp"]
 
 _SMALL_ROWS = 200_000
+# Small buckets are sorted and merged together until they have this many rows.
+_BATCH_ROWS = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -84,126 +86,105 @@ class BucketWriter:
         frame = from_arrow(rows.table).with_columns(
             pl.Series(VALUE_KIND, rows.kinds, dtype=pl.Int8)
         )
-        if not frame.height:
-            return []
         refuse_unmergeable(frame, self.view)
-        groups = list(self.by_bucket(frame, rows.table))
-        names = paths.FileNames()
-        if threads == 1 or len(groups) == 1 or frame.height < _SMALL_ROWS:
-            parts = [
-                self._write_bucket(partition, bucket, part, base, names, threads)
-                for partition, bucket, part in groups
-            ]
+        batches = list(self._cut(frame, rows.table).batches(frame, _BATCH_ROWS))
+        if threads == 1 or len(batches) < 2 or frame.height < _SMALL_ROWS:
+            parts = [self._write_batch(batch, base, threads) for batch in batches]
         else:
             with ThreadPoolExecutor(threads) as pool:
-                parts = list(
-                    pool.map(lambda g: self._write_bucket(g[0], g[1], g[2], base, names, 1), groups)
-                )
+                parts = list(pool.map(lambda batch: self._write_batch(batch, base, 1), batches))
         return [entry for part in parts for entry in part]
-
-    # -- cutting ------------------------------------------------------------------------------
 
     def by_bucket(
         self, frame: pl.DataFrame, table: pa.Table
-    ) -> Iterator[tuple[bytes, int, pl.DataFrame]]:
+    ) -> Iterator[tuple[BucketId, pl.DataFrame]]:
         """The rows of `frame` by partition and bucket, in arrival order within each.
 
         `table` has the same rows, with the key and partition columns in their exact types.
         """
-        for partition, rows, arrow in self._by_partition(frame, table):
-            total = self._total_buckets(partition)
-            if total == 1:
-                yield partition, 0, rows
-                continue
-            ids = self._bucket_ids(arrow, total)
-            for bucket in np.unique(ids).tolist():
-                yield partition, bucket, rows.filter(pl.Series(ids == bucket))
+        return self._cut(frame, table).parts(frame)
 
-    def _by_partition(
-        self, frame: pl.DataFrame, table: pa.Table
-    ) -> Iterator[tuple[bytes, pl.DataFrame, pa.Table]]:
-        fields = self.view.schema.partition_fields()
-        if not fields:
-            yield _EMPTY_PARTITION, frame, table
-            return
-        names = [f.name for f in fields]
-        numbered = frame.with_row_index("_ROW")
-        for part in numbered.partition_by(names, maintain_order=True):
-            arrow = table.take(pa.array(part["_ROW"].to_numpy()))
-            first = arrow.select(names).slice(0, 1).combine_chunks()
-            (partition,) = encode_rows(
-                [column.chunk(0) for column in first.columns], [f.type for f in fields]
-            )
-            yield partition, part.drop("_ROW"), arrow
-
-    def _total_buckets(self, partition: bytes) -> int:
+    def _cut(self, frame: pl.DataFrame, table: pa.Table) -> Cut:
+        cut = cut_rows(frame, table, self.view.schema, self.view.options)
         wanted = self.view.options.bucket
-        found = self.partition_buckets.get(partition, wanted)
-        if found != wanted:
-            raise ConflictError(
-                f"table {self.view.name}: Try to write partition/table with a new bucket num "
-                f"{wanted}, but the previous bucket num is {found}. Set 'bucket' back to "
-                f"{found}, or overwrite the partition to lay it out anew"
-            )
-        return wanted
+        for partition in dict.fromkeys(partition for partition, _ in cut.buckets):
+            found = self.partition_buckets.get(partition, wanted)
+            if found != wanted:
+                raise ConflictError(
+                    f"table {self.view.name}: Try to write partition/table with a new bucket num "
+                    f"{wanted}, but the previous bucket num is {found}. Set 'bucket' back to "
+                    f"{found}, or overwrite the partition to lay it out anew"
+                )
+        return cut
 
-    def _bucket_ids(
-        self, table: pa.Table, total: int
-    ) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-        names = self.view.options.bucket_key or self.view.schema.trimmed_primary_keys
-        fields = self.view.schema.select(names)
-        columns = [_one_chunk(table.column(f.name)) for f in fields]
-        return bucket_ids(
-            columns, [f.type for f in fields], total, self.view.options.bucket_function
-        )
+    # -- the buckets of a batch -----------------------------------------------------------------
 
-    # -- one bucket -----------------------------------------------------------------------------
-
-    def _write_bucket(
-        self,
-        partition: bytes,
-        bucket: int,
-        rows: pl.DataFrame,
-        base: SequenceBase,
-        names: paths.FileNames,
-        threads: int,
+    def _write_batch(
+        self, batch: BucketBatch, base: SequenceBase, threads: int
     ) -> list[ManifestEntry]:
-        run = self._sorted_run(rows, (partition, bucket), base)
-        if not run.height:
-            return []
-        fields = (
-            *self.view.schema.fields,
-            Field(-1, SEQUENCE_NUMBER, _BIGINT),
-            Field(-1, VALUE_KIND, _TINYINT),
-        )
-        metas = _run_writer(self.view).write(
-            to_arrow(run, arrow_schema(fields)),
-            directory=self.view.bucket_directory(partition, bucket),
-            file_names=_data_file_names(names, self.view.options),
-            threads=threads,
-        )
-        return [_added(partition, bucket, self.view.options.bucket, meta) for meta in metas]
-
-    def _sorted_run(self, rows: pl.DataFrame, bucket: BucketId, base: SequenceBase) -> pl.DataFrame:
-        numbered = self._with_sequence_numbers(rows, bucket, base)
-        arrival_decides = not self.view.options.sequence_auto_padding
-        versions = self.view.order.sort(numbered, arrival_decides=arrival_decides)
-        with self.view.naming_table():
-            return self.view.engine.merge(versions)
-
-    def _with_sequence_numbers(
-        self, rows: pl.DataFrame, bucket: BucketId, base: SequenceBase
-    ) -> pl.DataFrame:
-        if not self.view.options.sequence_auto_padding:
-            return rows.with_columns(
-                pl.lit(base.first(bucket), dtype=pl.Int64).alias(SEQUENCE_NUMBER)
+        runs, buckets = self._sorted_runs(batch, base)
+        names = _data_file_names(paths.FileNames(), self.view.options)
+        writer = _run_writer(self.view)
+        if len(buckets) == 1:
+            (bucket,) = buckets
+            metas = writer.write(
+                runs,
+                directory=self.view.bucket_directory(*bucket),
+                file_names=names,
+                threads=threads,
             )
-        (name,) = self.view.options.sequence_field[:1]
-        counter = pl.int_range(base.row_count, base.row_count + rows.height, eager=True)
-        is_add = rows.select(IS_ADD.alias("add"))["add"]
-        padded = padded_sequence(
-            rows[name], is_add, counter, self.view.options.sequence_auto_padding
+            return [_added(bucket, self.view.options.bucket, meta) for meta in metas]
+        files = {
+            paths.join(self.view.bucket_directory(*bucket), next(names)): length
+            for bucket, length in buckets.items()
+        }
+        metas = writer.write_together(runs, files, threads=threads) if files else []
+        return [
+            _added(bucket, self.view.options.bucket, meta)
+            for bucket, meta in zip(buckets, metas, strict=True)
+        ]
+
+    def _sorted_runs(
+        self, batch: BucketBatch, base: SequenceBase
+    ) -> tuple[pa.Table, dict[BucketId, int]]:
+        """The runs of the buckets, one after the other, and how many rows each bucket has."""
+        order = self.view.order
+        if len(batch.buckets) > 1:
+            order = replace(order, key=(BUCKET_NUMBER, *order.key))
+        numbered = self._with_sequence_numbers(batch, base).with_columns(
+            pl.Series(BUCKET_NUMBER, batch.numbers)
         )
+        arrival_decides = not self.view.options.sequence_auto_padding
+        versions = order.sort(numbered, arrival_decides=arrival_decides)
+        with self.view.naming_table():
+            merged = self.view.engine_in(order).merge(versions)
+        places, lengths = np.unique(merged[BUCKET_NUMBER].to_numpy(), return_counts=True)
+        left = zip(places.tolist(), lengths.tolist(), strict=True)
+        return (
+            to_arrow(merged, self._stored_schema),
+            {batch.buckets[place]: length for place, length in left},
+        )
+
+    @cached_property
+    def _stored_schema(self) -> pa.Schema:
+        return arrow_schema(
+            (
+                *self.view.schema.fields,
+                Field(-1, SEQUENCE_NUMBER, _BIGINT),
+                Field(-1, VALUE_KIND, _TINYINT),
+            )
+        )
+
+    def _with_sequence_numbers(self, batch: BucketBatch, base: SequenceBase) -> pl.DataFrame:
+        rows, paddings = batch.rows, self.view.options.sequence_auto_padding
+        if not paddings:
+            firsts = np.array([base.first(bucket) for bucket in batch.buckets])
+            return rows.with_columns(pl.Series(SEQUENCE_NUMBER, firsts[batch.numbers]))
+        (name,) = self.view.options.sequence_field[:1]
+        starts = np.repeat(batch.ends - batch.lengths, batch.lengths)
+        counter = pl.Series(base.row_count + np.arange(rows.height) - starts)
+        is_add = rows.select(IS_ADD.alias("add"))["add"]
+        padded = padded_sequence(rows[name], is_add, counter, paddings)
         return rows.with_columns(padded.alias(SEQUENCE_NUMBER))
 
 
@@ -238,7 +219,6 @@ def restamp(view: TableView, entry: ManifestEntry, sequence_number: int) -> Mani
     return replace(entry, file=meta)
 
 
-_EMPTY_PARTITION = bytes(12)
 _BIGINT = AtomicType("BIGINT", nullable=False)
 _TINYINT = AtomicType("TINYINT", nullable=False)
 
@@ -261,12 +241,8 @@ def _data_file_names(names: paths.FileNames, options: TableOptions) -> Iterator[
         yield names.data_file("parquet", options.data_file_prefix)
 
 
-def _added(partition: bytes, bucket: int, total: int, file: DataFileMeta) -> ManifestEntry:
-    return ManifestEntry(FileKind.ADD, partition, bucket, total, file)
-
-
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+def _added(bucket: BucketId, total: int, file: DataFileMeta) -> ManifestEntry:
+    return ManifestEntry(FileKind.ADD, *bucket, total, file)
 
 
 def _why_not_writable(schema: TableSchema, options: TableOptions) -> str | None:

@@ -1,0 +1,131 @@
+"""Rows cut by partition and bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from keytide.format.binary_row import encode_rows
+from keytide.format.bucket import bucket_ids
+from keytide.format.schema import KEY_PREFIX, TableSchema
+from keytide.options import TableOptions
+from keytide.table.live_files import BucketId
+from keytide.types import Field
+
+__all__ = ["BUCKET_NUMBER", "BucketBatch", "Cut", "cut_rows"]
+
+BUCKET_NUMBER = f"{KEY_PREFIX}/bucket"
+"""The place of a row's bucket in a batch; no column of a table begins like this."""
+
+_EMPTY_PARTITION = bytes(12)
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class BucketBatch:
+    """The rows of some buckets: those of the first one, then those of the next.
+
+    Within a bucket they are in order of arrival. `ends` says where each bucket's rows end.
+    """
+
+    buckets: tuple[BucketId, ...]
+    ends: Numbers
+    rows: pl.DataFrame
+
+    @property
+    def lengths(self) -> Numbers:
+        """How many rows each bucket has."""
+        return np.diff(self.ends, prepend=0)
+
+    @property
+    def numbers(self) -> Numbers:
+        """The place of each row's bucket in `buckets`."""
+        return np.repeat(np.arange(len(self.buckets)), self.lengths)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Which bucket each of some rows goes to: `numbers` are places in `buckets`."""
+
+    buckets: tuple[BucketId, ...]
+    numbers: Numbers
+
+    def parts(self, frame: pl.DataFrame) -> Iterator[tuple[BucketId, pl.DataFrame]]:
+        """The rows of `frame` bucket by bucket, in order of arrival within each."""
+        for batch in self.batches(frame, rows_min=1):
+            yield batch.buckets[0], batch.rows
+
+    def batches(self, frame: pl.DataFrame, rows_min: int) -> Iterator[BucketBatch]:
+        """The same in batches of whole buckets, of at least `rows_min` rows but for the last."""
+        if not self.buckets:
+            return
+        rows = frame if len(self.buckets) == 1 else frame[pl.Series(self._positions)]
+        ends = self._ends
+        first, start = 0, 0
+        for last, end in enumerate(ends.tolist()):
+            if end - start >= rows_min or last == len(ends) - 1:
+                yield BucketBatch(
+                    self.buckets[first : last + 1],
+                    ends[first : last + 1] - start,
+                    rows.slice(start, end - start),
+                )
+                first, start = last + 1, end
+
+    @cached_property
+    def _positions(self) -> Numbers:
+        return np.argsort(self.numbers, kind="stable")
+
+    @cached_property
+    def _ends(self) -> Numbers:
+        return np.cumsum(np.bincount(self.numbers, minlength=len(self.buckets)))
+
+
+def cut_rows(
+    frame: pl.DataFrame, table: pa.Table, schema: TableSchema, options: TableOptions
+) -> Cut:
+    """Cut rows by the partitions and the number of buckets of a table.
+
+    `table` has the rows of `frame` with the key and partition columns in their exact types.
+    Buckets come by partition, in the order in which the rows bring them, then by number.
+    """
+    if not frame.height:
+        return Cut((), np.empty(0, np.int64))
+    partitions, places = _partitions(frame, table, schema.partition_fields())
+    ids = _bucket_ids(table, schema, options) if options.bucket > 1 else 0
+    found, numbers = np.unique(places * options.bucket + ids, return_inverse=True)
+    buckets = (divmod(number, options.bucket) for number in found.tolist())
+    return Cut(tuple((partitions[place], bucket) for place, bucket in buckets), numbers)
+
+
+def _partitions(
+    frame: pl.DataFrame, table: pa.Table, fields: Sequence[Field]
+) -> tuple[list[bytes], Numbers]:
+    """The partitions of some rows as they come first, and each row's place among them."""
+    if not fields:
+        return [_EMPTY_PARTITION], np.zeros(frame.height, np.int64)
+    names = [f.name for f in fields]
+    rows = frame.select(names).with_row_index(BUCKET_NUMBER)
+    first = rows.select(pl.col(BUCKET_NUMBER).first().over(names)).to_series()
+    firsts, places = np.unique(first.to_numpy(), return_inverse=True)
+    values = table.select(names).take(pa.array(firsts)).combine_chunks()
+    columns = [column.chunk(0) for column in values.columns]
+    return encode_rows(columns, [f.type for f in fields]), places
+
+
+def _bucket_ids(table: pa.Table, schema: TableSchema, options: TableOptions) -> Numbers:
+    fields = schema.select(options.bucket_key or schema.trimmed_primary_keys)
+    columns = [_one_chunk(table.column(f.name)) for f in fields]
+    return bucket_ids(
+        columns, [f.type for f in fields], options.bucket, options.bucket_function
+    ).astype(np.int64)
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
