@@ -4,6 +4,7 @@ the new one, never a mixture; writing again works; and a commit that is named is
 from __future__ import annotations
 
 import errno
+import re
 from collections import Counter
 from contextlib import suppress
 from typing import Any
@@ -67,9 +68,13 @@ PLACES = operations_of_one_write()
 WRITING = [place for place in PLACES if place[0] in ("create", "put", "output", "hint", "delete")]
 
 
-def test_a_write_makes_data_files_then_manifests_then_the_snapshot() -> None:
-    steps = dict.fromkeys(operation for operation, _ in WRITING)
-    assert list(steps) == ["output", "put", "create", "hint"]
+@pytest.mark.parametrize("change", [CHANGE, CHANGE[:1]], ids=["two buckets", "one bucket"])
+def test_a_write_makes_data_files_then_manifests_then_the_snapshot(change: list[Row]) -> None:
+    store = FaultyStore(new_warehouse())
+    write(store, change)
+    written = [path for what, path in store.log if what in ("output", "put", "create", "hint")]
+    steps = dict.fromkeys(re.sub(r".*/(\w+)-.*|.*/", r"\1", path) for path in written)
+    assert list(steps) == ["data", "manifest", "snapshot", "LATEST"]
 
 
 def assert_sound(store: Store, *allowed: list[Row]) -> None:
@@ -89,6 +94,15 @@ def test_crash_at_any_operation_leaves_the_old_or_the_new_state(operation: str, 
         write(faulty, CHANGE)
     is_committed = operation == "hint"
     assert_sound(store, NEW if is_committed else OLD)
+
+
+@pytest.mark.parametrize("action", ["fail", "torn", "disk-full", "lost-response", "crash"])
+def test_data_file_of_a_lone_bucket_that_fails_changes_nothing(action: Action) -> None:
+    store = new_warehouse()
+    faulty = FaultyStore(store, [Fault("output", action=action)])
+    with pytest.raises((kt.DataError, Crash)):
+        write(faulty, CHANGE[:1])
+    assert_sound(store, OLD)
 
 
 @pytest.mark.parametrize("action", ["fail", "torn", "disk-full", "lost-response"])
@@ -164,7 +178,7 @@ def test_full_disk_is_told_with_the_way_out(operation: str) -> None:
     store = new_warehouse()
     faulty = FaultyStore(store, [Fault(operation, action="disk-full")])  # type: ignore[arg-type]
     with pytest.raises(kt.DataError, match=r"No space left on device.*Free some space") as caught:
-        write(faulty, CHANGE)
+        write(faulty, CHANGE[:1])
     assert isinstance(caught.value.__cause__, OSError)
     assert caught.value.__cause__.errno == errno.ENOSPC
     assert_sound(store, OLD)

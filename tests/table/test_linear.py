@@ -1,4 +1,4 @@
-"""What grows with the number of columns grows in proportion to it.
+"""What grows with the number of columns or of partitions grows in proportion to it.
 
 Calls are counted, not timed: a step that looks at all columns for each column makes four times as
 many when their number doubles.
@@ -58,6 +58,19 @@ def test_twice_the_columns_take_twice_the_calls(step: str, tmp_path: Path) -> No
         table.get(1)  # what is imported or remembered at the first call does not count
         calls.append(calls_of(lambda t=table: STEPS[step](t)))  # type: ignore[misc]
     assert calls[1] <= _GROWTH_MAX * calls[0]
+
+
+def test_twice_the_partitions_take_twice_the_calls(tmp_path: Path) -> None:
+    schema = pa.schema([("p", pa.int64()), ("id", pa.int64())])
+    table = kt.connect(str(tmp_path)).create_table("cut", schema, ["p", "id"], ["p"])
+    calls = []
+    for count in (200, 400):
+        keys = pa.array(range(count))
+        rows = pa.table({"p": keys, "id": keys})
+        table.write(rows)
+        calls.append(calls_of(lambda rows=rows: table.write(rows)))  # type: ignore[misc]
+    assert calls[1] <= _GROWTH_MAX * calls[0]
+    assert table.scan().count() == 400
 
 
 def calls_of(function: Callable[[], object]) -> int:
