@@ -22,6 +22,7 @@ from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
+from keytide.arguments import checked, checked_members
 from keytide.errors import InvalidError
 
 __all__ = [
@@ -65,6 +66,7 @@ class RowKind(IntEnum):
         return ("+I", "-U", "+U", "-D")[self]
 
     @classmethod
+    @checked
     def parse(cls, text: str) -> RowKind:
         """The kind of a short string in either case; InvalidError for anything else."""
         for kind in cls:
@@ -110,6 +112,7 @@ class DataType(ABC):
         return "" if self.nullable else " NOT NULL"
 
 
+@checked_members
 @dataclass(frozen=True)
 class AtomicType(DataType):
     """A type without element types.
@@ -237,6 +240,7 @@ BYTES = AtomicType("VARBINARY", length=LENGTH_MAX)
 """Bytes of any length: VARBINARY(2147483647)."""
 
 
+@checked_members
 @dataclass(frozen=True)
 class ArrayType(DataType):
     """A list of elements."""
@@ -258,6 +262,7 @@ class ArrayType(DataType):
         return pa.list_(pa.field("element", self.element.to_arrow(), self.element.nullable))
 
 
+@checked_members
 @dataclass(frozen=True)
 class MapType(DataType):
     """Keys and values. Arrow never allows a null key, whatever the key type says."""
@@ -282,6 +287,7 @@ class MapType(DataType):
         return pa.map_(self.key.to_arrow(), value)
 
 
+@checked_members
 @dataclass(frozen=True)
 class MultisetType(DataType):
     """Elements with a count each."""
@@ -303,6 +309,7 @@ class MultisetType(DataType):
         return pa.map_(self.element.to_arrow(), pa.int32())
 
 
+@checked_members
 @dataclass(frozen=True)
 class RowType(DataType):
     """Named members, each a field with an id of its own."""
@@ -324,6 +331,7 @@ class RowType(DataType):
         return pa.struct([f.to_arrow() for f in self.fields])
 
 
+@checked_members
 @dataclass(frozen=True)
 class VectorType(DataType):
     """A list of exactly ``length`` elements."""
@@ -352,6 +360,7 @@ class VectorType(DataType):
         return pa.list_(element, self.length)
 
 
+@checked_members
 @dataclass(frozen=True)
 class Field:
     """A column, or a member of a ROW. Its ``id`` outlives renames; -1 means not yet assigned."""
@@ -410,6 +419,7 @@ def parse_field(value: Mapping[str, Any]) -> Field:
     return _field_from_json(value, itertools.count())
 
 
+@checked
 def parse_sql_type(text: str) -> DataType:
     """The type of a column in SQL text: Flink's names, and Spark's where they do not clash.
 

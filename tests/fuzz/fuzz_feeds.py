@@ -166,7 +166,7 @@ def _decoded(messages: list[Any], spec: cdc.FeedSpec) -> cdc.Decoded:
 def _apply(case: Case, spec: cdc.FeedSpec, rows: pa.Table, wanted: list[str] | None) -> None:
     lake = kt.connect(case.folder / f"lake{case.chance.random()}")
     table = lake.create_table("t", spec.columns, spec.primary_key)
-    given = rows.drop_columns([cdc.ORDINAL_COLUMN, cdc.UNAVAILABLE_COLUMN])
+    given = rows.select([*(f.name for f in spec.columns), cdc.ROW_KIND_COLUMN])
     written = case.attempt(f"write {shown(given.to_pylist())}", lambda: table.write(given))
     found = case.attempt("scan", lambda: table.scan().to_pylist())
     if isinstance(written, Refused) or isinstance(found, Refused):

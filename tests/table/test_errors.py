@@ -203,7 +203,7 @@ def test_option_that_cannot_work_is_refused_and_no_table_is_made(
         (BASE, ["k", "k"], [], r"must not contain duplicates: \[k\]"),
         (BASE, ["k"], ["x"], r"missing \[x\]"),
         (BASE, ["k"], ["k"], "only one record in a partition"),
-        (BASE, "k", [], r"primary_key and partition_by are lists"),
+        (BASE, "k", [], r"primary_key is 'k' .*expected a list of texts, such as \['k'\]"),
         (BASE.append(pa.field("k", pa.string())), ["k"], [], r"must not contain duplicates: \[k\]"),
         (BASE.append(pa.field("_row_kind", pa.string())), ["k"], [], "is taken"),
         (BASE.append(pa.field("_VALUE_KIND", pa.int8())), ["k"], [], "reserved"),

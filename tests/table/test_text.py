@@ -124,12 +124,9 @@ def test_half_of_a_character_is_refused_in_every_container(rows: Any) -> None:
 def test_half_of_a_character_is_refused_in_names_options_and_comments() -> None:
     lake = kt.connect(tempfile.mkdtemp())
     fields = [kt.Field(-1, "k", kt.parse_sql_type("INT"))]
-    half_named = [kt.Field(-1, HALF, kt.parse_sql_type("INT"))]
-    for name, columns, key, comment in (
-        (HALF, fields, "k", None),
-        ("t", half_named, HALF, None),
-        ("t", fields, "k", HALF),
-    ):
-        with pytest.raises(kt.InvalidError, match=r"half of a character|surrogates"):
-            lake.create_table(name, columns, [key], comment=comment)
+    for name, key, comment in ((HALF, "k", None), ("t", HALF, None), ("t", "k", HALF)):
+        with pytest.raises(kt.InvalidError, match="half of a character"):
+            lake.create_table(name, fields, [key], comment=comment)
+    with pytest.raises(kt.InvalidError, match="half of a character"):
+        kt.Field(-1, HALF, kt.parse_sql_type("INT"))
     assert lake.tables() == []

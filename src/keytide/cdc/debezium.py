@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from keytide.arguments import checked
 from keytide.cdc.feed import BIGINT, Envelope, SequenceSource
 from keytide.cdc.values import Encoding
 from keytide.errors import InvalidError
@@ -35,6 +36,7 @@ from keytide.types import (
 __all__ = ["DEBEZIUM", "debezium_encoding"]
 
 
+@checked
 def debezium_encoding(
     *,
     decimal_handling_mode: str = "string",

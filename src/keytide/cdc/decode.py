@@ -17,6 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keytide.arguments import checked
 from keytide.cdc.canal import CANAL
 from keytide.cdc.debezium import DEBEZIUM
 from keytide.cdc.dms import DMS
@@ -68,6 +69,7 @@ def envelope_of(format: str) -> Envelope:
     return FORMATS[format]
 
 
+@checked
 def decode(messages: pa.Array | pa.ChunkedArray, spec: FeedSpec) -> Decoded:
     """The row changes of a batch of messages: JSON documents as text or bytes, null allowed.
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from keytide.arguments import checked_members
 from keytide.cdc.json_sql import literal, pointer
 from keytide.cdc.values import BINARY_CODINGS, Encoding, is_supported
 from keytide.errors import InvalidError, UnsupportedError
@@ -44,6 +45,7 @@ UNAVAILABLE_VALUE = "__debezium_unavailable_value"
 """What Debezium writes for a large value that an update did not touch."""
 
 
+@checked_members
 @dataclass(frozen=True)
 class SequenceSource:
     """One component of the order of changes: feed metadata that fills an ordering column.
@@ -61,6 +63,7 @@ class SequenceSource:
         return Field(-1, self.column, self.type)
 
 
+@checked_members
 @dataclass(frozen=True)
 class FeedSpec:
     """Everything decoding needs to know about one feed. Picklable; made once, at the edge.

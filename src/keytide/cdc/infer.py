@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 import pyarrow as pa
 
+from keytide.arguments import checked
 from keytide.cdc.decode import Documents, envelope_of, read_documents, read_events, stated
 from keytide.cdc.feed import BIGINT, UNAVAILABLE_VALUE, Envelope, SequenceSource
 from keytide.cdc.json_sql import JsonValues, read_entries, read_members
@@ -37,6 +38,7 @@ from keytide.types import STRING, AtomicType, DataType, Field
 __all__ = ["default_sequence", "infer_columns", "infer_primary_key", "sequence_source"]
 
 
+@checked
 def infer_columns(messages: pa.Array | pa.ChunkedArray, format: str) -> tuple[Field, ...]:
     """The columns of a feed's rows, in the order of their first appearance, ids -1.
 
@@ -56,6 +58,7 @@ def infer_columns(messages: pa.Array | pa.ChunkedArray, format: str) -> tuple[Fi
     )
 
 
+@checked
 def infer_primary_key(messages: pa.Array | pa.ChunkedArray, format: str) -> tuple[str, ...]:
     """The key columns that messages name themselves (Canal, Maxwell); empty where none does."""
     key_pointer = envelope_of(format).key_pointer
@@ -66,6 +69,7 @@ def infer_primary_key(messages: pa.Array | pa.ChunkedArray, format: str) -> tupl
     return tuple(map(str, json.loads(lists[0]))) if len(lists) else ()
 
 
+@checked
 def default_sequence(
     messages: pa.Array | pa.ChunkedArray, format: str
 ) -> tuple[SequenceSource, ...]:

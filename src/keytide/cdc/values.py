@@ -23,6 +23,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from keytide.arguments import checked_members
 from keytide.cdc.json_sql import (
     JsonValues,
     from_json_text,
@@ -45,6 +46,7 @@ __all__ = ["BINARY_CODINGS", "Encoding", "convert", "has_offset", "is_supported"
 BINARY_CODINGS = ("base64", "base64-url-safe", "hex", "latin-1")
 
 
+@checked_members
 @dataclass(frozen=True)
 class Encoding:
     """How a source spells values that JSON has no type for.

@@ -16,10 +16,11 @@ of a MAP.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from keytide.arguments import checked, checked_members
 from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError
 from keytide.format.schema import (
     TableSchema,
@@ -41,13 +42,10 @@ from keytide.table.option_changes import (
 from keytide.table.widening import path_text, widened
 from keytide.types import (
     ArrayType,
-    AtomicType,
     DataType,
     Field,
     MapType,
-    MultisetType,
     RowType,
-    VectorType,
 )
 
 __all__ = [
@@ -70,11 +68,13 @@ __all__ = [
 Path: TypeAlias = "tuple[str, ...]"
 
 
+@checked_members
 @dataclass(frozen=True)
 class First:
     """In front of all other columns, or members of the same ROW."""
 
 
+@checked_members
 @dataclass(frozen=True)
 class After:
     """Right behind the column, or member of the same ROW, of that name."""
@@ -82,9 +82,10 @@ class After:
     name: str
 
 
-Position: TypeAlias = "First | After"
+Position: TypeAlias = First | After
 
 
+@checked_members
 @dataclass(frozen=True)
 class SetOption:
     """Give a table option a value."""
@@ -93,6 +94,7 @@ class SetOption:
     value: str
 
 
+@checked_members
 @dataclass(frozen=True)
 class RemoveOption:
     """Take a table option away, so that its default is in force again."""
@@ -100,6 +102,7 @@ class RemoveOption:
     key: str
 
 
+@checked_members
 @dataclass(frozen=True)
 class AddColumn:
     """Add a column, or a member of a ROW, that is NULL in all rows stored so far.
@@ -115,6 +118,7 @@ class AddColumn:
     default: str | None = None
 
 
+@checked_members
 @dataclass(frozen=True)
 class DropColumn:
     """Take a column, or a member of a ROW, away. A later one of that name is another one."""
@@ -122,6 +126,7 @@ class DropColumn:
     path: Path
 
 
+@checked_members
 @dataclass(frozen=True)
 class RenameColumn:
     """Give a column, or a member of a ROW, another name. Options that name a column follow."""
@@ -130,6 +135,7 @@ class RenameColumn:
     new_name: str
 
 
+@checked_members
 @dataclass(frozen=True)
 class ChangeColumnType:
     """Widen a type: to one that holds every value of the old one exactly.
@@ -141,6 +147,7 @@ class ChangeColumnType:
     type: DataType
 
 
+@checked_members
 @dataclass(frozen=True)
 class ChangeColumnNullability:
     """Allow NULL. To forbid it is refused, for stored rows may hold some."""
@@ -149,6 +156,7 @@ class ChangeColumnNullability:
     nullable: bool
 
 
+@checked_members
 @dataclass(frozen=True)
 class MoveColumn:
     """Move a column among its neighbours."""
@@ -157,6 +165,7 @@ class MoveColumn:
     position: Position
 
 
+@checked_members
 @dataclass(frozen=True)
 class ChangeComment:
     """Comment on a column, or with an empty path on the table; None takes the comment away."""
@@ -171,8 +180,9 @@ SchemaChange: TypeAlias = (
 )  # fmt: skip
 
 
+@checked
 def evolve(
-    schema: TableSchema, changes: Iterable[SchemaChange], *, has_rows: bool = True
+    schema: TableSchema, changes: Sequence[SchemaChange], *, has_rows: bool = True
 ) -> TableSchema:
     """The schema that follows `schema` when `changes` are made one after the other.
 
@@ -183,7 +193,7 @@ def evolve(
     """
     evolved = schema
     for change in changes:
-        evolved = _apply(evolved, checked_change(change))
+        evolved = _apply(evolved, _as_stored(change))
     evolved = replace(evolved, id=schema.id + 1, options=completed_options(evolved.options))
     validate_schema(evolved)
     if has_rows:
@@ -193,39 +203,12 @@ def evolve(
     return evolved
 
 
-def checked_change(change: SchemaChange) -> SchemaChange:
-    """The change, with the format's own spelling of an option's name.
-
-    Raises `InvalidError` for what is no change, or has a member of another type.
-    """
-    if not isinstance(change, SchemaChange):
-        raise InvalidError(
-            f"{change!r} is no change of a table; give values such as SetOption('key', 'value') or "
-            f"AddColumn(('name',), type)"
-        )
-    for member in fields(change):
-        value, expected = getattr(change, member.name), _MEMBERS.get(member.name, (object,))
-        may_miss = member.default is None or member.name == "comment"
-        if not (isinstance(value, expected) or (may_miss and value is None)):
-            names = " or ".join(each.__name__ for each in expected)
-            raise InvalidError(
-                f"{change!r}: {member.name} is of type {type(value).__name__}, expected {names}"
-            )
+def _as_stored(change: SchemaChange) -> SchemaChange:
+    """The change, with the format's own spelling of an option's name."""
     if isinstance(change, SetOption):
         ((key, value),) = stored_names({change.key: change.value}).items()
         return SetOption(key, value)
     return RemoveOption(stored_name(change.key)) if isinstance(change, RemoveOption) else change
-
-
-_MEMBERS: Mapping[str, tuple[type, ...]] = {
-    "comment": (str,),
-    "default": (str,),
-    "key": (str,),
-    "new_name": (str,),
-    "nullable": (bool,),
-    "position": (First, After),
-    "type": (AtomicType, ArrayType, MapType, MultisetType, RowType, VectorType),
-}
 
 
 def _apply(schema: TableSchema, change: SchemaChange) -> TableSchema:
@@ -239,8 +222,7 @@ def _apply(schema: TableSchema, change: SchemaChange) -> TableSchema:
         return replace(schema, options=options)
     if isinstance(change, ChangeComment) and change.path == ():
         return replace(schema, comment=change.comment)
-    path = change.path
-    if not (isinstance(path, tuple) and path and all(isinstance(n, str) and n for n in path)):
+    if not change.path or not all(change.path):
         raise InvalidError(
             f"{change!r} has no path to a column; give a tuple of the names that lead to it"
         )

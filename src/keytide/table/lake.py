@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from keytide.arguments import checked, shown
 from keytide.errors import (
     AlreadyExistsError,
     InvalidError,
@@ -31,8 +32,10 @@ __all__ = ["DEFAULT_DATABASE", "Lake", "connect", "open_table"]
 
 DEFAULT_DATABASE = "default"
 _DATABASE_SUFFIX = ".db"
+_NAME_BYTES_MAX = 240
 
 
+@checked
 def connect(
     warehouse: str | Path,
     spark: Any = None,
@@ -49,6 +52,7 @@ def connect(
     return Lake(store if store is not None else open_store(str(warehouse), options), spark)
 
 
+@checked
 def open_table(path: str | Path, *, options: Mapping[str, str] | None = None) -> Table:
     """Open the table that lies at a path or address, whatever warehouse it is in.
 
@@ -95,6 +99,7 @@ class Lake:
         below = self._store.local_path(DEFAULT_DATABASE)
         return below is None or below.parent.is_dir()
 
+    @checked
     def tables(self, database: str | None = None) -> list[str]:
         """Names of the tables, of one database or of all, sorted."""
         names = []
@@ -106,6 +111,7 @@ class Lake:
             names += [f"{found}.{t}" for t in tables if self._exists(f"{folder}/{t}")]
         return sorted(names)
 
+    @checked
     def table(self, name: str) -> Table:
         """Open a table. Raises `NotFoundError` naming the tables there are."""
         database, table = self._split(name)
@@ -117,6 +123,7 @@ class Lake:
             )
         return Table(self._store.sub(path), f"{database}.{table}")
 
+    @checked
     def create_table(
         self,
         name: str,
@@ -156,6 +163,7 @@ class Lake:
             _check_same_keys(made, definition)
         return made
 
+    @checked
     def drop_table(self, name: str, *, missing_ok: bool = False) -> None:
         """Delete a table with all its files. Readers of it fail from then on.
 
@@ -169,6 +177,7 @@ class Lake:
             self.table(name)
         self._store.delete_tree(path)
 
+    @checked
     def sql(self, text: str) -> Result:
         """Run SQL statements, separated by semicolons; the result is that of the last one.
 
@@ -208,7 +217,7 @@ class Lake:
         except (InvalidError, NotFoundError, UnsupportedError) as error:
             raise type(error)(f"table {name}: {error}") from error
         for message in messages:
-            warnings.warn(f"table {name}: {message}", KeytideWarning, stacklevel=4)
+            warnings.warn(f"table {name}: {message}", KeytideWarning, stacklevel=5)
         return definition
 
     def _databases(self) -> list[str]:
@@ -222,11 +231,16 @@ class Lake:
         return any(paths.parse_schema_name(name) is not None for name in names)
 
     def _split(self, name: str) -> tuple[str, str]:
-        parts = name.split(".") if isinstance(name, str) else []
-        if not 0 < len(parts) < 3 or not all(part.strip() and "/" not in part for part in parts):
-            raise InvalidError(f"{name!r} is no table name; expected 'table' or 'database.table'")
-        if not _is_text(name):
-            raise InvalidError(f"{name!a} is no table name; it holds half of a character")
+        parts = name.split(".")
+        if len(parts) > 2 or not all(part.strip() and not {"/", "\0"} & {*part} for part in parts):
+            raise InvalidError(
+                f"{shown(name)} is no table name; expected 'table' or 'database.table'"
+            )
+        if longest := max((p for p in parts if len(p.encode()) > _NAME_BYTES_MAX), default=""):
+            raise InvalidError(
+                f"{shown(longest)} has {len(longest.encode())} bytes; a table or database is a "
+                f"folder, whose name has at most {_NAME_BYTES_MAX}"
+            )
         return (parts[0], parts[1]) if len(parts) == 2 else (DEFAULT_DATABASE, parts[0])
 
 
@@ -245,25 +259,12 @@ def _check_same_keys(table: Table, wanted: TableSchema) -> None:
             )
 
 
-def _is_text(name: str) -> bool:
-    """Whether UTF-8 can spell a name; it cannot where a surrogate stands alone."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _path(database: str, table: str) -> str:
     return f"{database}{_DATABASE_SUFFIX}/{table}"
 
 
 def _named_columns(what: str, given: Sequence[str], option: str | None) -> tuple[str, ...]:
     """The columns of a key, given as an argument or as the option of Spark's SQL."""
-    if isinstance(given, str):
-        raise InvalidError(f"{what} is a list of column names, found a text; write [{given!r}]")
-    if not isinstance(given, Sequence) or not all(isinstance(name, str) for name in given):
-        raise InvalidError(f"{what} is {given!r}; expected a list of column names")
     listed = () if option is None else tuple(name.strip() for name in option.split(","))
     if given and listed and tuple(given) != listed:
         raise InvalidError(
@@ -275,13 +276,7 @@ def _named_columns(what: str, given: Sequence[str], option: str | None) -> tuple
 
 def _fields(schema: pa.Schema | Sequence[Field]) -> list[Field]:
     if not isinstance(schema, pa.Schema):
-        if not isinstance(schema, Iterable) or isinstance(schema, str | Mapping):
-            raise InvalidError(f"schema is {schema!r}; expected {_SCHEMA_KINDS}")
-        given = list(schema)
-        wrong = next((f for f in given if not isinstance(f, Field)), None)
-        if wrong is not None:
-            raise InvalidError(f"schema holds {wrong!r}; expected {_SCHEMA_KINDS}")
-        return given
+        return list(schema)
     fields = []
     for column in schema:
         try:
@@ -290,6 +285,3 @@ def _fields(schema: pa.Schema | Sequence[Field]) -> list[Field]:
             raise InvalidError(f"column {column.name!r}: {error}") from error
         fields.append(Field(-1, column.name, kind))
     return fields
-
-
-_SCHEMA_KINDS = "a pyarrow.Schema or a list of keytide.Field"

@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keytide.errors import InvalidError, NotFoundError
+from keytide.errors import InvalidError, KeytideError, NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
 from keytide.table.convert import (
@@ -55,8 +55,20 @@ def to_arrow_table(data: Any, schema: TableSchema, table: str) -> pa.Table:
     """The rows of a supported container as an Arrow table.
 
     Takes pyarrow tables, record batches and readers, Polars frames, pandas frames, and lists of
-    dicts, whose values become the types of `schema`. Raises `InvalidError` for anything else.
+    dicts, whose values become the types of `schema`. Raises `InvalidError` for anything else, and
+    for a container that fails while it is read.
     """
+    try:
+        return _read_container(data, schema, table)
+    except KeytideError:
+        raise
+    except Exception as error:  # the methods of a caller's container may raise anything
+        raise InvalidError(
+            f"table {table}: the rows of a {_class_of(data)} cannot be read: {error}"
+        ) from error
+
+
+def _read_container(data: Any, schema: TableSchema, table: str) -> pa.Table:
     if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):
@@ -67,14 +79,18 @@ def to_arrow_table(data: Any, schema: TableSchema, table: str) -> pa.Table:
         data = data.collect()
     if isinstance(data, pl.DataFrame):
         return data.to_arrow(compat_level=pl.CompatLevel.oldest())
-    if type(data).__module__.split(".")[0] == "pandas":
+    if _class_of(data).startswith("pandas.") and hasattr(data, "columns"):
         return _from_pandas(data, table)
     if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
         return _from_dicts(data, schema, table)
     raise InvalidError(
-        f"cannot write a {type(data).__module__}.{type(data).__qualname__}; give a pyarrow "
-        f"Table or RecordBatch, a Polars, pandas or Spark DataFrame, or a list of dicts"
+        f"cannot write a {_class_of(data)}; give a pyarrow Table or RecordBatch, a Polars, pandas "
+        f"or Spark DataFrame, or a list of dicts"
     )
+
+
+def _class_of(data: Any) -> str:
+    return f"{type(data).__module__}.{type(data).__qualname__}"
 
 
 def _from_pandas(data: Any, table: str) -> pa.Table:

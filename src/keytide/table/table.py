@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from keytide.arguments import checked
 from keytide.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
 from keytide.format.manifest import ManifestEntry
 from keytide.format.schema import TableSchema
@@ -148,6 +149,7 @@ class Table:
 
     # -- writing --------------------------------------------------------------------------------
 
+    @checked
     def write(
         self,
         data: Any,
@@ -193,6 +195,7 @@ class Table:
         result = self._result(self.commit(view, change, start.live), change, count)
         return replace(result, out_of_order=out_of_order if result.is_new else None)
 
+    @checked
     def overwrite(self, data: Any, partition: Mapping[str, Any] | None = None) -> WriteResult:
         """Replace rows by those given, in one atomic commit.
 
@@ -248,6 +251,7 @@ class Table:
         change = Change(entries, Author.fresh(), kind=kind, operation=kind.value, replaces=replaces)
         return self._result(self.commit(view, change, live), change, rows)
 
+    @checked
     def alter(self, *changes: SchemaChange) -> TableSchema:
         """Change columns, options or comments, all in one step, and return the new definition.
 
@@ -311,6 +315,7 @@ class Table:
 
     # -- reading --------------------------------------------------------------------------------
 
+    @checked
     def scan(
         self,
         columns: Sequence[str] | None = None,
@@ -337,6 +342,7 @@ class Table:
         predicate = None if where is None else _parsed(where, schema, self.name)
         return self._scan(schema, snapshot, self._selected(schema, columns), predicate)
 
+    @checked
     def get(self, key: Any) -> dict[str, Any] | None:
         """The row of one key, or None.
 
@@ -353,6 +359,7 @@ class Table:
         rows = scan.to_pylist()
         return rows[0] if rows else None
 
+    @checked
     def why(
         self,
         key: Any,

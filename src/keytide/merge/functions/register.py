@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from keytide.arguments import checked
 from keytide.errors import InvalidError
 from keytide.merge.functions.registry import function_names_in, is_built_in
 from keytide.merge.functions.user import MergeFunction
@@ -22,6 +23,7 @@ _registered: dict[str, MergeFunction] = {}
 _lock = threading.Lock()
 
 
+@checked
 def register_merge_function(
     name: str,
     function: Callable[[pl.Expr], pl.Expr],

@@ -1,0 +1,245 @@
+"""Arguments of public calls, checked against the annotations of the call before anything is done.
+
+What fits is handed on in plain form: a numpy integer as an int, a subclass of str as a str. What
+does not is an `InvalidError` that names the argument, what was found and what was expected. The
+libraries that check types take a text for a sequence of texts, and True for a number; here these
+are the mistakes to find.
+
+>>> @checked
+... def scan(columns: Sequence[str]) -> None: ...
+>>> scan(columns="k")  # doctest: +ELLIPSIS
+Traceback (most recent call last):
+keytide.errors.InvalidError: scan: columns is 'k' of type str; expected a list of texts...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import reprlib
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence, Set
+from numbers import Integral
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from keytide.errors import InvalidError
+
+__all__ = ["checked", "checked_members", "shown"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def checked(call: Callable[_P, _T]) -> Callable[_P, _T]:
+    """The function or method, with its arguments checked. Raises `InvalidError` for the caller.
+
+    Arguments annotated `Any` are the function's own to check.
+    """
+    signature = inspect.signature(call)
+    name = call.__qualname__.removesuffix(".__init__")
+
+    @functools.wraps(call)
+    def guarded(*arguments: _P.args, **named: _P.kwargs) -> _T:
+        try:
+            bound = signature.bind(*arguments, **named)
+        except TypeError:
+            return call(*arguments, **named)  # Python says it best
+        kinds = _annotations(call)
+        for parameter, value in bound.arguments.items():
+            if parameter in kinds:
+                bound.arguments[parameter] = _checked_argument(
+                    value, kinds[parameter], parameter, name
+                )
+        return call(*bound.args, **bound.kwargs)
+
+    return guarded
+
+
+def checked_members(made: type[_T]) -> type[_T]:
+    """The class, with the arguments of its constructor checked; for a dataclass."""
+    setattr(made, "__init__", checked(made.__init__))  # noqa: B010  # mypy knows no other way
+    return made
+
+
+def shown(value: Any) -> str:
+    """A short text of any value, on one line, whatever its own `repr` does."""
+    return " ".join(_SHORT.repr(value).split())
+
+
+class _MisfitError(Exception):
+    """Says what was found and what was expected."""
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
+
+
+def _checked_argument(value: Any, kind: Any, parameter: str, call: str) -> Any:
+    try:
+        return _taken(value, kind, parameter)
+    except _MisfitError as misfit:
+        raise InvalidError(f"{call}: {misfit}") from misfit.__cause__
+
+
+@functools.cache
+def _annotations(call: Callable[..., Any]) -> dict[str, Any]:
+    """The annotation of each parameter that has one to check."""
+    scope = call.__globals__
+    found = {}
+    for name, parameter in inspect.signature(call).parameters.items():
+        kind = _evaluated(parameter.annotation, scope)
+        if kind is not Any and kind is not parameter.empty:
+            is_many = parameter.kind is parameter.VAR_POSITIONAL
+            found[name] = types.GenericAlias(tuple, (kind, ...)) if is_many else kind
+    return found
+
+
+def _evaluated(annotation: Any, scope: dict[str, Any]) -> Any:
+    while isinstance(annotation, str):
+        annotation = eval(annotation, scope)
+    return annotation
+
+
+def _taken(value: Any, kind: Any, name: str) -> Any:
+    """The value in plain form. Raises `_MisfitError`."""
+    origin = typing.get_origin(kind)
+    if kind is Any or kind is object:
+        return value
+    if origin in (typing.Union, types.UnionType):
+        return _taken_by_one(value, typing.get_args(kind), name)
+    if origin is typing.Literal:
+        if not any(type(value) is type(each) and value == each for each in typing.get_args(kind)):
+            raise _misfit(value, kind, name)
+        return value
+    try:
+        if _is_one_of_many(origin):
+            return _taken_members(value, kind, origin, name)
+    except (_MisfitError, RecursionError):
+        raise
+    except Exception as error:  # a method of the caller's own object
+        raise _misfit(value, kind, name) from error
+    return _taken_plain(value, origin or kind, name)
+
+
+def _taken_by_one(value: Any, kinds: Sequence[Any], name: str) -> Any:
+    for kind in kinds:
+        # What is wrong with a member of a list, or with a text, says more than its type.
+        if _holds_many(value, kind) or (kind is str and isinstance(value, str)):
+            return _taken(value, kind, name)
+        with contextlib.suppress(_MisfitError):
+            return _taken(value, kind, name)
+    raise _misfit(value, typing.Union[tuple(kinds)], name)  # noqa: UP007  # made of values
+
+
+def _is_one_of_many(origin: Any) -> bool:
+    return isinstance(origin, type) and issubclass(origin, Mapping | Sequence | Set)
+
+
+def _holds_many(value: Any, kind: Any) -> bool:
+    origin = typing.get_origin(kind)
+    if not _is_one_of_many(origin) or isinstance(value, str | bytes | bytearray | memoryview):
+        return False
+    if issubclass(origin, tuple):
+        origin = Sequence
+    return isinstance(value, Set if issubclass(origin, Set) else origin)
+
+
+def _taken_members(value: Any, kind: Any, origin: Any, name: str) -> Any:
+    if not _holds_many(value, kind):
+        raise _misfit(value, kind, name)
+    member = typing.get_args(kind)
+    if issubclass(origin, Mapping):
+        return {
+            _taken(key, member[0], f"a key of {name}"): _taken_entry(v, member[1], key, name)
+            for key, v in value.items()
+        }
+    members = [_taken(v, member[0], f"a member of {name}") for v in value]
+    if issubclass(origin, Set):
+        return frozenset(members)
+    return members if isinstance(value, list) and origin is not tuple else tuple(members)
+
+
+def _taken_entry(value: Any, kind: Any, key: Any, name: str) -> Any:
+    if kind is str and not isinstance(value, str):
+        raise _MisfitError(
+            f"{name.removesuffix('s')} {shown(key)} has the value {shown(value)} of type "
+            f"{type(value).__name__}; expected a text, for example {shown(shown(value))}"
+        )
+    return _taken(value, kind, f"{name}[{shown(key)}]")
+
+
+def _taken_plain(value: Any, kind: Any, name: str) -> Any:
+    if kind is None or kind is type(None):
+        fits = value is None
+    elif kind is int:
+        fits = isinstance(value, Integral) and not isinstance(value, bool)
+    elif kind is Callable:
+        fits = callable(value)
+    else:
+        fits = not isinstance(kind, type) or isinstance(value, kind)
+    if not fits:
+        raise _misfit(value, kind, name)
+    if kind is int:
+        return int(value)
+    if kind is str or kind is Path:
+        _check_unicode(str.__str__(value) if kind is str else str(value), name)
+    return str.__str__(value) if kind is str else value
+
+
+def _check_unicode(text: str, name: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise _MisfitError(
+            f"{name} is {shown(text)}; expected Unicode text, found half of a character at "
+            f"place {error.start}"
+        ) from None
+
+
+def _misfit(value: Any, kind: Any, name: str) -> _MisfitError:
+    way_out = ""
+    kinds = typing.get_args(kind) if typing.get_origin(kind) is typing.Union else (kind,)
+    if isinstance(value, str) and any(map(_is_texts, kinds)):
+        brackets = "({},)" if any(typing.get_origin(k) is tuple for k in kinds) else "[{}]"
+        way_out = f", such as {brackets.format(shown(value))}"
+    return _MisfitError(
+        f"{name} is {shown(value)} of type {type(value).__name__}; expected {_told(kind)}{way_out}"
+    )
+
+
+def _is_texts(kind: Any) -> bool:
+    origin = typing.get_origin(kind)
+    return typing.get_args(kind) in ((str,), (str, ...)) and _is_one_of_many(origin)
+
+
+def _told(kind: Any, *, many: bool = False) -> str:
+    """An annotation in words."""
+    origin, members = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(dict.fromkeys(_told(each, many=many) for each in members))
+    if origin is typing.Literal:
+        return f"one of {', '.join(map(repr, members))}"
+    if _is_one_of_many(origin):
+        if issubclass(origin, Mapping):
+            word = ("dicts" if many else "a dict") + " of "
+            return word + f"{_told(members[0], many=True)} to {_told(members[1], many=True)}"
+        word = "set" if issubclass(origin, Set) else "tuple" if origin is tuple else "list"
+        return (f"{word}s" if many else f"a {word}") + f" of {_told(members[0], many=True)}"
+    one, more = _WORDS.get(origin or kind, ("", ""))
+    if not one:
+        return str(getattr(kind, "__name__", kind))
+    return more if many else one
+
+
+_WORDS: dict[Any, tuple[str, str]] = {
+    str: ("a text", "texts"),
+    int: ("a whole number", "whole numbers"),
+    bool: ("True or False", "booleans"),
+    type(None): ("None", "None"),
+    Any: ("anything", "anything"),
+    Path: ("a path", "paths"),
+    Callable: ("a function", "functions"),
+}

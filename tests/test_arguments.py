@@ -1,0 +1,142 @@
+"""What is no argument for a public call is refused by name, before anything is done."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import keytide as kt
+import keytide.cdc
+from keytide.arguments import checked
+from keytide.table import evolution
+
+
+@checked
+def take(
+    *texts: str,
+    number: int = 0,
+    names: Sequence[str] | None = None,
+    options: Mapping[str, str] | None = None,
+    path: tuple[str, ...] = (),
+    moment: date | str | int | None = None,
+    place: str | Path = "",
+    flag: bool = False,
+    mode: Literal["a", "b"] = "a",
+    kinds: frozenset[str] = frozenset(),
+    function: Callable[..., Any] | None = None,
+    anything: Any = None,
+) -> dict[str, Any]:
+    return dict(locals())
+
+
+class Failing(Sequence[str]):
+    def __getitem__(self, place: Any) -> Any:
+        raise ZeroDivisionError
+
+    def __len__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("number", "1", "take: number is '1' of type str; expected a whole number$"),
+        ("number", True, "number is True of type bool; expected a whole number"),
+        ("number", 1.0, "number is 1.0 of type float"),
+        ("names", "k", r"names is 'k' .*expected a list of texts or None, such as \['k'\]"),
+        ("names", ["k", 1], "a member of names is 1 of type int; expected a text"),
+        ("names", (n for n in "k"), "names is <generator .*expected a list of texts or None"),
+        ("names", {"k": 1}, "names is {'k': 1} of type dict"),
+        ("names", Failing(), "names is <.*Failing"),
+        ("names", ["\ud800"], "expected Unicode text, found half of a character at place 0"),
+        ("options", {"bucket": 2}, "option 'bucket' has the value 2 of type int.*example '2'"),
+        ("options", {1: "x"}, "a key of options is 1 of type int; expected a text"),
+        ("options", [("a", "b")], "expected a dict of texts to texts or None"),
+        ("path", "v", r"expected a tuple of texts, such as \('v',\)"),
+        ("moment", "\ud800", "moment is .*found half of a character at place 0"),
+        ("moment", 1.5, "expected date or a text or a whole number or None"),
+        ("place", b"x", "expected a text or a path"),
+        ("flag", 1, "flag is 1 of type int; expected True or False"),
+        ("mode", "c", "mode is 'c' of type str; expected one of 'a', 'b'"),
+        ("kinds", ["a"], "expected a set of texts"),
+        ("function", "max", "expected a function or None"),
+    ],
+)
+def test_argument_of_another_type_is_refused_by_name(name: str, value: Any, message: str) -> None:
+    with pytest.raises(kt.InvalidError, match=message):
+        take(**{name: value})
+
+
+def test_arguments_that_fit_are_handed_on_in_plain_form() -> None:
+    found = take(
+        "a",
+        number=np.int64(3),  # type: ignore[arg-type]
+        names=("k", np.str_("v")),
+        options={"a": "b"},
+        path=["x"],  # type: ignore[arg-type]
+        moment=date(2024, 1, 1),
+        place=Path("x"),
+        anything=object,
+    )
+    assert type(found["number"]) is int
+    assert [type(name) for name in found["names"]] == [str, str]
+    assert found["path"] == ("x",)
+    assert found["texts"] == ("a",)
+    assert found["anything"] is object
+
+
+def test_wrong_number_of_arguments_is_pythons_own_error() -> None:
+    with pytest.raises(TypeError, match=r"take\(\) got an unexpected keyword argument 'nmae'"):
+        take(nmae=1)  # type: ignore[call-arg]
+
+
+def public_calls(lake: kt.Lake) -> dict[str, Callable[..., Any]]:
+    """Every call of the public surface that needs an argument."""
+    table = lake.create_table("t", pa.schema([("k", pa.int64())]), ["k"])
+    holders = {
+        "kt": {name: getattr(kt, name) for name in ("connect", "open_table", "parse_sql_type",
+               "register_merge_function", "Field")},
+        "cdc": {name: getattr(keytide.cdc, name) for name in keytide.cdc.__all__},
+        "evolution": {name: getattr(evolution, name) for name in evolution.__all__},
+        "lake": {name: getattr(lake, name) for name in dir(lake)},
+        "table": {name: getattr(table, name) for name in dir(table)},
+    }  # fmt: skip
+    found = {
+        f"{holder}.{name}": call
+        for holder, members in holders.items()
+        for name, call in members.items()
+        if name[0] != "_" and callable(call) and required(call)
+    }
+    return {name: call for name, call in found.items() if name not in FOR_OTHER_LAYERS}
+
+
+FOR_OTHER_LAYERS = {
+    "cdc.Decoded", "evolution.evolve", "table.begin", "table.commit", "table.view",
+    "table.write_derived",
+}  # fmt: skip
+"""What callers are given and do not call, or call with what only Keytide makes."""
+
+
+def required(call: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(call).parameters.values()
+    except ValueError:
+        return []
+    many = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.kind not in many and p.default is p.empty]
+
+
+def test_every_public_call_refuses_what_is_no_argument(tmp_path: Path) -> None:
+    calls = public_calls(kt.connect(tmp_path))
+    assert len(calls) > 25
+    for name, call in calls.items():
+        given = {parameter: object() for parameter in required(call)}
+        with pytest.raises(kt.InvalidError):
+            print(name, call(**given))
