@@ -31,6 +31,7 @@ from keytide.cli.progress import tracked_batches
 from keytide.errors import InvalidError, NotFoundError
 from keytide.table.scan import Explanation
 from keytide.table.table import Table
+from keytide.table.values import scalar_of_text
 from keytide.table.why import Why
 from keytide.types import Field
 
@@ -200,12 +201,11 @@ def _key_of(table: Table, texts: list[str]) -> dict[str, Any]:
 
 
 def _parsed(text: str, field: Field, table: str) -> Any:
-    type = field.type.to_arrow()
+    if not pa.types.is_binary(field.type.to_arrow()):
+        return scalar_of_text(text, field, table)
     try:
-        if pa.types.is_binary(type):
-            return base64.b64decode(text, validate=True)
-        return pa.scalar(text).cast(type).as_py()
-    except (pa.ArrowInvalid, binascii.Error) as error:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
         raise InvalidError(
             f"table {table}: key column {field.name!r} is {field.type.sql()}, found {text!r}: "
             f"{error}"

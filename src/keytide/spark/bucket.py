@@ -20,6 +20,7 @@ from keytide.format.binary_row import header_size_bytes
 from keytide.format.bucket import SEED, bucket_ids
 from keytide.spark.predicate import column
 from keytide.table.convert import convert_column
+from keytide.table.values import as_key
 from keytide.table.view import TableView
 from keytide.types import Field, quoted
 
@@ -124,7 +125,7 @@ def _by_udf(fields: Sequence[Field], view: TableView) -> Column:
     def bucket(*columns: pa.Array) -> pa.Array:
         try:
             keys = [
-                convert_column(pa.chunked_array([c]), f, table).combine_chunks()
+                as_key(convert_column(pa.chunked_array([c]), f, table), f).combine_chunks()
                 for c, f in zip(columns, fields, strict=True)
             ]
         except InvalidError:

@@ -203,7 +203,7 @@ def _assignment(statement: Insert, table: Table, width: int) -> dict[str, int | 
     places: dict[str, int | pa.Scalar] = {name: i for i, name in enumerate(targets)}
     for name, field in fields.items():
         if name in constants:
-            places[name] = pa.scalar(constants[name], field.type.to_arrow())
+            places[name] = constants[name]
         elif name not in places:
             places[name] = pa.scalar(None, field.type.to_arrow())
     return {name: places[name] for name in fields}
@@ -220,10 +220,10 @@ def _known(name: str, fields: Mapping[str, Field], table: Table) -> str:
     return found[0]
 
 
-def _static_partition(statement: Insert, table: Table) -> dict[str, Any]:
+def _static_partition(statement: Insert, table: Table) -> dict[str, pa.Scalar]:
     """The values of PARTITION (...), as the columns hold them."""
     fields = {f.name: f for f in table.table_schema.fields}
-    values: dict[str, Any] = {}
+    values: dict[str, pa.Scalar] = {}
     for given, tree in statement.partition.items():
         name = _known(given, fields, table)
         if name not in table.partition_by:
@@ -233,7 +233,7 @@ def _static_partition(statement: Insert, table: Table) -> dict[str, Any]:
             )
         if tree is not None:
             row = run_locally(BoundQuery(exp.select(tree)))
-            values[name] = assign(row.column(0), fields[name], table.name)[0].as_py()
+            values[name] = assign(row.column(0), fields[name], table.name)[0]
     return values
 
 

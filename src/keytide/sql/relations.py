@@ -314,7 +314,7 @@ def _terms(scope: Scope, alias: str, names: Mapping[str, str]) -> Iterator[str]:
     for term in condition.flatten() if isinstance(condition, exp.And) else (condition,):
         columns = list(term.find_all(exp.Column))
         if columns and all(c.table == alias for c in columns) and not term.find(exp.Query):
-            yield term.transform(lambda node: _bare(node, names)).sql(dialect="spark")
+            yield term.transform(lambda node: _bare(node, names)).sql(dialect=Keytide)
 
 
 def _is_kept_by_joins(scope: Scope, alias: str) -> bool:

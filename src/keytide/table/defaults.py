@@ -14,6 +14,7 @@ import pyarrow as pa
 from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
+from keytide.table.values import scalar_of_text
 from keytide.types import AtomicType, Field
 
 __all__ = ["parse_default", "read_defaults", "with_write_defaults"]
@@ -60,19 +61,12 @@ def parse_default(text: str, field: Field, what: str) -> pa.Scalar:
             f"booleans and times can have a default"
         )
     try:
-        return _typed(text, kind.to_arrow())
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        return scalar_of_text(text, field, what)
+    except InvalidError as error:
         raise InvalidError(
             f"{what} is {text!r}, which is no value of {kind.sql()}, the type of column "
-            f"{field.name!r}: {error}"
+            f"{field.name!r}"
         ) from error
-
-
-def _typed(text: str, target: pa.DataType) -> pa.Scalar:
-    if pa.types.is_timestamp(target) and target.tz is not None:
-        naive = pa.scalar(text).cast(pa.timestamp(target.unit))
-        return pa.array([naive.as_py()], pa.timestamp(target.unit)).cast(target)[0]
-    return pa.scalar(text).cast(target)
 
 
 def _refuse_ordering(name: str, schema: TableSchema, options: TableOptions) -> None:

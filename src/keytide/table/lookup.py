@@ -8,7 +8,7 @@ from dataclasses import replace
 import polars as pl
 
 from keytide.format.data_file import VALUE_KIND
-from keytide.table.predicate import And, Comparison
+from keytide.table.predicate import Comparison, Predicate, conjunction
 from keytide.table.read import ReadTask
 
 __all__ = ["key_range", "newest_versions"]
@@ -31,10 +31,14 @@ def newest_versions(
         yield found.select(*columns, VALUE_KIND)
 
 
-def key_range(keys: pl.DataFrame) -> And | None:
+def key_range(keys: pl.DataFrame) -> Predicate | None:
     """The range of the first key column, if every key has a value there."""
     first = keys.to_series(0)
-    low, high = first.min(), first.max()
-    if low is None or first.null_count():
+    if not len(first) or first.null_count():
         return None
-    return And((Comparison(first.name, ">=", low), Comparison(first.name, "<=", high)))
+    ends = first.sort()[[0, -1]]  # as keys are sorted, NaN last
+    if ends.dtype == pl.Datetime:
+        ends = ends.to_physical()  # Python's datetime has no nanoseconds
+    low, high = ends
+    name = first.name
+    return conjunction([Comparison(name, ">=", low), Comparison(name, "<=", high)])

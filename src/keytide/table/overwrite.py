@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from keytide.errors import InvalidError
 from keytide.format.binary_row import decode_rows, encode_rows
 from keytide.format.schema import TableSchema
+from keytide.table.values import key_value
 from keytide.types import Field
 
 __all__ = ["PartitionSpec", "every_partition"]
@@ -90,17 +91,9 @@ class PartitionSpec:
 
 
 def _value(value: Any, field: Field, table: str) -> pa.Array:
-    kind = field.type.to_arrow()
-    try:
-        array = pa.array([value], kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise InvalidError(
-            f"table {table}: partition column {field.name!r} is {field.type.sql()}, found "
-            f"{value!r}: {error}"
-        ) from error
-    if array.null_count and not field.type.nullable:
+    stored = key_value(value, field, table)
+    if not stored.is_valid and not field.type.nullable:
         raise InvalidError(
             f"table {table}: partition column {field.name!r} is {field.type.sql()}, found NULL"
         )
-    # -0.0 is stored as 0.0 in keys.
-    return pc.add(array, pa.scalar(0.0, kind)) if pa.types.is_floating(kind) else array
+    return pa.array([stored], type=stored.type)

@@ -10,9 +10,12 @@ to be merged: dropping an overlapped file by another column would bring older ve
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -21,17 +24,10 @@ from keytide.format.bucket import bucket_ids
 from keytide.format.manifest import ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
-from keytide.table.predicate import (
-    Predicate,
-    columns_of,
-    conjunction,
-    conjuncts,
-    equal_values,
-    may_match,
-    row_filter,
-)
+from keytide.table.matching import may_match, row_filter
+from keytide.table.predicate import Predicate, columns_of, conjunction, conjuncts, equal_values
 from keytide.table.statistics import decoded, key_bounds, value_bounds
-from keytide.types import Field
+from keytide.types import AtomicType, Field
 
 __all__ = [
     "BucketPlan",
@@ -42,7 +38,7 @@ __all__ = [
     "plan_scan",
 ]
 
-_POINTS_MAX = 1_000
+_POINTS_MAX = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -168,32 +164,59 @@ def _prune_buckets(
     options: TableOptions,
     terms: Sequence[Predicate],
 ) -> list[ManifestEntry]:
-    names = options.bucket_key or schema.trimmed_primary_keys
-    pinned = [equal_values(terms, name) for name in names]
-    if not names or any(values is None for values in pinned) or not files:
+    fields = schema.select(options.bucket_key or schema.trimmed_primary_keys)
+    pinned = [_spellings(equal_values(terms, f.name), f) for f in fields]
+    if not fields or not files or any(values is None for values in pinned):
         return files
-    points = list(itertools.islice(itertools.product(*pinned), _POINTS_MAX + 1))  # type: ignore[arg-type]  # None is ruled out above
-    if len(points) > _POINTS_MAX:
+    columns = _combined([values for values in pinned if values is not None])
+    if columns is None:
         return files
-    fields = schema.select(names)
-    columns = _columns(points, fields)
     wanted: dict[int, set[int]] = {}
     for total in {entry.total_buckets for entry in files if entry.total_buckets > 0}:
         ids = bucket_ids(columns, [f.type for f in fields], total, options.bucket_function)
-        wanted[total] = set(ids.tolist())
+        wanted[total] = set(np.unique(ids).tolist())
     return [
         e for e in files if e.total_buckets not in wanted or e.bucket in wanted[e.total_buckets]
     ]
 
 
-def _columns(points: Sequence[tuple[object, ...]], fields: Sequence[Field]) -> list[pa.Array]:
-    frame = pl.DataFrame(
-        {f.name: [p[i] for p in points] for i, f in enumerate(fields)},
-        schema=polars_schema(fields),
-        strict=False,
-    )
-    from_polars = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
-    return [from_polars.column(f.name).combine_chunks().cast(f.type.to_arrow()) for f in fields]
+def _spellings(values: Sequence[Any] | None, field: Field) -> pa.Array | None:
+    """The bytes that equal values may have in a bucket key; None where they are too many to tell.
+
+    Some writers keep -0.0, NaNs of all kinds, and blanks at the end of a CHAR.
+    """
+    if values is None:
+        return None
+    assert isinstance(field.type, AtomicType)
+    if field.type.root in ("FLOAT", "DOUBLE"):
+        if any(value != value for value in values):
+            return None
+        values = [*values, *(-0.0 for value in values if value == 0)]
+    elif field.type.root == "CHAR":
+        length = field.type.length or 0
+        if len(values) * length > _POINTS_MAX:
+            return None
+        values = [
+            value and value.rstrip(" ").ljust(size)
+            for value in values
+            for size in range(length if value is None else len(value.rstrip(" ")), length + 1)
+        ]
+    return _array(values, field)
+
+
+def _array(values: Sequence[Any], field: Field) -> pa.Array:
+    frame = pl.DataFrame({field.name: values}, schema=polars_schema([field]))
+    array = frame.to_arrow(compat_level=pl.CompatLevel.oldest()).column(0).combine_chunks()
+    return array.cast(field.type.to_arrow())
+
+
+def _combined(columns: Sequence[pa.Array]) -> list[pa.Array] | None:
+    """Every combination of the columns' values; None for too many."""
+    sizes = [len(column) for column in columns]
+    if math.prod(sizes) > _POINTS_MAX:
+        return None
+    places = np.indices(sizes).reshape(len(sizes), -1)
+    return [column.take(pa.array(at)) for column, at in zip(columns, places, strict=True)]
 
 
 def _prune_key_ranges(

@@ -1,21 +1,17 @@
-"""Row predicates: small frozen trees, evaluated on rows and used to prune.
+"""Row predicates: small frozen trees, made by a few functions that keep them flat.
 
-`row_filter` evaluates a predicate on rows with SQL's three-valued logic. `may_match` evaluates it
-on statistics: whether a file whose columns lie between a minimum and a maximum can hold a row
-that fulfils it. `may_match` never says no wrongly; unknown bounds say yes.
+What they mean is in `matching`. Chains of AND and of OR are one node each, so a tree is as deep
+as they alternate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, TypeAlias
 
-import polars as pl
-
-from keytide.format.arrow import polars_schema
-from keytide.types import Field
+import pyarrow as pa
 
 __all__ = [
     "And",
@@ -29,16 +25,17 @@ __all__ = [
     "columns_of",
     "conjunction",
     "conjuncts",
+    "disjunction",
     "equal_values",
-    "may_match",
-    "row_filter",
+    "negation",
+    "plain",
     "without_columns",
 ]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """`column operator value`, with the value in the column's own type."""
+    """`column operator value`, with the value in the column's own type, see `plain`."""
 
     column: str
     operator: str
@@ -47,7 +44,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class In:
-    """`column IN (values)`; NULL is not among the values."""
+    """`column IN (values)`; NULL is not among the values, and there may be none."""
 
     column: str
     values: tuple[Any, ...]
@@ -62,7 +59,7 @@ class IsNull:
 
 @dataclass(frozen=True)
 class Like:
-    """`column LIKE pattern`, with `%` and `_`."""
+    """`column LIKE pattern`, with `%`, `_`, and a backslash that takes its successor literally."""
 
     column: str
     pattern: str
@@ -92,21 +89,38 @@ class Or:
 Predicate: TypeAlias = "Comparison | In | IsNull | Like | Not | And | Or"
 
 
+def plain(value: pa.Scalar) -> Any:
+    """A value of a column as predicates hold it: Python's own, or ticks of a timestamp's unit."""
+    # Python's datetime has neither nanoseconds nor the years beyond 9999.
+    return value.value if pa.types.is_timestamp(value.type) else value.as_py()
+
+
 def conjuncts(predicate: Predicate | None) -> tuple[Predicate, ...]:
     """The terms that must all hold; none for no predicate."""
     if predicate is None:
         return ()
-    if isinstance(predicate, And):
-        return tuple(part for term in predicate.terms for part in conjuncts(term))
-    return (predicate,)
+    return predicate.terms if isinstance(predicate, And) else (predicate,)
 
 
 def conjunction(terms: Iterable[Predicate]) -> Predicate | None:
-    """All terms as one predicate; None for no terms."""
-    collected = tuple(terms)
-    if len(collected) <= 1:
-        return collected[0] if collected else None
-    return And(collected)
+    """All terms as one predicate; None for no terms. `!=` of a column become one NOT IN."""
+    flat = [part for term in terms for part in conjuncts(term)]
+    if len(flat) <= 1:
+        return flat[0] if flat else None
+    merged = _with_one_list(flat, _excluded, lambda column, values: Not(In(column, values)))
+    return And(merged) if len(merged) > 1 else merged[0]
+
+
+def disjunction(terms: Iterable[Predicate]) -> Predicate:
+    """At least one of some terms, of which there is one; `=` of a column become one IN."""
+    flat = [part for term in terms for part in (term.terms if isinstance(term, Or) else (term,))]
+    merged = _with_one_list(flat, _included, In)
+    return Or(merged) if len(merged) > 1 else merged[0]
+
+
+def negation(term: Predicate) -> Predicate:
+    """The term's negation; unknown stays unknown."""
+    return term.term if isinstance(term, Not) else Not(term)
 
 
 def columns_of(predicate: Predicate | None) -> frozenset[str]:
@@ -123,146 +137,50 @@ def columns_of(predicate: Predicate | None) -> frozenset[str]:
 def equal_values(terms: Iterable[Predicate], column: str) -> tuple[Any, ...] | None:
     """The only values that `column` can have if all terms hold; None when it is not pinned."""
     for term in terms:
-        if isinstance(term, Comparison) and term.column == column and term.operator == "=":
-            return (term.value,)
-        if isinstance(term, In) and term.column == column:
-            return term.values
         if isinstance(term, IsNull) and term.column == column:
             return (None,)
+        included = _included(term)
+        if included is not None and included[0] == column:
+            return included[1]
     return None
-
-
-def row_filter(predicate: Predicate, fields: Sequence[Field]) -> pl.Expr:
-    """The predicate over rows; rows for which it is unknown are dropped by `filter`."""
-    types = polars_schema(fields)
-
-    def build(node: Predicate) -> pl.Expr:
-        if isinstance(node, Comparison):
-            return _COMPARE[node.operator](pl.col(node.column), _literal(node, types))
-        if isinstance(node, In):
-            if node.values and types[node.column].is_decimal():  # each keeps its own scale
-                return build(Or(tuple(Comparison(node.column, "=", v) for v in node.values)))
-            values = pl.Series(node.values, dtype=types[node.column], strict=False)
-            return pl.col(node.column).is_in(values.implode())
-        if isinstance(node, IsNull):
-            return pl.col(node.column).is_null()
-        if isinstance(node, Like):
-            return pl.col(node.column).str.contains(_like_regex(node.pattern))
-        if isinstance(node, Not):
-            return ~build(node.term)
-        operator = (lambda a, b: a & b) if isinstance(node, And) else (lambda a, b: a | b)
-        return reduce(operator, (build(term) for term in node.terms))
-
-    return build(predicate)
-
-
-def may_match(predicate: Predicate, fields: Sequence[Field]) -> pl.Expr:
-    """Over a frame with `<column>.min`, `.max`, `.nulls` and `.rows`: can any row fulfil it?
-
-    Columns without statistics, and terms that bounds cannot judge, say yes.
-    """
-    types = polars_schema(fields)
-
-    def low(name: str) -> pl.Expr:
-        return pl.col(f"{name}.min")
-
-    def high(name: str) -> pl.Expr:
-        return pl.col(f"{name}.max")
-
-    def some_value(name: str) -> pl.Expr:
-        return (pl.col(f"{name}.nulls") < pl.col("rows")).fill_null(value=True)
-
-    def build(node: Predicate) -> pl.Expr:
-        if isinstance(node, And):
-            return reduce(lambda a, b: a & b, (build(term) for term in node.terms))
-        if isinstance(node, Or):
-            return reduce(lambda a, b: a | b, (build(term) for term in node.terms))
-        if isinstance(node, IsNull):
-            return (pl.col(f"{node.column}.nulls") > 0).fill_null(value=True)
-        if isinstance(node, In):
-            if not node.values:
-                return pl.lit(value=False)
-            return build(Or(tuple(Comparison(node.column, "=", v) for v in node.values)))
-        if isinstance(node, Not):
-            negated = _negated(node.term)
-            return pl.lit(value=True) if negated is None else build(negated)
-        if isinstance(node, Like):
-            prefix = _like_prefix(node.pattern)
-            return build(_starts_with(node.column, prefix)) if prefix else pl.lit(value=True)
-        value = _literal(node, types)
-        possible = {
-            "=": (low(node.column) <= value) & (high(node.column) >= value),
-            "!=": ~((low(node.column) == value) & (high(node.column) == value)),
-            "<": low(node.column) < value,
-            "<=": low(node.column) <= value,
-            ">": high(node.column) > value,
-            ">=": high(node.column) >= value,
-        }[node.operator]
-        return possible.fill_null(value=True) & some_value(node.column)
-
-    return build(predicate)
-
-
-_COMPARE: dict[str, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
-    "=": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b,
-}
-_NEGATED = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-
-
-def _literal(node: Comparison, types: pl.Schema) -> pl.Expr:
-    # A decimal keeps its own scale: amount > 1.005 is no comparison with 1.01.
-    dtype = types[node.column]
-    return pl.lit(node.value, dtype=None if dtype.is_decimal() else dtype)
-
-
-def _negated(term: Predicate) -> Predicate | None:
-    if isinstance(term, Comparison):
-        return Comparison(term.column, _NEGATED[term.operator], term.value)
-    if isinstance(term, Not):
-        return term.term
-    if isinstance(term, Or):
-        return And(tuple(Not(part) for part in term.terms))
-    if isinstance(term, And):
-        return Or(tuple(Not(part) for part in term.terms))
-    return None
-
-
-def _starts_with(column: str, prefix: str) -> Predicate:
-    lower = Comparison(column, ">=", prefix)
-    last = ord(prefix[-1])
-    if last >= 0xD7FF:  # the next code point may not exist; the lower bound is enough
-        return lower
-    return And((lower, Comparison(column, "<", prefix[:-1] + chr(last + 1))))
-
-
-def _like_prefix(pattern: str) -> str:
-    for position, character in enumerate(pattern):
-        if character in "%_\\":
-            return pattern[:position]
-    return pattern
-
-
-def _like_regex(pattern: str) -> str:
-    parts = []
-    characters = iter(pattern)
-    for character in characters:
-        if character == "\\":
-            parts.append(_escape(next(characters, "\\")))
-        else:
-            parts.append({"%": ".*", "_": "."}.get(character) or _escape(character))
-    return "(?s)^" + "".join(parts) + "$"
-
-
-def _escape(character: str) -> str:
-    return "\\" + character if character in r"\.+*?()|[]{}^$#&-~" else character
 
 
 def without_columns(predicate: Predicate | None, columns: Container[str]) -> Predicate | None:
     """The terms of a conjunction that look at none of some columns: a weaker predicate."""
     terms = conjuncts(predicate)
     return conjunction(t for t in terms if not any(name in columns for name in columns_of(t)))
+
+
+def _included(term: Predicate) -> tuple[str, tuple[Any, ...]] | None:
+    """The column and the values of an equality."""
+    if isinstance(term, Comparison) and term.operator == "=":
+        return term.column, (term.value,)
+    return (term.column, term.values) if isinstance(term, In) else None
+
+
+def _excluded(term: Predicate) -> tuple[str, tuple[Any, ...]] | None:
+    """The column and the values of an inequality."""
+    if isinstance(term, Comparison) and term.operator == "!=":
+        return term.column, (term.value,)
+    return _included(term.term) if isinstance(term, Not) else None
+
+
+def _with_one_list(
+    terms: list[Predicate],
+    listed: Callable[[Predicate], tuple[str, tuple[Any, ...]] | None],
+    merge: Callable[[str, tuple[Any, ...]], Predicate],
+) -> tuple[Predicate, ...]:
+    """The terms, those that list values of the same column as one, at the place of the first."""
+    found = [listed(term) for term in terms]
+    columns = Counter(part[0] for part in found if part is not None)
+    values: dict[str, dict[Any, None]] = {}
+    for part in found:
+        if part is not None:
+            values.setdefault(part[0], {}).update(dict.fromkeys(part[1]))
+    merged: list[Predicate] = []
+    for term, part in zip(terms, found, strict=True):
+        if part is None or columns[part[0]] == 1:
+            merged.append(term)
+        elif part[0] in values:
+            merged.append(merge(part[0], tuple(values.pop(part[0]))))
+    return tuple(merged)

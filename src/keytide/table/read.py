@@ -19,13 +19,13 @@ from keytide.format.manifest import ManifestEntry
 from keytide.merge.order import IS_ADD
 from keytide.merge.touched import merge_runs, without_contained
 from keytide.merge.windows import Batch, key_windows
+from keytide.table.matching import row_filter
 from keytide.table.plan import Section, is_out_of_order
 from keytide.table.predicate import (
     Predicate,
     columns_of,
     conjunction,
     conjuncts,
-    row_filter,
     without_columns,
 )
 from keytide.table.prefetch import prefetched

@@ -6,13 +6,11 @@ Values are converted only where nothing can be lost.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,15 +18,9 @@ import pyarrow.compute as pc
 from keytide.errors import InvalidError, KeytideError, NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
-from keytide.table.convert import (
-    check_lengths,
-    check_nanoseconds,
-    check_parts,
-    check_text,
-    convert_column,
-)
 from keytide.table.counting import with_counted_values
 from keytide.table.defaults import with_write_defaults
+from keytide.table.values import array_of, as_key, stored_column
 from keytide.types import AtomicType, Field, RowKind
 
 __all__ = ["ROW_KIND", "Rows", "incoming_rows", "to_arrow_table"]
@@ -106,46 +98,21 @@ def _from_pandas(data: Any, table: str) -> pa.Table:
 def _from_dicts(rows: Sequence[Mapping[str, Any]], schema: TableSchema, table: str) -> pa.Table:
     if not rows:
         return schema.arrow_schema().empty_table()
-    types = {f.name: f.type.to_arrow() for f in schema.fields}
     names = list(dict.fromkeys(name for row in rows for name in row))
     _refuse_unknown_columns(names, schema, table)
     columns = {}
     for name in names:
         values = [row.get(name) for row in rows]
+        if name in schema.by_name:
+            columns[name] = array_of(values, schema.field(name), table)
+            continue
         try:
-            columns[name] = pa.array(values, type=types.get(name))
-            _refuse_changed_values(values, columns[name])
+            columns[name] = pa.array(values)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            kind = schema.field(name).type.sql() if name in types else "of one type"
             raise InvalidError(
-                f"table {table}: column {name!r} is {kind}, found a value that does not fit: "
-                f"{error}"
+                f"table {table}: column {name!r} has values of several types: {error}"
             ) from error
     return pa.table(columns)
-
-
-def _refuse_changed_values(given: list[Any], made: pa.Array) -> None:
-    """Raise `ValueError` where Arrow would cut a value to fit, as it does 1.5 to a whole number."""
-    kept = made.to_pylist()
-    if kept == given:
-        return
-    for before, after in zip(given, kept, strict=True):
-        if not _is_same(before, after):
-            raise ValueError(f"{before!r} would become {after!r}")
-
-
-def _is_same(given: Any, kept: Any) -> bool:
-    if given is None or kept is None:
-        return given is kept
-    if isinstance(kept, list | tuple):
-        items = list(given.items() if isinstance(given, Mapping) else given)
-        return len(items) == len(kept) and all(map(_is_same, items, kept))
-    if isinstance(kept, dict):
-        return given.keys() == kept.keys() and all(_is_same(given[n], kept[n]) for n in kept)
-    if isinstance(kept, float):
-        nearest = math.isfinite(kept) and kept == np.float32(given)
-        return bool(given == kept or nearest or (given != given and kept != kept))
-    return bool(given == kept)
 
 
 def incoming_rows(data: pa.Table, schema: TableSchema, options: TableOptions, table: str) -> Rows:
@@ -158,6 +125,7 @@ def incoming_rows(data: pa.Table, schema: TableSchema, options: TableOptions, ta
     """
     kinds = _row_kinds(data, options, table)
     columns = with_write_defaults(_pair_columns(data, schema, options, kinds, table), schema.fields)
+    columns |= {name: as_key(columns[name], schema.field(name)) for name in schema.primary_keys}
     kinds = _with_tombstones(kinds, columns, schema, options)
     retracts = pc.invert(_is_add(kinds))
     for name, column in columns.items():
@@ -266,12 +234,8 @@ def _pair_columns(
     columns = {}
     for field in schema.fields:
         if field.name in places:
-            converted = convert_column(data.column(places[field.name]), field, table)
-            check_text(converted, field, table)
-            check_lengths(converted, field, table)
-            check_parts(converted, field, table)
-            check_nanoseconds(converted, field, table)
-            columns[field.name] = _without_negative_zero(converted, field, schema)
+            given = data.column(places[field.name])
+            columns[field.name] = stored_column(given, field, table)
         else:
             columns[field.name] = _missing_column(field, schema, options, kinds, table)
     return columns
@@ -305,15 +269,6 @@ def _missing_column(
         )
     nulls = pa.nulls(len(kinds), field.type.to_arrow())
     return pa.chunked_array([nulls], type=nulls.type)
-
-
-def _without_negative_zero(
-    column: pa.ChunkedArray, field: Field, schema: TableSchema
-) -> pa.ChunkedArray:
-    # -0.0 and 0.0 are one key to SQL, but two to a hash of their bits.
-    if field.name in schema.primary_keys and pa.types.is_floating(column.type):
-        return pc.add(column, pa.scalar(0.0, column.type))
-    return column
 
 
 def _without_forbidden_nulls(

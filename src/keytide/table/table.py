@@ -29,9 +29,10 @@ from keytide.table.live_files import NO_FILES, LiveFiles, load_live_files
 from keytide.table.metadata import TableMetadata
 from keytide.table.out_of_order import count_out_of_order
 from keytide.table.overwrite import PartitionSpec, every_partition
-from keytide.table.predicate import Comparison, IsNull, Predicate, conjunction
+from keytide.table.predicate import Comparison, IsNull, Predicate, conjunction, plain
 from keytide.table.rows import incoming_rows, to_arrow_table
 from keytide.table.scan import Scan
+from keytide.table.values import key_value
 from keytide.table.view import TableView
 from keytide.table.why import Why, why_of
 from keytide.table.write import BucketWriter, SequenceBase, check_writable, restamp
@@ -326,9 +327,10 @@ class Table:
     ) -> Scan:
         """A lazy read of one snapshot, the newest by default.
 
-        `where` is a SQL condition over columns and literals; rows are filtered after the merge,
-        files are pruned before it. One of `snapshot_id`, `tag` and `as_of` travels back in time;
-        `as_of` is a datetime, an ISO text (UTC unless it says otherwise) or epoch milliseconds.
+        `where` is a condition over columns and literals, with a small grammar of its own
+        (docs/semantics.md, Reading); rows are filtered after the merge, files are pruned before
+        it. One of `snapshot_id`, `tag` and `as_of` travels back in time; `as_of` is a datetime, an
+        ISO text (UTC unless it says otherwise) or epoch milliseconds.
         A snapshot is read with the schema that it had.
 
         Raises `NotFoundError` for an unknown column, snapshot or tag, `InvalidError` for a
@@ -474,16 +476,7 @@ def _key_values(key: Any, schema: TableSchema, table: str) -> dict[str, Any]:
 def _equals(field: Field, value: Any, table: str) -> Predicate:
     if value is None:
         return IsNull(field.name)
-    try:
-        scalar = pa.scalar(value, field.type.to_arrow())
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise InvalidError(
-            f"table {table}: key column {field.name!r} is {field.type.sql()}, found {value!r} of "
-            f"type {type(value).__name__}: {error}"
-        ) from error
-    # Python's datetime has no nanoseconds, but ticks have.
-    has_nanoseconds = pa.types.is_timestamp(scalar.type) and scalar.type.unit == "ns"
-    return Comparison(field.name, "=", scalar.value if has_nanoseconds else scalar.as_py())
+    return Comparison(field.name, "=", plain(key_value(value, field, table)))
 
 
 def _epoch_ms(moment: datetime | date | str | int, table: str) -> int:

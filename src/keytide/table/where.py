@@ -1,264 +1,372 @@
-"""SQL conditions, parsed into predicates.
+"""Conditions as text, parsed into predicates.
 
-This is the edge: literals are checked against their columns and typed here, once.
+The grammar is one of its own, smaller than SQL's, in which each condition has one meaning:
+
+    condition   = term, or conditions joined by NOT, AND, OR and parentheses
+    term        = column operator literal | literal operator column
+                | column [NOT] IN (literal, ...) | column [NOT] BETWEEN literal AND literal
+                | column [NOT] LIKE 'pattern' | column IS [NOT] NULL | column IS [NOT] TRUE | FALSE
+                | column                                                        (a BOOLEAN)
+    operator    = '=' | '==' | '!=' | '<>' | '<' | '<=' | '>' | '>='
+    literal     = 1.5e3 | 'text' | "text" | TRUE | FALSE | X'00ff'
+                | DATE '...' | TIME '...' | TIMESTAMP '...' | TIMESTAMP_LTZ '...' | NULL
+    column      = name | `name`
+
+A literal is read as a value of its column's type (`literals`). A text is in single or double
+quotes, and a doubled quote is one quote; a backslash is a backslash, which in a LIKE pattern takes
+the next character literally.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import date, datetime, time, timezone
-from decimal import Decimal, InvalidOperation
-from typing import Any
-
-import pyarrow as pa
-import sqlglot
-from sqlglot import exp
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, NoReturn
 
 from keytide.errors import InvalidError, NotFoundError
-from keytide.table.predicate import And, Comparison, In, IsNull, Like, Not, Or, Predicate
+from keytide.table.literals import NUMBER, Literal, comparison, equalities, values_of
+from keytide.table.predicate import (
+    And,
+    Comparison,
+    IsNull,
+    Like,
+    Predicate,
+    conjunction,
+    disjunction,
+    negation,
+)
 from keytide.types import Field
 
 __all__ = ["parse_where"]
 
+_DEPTH_MAX = 100
+"""How deep AND, OR and NOT may alternate; what evaluates predicates recurses."""
+
 
 def parse_where(text: str, fields: Sequence[Field], table: str) -> Predicate:
-    """Parse a SQL condition over a table's columns, such as `dt = '2026-01-01' and qty > 3`.
+    """Parse a condition over a table's columns, such as `dt = '2026-01-01' and qty > 3`.
 
-    Understands comparisons between a column and a literal, IN, BETWEEN, IS [NOT] NULL, LIKE,
-    AND, OR, NOT and parentheses. Raises `InvalidError` pointing at what it does not understand
-    or at a literal that does not fit its column, `NotFoundError` for an unknown column.
+    Time and memory are linear in the text. Raises `InvalidError` pointing at what it does not
+    understand or at a literal that does not fit its column, `NotFoundError` for an unknown column.
     """
-    try:
-        tree = sqlglot.parse_one(text, into=exp.Condition, dialect="spark")
-    except sqlglot.errors.SqlglotError as error:
+    if not isinstance(text, str):
         raise InvalidError(
-            f"table {table}: the condition {text!r} does not parse: {_first_line(error)}"
-        ) from error
-    return _Parser({f.name: f for f in fields}, table, text).predicate(tree)
+            f'table {table}: the condition is {text!r}; give a text such as "id = 1"'
+        )
+    return _Parser({f.name: f for f in fields}, table, text, _tokens(text)).predicate()
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
+# -- tokens --------------------------------------------------------------------------------------
+
+_TOKEN = re.compile(
+    rf"""\s+
+    |(?P<BYTES>[xX]'[^']*')
+    |(?P<TEXT>'(?:[^']|'')*'|"(?:[^"]|"")*")
+    |(?P<QUOTED>`(?:[^`]|``)*`)
+    |(?P<NUMBER>{NUMBER}(?!\w))
+    |(?P<WORD>[^\W\d]\w*)
+    |(?P<SIGN><=>|<=|>=|<>|!=|==|.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
 
 
-@dataclass(frozen=True)
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    start: int
+
+    @property
+    def word(self) -> str:
+        """The keyword or sign that it is, or nothing."""
+        return self.text.upper() if self.kind in ("WORD", "SIGN") else ""
+
+
+def _tokens(text: str) -> list[_Token]:
+    found = [
+        _Token(match.lastgroup, match.group(), match.start())
+        for match in _TOKEN.finditer(text)
+        if match.lastgroup is not None
+    ]
+    return [*found, _Token("END", "", len(text))]
+
+
+def _unquoted(text: str) -> str:
+    quote = text[0]
+    return text[1:-1].replace(quote * 2, quote)
+
+
+# -- the grammar ---------------------------------------------------------------------------------
+
+_FLIPPED = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+_OPERATORS = {**{name: name for name in _FLIPPED}, "==": "=", "<>": "!="}
+_TYPED = ("DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ")
+_RESERVED = ("AND", "OR", "NOT", "IN", "IS", "BETWEEN", "LIKE", "NULL", "TRUE", "FALSE")
+
+
+@dataclass
+class _Open:
+    """A condition that is being read, between a parenthesis and its other half."""
+
+    ors: list[Predicate] = field(default_factory=list)
+    ands: list[Predicate] = field(default_factory=list)
+    is_negated: bool = False
+
+    def add(self, term: Predicate) -> None:
+        self.ands.append(negation(term) if self.is_negated else term)
+        self.is_negated = False
+
+    def close_and(self) -> None:
+        term = conjunction(self.ands)
+        assert term is not None
+        self.ors.append(term)
+        self.ands = []
+
+    def result(self) -> Predicate:
+        self.close_and()
+        return disjunction(self.ors)
+
+
+@dataclass
 class _Parser:
     fields: dict[str, Field]
     table: str
     text: str
+    tokens: list[_Token]
+    place: int = 0
 
-    def predicate(self, node: exp.Expr) -> Predicate:
-        # NOT LIKE and its kin are one node with a flag, or two nodes, as sqlglot's release has it.
-        found = self._positive(node)
-        return Not(found) if node.args.get("negate") else found
+    @property
+    def ahead(self) -> _Token:
+        return self.tokens[self.place]
 
-    def _positive(self, node: exp.Expr) -> Predicate:
-        if isinstance(node, exp.Paren):
-            return self.predicate(node.this)
-        if isinstance(node, exp.And | exp.Or):
-            kind = And if isinstance(node, exp.And) else Or
-            return kind((self.predicate(node.left), self.predicate(node.right)))
-        if isinstance(node, exp.Not):
-            return Not(self.predicate(node.this))
-        if isinstance(node, exp.Is):
-            return self._is(node)
-        if isinstance(node, exp.In) and node.expressions:
-            return self._in(node)
-        if isinstance(node, exp.Between):
-            column = self._column(node.this)
-            return And(
-                (
-                    self._comparison(column, ">=", node.args["low"]),
-                    self._comparison(column, "<=", node.args["high"]),
-                )
-            )
-        if isinstance(node, exp.Like):
-            return Like(self._column(node.this).name, str(self._literal(node.expression)))
-        if isinstance(node, exp.Column):
-            return Comparison(self._column(node).name, "=", value=True)
-        operator = _OPERATORS.get(type(node))
-        if operator is not None:
-            return self._binary(node, operator)
-        raise self._not_understood(node)
+    def accept(self, word: str) -> bool:
+        if self.tokens[self.place].word != word:
+            return False
+        self.place += 1
+        return True
 
-    def _binary(self, node: exp.Expr, operator: str) -> Predicate:
-        left, right = _unparen(node.this), _unparen(node.expression)
-        if isinstance(right, exp.Column) and not isinstance(left, exp.Column):
-            left, right, operator = right, left, _FLIPPED[operator]
-        return self._comparison(self._column(left), operator, right)
+    def expect(self, word: str) -> None:
+        if not self.accept(word):
+            self.fail(f"expected {word}")
 
-    def _comparison(self, column: Field, operator: str, node: exp.Expr) -> Predicate:
-        value = self._literal(node)
-        if value is None:
-            raise InvalidError(
-                f"table {self.table}: {node.parent.sql() if node.parent else self.text!r} "
-                f"compares column {column.name} with NULL, which never holds; write IS NULL"
-            )
-        return Comparison(column.name, operator, self._typed(column, value))
+    def predicate(self) -> Predicate:
+        """The whole condition. A stack of its own, not Python's, holds what is open."""
+        open_ = [_Open()]
+        while True:
+            self._term(open_)
+            while self.accept(")"):
+                if len(open_) == 1:
+                    self.place -= 1
+                    self.fail("no parenthesis is open")
+                inner = open_.pop().result()
+                open_[-1].add(inner)
+            if self.accept("OR"):
+                open_[-1].close_and()
+            elif not self.accept("AND"):
+                break
+        if len(open_) > 1:
+            self.fail("expected ), AND or OR")
+        if self.ahead.kind != "END":
+            self.fail("expected AND, OR or the end")
+        return open_[0].result()
 
-    def _is(self, node: exp.Is) -> Predicate:
-        column = self._column(node.this)
-        if isinstance(node.expression, exp.Null):
-            return IsNull(column.name)
-        if isinstance(node.expression, exp.Boolean):
-            value = self._typed(column, node.expression.this)
-            return And((Not(IsNull(column.name)), Comparison(column.name, "=", value)))
-        raise self._not_understood(node)
+    def _term(self, open_: list[_Open]) -> None:
+        """One term, with the parentheses and negations before it."""
+        while True:
+            if self.accept("NOT"):
+                open_[-1].is_negated = not open_[-1].is_negated
+            elif self.ahead.word == "(" and not self._is_operand_in_parentheses():
+                self.place += 1
+                if len(open_) > _DEPTH_MAX:
+                    self.fail(f"more than {_DEPTH_MAX} parentheses are open")
+                open_.append(_Open())
+            else:
+                break
+        open_[-1].add(self._comparison())
 
-    def _in(self, node: exp.In) -> Predicate:
-        column = self._column(node.this)
-        values = [self._literal(item) for item in node.expressions]
-        if None in values:
-            raise InvalidError(
-                f"table {self.table}: {node.sql()!r} compares column {column.name} with NULL, "
-                f"which never holds; write IS NULL"
-            )
-        return In(column.name, tuple(self._typed(column, value) for value in values))
+    def _is_operand_in_parentheses(self) -> bool:
+        """Whether what is ahead is `(column)` or `(literal)`."""
+        for width in (1, 2):
+            end = self.place + 1 + width
+            if end < len(self.tokens) and self.tokens[end].word == ")":
+                inside = self.tokens[self.place + 1 : end]
+                return all(token.word not in (*_OPERATORS, "(", "NOT") for token in inside)
+        return False
 
-    def _column(self, node: exp.Expr) -> Field:
-        node = _unparen(node)
-        if not isinstance(node, exp.Column):
-            raise self._not_understood(node)
-        name = node.name
+    def _comparison(self) -> Predicate:
+        start = self.place
+        literal = self._literal()
+        if literal is not None:
+            operator = self._operator()
+            return self._compared(self._column(), _FLIPPED[operator], literal, start)
+        column = self._column()
+        if self.accept("IS"):
+            return self._is(column, start)
+        is_negated = self.accept("NOT")
+        if self.accept("IN"):
+            found = self._in(column, start)
+        elif self.accept("BETWEEN"):
+            found = self._between(column, start)
+        elif self.accept("LIKE"):
+            found = self._like(column)
+        elif is_negated:
+            self.fail("expected IN, BETWEEN or LIKE")
+        elif self.ahead.word in _OPERATORS:
+            operator = self._operator()
+            found = self._compared(column, operator, self._expected_literal(), start)
+        elif self.ahead.word in ("", "AND", "OR", ")"):
+            return self._compared(column, "=", Literal("BOOLEAN", "TRUE"), start)
+        else:
+            self.fail("expected a comparison")
+        return negation(found) if is_negated else found
+
+    def _compared(self, column: Field, operator: str, literal: Literal, start: int) -> Predicate:
+        (value,) = self._values(column, [literal], start)
+        return comparison(column, operator, value)
+
+    def _is(self, column: Field, start: int) -> Predicate:
+        is_negated = self.accept("NOT")
+        if self.accept("NULL"):
+            found: Predicate = IsNull(column.name)
+        elif self.ahead.word in ("TRUE", "FALSE"):
+            (value,) = self._values(column, [self._expected_literal()], start)
+            equals = Comparison(column.name, "=", value)
+            found = And((negation(IsNull(column.name)), equals))
+        else:
+            self.fail("expected NULL, TRUE or FALSE")
+        return negation(found) if is_negated else found
+
+    def _in(self, column: Field, start: int) -> Predicate:
+        self.expect("(")
+        literals = [self._expected_literal()]
+        while self.accept(","):
+            literals.append(self._expected_literal())
+        self.expect(")")
+        return equalities(column, self._values(column, literals, start))
+
+    def _between(self, column: Field, start: int) -> Predicate:
+        low = self._expected_literal()
+        self.expect("AND")
+        ends = [low, self._expected_literal()]
+        low_value, high_value = self._values(column, ends, start)
+        both = conjunction(
+            [comparison(column, ">=", low_value), comparison(column, "<=", high_value)]
+        )
+        assert both is not None
+        return both
+
+    def _like(self, column: Field) -> Predicate:
+        if getattr(column.type, "root", "") not in ("CHAR", "VARCHAR"):
+            self.fail(f"LIKE is for texts, and column {column.name} is {column.type.sql()}")
+        pattern = self._expected_literal()
+        if pattern.kind != "TEXT":
+            self.fail("LIKE takes a pattern in quotes")
+        return Like(column.name, pattern.text)
+
+    # -- operands ----------------------------------------------------------------------------------
+
+    def _operator(self) -> str:
+        operator = _OPERATORS.get(self.ahead.word)
+        if operator is None:
+            self.fail("expected a comparison")
+        self.place += 1
+        return operator
+
+    def _column(self) -> Field:
+        is_wrapped = self.accept("(")
+        token = self.ahead
+        if token.kind == "QUOTED":
+            name = _unquoted(token.text)
+        elif token.kind == "WORD" and token.word not in _RESERVED:
+            name = token.text
+        else:
+            self.fail("expected a column")
         if name not in self.fields:
             raise NotFoundError(
                 f"table {self.table} has no column {name!r}; it has {', '.join(self.fields)}"
             )
+        self.place += 1
+        if is_wrapped:
+            self.expect(")")
         return self.fields[name]
 
-    def _literal(self, node: exp.Expr) -> Any:
-        node = _unparen(node)
-        if isinstance(node, exp.Null):
-            return None
-        if isinstance(node, exp.Boolean):
-            return bool(node.this)
-        if isinstance(node, exp.Neg):
-            return -self._literal(node.this)
-        if isinstance(node, exp.Literal):
-            return node.this if node.is_string else Decimal(node.this)
-        if isinstance(node, exp.Cast) and isinstance(node.this, exp.Literal):
-            return node.this.this
-        if isinstance(node, exp.HexString):
-            return bytes.fromhex(node.this)
-        raise self._not_understood(node)
+    def _expected_literal(self) -> Literal:
+        literal = self._literal()
+        if literal is None:
+            self.fail("expected a literal")
+        return literal
 
-    def _typed(self, column: Field, value: Any) -> Any:
-        root = getattr(column.type, "root", None)
+    def _literal(self) -> Literal | None:
+        """The literal that is ahead, if one is."""
+        token = self.ahead
+        if token.word == "(" and self._is_operand_in_parentheses():
+            self.place += 1
+            literal = self._literal()
+            if literal is None:
+                self.place -= 1
+            else:
+                self.expect(")")
+            return literal
+        if token.word in ("-", "+"):
+            number = self.tokens[self.place + 1]
+            if number.kind != "NUMBER":
+                self.fail("expected a number behind the sign")
+            self.place += 2
+            return Literal("NUMBER", token.word.replace("+", "") + number.text)
+        found = self._plain_literal(token)
+        if found is not None:
+            self.place += 1
+        return found
+
+    def _plain_literal(self, token: _Token) -> Literal | None:
+        if token.kind == "NUMBER":
+            return Literal("NUMBER", token.text)
+        if token.kind == "TEXT":
+            return Literal("TEXT", _unquoted(token.text))
+        if token.kind == "BYTES":
+            digits = token.text[2:-1]
+            if not re.fullmatch(r"([0-9a-fA-F]{2})*", digits):
+                self.fail("expected pairs of hexadecimal digits")
+            return Literal("BYTES", digits)
+        if token.word in ("TRUE", "FALSE"):
+            return Literal("BOOLEAN", token.word)
+        if token.word == "NULL":
+            return Literal("NULL", "NULL")
+        following = self.tokens[min(self.place + 1, len(self.tokens) - 1)]
+        if token.word in _TYPED and following.kind == "TEXT":
+            self.place += 1
+            return Literal(token.word, _unquoted(following.text))
+        return None
+
+    def _values(self, column: Field, literals: Sequence[Literal], start: int) -> list[object]:
+        if any(literal.kind == "NULL" for literal in literals):
+            raise InvalidError(
+                f"table {self.table}: {self._shown(start)} compares column {column.name} with "
+                f"NULL, which never holds; write IS NULL"
+            )
         try:
-            converted = _CONVERT[root](value)
-            if root not in ("DECIMAL", "FLOAT"):
-                pa.scalar(converted, column.type.to_arrow())  # in the type's range
-            return converted
-        except KeyError:
-            kind = f"of type {column.type.sql()}, which has no literals"
-        except (ValueError, TypeError, OverflowError, InvalidOperation):
-            kind = f"of type {column.type.sql()}"
+            return values_of(literals, column)
+        except ValueError as error:
+            raise InvalidError(
+                f"table {self.table}: {self._shown(start)} compares column {column.name} of type "
+                f"{column.type.sql()} with {error}"
+            ) from error
+
+    # -- errors ------------------------------------------------------------------------------------
+
+    def _shown(self, start: int) -> str:
+        """What was read since a token, not all of it where that is long."""
+        last = self.tokens[self.place - 1]
+        text = self.text[self.tokens[start].start : last.start + len(last.text)]
+        return repr(text if len(text) <= 200 else text[:200] + "...")
+
+    def fail(self, what: str) -> NoReturn:
+        token = self.ahead
+        found = f"found {token.text[:50]!r}" if token.text else "found nothing more"
+        before = self.text[max(0, token.start - 50) : token.start]
         raise InvalidError(
-            f"table {self.table}: the condition {self.text!r} compares column {column.name} "
-            f"{kind} with {value}"
+            f"table {self.table}: the condition does not parse at position {token.start}, after "
+            f"{before!r}: {what}, {found}; compare a column with a literal, or filter the result "
+            f"of the scan"
         )
-
-    def _not_understood(self, node: exp.Expr) -> InvalidError:
-        return InvalidError(
-            f"table {self.table}: cannot push {node.sql()!r} of the condition {self.text!r} into "
-            f"a scan; compare a column with a literal, or filter the result of the scan"
-        )
-
-
-_FLIPPED = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
-_OPERATORS: dict[type[exp.Expr], str] = {
-    exp.EQ: "=",
-    exp.NEQ: "!=",
-    exp.LT: "<",
-    exp.LTE: "<=",
-    exp.GT: ">",
-    exp.GTE: ">=",
-}
-
-
-def _unparen(node: exp.Expr) -> exp.Expr:
-    while isinstance(node, exp.Paren):
-        node = node.this
-    return node
-
-
-def _whole(value: Any) -> int:
-    number = Decimal(value) if isinstance(value, str) else value
-    if isinstance(number, bool) or number != int(number):
-        raise ValueError(value)
-    return int(number)
-
-
-def _float(value: Any) -> float:
-    if isinstance(value, bool):
-        raise ValueError(value)
-    return float(value)
-
-
-def _bool(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    raise ValueError(value)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(value)
-    return value
-
-
-def _bytes(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else _text(value).encode()
-
-
-def _date(value: Any) -> date:
-    return value if isinstance(value, date) else date.fromisoformat(_text(value))
-
-
-def _time(value: Any) -> time:
-    return value if isinstance(value, time) else time.fromisoformat(_iso(_text(value)))
-
-
-def _timestamp(value: Any) -> datetime:
-    moment = value if isinstance(value, datetime) else datetime.fromisoformat(_iso(_text(value)))
-    if moment.tzinfo is not None:
-        raise ValueError(value)
-    return moment
-
-
-def _instant(value: Any) -> datetime:
-    moment = value if isinstance(value, datetime) else datetime.fromisoformat(_iso(_text(value)))
-    if moment.tzinfo is None:
-        return moment.replace(tzinfo=timezone.utc)
-    return moment.astimezone(timezone.utc)
-
-
-def _iso(text: str) -> str:
-    # Python 3.10 reads neither a trailing Z, nor a short offset such as +00, nor any number of
-    # digits after the second; and digits beyond the sixth would be lost.
-    fraction = re.search(r"\.(\d+)", text)
-    if fraction:
-        digits = fraction.group(1)
-        if digits[6:].strip("0"):
-            raise ValueError(text)
-        text = text.replace(fraction.group(0), "." + digits[:6].ljust(6, "0"))
-    text = text[:-1] + "+00:00" if text.endswith("Z") else text
-    return text + ":00" if ":" in text and text[-3] in "+-" else text
-
-
-_CONVERT: dict[str | None, Callable[[Any], Any]] = {
-    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT"), _whole),
-    **dict.fromkeys(("FLOAT", "DOUBLE"), _float),
-    **dict.fromkeys(("CHAR", "VARCHAR"), _text),
-    **dict.fromkeys(("BINARY", "VARBINARY"), _bytes),
-    "DECIMAL": lambda value: Decimal(value) if not isinstance(value, bool) else _whole(value),
-    "BOOLEAN": _bool,
-    "DATE": _date,
-    "TIME": _time,
-    "TIMESTAMP": _timestamp,
-    "TIMESTAMP_LTZ": _instant,
-}

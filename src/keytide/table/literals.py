@@ -1,0 +1,219 @@
+"""What a literal of a condition means beside a column: a value of the column's own type."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from keytide.table.predicate import Comparison, In, Predicate, negation, plain
+from keytide.table.values import array_of_texts
+from keytide.types import AtomicType, Field
+
+__all__ = ["NUMBER", "Literal", "comparison", "equalities", "values_of"]
+
+NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
+"""How a number is written, its sign apart."""
+
+
+class Literal(NamedTuple):
+    """A literal as it is written: its kind, and its text without quotes.
+
+    Kinds are NUMBER, TEXT, BYTES (in hexadecimal digits), BOOLEAN, NULL, and for `DATE '...'` and
+    its kin the word in front.
+    """
+
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        """The literal as SQL text."""
+        if self.kind in ("NUMBER", "BOOLEAN", "NULL"):
+            return self.text
+        quoted = "'" + self.text.replace("'", "''") + "'"
+        return {"TEXT": "", "BYTES": "X"}.get(self.kind, self.kind + " ") + quoted
+
+
+def values_of(literals: Sequence[Literal], field: Field) -> list[Any]:
+    """Literals as values of a column, see `predicate.plain`; decimals keep their own scale.
+
+    Raises `ValueError` for a literal that is no value of the column's type.
+    """
+    if not isinstance(field.type, AtomicType) or field.type.root not in _CONVERT:
+        raise ValueError(f"{field.type.sql()} has no literals")
+    return _CONVERT[field.type.root](literals, field.type)
+
+
+def comparison(field: Field, operator: str, value: Any) -> Predicate:
+    """`field operator value`; a decimal of any scale and size compares exactly."""
+    if not isinstance(value, Decimal):
+        return Comparison(field.name, operator, value)
+    assert isinstance(field.type, AtomicType)
+    fits = _Fit.of(value, field.type)
+    if fits.low == fits.high:
+        return Comparison(field.name, operator, fits.low)
+    never = In(field.name, ())
+    if operator in ("=", "!="):
+        return never if operator == "=" else negation(never)
+    # Between two values of the column, or beyond them all: the next of them will do.
+    bound, kept = (fits.low, "<=") if operator in ("<", "<=") else (fits.high, ">=")
+    if bound is not None:
+        return Comparison(field.name, kept, bound)
+    return never
+
+
+def equalities(field: Field, values: Sequence[Any]) -> Predicate:
+    """`field IN (values)`."""
+    if values and isinstance(values[0], Decimal):
+        assert isinstance(field.type, AtomicType)
+        fits = [_Fit.of(value, field.type) for value in values]
+        values = [fit.low for fit in fits if fit.low == fit.high]
+    distinct = tuple(dict.fromkeys(values))
+    if len(distinct) == 1:
+        return Comparison(field.name, "=", distinct[0])
+    return In(field.name, distinct)
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """The nearest values of a DECIMAL type on either side of a number; None where there is none."""
+
+    low: Decimal | None
+    high: Decimal | None
+
+    @classmethod
+    def of(cls, value: Decimal, kind: AtomicType) -> _Fit:
+        precision, scale = kind.precision or 0, kind.scale or 0
+        largest = Decimal((0, (9,) * precision, -scale))
+        smallest = largest.copy_negate()
+        if value > largest:
+            return cls(largest, None)
+        if value < smallest:
+            return cls(None, smallest)
+        step = Decimal((0, (1,), -scale))
+        # Python's own context would round to 28 digits.
+        exact = Context(prec=precision + 1)
+        return cls(
+            value.quantize(step, ROUND_FLOOR, exact), value.quantize(step, ROUND_CEILING, exact)
+        )
+
+
+_Values = Callable[[Sequence[Literal], AtomicType], list[Any]]
+_NUMBER = re.compile(rf"\s*[+-]?{NUMBER}\s*", re.ASCII)
+_NO_NUMBERS = re.compile(r"\s*([+-]?(inf|infinity)|nan)\s*", re.IGNORECASE)
+_WHOLE = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
+
+
+def _wrong(literal: Literal) -> ValueError:
+    return ValueError(str(literal))
+
+
+def _texts(literals: Sequence[Literal], *kinds: str) -> list[str]:
+    for literal in literals:
+        if literal.kind not in kinds:
+            raise _wrong(literal)
+    return [literal.text for literal in literals]
+
+
+def _decimals(literals: Sequence[Literal], kind: AtomicType) -> list[Any]:
+    _texts(literals, "NUMBER", "TEXT")
+    for literal in literals:
+        if not _NUMBER.fullmatch(literal.text):
+            raise _wrong(literal)
+    return [Decimal(literal.text) for literal in literals]
+
+
+def _whole_numbers(literals: Sequence[Literal], kind: AtomicType) -> list[Any]:
+    texts = _texts(literals, "NUMBER", "TEXT")
+    bits = kind.to_arrow().bit_width
+    low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+    found = []
+    for literal, text in zip(literals, texts, strict=True):
+        if not _WHOLE.fullmatch(text):
+            (number,) = _decimals([literal], kind)
+            in_range = low <= number <= high
+            if not in_range or number != number.to_integral_value():
+                raise _wrong(literal)
+            found.append(int(number))
+            continue
+        # Longer texts may be more than Python converts.
+        number = int(text) if len(text) < 64 else high + 1
+        if not low <= number <= high:
+            raise _wrong(literal)
+        found.append(number)
+    return found
+
+
+def _floats(literals: Sequence[Literal], kind: AtomicType) -> list[Any]:
+    width = np.float32 if kind.root == "FLOAT" else np.float64
+    found = []
+    for literal in literals:
+        (text,) = _texts([literal], "NUMBER", "TEXT")
+        is_named = literal.kind == "TEXT" and _NO_NUMBERS.fullmatch(text)
+        if not is_named and not _NUMBER.fullmatch(text):
+            raise _wrong(literal)
+        with np.errstate(over="ignore"):
+            value = float(width(float(text)))
+        if math.isinf(value) and not is_named:
+            raise _wrong(literal)
+        found.append(value + 0.0)  # -0.0 equals 0.0
+    return found
+
+
+def _booleans(literals: Sequence[Literal], kind: AtomicType) -> list[Any]:
+    for literal in literals:
+        if literal.kind not in ("BOOLEAN", "TEXT") or literal.text.lower() not in _TRUTH:
+            raise _wrong(literal)
+    return [_TRUTH[literal.text.lower()] for literal in literals]
+
+
+def _characters(literals: Sequence[Literal], kind: AtomicType) -> list[Any]:
+    return _texts(literals, "TEXT")
+
+
+def _bytes(literals: Sequence[Literal], kind: AtomicType) -> list[Any]:
+    texts = _texts(literals, "TEXT", "BYTES")
+    return [
+        text.encode() if literal.kind == "TEXT" else bytes.fromhex(text)
+        for literal, text in zip(literals, texts, strict=True)
+    ]
+
+
+def _moments(literals: Sequence[Literal], kind: AtomicType) -> list[Any]:
+    texts = _texts(literals, "TEXT", *_MOMENTS[kind.root])
+    for literal in literals:
+        if literal.kind == "DATE" and not _DATE.fullmatch(literal.text):
+            raise _wrong(literal)
+    try:
+        return [plain(value) for value in array_of_texts(texts, kind.to_arrow())]
+    except (pa.ArrowInvalid, ValueError) as error:
+        if len(literals) == 1:
+            raise _wrong(literals[0]) from error
+        for literal in literals:
+            _moments([literal], kind)
+        raise
+
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_TRUTH = {"true": True, "false": False}
+_MOMENTS = {
+    "DATE": ("DATE",),
+    "TIME": ("TIME",),
+    "TIMESTAMP": ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ"),
+    "TIMESTAMP_LTZ": ("DATE", "TIMESTAMP", "TIMESTAMP_LTZ"),
+}
+_CONVERT: dict[str, _Values] = {
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT"), _whole_numbers),
+    **dict.fromkeys(("FLOAT", "DOUBLE"), _floats),
+    **dict.fromkeys(("CHAR", "VARCHAR"), _characters),
+    **dict.fromkeys(("BINARY", "VARBINARY"), _bytes),
+    **dict.fromkeys(_MOMENTS, _moments),
+    "DECIMAL": _decimals,
+    "BOOLEAN": _booleans,
+}

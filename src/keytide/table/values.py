@@ -1,0 +1,165 @@
+"""Values that a user gives, as a write would store them.
+
+Rows of dicts, look-up keys, partitions and defaults all pass here, so that a value means the same
+in each of them: exactly what is stored, or an error.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keytide.errors import InvalidError
+from keytide.table.convert import (
+    check_lengths,
+    check_nanoseconds,
+    check_parts,
+    check_text,
+    convert_column,
+)
+from keytide.types import Field
+
+__all__ = ["array_of", "array_of_texts", "as_key", "key_value", "scalar_of_text", "stored_column"]
+
+
+def array_of(values: Sequence[Any], field: Field, table: str) -> pa.Array:
+    """Python values as an array of the column's Arrow type, each unchanged.
+
+    Raises `InvalidError` naming the column for a value that Arrow would refuse, or cut to fit, as
+    it does 1.5 to a whole number.
+    """
+    try:
+        return _unchanged(values, field.type.to_arrow())
+    except _NO_VALUE as error:
+        raise InvalidError(
+            f"table {table}: column {field.name!r} is {field.type.sql()}, found a value that does "
+            f"not fit: {error}"
+        ) from error
+
+
+def stored_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray:
+    """A column as it is stored outside the primary key.
+
+    Raises `InvalidError` naming the column for values that would be lost or that do not fit.
+    """
+    converted = convert_column(column, field, table)
+    check_text(converted, field, table)
+    check_lengths(converted, field, table)
+    check_parts(converted, field, table)
+    check_nanoseconds(converted, field, table)
+    return converted
+
+
+def as_key(column: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
+    """A stored column as it is stored in the primary key, where equal values have equal bytes.
+
+    SQL calls -0.0 and 0.0 equal, and CHARs that differ in trailing blanks (watermark rules R27,
+    R28), but buckets go by bytes.
+    """
+    if pa.types.is_floating(column.type):
+        return pc.add(column, pa.scalar(0.0, column.type))
+    if getattr(field.type, "root", "") == "CHAR":
+        return pc.utf8_rtrim(column, " ")
+    return column
+
+
+def key_value(value: Any, field: Field, table: str) -> pa.Scalar:
+    """One value of a primary key column as it is stored: a Python value, or an Arrow scalar.
+
+    Raises `InvalidError` as a write of the value would; NULL passes.
+    """
+    try:
+        given = (
+            pa.array([value], type=value.type)
+            if isinstance(value, pa.Scalar)
+            else _unchanged([value], field.type.to_arrow())
+        )
+    except _NO_VALUE as error:
+        raise InvalidError(
+            f"table {table}: key column {field.name!r} is {field.type.sql()}, found {value!r} of "
+            f"type {type(value).__name__}: {error}"
+        ) from error
+    stored = stored_column(pa.chunked_array([given]), field, table)
+    return as_key(stored, field)[0]
+
+
+def scalar_of_text(text: str, field: Field, table: str) -> pa.Scalar:
+    """A value that is written as text, of any type but the binary ones.
+
+    Times without a zone are in UTC. Raises `InvalidError` for a text that spells no value of the
+    column, or one that does not fit it.
+    """
+    try:
+        column = pa.chunked_array([array_of_texts([text], field.type.to_arrow())])
+    except _NO_VALUE as error:
+        raise InvalidError(
+            f"table {table}: column {field.name!r} is {field.type.sql()}, found {text!r}: {error}"
+        ) from error
+    return stored_column(column, field, table)[0]
+
+
+def array_of_texts(texts: Sequence[str], target: pa.DataType) -> pa.Array:
+    """Texts as the values that they spell. Times without a zone are in UTC.
+
+    Raises an error of Arrow or a `ValueError` for a text that spells none.
+    """
+    if pa.types.is_time(target):
+        return _times(texts, target)
+    if pa.types.is_timestamp(target):
+        texts = [_without_spare_digits(text) for text in texts]
+        if target.tz is not None:
+            texts = [text if _ZONE.search(text) else _in_utc(text) for text in texts]
+    return pa.array(texts, pa.string()).cast(target)
+
+
+_ZONE = re.compile(r":.*([Zz]|[+-]\d\d(:?\d\d)?)$")
+_SPARE_DIGITS = re.compile(r"(\.\d*?)0+(?!\d)")
+
+
+def _without_spare_digits(text: str) -> str:
+    return _SPARE_DIGITS.sub(lambda m: "" if m[1] == "." else m[1], text)
+
+
+def _in_utc(text: str) -> str:
+    return (text if ":" in text else f"{text.strip()} 00:00:00") + "Z"
+
+
+def _times(texts: Sequence[str], target: pa.DataType) -> pa.Array:
+    # Arrow has no cast for these; they are read as times of the first day.
+    days = pa.array([f"1970-01-01 {_without_spare_digits(text)}" for text in texts], pa.string())
+    return days.cast(pa.timestamp(target.unit)).cast(target)
+
+
+_NO_VALUE = (pa.ArrowException, AttributeError, TypeError, ValueError, OverflowError)
+
+
+def _unchanged(given: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """An array of values. Raises one of `_NO_VALUE` for a value that is another one in it."""
+    made = pa.array(given, type=kind)
+    kept = made.to_pylist()
+    if kept == given:
+        return made
+    for before, after in zip(given, kept, strict=True):
+        if not _is_same(before, after):
+            raise ValueError(f"{before!r} would become {after!r}")
+    return made
+
+
+def _is_same(given: Any, kept: Any) -> bool:
+    if given is None or kept is None:
+        return given is kept
+    if isinstance(kept, list | tuple):
+        items = list(given.items() if isinstance(given, Mapping) else given)
+        return len(items) == len(kept) and all(map(_is_same, items, kept))
+    if isinstance(kept, dict):
+        return given.keys() == kept.keys() and all(_is_same(given[n], kept[n]) for n in kept)
+    if isinstance(kept, float):
+        nearest = math.isfinite(kept) and kept == np.float32(given)
+        return bool(given == kept or nearest or (given != given and kept != kept))
+    return bool(given == kept)
