@@ -10,6 +10,8 @@ from datasketches import compact_theta_sketch, hll_sketch
 from merging import Merging
 
 from keytide.errors import InvalidError, SetupError
+from keytide.merge.functions import registry
+from keytide.options import TableOptions
 
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
@@ -293,3 +295,16 @@ def test_functions_have_other_names(
     name: str, type_: str, inputs: list[Any], expected: Any
 ) -> None:
     assert folded(name, type_, *inputs) == expected
+
+
+@pytest.mark.parametrize("name", sorted({*registry._FUNCTIONS, *registry._OTHER_NAMES}))
+@pytest.mark.parametrize(
+    "key", ["fields.v.aggregate-function", "fields.default-aggregate-function"]
+)
+def test_name_with_hyphens_is_the_same_function(name: str, of: str) -> None:
+    """Tables are made with it, and those of other engines that store it are understood."""
+    key = f"fields.{of}aggregate-function"
+    expected = registry.with_stored_names({key: name})
+    hyphens = {key: name.replace("_", "-")}
+    assert registry.with_stored_names(hyphens) == expected
+    assert registry.function_names(["v"], TableOptions.parse(hyphens)) == {"v": expected[key]}

@@ -144,6 +144,53 @@ EXAMPLES: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
         """,
         [(1, "Samsung", 5000, "Wang"), (2, "Tesla", 400000, "Wang")],
     ),
+    "nested update from two tables": (
+        """
+        CREATE TABLE orders (
+          order_id BIGINT PRIMARY KEY NOT ENFORCED, user_name STRING, address STRING
+        );
+        CREATE TABLE sub_orders (
+          order_id BIGINT, sub_order_id INT, product_name STRING, price BIGINT,
+          PRIMARY KEY (order_id, sub_order_id) NOT ENFORCED
+        );
+        CREATE TABLE order_wide (
+          order_id BIGINT PRIMARY KEY NOT ENFORCED,
+          user_name STRING,
+          address STRING,
+          sub_orders ARRAY<ROW<sub_order_id BIGINT, product_name STRING, price BIGINT>>
+        ) WITH (
+          'merge-engine' = 'aggregation',
+          'fields.sub_orders.aggregate-function' = 'nested-update',
+          'fields.sub_orders.nested-key' = 'sub_order_id',
+          'fields.user_name.aggregate-function' = 'last_value',
+          'fields.address.aggregate-function' = 'last_value'
+        );
+        INSERT INTO orders VALUES (1, 'Wang', 'HangZhou');
+        INSERT INTO sub_orders VALUES (1, 1, 'Apple', 8000), (1, 2, 'Tesla', 400000);
+
+        INSERT INTO order_wide
+        SELECT
+          order_id,
+          user_name,
+          address,
+          CAST(NULL AS ARRAY<ROW<sub_order_id BIGINT, product_name STRING, price BIGINT>>)
+        FROM orders
+        UNION ALL
+        SELECT
+          order_id,
+          CAST(NULL AS STRING),
+          CAST(NULL AS STRING),
+          ARRAY[ROW(sub_order_id, product_name, price)]
+        FROM sub_orders;
+
+        SELECT order_id, user_name, address, sub_order_id, product_name, price
+        FROM order_wide, UNNEST(sub_orders) AS so(sub_order_id, product_name, price)
+        """,
+        [
+            (1, None, None, 1, "Apple", 8000),
+            (1, None, None, 2, "Tesla", 400000),
+        ],
+    ),
     "price and sales": (
         """
         CREATE TABLE t (

@@ -16,6 +16,7 @@ from keytide.spark.predicate import column
 from keytide.spark.types import arrow_schema_of, spark_schema
 from keytide.sql.assign import check_assignable
 from keytide.sql.relations import BoundQuery, Relation
+from keytide.sql.unnest import spark_unnest
 from keytide.table.result import Result
 from keytide.table.table import Table
 
@@ -58,7 +59,7 @@ class SparkEngine:
         for relation in bound.relations:
             self._frame(relation).createOrReplaceTempView(relation.view)
         try:
-            return self._spark.sql(bound.text_for("spark", _constructors))
+            return self._spark.sql(bound.text_for("spark", spark_unnest, _constructors))
         except PySparkException as error:
             raise bound.refused(str(error).splitlines()[0]) from error
         finally:

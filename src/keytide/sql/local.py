@@ -13,6 +13,7 @@ from sqlglot import exp
 from keytide.errors import KeytideError
 from keytide.sql.assign import assign
 from keytide.sql.relations import BoundQuery, Relation
+from keytide.sql.unnest import duckdb_unnest
 from keytide.table.result import Result
 from keytide.table.scan import Scan
 from keytide.table.table import Table
@@ -58,7 +59,7 @@ def run_locally(bound: BoundQuery) -> pa.Table:
             for relation in bound.relations:
                 streams.append(source := _source(relation))
                 connection.register(relation.view, source)
-            answer = connection.sql(bound.text_for("duckdb", _constructors))
+            answer = connection.sql(bound.text_for("duckdb", duckdb_unnest, _constructors))
             found, types = answer.to_arrow_table(), [str(t) for t in answer.types]
             return _with_plain_integers(found, types)
         except duckdb.Error as error:

@@ -22,6 +22,7 @@ from keytide.errors import InvalidError, KeytideError, NotFoundError
 from keytide.sql.dialect import Keytide, error_at
 from keytide.sql.engine_text import LostClauseError, engine_text
 from keytide.sql.statements import Query
+from keytide.sql.unnest import resolve_unnests
 from keytide.table.lake import Lake
 from keytide.table.scan import Scan
 from keytide.table.system_tables import system_table
@@ -81,13 +82,16 @@ class BoundQuery:
     relations: tuple[Relation, ...] = ()
     text: str = ""
 
-    def text_for(self, dialect: str, rewrite: Callable[[exp.Expr], exp.Expr]) -> str:
-        """The text of the query for an engine, after `rewrite` of each node.
+    def text_for(self, dialect: str, *rewrites: Callable[[exp.Expr], exp.Expr]) -> str:
+        """The text of the query for an engine, each node rewritten by one after the other.
 
         Raises `InvalidError` for what the engine's dialect cannot say.
         """
         try:
-            return engine_text(self.tree.transform(rewrite), dialect)
+            tree = self.tree
+            for rewrite in rewrites:
+                tree = tree.transform(rewrite)
+            return engine_text(tree, dialect)
         except LostClauseError as lost:
             starts = [node.meta["start"] for node in lost.node.walk() if "start" in node.meta]
             raise error_at(self.text, min(starts, default=0), str(lost)) from lost
@@ -126,6 +130,7 @@ def bind(query: Query, lake: Lake) -> BoundQuery:
     ]
     for node, relation in zip(names, relations, strict=True):
         _rename(node, relation.view)
+    resolve_unnests(tree, {r.view: r.fields for r in relations}, query.text)
     return BoundQuery(tree, _narrowed(tree, relations), query.text)
 
 

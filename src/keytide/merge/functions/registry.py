@@ -129,7 +129,9 @@ def _users(function: MergeFunction, field: Field) -> AggregateFunction:
 
 
 def _stored_name(name: str) -> str:
-    return name if name in _FUNCTIONS else _OTHER_NAMES.get(name.lower(), name)
+    # Older documents write 'nested-update' for 'nested_update', and so for every name.
+    plain = name.replace("-", "_")
+    return plain if plain in _FUNCTIONS else _OTHER_NAMES.get(plain.lower(), name)
 
 
 class _Options:

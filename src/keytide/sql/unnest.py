@@ -1,0 +1,215 @@
+"""UNNEST in FROM: an array or a map spread over rows, and rows within over columns.
+
+As in Flink, `UNNEST(x) AS u (a, b)` has a column for each field of an array of rows, one for an
+array of anything else, two for a map, and one more WITH ORDINALITY, counting from 1. Without names
+the columns are called like the fields, `key` and `value`, `ordinality`, or like the alias.
+
+What is spread is known from the columns of the tables; so each UNNEST is resolved once and then
+written in each engine's own way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.annotate_types import annotate_types
+from sqlglot.optimizer.qualify import qualify
+from sqlglot.schema import MappingSchema
+
+from keytide.errors import InvalidError
+from keytide.sql.dialect import Keytide, error_at
+from keytide.types import Field
+
+__all__ = ["duckdb_unnest", "resolve_unnests", "spark_unnest"]
+
+
+def resolve_unnests(
+    tree: exp.Expr, fields: Mapping[str, Sequence[Field]], text: str = ""
+) -> exp.Expr:
+    """The query with what each UNNEST spreads, which the other functions need.
+
+    `fields` are the columns of the tables by name. Raises `InvalidError` pointing into `text`
+    where the names of columns do not fit.
+    """
+    found = list(_unnests(tree))
+    if not found:
+        return tree
+    for node, kind in zip(found, _types(tree, fields, len(found)), strict=True):
+        spread = _Spread.of(node, kind)
+        _check_names(node, spread, text)
+        node.meta[_SPREAD] = spread
+    return tree
+
+
+def duckdb_unnest(node: exp.Expr) -> exp.Expr:
+    """A resolved UNNEST as DuckDB writes it; other nodes as they are."""
+    spread = node.meta.get(_SPREAD)
+    if spread is None:
+        return node
+    value = node.expressions[0]
+    if spread.kind is _Kind.ENTRIES:
+        value = exp.Anonymous(this="map_entries", expressions=[value])
+    depth = [] if spread.kind is _Kind.VALUES else [_named_argument("max_depth", 2)]
+    query = exp.select(exp.Explode(this=value.copy(), expressions=depth))
+    if spread.has_ordinality:
+        query = query.select(exp.Anonymous(this="generate_subscripts", expressions=[
+            value.copy(), exp.Literal.number(1)]))  # fmt: skip
+    return _relation(node, exp.Subquery(this=query), spread)
+
+
+def spark_unnest(node: exp.Expr) -> exp.Expr:
+    """A resolved UNNEST as Spark writes it; other nodes as they are.
+
+    Raises `InvalidError` for the ordinality of rows whose fields are not known.
+    """
+    if isinstance(node, exp.Join) and _SPREAD in node.this.meta and _is_left_on_true(node):
+        # Spark joins no map to a lateral relation, but has generators that keep empty ones.
+        spread = node.this.meta[_SPREAD]
+        generator = _generator(node.this.expressions[0], spread, "_OUTER")
+        return exp.Join(this=_relation(node.this, generator, spread), kind="CROSS")
+    spread = node.meta.get(_SPREAD)
+    if spread is None:
+        return node
+    return _relation(node, _generator(node.expressions[0], spread), spread)
+
+
+class _Kind(Enum):
+    """What an UNNEST makes columns of."""
+
+    VALUES = "values"
+    ROWS = "rows"
+    ENTRIES = "entries"
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """What an UNNEST spreads. `fields` are those of the rows, where they are known."""
+
+    kind: _Kind
+    fields: tuple[str, ...]
+    columns: tuple[exp.Identifier, ...]
+    has_ordinality: bool
+
+    @classmethod
+    def of(cls, node: exp.Unnest, type_: exp.DataType | None) -> _Spread:
+        kind, fields = _kind_of(node.expressions[0], type_)
+        alias = node.args.get("alias")
+        given = [] if alias is None else list(alias.columns)
+        if kind is None:
+            kind = _Kind.VALUES if len(given) < 2 else _Kind.ROWS
+        offset = node.args.get("offset")
+        names = given or [exp.to_identifier(name, quoted=True) for name in fields]
+        if not names:
+            names = [exp.to_identifier(node.alias or "value", quoted=True)]
+        if offset:
+            known = isinstance(offset, exp.Identifier) and given
+            names.append(offset if known else exp.to_identifier("ordinality"))
+        return cls(kind, fields, tuple(name.copy() for name in names), bool(offset))
+
+
+_SPREAD = "spread"
+_ENTRY = ("key", "value")
+
+
+def _unnests(tree: exp.Expr) -> Iterator[exp.Unnest]:
+    """Those in FROM; in SELECT the word is a function of the engines."""
+    for node in tree.find_all(exp.Unnest):
+        if isinstance(node.parent, exp.From | exp.Join) and len(node.expressions) == 1:
+            yield node
+
+
+def _types(
+    tree: exp.Expr, fields: Mapping[str, Sequence[Field]], count: int
+) -> list[exp.DataType | None]:
+    """The type of what each UNNEST is given, None where it cannot be told."""
+    schema = MappingSchema(dialect=Keytide)
+    for name, members in fields.items():
+        texts = {member.name: member.type.with_nullable(True).sql() for member in members}
+        schema.add_table(name, texts, dialect=Keytide)
+    try:
+        qualified = qualify(
+            tree.copy(), dialect=Keytide, schema=schema, quote_identifiers=False,
+            validate_qualify_columns=False, isolate_tables=False,
+        )  # fmt: skip
+        typed = annotate_types(qualified, schema=schema, dialect=Keytide)
+    except SqlglotError:
+        return [None] * count
+    types = [node.expressions[0].type for node in _unnests(typed)]
+    return types if len(types) == count else [None] * count
+
+
+def _kind_of(value: exp.Expr, type_: exp.DataType | None) -> tuple[_Kind | None, tuple[str, ...]]:
+    if type_ is not None and type_.is_type(exp.DType.MAP):
+        return _Kind.ENTRIES, _ENTRY
+    if type_ is not None and type_.is_type(exp.DType.ARRAY) and type_.expressions:
+        element = type_.expressions[0]
+        if element.is_type(exp.DType.STRUCT):
+            return _Kind.ROWS, tuple(member.name for member in element.expressions)
+        if not element.is_type(exp.DType.UNKNOWN):
+            return _Kind.VALUES, ()
+    if isinstance(value, exp.Bracket) and value.this.name.upper() == "MAP":
+        return _Kind.ENTRIES, _ENTRY
+    return None, ()
+
+
+def _check_names(node: exp.Unnest, spread: _Spread, text: str) -> None:
+    expected = len(spread.fields) or (1 if spread.kind is _Kind.VALUES else 0)
+    given = len(spread.columns) - spread.has_ordinality
+    if expected and given != expected:
+        place = min((n.meta["start"] for n in node.walk() if "start" in n.meta), default=0)
+        names = f" ({', '.join(spread.fields)})" if spread.fields else ""
+        raise error_at(
+            text, place, f"UNNEST gives {expected} column(s){names}, found {given} name(s) for them"
+        )
+
+
+def _relation(node: exp.Expr, source: exp.Expr, spread: _Spread) -> exp.Expr:
+    """A lateral relation in place of an UNNEST; the first of a FROM has nothing to refer to."""
+    name = exp.to_identifier(node.alias or "unnest", quoted=True)
+    alias = exp.TableAlias(this=name, columns=[column.copy() for column in spread.columns])
+    if isinstance(node.parent, exp.Join):
+        return exp.Lateral(this=source, alias=alias)
+    if isinstance(source, exp.Subquery):
+        source.set("alias", alias)
+        return source
+    return exp.Table(this=source, alias=alias)
+
+
+def _named_argument(name: str, value: int) -> exp.Expr:
+    return exp.PropertyEQ(this=exp.to_identifier(name), expression=exp.Literal.number(value))
+
+
+def _is_left_on_true(join: exp.Join) -> bool:
+    condition = join.args.get("on")
+    is_true = isinstance(condition, exp.Boolean) and condition.this
+    return join.side.upper() == "LEFT" and bool(is_true)
+
+
+def _generator(value: exp.Expr, spread: _Spread, suffix: str = "") -> exp.Expr:
+    """Spark's function that makes the rows."""
+    if spread.has_ordinality:
+        return exp.Anonymous(this=f"INLINE{suffix}", expressions=[_numbered(value, spread)])
+    name = "INLINE" if spread.kind is _Kind.ROWS else "EXPLODE"
+    return exp.Anonymous(this=f"{name}{suffix}", expressions=[value.copy()])
+
+
+def _numbered(value: exp.Expr, spread: _Spread) -> exp.Expr:
+    """An array of rows that have their number as last field."""
+    item, place = exp.to_identifier("item"), exp.to_identifier("place")
+    if spread.kind is _Kind.ROWS and not spread.fields:
+        raise InvalidError(
+            f"UNNEST({value.sql(dialect=Keytide)}) WITH ORDINALITY: the fields of the rows are not "
+            f"known; CAST the value to its type"
+        )
+    if spread.kind is _Kind.ENTRIES:
+        value = exp.Anonymous(this="MAP_ENTRIES", expressions=[value])
+    names = [exp.to_identifier(name, quoted=True) for name in spread.fields]
+    members: list[exp.Expr] = [exp.Dot(this=item, expression=name) for name in names] or [item]
+    number = exp.Add(this=place, expression=exp.Literal.number(1))
+    row = exp.Anonymous(this="STRUCT", expressions=[m.copy() for m in (*members, number)])
+    each = exp.Lambda(this=row, expressions=[item.copy(), place.copy()])
+    return exp.Anonymous(this="TRANSFORM", expressions=[value.copy(), each])
