@@ -175,7 +175,9 @@ def _taken_plain(value: Any, kind: Any, name: str) -> Any:
     if kind is None or kind is type(None):
         fits = value is None
     elif kind is int:
-        fits = isinstance(value, Integral) and not isinstance(value, bool)
+        # numpy's durations count as integers, and are none.
+        fits = isinstance(value, Integral) and hasattr(value, "__index__")
+        fits = fits and not isinstance(value, bool)
     elif kind is Callable:
         fits = callable(value)
     else:

@@ -92,6 +92,14 @@ def test_example_finds_what_made_up_values_do_not() -> None:
         kt.register_merge_function("capped", capped, types=["BIGINT"], examples=[400_000, 7])
 
 
+def test_example_of_another_type_is_refused() -> None:
+    itself: list[Any] = []
+    itself.append(itself)
+    for example in ("a", itself, 2**40):
+        with pytest.raises(kt.InvalidError, match="'mine': examples are values of INT"):
+            kt.register_merge_function("mine", total, types=["INT"], examples=[1, example])
+
+
 def test_retract_that_depends_on_steps_is_refused_with_an_example() -> None:
     kt.register_merge_function("total", total, types=["INT"], retract=less)
     with pytest.raises(kt.InvalidError, match=r"'total'.*less \["):
@@ -106,7 +114,7 @@ def test_retract_that_depends_on_steps_is_refused_with_an_example() -> None:
         ("count", ["INT"], "'count' is built in"),
         ("no name", ["INT"], "is no name"),
         ("mine", [], "list the SQL types"),
-        ("mine", "INT", "list the SQL types"),
+        ("mine", "INT", r"types is 'INT' .*a list of texts, such as \['INT'\]"),
         ("mine", ["NUMBER"], "NUMBER"),
     ],
 )

@@ -67,7 +67,7 @@ def register_merge_function(
     if not re.fullmatch(r"[A-Za-z_]\w*", name) or is_built_in(name):
         reason = "is built in" if is_built_in(name) else "is no name of letters, digits and _"
         raise InvalidError(f"merge function name {name!r} {reason}; choose another one")
-    if isinstance(types, str) or not types:
+    if not types:
         raise InvalidError(
             f"merge function {name!r}: types is {types!r}; list the SQL types of the columns "
             f"that it folds, such as ['BIGINT']"

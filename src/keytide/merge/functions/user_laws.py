@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from keytide.errors import InvalidError
 from keytide.format.arrow import from_arrow
@@ -53,7 +54,7 @@ class _Trials:
         self.type = type_
         self.field = Field(-1, "value", type_.with_nullable(True))
         self.random = np.random.default_rng(_SEED)
-        self.examples = list(examples)
+        self.examples = self._fitting(examples)
 
     def check_grouping(self, lists: list[list[Any]]) -> None:
         """Fold of folds is fold, a lone value in a group folded or as it stands."""
@@ -153,6 +154,17 @@ class _Trials:
         table = arrow_schema([self.field]).empty_table()
         shape = from_arrow(table)["value"]
         return pl.Series("value", values, dtype=shape.dtype, strict=False)
+
+    def _fitting(self, examples: Sequence[Any]) -> list[Any]:
+        kind = self.field.to_arrow().type
+        try:
+            given = pa.table({"value": pa.array(examples, kind)})
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise InvalidError(
+                f"merge function {self.function.name!r}: examples are values of "
+                f"{self.type.sql()}: {error}"
+            ) from error
+        return from_arrow(given)["value"].to_list()
 
     def _broken(self, example: str) -> InvalidError:
         return InvalidError(
