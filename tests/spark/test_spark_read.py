@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import keytide as kt
@@ -334,3 +335,18 @@ def test_every_column_is_nullable_to_spark() -> None:
         "struct<k:bigint,m:map<string,int>,l:array<timestamp_ntz>>"
     )
     assert all(f.nullable for f in spark_schema(schema).fields)
+
+
+def test_changed_bit_in_a_page_is_told_by_sparks_own_reader(warehouse: str, spark: Any) -> None:
+    table = make_table(warehouse, bucket="1")
+    table.write(ROWS)
+    (file,) = Path(table.uri).glob("**/*.parquet")
+    group = pq.read_metadata(file).row_group(0)
+    columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+    end = columns["x"].data_page_offset + columns["x"].total_compressed_size
+    changed = bytearray(file.read_bytes())
+    changed[end - 1] ^= 1
+    file.write_bytes(changed)
+    assert operators(table.scan(), spark) == {"FileScan"}
+    with pytest.raises(Exception, match=f"(?s){file.name}"):
+        collected(table.scan(), spark)

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias, TypeVar
 import fastavro
 
 from keytide.errors import DataError, InvalidError, KeytideError, UnsupportedError
+from keytide.format.checksum import SEAL_KEY, UNSEALED, is_intact, seal
 
 __all__ = [
     "MILLISECONDS",
@@ -70,6 +71,8 @@ class RecordType:
             records: list[Any] = list(fastavro.reader(io.BytesIO(data)))
         except Exception as error:  # codecs and the decoder fail in ways of their own
             raise DataError(f"{path}: not a complete Avro file ({error})") from error
+        if not is_intact(data):
+            raise DataError(f"{path}: other bytes than were written; restore the file")
         for found in records:
             self._check_version(found, path)
             misfit = self.misfit(found)
@@ -88,13 +91,14 @@ class RecordType:
             records = [{"_VERSION": self.version} | record_of(value) for value in values]
             self._check_members(records)
             fastavro.writer(
-                buffer, self.schema, records, codec="zstandard", codec_compression_level=1
-            )
+                buffer, self.schema, records, codec="zstandard", codec_compression_level=1,
+                metadata={SEAL_KEY: UNSEALED},
+            )  # fmt: skip
         except KeytideError:
             raise
         except (AttributeError, TypeError, ValueError) as error:
             raise InvalidError(f"a manifest cannot hold this: {error}") from error
-        return buffer.getvalue()
+        return seal(buffer.getvalue())
 
     def _check_members(self, records: Iterable[Record]) -> None:
         for made in records:

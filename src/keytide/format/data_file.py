@@ -13,8 +13,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,10 +25,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from keytide.errors import DataError, UnsupportedError
+from keytide.errors import DataError, KeytideError, UnsupportedError
 from keytide.format import int96
 from keytide.format.arrow import from_arrow, polars_schema, sliced_bytes
 from keytide.format.binary_row import encode_rows
+from keytide.format.checksum import (
+    BLOCKS_KEY,
+    SEAL_KEY,
+    UNSEALED,
+    BlockSink,
+    byte_ranges,
+    check_blocks,
+    check_footer,
+    seal,
+)
 from keytide.format.encoding import codecs, dictionary_columns
 from keytide.format.manifest import DataFileMeta, FileSource
 from keytide.format.schema import (
@@ -308,12 +320,14 @@ class FileReader:
     def lazy(
         self, offset: int = 0, length: int | None = None, where: pl.Expr | None = None
     ) -> pl.LazyFrame:
-        """The same as a plan; from local disk nothing but the footer is read yet."""
-        try:
+        """The same as a plan; from local disk nothing is decoded yet."""
+        with _naming_file(self.store, self.path):
             source = _open(self.store, self.path, numbered=self.dead_rows is not None)
-            frame = source.rows(self._stored_names(source.schema), offset, length)
-        except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
-            raise _unreadable(self.store, self.path, error) from error
+            names = self._stored_names(source.schema)
+            whole = offset == 0 and length is None and len(names) == len(source.schema)
+            wanted = None if whole else partial(byte_ranges, names, offset, length)
+            check_blocks(self.store, self.path, wanted)
+            frame = source.rows(names, offset, length)
         if self.dead_rows is not None:
             dead = pl.Series(self.dead_rows, dtype=pl.UInt32)
             frame = frame.filter(~pl.col(_POSITION).is_in(dead.implode()))
@@ -328,11 +342,9 @@ class FileReader:
         Row groups stay whole where they fit, because a part of one costs as much as all of it.
         Reads the footer; raises like `read`.
         """
-        try:
-            with self.store.open_input(self.path) as file:
-                footer = pq.read_metadata(file)
-        except (OSError, pa.ArrowException) as error:
-            raise _unreadable(self.store, self.path, error) from error
+        with _naming_file(self.store, self.path), self.store.open_input(self.path) as file:
+            check_footer(file)
+            footer = pq.read_metadata(file)
         return _spans(
             [footer.row_group(i).num_rows for i in range(footer.num_row_groups)], rows_max
         )
@@ -346,10 +358,8 @@ class FileReader:
         return [name for name in (*wanted, *system) if name in stored]
 
     def _collect(self, frame: pl.LazyFrame) -> pl.DataFrame:
-        try:
+        with _naming_file(self.store, self.path):
             return frame.collect()
-        except (OSError, pl.exceptions.PolarsError) as error:
-            raise _unreadable(self.store, self.path, error) from error
 
     def _expressions(self, stored: pl.Schema) -> list[pl.Expr]:
         constants = dict(self.constants)
@@ -437,11 +447,26 @@ def _open(store: Store, path: str, *, numbered: bool) -> _LocalFile | _RemoteFil
             row_index_name=_POSITION if numbered else None,
         )
         return _LocalFile(frame, frame.collect_schema())
-    file = pq.ParquetFile(store.open_input(path), pre_buffer=True)
+    file = pq.ParquetFile(store.open_input(path), pre_buffer=True, page_checksum_verification=True)
     return _RemoteFile(file, from_arrow(file.schema_arrow.empty_table()).schema)
 
 
-def _unreadable(store: Store, path: str, error: Exception) -> DataError:
+@contextmanager
+def _naming_file(store: Store, path: str) -> Iterator[None]:
+    """A block in which a file that cannot be read is a `DataError` that names it."""
+    try:
+        yield
+    except KeytideError:
+        raise
+    except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
+        raise _unreadable(store, path, error) from error
+    except BaseException as error:
+        if isinstance(error, pl.exceptions.PanicException):
+            raise _unreadable(store, path, error) from error
+        raise
+
+
+def _unreadable(store: Store, path: str, error: BaseException) -> DataError:
     uri = store.uri_of(path)
     if not store.exists(path):
         return DataError(
@@ -521,10 +546,10 @@ def _write_parquet(output: Any, rows: pa.Table, codec: str, zstd_level: int) -> 
     dictionary = dictionary_columns(rows)
     compression = codecs(rows, codec, dictionary)
     zstd_leaves = [path for path, leaf_codec in compression.items() if leaf_codec == "zstd"]
-    sink = pa.BufferOutputStream() if nanoseconds else None
-    pq.write_table(
-        rows,
-        sink or output,
+    sink = BlockSink(output)
+    with pq.ParquetWriter(
+        sink,
+        rows.schema,
         compression=compression,
         compression_level=dict.fromkeys(zstd_leaves, zstd_level) or None,
         data_page_version="1.0",
@@ -532,11 +557,13 @@ def _write_parquet(output: Any, rows: pa.Table, codec: str, zstd_level: int) -> 
         store_decimal_as_integer=True,
         write_time_adjusted_to_utc=True,
         use_dictionary=dictionary,
-        row_group_size=group_rows,
         store_schema=False,
-    )
-    if sink is not None:
-        _copy_with_int96_footer(sink.getvalue().to_pybytes(), output)
+        write_page_checksum=True,
+    ) as writer:
+        writer.write_table(rows, row_group_size=group_rows)
+        writer.add_key_value_metadata({BLOCKS_KEY: sink.end_of_blocks(), SEAL_KEY: UNSEALED})
+    footer = bytes(sink.rest or b"")
+    output.write(seal(_with_int96(footer) if nanoseconds else footer))
 
 
 def _with_int96_bytes(rows: pa.Table) -> pa.Table:
@@ -545,11 +572,9 @@ def _with_int96_bytes(rows: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
-def _copy_with_int96_footer(data: bytes, output: Any) -> None:
-    size = int.from_bytes(data[-8:-4], "little")
-    body, footer = data[: -8 - size], data[-8 - size : -8]
-    marked = int96.mark_footer(footer)
-    output.write(body + marked + len(marked).to_bytes(4, "little") + data[-4:])
+def _with_int96(footer: bytes) -> bytes:
+    marked = int96.mark_footer(footer[:-8])
+    return marked + len(marked).to_bytes(4, "little") + footer[-4:]
 
 
 def _cut(run: pa.Table, target_file_size_bytes: int) -> list[pa.Table]:

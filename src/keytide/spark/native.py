@@ -179,6 +179,7 @@ def _parquet(
         spark.read.schema(schema)
         # Without these, brackets in a path are patterns, and days before 1582 are shifted.
         .option("__globPaths__", "false")
+        .option("parquet.page.verify-checksum.enabled", "true")
         .option("datetimeRebaseMode", "CORRECTED")
         .parquet(*paths)
     )

@@ -1,0 +1,214 @@
+"""Checksums inside the files that they are about, where other engines do not look.
+
+A seal is a text in a file's own metadata with the CRC-32 of all bytes around it. Manifests are
+sealed as a whole. A data file seals its footer, and the footer holds the CRC-32 of every block
+before it, so that a reader checks the blocks that it needs and no others. Files without a seal,
+those of other writers, pass.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from keytide.store import Store
+
+__all__ = [
+    "BLOCKS_KEY",
+    "SEAL_KEY",
+    "UNSEALED",
+    "BlockSink",
+    "byte_ranges",
+    "check_blocks",
+    "check_footer",
+    "is_intact",
+    "seal",
+]
+
+SEAL_KEY = "keytide.seal"
+BLOCKS_KEY = "keytide.blocks"
+UNSEALED = "keytide-crc32:00000000"
+"""The text to put where the seal will be."""
+
+_SEAL = re.compile(rb"keytide-crc32:([0-9a-f]{8})")
+_BLOCKS = re.compile(rb"keytide-crc32s:((?:[0-9a-f]{8})*);")
+_BLOCK_BYTES = 1 << 18
+# From here on it pays to check with several threads.
+_PARALLEL_BLOCKS = 16
+_FILES_MAX = 10_000
+
+
+def seal(data: bytes) -> bytes:
+    """`data`, which holds the text `UNSEALED`, with its checksum there. As many bytes."""
+    at = data.rindex(UNSEALED.encode()) + len(UNSEALED) - 8
+    return data[:at] + b"%08x" % zlib.crc32(data) + data[at + 8 :]
+
+
+def is_intact(data: bytes) -> bool:
+    """Whether the bytes are those that were sealed, or never were."""
+    seals = list(_SEAL.finditer(data))
+    if not seals:
+        return True
+    start, end = seals[-1].span(1)
+    unsealed = zlib.crc32(data[end:], zlib.crc32(b"00000000", zlib.crc32(data[:start])))
+    return int(seals[-1][1], 16) == unsealed
+
+
+class BlockSink(io.RawIOBase):
+    """Passes bytes on to `output` and keeps a CRC-32 of each block, up to `end_of_blocks`.
+
+    What comes after that, a footer, is held back in `rest`.
+    """
+
+    def __init__(self, output: Any) -> None:
+        self.rest: bytearray | None = None
+        self._output = output
+        self._sums: list[int] = []
+        self._position = 0
+
+    def writable(self) -> bool:
+        """True."""
+        return True
+
+    def tell(self) -> int:
+        """The bytes taken so far."""
+        return self._position
+
+    def write(self, data: Any, /) -> int:
+        """Take all of some bytes."""
+        with memoryview(data) as view, view.cast("B") as piece:
+            self._position += len(piece)
+            if self.rest is not None:
+                self.rest += piece
+            else:
+                self._output.write(piece)
+                self._add(piece)
+            return len(piece)
+
+    def end_of_blocks(self) -> str:
+        """Hold back what follows, and the checksums as a text for the footer."""
+        self.rest = bytearray()
+        return f"keytide-crc32s:{''.join(f'{one:08x}' for one in self._sums)};"
+
+    def _add(self, piece: memoryview) -> None:
+        filled = (self._position - len(piece)) % _BLOCK_BYTES
+        start = 0
+        while start < len(piece):
+            stop = start + _BLOCK_BYTES - filled
+            if not filled:
+                self._sums.append(0)
+            self._sums[-1] = zlib.crc32(piece[start:stop], self._sums[-1])
+            start, filled = stop, 0
+
+
+def check_blocks(
+    store: Store, path: str, wanted: Callable[[pq.FileMetaData], list[tuple[int, int]]] | None
+) -> None:
+    """Raise OSError where wanted bytes, or any for None, are not those that were written."""
+    local = store.local_path(path)
+    with pa.memory_map(str(local)) if local is not None else store.open_input(path) as file:
+        footer = check_footer(file)
+        if isinstance(file, pa.PythonFile):
+            return  # fetched piece by piece, and each page has a checksum of its own
+        size = file.size()
+        ranges = wanted(pq.read_metadata(file)) if wanted else [(0, size - len(footer))]
+        file.seek(0)
+        torn = _torn_blocks(store.uri_of(path), file.read_buffer(size), footer, ranges)
+    if torn:
+        raise OSError(f"other bytes than were written, from byte {torn[0]} on")
+
+
+def check_footer(file: pa.NativeFile) -> bytes:
+    """The footer with its length and magic. OSError when it is not as it was written."""
+    size = file.size()
+    file.seek(max(0, size - 8))
+    length = int.from_bytes(file.read(4), "little") + 8
+    if length > size:
+        raise OSError(f"a footer of {length} bytes in a file of {size}")
+    file.seek(size - length)
+    footer: bytes = file.read(length)
+    file.seek(0)
+    if not is_intact(footer):
+        raise OSError("another footer than was written")
+    return footer
+
+
+def byte_ranges(
+    names: Sequence[str], offset: int, length: int | None, metadata: pq.FileMetaData
+) -> list[tuple[int, int]]:
+    """Where the column chunks lie that hold some rows of some columns."""
+    stop = metadata.num_rows if length is None else offset + length
+    paths = (metadata.schema.column(i).path for i in range(metadata.num_columns))
+    leaves = [i for i, path in enumerate(paths) if path.split(".")[0] in names]
+    ranges, first = [(0, 4)], 0
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        if first < stop and first + group.num_rows > offset:
+            for chunk in map(group.column, leaves):
+                begin = chunk.dictionary_page_offset or chunk.data_page_offset
+                ranges.append((begin, begin + chunk.total_compressed_size))
+        first += group.num_rows
+    return ranges
+
+
+def _torn_blocks(
+    name: str, data: pa.Buffer, footer: bytes, ranges: Iterable[tuple[int, int]]
+) -> list[int]:
+    """Where blocks begin that are not as they were written, of those that `ranges` touch.
+
+    `data` is the whole file `name`, `footer` its intact footer, ranges are begin and end. A block
+    is checked once in a process: files are written once, and their names are unique.
+    """
+    found = _BLOCKS.search(footer)
+    if found is None:
+        return []
+    sums = np.frombuffer(bytes.fromhex(found[1].decode()), ">u4")
+    wanted = np.zeros(len(sums), dtype=bool)
+    for start, stop in ranges:
+        wanted[start // _BLOCK_BYTES : -(-stop // _BLOCK_BYTES)] = True
+    known = _CHECKED.of(name, len(sums))
+    blocks = np.flatnonzero(wanted & ~known).tolist()
+    end = data.size - len(footer)
+
+    def is_torn(block: int) -> bool:
+        start = block * _BLOCK_BYTES
+        piece = data.slice(start, min(_BLOCK_BYTES, end - start))
+        return zlib.crc32(piece) != int(sums[block])
+
+    if len(blocks) < _PARALLEL_BLOCKS:
+        torn = [is_torn(block) for block in blocks]
+    else:
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            torn = list(pool.map(is_torn, blocks))
+    known[[block for block, bad in zip(blocks, torn, strict=True) if not bad]] = True
+    return [block * _BLOCK_BYTES for block, bad in zip(blocks, torn, strict=True) if bad]
+
+
+class _CheckedBlocks:
+    """Which blocks of the files last read were found intact."""
+
+    def __init__(self) -> None:
+        self._files: OrderedDict[str, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, name: str, count: int) -> Any:
+        with self._lock:
+            if len(self._files.get(name, ())) != count:
+                self._files[name] = np.zeros(count, dtype=bool)
+            self._files.move_to_end(name)
+            if len(self._files) > _FILES_MAX:
+                self._files.popitem(last=False)
+            return self._files[name]
+
+
+_CHECKED = _CheckedBlocks()

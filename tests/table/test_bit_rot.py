@@ -1,0 +1,97 @@
+"""Bits that change in a stored file: a read gives the right rows, or an error that names a file."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import keytide as kt
+from keytide.store import LocalStore, Store
+
+SCHEMA = pa.schema(
+    [
+        ("k", pa.int64()),
+        ("v", pa.float64()),
+        ("s", pa.string()),
+        ("d", pa.dictionary(pa.int8(), pa.string())),
+        ("ns", pa.timestamp("ns")),
+        ("l", pa.list_(pa.int32())),
+    ]
+)
+FLIPS = 40
+
+
+class Remote(LocalStore):
+    """Files on local disk, read as those of an object store are."""
+
+    def local_path(self, path: str) -> None:  # type: ignore[override]
+        """None."""
+
+
+def rows(count: int, seed: int) -> pa.Table:
+    """Columns of every encoding: plain, with a dictionary, nested, INT96."""
+    dice = random.Random(seed)
+    return pa.table(
+        {
+            "k": list(range(count)),
+            "v": [dice.random() for _ in range(count)],
+            "s": [f"{dice.random()}" for _ in range(count)],
+            "d": [f"few {i % 3}" for i in range(count)],
+            "ns": [dice.randrange(10**18) for _ in range(count)],
+            "l": [[i, i + 1] for i in range(count)],
+        },
+        schema=pa.schema([f if f.name != "d" else f.with_type(pa.string()) for f in SCHEMA]),
+    )
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of two overlapping runs, so that reads merge."""
+    folder = tmp_path_factory.mktemp("rot")
+    table = kt.connect(folder).create_table("t", SCHEMA, ["k"])
+    table.write(rows(3_000, 1))
+    table.write(rows(1_000, 2))
+    return folder
+
+
+def read(store: Store) -> pa.Table:
+    return kt.connect("", store=store).table("t").scan().to_arrow().sort_by("k")
+
+
+FILES = {
+    "data": "**/*.parquet",
+    "manifest": "**/manifest-[0-9a-f]*-[0-9]*",
+    "manifest list": "**/manifest-list-*",
+}
+
+
+@pytest.mark.parametrize("store_class", [LocalStore, Remote], ids=["local", "remote"])
+@pytest.mark.parametrize("kind", FILES)
+def test_changed_bits_are_told_with_the_file_or_change_no_row(
+    kind: str, store_class: type[LocalStore], written: Path, tmp_path: Path
+) -> None:
+    dice = random.Random(kind)
+    expected = read(LocalStore(str(written)))
+    seen = 0
+    for number in range(FLIPS):
+        copy = tmp_path / str(number)
+        shutil.copytree(written, copy)
+        file = dice.choice(sorted(copy.glob(FILES[kind])))
+        changed = bytearray(file.read_bytes())
+        for _ in range(dice.choice([1, 1, 2, 5])):
+            changed[dice.randrange(len(changed))] ^= 1 << dice.randrange(8)
+        file.write_bytes(changed)
+        refused: kt.KeytideError | None = None
+        try:
+            assert read(store_class(str(copy))).equals(expected)
+        except kt.KeytideError as error:
+            refused = error
+        if refused is not None:
+            assert file.name in str(refused)
+            seen += 1
+        shutil.rmtree(copy)
+    assert seen > FLIPS // 3  # the other files belong to older snapshots
