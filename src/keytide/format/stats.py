@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -199,52 +200,43 @@ def _piece_column_stats(
 ) -> list[ColumnStats]:
     if not fields:
         return []
-    found = _measured(table, lengths, fields, with_bounds=mode.name != "counts")
+    # A piece is the group of its rows; a table that is all one piece needs no groups.
+    pieces = None if len(lengths) == 1 else np.repeat(np.arange(len(lengths)), lengths)
     stats = []
     for f in fields:
         arrow_type = f.type.to_arrow()
-        minimum, maximum = (_exact(found.get(f"{f.name}.{end}"), arrow_type) for end in _ENDS)
-        if minimum is None or maximum is None:
+        nulls, low, high = _measured(table.column(f.name), pieces).columns
+        minimum, maximum = (_whole(bound).cast(arrow_type) for bound in (low, high))
+        if mode.name == "counts":
             minimum = maximum = pa.nulls(len(lengths), arrow_type)
         elif pa.types.is_floating(arrow_type):
             # Readers that order -0.0 before 0.0 must find either zero inside the bounds.
             minimum, maximum = _zero_as(minimum, -0.0), _zero_as(maximum, 0.0)
         elif mode.length is not None and _is_text_or_binary(arrow_type):
             minimum, maximum = _truncated(minimum, maximum, mode.length)
-        counts = found[f"{f.name}.nulls"].to_pylist()
-        stats.append(ColumnStats(minimum, maximum, tuple(counts)))
+        stats.append(ColumnStats(minimum, maximum, tuple(nulls.to_pylist())))
     return stats
 
 
-_ENDS = ("min", "max")
-
-
-def _measured(
-    table: pa.Table, lengths: Sequence[int], fields: Sequence[Field], *, with_bounds: bool
-) -> dict[str, pa.ChunkedArray]:
-    """What there is to know of each column, one value for each piece of the table."""
-    frame = from_arrow(
-        pa.table([_comparable(table.column(f.name)) for f in fields], [f.name for f in fields])
-    )
-    terms = [pl.col(f.name).null_count().alias(f"{f.name}.nulls") for f in fields]
-    for f in fields if with_bounds else ():
-        column = pl.col(f.name)
-        for end, bound in zip(_ENDS, (column.min(), column.max()), strict=True):
-            if frame.schema[f.name].is_float():
-                # NaN has no place in the order that all readers agree on.
-                bound = pl.when(~column.is_nan().any()).then(bound)
-            terms.append(bound.alias(f"{f.name}.{end}"))
-    if len(lengths) == 1:
+def _measured(column: pa.ChunkedArray, pieces: npt.NDArray[np.int64] | None) -> pa.Table:
+    """How many NULLs, the smallest and the largest value, one row for each piece."""
+    # One column at a time: what Polars plans takes longer by the square of its columns.
+    frame = from_arrow(pa.table([_comparable(column)], ["c"]))
+    values = pl.col("c")
+    bounds = [values.min(), values.max()]
+    if frame.schema["c"].is_float():
+        # NaN has no place in the order that all readers agree on.
+        bounds = [pl.when(~values.is_nan().any()).then(bound) for bound in bounds]
+    terms = [values.null_count(), bounds[0].alias("min"), bounds[1].alias("max")]
+    if pieces is None:
         found = frame.select(terms)
     else:
-        piece = np.repeat(np.arange(len(lengths)), lengths)
-        found = frame.group_by(pl.Series(piece), maintain_order=True).agg(terms)
-    arrow = found.to_arrow(compat_level=pl.CompatLevel.oldest())
-    return dict(zip(arrow.column_names, arrow.columns, strict=True))
+        found = frame.group_by(pl.Series("piece", pieces), maintain_order=True).agg(terms)
+    return found.select("c", "min", "max").to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
-def _exact(bounds: pa.ChunkedArray | None, arrow_type: pa.DataType) -> pa.Array | None:
-    return None if bounds is None else bounds.combine_chunks().cast(arrow_type)
+def _whole(bounds: pa.ChunkedArray) -> pa.Array:
+    return bounds.chunk(0) if bounds.num_chunks == 1 else bounds.combine_chunks()
 
 
 def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
