@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 LAYERS = [
     {"errors"},
     {"arguments"},
-    {"types", "options"},
+    {"types", "options", "scratch"},
     {"store"},
     {"format"},
     {"merge"},

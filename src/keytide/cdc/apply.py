@@ -15,10 +15,11 @@ import polars as pl
 from keytide.cdc.feed import ORDINAL_COLUMN, UNAVAILABLE_COLUMN
 from keytide.merge.lateness import RANK, STORED_RANK, is_late, with_ranks
 from keytide.merge.order import MergeOrder
+from keytide.scratch import scratch
 
 __all__ = ["ChangeCounts", "Filled", "count_changes", "fill_unavailable"]
 
-_SOURCE, _ROW, _AT = "_source", "_row", "_at"
+_SOURCE, _ROW, _AT, _UNKNOWN = map(scratch, ("source", "row", "at", "unknown"))
 
 
 @dataclass(frozen=True)
@@ -85,10 +86,10 @@ def fill_unavailable(
     history = _history(changes, stored, order)
     for name in names:
         history = _fill_column(history, name, order)
-    missing = pl.any_horizontal(pl.col(f"{name}?") for name in names)
-    history = history.with_columns(_unknown=missing & order.last_of_key())
+    missing = pl.any_horizontal(pl.col(_flag(name)) for name in names)
+    history = history.with_columns((missing & order.last_of_key()).alias(_UNKNOWN))
     result = history.filter(pl.col(_ROW) >= 0).sort(_ROW)
-    known, unknown = result.filter(~pl.col("_unknown")), result.filter(pl.col("_unknown"))
+    known, unknown = result.filter(~pl.col(_UNKNOWN)), result.filter(pl.col(_UNKNOWN))
     return Filled(known.select(changes.columns), unknown.select(changes.columns))
 
 
@@ -111,5 +112,10 @@ def _fill_column(history: pl.DataFrame, name: str, order: MergeOrder) -> pl.Data
     flags = history.select(left_out.alias("flag"))["flag"]
     return history.with_columns(
         pl.when(flags & ~unknown).then(values).otherwise(pl.col(name)).alias(name),
-        (flags & unknown).alias(f"{name}?"),
+        (flags & unknown).alias(_flag(name)),
     ).drop(_SOURCE, _AT)
+
+
+def _flag(name: str) -> str:
+    """The column that says whether nobody knows the value of another one."""
+    return scratch(f"unknown_{name}")

@@ -48,6 +48,7 @@ from keytide.format.schema import (
     TableSchema,
 )
 from keytide.format.stats import collect_piece_key_stats, collect_piece_stats
+from keytide.scratch import scratch
 from keytide.store import Store
 from keytide.types import ArrayType, DataType, Field, MapType, MultisetType, RowKind, RowType
 
@@ -393,7 +394,7 @@ def _spans(group_rows: Sequence[int], rows_max: int) -> list[Span]:
     return [*spans, (start, length)] if length else spans
 
 
-_POSITION = "_POSITION"
+_POSITION = scratch("position")
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ __all__ = [
     "VALUE_KIND_FIELD_ID",
     "TableSchema",
     "assign_field_ids",
+    "check_fields",
     "highest_field_id",
     "validate_schema",
 ]
@@ -97,6 +98,7 @@ class TableSchema:
         Key columns stay as they are when the option 'primary-key.nullable' is 'true'.
         Raises InvalidError for what :func:`validate_schema` refuses.
         """
+        check_fields(fields)
         allows_null = (options or {}).get(NULLABLE_KEY_OPTION, "false").lower() == "true"
         required = () if allows_null else primary_keys
         numbered = assign_field_ids([_not_null(f) if f.name in required else f for f in fields])
@@ -230,6 +232,55 @@ def validate_schema(schema: TableSchema) -> None:
         )
 
 
+def check_fields(fields: Iterable[Field]) -> None:
+    """Raise InvalidError for columns, or members of them, that cannot be stored under their names.
+
+    Names are not blank, no patterns of Polars, and each once among their neighbours; types are not
+    nested too deep.
+    """
+    levels = list(fields)
+    for depth in itertools.count():
+        if not levels:
+            return
+        if depth > NESTING_MAX:
+            raise InvalidError(
+                f"a column is more than {NESTING_MAX} levels deep, found {levels[0].name!r} there; "
+                "nest less, or store the inner part as text"
+            )
+        parts: list[Field] = []
+        for each in levels:
+            _check_field(each)
+            parts += _parts(each)
+        levels = parts
+
+
+NESTING_MAX = 32
+
+
+def _check_field(each: Field) -> None:
+    if not each.name.strip():
+        raise InvalidError(f"column {each.name!r} has no name; give it one")
+    if each.name == "*" or (each.name.startswith("^") and each.name.endswith("$")):
+        raise InvalidError(
+            f"column {each.name!r} has the name of a pattern, which stands for many columns; give "
+            "it another one"
+        )
+    if isinstance(each.type, RowType):
+        names = [member.name for member in each.type.fields]
+        _check_unique(names, lambda found: f"members of {each.name!r} have duplicates: {found}")
+
+
+def _parts(each: Field) -> list[Field]:
+    """The parts of a nested column one level below, each as a column of its name."""
+    kind = each.type
+    if isinstance(kind, RowType):
+        return list(kind.fields)
+    inner = [kind.key, kind.value] if isinstance(kind, MapType) else []
+    if isinstance(kind, ArrayType | MultisetType | VectorType):
+        inner = [kind.element]
+    return [replace(each, type=part) for part in inner]
+
+
 def _document(schema: TableSchema) -> dict[str, Any]:
     comment = {} if schema.comment is None else {"comment": schema.comment}
     return {
@@ -296,6 +347,7 @@ def _members(kind: DataType) -> Iterator[Field]:
 def _check_columns(schema: TableSchema) -> None:
     if not schema.fields:
         raise InvalidError("A table needs at least one column, found none")
+    check_fields(schema.fields)
     _check_unique(schema.names, lambda found: f"Table columns must not contain duplicates: {found}")
     for name in schema.names:
         if name in SYSTEM_NAMES:
@@ -303,7 +355,7 @@ def _check_columns(schema: TableSchema) -> None:
                 f"Field name[{name}] in schema cannot be exist in {_listed(SYSTEM_NAMES)}: "
                 "these names are reserved for system columns; rename the column"
             )
-        if name.startswith(KEY_PREFIX):
+        if name.upper().startswith(KEY_PREFIX):  # Spark does not tell letter cases apart
             raise InvalidError(
                 f"Field name[{name}] in schema cannot start with [{KEY_PREFIX}]: "
                 "the prefix is reserved for key columns of data files; rename the column"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import polars as pl
 
 from keytide.merge.order import MergeOrder
+from keytide.scratch import scratch
 
 __all__ = ["RANK", "STORED_RANK", "is_late", "with_ranks"]
 
-RANK, STORED_RANK = "_KEYTIDE_RANK", "_KEYTIDE_STORED_RANK"
+RANK, STORED_RANK = scratch("rank"), scratch("stored_rank")
 
 
 def with_ranks(rows: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) -> pl.DataFrame:

@@ -13,6 +13,7 @@ import polars as pl
 
 from keytide.merge.engine import MergeEngine
 from keytide.merge.order import MergeOrder
+from keytide.scratch import scratch
 
 __all__ = ["merge_runs", "without_contained"]
 
@@ -71,8 +72,11 @@ def _touched(base: pl.DataFrame, others: Sequence[pl.DataFrame], key: tuple[str,
     wanted = pl.concat([other.select(key) for other in others])
     if len(key) == 1:
         return base[key[0]].is_in(wanted[key[0]].implode(), nulls_equal=True)
-    positions = base.select(key).with_row_index("_POSITION")
-    hits = positions.join(wanted.unique(), on=list(key), how="semi", nulls_equal=True)["_POSITION"]
+    positions = base.select(key).with_row_index(_POSITION)
+    hits = positions.join(wanted.unique(), on=list(key), how="semi", nulls_equal=True)[_POSITION]
     mask = np.zeros(base.height, dtype=bool)
     mask[hits.to_numpy()] = True
     return pl.Series(mask)
+
+
+_POSITION = scratch("position")

@@ -18,6 +18,7 @@ from pyspark.sql.types import IntegralType, StructType
 from keytide.errors import InvalidError
 from keytide.format.binary_row import header_size_bytes
 from keytide.format.bucket import SEED, bucket_ids
+from keytide.scratch import scratch
 from keytide.spark.predicate import column
 from keytide.table.convert import convert_column
 from keytide.table.values import as_key
@@ -80,7 +81,7 @@ def _murmur3_modulo(words: Sequence[str], buckets: int) -> tuple[list[str], str]
     steps: list[str] = []
 
     def let(expression: str) -> str:
-        name = f"_KEYTIDE_STEP_{len(steps)}"
+        name = scratch(f"step_{len(steps)}")
         steps.append(f"{expression} AS {name}")
         return name
 

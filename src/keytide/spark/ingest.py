@@ -29,6 +29,7 @@ from keytide.errors import InvalidError
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.bucket import bucket_ids
 from keytide.format.manifest import ManifestEntry
+from keytide.scratch import scratch
 from keytide.spark.connect import cores
 from keytide.spark.dead_letters import DeadLetters
 from keytide.spark.errors import on_driver, over_files
@@ -48,8 +49,7 @@ from keytide.types import Field, RowType, parse_sql_type
 __all__ = ["BatchReport", "IngestReport", "ingest"]
 
 _SAMPLE_MESSAGES = 1_000
-_BUCKET = "_bucket"
-_RAW, _REASON, _SKIPPED = "_raw", "_reason", "_skipped"
+_BUCKET, _RAW, _REASON, _SKIPPED = map(scratch, ("bucket", "raw", "reason", "skipped"))
 
 _LINES = {"lineSep": "\n"}
 """Lines end here and nowhere else, so that what is kept of a line is all of it."""

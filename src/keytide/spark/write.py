@@ -31,6 +31,7 @@ from keytide.errors import (
 )
 from keytide.format.manifest import ManifestEntry
 from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER
+from keytide.scratch import scratch
 from keytide.spark.bucket import with_bucket
 from keytide.spark.connect import cores, is_connect
 from keytide.spark.errors import on_driver
@@ -259,7 +260,7 @@ def _run(rows: DataFrame, job: WriteJob) -> list[TaskResult]:
 
 # -- bringing rows of a bucket together ----------------------------------------------------------
 
-_ORDER = "_KEYTIDE_ORDER"
+_ORDER, _BUCKET, _TARGET = map(scratch, ("order", "bucket", "target"))
 
 
 def _by_bucket(df: DataFrame, view: TableView) -> DataFrame:
@@ -276,10 +277,6 @@ def _by_bucket(df: DataFrame, view: TableView) -> DataFrame:
         target = target + F.col(_BUCKET)
     targeted = rows.select(*names, _ORDER, target.alias(_TARGET))
     return targeted.repartitionById(count, _TARGET).drop(_TARGET)
-
-
-_BUCKET = "_KEYTIDE_BUCKET"
-_TARGET = "_KEYTIDE_TARGET"
 
 
 def _is_one_partition(df: DataFrame) -> bool:

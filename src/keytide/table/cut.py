@@ -13,14 +13,15 @@ import pyarrow as pa
 
 from keytide.format.binary_row import encode_rows
 from keytide.format.bucket import bucket_ids
-from keytide.format.schema import KEY_PREFIX, TableSchema
+from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
+from keytide.scratch import scratch
 from keytide.table.live_files import BucketId
 from keytide.types import Field
 
 __all__ = ["BUCKET_NUMBER", "BucketBatch", "Cut", "cut_rows"]
 
-BUCKET_NUMBER = f"{KEY_PREFIX}/bucket"
+BUCKET_NUMBER = scratch("bucket")
 """The place of a row's bucket in a batch; no column of a table begins like this."""
 
 _EMPTY_PARTITION = bytes(12)

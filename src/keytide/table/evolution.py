@@ -25,6 +25,7 @@ from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError
 from keytide.format.schema import (
     TableSchema,
     assign_field_ids,
+    check_fields,
     highest_field_id,
     validate_schema,
 )
@@ -204,7 +205,9 @@ def evolve(
 
 
 def _as_stored(change: SchemaChange) -> SchemaChange:
-    """The change, with the format's own spelling of an option's name."""
+    """The change, checked, with the format's own spelling of an option's name."""
+    if isinstance(change, AddColumn | ChangeColumnType):
+        check_fields([Field(-1, str(change.path), change.type)])
     if isinstance(change, SetOption):
         ((key, value),) = stored_names({change.key: change.value}).items()
         return SetOption(key, value)

@@ -24,6 +24,7 @@ from keytide.format.bucket import bucket_ids
 from keytide.format.manifest import ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
+from keytide.scratch import scratch
 from keytide.table.matching import may_match, row_filter
 from keytide.table.predicate import Predicate, columns_of, conjunction, conjuncts, equal_values
 from keytide.table.statistics import decoded, key_bounds, value_bounds
@@ -39,6 +40,8 @@ __all__ = [
 ]
 
 _POINTS_MAX = 1 << 20
+
+_PLACE = scratch("place")
 
 
 @dataclass(frozen=True)
@@ -153,8 +156,8 @@ def _prune_partitions(
     if about is None or not files:
         return files
     partitions = list(dict.fromkeys(entry.partition for entry in files))
-    values = decoded(partitions, fields).with_columns(pl.Series("_", partitions, pl.Binary))
-    kept = set(values.filter(row_filter(about, fields))["_"])
+    values = decoded(partitions, fields).with_columns(pl.Series(_PLACE, partitions, pl.Binary))
+    kept = set(values.filter(row_filter(about, fields))[_PLACE])
     return [entry for entry in files if entry.partition in kept]
 
 
@@ -328,15 +331,15 @@ def is_out_of_order(entry: ManifestEntry, key: Sequence[Field]) -> bool:
 def _ranks(keys: pl.DataFrame) -> list[int]:
     """A number per key that grows with it."""
     ranks: list[int] = (
-        keys.with_row_index("_index")
+        keys.with_row_index(_PLACE)
         .sort(keys.columns, nulls_last=False)
         .select(
-            "_index",
+            _PLACE,
             pl.any_horizontal(pl.col(n).ne_missing(pl.col(n).shift(1)) for n in keys.columns)
             .cum_sum()
             .alias("rank"),
         )
-        .sort("_index")["rank"]
+        .sort(_PLACE)["rank"]
         .to_list()
     )
     return ranks
