@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -92,3 +94,40 @@ def test_views_of_queries_leave_no_trace_in_the_session(lake: kt.Lake, spark: Sp
     result = lake.sql("SELECT * FROM t")
     assert [v.name for v in spark.catalog.listTables() if v.name.startswith("keytide_")] == []
     assert result.to_spark().count() == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT * FROM text.`{}`",
+        "INSERT INTO t (id, v) SELECT 9, value FROM text.`{}`",
+        "SELECT reflect('java.lang.System', 'getProperty', 'user.home')",
+        "SELECT * FROM IDENTIFIER('text.`{}`')",
+        "SELECT TRANSFORM(v) USING 'cat {}' FROM t",
+        "SELECT * FROM t FOR UPDATE",
+        "DELETE FROM t LIMIT 1",
+    ],
+)
+def test_query_that_leaves_the_lake_or_loses_a_clause_is_refused(
+    lake: kt.Lake, tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "secret.txt").write_text("hidden\n", encoding="utf-8")
+    with pytest.raises(kt.InvalidError, match="line 1"):
+        lake.sql(text.format(tmp_path / "secret.txt"))
+    assert rows(lake, "SELECT count(*) FROM t") == [(2,)]
+
+
+def test_files_are_read_where_the_lake_is_opened_for_it(
+    lake: kt.Lake, warehouse: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "seen.txt").write_text("seen\n", encoding="utf-8")
+    opened = kt.connect(warehouse, spark=spark, allow_external_files=True)
+    opened.sql(f"INSERT INTO t (id, v) SELECT 9, value FROM text.`{tmp_path}/seen.txt`")
+    assert rows(lake, "SELECT v FROM t WHERE id = 9") == [("seen",)]
+
+
+def test_update_sets_what_a_query_gives(lake: kt.Lake) -> None:
+    lake.sql("UPDATE t SET v = (SELECT max(v) FROM t), n = (SELECT count(*) FROM t)")
+    assert {row[1:] for row in rows(lake, "SELECT id, v, n FROM t")} == {("c", Decimal("2.00"))}
+    lake.sql("UPDATE t SET n = (SELECT count(*) FROM t AS u WHERE u.id <= t.id)")
+    assert rows(lake, "SELECT n FROM t ORDER BY id") == [(Decimal("1.00"),), (Decimal("2.00"),)]

@@ -34,6 +34,13 @@ def sql(
     ] = None,
     limit: Limit = None,
     format: FormatOption = Format.TABLE,
+    allow_external_files: Annotated[
+        bool,
+        typer.Option(
+            "--allow-external-files",
+            help="Let queries read files outside of the warehouse, such as read_csv('a.csv').",
+        ),
+    ] = False,
 ) -> None:
     """Run SQL statements over the tables of a warehouse.
 
@@ -44,7 +51,7 @@ def sql(
     """
     if text is not None and file is not None:
         raise typer.BadParameter("give the statements or --file, not both")
-    lake = connect(required_warehouse(warehouse))
+    lake = connect(required_warehouse(warehouse), allow_external_files=allow_external_files)
     if file is not None:
         text = file.read_text(encoding="utf-8")
     if text is None and sys.stdin.isatty():

@@ -14,9 +14,10 @@ from typing import TypeAlias
 import pyarrow as pa
 from sqlglot import exp
 
-from keytide.errors import InvalidError, NotFoundError, UnsupportedError
+from keytide.errors import InvalidError, UnsupportedError
 from keytide.options import TableOptions
 from keytide.sql.assign import assign
+from keytide.sql.names import column_of, table_of
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.statements import Delete, Query, Update
 from keytide.table.lake import Lake
@@ -35,7 +36,7 @@ def delete(lake: Lake, run: RunQuery, statement: Delete) -> int:
 
     Raises `UnsupportedError` where the table's merge engine takes no deletes.
     """
-    table = lake.table(statement.table)
+    table = table_of(lake, statement.table)
     _check_deletable(table)
     rows = _Rows(lake, run, table)
     return table.write_derived(lambda: rows.of(statement.query, RowKind.DELETE)).rows
@@ -48,7 +49,7 @@ def update(lake: Lake, run: RunQuery, statement: Update) -> int:
     `UnsupportedError` where the merge engine would not store the new values as they are,
     `InvalidError` for columns that say which row it is, or which version is newer.
     """
-    table = lake.table(statement.table)
+    table = table_of(lake, statement.table)
     names = _assigned(statement, table)
     tree = statement.query.tree.copy()
     assert isinstance(tree, exp.Select)
@@ -127,14 +128,9 @@ def _assigned(statement: Update, table: Table) -> dict[str, exp.Expr]:
             f"table {table.name}: its sequence groups say which values are newer, so an UPDATE "
             f"cannot; insert the new values with their place in the group's order"
         )
-    by_name = {name.lower(): name for name in table.table_schema.names}
     assigned = {}
     for given, value in statement.assignments.items():
-        name = by_name.get(given.lower())
-        if name is None:
-            raise NotFoundError(
-                f"table {table.name} has no column {given!r}; it has {', '.join(by_name.values())}"
-            )
+        name = column_of(given, table.table_schema.names, table.name)
         _check_assigned(name, table, options)
         assigned[name] = value
     return assigned

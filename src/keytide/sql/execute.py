@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import pyarrow as pa
 from sqlglot import exp
 
-from keytide.errors import InvalidError, NotFoundError
+from keytide.errors import InvalidError
 from keytide.sql.assign import assign
 from keytide.sql.dml import delete, update
 from keytide.sql.grammar import parse_statements
 from keytide.sql.local import LocalEngine, run_locally
+from keytide.sql.names import column_of, table_of
 from keytide.sql.procedures import call
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.show import describe, explain, show
@@ -36,7 +38,6 @@ from keytide.table.host import spark_sql
 from keytide.table.lake import Lake
 from keytide.table.result import Result, changed
 from keytide.table.table import Table
-from keytide.types import Field
 
 __all__ = ["results", "run"]
 
@@ -73,8 +74,12 @@ def results(lake: Lake, text: str) -> Iterator[Result]:
     and what the statements themselves raise.
     """
     statements = parse_statements(text)
-    engine: Engine = LocalEngine() if lake.spark is None else spark_sql().SparkEngine(lake.spark)
+    engine: Engine = _local(lake) if lake.spark is None else spark_sql().SparkEngine(lake.spark)
     return (_carried_out(lake, engine, statement) for statement in statements)
+
+
+def _local(lake: Lake) -> LocalEngine:
+    return LocalEngine(lake.allows_external_files)
 
 
 def _carried_out(lake: Lake, engine: Engine, statement: Statement) -> Result:
@@ -96,11 +101,13 @@ def _explain(lake: Lake, engine: Engine, statement: Explain) -> Result:
 
 
 def _create(lake: Lake, engine: Engine, statement: CreateTable) -> Result:
-    if statement.exists_ok and _exists(lake, statement.name):
+    known = lake.find(statement.name)
+    if known is not None and statement.exists_ok:
         return changed()
+    statement = replace(statement, name=known or statement.name)
     if statement.query is not None:
         return _create_as(lake, engine, statement, statement.query)
-    source = None if statement.like is None else lake.table(statement.like)
+    source = None if statement.like is None else table_of(lake, statement.like)
     _create_empty(lake, statement, source)
     return changed()
 
@@ -142,26 +149,19 @@ def _create_as(lake: Lake, engine: Engine, statement: CreateTable, query: Query)
     return changed(table.write(rows).rows)
 
 
-def _exists(lake: Lake, name: str) -> bool:
-    try:
-        lake.table(name)
-    except NotFoundError:
-        return False
-    return True
-
-
 def _alter(lake: Lake, engine: Engine, statement: AlterTable) -> Result:
-    lake.table(statement.table).alter(*statement.changes)
+    table_of(lake, statement.table).alter(*statement.changes)
     return changed()
 
 
 def _drop(lake: Lake, engine: Engine, statement: DropTable) -> Result:
-    lake.drop_table(statement.table, missing_ok=statement.missing_ok)
+    name = lake.find(statement.table) or statement.table
+    lake.drop_table(name, missing_ok=statement.missing_ok)
     return changed()
 
 
 def _truncate(lake: Lake, engine: Engine, statement: Truncate) -> Result:
-    lake.table(statement.table).truncate()
+    table_of(lake, statement.table).truncate()
     return changed()
 
 
@@ -169,12 +169,13 @@ def _truncate(lake: Lake, engine: Engine, statement: Truncate) -> Result:
 
 
 def _insert(lake: Lake, engine: Engine, statement: Insert) -> Result:
-    table = lake.table(statement.table)
+    table = table_of(lake, statement.table)
     bound = bind(statement.query, lake)
     # Literal rows need no cluster, and an overwrite takes local rows.
-    is_local = statement.overwrite or not bound.relations
-    chosen: Engine = LocalEngine() if is_local else engine
-    rows = engine.query(bound).to_arrow() if is_local and bound.relations else chosen.rows(bound)
+    is_literal = not bound.tree.find(exp.Table)
+    is_local = statement.overwrite or is_literal
+    chosen: Engine = _local(lake) if is_local else engine
+    rows = engine.query(bound).to_arrow() if is_local and not is_literal else chosen.rows(bound)
     columns = _assignment(statement, table, _width(rows))
     assigned = chosen.assigned(rows, columns, table)
     if not statement.overwrite:
@@ -191,7 +192,7 @@ def _assignment(statement: Insert, table: Table, width: int) -> dict[str, int | 
     """Where each column of the table comes from: a place in the query, or a constant."""
     fields = {f.name: f for f in table.table_schema.fields}
     constants = _static_partition(statement, table)
-    named = [_known(name, fields, table) for name in statement.columns]
+    named = [column_of(name, fields, table.name) for name in statement.columns]
     targets = named or [name for name in fields if name not in constants]
     if len(set(targets)) < len(targets) or set(targets) & set(constants):
         raise InvalidError(f"table {table.name}: a column is given twice in {statement.columns}")
@@ -209,23 +210,12 @@ def _assignment(statement: Insert, table: Table, width: int) -> dict[str, int | 
     return {name: places[name] for name in fields}
 
 
-def _known(name: str, fields: Mapping[str, Field], table: Table) -> str:
-    found = [known for known in fields if known.lower() == name.lower()]
-    if name in fields:
-        return name
-    if len(found) != 1:
-        raise NotFoundError(
-            f"table {table.name} has no column {name!r}; it has {', '.join(fields)}"
-        )
-    return found[0]
-
-
 def _static_partition(statement: Insert, table: Table) -> dict[str, pa.Scalar]:
     """The values of PARTITION (...), as the columns hold them."""
     fields = {f.name: f for f in table.table_schema.fields}
     values: dict[str, pa.Scalar] = {}
     for given, tree in statement.partition.items():
-        name = _known(given, fields, table)
+        name = column_of(given, fields, table.name)
         if name not in table.partition_by:
             raise InvalidError(
                 f"table {table.name}: PARTITION names {name!r}, which is no partition column; "
@@ -253,7 +243,7 @@ def _show(lake: Lake, engine: Engine, statement: Show) -> Result:
 
 
 def _describe(lake: Lake, engine: Engine, statement: Describe) -> Result:
-    return _listed(describe(lake.table(statement.table), extended=statement.extended))
+    return _listed(describe(table_of(lake, statement.table), extended=statement.extended))
 
 
 def _call(lake: Lake, engine: Engine, statement: Call) -> Result:

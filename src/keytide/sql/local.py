@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import tempfile
+import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -12,26 +15,29 @@ from sqlglot import exp
 
 from keytide.errors import KeytideError
 from keytide.sql.assign import assign
+from keytide.sql.external import WAY_OUT
 from keytide.sql.relations import BoundQuery, Relation
 from keytide.sql.unnest import duckdb_unnest
 from keytide.table.result import Result
 from keytide.table.scan import Scan
 from keytide.table.table import Table
 
-__all__ = ["LocalEngine", "run_locally"]
+__all__ = ["LocalEngine", "local_connection", "run_locally"]
 
 
+@dataclass(frozen=True)
 class LocalEngine:
-    """Runs queries in this process."""
+    """Runs queries in this process; `allows_external_files` lets them read files by name."""
+
+    allows_external_files: bool = False
 
     def query(self, bound: BoundQuery) -> Result:
         """Run a query. Raises `InvalidError` with DuckDB's words for what it refuses."""
-        rows = run_locally(bound)
-        return Result(rows)
+        return Result(self.rows(bound))
 
     def rows(self, bound: BoundQuery) -> pa.Table:
-        """The rows that a query gives to an INSERT."""
-        return run_locally(bound)
+        """The rows of a query, also for an INSERT."""
+        return run_locally(bound, allows_external_files=self.allows_external_files)
 
     def assigned(
         self, rows: pa.Table, columns: Mapping[str, int | pa.Scalar], table: Table
@@ -50,11 +56,10 @@ class LocalEngine:
         return pa.table(made)
 
 
-def run_locally(bound: BoundQuery) -> pa.Table:
+def run_locally(bound: BoundQuery, *, allows_external_files: bool = False) -> pa.Table:
     """The rows of a query. Tables are streamed, and held only as far as the query needs it."""
     streams = []
-    with duckdb.connect(config={"temp_directory": tempfile.gettempdir()}) as connection:
-        connection.execute("SET TimeZone = 'UTC'")
+    with local_connection(allows_external_files) as connection:
         try:
             for relation in bound.relations:
                 streams.append(source := _source(relation))
@@ -62,6 +67,8 @@ def run_locally(bound: BoundQuery) -> pa.Table:
             answer = connection.sql(bound.text_for("duckdb", duckdb_unnest, _constructors))
             found, types = answer.to_arrow_table(), [str(t) for t in answer.types]
             return _with_plain_integers(found, types)
+        except duckdb.PermissionException as error:
+            raise bound.refused(f"{_first_line(error)}; {WAY_OUT}") from error
         except duckdb.Error as error:
             cause = next((s.error for s in streams if isinstance(s, _Stream) and s.error), None)
             if cause is not None:
@@ -70,6 +77,30 @@ def run_locally(bound: BoundQuery) -> pa.Table:
         finally:
             for relation in bound.relations[: len(streams)]:
                 connection.unregister(relation.view)
+
+
+def local_connection(
+    allows_external_files: bool = False, **config: str
+) -> duckdb.DuckDBPyConnection:
+    """DuckDB with nothing in it, which reads no files and no variables of this process.
+
+    What does not fit in memory goes to a directory of its own, since queries may read there.
+    """
+    spill = Path(tempfile.gettempdir()) / f"keytide-sql-{uuid.uuid4()}"
+    settings: dict[str, str | bool | int | float | list[str]] = {
+        "temp_directory": str(spill),
+        "python_enable_replacements": "false",
+        **config,
+    }
+    connection = duckdb.connect(config=settings)
+    connection.execute("SET TimeZone = 'UTC'")
+    if not allows_external_files:
+        connection.execute(
+            "SET enable_external_access = false; SET autoinstall_known_extensions = false; "
+            "SET autoload_known_extensions = false"
+        )
+    connection.execute("SET lock_configuration = true")
+    return connection
 
 
 class _Stream:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from keytide.errors import InvalidError, NotFoundError
+from keytide.sql.names import table_of
 from keytide.sql.statements import Call
 from keytide.table.lake import Lake
 
@@ -34,7 +35,7 @@ def call(lake: Lake, statement: Call) -> pa.Table:
 
 
 def _why(lake: Lake, table: object, *key: object) -> pa.Table:
-    return lake.table(str(table)).why(key).to_arrow()
+    return table_of(lake, str(table)).why(key).to_arrow()
 
 
 _PROCEDURES: dict[str, Callable[..., pa.Table]] = {"why": _why}

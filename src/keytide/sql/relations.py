@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -21,8 +22,11 @@ from sqlglot.schema import MappingSchema
 from keytide.errors import InvalidError, KeytideError, NotFoundError
 from keytide.sql.dialect import Keytide, error_at
 from keytide.sql.engine_text import LostClauseError, engine_text
+from keytide.sql.external import is_file, refuse_reaching_out, refused
+from keytide.sql.names import table_of
 from keytide.sql.statements import Query
 from keytide.sql.unnest import resolve_unnests
+from keytide.table.definition import refuse_same_names
 from keytide.table.lake import Lake
 from keytide.table.scan import Scan
 from keytide.table.system_tables import system_table
@@ -118,6 +122,7 @@ def bind(query: Query, lake: Lake) -> BoundQuery:
             return BoundQuery(tree, (), query.text)
         tree = exp.select("*").from_(tree)  # VALUES with queries inside
     _name_results(tree)
+    _spell_local_names(tree)
     names, local = _table_nodes(tree)
     _refuse_other_tables(tree, [*names, *local], query)
     _refuse_loose_hints(tree, names, query)
@@ -125,11 +130,14 @@ def bind(query: Query, lake: Lake) -> BoundQuery:
         if node.args.get("version") is not None:
             message = f"{node.name} is a query of this statement and has no versions"
             raise error_at(query.text, node.this.meta["start"], message)
-    relations = [
-        _relation(node, f"keytide_{number}", query, lake) for number, node in enumerate(names)
-    ]
-    for node, relation in zip(names, relations, strict=True):
-        _rename(node, relation.view)
+    if not lake.allows_external_files:
+        refuse_reaching_out(tree, query.text)
+    relations: list[Relation] = []
+    for node in names:
+        if not is_file(node) or _is_in_lake(node, query, lake):
+            relations.append(relation := _relation(node, f"keytide_{len(relations)}", query, lake))
+            _refuse_ambiguous(relation, node, query)
+            _rename(node, relation.view)
     resolve_unnests(tree, {r.view: r.fields for r in relations}, query.text)
     return BoundQuery(tree, _narrowed(tree, relations), query.text)
 
@@ -175,6 +183,16 @@ def _refuse_loose_hints(tree: exp.Expr, tables: Sequence[exp.Table], query: Quer
             raise error_at(query.text, max(query.text.find("/*+"), 0), message)
 
 
+def _spell_local_names(tree: exp.Expr) -> None:
+    """Write what WITH names as it is written there: `FROM T` means `WITH t`, too."""
+    for given in tree.find_all(exp.With):
+        spelled = {cte.alias.lower(): cte.alias for cte in given.expressions}
+        for node in given.parent.find_all(exp.Table) if given.parent is not None else ():
+            name = node.this
+            if not node.db and isinstance(name, exp.Identifier):
+                name.set("this", spelled.get(name.name.lower(), name.name))
+
+
 def _is_local_name(scope: Scope, node: exp.Table) -> bool:
     return not node.db and isinstance(scope.sources.get(node.alias_or_name), Scope)
 
@@ -195,7 +213,7 @@ def _relation(node: exp.Table, view: str, query: Query, lake: Lake) -> Relation:
     name, system = split_system_name(".".join(part.name for part in node.parts))
     place = node.this.meta
     try:
-        table = lake.table(name)
+        table = table_of(lake, name)
     except NotFoundError as error:
         raise NotFoundError(str(error_at(query.text, place["start"], str(error)))) from error
     travel = _from_hint(query.hints.get(place["end"] + 1, {}), table)
@@ -248,6 +266,25 @@ def _from_version(version: exp.Version, table: Table) -> dict[str, Any]:
 
 def _version(value: str) -> dict[str, Any]:
     return {"snapshot_id": int(value)} if value.isdecimal() else {"tag": value}
+
+
+def _refuse_ambiguous(relation: Relation, node: exp.Table, query: Query) -> None:
+    """Refuse tables of other engines whose columns no SQL can tell apart."""
+    try:
+        refuse_same_names(relation.fields)
+    except InvalidError as error:
+        message = f"table {relation.table.name}: {error}; Python reads it as it is"
+        raise error_at(query.text, node.this.meta["start"], message) from error
+
+
+def _is_in_lake(node: exp.Table, query: Query, lake: Lake) -> bool:
+    """Whether a name that may be a file's is one of a table; a file has to be allowed."""
+    with suppress(NotFoundError, InvalidError):
+        table_of(lake, split_system_name(".".join(part.name for part in node.parts))[0])
+        return True
+    if lake.allows_external_files:
+        return False
+    raise refused(f"the file {node.sql()}", query.text, node)
 
 
 def _rename(node: exp.Table, view: str) -> None:

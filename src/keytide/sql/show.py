@@ -8,6 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from keytide.format.schema import TableSchema
+from keytide.sql.names import table_of
 from keytide.sql.relations import BoundQuery
 from keytide.sql.statements import Show
 from keytide.table.lake import Lake
@@ -26,7 +27,7 @@ def show(lake: Lake, statement: Show) -> pa.Table:
         return pa.table({"database": pa.array(names, pa.string())})
     if statement.what == "TABLES":
         return _tables(lake, statement)
-    table = lake.table(statement.name or "")
+    table = table_of(lake, statement.name or "")
     if statement.what == "CREATE TABLE":
         return pa.table({"create_table": [create_statement(table.table_schema, table.name)]})
     if statement.what == "TBLPROPERTIES":
@@ -87,9 +88,13 @@ def explain(bound: BoundQuery) -> Result:
 
 def _tables(lake: Lake, statement: Show) -> pa.Table:
     names = lake.tables(statement.name)
+    if statement.name is not None and not names:
+        start = f"{statement.name}.".lower()
+        names = [name for name in lake.tables() if name.lower().startswith(start)]
     if statement.like is not None:
         pattern = re.escape(statement.like).replace("%", ".*").replace(r"\*", ".*")
-        names = [name for name in names if re.fullmatch(pattern, name.split(".", 1)[1])]
+        like = re.compile(pattern, re.IGNORECASE).fullmatch
+        names = [name for name in names if like(name.split(".", 1)[1])]
     split = [name.split(".", 1) for name in names]
     return pa.table(
         {

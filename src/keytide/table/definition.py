@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.schema import TableSchema
@@ -12,9 +12,9 @@ from keytide.options import ForOthers, Refused, TableOptions, option_of
 from keytide.table.counting import check_counted, with_stored_counts
 from keytide.table.defaults import parse_default, read_defaults
 from keytide.table.rows import ROW_KIND
-from keytide.types import AtomicType, Field
+from keytide.types import AtomicType, Field, RowType
 
-__all__ = ["check_uses", "complete_options", "validate_definition"]
+__all__ = ["check_uses", "complete_options", "refuse_same_names", "validate_definition"]
 
 _STORABLE = frozenset(
     (
@@ -78,6 +78,24 @@ def check_uses(given: Mapping[str, str]) -> list[str]:
         if isinstance(use, ForOthers):
             messages.append(f"'{key}' is kept for other engines, and here {use.here}")
     return messages
+
+
+def refuse_same_names(fields: Iterable[Field]) -> None:
+    """Refuse columns, or members of a ROW, whose names differ in case only.
+
+    SQL could not tell them apart. Tables that other engines made may have them, so this is for
+    new definitions. Raises `InvalidError`.
+    """
+    seen: dict[str, str] = {}
+    for field in fields:
+        other = seen.setdefault(field.name.lower(), field.name)
+        if other != field.name:
+            raise InvalidError(
+                f"columns {other!r} and {field.name!r} differ in case only, which SQL cannot tell "
+                f"apart; choose another name"
+            )
+        if isinstance(field.type, RowType):
+            refuse_same_names(field.type.fields)
 
 
 def _check_types(schema: TableSchema) -> None:

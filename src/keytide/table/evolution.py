@@ -30,7 +30,7 @@ from keytide.format.schema import (
     validate_schema,
 )
 from keytide.options import TableOptions, stored_name, stored_names
-from keytide.table.definition import validate_definition
+from keytide.table.definition import refuse_same_names, validate_definition
 from keytide.table.option_changes import (
     completed_options,
     orders_versions,
@@ -244,6 +244,8 @@ def _add(schema: TableSchema, change: AddColumn) -> TableSchema:
     new = Field(-1, change.path[-1], change.type, change.comment, change.default)
     (numbered,) = assign_field_ids([new], schema.highest_field_id + 1)
 
+    refuse_same_names([numbered])
+
     def insert(siblings: tuple[Field, ...]) -> tuple[Field, ...]:
         _refuse_taken(siblings, change.path, numbered.name)
         return _inserted(siblings, numbered, change.position, change.path)
@@ -279,8 +281,8 @@ def _rename(schema: TableSchema, change: RenameColumn) -> TableSchema:
 
     def rename(siblings: tuple[Field, ...]) -> tuple[Field, ...]:
         index = _index(siblings, change.path)
-        if new != old:
-            _refuse_taken(siblings, change.path, new)
+        others = (*siblings[:index], *siblings[index + 1 :])
+        _refuse_taken(others, change.path, new)
         return _replaced(siblings, index, replace(siblings[index], name=new))
 
     fields = _with_siblings(schema.fields, change.path, rename)
@@ -371,10 +373,12 @@ def _refuse_unpadding(schema: TableSchema, path: Path, old: DataType, new: DataT
 
 
 def _refuse_taken(siblings: Sequence[Field], path: Path, name: str) -> None:
-    if any(field.name == name for field in siblings):
-        raise AlreadyExistsError(
-            f"column {path_text((*path[:-1], name))} exists already; choose another name"
-        )
+    for field in siblings:
+        if field.name.lower() == name.lower():
+            raise AlreadyExistsError(
+                f"column {path_text((*path[:-1], field.name))} exists already; choose another name "
+                f"than {name!r}, for SQL does not tell case apart"
+            )
 
 
 # -- places in nested types --------------------------------------------------------------------

@@ -22,7 +22,12 @@ from keytide.format import paths
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, stored_names
 from keytide.store import Store, open_store
-from keytide.table.definition import check_uses, complete_options, validate_definition
+from keytide.table.definition import (
+    check_uses,
+    complete_options,
+    refuse_same_names,
+    validate_definition,
+)
 from keytide.table.host import sql_door
 from keytide.table.result import Result
 from keytide.table.table import Table
@@ -42,14 +47,20 @@ def connect(
     *,
     options: Mapping[str, str] | None = None,
     store: Store | None = None,
+    allow_external_files: bool = False,
 ) -> Lake:
     """Open a warehouse: a folder, or an `s3://`, `gs://` or `az://` address.
 
     Nothing is read or made yet. `options` go to the object store (obstore's names, such as
     `aws_region`); what they leave out comes from the environment. With `spark`, bulk reads and
     writes of Spark DataFrames use that session. `store` replaces the store, in tests.
+
+    SQL sees the tables of the warehouse and nothing else, unless `allow_external_files`: then
+    queries may name other files and addresses too (`read_csv('...')`, `FROM 'a.parquet'`), and
+    whatever else the engine reaches, with the rights of this process.
     """
-    return Lake(store if store is not None else open_store(str(warehouse), options), spark)
+    opened = store if store is not None else open_store(str(warehouse), options)
+    return Lake(opened, spark, allows_external_files=allow_external_files)
 
 
 @checked
@@ -69,9 +80,12 @@ def open_table(path: str | Path, *, options: Mapping[str, str] | None = None) ->
 class Lake:
     """Tables under one root. Names are `database.table`; without a database, `default`."""
 
-    def __init__(self, store: Store, spark: Any = None) -> None:
+    def __init__(
+        self, store: Store, spark: Any = None, *, allows_external_files: bool = False
+    ) -> None:
         self._store = store
         self._spark = spark
+        self._allows_external_files = allows_external_files
 
     def __repr__(self) -> str:
         return f"Lake({self.uri!r})"
@@ -89,6 +103,11 @@ class Lake:
     def spark(self) -> Any:
         """The Spark session given to `connect`, or None."""
         return self._spark
+
+    @property
+    def allows_external_files(self) -> bool:
+        """Whether queries may read files that belong to no table of the lake."""
+        return self._allows_external_files
 
     @property
     def exists(self) -> bool:
@@ -122,6 +141,30 @@ class Lake:
                 f"no table {database}.{table} in {self.uri}; database {database!r} has: {there}"
             )
         return Table(self._store.sub(path), f"{database}.{table}")
+
+    @checked
+    def find(self, name: str) -> str | None:
+        """The table that a name means where case does not matter, as it does not in SQL.
+
+        The name itself where there is such a table. Raises `InvalidError` naming them when several
+        tables differ in case only.
+        """
+        database, table = self._split(name)
+        if self._exists(_path(database, table)):
+            return f"{database}.{table}"
+        wanted = f"{database}{_DATABASE_SUFFIX}".lower()
+        found = [
+            f"{folder.removesuffix(_DATABASE_SUFFIX)}.{known}"
+            for folder in self._databases()
+            if folder.lower() == wanted
+            for known in self._store.list_names(folder)
+            if known.lower() == table.lower() and self._exists(f"{folder}/{known}")
+        ]
+        if len(found) > 1:
+            raise InvalidError(
+                f"{name!r} may mean {' or '.join(found)} in {self.uri}: write the name as it is"
+            )
+        return found[0] if found else None
 
     @checked
     def create_table(
@@ -214,6 +257,7 @@ class Lake:
             )
             messages = validate_definition(definition, TableOptions.parse(stored))
             messages += check_uses(given)
+            refuse_same_names(definition.fields)
         except (InvalidError, NotFoundError, UnsupportedError) as error:
             raise type(error)(f"table {name}: {error}") from error
         for message in messages:
