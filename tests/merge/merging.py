@@ -14,6 +14,7 @@ from json_values import arrow_table
 from keytide.format.arrow import from_arrow
 from keytide.merge.engine import MergeEngine, engine_of, order_of
 from keytide.merge.functions.user import MergeFunction
+from keytide.merge.layers import layers
 from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND, MergeOrder
 from keytide.options import TableOptions
 from keytide.types import Field, RowKind, RowType, parse_sql_type
@@ -93,6 +94,19 @@ class Merging:
             runs.append(self.merge(versions[start : start + length]))
             start = min(start + length, versions.height)
         return self.merge(pl.concat(runs))
+
+    def write_by_write(self, rows: Iterable[Row], lengths: Iterable[int]) -> pl.DataFrame:
+        """What writes of the given lengths store, as layers, merged together."""
+        versions = self.versions(rows)
+        stored, start = [versions.clear()], 0
+        for length in (*lengths, versions.height):
+            written = self.order.sort(versions[start : start + length])
+            for layer in layers(written, self.engine, self.order.key):
+                assert not layer.select(self.order.key).is_duplicated().any()
+                number = pl.lit(len(stored), dtype=pl.Int64).alias(SEQUENCE_NUMBER)
+                stored.append(layer.with_columns(number))
+            start = min(start + length, versions.height)
+        return self.merge(pl.concat(stored))
 
     def rows(self, merged: pl.DataFrame) -> list[tuple[Any, ...]]:
         """The rows of a frame, kind first, as they were written."""

@@ -290,6 +290,49 @@ def test_task_cuts_its_rows_into_runs_of_rising_numbers(warehouse: str) -> None:
     assert runs(table) == ["0:100@0", "0:100@1", "0:100@2", "0:100@3", "0:100@4"]
 
 
+REMOVING = {
+    "merge-engine": "aggregation",
+    "fields.v.aggregate-function": "sum",
+    "aggregation.remove-record-on-delete": "true",
+    "bucket": "1",
+}
+
+
+def begun_anew(*values: float) -> list[pa.RecordBatch]:
+    """Batches that each delete row 1 and begin it anew with a value."""
+    return [
+        pa.record_batch(
+            {"id": [1, 1], "p": ["x", "x"], "v": [0.0, value], "_row_kind": ["-D", "+I"]}
+        )
+        for value in values
+    ]
+
+
+def test_runs_and_tasks_come_after_the_layers_of_those_before_them(warehouse: str) -> None:
+    table = make_table(warehouse, **REMOVING, **{"write-buffer-size": "1 b"})
+    start = table.begin(AUTHOR)
+    job = WriteJob.plan(table, start.live)
+    results = [write_task(job, begun_anew(5, 7), 0), write_task(job, begun_anew(9), 1)]
+    commit_results(table, job.view, start, results)
+    after = RUNS_PER_TASK
+    numbers = [0, 1, 2, 3, after, after + 1]
+    assert runs(table) == [f"0:1@{number}" for number in numbers]
+    assert table.get({"id": 1, "p": "x"}) == {"id": 1, "p": "x", "v": 9.0}
+
+
+@pytest.mark.spark
+def test_dataframe_with_a_delete_and_what_follows_it_forgets_neither(
+    warehouse: str, spark: Any
+) -> None:
+    table = make_table(warehouse, **REMOVING)
+    table.write(pa.table({"id": [1, 2], "p": ["x", "x"], "v": [5.0, 5.0]}))
+    rows = [(1, "x", 5.0, "-D"), (1, "x", 7.0, "+I"), (2, "x", 1.0, "+I")]
+    frame = spark.createDataFrame(rows, "id long, p string, v double, _row_kind string")
+    assert table.write(frame.coalesce(1)).files == 2
+    expected = [{"id": 1, "p": "x", "v": 7.0}, {"id": 2, "p": "x", "v": 6.0}]
+    assert sorted(table.scan().to_pylist(), key=lambda row: row["id"]) == expected
+
+
 def test_tasks_of_one_write_have_numbers_in_their_order(warehouse: str) -> None:
     table = make_table(warehouse, bucket="1")
     start = table.begin(AUTHOR)

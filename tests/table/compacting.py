@@ -14,7 +14,7 @@ from keytide.format.data_file import RunWriter
 from keytide.format.manifest import FileKind, FileSource, ManifestEntry
 from keytide.format.snapshot import CommitKind
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
-from keytide.table.commit import Change
+from keytide.table.commit import Author, Change
 from keytide.table.read import ReadTask
 from keytide.types import arrow_schema
 
@@ -71,5 +71,7 @@ def _replace(
         source=FileSource.COMPACT,
     )
     changed = [replace(entry, kind=FileKind.DELETE) for entry in gone]
-    change = Change((*changed, replace(gone[0], file=file)), str(uuid4()), kind=CommitKind.COMPACT)
+    change = Change(
+        (*changed, replace(gone[0], file=file)), Author(str(uuid4())), kind=CommitKind.COMPACT
+    )
     table.commit(view, change, scan.live)

@@ -73,6 +73,25 @@ class Aggregation:
         """
         return merge_repeated(versions, self.order.key, self._fold, in_key_order=in_key_order)
 
+    def layer_starts(self, versions: pl.DataFrame) -> Marks | None:
+        """What begins a removed row anew; a retract that needs what older versions hold."""
+        is_add = versions.select(IS_ADD).to_series().to_numpy()
+        if is_add.all() and all(fold.function.folds_adds for fold in self.folds.values()):
+            return None
+        slices = KeySlices.of(versions, self.order.key)
+        alone = np.zeros(versions.height, dtype=bool)
+        for name in (name for name in versions.columns if name in self.folds):
+            alone |= self.folds[name].needs_older(Inputs(versions[name], slices, is_add, ~is_add))
+        if not self.remove_record_on_delete:
+            return slices.around(alone)
+        last_delete = slices.last_where((versions[VALUE_KIND] == RowKind.DELETE).to_numpy())
+        first_add = slices.first_where(is_add & (slices.rows > last_delete[slices.keys]))
+        # Nobody knows whether a -U that no add precedes finds a row or one that was removed.
+        alone |= ~is_add & (slices.rows < first_add[slices.keys])
+        alone |= ~is_add & (first_add < 0)[slices.keys]
+        alone &= (last_delete < 0)[slices.keys]
+        return slices.around(alone) | slices.marks(np.where(last_delete < 0, -1, first_add))
+
     def _fold(self, versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:
         is_add = versions.select(IS_ADD).to_series().to_numpy()
         counts, removing = self._counting(versions, slices, is_add)

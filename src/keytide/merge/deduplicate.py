@@ -15,6 +15,7 @@ import polars as pl
 
 from keytide.merge.order import IS_ADD, MergeOrder
 from keytide.merge.refusal import Refusal
+from keytide.merge.slices import Marks
 
 __all__ = ["Deduplicate"]
 
@@ -46,3 +47,7 @@ class Deduplicate:
         if self.ignore_delete:
             versions = versions.filter(IS_ADD)
         return versions.filter(self.order.last_of_key())
+
+    def layer_starts(self, versions: pl.DataFrame) -> Marks | None:
+        """None: one version is the row, whatever older ones there are."""
+        return None

@@ -20,6 +20,7 @@ from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import MergeOrder
 from keytide.merge.partial_update import partial_update
 from keytide.merge.refusal import Refusal
+from keytide.merge.slices import Marks
 from keytide.options import TableOptions
 from keytide.types import Field
 
@@ -62,6 +63,16 @@ class MergeEngine(Protocol):
         REQUIRES: `versions` is sorted by the table's `MergeOrder` and has `_SEQUENCE_NUMBER` and
         `_VALUE_KIND`. A key whose outcome is a deletion keeps a row of kind -D or -U, so that
         the result can stand for its versions in a later merge; readers drop such rows.
+        """
+        ...
+
+    def layer_starts(self, versions: pl.DataFrame) -> Marks | None:
+        """The versions that must not be merged with those of their key before them, if any.
+
+        So it is where the merged row would not do to older versions, which are not at hand, what
+        the versions do one by one. The first version of a key is never marked, and marks behind
+        the first one of a key are preliminary: they hold for a merge that begins with the key's
+        first version. REQUIRES what `merge` requires.
         """
         ...
 

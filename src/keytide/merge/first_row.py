@@ -17,7 +17,7 @@ import polars as pl
 from keytide.errors import InvalidError
 from keytide.merge.order import IS_ADD, MergeOrder
 from keytide.merge.refusal import Refusal, retracts_of
-from keytide.merge.slices import KeySlices, merge_repeated
+from keytide.merge.slices import KeySlices, Marks, merge_repeated
 
 __all__ = ["FirstRow"]
 
@@ -46,6 +46,10 @@ class FirstRow:
         if self.ignore_delete:
             versions = versions.filter(IS_ADD)
         return merge_repeated(versions, self.order.key, _first, in_key_order=in_key_order)
+
+    def layer_starts(self, versions: pl.DataFrame) -> Marks | None:
+        """None: one version is the row, whatever older ones there are."""
+        return None
 
 
 def _first(versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:

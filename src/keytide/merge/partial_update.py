@@ -28,7 +28,7 @@ from keytide.merge.not_null import not_null_names
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
 from keytide.merge.refusal import Refusal, retracts_of
 from keytide.merge.sequence_groups import SequenceGroups, sequence_groups_of
-from keytide.merge.slices import KeySlices, merge_repeated, rows_with, take
+from keytide.merge.slices import KeySlices, Marks, merge_repeated, rows_with, take
 from keytide.options import TableOptions
 from keytide.types import Field, RowKind
 
@@ -71,6 +71,16 @@ class PartialUpdate:
         elif self.on_retract is OnRetract.REMOVE_ROW:
             versions = versions.filter(pl.col(VALUE_KIND) != RowKind.UPDATE_BEFORE)
         return merge_repeated(versions, self.order.key, self._fill, in_key_order=in_key_order)
+
+    def layer_starts(self, versions: pl.DataFrame) -> Marks | None:
+        """What begins a removed row anew."""
+        if self.on_retract is not OnRetract.REMOVE_ROW or versions.select(IS_ADD.all()).item():
+            return None
+        slices = KeySlices.of(versions, self.order.key)
+        is_add = versions.select(IS_ADD).to_series().to_numpy()
+        last_delete = slices.last_where((versions[VALUE_KIND] == RowKind.DELETE).to_numpy())
+        first_add = slices.first_where(is_add & (slices.rows > last_delete[slices.keys]))
+        return slices.marks(np.where(last_delete < 0, -1, first_add))
 
     def _fill(self, versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:
         deletes = ~versions.select(IS_ADD).to_series().to_numpy()

@@ -90,6 +90,19 @@ class KeySlices:
         found: Positions = np.maximum.reduceat(numbers, self.starts)
         return found
 
+    def marks(self, rows: Positions) -> Marks:
+        """Marks of the given versions, of which there may be one for each key."""
+        marked = np.zeros(len(self.keys), dtype=bool)
+        marked[rows[rows >= 0]] = True
+        return marked
+
+    def around(self, marks: Marks) -> Marks:
+        """The marked versions and those right behind them, but no first version of a key."""
+        found: Marks = marks.copy()
+        found[1:] |= marks[:-1]
+        found[self.starts] = False
+        return found
+
     def _last_of(self, rows: Positions) -> Positions:
         """The last of the given versions of each key; of repeated assignments the last stays."""
         found = np.full(self.count, -1)

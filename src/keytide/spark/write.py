@@ -149,15 +149,13 @@ def write_task(job: WriteJob, batches: Iterable[pa.RecordBatch], number: int) ->
     entries: list[ManifestEntry] = []
     rows = out_of_order = 0
     try:
-        for run_number, run in enumerate(_runs(batches, job.view.options.write_buffer_bytes)):
-            base = replace(
-                job.base,
-                offset=number * RUNS_PER_TASK + run_number,
-                row_count=job.base.row_count + rows,
-            )
+        base = replace(job.base, offset=number * RUNS_PER_TASK)
+        for run in _runs(batches, job.view.options.write_buffer_bytes):
             incoming = incoming_rows(run, job.view.schema, job.view.options, job.view.name)
             out_of_order += count_out_of_order(writer, incoming, (*job.stored, *entries)) or 0
-            entries += writer.write(incoming, base, threads=threads)
+            written = writer.write(incoming, base, threads=threads)
+            base = base.behind(written, run.num_rows)
+            entries += written
             rows += run.num_rows
     except (ConflictError, InvalidError, NotFoundError, UnsupportedError) as error:
         return TaskResult(number, tuple(entries), rows, error)

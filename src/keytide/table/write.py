@@ -1,13 +1,13 @@
-"""Writing rows: cut by partition and bucket, one sorted run per bucket.
+"""Writing rows: cut by partition and bucket, as a rule one sorted run per bucket.
 
 A `BucketWriter` is a picklable value: the same code writes on the driver and on executors. What
 it returns, `BucketFiles`, is what a commit needs. Several versions of a key in one write are
-merged before they are stored (watermark rule R24).
+merged before they are stored (watermark rule R24), in layers where one row cannot stand for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,6 +22,7 @@ from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND, FileReader, RunWriter
 from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
 from keytide.format.schema import TableSchema
+from keytide.merge.layers import layers
 from keytide.merge.order import IS_ADD
 from keytide.merge.padding import padded_sequence
 from keytide.options import TableOptions
@@ -44,8 +45,9 @@ class SequenceBase:
     """Where the sequence numbers of one write begin.
 
     Every row of a write gets one number per bucket, one above all that the bucket has seen: the
-    order of commits is then the order of numbers. `offset` tells tasks of one write apart, in
-    the order of their rows.
+    order of commits is then the order of numbers. Where a write needs several layers, each has the
+    number above that of the layer below it. `offset` tells tasks of one write apart, in the order
+    of their rows.
     """
 
     highest: Mapping[BucketId, int]
@@ -63,6 +65,18 @@ class SequenceBase:
     def first(self, bucket: BucketId) -> int:
         """The number for a bucket's rows."""
         return self.highest.get(bucket, -1) + 1 + self.offset
+
+    def behind(self, entries: Iterable[ManifestEntry], row_count: int) -> SequenceBase:
+        """Where the numbers of the same task go on when `row_count` rows made `entries`."""
+        counts = (
+            entry.file.max_sequence_number - self.first((entry.partition, entry.bucket)) + 1
+            for entry in entries
+        )
+        return replace(
+            self,
+            offset=self.offset + max(counts, default=1),
+            row_count=self.row_count + row_count,
+        )
 
 
 @dataclass(frozen=True)
@@ -122,8 +136,17 @@ class BucketWriter:
     def _write_batch(
         self, batch: BucketBatch, base: SequenceBase, threads: int
     ) -> list[ManifestEntry]:
-        runs, buckets = self._sorted_runs(batch, base)
         names = _data_file_names(paths.FileNames(), self.view.options)
+        return [
+            entry
+            for layer in self._layers(batch, base)
+            for entry in self._write_layer(batch, layer, names, threads)
+        ]
+
+    def _write_layer(
+        self, batch: BucketBatch, layer: pl.DataFrame, names: Iterator[str], threads: int
+    ) -> list[ManifestEntry]:
+        runs, buckets = self._runs(batch, layer)
         writer = _run_writer(self.view)
         if len(buckets) == 1:
             (bucket,) = buckets
@@ -144,24 +167,33 @@ class BucketWriter:
             for bucket, meta in zip(buckets, metas, strict=True)
         ]
 
-    def _sorted_runs(
-        self, batch: BucketBatch, base: SequenceBase
-    ) -> tuple[pa.Table, dict[BucketId, int]]:
-        """The runs of the buckets, one after the other, and how many rows each bucket has."""
+    def _layers(self, batch: BucketBatch, base: SequenceBase) -> list[pl.DataFrame]:
+        """The layers of all buckets, as a rule one, each with higher numbers than those below."""
         order = self.view.order
         if len(batch.buckets) > 1:
             order = replace(order, key=(BUCKET_NUMBER, *order.key))
         numbered = self._with_sequence_numbers(batch, base).with_columns(
             pl.Series(BUCKET_NUMBER, batch.numbers)
         )
-        arrival_decides = not self.view.options.sequence_auto_padding
-        versions = order.sort(numbered, arrival_decides=arrival_decides)
+        is_padded = bool(self.view.options.sequence_auto_padding)
+        versions = order.sort(numbered, arrival_decides=not is_padded)
         with self.view.naming_table():
-            merged = self.view.engine_in(order).merge(versions)
-        places, lengths = np.unique(merged[BUCKET_NUMBER].to_numpy(), return_counts=True)
+            found = layers(versions, self.view.engine_in(order), order.key)
+        if is_padded:
+            return found  # the rows have numbers of their own
+        return [
+            layer.with_columns(pl.col(SEQUENCE_NUMBER) + place) if place else layer
+            for place, layer in enumerate(found)
+        ]
+
+    def _runs(
+        self, batch: BucketBatch, layer: pl.DataFrame
+    ) -> tuple[pa.Table, dict[BucketId, int]]:
+        """The runs of the buckets, one after the other, and how many rows each bucket has."""
+        places, lengths = np.unique(layer[BUCKET_NUMBER].to_numpy(), return_counts=True)
         left = zip(places.tolist(), lengths.tolist(), strict=True)
         return (
-            to_arrow(merged, self._stored_schema),
+            to_arrow(layer, self._stored_schema),
             {batch.buckets[place]: length for place, length in left},
         )
 

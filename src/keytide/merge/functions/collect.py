@@ -8,7 +8,7 @@ from typing import ClassVar
 import polars as pl
 
 from keytide.merge.functions.inputs import AggregateFunction, Inputs
-from keytide.merge.slices import take
+from keytide.merge.slices import Marks, take
 
 __all__ = ["Collect", "Union"]
 
@@ -41,6 +41,13 @@ class Collect(AggregateFunction):
             items = items.explode("place", empty_as_null=False, keep_nulls=False)
         return inputs.lists_of(items)
 
+    def needs_older(self, inputs: Inputs) -> Marks:
+        """Retracts of elements that are not there; if distinct, of those not added again."""
+        items = inputs.items()
+        if self.distinct:
+            return inputs.not_added_again(items, ["key", "value"])
+        return inputs.rows_of(items.group_by("key", "value").agg(row=_not_there()))
+
 
 class Union(AggregateFunction):
     """The different elements of all adds in ascending order, NULL first.
@@ -67,6 +74,13 @@ def _first_not_taken_back() -> pl.Expr:
     """Of equal elements, the place of the first one added after the last one taken out."""
     taken_back = _PLACE.filter(~_IS_ADD).max().fill_null(-1)
     return _PLACE.filter(_IS_ADD & _PLACE.gt(taken_back)).head(1)
+
+
+def _not_there() -> pl.Expr:
+    """The rows of the retracts that find no element to take out."""
+    count = pl.when(_IS_ADD).then(1).otherwise(-1).cum_sum()
+    lowest_before = pl.min_horizontal(count.cum_min().shift(1, fill_value=0), 0)
+    return pl.col("row").filter(~_IS_ADD & (count < lowest_before))
 
 
 def _not_taken_back() -> pl.Expr:

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from keytide.merge.functions.inputs import AggregateFunction, Inputs
-from keytide.merge.slices import take
+from keytide.merge.slices import Marks, take
 
 __all__ = ["FirstNonNullValue", "FirstValue", "LastNonNullValue", "LastValue"]
 
@@ -49,6 +49,11 @@ class LastNonNullValue(AggregateFunction):
             taken_back = inputs.slices.last_where(inputs.retracts & inputs.is_present)
             adds &= inputs.after(taken_back)
         return take(inputs.values, inputs.latest(adds))
+
+    def needs_older(self, inputs: Inputs) -> Marks:
+        """Retracts that leave NULL."""
+        last_add = inputs.slices.last_where(inputs.adds & inputs.is_present)
+        return inputs.retracts & inputs.is_present & inputs.after(last_add)
 
 
 class FirstValue(AggregateFunction):

@@ -92,6 +92,19 @@ class Inputs:
         places[results["key"].to_numpy()] = np.arange(results.height)
         return take(results["value"], places)
 
+    def not_added_again(self, items: pl.DataFrame, identity: list[str]) -> Marks:
+        """The retracts of which an item is not among those of a later add."""
+        row = pl.col("row").cast(pl.Int64)
+        last_add = row.filter(pl.col("is_add")).max().fill_null(-1)
+        late = row.filter(~pl.col("is_add") & (row > last_add)).alias("row")
+        return self.rows_of(items.group_by(identity).agg(late))
+
+    def rows_of(self, found: pl.DataFrame) -> Marks:
+        """Marks of the inputs whose numbers are in the lists of the column `row`."""
+        marks = np.zeros(len(self.values), dtype=bool)
+        marks[found["row"].explode().drop_nulls().to_numpy()] = True
+        return marks
+
     def lists_of(self, items: pl.DataFrame) -> pl.Series:
         """Each key's `value`s in the order of `place` as a list.
 
@@ -118,6 +131,8 @@ class AggregateFunction:
     """Whether a retract may leave NULL where there was a value."""
     counts_late_adds: ClassVar[bool] = True
     """Whether an add of a sequence group that came late, after a retract even, may be the value."""
+    folds_adds: ClassVar[bool] = True
+    """Whether a fold of adds stands for them on top of whatever is there already."""
 
     column: str
 
@@ -134,6 +149,13 @@ class AggregateFunction:
         Raises `InvalidError` naming column and function when the value does not fit the type.
         """
         raise NotImplementedError
+
+    def needs_older(self, inputs: Inputs) -> Marks:
+        """The inputs whose effect on older ones would be lost in a fold that begins with these.
+
+        None, unless a function says otherwise.
+        """
+        return np.zeros(len(inputs.values), dtype=bool)
 
     def does_not_fit(self, dtype: pl.DataType) -> InvalidError:
         """The error of a result that the column's type cannot hold."""
@@ -166,6 +188,14 @@ class AggregatedColumn:
         is_told = pl.Series(~are_retracts) | folded.is_not_null()
         told: pl.Series = folded.zip_with(is_told, take(inputs.values, inputs.slices.lasts))
         return told
+
+    def needs_older(self, inputs: Inputs) -> Marks:
+        """The inputs that only a fold with the older ones does justice to."""
+        if not self.function.can_retract or self.ignore_retract:
+            inputs = replace(inputs, retracts=np.zeros_like(inputs.retracts))
+        if self.function.folds_adds and not inputs.retracts.any():
+            return inputs.retracts
+        return self.function.needs_older(inputs)
 
     def accepted(self, inputs: Inputs) -> Inputs:
         """The inputs that the function may see."""

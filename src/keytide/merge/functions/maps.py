@@ -8,6 +8,7 @@ from typing import ClassVar
 import polars as pl
 
 from keytide.merge.functions.inputs import AggregateFunction, Inputs
+from keytide.merge.slices import Marks
 
 __all__ = ["MergeMap", "MergeMapWithKeyTime"]
 
@@ -36,6 +37,10 @@ class MergeMap(AggregateFunction):
         last = entries.sort("rank", "place").unique(["key", "name"], keep="last")
         return inputs.lists_of(last)
 
+    def needs_older(self, inputs: Inputs) -> Marks:
+        """Retracts of keys that are not added again."""
+        return inputs.not_added_again(inputs.items().with_columns(name=_ENTRY[0]), ["key", "name"])
+
 
 @dataclass(frozen=True)
 class MergeMapWithKeyTime(AggregateFunction):
@@ -48,6 +53,7 @@ class MergeMapWithKeyTime(AggregateFunction):
     """
 
     name: ClassVar[str] = "merge_map_with_keytime"
+    folds_adds: ClassVar[bool] = False
 
     time: str = ""
 
@@ -69,3 +75,8 @@ class MergeMapWithKeyTime(AggregateFunction):
             .unique(["key", "name"], keep="first", maintain_order=True)
         )
         return inputs.lists_of(newest)
+
+    def needs_older(self, inputs: Inputs) -> Marks:
+        """Maps that take keys out."""
+        entries = inputs.items().filter(_ENTRY[1].is_null())
+        return inputs.rows_of(entries.group_by("key").agg("row"))

@@ -96,6 +96,27 @@ class NestedUpdate(_NestedTable):
             rows = rows.filter(pl.int_range(pl.len()).over("key") < self.count_limit)
         return inputs.lists_of(rows)
 
+    @property
+    def folds_adds(self) -> bool:  # type: ignore[override]  # other functions know it by class
+        """Unless there is a limit, up to which older rows count too."""
+        return self.count_limit is None
+
+    def needs_older(self, inputs: Inputs) -> Marks:
+        """Retracts of rows that no later add puts in their place; what exceeds the limit."""
+        rows = self.rows_of(inputs)
+        if self.key and not self.sequence and self.count_limit is None:
+            return inputs.not_added_again(rows, ["key", *self._key_columns])
+        marks = inputs.rows_of(rows.filter(~pl.col("is_add")).group_by("key").agg("row"))
+        return marks if self.count_limit is None else marks | self._exceeding(rows, inputs)
+
+    def _exceeding(self, rows: pl.DataFrame, inputs: Inputs) -> Marks:
+        """The adds that bring more rows, or rows of more keys, than there is room for."""
+        adds = rows.filter("is_add").sort("key", "place")
+        if self.key:
+            adds = adds.unique(["key", *self._key_columns], keep="first", maintain_order=True)
+        exceeding = adds.filter(pl.int_range(pl.len()).over("key") >= self.count_limit)
+        return inputs.rows_of(exceeding.group_by("key").agg("row"))
+
     def _newest(self, rows: pl.DataFrame, identity: list[str]) -> pl.DataFrame:
         """The last row of each nested key, in the place of its first one."""
         sequence = [_ROW.field(name).alias(f"sequence_{i}") for i, name in enumerate(self.sequence)]

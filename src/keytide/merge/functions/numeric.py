@@ -72,6 +72,10 @@ class Product(AggregateFunction):
             is_zero = (values == 0).fill_null(value=False).to_numpy()
             yield Refusal(retracts & is_zero, self._no_division)
 
+    def needs_older(self, inputs: Inputs) -> Marks:
+        """Every retract: dividing and multiplying do not change places."""
+        return inputs.retracts & inputs.is_present
+
     def fold(self, inputs: Inputs) -> pl.Series:
         """The products; `InvalidError` for one that does not fit and for division by zero."""
         if inputs.values.dtype.is_decimal() or inputs.retracts.any():

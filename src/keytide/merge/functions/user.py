@@ -146,6 +146,10 @@ class UserFunction(AggregateFunction):
         result: pl.Series = left.zip_with(pl.Series(inputs.slices.any_where(retracts)), added)
         return result
 
+    def needs_older(self, inputs: Inputs) -> Marks:
+        """Every retract: what it does without what it takes back is unknown."""
+        return inputs.retracts & inputs.is_present if self.given.skip_nulls else inputs.retracts
+
     def _folded(self, inputs: Inputs, marks: Marks) -> pl.Series:
         columns = {"key": inputs.slices.keys, "rank": inputs.rank, _VALUE: inputs.values}
         marked = pl.DataFrame(columns).filter(pl.Series(marks)).sort("key", "rank").drop("rank")
