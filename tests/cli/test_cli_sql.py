@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -71,6 +74,37 @@ def test_prompt_runs_statements_over_lines_and_survives_errors(
     shown = capsys.readouterr()
     assert lines(shown.out) == [{"id": 1}]
     assert "error: line 1" in shown.err
+
+
+ENDLESS = "SELECT count(*) AS n FROM shop.orders" + "".join(
+    f", shop.orders t{i}" for i in range(60)
+)
+
+
+def test_ctrl_c_cancels_the_query_and_the_prompt_goes_on(
+    orders: kt.Table, warehouse: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = kt.connect(warehouse)
+
+    def run(text: str) -> None:
+        if "t59" in text:
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        run_text(lake, text, Format.JSON, None)
+
+    with create_pipe_input() as keys:
+        keys.send_text(f"{ENDLESS};\nSELECT count(*) AS n FROM shop.orders;\nexit\n")
+        session: PromptSession[str] = PromptSession(input=keys, output=DummyOutput())
+        talk(lake, run, session)
+    shown = capsys.readouterr()
+    assert (lines(shown.out), shown.err.splitlines()[-1]) == ([{"n": 3}], "stopped")
+
+
+def test_ctrl_c_ends_a_command_with_130_in_one_line(
+    run: Callable[..., Ran], orders: kt.Table, warehouse: str
+) -> None:
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    done = run("sql", "-w", warehouse, ENDLESS)
+    assert (done.code, done.out, done.err) == (130, "", "stopped\n")
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,22 @@ def test_data_file_of_a_lone_bucket_that_fails_changes_nothing(action: Action) -
     assert_sound(store, OLD)
 
 
+@pytest.mark.parametrize("action", ["fail", "interrupt"])
+@pytest.mark.parametrize(("operation", "nth"), PLACES)
+def test_write_that_is_stopped_before_its_commit_leaves_no_file_behind(
+    operation: str, nth: int, action: Action
+) -> None:
+    store = new_warehouse()
+    before = {file.path for file in store.list("")}
+    faulty = FaultyStore(store, [Fault(operation, nth=nth, action=action)])  # type: ignore[arg-type]
+    try:
+        write(faulty, CHANGE)
+    except (kt.DataError, KeyboardInterrupt):
+        reached_the_commit = operation in ("create", "hint")
+        assert reached_the_commit or {file.path for file in store.list("")} == before
+    assert_sound(store, OLD, NEW)
+
+
 @pytest.mark.parametrize("action", ["fail", "torn", "disk-full", "lost-response"])
 @pytest.mark.parametrize(("operation", "nth"), PLACES)
 def test_failure_of_any_operation_is_told_or_harmless(

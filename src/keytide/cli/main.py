@@ -1,13 +1,14 @@
 """The command `keytide`.
 
 Data goes to standard output and everything else to standard error. The exit code is 0 when all
-went well, 1 for a problem (an error, a row that is not there) and 2 for wrong usage. A reader
-that stops early (`| head`) is no problem.
+went well, 1 for a problem (an error, a row that is not there), 2 for wrong usage and 130 after
+Ctrl-C. A reader that stops early (`| head`) is no problem.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Annotated, Any
 
@@ -23,6 +24,9 @@ from keytide.errors import KeytideError
 
 __all__ = ["app", "main"]
 
+_INTERRUPTED = 128 + signal.SIGINT
+"""The exit code by which a shell knows that Ctrl-C ended a command."""
+
 
 class _Commands(TyperGroup):
     """The group of commands; every error leaves it as one line and an exit code."""
@@ -34,6 +38,9 @@ class _Commands(TyperGroup):
             # Nobody reads any more. What is left in buffers goes nowhere, also at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
+        except KeyboardInterrupt as error:
+            typer.echo("stopped", err=True)
+            raise typer.Exit(_INTERRUPTED) from error
         except KeytideError as error:
             self._report(ctx, str(error), error)
         except Exception as error:

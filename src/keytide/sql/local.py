@@ -57,7 +57,10 @@ class LocalEngine:
 
 
 def run_locally(bound: BoundQuery, *, allows_external_files: bool = False) -> pa.Table:
-    """The rows of a query. Tables are streamed, and held only as far as the query needs it."""
+    """The rows of a query. Tables are streamed, and held only as far as the query needs it.
+
+    A Ctrl-C cancels it and is raised as `KeyboardInterrupt`.
+    """
     streams = []
     with local_connection(allows_external_files) as connection:
         try:
@@ -74,6 +77,10 @@ def run_locally(bound: BoundQuery, *, allows_external_files: bool = False) -> pa
             if cause is not None:
                 raise cause from None
             raise bound.refused(_first_line(error)) from error
+        except RuntimeError as error:
+            if "interrupted" not in str(error):
+                raise
+            raise KeyboardInterrupt from error  # DuckDB saw the Ctrl-C and stopped
         finally:
             for relation in bound.relations[: len(streams)]:
                 connection.unregister(relation.view)
@@ -108,7 +115,7 @@ class _Stream:
 
     def __init__(self, scan: Scan) -> None:
         self.scan = scan
-        self.error: KeytideError | None = None
+        self.error: KeytideError | KeyboardInterrupt | None = None
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         reader = pa.RecordBatchReader.from_batches(self.scan.schema, self._batches())
@@ -117,7 +124,7 @@ class _Stream:
     def _batches(self) -> Any:
         try:
             yield from self.scan.to_batches()
-        except KeytideError as error:
+        except (KeytideError, KeyboardInterrupt) as error:
             self.error = error  # Arrow's streams carry no more than a text
             raise
 

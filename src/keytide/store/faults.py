@@ -31,7 +31,7 @@ __all__ = ["Action", "Crash", "Fault", "FaultyStore", "Operation"]
 Operation = Literal[
     "create", "put", "output", "hint", "delete", "read", "input", "exists", "size", "list", "write"
 ]
-Action = Literal["fail", "lost-response", "torn", "disk-full", "crash"]
+Action = Literal["fail", "lost-response", "torn", "disk-full", "interrupt", "crash"]
 T = TypeVar("T")
 
 
@@ -52,10 +52,11 @@ class Fault:
     - `torn`: half of the data is written, then `DataError`. A torn create leaves its half under
       a temporary name, since no store shows a half-written create.
     - `disk-full`: `DataError` caused by `OSError(ENOSPC)`; for an output, out of its `write`.
+    - `interrupt`: nothing is done; `KeyboardInterrupt`, as after Ctrl-C.
     - `crash`: `Crash`, now and at every later operation, for a dead process does not tidy up.
       An output leaves half of its data behind.
 
-    A hint stays silent about all but `crash`.
+    A hint stays silent about all but `interrupt` and `crash`.
     """
 
     operation: Operation
@@ -199,6 +200,8 @@ class FaultyStore(Store):
         uri = self.uri_of(path)
         if action == "crash":
             return Crash(f"{operation} {uri}")
+        if action == "interrupt":
+            return KeyboardInterrupt(f"{operation} {uri}")
         if action == "disk-full":
             cause = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), uri)
             error = storage_error(operation, uri, cause)

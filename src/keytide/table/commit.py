@@ -177,7 +177,11 @@ class Committer:
         options = self._view.options
         waits = _backoff(options.commit_retry_wait_ms_min, options.commit_retry_wait_ms_max)
         for _ in range(options.commit_retries_max + 1):
-            committed = attempt.run()
+            try:
+                committed = attempt.run()
+            except (Exception, KeyboardInterrupt):
+                attempt.abandon()
+                raise
             if committed is not None:
                 attempt.tidy_up(committed)
                 return committed
@@ -219,7 +223,7 @@ class _Attempt:
         self._metadata_files += files
         try:
             self._metadata.store.put_all(files)
-        except DataError:
+        except (Exception, KeyboardInterrupt):
             self.discard_all()  # a full disk gets its room back; no snapshot names any of it
             raise
         self._tried.add(snapshot.uuid)
@@ -233,6 +237,11 @@ class _Attempt:
             self._metadata.hint_latest(committed.snapshot.id)
             self._delete(self._superseded)
         else:
+            self.discard_all()
+
+    def abandon(self) -> None:
+        """Delete what this change wrote, unless a snapshot that was tried may name it."""
+        if not self._tried:
             self.discard_all()
 
     def discard_all(self) -> None:

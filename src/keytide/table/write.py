@@ -7,16 +7,16 @@ merged before they are stored (watermark rule R24), in layers where one row cann
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from keytide.errors import ConflictError, UnsupportedError
+from keytide.errors import ConflictError, DataError, UnsupportedError
 from keytide.format import paths
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND, FileReader, RunWriter
@@ -93,20 +93,21 @@ class BucketWriter:
         """Write rows and return the entries to commit, none for no rows.
 
         Rows are merged per key first. Files are durable on return but belong to nobody until
-        they are committed. Raises `InvalidError` for rows that the table's engine could not
-        merge, `DataError` when the store refuses, `ConflictError` when a partition has another
-        number of buckets.
+        they are committed; when writing fails or is stopped, they are deleted. Raises
+        `InvalidError` for rows that the table's engine could not merge, `DataError` when the store
+        refuses, `ConflictError` when a partition has another number of buckets.
         """
         frame = from_arrow(rows.table).with_columns(
             pl.Series(VALUE_KIND, rows.kinds, dtype=pl.Int8)
         )
         refuse_unmergeable(frame, self.view)
         batches = list(self._cut(frame, rows.table).batches(frame, _BATCH_ROWS))
-        if threads == 1 or len(batches) < 2 or frame.height < _SMALL_ROWS:
-            parts = [self._write_batch(batch, base, threads) for batch in batches]
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                parts = list(pool.map(lambda batch: self._write_batch(batch, base, 1), batches))
+        files = _NewFiles(self.view)
+        try:
+            parts = self._write_batches(batches, base, files, threads)
+        except (Exception, KeyboardInterrupt):
+            files.discard()
+            raise
         return [entry for part in parts for entry in part]
 
     def by_bucket(
@@ -133,18 +134,36 @@ class BucketWriter:
 
     # -- the buckets of a batch -----------------------------------------------------------------
 
+    def _write_batches(
+        self,
+        batches: Sequence[BucketBatch],
+        base: SequenceBase,
+        files: _NewFiles,
+        threads: int,
+    ) -> list[list[ManifestEntry]]:
+        rows = sum(batch.rows.height for batch in batches)
+        if threads == 1 or len(batches) < 2 or rows < _SMALL_ROWS:
+            return [self._write_batch(batch, base, files, threads) for batch in batches]
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(lambda batch: self._write_batch(batch, base, files, 1), batches))
+
     def _write_batch(
-        self, batch: BucketBatch, base: SequenceBase, threads: int
+        self, batch: BucketBatch, base: SequenceBase, files: _NewFiles, threads: int
     ) -> list[ManifestEntry]:
-        names = _data_file_names(paths.FileNames(), self.view.options)
+        names = paths.FileNames()
         return [
             entry
             for layer in self._layers(batch, base)
-            for entry in self._write_layer(batch, layer, names, threads)
+            for entry in self._write_layer(batch, layer, names, files, threads)
         ]
 
     def _write_layer(
-        self, batch: BucketBatch, layer: pl.DataFrame, names: Iterator[str], threads: int
+        self,
+        batch: BucketBatch,
+        layer: pl.DataFrame,
+        names: paths.FileNames,
+        files: _NewFiles,
+        threads: int,
     ) -> list[ManifestEntry]:
         runs, buckets = self._runs(batch, layer)
         writer = _run_writer(self.view)
@@ -153,15 +172,15 @@ class BucketWriter:
             metas = writer.write(
                 runs,
                 directory=self.view.bucket_directory(*bucket),
-                file_names=names,
+                file_names=files.of(bucket, names),
                 threads=threads,
             )
             return [_added(bucket, self.view.options.bucket, meta) for meta in metas]
-        files = {
-            paths.join(self.view.bucket_directory(*bucket), next(names)): length
+        lengths = {
+            paths.join(self.view.bucket_directory(*bucket), next(files.of(bucket, names))): length
             for bucket, length in buckets.items()
         }
-        metas = writer.write_together(runs, files, threads=threads) if files else []
+        metas = writer.write_together(runs, lengths, threads=threads) if lengths else []
         return [
             _added(bucket, self.view.options.bucket, meta)
             for bucket, meta in zip(buckets, metas, strict=True)
@@ -246,7 +265,7 @@ def restamp(view: TableView, entry: ManifestEntry, sequence_number: int) -> Mani
     directory = view.file_path(entry).rsplit("/", 1)[0]
     meta = _run_writer(view).write_file(
         to_arrow(reader.read(), arrow_schema(stamped)),
-        f"{directory}/{next(_data_file_names(paths.FileNames(), view.options))}",
+        f"{directory}/{_data_file_name(paths.FileNames(), view.options)}",
     )
     return replace(entry, file=meta)
 
@@ -268,9 +287,30 @@ def _run_writer(view: TableView) -> RunWriter:
     )
 
 
-def _data_file_names(names: paths.FileNames, options: TableOptions) -> Iterator[str]:
-    while True:
-        yield names.data_file("parquet", options.data_file_prefix)
+@dataclass(frozen=True)
+class _NewFiles:
+    """The data files of one write: their names are given out here, so that none is forgotten."""
+
+    view: TableView
+    given: list[str] = field(default_factory=list)
+
+    def of(self, bucket: BucketId, names: paths.FileNames) -> Iterator[str]:
+        """Names for new files of a bucket."""
+        while True:
+            name = _data_file_name(names, self.view.options)
+            self.given.append(paths.join(self.view.bucket_directory(*bucket), name))
+            yield name
+
+    def discard(self) -> None:
+        """Delete them, as far as they are there."""
+        try:
+            self.view.store.delete(self.given)
+        except DataError:
+            return  # left over, harmless: no snapshot names any of them
+
+
+def _data_file_name(names: paths.FileNames, options: TableOptions) -> str:
+    return names.data_file("parquet", options.data_file_prefix)
 
 
 def _added(bucket: BucketId, total: int, file: DataFileMeta) -> ManifestEntry:
