@@ -83,10 +83,30 @@ def test_query_gives_its_rows(lake: kt.Lake, text: str, expected: list[tuple[Any
         ("shop.orders FOR VERSION AS OF 2", 8),
         ("shop.orders /*+ OPTIONS('scan.snapshot-id' = '1') */", 7),
         ("shop.orders /*+ OPTIONS('scan.version' = '1') */ AS o", 7),
+        ("shop.orders /*+ OPTIONS('SCAN.snapshot_id' = '1') */ AS o", 7),
     ],
 )
 def test_time_travel_reads_an_older_snapshot(lake: kt.Lake, source: str, qty: int) -> None:
     assert rows(lake, f"SELECT qty FROM {source} WHERE id = 2") == [(qty,)]
+
+
+def test_system_table_travels_too(lake: kt.Lake) -> None:
+    now = rows(lake, "SELECT count(*) FROM shop.orders$files")
+    then = rows(lake, "SELECT count(*) FROM shop.orders$files VERSION AS OF 1")
+    assert (then, now) == ([(1,)], [(2,)])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "shop.orders /*+ OPTIONS('scan.snapshot-id' = '1', 'scan.tag-name' = 'x') */",
+        "shop.orders /*+ OPTIONS('scan.timestamp' = '2024', 'scan.timestamp-millis' = '1') */",
+        "shop.orders /*+ OPTIONS('scan.snapshot-id' = '1') */ VERSION AS OF 2",
+    ],
+)
+def test_two_ways_to_name_a_snapshot_are_refused(lake: kt.Lake, source: str) -> None:
+    with pytest.raises(kt.InvalidError, match=r"give one|expected|unexpected"):
+        rows(lake, f"SELECT qty FROM {source}")
 
 
 def test_time_travel_by_timestamp_takes_the_snapshot_of_that_time(lake: kt.Lake) -> None:

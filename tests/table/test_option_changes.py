@@ -21,6 +21,7 @@ from keytide.table.evolution import (
     AddColumn,
     ChangeColumnType,
     DropColumn,
+    First,
     RemoveOption,
     RenameColumn,
     SchemaChange,
@@ -270,6 +271,24 @@ def test_change_of_a_column_that_orders_versions_is_refused(
     table = new_table({"sequence.field": "a,s"})
     with pytest.raises(kt.InvalidError, match=message):
         table.alter(change)
+
+
+def test_last_member_that_is_the_time_of_entries_stays_the_last() -> None:
+    kind = kt.parse_sql_type("MAP<INT, ROW<x INT, at INT>>")
+    fields = [kt.Field(-1, "k", kt.parse_sql_type("INT")), kt.Field(-1, "m", kind)]
+    options = {
+        "merge-engine": "aggregation",
+        "fields.m.aggregate-function": "merge_map_with_keytime",
+    }
+    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    table = lake.create_table("t", fields, ["k"], options=options)
+    table.write([{"k": 1, "m": [(1, {"x": 1, "at": 5})]}])
+    int_ = kt.parse_sql_type("INT")
+    with pytest.raises(kt.InvalidError, match="put new members before it"):
+        table.alter(AddColumn(("m", "value", "y"), int_))
+    table.alter(AddColumn(("m", "value", "y"), int_, position=First()))
+    table.write([{"k": 1, "m": [(1, {"y": 9, "x": 2, "at": 3})]}])
+    assert table.get(1) == {"k": 1, "m": [(1, {"y": None, "x": 1, "at": 5})]}
 
 
 def test_renaming_a_column_is_no_change_of_the_options_that_name_it() -> None:

@@ -192,6 +192,12 @@ def test_option_that_means_nothing_to_the_merge_engine_warns() -> None:
         new_table({"fields.a.aggregate-function": "sum"})
 
 
+def test_option_that_means_nothing_to_the_merge_function_warns() -> None:
+    options = {"merge-engine": "aggregation", "fields.a.aggregate-function": "sum"}
+    with pytest.warns(kt.KeytideWarning, match=r"'fields.a.distinct' has no effect: .* 'sum'"):
+        new_table({**options, "fields.a.distinct": "true"})
+
+
 # -- what acts -------------------------------------------------------------------------------------
 
 

@@ -62,8 +62,9 @@ class Option:
     """One option, or with a `<place>` in its key one option for each name there.
 
     `default` is a text as a user would write it. `engines` are the merge engines for which the
-    option means something, all of them when empty. `used_with` is the option without which this
-    one has no meaning. `uses` says of single values what is done with them, in place of `use`.
+    option means something, and `functions` the merge functions, all of them when empty.
+    `used_with` is the option without which this one has no meaning. `uses` says of single values
+    what is done with them, in place of `use`.
     """
 
     key: str
@@ -76,6 +77,7 @@ class Option:
     aliases: tuple[str, ...] = ()
     engines: tuple[str, ...] = ()
     used_with: str | None = None
+    functions: tuple[str, ...] = ()
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:

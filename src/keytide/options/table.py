@@ -33,6 +33,7 @@ FREE, FIXED, ONE_WAY, NEVER = Change.FREE, Change.FIXED, Change.ONE_WAY, Change.
 
 _AGGREGATION, _PARTIAL_UPDATE, _FIRST_ROW = ("aggregation",), ("partial-update",), ("first-row",)
 _FOLDING = ("aggregation", "partial-update")
+_NESTED = ("nested_update", "nested_partial_update")
 
 
 def _kept(key: str, kind: Kind, default: str | None, meaning: str, here: str) -> Option:
@@ -134,21 +135,26 @@ _COLUMNS = (
     Option("fields.<column>.count-values", BOOLEAN, "Whether writes store 1 in place of a value; "
            "set with the function `count`.", "false", engines=_FOLDING),
     Option("fields.<column>.distinct", BOOLEAN, "Whether `listagg` and `collect` keep each value "
-           "once.", "false", FIXED, engines=_FOLDING),
+           "once.", "false", FIXED, engines=_FOLDING, functions=("listagg", "collect")),
     Option("fields.<column>.list-agg-delimiter", TEXT, "What `listagg` puts between values.", ",",
-           FIXED, engines=_FOLDING),
+           FIXED, engines=_FOLDING, functions=("listagg",)),
     Option("fields.<column>.nested-key", NAMES, "Members of a nested row that are its key, for "
-           "`nested_update` and `nested_partial_update`.", change=FIXED, engines=_FOLDING),
+           "`nested_update` and `nested_partial_update`.", change=FIXED,
+           engines=_FOLDING, functions=_NESTED),
     Option("fields.<column>.nested-sequence-field", NAMES, "Members that order nested rows of a "
-           "key.", change=FIXED, engines=_FOLDING),
+           "key.", change=FIXED,
+           engines=_FOLDING, functions=("nested_update",)),
     Option("fields.<column>.nested-key-null-strategy", choice("merge", "ignore", "error"),
            "What becomes of nested rows with NULL in their key.", "merge", FIXED,
-           engines=_FOLDING),
+           engines=_FOLDING, functions=_NESTED),
     Option("fields.<column>.count-limit", integer(0), "The most nested rows that `nested_update` "
-           "keeps.", change=FIXED, engines=_FOLDING),
+           "keeps.", change=FIXED,
+           engines=_FOLDING, functions=("nested_update",)),
     Option("fields.<column>.merge-map-with-keytime.ts-field", TEXT, "The member that orders the "
-           "values of a map's key, for `merge_map_with_keytime`.", change=FIXED, engines=_FOLDING),
-    Option("fields.<column>.ts-field", TEXT, "The same, shorter.", change=FIXED, engines=_FOLDING),
+           "values of a map's key, for `merge_map_with_keytime`.", change=FIXED,
+           engines=_FOLDING, functions=("merge_map_with_keytime",)),
+    Option("fields.<column>.ts-field", TEXT, "The same, shorter.", change=FIXED,
+           engines=_FOLDING, functions=("merge_map_with_keytime",)),
     Option("fields.<columns>.default-value", TEXT, "What readers show instead of NULL; stored "
            "rows keep their NULL."),
     Option("fields.<column>.stats-mode", STATS_MODE, "Which statistics are kept of the column.",

@@ -80,7 +80,7 @@ class KeytideSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A writer of one batch. Raises `UnsupportedError` for mode overwrite."""
-        table = SourceOptions.parse(self.options).table()
+        table = SourceOptions.parse(self.options).table_to_write()
         if overwrite:
             raise UnsupportedError(
                 f"table {table.name}: mode 'overwrite' is not in this release; use mode 'append', "
@@ -90,7 +90,7 @@ class KeytideSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802  # Spark's name
         """A writer of micro-batches. Raises `UnsupportedError` for output mode complete."""
-        table = SourceOptions.parse(self.options).table()
+        table = SourceOptions.parse(self.options).table_to_write()
         if overwrite:
             raise UnsupportedError(
                 f"table {table.name}: output mode 'complete' would replace the table with every "
@@ -143,6 +143,21 @@ class SourceOptions:
     def table(self) -> Table:
         """Open the table."""
         return open_table(self.path, options=dict(self.store))
+
+    def table_to_write(self) -> Table:
+        """Open the table. Raises `InvalidError` for options that only reads have."""
+        table = self.table()
+        given = {
+            "columns": self.columns, "where": self.where, "snapshot-id": self.snapshot_id,
+            "tag": self.tag, "as-of": self.as_of,
+        }  # fmt: skip
+        found = [name for name, value in given.items() if value is not None]
+        if found:
+            raise InvalidError(
+                f"table {table.name}: {', '.join(map(repr, found))} say what is read, and this is "
+                f"a write; leave them out"
+            )
+        return table
 
     def scan(self, columns: Sequence[str] | None = None) -> Scan:
         """The scan that the options describe, of other columns if given."""

@@ -20,6 +20,7 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 from sqlglot.schema import MappingSchema
 
 from keytide.errors import InvalidError, KeytideError, NotFoundError
+from keytide.options import stored_name
 from keytide.sql.dialect import Keytide, error_at
 from keytide.sql.engine_text import LostClauseError, engine_text
 from keytide.sql.external import is_file, refuse_reaching_out, refused
@@ -74,7 +75,7 @@ class Relation:
     def rows(self) -> pa.Table:
         """The rows of a system table."""
         assert self.system is not None
-        rows = system_table(self.table, self.system)
+        rows = system_table(self.table, self.system, **self.travel)
         return rows if self.columns is None else rows.select(list(self.columns))
 
 
@@ -216,17 +217,20 @@ def _relation(node: exp.Table, view: str, query: Query, lake: Lake) -> Relation:
         table = table_of(lake, name)
     except NotFoundError as error:
         raise NotFoundError(str(error_at(query.text, place["start"], str(error)))) from error
-    travel = _from_hint(query.hints.get(place["end"] + 1, {}), table)
-    version = node.args.get("version")
-    if version is not None:
-        travel |= _from_version(version, table)
+    hint, version = query.hints.get(place["end"] + 1, {}), node.args.get("version")
+    ways = [*hint, *([] if version is None else ["AS OF"])]
+    if len(ways) > 1:
+        raise InvalidError(
+            f"table {table.name}: {' and '.join(ways)} each name a snapshot to read; give one"
+        )
+    travel = _from_hint(hint, table) if version is None else _from_version(version, table)
     return Relation(view, table, system, travel)
 
 
 def _from_hint(options: Mapping[str, str], table: Table) -> dict[str, Any]:
     travel: dict[str, Any] = {}
     for key, value in options.items():
-        meaning = READ_OPTIONS.get(key)
+        meaning = READ_OPTIONS.get(_in_own_spelling(key))
         if meaning is None:
             raise InvalidError(
                 f"table {table.name}: {key!r} is no option of a read; a query may give "
@@ -239,6 +243,13 @@ def _from_hint(options: Mapping[str, str], table: Table) -> dict[str, Any]:
         else:
             travel[meaning] = _whole(key, value, table) if meaning == "snapshot_id" else value
     return travel
+
+
+def _in_own_spelling(key: str) -> str:
+    try:
+        return stored_name(key)
+    except InvalidError:
+        return key  # an unknown option, which no read takes
 
 
 def _whole(key: str, value: str, table: Table) -> int:

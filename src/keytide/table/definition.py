@@ -6,7 +6,11 @@ from collections.abc import Iterable, Mapping
 
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.schema import TableSchema
-from keytide.merge.functions.registry import with_stored_names
+from keytide.merge.functions.registry import (
+    DEFAULT_FUNCTION,
+    function_names,
+    with_stored_names,
+)
 from keytide.merge.validation import validate_merge_options
 from keytide.options import ForOthers, Refused, TableOptions, option_of
 from keytide.table.counting import check_counted, with_stored_counts
@@ -207,6 +211,14 @@ def _idle_options(options: TableOptions) -> list[str]:
                 f"'{key}' has no effect: the merge engine is {options.merge_engine!r}, and the "
                 f"option is for {' and '.join(map(repr, option.engines))}"
             )
+        elif option is not None and option.functions:
+            (column,), _ = option.columns_of(key, "")
+            function = function_names([column], options, DEFAULT_FUNCTION)[column]
+            if function not in option.functions:
+                messages.append(
+                    f"'{key}' has no effect: the function of {column!r} is {function!r}, and the "
+                    f"option is for {' and '.join(map(repr, option.functions))}"
+                )
     return messages
 
 

@@ -14,8 +14,10 @@ from typing import Any
 
 from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema
+from keytide.merge.functions.maps import MergeMapWithKeyTime
 from keytide.options import Change, Option, TableOptions, option_of
 from keytide.table.definition import complete_options
+from keytide.types import Field, MapType, RowType
 
 __all__ = [
     "completed_options",
@@ -70,6 +72,7 @@ def refuse_changes(before: TableSchema, after: TableSchema, *, has_rows: bool) -
         if found != wanted and _is_refused(statement.option, wanted, has_rows):
             raise _refused(statement.key, found, wanted)
     if has_rows:
+        _refuse_other_time(before, after)
         _refuse_lookup(TableOptions.parse(before.options), TableOptions.parse(after.options))
 
 
@@ -146,6 +149,35 @@ _REWRITE = (
     "write the rows into a new table: CREATE TABLE new LIKE old WITH ('option' = 'value'), then "
     "INSERT INTO new SELECT * FROM old; or TRUNCATE the table, change it, and fill it again"
 )
+
+
+def _refuse_other_time(before: TableSchema, after: TableSchema) -> None:
+    """The time of `merge_map_with_keytime` is a member, the last one where no option names it."""
+    times, new_times = _last_members(before), _last_members(after)
+    for name in times.keys() & new_times.keys():
+        if times[name].id != new_times[name].id:
+            raise InvalidError(
+                f"column {name!r} orders its entries by the last member of their ROW, which would "
+                f"be {new_times[name].name!r} in place of {times[name].name!r}; put new members "
+                f"before it"
+            )
+
+
+def _last_members(schema: TableSchema) -> dict[str, Field]:
+    options = TableOptions.parse(schema.options)
+    functions = options.field_options("aggregate-function")
+    named = {
+        *options.field_options("ts-field"),
+        *options.field_options("merge-map-with-keytime.ts-field"),
+    }
+    return {
+        field.name: field.type.value.fields[-1]
+        for field in schema.fields
+        if functions.get(field.name) == MergeMapWithKeyTime.name
+        and field.name not in named
+        and isinstance(field.type, MapType)
+        and isinstance(field.type.value, RowType)
+    }
 
 
 def _refuse_lookup(before: TableOptions, after: TableOptions) -> None:
