@@ -79,9 +79,8 @@ def _atom(kind: AtomicType, chance: random.Random, few: bool) -> Any:
         return Decimal((int(unscaled < 0), digits, -(kind.scale or 0)))
     if kind.root in ("CHAR", "VARCHAR"):
         longest = 3 if kind.root == "CHAR" else min(kind.length or 1, 60)
-        text = chance.choice(
-            ["", "a", "ab", "b", "A", "ü", "\U0001f600", "é", "%", "\0", "x" * longest]
-        )
+        texts = ["", "a", "ab", "b", "A", "ü", "\U0001f600", "é", "%", "\0", "a ", " "]
+        text = chance.choice([*texts, "x" * longest])
         return text[:longest]
     if kind.root in ("BINARY", "VARBINARY"):
         if kind.root == "BINARY":

@@ -1,4 +1,8 @@
-"""Damaged files: bits flipped, ends cut off. A read raises Keytide's error or gives right rows."""
+"""Damaged files: bits flipped, ends cut off. A read raises Keytide's error or gives right rows.
+
+Schemas and snapshots are plain JSON without checksums, so what one of them says after a change may
+be another table; of those only the kind of error counts.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,8 @@ def run(case: Case) -> None:
         file = case.chance.choice(files)
         told = f"{_damage(case, copy / file)} of {file}"
         found = case.attempt(told, lambda copy=copy: _rows(copy), harmed=True)
-        if not isinstance(found, Refused) and found != rows:
+        plain = file.parent.name in ("schema", "snapshot")
+        if not plain and not isinstance(found, Refused) and found != rows:
             kind = "/".join(part.split("-")[0] for part in file.parts[2:])
             case.note("rows", f"damage in {kind}", f"{told}: {shown(found)}, not {shown(rows)}")
         case.attempt(f"write after {told}", lambda copy=copy: _write(copy), harmed=True)

@@ -30,14 +30,22 @@ class Definition:
     tombstone: str | None = None
     marker: str | None = None
     functions: dict[str, str] = field(default_factory=dict)
+    group: list[str] = field(default_factory=list)
+    """Columns of the sequence group that `g` orders."""
 
     def key_of(self, row: Mapping[str, Any]) -> str:
         """What tells the rows of two keys apart."""
-        return repr(tuple(_key_value(row[name]) for name in self.key))
+        return repr(tuple(self.key_value(name, row[name]) for name in self.key))
 
     def partition_of(self, row: Mapping[str, Any]) -> str:
         """What tells the rows of two partitions apart."""
-        return repr(tuple(_key_value(row[name]) for name in self.partition))
+        return repr(tuple(self.key_value(name, row[name]) for name in self.partition))
+
+    def key_value(self, name: str, v: Any) -> Any:
+        """A value of a key column as it is stored: equal ones alike."""
+        if isinstance(v, float):
+            return v + 0.0
+        return v.rstrip(" ") if self.columns[name].sql().startswith("CHAR") else v
 
     def place(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
         """Where a version stands in the order, apart from its arrival."""
@@ -84,12 +92,26 @@ class Oracle:
 
     def _marked(self, version: Version) -> Version:
         name = self.definition.tombstone
-        row = {n: _key_value(v) if n in self.definition.key else v for n, v in version.row.items()}
+        definition = self.definition
+        row = {
+            n: definition.key_value(n, v) if n in definition.key else v
+            for n, v in version.row.items()
+        }
         if name is None:
             return Version(row, version.kind)
         v, is_text = row[name], self.definition.marker is not None
         dead = v == self.definition.marker if is_text else v is not None and v is not False
         return Version(row, "-D" if dead else version.kind)
+
+    def _newest_of_group(self, versions: Sequence[Version]) -> Row | None:
+        """The row that the columns of the sequence group come from, all at once."""
+        kinds = self.definition.columns
+        found = [v.row for v in versions if v.row.get("g") is not None]
+        return (
+            max(enumerate(found), key=lambda e: (rank(e[1]["g"], kinds["g"]), e[0]))[1]
+            if found
+            else None
+        )
 
     def _folded(self, versions: Sequence[Version]) -> Version:
         """One version made of several in order of arrival."""
@@ -101,19 +123,18 @@ class Oracle:
             return ordered[-1]
         last = ordered[-1].row
         row = {n: last[n] if n in definition.key else None for n in definition.columns}
+        newest = self._newest_of_group(ordered)
         for name in definition.columns:
             values = [version.row[name] for version in ordered]
             if name in definition.key or name in definition.sequence:
                 row[name] = last[name]
+            elif name in definition.group or name == "g":
+                row[name] = None if newest is None else newest[name]
             elif definition.engine == "partial-update":
                 row[name] = _last_known(values)
             else:
                 row[name] = _FUNCTIONS[definition.functions[name]](values)
         return Version(row, "+I")
-
-
-def _key_value(v: Any) -> Any:
-    return v + 0.0 if isinstance(v, float) else v
 
 
 def _known(values: list[Any]) -> list[Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -112,6 +114,11 @@ def _engine(made: Definition, options: dict[str, str], chance: random.Random) ->
     made.engine = options["merge-engine"] = chance.choice(engines)
     made.ignores = frozenset({"-U", "-D"})
     options["ignore-delete"] = "true"
+    if made.engine == "partial-update" and not made.sequence and chance.random() < 0.6:
+        made.columns["g"] = kind_of(chance.choice(["INT", "STRING", "TIMESTAMP(6)"]))
+        made.group = [n for n in made.columns if n[0] == "v" and chance.random() < 0.7]
+        if made.group:
+            options["fields.g.sequence-group"] = ",".join(made.group)
     if made.engine == "aggregation":
         for name, kind in made.columns.items():
             if name.startswith("v"):
@@ -127,6 +134,8 @@ def _functions(kind: str) -> list[str]:
         found += ["max", "min"]
     if kind == "STRING":
         found += ["listagg"]
+    if kind in ("INT", "BIGINT"):
+        found += ["sum"] * 3
     return found
 
 
@@ -166,6 +175,7 @@ class History:
         chance, made = self.case.chance, self.definition
         return {
             name: value(kind, chance, few=True) if name in made.key
+            else chance.choice([-2, 0, 1, 5, None]) if made.functions.get(name) == "sum"
             else value(kind, chance, 0.7 if name == "dead" else 0.25, few=name in made.sequence)
             for name, kind in made.columns.items()
         }  # fmt: skip
@@ -266,6 +276,36 @@ def _write_at_once(history: History) -> None:
         history.keep(results[i].snapshot_id)
 
 
+_WRITER = """
+import sys, pyarrow as pa, keytide as kt
+rows = pa.ipc.open_file(sys.argv[2]).read_all()
+print(kt.open_table(sys.argv[1]).write(rows).snapshot_id or 0)
+"""
+
+
+def _write_elsewhere(history: History) -> None:
+    """Another process writes while this one does."""
+    mine, theirs = history.batch(), history.batch()
+    table = history.table
+    file = history.case.folder / "rows.arrow"
+    rows = _arrow(history.definition, theirs)
+    with pa.ipc.new_file(file, rows.schema) as writer:
+        writer.write_table(rows)
+    other = subprocess.Popen(
+        [sys.executable, "-c", _WRITER, table.uri, str(file)], stdout=subprocess.PIPE, text=True
+    )
+    given = _arrow(history.definition, mine)
+    result = history.case.attempt("write beside a process", lambda: table.write(given))
+    told, _ = other.communicate()
+    if isinstance(result, Refused) or other.returncode:
+        history.case.note("rows", "write beside a process is refused", f"{result} {told}")
+        return
+    commits = [(result.snapshot_id or 0, mine), (int(told), theirs)]
+    for number, batch in sorted(commits, key=lambda commit: commit[0]):
+        history.oracle.write(batch)
+        history.keep(number or None)
+
+
 def _overwrite(history: History) -> None:
     made, chance = history.definition, history.case.chance
     batch = [v for v in history.batch(4) if v.kind[0] == "+"] if chance.random() < 0.8 else []
@@ -280,7 +320,8 @@ def _overwrite(history: History) -> None:
 
     def replaces(row: Row) -> bool:
         if partition is not None:
-            return all(repr(_zero(row[n])) == repr(_zero(v)) for n, v in partition.items())
+            stored = made.key_value
+            return all(repr(stored(n, row[n])) == repr(stored(n, v)) for n, v in partition.items())
         return not made.partition or made.partition_of(row) in touched
 
     given, table = _arrow(made, batch), history.table
@@ -298,10 +339,6 @@ def _overwrite(history: History) -> None:
     history.keep(result.snapshot_id)
 
 
-def _zero(v: Any) -> Any:
-    return v + 0.0 if isinstance(v, float) else v
-
-
 def _truncate(history: History) -> None:
     table = history.table
     result = history.case.attempt("truncate()", table.truncate)
@@ -317,7 +354,8 @@ def _reopen(history: History) -> None:
 def _alter(history: History) -> None:
     """Add, drop, rename or widen a column that nothing else names, or set an option."""
     made, chance = history.definition, history.case.chance
-    free = [n for n in made.columns if n[0] in "vx" and n not in made.functions]
+    named = {*made.functions, *made.group}
+    free = [n for n in made.columns if n[0] in "vx" and n not in named]
     act = chance.choice(["add", "add", "drop", "rename", "widen", "option", "move"])
     table = history.table
     names = list(made.columns)
@@ -412,7 +450,7 @@ def _sql_change(history: History) -> None:
 
 _ACTS: list[tuple[Callable[[History], None], int]] = [
     (_write, 12), (_write_at_once, 2), (_overwrite, 2), (_truncate, 1), (_reopen, 1), (_alter, 3),
-    (_sql_change, 3),
+    (_sql_change, 3), (_write_elsewhere, 1),
 ]  # fmt: skip
 
 

@@ -32,6 +32,7 @@ import uuid as uuids
 from dataclasses import dataclass
 from enum import Enum
 
+from keytide.arguments import shown
 from keytide.errors import DataError, InvalidError
 
 __all__ = [
@@ -478,6 +479,8 @@ def _checked_name(text: str, what: str) -> str:
 
 
 def _checked_id(number: int) -> int:
-    if number < 0:
-        raise InvalidError(f"{number} cannot be part of a file name: expected 0 or more")
+    if not 0 <= number < 2**63:
+        raise InvalidError(
+            f"{shown(number)} cannot be part of a file name: expected 0 or more, in 64 bits"
+        )
     return number

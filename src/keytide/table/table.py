@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keytide.arguments import checked
+from keytide.arguments import checked, shown
 from keytide.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
 from keytide.format.manifest import ManifestEntry
 from keytide.format.schema import TableSchema
@@ -345,7 +345,7 @@ class Table:
         return self._scan(schema, snapshot, self._selected(schema, columns), predicate)
 
     @checked
-    def get(self, key: Any) -> dict[str, Any] | None:
+    def get(self, key: Mapping[str, Any] | Any) -> dict[str, Any] | None:
         """The row of one key, or None.
 
         `key` is the value of a single-column key, a tuple in primary key order, or a dict by
@@ -364,7 +364,7 @@ class Table:
     @checked
     def why(
         self,
-        key: Any,
+        key: Mapping[str, Any] | Any,
         snapshot_id: int | None = None,
         tag: str | None = None,
         as_of: datetime | date | str | int | None = None,
@@ -468,7 +468,7 @@ def _key_values(key: Any, schema: TableSchema, table: str) -> dict[str, Any]:
     if len(values) != len(names):
         raise InvalidError(
             f"table {table}: the primary key is {', '.join(names)}, found {len(values)} value(s) "
-            f"{key!r}; give a tuple in this order, or a dict"
+            f"{shown(key)}; give a tuple in this order, or a dict"
         )
     return dict(zip(names, values, strict=True))
 
@@ -480,11 +480,6 @@ def _equals(field: Field, value: Any, table: str) -> Predicate:
 
 
 def _epoch_ms(moment: datetime | date | str | int, table: str) -> int:
-    if isinstance(moment, bool) or not isinstance(moment, datetime | date | str | int):
-        raise InvalidError(
-            f"table {table}: as_of is {moment!r}; give a datetime, an ISO text or epoch "
-            f"milliseconds"
-        )
     if isinstance(moment, int):
         return moment
     if isinstance(moment, str):
@@ -499,4 +494,7 @@ def _epoch_ms(moment: datetime | date | str | int, table: str) -> int:
         moment = datetime(moment.year, moment.month, moment.day)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
-    return int(moment.timestamp() * 1000)
+    try:
+        return int(moment.timestamp() * 1000)
+    except (ValueError, OverflowError) as error:  # pandas has a datetime that is none
+        raise InvalidError(f"table {table}: as_of is {shown(moment)}: {error}") from error

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keytide.arguments import shown
 from keytide.errors import InvalidError
 from keytide.table.convert import (
     check_lengths,
@@ -36,7 +37,7 @@ def array_of(values: Sequence[Any], field: Field, table: str) -> pa.Array:
     """
     try:
         return _unchanged(values, field.type.to_arrow())
-    except _NO_VALUE as error:
+    except Exception as error:  # the methods of a caller's value may raise anything
         raise InvalidError(
             f"table {table}: column {field.name!r} is {field.type.sql()}, found a value that does "
             f"not fit: {error}"
@@ -80,10 +81,10 @@ def key_value(value: Any, field: Field, table: str) -> pa.Scalar:
             if isinstance(value, pa.Scalar)
             else _unchanged([value], field.type.to_arrow())
         )
-    except _NO_VALUE as error:
+    except Exception as error:  # the methods of a caller's value may raise anything
         raise InvalidError(
-            f"table {table}: key column {field.name!r} is {field.type.sql()}, found {value!r} of "
-            f"type {type(value).__name__}: {error}"
+            f"table {table}: key column {field.name!r} is {field.type.sql()}, found "
+            f"{shown(value)} of type {type(value).__name__}: {error}"
         ) from error
     stored = stored_column(pa.chunked_array([given]), field, table)
     return as_key(stored, field)[0]
