@@ -6,15 +6,22 @@ columns, one row per key, deletions and rows outside the predicate left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import polars as pl
 import pyarrow as pa
 
 from keytide.format.arrow import polars_schema, to_arrow
 from keytide.format.binary_row import decode_rows
-from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND, WHOLE_FILE, FileReader
+from keytide.format.data_file import (
+    SEQUENCE_NUMBER,
+    VALUE_KIND,
+    WHOLE_FILE,
+    FileReader,
+    read_together,
+)
 from keytide.format.manifest import ManifestEntry
 from keytide.merge.order import IS_ADD
 from keytide.merge.touched import merge_runs, without_contained
@@ -35,6 +42,7 @@ from keytide.types import Field, RowKind, arrow_schema
 __all__ = ["ReadTask"]
 
 _BATCH_ROWS_MIN = 8 << 10
+_FILES_MAX = 100
 # A window's rows are held about four times: as batches, as slices, concatenated and merged.
 _COPIES = 4
 
@@ -72,11 +80,16 @@ class ReadTask:
         if defaults:
             yield from self._with_defaults(defaults, memory_bytes)
             return
-        for section in self.sections:
-            if section.needs_merge:
-                yield from self._merged(section, memory_bytes)
+        yield from self._outcomes(memory_bytes)
+
+    def _outcomes(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
+        for needs_merge, sections in groupby(self.sections, lambda section: section.needs_merge):
+            if needs_merge:
+                for section in sections:
+                    yield from self._merged(section, memory_bytes)
             else:
-                yield from self._raw(section, memory_bytes)
+                files = [entry for section in sections for entry in section.files]
+                yield from self._raw(files, memory_bytes)
 
     def _with_defaults(
         self, defaults: Mapping[str, pa.Scalar], memory_bytes: int
@@ -87,15 +100,13 @@ class ReadTask:
         before = without_columns(self.predicate, defaults)
         bare = replace(self, columns=columns, predicate=before)
         check = None if self.predicate is None else row_filter(self.predicate, fields)
-        for section in self.sections:
-            read = bare._merged if section.needs_merge else bare._raw
-            for frame in read(section, memory_bytes):
-                filled = frame.with_columns(
-                    pl.col(name).fill_null(pl.lit(pl.Series([value.as_py()], dtype=dtype)).first())
-                    for name, value in defaults.items()
-                    for dtype in [frame.schema[name]]
-                )
-                yield filled if check is None else filled.filter(check)
+        for frame in bare._outcomes(memory_bytes):
+            filled = frame.with_columns(
+                pl.col(name).fill_null(pl.lit(pl.Series([value.as_py()], dtype=dtype)).first())
+                for name, value in defaults.items()
+                for dtype in [frame.schema[name]]
+            )
+            yield filled if check is None else filled.filter(check)
 
     def tables(self, memory_bytes: int) -> Iterator[pa.Table]:
         """The same as Arrow tables with the exact types of the columns."""
@@ -115,13 +126,17 @@ class ReadTask:
 
     # -- files that need no merge -------------------------------------------------------------
 
-    def _raw(self, section: Section, memory_bytes: int) -> Iterator[pl.DataFrame]:
+    def _raw(self, files: Sequence[ManifestEntry], memory_bytes: int) -> Iterator[pl.DataFrame]:
         wanted = self._with_predicate_columns(self.columns)
         fields = self.view.schema.select(wanted)
         where = None if self.predicate is None else row_filter(self.predicate, fields)
-        for entry in section.files:
-            reader = self._reader(entry, fields, sequence=False)
-            rows = max(_BATCH_ROWS_MIN, memory_bytes // _COPIES // _row_bytes([entry], fields))
+        for batch in _small_together(files):
+            readers = [self._reader(entry, fields, sequence=False) for entry in batch]
+            if len(readers) > 1:
+                yield read_together(readers, where)
+                continue
+            (reader,), (entry,) = readers, batch
+            rows = max(_BATCH_ROWS_MIN, memory_bytes // _COPIES // _row_bytes(batch, fields))
             whole = entry.file.row_count <= rows
             for span in [WHOLE_FILE] if whole else reader.spans(rows):
                 yield reader.read(*span, where)
@@ -214,6 +229,20 @@ class ReadTask:
 
     def _with_predicate_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*columns, *sorted(columns_of(self.predicate)))))
+
+
+def _small_together(files: Iterable[ManifestEntry]) -> Iterator[list[ManifestEntry]]:
+    """Files in batches, whose small ones have no more rows together than are read at least."""
+    batch: list[ManifestEntry] = []
+    rows = 0
+    for entry in files:
+        if batch and (rows + entry.file.row_count > _BATCH_ROWS_MIN or len(batch) == _FILES_MAX):
+            yield batch
+            batch, rows = [], 0
+        batch.append(entry)
+        rows += entry.file.row_count
+    if batch:
+        yield batch
 
 
 def _without_retracts(frame: pl.DataFrame) -> pl.DataFrame:
