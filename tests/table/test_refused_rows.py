@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import keytide as kt
+from keytide.options import TableOptions
+from keytide.table.commit import Author, Change
+from keytide.table.rows import incoming_rows, to_arrow_table
+from keytide.table.write import BucketWriter, SequenceBase
 
 Row = dict[str, Any]
 MAX = {"merge-engine": "aggregation", "fields.v.aggregate-function": "max"}
 BITMAP = {"merge-engine": "aggregation", "fields.v.aggregate-function": "rbm32"}
 SKETCH = {"merge-engine": "aggregation", "fields.v.aggregate-function": "theta_sketch"}
+REMOVING = {"merge-engine": "aggregation", "aggregation.remove-record-on-delete": "true"}
 DELETE: Row = {"k": 2, "v": None, "_row_kind": "-D"}
 
 
@@ -62,3 +68,77 @@ def test_insert_of_sql_is_refused_too(warehouse: str) -> None:
     table_of(warehouse, "BYTES", BITMAP)
     with pytest.raises(kt.InvalidError, match=r"k = 1: column 'v'.* no serialized roaring bitmap"):
         lake.sql("INSERT INTO t VALUES (1, X'00')")
+
+
+# -- rows of writers that refuse less --------------------------------------------------------------
+
+
+def write_unchecked(table: kt.Table, rows: list[Row]) -> None:
+    """Write as an engine does that takes every row: one file for each row, none merged."""
+    for row in rows:
+        view, live = table.writable_view(), table.live_files()
+        deduplicating = {"merge-engine": "deduplicate"}
+        options = TableOptions.parse({**without_functions(view.options.raw), **deduplicating})
+        loose = replace(view, options=options)
+        names = {"_row_kind": "+I", **row}
+        arrow = to_arrow_table([names], view.schema, table.name)
+        incoming = incoming_rows(arrow, view.schema, options, table.name)
+        entries = BucketWriter(loose, live.partition_buckets).write(
+            incoming, SequenceBase.after(live)
+        )
+        table.commit(view, Change(tuple(entries), Author.fresh()), live)
+
+
+def without_functions(raw: Any) -> dict[str, str]:
+    return {key: value for key, value in raw.items() if not key.startswith("fields.")}
+
+
+GROUP = {
+    "merge-engine": "partial-update",
+    "fields.g.sequence-group": "v",
+    "partial-update.remove-record-on-sequence-group": "g",
+}
+BITMAPS = {"fields.v.aggregate-function": "rbm32"}
+GARBAGE: Row = {"k": 2, "v": b"garbage", "g": 1}
+RETRACT: Row = {"k": 2, "v": None, "g": 1, "_row_kind": "-U"}
+
+
+@pytest.mark.parametrize(
+    ("options", "bad", "delete_helps"),
+    [
+        ({"merge-engine": "first-row"}, RETRACT, False),
+        ({"merge-engine": "partial-update"}, RETRACT, False),
+        ({"merge-engine": "aggregation", **BITMAPS}, GARBAGE, False),
+        ({"merge-engine": "aggregation", **BITMAPS}, RETRACT, False),
+        ({**REMOVING, **BITMAPS}, GARBAGE, True),
+        ({**REMOVING, **BITMAPS}, RETRACT, True),
+        ({**GROUP, **BITMAPS}, GARBAGE, True),
+        ({**GROUP, **BITMAPS}, RETRACT, True),
+    ],
+)
+def test_rows_that_cannot_be_merged_are_named_with_what_works(
+    warehouse: str, options: dict[str, str], bad: Row, delete_helps: bool
+) -> None:
+    columns = {"k": "INT", "v": "BYTES", "g": "INT", "w": "INT"}
+    fields = [kt.Field(-1, n, kt.parse_sql_type(t)) for n, t in columns.items()]
+    table = kt.connect(warehouse).create_table("t", fields, ["k"], options=options)
+    sound = {"v": None, "g": 1, "w": 1}
+    write_unchecked(table, [{"k": key, **sound} for key in (1, 2, 3)])
+    write_unchecked(table, [{"k": 1, **sound}, {"w": 1, **bad}])
+
+    with pytest.raises(kt.InvalidError, match=r"default\.t: .* k = 2 .*What works: ") as caught:
+        table.scan().to_arrow()
+    message = str(caught.value)
+
+    assert ("kind -D" in message) == delete_helps
+    assert table.scan(where="k <> 2").count() == 2
+    if "without the column" in message:
+        assert "'v'" in message
+        assert sorted(row["k"] for row in table.scan(["k"]).to_pylist()) == [1, 2, 3]
+    delete = {"k": 2, "v": None, "g": 2, "w": None, "_row_kind": "-D"}
+    if delete_helps:
+        table.write([delete])
+        assert sorted(row["k"] for row in table.scan().to_pylist()) == [1, 3]
+    else:
+        with pytest.raises(kt.InvalidError, match="cannot be merged"):
+            table.write([delete])

@@ -30,7 +30,7 @@ from keytide.merge.functions.registry import (
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.not_null import check_not_null, not_null_names
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
-from keytide.merge.refusal import Refusal, deletes_of, retracts_of
+from keytide.merge.refusal import AFTER_DELETE, WITHOUT_COLUMN, Refusal, deletes_of, retracts_of
 from keytide.merge.slices import KeySlices, Marks, Positions, merge_repeated, rows_with, take
 from keytide.options import TableOptions
 from keytide.types import Field, RowKind
@@ -50,6 +50,11 @@ class Aggregation:
     not_null: frozenset[str] = frozenset()
     """Columns that are NOT NULL. With one, retracts alone stay a retract: no row could hold it."""
     remove_record_on_delete: bool = False
+
+    @property
+    def way_out(self) -> str:
+        """Leaving the column or the key out, and a -D where that removes the row."""
+        return AFTER_DELETE if self.remove_record_on_delete else WITHOUT_COLUMN
 
     def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
         """Nothing beyond the order's own columns is looked at."""

@@ -14,7 +14,7 @@ from typing import ClassVar
 import polars as pl
 
 from keytide.merge.order import IS_ADD, MergeOrder
-from keytide.merge.refusal import Refusal
+from keytide.merge.refusal import WITHOUT_KEY, Refusal
 from keytide.merge.slices import Marks
 
 __all__ = ["Deduplicate"]
@@ -25,6 +25,7 @@ class Deduplicate:
     """Keeps the last version of each key, its kind included."""
 
     picks_a_version: ClassVar[bool] = True
+    way_out: ClassVar[str] = WITHOUT_KEY
     order: MergeOrder
     ignore_delete: bool = False
     """Retracts stored before the option was set are skipped as well."""

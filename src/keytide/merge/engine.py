@@ -40,6 +40,11 @@ class MergeEngine(Protocol):
         """Whether the row of a key is one of its versions as it stands, not put together."""
         ...
 
+    @property
+    def way_out(self) -> str:
+        """What works although stored versions of a key cannot be merged, for people."""
+        ...
+
     def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
         """Table columns to read so that the `wanted` ones can be merged (keys come anyway)."""
         ...

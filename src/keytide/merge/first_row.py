@@ -16,7 +16,7 @@ import polars as pl
 
 from keytide.errors import InvalidError
 from keytide.merge.order import IS_ADD, MergeOrder
-from keytide.merge.refusal import Refusal, retracts_of
+from keytide.merge.refusal import WITHOUT_KEY, Refusal, retracts_of
 from keytide.merge.slices import KeySlices, Marks, merge_repeated
 
 __all__ = ["FirstRow"]
@@ -28,6 +28,7 @@ class FirstRow:
 
     newest_decides: ClassVar[bool] = False
     picks_a_version: ClassVar[bool] = True
+    way_out: ClassVar[str] = WITHOUT_KEY
     order: MergeOrder
     ignore_delete: bool = False
     """Retracts stored before the option was set are skipped as well."""

@@ -26,7 +26,7 @@ from keytide.merge.functions.registry import NO_FUNCTIONS, aggregated_columns, f
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.not_null import not_null_names
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
-from keytide.merge.refusal import Refusal, retracts_of
+from keytide.merge.refusal import WITHOUT_KEY, Refusal, retracts_of
 from keytide.merge.sequence_groups import SequenceGroups, sequence_groups_of
 from keytide.merge.slices import KeySlices, Marks, merge_repeated, rows_with, take
 from keytide.options import TableOptions
@@ -50,6 +50,7 @@ class PartialUpdate:
 
     newest_decides: ClassVar[bool] = False
     picks_a_version: ClassVar[bool] = False
+    way_out: ClassVar[str] = WITHOUT_KEY
     order: MergeOrder
     filled: frozenset[str]
     """Columns to fill; others come from the last version."""

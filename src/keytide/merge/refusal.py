@@ -11,7 +11,20 @@ from keytide.merge.order import IS_ADD, VALUE_KIND
 from keytide.merge.slices import Marks
 from keytide.types import RowKind
 
-__all__ = ["Refusal", "deletes_of", "reasons", "retracts_of"]
+__all__ = [
+    "AFTER_DELETE",
+    "WITHOUT_COLUMN",
+    "WITHOUT_KEY",
+    "Refusal",
+    "deletes_of",
+    "reasons",
+    "retracts_of",
+]
+
+
+WITHOUT_KEY = "a scan whose condition on the key leaves it out"
+WITHOUT_COLUMN = f"a scan without the column, or {WITHOUT_KEY}"
+AFTER_DELETE = f"writing a row of kind -D for the key, {WITHOUT_COLUMN}"
 
 
 @dataclass(frozen=True)

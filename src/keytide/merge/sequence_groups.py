@@ -32,7 +32,7 @@ import polars as pl
 from keytide.merge.functions.inputs import AggregatedColumn, Inputs, leaves_null
 from keytide.merge.not_null import check_not_null
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
-from keytide.merge.refusal import Refusal, deletes_of, retracts_of
+from keytide.merge.refusal import AFTER_DELETE, WITHOUT_COLUMN, Refusal, deletes_of, retracts_of
 from keytide.merge.slices import (
     KeySlices,
     Marks,
@@ -78,6 +78,14 @@ class SequenceGroups:
     """Aggregate functions of protected columns."""
     not_null: frozenset[str] = frozenset()
     ignore_delete: bool = False
+
+    @property
+    def way_out(self) -> str:
+        """Leaving the column or the key out, and a -D where that removes the row."""
+        deciding = [name for g in self.groups if g.decides_about_row for name in g.sequence]
+        if not deciding:
+            return WITHOUT_COLUMN
+        return f"{AFTER_DELETE} (the -D with the newest {', '.join(deciding)})"
 
     def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
         """The sequences of the wanted columns' groups, and of those that decide about rows."""

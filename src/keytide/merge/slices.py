@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+
+from keytide.errors import InvalidError
 
 __all__ = ["KeySlices", "Marks", "Positions", "merge_repeated", "rows_with", "take", "take_columns"]
 
@@ -22,6 +25,8 @@ Marks = npt.NDArray[np.bool_]
 
 Positions = npt.NDArray[np.int64]
 """Row numbers; -1 stands for none."""
+
+_Merge: TypeAlias = "Callable[[pl.DataFrame, KeySlices], pl.DataFrame]"
 
 
 @dataclass(frozen=True)
@@ -118,27 +123,47 @@ class KeySlices:
 def merge_repeated(
     versions: pl.DataFrame,
     key: tuple[str, ...],
-    merge: Callable[[pl.DataFrame, KeySlices], pl.DataFrame],
+    merge: _Merge,
     *,
     in_key_order: bool,
 ) -> pl.DataFrame:
     """Merge the keys that have several versions; a lone version is its key's row as it stands.
 
-    `merge` gives one row per slice, in order. The result is in key order if asked for.
+    `merge` gives one row per slice, in order. The result is in key order if asked for. An
+    `InvalidError` of `merge` is raised with the first key that it cannot merge.
     """
     slices = KeySlices.of(versions, key)
     repeated = slices.lengths > 1
     if not repeated.any():
         return versions
     if repeated.all():
-        return merge(versions, slices)
+        return _merged(versions, slices, key, merge)
     in_repeated = pl.Series(np.repeat(repeated, slices.lengths))
     lone = versions.filter(~in_repeated)
-    merged = merge(versions.filter(in_repeated), slices.only(repeated))
+    merged = _merged(versions.filter(in_repeated), slices.only(repeated), key, merge)
     if not in_key_order:
         return pl.concat([lone, merged])
     places = np.where(repeated, lone.height + np.cumsum(repeated), np.cumsum(~repeated)) - 1
     return pl.concat([lone, merged])[pl.Series(places)]
+
+
+def _merged(
+    versions: pl.DataFrame, slices: KeySlices, key: tuple[str, ...], merge: _Merge
+) -> pl.DataFrame:
+    try:
+        return merge(versions, slices)
+    except InvalidError as error:
+        if slices.count == 1:
+            values = versions.select(key).row(0, named=True)
+            named = ", ".join(f"{name} = {value!r}" for name, value in values.items())
+            raise InvalidError(f"the versions with {named} cannot be merged: {error}") from error
+        half = slices.count // 2
+        middle = int(slices.ends[half - 1])
+        front = KeySlices(slices.starts[:half], slices.ends[:half])
+        back = KeySlices(slices.starts[half:] - middle, slices.ends[half:] - middle)
+        _merged(versions.head(middle), front, key, merge)
+        _merged(versions.slice(middle), back, key, merge)
+        raise
 
 
 def rows_with(

@@ -156,7 +156,7 @@ class ReadTask:
         largest = sizes.index(max(sizes))
         runs[largest] = prefetched(runs[largest])
         for window in key_windows(runs, order.key):
-            with self.view.naming_table():
+            with self.view.reading():
                 counted = without_contained(window, section.containing, order.key)
                 pieces = merge_runs(counted, order, engine, arrival_decides=section.arrival_decides)
             yield from pieces if row_check is None else (p.filter(row_check) for p in pieces)

@@ -75,6 +75,15 @@ class TableView:
         except (InvalidError, SetupError) as error:
             raise type(error)(f"table {self.name}: {error}") from error
 
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """A block whose merge errors name the table and what works all the same."""
+        try:
+            with self.naming_table():
+                yield
+        except InvalidError as error:
+            raise type(error)(f"{error}. What works: {self.engine.way_out}") from error
+
     def bucket_directory(self, partition: bytes, bucket: int) -> str:
         """Where files of a bucket lie, relative to the table."""
         partition_directory = _partition_directory(
