@@ -298,9 +298,7 @@ def test_functions_have_other_names(
 
 
 @pytest.mark.parametrize("name", sorted({*registry._FUNCTIONS, *registry._OTHER_NAMES}))
-@pytest.mark.parametrize(
-    "key", ["fields.v.aggregate-function", "fields.default-aggregate-function"]
-)
+@pytest.mark.parametrize("of", ["v.", "default-"])
 def test_name_with_hyphens_is_the_same_function(name: str, of: str) -> None:
     """Tables are made with it, and those of other engines that store it are understood."""
     key = f"fields.{of}aggregate-function"
@@ -308,3 +306,28 @@ def test_name_with_hyphens_is_the_same_function(name: str, of: str) -> None:
     hyphens = {key: name.replace("_", "-")}
     assert registry.with_stored_names(hyphens) == expected
     assert registry.function_names(["v"], TableOptions.parse(hyphens)) == {"v": expected[key]}
+
+
+ROWS = "ARRAY<ROW<n INT, x INT>>"
+
+
+@pytest.mark.parametrize(
+    ("function", "type_", "options", "alone", "merged"),
+    [
+        ("nested_update", ROWS, {}, [None], []),
+        ("nested_update", ROWS, {"nested_key": "n"}, [None], []),
+        ("nested_update", ROWS, {"nested_key": "n"}, [[1, 1], [1, 2]], [{"n": 1, "x": 2}]),
+        ("nested_partial_update", ROWS, {"nested_key": "n"}, [None], []),
+        ("nested_partial_update", ROWS, {"nested_key": "n"}, [[None, 1], [None, None]],
+         [{"n": None, "x": 1}]),
+        ("collect", "ARRAY<INT>", {}, [None, None], [None, None]),
+        ("collect", "ARRAY<INT>", {"distinct": "true"}, [None, None], [None]),
+    ],
+)  # fmt: skip
+def test_only_version_stays_as_it_is_and_null_merged_with_it_makes_a_fold(
+    function: str, type_: str, options: dict[str, str], alone: Any, merged: Any
+) -> None:
+    lone = folded(function, type_, alone, **options)
+    assert len(lone) == len(alone)
+    for inputs in ([alone, None], [None, alone]):
+        assert folded(function, type_, *inputs, **options) == merged

@@ -139,6 +139,20 @@ def test_malformed_and_unfit_messages_go_to_the_dead_letter_table_with_the_reaso
     assert any("id" in reason and "BIGINT" in reason for _, reason in letters)
 
 
+def test_changes_that_the_table_could_not_merge_are_dead_letters_too(feed: Feed) -> None:
+    delete = change("d", 2, row(1, "a"), None)
+    feed.add("a.json", change("c", 1, None, row(1, "a")), delete, change("c", 3, None, row(2, "b")))
+    options = {"merge-engine": "aggregation", "fields.name.aggregate-function": "max"}
+
+    report = feed.run(options=options)
+
+    assert counts(report) == (3, 2, 0, 0, 1, 0)
+    assert feed.rows() == [(1, "a"), (2, "b")]
+    [(raw, reason)] = feed.rows(report.dead_letter, "raw", "reason")
+    assert raw == delete.encode()
+    assert "'max' does not support retraction" in reason
+
+
 def test_any_bytes_between_good_messages_are_dead_letters_byte_for_byte(feed: Feed) -> None:
     chance = random.Random(7)
     pieces = [b"\xff", b"\xed\xa0\x80", b"\0", b"\r", b"\xef\xbb\xbf", b"{", b'"', b"x", b"\\ud800"]

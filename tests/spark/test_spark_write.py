@@ -94,6 +94,29 @@ def test_kinds_travel_and_deletions_need_only_the_key(warehouse: str, spark: Any
 
 
 @pytest.mark.spark
+def test_rows_that_could_not_be_merged_are_refused_on_executors(
+    warehouse: str, spark: Any, tmp_path: Path
+) -> None:
+    options = {"merge-engine": "aggregation", "fields.v.aggregate-function": "rbm32"}
+    schema = pa.schema([("k", pa.int64()), ("v", pa.binary())])
+    table = kt.connect(warehouse).create_table("t", schema, ["k"], options=options)
+    rows = spark.range(4).selectExpr("id AS k", "CAST('garbage' AS BINARY) AS v")
+
+    with pytest.raises(InvalidError, match=r"default\.t: .* no serialized roaring bitmap"):
+        table.write(rows)
+    rows.write.mode("append").parquet(str(tmp_path / "source"))
+    stream = spark.readStream.schema(rows.schema).parquet(str(tmp_path / "source"))
+    query = (
+        stream.writeStream.format("keytide")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(table.uri)
+    )
+    with pytest.raises(Exception, match="no serialized roaring bitmap"):
+        query.awaitTermination()
+    assert table.snapshots() == []
+
+
 def test_sequence_field_orders_rows_of_several_writes(warehouse: str, spark: Any) -> None:
     table = make_table(warehouse, **{"sequence.field": "v"})
     table.write(make_rows(spark, 20))

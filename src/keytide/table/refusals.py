@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from keytide.errors import InvalidError
+from keytide.format.arrow import from_arrow
+from keytide.merge.order import VALUE_KIND
 from keytide.merge.refusal import Refusal, reasons
+from keytide.table.rows import is_ignored, typed_rows
 from keytide.table.view import TableView
 
 __all__ = ["refuse_unmergeable", "why_refused"]
@@ -33,9 +37,16 @@ def refuse_unmergeable(rows: pl.DataFrame, view: TableView) -> None:
     )
 
 
-def why_refused(rows: pl.DataFrame, view: TableView) -> pl.Series:
-    """Why the engine could not merge each of some rows; NULL where it can."""
-    return reasons(_refusals(rows, view), rows.height)
+def why_refused(data: pa.Table, view: TableView) -> pl.Series:
+    """Why the engine could not merge each of some rows; NULL where it can.
+
+    Raises what `incoming_rows` raises, but for NULLs.
+    """
+    given = typed_rows(data, view.schema, view.options, view.name)
+    rows = from_arrow(given.table).with_columns(pl.Series(VALUE_KIND, given.kinds, dtype=pl.Int8))
+    why = reasons(_refusals(rows, view), rows.height)
+    ignored = is_ignored(given.kinds, view.options)
+    return why if ignored is None else why.set(pl.Series(values=ignored), None)
 
 
 def _refusals(rows: pl.DataFrame, view: TableView) -> list[Refusal]:

@@ -23,7 +23,7 @@ from keytide.table.defaults import with_write_defaults
 from keytide.table.values import array_of, as_key, stored_column
 from keytide.types import AtomicType, Field, RowKind
 
-__all__ = ["ROW_KIND", "Rows", "incoming_rows", "to_arrow_table"]
+__all__ = ["ROW_KIND", "Rows", "incoming_rows", "is_ignored", "to_arrow_table", "typed_rows"]
 
 ROW_KIND = "_row_kind"
 """The optional input column of '+I' '-U' '+U' '-D'."""
@@ -123,18 +123,37 @@ def incoming_rows(data: pa.Table, schema: TableSchema, options: TableOptions, ta
     `ignore-delete` or `ignore-update-before` name are left out. Raises `InvalidError` or
     `NotFoundError` naming table, column, what was found and what was expected.
     """
+    given = typed_rows(data, schema, options, table)
+    retracts = pc.invert(_is_add(given.kinds))
+    columns = {
+        name: _without_forbidden_nulls(column, schema.field(name), retracts, schema, table)
+        for name, column in zip(given.table.column_names, given.table.columns, strict=True)
+    }
+    columns = with_counted_values(columns, options)
+    rows = Rows(pa.table(columns, schema=schema.arrow_schema()), given.kinds)
+    ignored = is_ignored(rows.kinds, options)
+    return rows if ignored is None else rows.filter(pc.invert(ignored))
+
+
+def typed_rows(data: pa.Table, schema: TableSchema, options: TableOptions, table: str) -> Rows:
+    """Every row in the table's types with its kind; NULLs are not looked at.
+
+    Raises as `incoming_rows`.
+    """
     kinds = _row_kinds(data, options, table)
     columns = with_write_defaults(_pair_columns(data, schema, options, kinds, table), schema.fields)
     columns |= {name: as_key(columns[name], schema.field(name)) for name in schema.primary_keys}
-    kinds = _with_tombstones(kinds, columns, schema, options)
-    retracts = pc.invert(_is_add(kinds))
-    for name, column in columns.items():
-        columns[name] = _without_forbidden_nulls(
-            column, schema.field(name), retracts, schema, table
-        )
-    columns = with_counted_values(columns, options)
-    rows = Rows(pa.table(columns, schema=schema.arrow_schema()), kinds)
-    return _without_ignored(rows, options)
+    return Rows(pa.table(columns), _with_tombstones(kinds, columns, schema, options))
+
+
+def is_ignored(kinds: pa.ChunkedArray, options: TableOptions) -> pa.ChunkedArray | None:
+    """Which rows the table leaves out for their kind; None where it leaves out none."""
+    ignored: list[int] = []
+    if options.ignore_delete:
+        ignored = [RowKind.DELETE, RowKind.UPDATE_BEFORE]
+    elif options.ignore_update_before:
+        ignored = [RowKind.UPDATE_BEFORE]
+    return pc.is_in(kinds, pa.array(ignored, type=pa.int8())) if ignored else None
 
 
 # -- kinds ---------------------------------------------------------------------------------------
@@ -206,17 +225,6 @@ def _is_tombstone(column: pa.ChunkedArray, field: Field, marker: str | None) -> 
     if field.type.root == "CHAR":
         column, marker = pc.utf8_rtrim(column, " "), marker.rstrip(" ")
     return pc.fill_null(pc.equal(column, pa.scalar(marker, column.type)), False)
-
-
-def _without_ignored(rows: Rows, options: TableOptions) -> Rows:
-    ignored: list[int] = []
-    if options.ignore_delete:
-        ignored = [RowKind.DELETE, RowKind.UPDATE_BEFORE]
-    elif options.ignore_update_before:
-        ignored = [RowKind.UPDATE_BEFORE]
-    if not ignored:
-        return rows
-    return rows.filter(pc.invert(pc.is_in(rows.kinds, pa.array(ignored, type=pa.int8()))))
 
 
 # -- columns -------------------------------------------------------------------------------------

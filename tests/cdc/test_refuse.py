@@ -1,0 +1,46 @@
+"""Messages that a table could not merge are rejected as wholes, before anything is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from feeds import Message, batch, feed
+
+import keytide as kt
+from keytide.cdc import decode
+from keytide.cdc.refuse import without_unmergeable
+
+MAX = {"merge-engine": "aggregation", "fields.v.aggregate-function": "max"}
+CREATED: Message = {"op": "c", "after": {"id": 1, "v": 5}}
+UPDATED: Message = {"op": "u", "before": {"id": 1, "v": 5}, "after": {"id": 1, "v": 7}}
+MOVED: Message = {"op": "u", "before": {"id": 1, "v": 5}, "after": {"id": 2, "v": 5}}
+DELETED: Message = {"op": "d", "before": {"id": 1, "v": 7}}
+FEED = (CREATED, MOVED, DELETED, UPDATED)
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        ({}, []),
+        ({"merge-engine": "first-row"}, [1, 2]),
+        ({"merge-engine": "first-row", "ignore-delete": "true"}, []),
+        ({"merge-engine": "partial-update"}, [1, 2]),
+        (MAX, [1, 2]),
+        ({**MAX, "aggregation.remove-record-on-delete": "true"}, []),
+    ],
+)
+def test_messages_that_cannot_be_merged_are_rejected(
+    warehouse: str, options: dict[str, str], refused: list[int]
+) -> None:
+    spec = feed("debezium-json", "id INT; v INT")
+    table = kt.connect(warehouse).create_table("t", spec.columns, ["id"], options=options)
+    messages = batch(FEED)
+
+    found = without_unmergeable(decode(messages, spec), messages, table.writable_view())
+
+    rejected: list[dict[str, Any]] = found.rejected.to_pylist()
+    assert [each["ordinal"] for each in rejected] == refused
+    assert [each["raw"] for each in rejected] == [messages[i].as_py().encode() for i in refused]
+    assert all(each["reason"] for each in rejected)
+    assert set(found.rows["_ordinal"].to_pylist()) == {*range(len(FEED))} - {*refused}
