@@ -131,3 +131,12 @@ def test_update_sets_what_a_query_gives(lake: kt.Lake) -> None:
     assert {row[1:] for row in rows(lake, "SELECT id, v, n FROM t")} == {("c", Decimal("2.00"))}
     lake.sql("UPDATE t SET n = (SELECT count(*) FROM t AS u WHERE u.id <= t.id)")
     assert rows(lake, "SELECT n FROM t ORDER BY id") == [(Decimal("1.00"),), (Decimal("2.00"),)]
+
+
+def test_create_table_as_that_fails_leaves_no_table(lake: kt.Lake) -> None:
+    text = "CREATE TABLE u (PRIMARY KEY (k) NOT ENFORCED) AS SELECT nullif(id, {}) AS k, v FROM t"
+    with pytest.raises(kt.KeytideError):
+        lake.sql(text.format(2))
+    assert lake.tables() == ["default.t"]
+    assert lake.sql(text.format(3)).row_count == 2
+    assert rows(lake, "SELECT k FROM u ORDER BY k") == [(1,), (2,)]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Protocol
 
 import pyarrow as pa
 from sqlglot import exp
 
-from keytide.errors import InvalidError
+from keytide.errors import AlreadyExistsError, InvalidError
 from keytide.sql.assign import assign
 from keytide.sql.dml import delete, update
 from keytide.sql.grammar import parse_statements
@@ -104,7 +103,8 @@ def _create(lake: Lake, engine: Engine, statement: CreateTable) -> Result:
     known = lake.find(statement.name)
     if known is not None and statement.exists_ok:
         return changed()
-    statement = replace(statement, name=known or statement.name)
+    if known is not None:
+        raise AlreadyExistsError(f"table {known} exists; drop it, or choose another name")
     if statement.query is not None:
         return _create_as(lake, engine, statement, statement.query)
     source = None if statement.like is None else table_of(lake, statement.like)
@@ -138,15 +138,16 @@ def _create_as(lake: Lake, engine: Engine, statement: CreateTable, query: Query)
             f"the list of columns out (PRIMARY KEY may stay)"
         )
     rows = engine.rows(bind(query, lake))
-    table = lake.create_table(
+    written = lake.create_table_as(
         statement.name,
+        rows,
         rows.schema if isinstance(rows, pa.Table) else spark_sql().arrow_schema(rows),
         primary_key=statement.primary_key,
         partition_by=statement.partition_by,
         options=statement.options,
         comment=statement.comment,
     )
-    return changed(table.write(rows).rows)
+    return changed(written.rows)
 
 
 def _alter(lake: Lake, engine: Engine, statement: AlterTable) -> Result:

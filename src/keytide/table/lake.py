@@ -28,9 +28,10 @@ from keytide.table.definition import (
     refuse_same_names,
     validate_definition,
 )
+from keytide.table.filling import create_filled
 from keytide.table.host import sql_door
 from keytide.table.result import Result
-from keytide.table.table import Table
+from keytide.table.table import Table, WriteResult
 from keytide.types import Field, type_from_arrow
 
 __all__ = ["DEFAULT_DATABASE", "Lake", "connect", "open_table"]
@@ -205,6 +206,32 @@ class Lake:
         if not created:
             _check_same_keys(made, definition)
         return made
+
+    @checked
+    def create_table_as(
+        self,
+        name: str,
+        rows: Any,
+        schema: pa.Schema | Sequence[Field],
+        primary_key: Sequence[str],
+        partition_by: Sequence[str] = (),
+        options: Mapping[str, str] | None = None,
+        comment: str | None = None,
+    ) -> WriteResult:
+        """Make a table that holds `rows` from the start; after an error there is none.
+
+        `rows` is what `Table.write` takes, the rest as in `create_table`. Readers see the table
+        when its rows are committed; a process that dies at that moment may leave it empty. Raises
+        what `create_table` and `Table.write` raise.
+        """
+        database, table = self._split(name)
+        full_name, path = f"{database}.{table}", _path(database, table)
+        definition = self._definition(
+            full_name, schema, primary_key, partition_by, options, comment
+        )
+        if self._exists(path):
+            raise AlreadyExistsError(f"table {full_name} exists in {self.uri}; choose another name")
+        return create_filled(self._store.sub(path), full_name, definition, rows)
 
     @checked
     def drop_table(self, name: str, *, missing_ok: bool = False) -> None:
