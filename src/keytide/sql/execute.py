@@ -28,6 +28,7 @@ from keytide.sql.statements import (
     Explain,
     Insert,
     Query,
+    Rows,
     Show,
     Statement,
     Truncate,
@@ -171,18 +172,26 @@ def _truncate(lake: Lake, engine: Engine, statement: Truncate) -> Result:
 
 def _insert(lake: Lake, engine: Engine, statement: Insert) -> Result:
     table = table_of(lake, statement.table)
-    bound = bind(statement.query, lake)
-    # Literal rows need no cluster, and an overwrite takes local rows.
-    is_literal = not bound.tree.find(exp.Table)
-    is_local = statement.overwrite or is_literal
-    chosen: Engine = _local(lake) if is_local else engine
-    rows = engine.query(bound).to_arrow() if is_local and not is_literal else chosen.rows(bound)
+    chosen, rows = _rows(lake, engine, statement)
     columns = _assignment(statement, table, _width(rows))
     assigned = chosen.assigned(rows, columns, table)
     if not statement.overwrite:
         return changed(table.write(assigned).rows)
     static = _static_partition(statement, table)
     return changed(table.overwrite(assigned, static or None).rows)
+
+
+def _rows(lake: Lake, engine: Engine, statement: Insert) -> tuple[Engine, Any]:
+    """The rows to insert, and the engine that they are rows of."""
+    local = _local(lake)
+    if isinstance(statement.query, Rows):
+        return local, statement.query.rows
+    bound = bind(statement.query, lake)
+    if not bound.tree.find(exp.Table):  # a row of computed values needs no cluster
+        return local, local.rows(bound)
+    if statement.overwrite:  # takes local rows
+        return local, engine.query(bound).to_arrow()
+    return engine, engine.rows(bound)
 
 
 def _width(rows: Any) -> int:

@@ -17,6 +17,7 @@ from keytide.sql.cursor import Cursor
 from keytide.sql.definition_grammar import create_table, options
 from keytide.sql.dialect import error_at, parse_expression, tokenize
 from keytide.sql.dml_grammar import delete, update
+from keytide.sql.literals import literal_rows
 from keytide.sql.statements import (
     Call,
     CreateTable,
@@ -25,6 +26,7 @@ from keytide.sql.statements import (
     Explain,
     Insert,
     Query,
+    Rows,
     Show,
     Statement,
     Truncate,
@@ -134,7 +136,16 @@ def _insert(cursor: Cursor) -> Insert:
     columns: list[str] = []
     if cursor.peek() == "(" and cursor.peek(1) not in ("SELECT", "VALUES", "WITH", "("):
         columns = cursor.listed(lambda: cursor.name("a column"))
-    return Insert(table, _query(cursor), tuple(columns), partition, overwrite)
+    return Insert(table, _rows(cursor), tuple(columns), partition, overwrite)
+
+
+def _rows(cursor: Cursor) -> Query | Rows:
+    """What an INSERT inserts; plain literals need nobody to compute them."""
+    found = literal_rows(cursor.rest()[1:]) if cursor.peek() == "VALUES" else None
+    if found is None:
+        return _query(cursor)
+    cursor.skip()
+    return Rows(found)
 
 
 def _partition_value(cursor: Cursor, given: dict[str, exp.Expr | None]) -> None:

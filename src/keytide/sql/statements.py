@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import pyarrow as pa
 from sqlglot import exp
 
 from keytide.table.evolution import SchemaChange
@@ -21,6 +22,7 @@ __all__ = [
     "Explain",
     "Insert",
     "Query",
+    "Rows",
     "Show",
     "Statement",
     "Truncate",
@@ -36,6 +38,13 @@ class Query:
     text: str
     hints: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     """Options of `/*+ OPTIONS(...) */` by the place where the name of their table ends."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """VALUES of literals only."""
+
+    rows: pa.Table
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,7 @@ class Insert:
     """INSERT INTO or INSERT OVERWRITE. `columns` is empty when none are listed."""
 
     table: str
-    query: Query
+    query: Query | Rows
     columns: tuple[str, ...] = ()
     partition: Mapping[str, exp.Expr | None] = field(default_factory=dict)
     """Values of PARTITION (...); None where the query gives them."""

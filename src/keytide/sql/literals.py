@@ -1,0 +1,95 @@
+"""VALUES of plain literals: rows straight from the tokens, with no tree and no engine between.
+
+A literal has a type of the kind that the engine would give it, so that a column takes or refuses
+the row the same, whichever way it comes. What is not plain is left to the engine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+
+import pyarrow as pa
+from sqlglot import Token, TokenType
+
+__all__ = ["literal_rows"]
+
+_INT32 = range(-(2**31), 2**31)
+_INT64 = range(-(2**63), 2**63)
+_WORDS = {"NULL": None, "TRUE": True, "FALSE": False}
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]*)?|\.[0-9]+")
+
+_Cell = tuple[TokenType, str]
+
+
+def literal_rows(tokens: Sequence[Token]) -> pa.Table | None:
+    """The rows of `(literal, ...), (literal, ...)`, or None for anything else."""
+    cells = _with_signs(tokens)
+    kinds = [kind for kind, _ in cells]
+    if TokenType.R_PAREN not in kinds:
+        return None
+    stride = kinds.index(TokenType.R_PAREN) + 2  # a row and the comma behind it
+    if stride % 2 or not _is_regular([*kinds, TokenType.COMMA], stride):
+        return None
+    columns = []
+    for place in range(1, stride - 2, 2):
+        column = _column(cells[place::stride])
+        if column is None:
+            return None
+        columns.append(column)
+    return pa.table(columns, names=[f"col{i}" for i in range(len(columns))])
+
+
+def _with_signs(tokens: Sequence[Token]) -> list[_Cell]:
+    """Kinds and texts of tokens, where a sign is part of the number behind it."""
+    cells = [(token.token_type, str(token.text)) for token in tokens]
+    if not any(kind is TokenType.DASH for kind, _ in cells):
+        return cells
+    signed: list[_Cell] = []
+    for cell in cells:
+        if cell[0] is TokenType.NUMBER and signed and signed[-1][0] is TokenType.DASH:
+            signed[-1] = (TokenType.NUMBER, f"-{cell[1]}")
+        else:
+            signed.append(cell)
+    return signed
+
+
+def _is_regular(kinds: Sequence[TokenType], stride: int) -> bool:
+    """Whether all rows have their brackets and commas where the first one has them."""
+    between = [TokenType.L_PAREN, *[TokenType.COMMA] * (stride // 2 - 2), TokenType.R_PAREN]
+    places = [*range(0, stride, 2), stride - 1]
+    expected = [*between, TokenType.COMMA]
+    return len(kinds) % stride == 0 and all(
+        set(kinds[place::stride]) == {kind} for place, kind in zip(places, expected, strict=True)
+    )
+
+
+def _column(cells: Sequence[_Cell]) -> pa.Array | None:
+    """Literals of one type as an array; None for a mixture, or what is no literal."""
+    kinds = {kind for kind, text in cells if text.upper() != "NULL" or kind is TokenType.STRING}
+    if kinds == {TokenType.STRING}:
+        return pa.array([t if k is TokenType.STRING else None for k, t in cells], pa.string())
+    if kinds == {TokenType.NUMBER}:
+        return _numbers([text if kind is TokenType.NUMBER else None for kind, text in cells])
+    words = [text.upper() for _, text in cells]
+    if kinds <= {TokenType.VAR} and set(words) <= _WORDS.keys():
+        return pa.array([_WORDS[word] for word in words], pa.bool_() if kinds else pa.null())
+    return None
+
+
+def _numbers(texts: Sequence[str | None]) -> pa.Array | None:
+    if not all(text is None or _NUMBER.fullmatch(text.removeprefix("-")) for text in texts):
+        return None
+    if any(text is not None and "." in text for text in texts):
+        try:
+            return pa.array([None if text is None else Decimal(text) for text in texts])
+        except pa.ArrowInvalid:
+            return None  # more digits than a decimal has
+    values = [None if text is None else int(text) for text in texts]
+    known = [value for value in values if value is not None]
+    if min(known) in _INT32 and max(known) in _INT32:
+        return pa.array(values, pa.int32())
+    if min(known) in _INT64 and max(known) in _INT64:
+        return pa.array(values, pa.int64())
+    return None
