@@ -121,10 +121,12 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
 
 
 def _buckets(text: str) -> int:
-    value: int = _whole(-(2**31), _INT_MAX)(text)
-    if value == 0 or value < -2:
-        raise ValueError("The number of buckets needs to be greater than 0.")
-    return value
+    if text.strip() in ("-1", "-2"):  # dynamic and postponed buckets, of tables made elsewhere
+        return int(text)
+    try:
+        return _whole(1, _INT_MAX)(text)
+    except ValueError as error:
+        raise ValueError(f"{error}. The number of buckets needs to be greater than 0.") from None
 
 
 def _one_of(allowed: tuple[str, ...]) -> Callable[[str], str]:

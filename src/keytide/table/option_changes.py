@@ -70,7 +70,8 @@ def refuse_changes(before: TableSchema, after: TableSchema, *, has_rows: bool) -
         found, wanted = (each[place].value if place in each else statement.default
                          for each in (old, new))  # fmt: skip
         if found != wanted and _is_refused(statement.option, wanted, has_rows):
-            raise _refused(statement.key, found, wanted)
+            names = {field.id: field.name for field in (*before.fields, *after.fields)}
+            raise _refused(statement.key, _named(found, names), _named(wanted, names))
     if has_rows:
         _refuse_other_time(before, after)
         _refuse_lookup(TableOptions.parse(before.options), TableOptions.parse(after.options))
@@ -194,8 +195,15 @@ def _refuse_lookup(before: TableOptions, after: TableOptions) -> None:
         )
 
 
+def _named(value: Any, names: Mapping[int, str]) -> Any:
+    """The value with names of columns for their ids."""
+    if not isinstance(value, tuple):
+        return value
+    return ", ".join(str(names.get(each, each)) for each in value) or None
+
+
 def _shown(value: Any) -> str:
-    if value is None or value == ():
+    if value is None:
         return "nothing"
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
