@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 # From the bottom up; a layer may import itself and those before it.
 LAYERS = [
     {"errors"},
-    {"arguments"},
+    {"arguments", "process"},
     {"types", "options", "scratch"},
     {"store"},
     {"format"},

@@ -180,11 +180,15 @@ def test_secrets_are_in_no_text(s3_options: dict[str, str]) -> None:
 
 
 def test_secret_in_an_answer_of_the_service_is_masked() -> None:
-    options = {"endpoint": "http://127.0.0.1:1", "session_token": "1:1", "skip_signature": "true"}
+    options = {
+        "endpoint": "http://127.0.0.1:1",
+        "session_token": "127.0.0.1:1",
+        "skip_signature": "true",
+    }
     with pytest.raises(DataError) as caught:
         open_store("s3://masked", options).create("a", b"")
     text = "".join(traceback.format_exception(caught.value))
-    assert "http://127.0.0.***/masked/a" in text
+    assert "http://***/masked/a" in text
     assert "127.0.0.1:1" not in text
 
 

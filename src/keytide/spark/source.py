@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -113,7 +113,7 @@ class SourceOptions:
     snapshot_id: int | None = None
     tag: str | None = None
     as_of: str | int | None = None
-    store: tuple[tuple[str, str], ...] = ()
+    store: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     newest_snapshot_id: int | None = None
     """The newest snapshot at the time when it was settled, 0 for none."""
 

@@ -26,6 +26,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from keytide.errors import DataError
+from keytide.process import refuse_forked_child
 from keytide.store.base import ObjectInfo, Store, buffered, check_path, disk_errors
 
 __all__ = ["LocalStore"]
@@ -163,9 +164,11 @@ class LocalStore(Store):
         return LocalStore(self._full(prefix))
 
     def _full(self, path: str) -> str:
+        refuse_forked_child()
         return os.path.join(self.root, check_path(path))
 
     def _entries(self, directory: str) -> builtins.list[os.DirEntry[str]]:
+        refuse_forked_child()
         full = self._full(directory) if directory else self.root
         with disk_errors("list", full):
             try:

@@ -20,6 +20,7 @@ from datetime import timedelta
 from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO
+from urllib.parse import quote
 
 import obstore
 import pyarrow as pa
@@ -27,6 +28,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import MemoryStore, from_url
 
 from keytide.errors import DataError, InvalidError, KeytideError
+from keytide.process import refuse_forked_child
 from keytide.store.base import ObjectInfo, Store, buffered, check_path, storage_error
 
 if TYPE_CHECKING:
@@ -293,6 +295,7 @@ def _side_by_side(call: Any, arguments: Sequence[Any]) -> builtins.list[Any]:
 
 
 def _handle(bucket: str, options: tuple[tuple[str, str], ...], retries: int) -> Handle:
+    refuse_forked_child()
     # Two first callers must not make two in-memory stores.
     with _CONNECTING:
         if bucket.startswith(_MEMORY):
@@ -313,9 +316,18 @@ def _connect(bucket: str, options: tuple[tuple[str, str], ...], retries: int) ->
         client.setdefault("allow_http", "true")
     retry_config: Any = {"max_retries": retries, "retry_timeout": _RETRY_TIMEOUT}
     connect: Any = from_url
-    handle: Handle = connect(
-        bucket, config=config, client_options=client or None, retry_config=retry_config
-    )
+    try:
+        handle: Handle = connect(
+            bucket, config=config, client_options=client or None, retry_config=retry_config
+        )
+    except BaseException as error:
+        # Odd values in the environment make obstore panic, which is no Exception.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(
+            "an option or a variable of the environment, such as AWS_ALLOW_HTTP, has a value that "
+            "it may not have"
+        ) from None
     return handle
 
 
@@ -338,9 +350,11 @@ def _without_secrets(error: Exception, options: tuple[tuple[str, str], ...]) -> 
 
 
 def _scrubbed(text: str, options: tuple[tuple[str, str], ...]) -> str:
-    for key, value in options:
-        if value and _SECRET_OPTION.search(key):
-            text = text.replace(value, "***")
+    inherited = (item for item in os.environ.items() if item[0].startswith(_CREDENTIALS_OF))
+    for key, value in (*options, *inherited):
+        if len(value) >= _SECRET_LENGTH_MIN and _SECRET_OPTION.search(key):
+            for shown in (value, quote(value), quote(value, safe="")):
+                text = text.replace(shown, "***")
     return text
 
 
@@ -352,6 +366,9 @@ _PARALLEL_REQUESTS = 16
 _RETRIES = 5
 _RETRY_TIMEOUT = timedelta(seconds=60)
 _CONNECTING = Lock()
+_CREDENTIALS_OF = ("AWS_", "AZURE_", "GOOGLE_")
+# Shorter texts keep nothing secret, and occur in other words.
+_SECRET_LENGTH_MIN = 6
 _SECRET_OPTION = re.compile("key|secret|token|sas|password|credential", re.IGNORECASE)
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_ENDPOINT")
 

@@ -52,14 +52,16 @@ def _file_uri_path(uri: str) -> str:
     if path.startswith("//"):
         host, slash, path = path[2:].partition("/")
         if host not in ("", "localhost"):
-            raise InvalidError(f"{uri} names the host {host!r}: write file:///path for this one")
+            named = "another host" if "@" in host or ":" in host else f"the host {host!r}"
+            raise InvalidError(f"a file: URI names {named}: write file:///path for this one")
         path = slash + path
     return unquote(path)
 
 
 def _objects(scheme: str, rest: str, options: Mapping[str, str]) -> Store:
     host, _, path = rest.partition("/")
-    if "?" in rest or (":" in host and "@" in host):
+    names_container = scheme in ("abfs", "abfss")
+    if "?" in rest or ":" in host or ("@" in host and not names_container):
         raise InvalidError(
             f"The {scheme}:// URI holds credentials or a query: pass them as options or in the "
             "environment instead, where messages do not show them"

@@ -47,11 +47,14 @@ def to_arrow_table(data: Any, schema: TableSchema, table: str) -> pa.Table:
     """The rows of a supported container as an Arrow table.
 
     Takes pyarrow tables, record batches and readers, Polars frames, pandas frames, and lists of
-    dicts, whose values become the types of `schema`. Raises `InvalidError` for anything else, and
-    for a container that fails while it is read.
+    dicts, whose values become the types of `schema`. One without rows and columns is no rows of
+    the table. Raises `InvalidError` for anything else, and for a container that fails while it is
+    read.
     """
     try:
-        return _read_container(data, schema, table)
+        given = _read_container(data, schema, table)
+        has_any = given.num_rows or given.num_columns
+        return given if has_any else schema.arrow_schema().empty_table()
     except KeytideError:
         raise
     except Exception as error:  # the methods of a caller's container may raise anything
@@ -72,7 +75,7 @@ def _read_container(data: Any, schema: TableSchema, table: str) -> pa.Table:
     if isinstance(data, pl.DataFrame):
         return data.to_arrow(compat_level=pl.CompatLevel.oldest())
     if _class_of(data).startswith("pandas.") and hasattr(data, "columns"):
-        return _from_pandas(data, table)
+        return _from_pandas(data, schema, table)
     if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
         return _from_dicts(data, schema, table)
     raise InvalidError(
@@ -85,14 +88,21 @@ def _class_of(data: Any) -> str:
     return f"{type(data).__module__}.{type(data).__qualname__}"
 
 
-def _from_pandas(data: Any, table: str) -> pa.Table:
+def _from_pandas(data: Any, schema: TableSchema, table: str) -> pa.Table:
     try:
-        return pa.Table.from_pandas(data, preserve_index=False)
+        given = pa.Table.from_pandas(data, preserve_index=False)
+        # The types of columns without values are pandas' choice, not the caller's.
+        return given if given.num_rows else _retyped(given, schema)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InvalidError(
             f"table {table}: the pandas frame has a column whose values are not of one type that "
             f"Arrow knows: {error}"
         ) from error
+
+
+def _retyped(empty: pa.Table, schema: TableSchema) -> pa.Table:
+    types = {f.name: f.type.to_arrow() for f in schema.fields}
+    return pa.table({f.name: pa.array([], types.get(f.name, pa.string())) for f in empty.schema})
 
 
 def _from_dicts(rows: Sequence[Mapping[str, Any]], schema: TableSchema, table: str) -> pa.Table:

@@ -13,11 +13,13 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from keytide.errors import UnsupportedError
 from keytide.format import paths
 from keytide.format.arrow import polars_schema, to_arrow
 from keytide.format.deletion_vector import read_vectors
 from keytide.format.index_manifest import DELETION_VECTORS
 from keytide.format.snapshot import Snapshot
+from keytide.process import refuse_forked_child
 from keytide.table.host import spark_reader
 from keytide.table.live_files import LiveFiles
 from keytide.table.metadata import TableMetadata
@@ -112,6 +114,7 @@ class Scan:
     @cached_property
     def plan(self) -> ScanPlan:
         """What will be read, decided from metadata alone."""
+        refuse_forked_child()
         return plan_scan(
             self.live.entries,
             self.view.schema,
@@ -181,8 +184,17 @@ class Scan:
 
     def tasks(self) -> list[ReadTask]:
         """The scan as picklable tasks, one per bucket."""
+        self._check_readable()
         dead_rows = self._dead_rows()
         return [self._task(bucket, dead_rows) for bucket in self.plan.buckets]
+
+    def _check_readable(self) -> None:
+        refuse_forked_child()
+        if not self.view.schema.primary_keys:
+            raise UnsupportedError(
+                f"table {self.view.name} has no primary key, and this release reads and writes "
+                f"tables with a primary key only; read it with the engine that made it"
+            )
 
     def _task(self, bucket: BucketPlan, dead_rows: dict[str, pa.Array]) -> ReadTask:
         names = {e.file.file_name for section in bucket.sections for e in section.files}
@@ -216,6 +228,11 @@ class Scan:
             if index.index_type != DELETION_VECTORS or not index.ranges:
                 continue
             if (index.partition, index.bucket) in buckets:
+                if index.external_path is not None:
+                    raise UnsupportedError(
+                        f"table {self.view.name}: index file {index.external_path} lies outside of "
+                        f"the table, which this release does not read"
+                    )
                 path = paths.index_path(index.file_name)
                 data = self.metadata.store.read(path)
                 vectors = read_vectors(data, index.ranges, self.metadata.store.uri_of(path))

@@ -116,6 +116,7 @@ _SNAPSHOTS = _schema(
         "delta_record_count": pa.int64(),
         "changelog_record_count": pa.int64(),
         "watermark": pa.int64(),
+        "next_row_id": pa.int64(),
     },
     "snapshot_id", "schema_id", "commit_user", "commit_identifier", "commit_kind", "commit_time",
     "base_manifest_list", "delta_manifest_list",

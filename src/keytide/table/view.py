@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 
 import pyarrow as pa
 
-from keytide.errors import InvalidError, SetupError
+from keytide.errors import InvalidError, SetupError, UnsupportedError
 from keytide.format import paths
 from keytide.format.binary_row import decode_rows
 from keytide.format.manifest import ManifestEntry
@@ -95,7 +95,16 @@ class TableView:
         return paths.bucket_dir(partition_directory, bucket, self.options.path_directory or "")
 
     def file_path(self, entry: ManifestEntry) -> str:
-        """Where a data file lies, relative to the table."""
+        """Where a data file lies, relative to the table.
+
+        Raises `UnsupportedError` for one that lies outside of it.
+        """
+        if entry.file.external_path is not None:
+            raise UnsupportedError(
+                f"table {self.name}: data file {entry.file.external_path} lies outside of the "
+                f"table, which this release does not read; read the table with the engine that "
+                f"wrote the file"
+            )
         directory = self.bucket_directory(entry.partition, entry.bucket)
         return paths.join(directory, entry.file.file_name)
 

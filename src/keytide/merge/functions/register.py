@@ -15,6 +15,7 @@ from keytide.merge.functions.registry import function_names_in, is_built_in
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.functions.user_laws import check_laws
 from keytide.options import TableOptions
+from keytide.process import refuse_forked_child
 from keytide.types import parse_sql_type
 
 __all__ = ["register_merge_function", "registered_functions"]
@@ -64,6 +65,7 @@ def register_merge_function(
     >>> kt.register_merge_function("longest", lambda v: v.sort_by(v.str.len_chars()).last(),
     ...                            types=["STRING"])
     """
+    refuse_forked_child()
     if not re.fullmatch(r"[A-Za-z_]\w*", name) or is_built_in(name):
         reason = "is built in" if is_built_in(name) else "is no name of letters, digits and _"
         raise InvalidError(f"merge function name {name!r} {reason}; choose another one")

@@ -1,0 +1,55 @@
+"""Sound tables of other engines that this release does not read: it says so, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+import keytide as kt
+from keytide.format import paths
+from keytide.table.commit import Author, Change
+
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
+READS = {
+    "to_arrow": lambda table: table.scan().to_arrow(),
+    "to_polars": lambda table: table.scan().to_polars(),
+    "to_batches": lambda table: list(table.scan().to_batches()),
+    "count": lambda table: table.scan().count(),
+    "condition": lambda table: table.scan(where="k = 1").to_pylist(),
+}
+
+
+def make_table(warehouse: str) -> kt.Table:
+    table = kt.connect(warehouse).create_table("t", SCHEMA, ["k"])
+    table.write([{"k": 1, "v": "a"}])
+    return table
+
+
+@pytest.mark.parametrize("name", READS)
+def test_table_without_a_primary_key_is_named_as_such(name: str, warehouse: str) -> None:
+    table = make_table(warehouse)
+    bare = replace(table.table_schema, primary_keys=())
+    table.metadata.store.put(paths.schema_path(0), bare.to_json())
+    table = kt.Table(table.metadata.store, "t")
+    with pytest.raises(kt.UnsupportedError, match=r"table t has no primary key"):
+        READS[name](table)
+    with pytest.raises(kt.UnsupportedError, match="no primary key"):
+        table.write([{"k": 2, "v": "b"}])
+
+
+@pytest.mark.parametrize("name", READS)
+def test_data_file_outside_of_the_table_is_refused_by_name(name: str, warehouse: str) -> None:
+    table = make_table(warehouse)
+    live = table.live_files()
+    (entry,) = live.entries
+    outside = "s3://elsewhere/data-1.parquet"
+    file = replace(
+        entry.file, file_name="data-1.parquet", external_path=outside,
+        min_sequence_number=9, max_sequence_number=9,
+    )  # fmt: skip
+    change = Change((replace(entry, file=file),), Author.fresh())
+    table.commit(table.writable_view(), change, live)
+    with pytest.raises(kt.UnsupportedError, match=outside):
+        READS[name](table)

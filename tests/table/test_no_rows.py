@@ -1,0 +1,52 @@
+"""A write of nothing, whatever holds it: no error, no snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import keytide as kt
+
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
+NOTHING: dict[str, Callable[[], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "pyarrow without columns": lambda: pa.table({}),
+    "pyarrow": SCHEMA.empty_table,
+    "batch": lambda: pa.RecordBatch.from_pylist([], SCHEMA),
+    "reader": lambda: pa.RecordBatchReader.from_batches(SCHEMA, []),
+    "polars without columns": pl.DataFrame,
+    "polars": lambda: pl.DataFrame({"k": [], "v": []}),
+    "lazy polars": pl.LazyFrame,
+    "pandas without columns": pd.DataFrame,
+    "pandas": lambda: pd.DataFrame({"k": [], "v": []}),
+    "pandas with a kind": lambda: pd.DataFrame({"k": [], "v": [], "_row_kind": []}),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_writing_nothing_makes_no_snapshot(name: str, warehouse: str) -> None:
+    table = kt.connect(warehouse).create_table("t", SCHEMA, ["k"])
+    table.write([{"k": 1, "v": "a"}])
+    assert table.write(NOTHING[name]()) == kt.WriteResult(None, 0, 0, 0)
+    assert table.scan().count() == 1
+    assert len(table.snapshots()) == 1
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_overwriting_with_nothing_empties_the_table(name: str, warehouse: str) -> None:
+    table = kt.connect(warehouse).create_table("t", SCHEMA, ["k"])
+    table.write([{"k": 1, "v": "a"}])
+    assert table.overwrite(NOTHING[name]()).snapshot_id == 2
+    assert table.scan().count() == 0
+
+
+def test_unknown_column_without_rows_is_refused(warehouse: str) -> None:
+    table = kt.connect(warehouse).create_table("t", SCHEMA, ["k"])
+    with pytest.raises(kt.KeytideError, match="'x'"):
+        table.write(pd.DataFrame({"k": [], "v": [], "x": []}))
