@@ -91,6 +91,24 @@ def test_usual_writes_make_one_run() -> None:
     assert numbers(table) == [0]
 
 
+def test_busy_key_of_a_group_that_decides_makes_one_run() -> None:
+    table = made(DECIDING_GROUP | {"fields.n.aggregate-function": "sum"})
+    table.write(rows(*(f"+I 1 {s} 1 8" for s in range(50))))
+    assert (numbers(table), shown(table)) == ([0], ["1 49 50 8"])
+
+
+def test_retract_that_says_nothing_about_a_group_takes_nothing_back() -> None:
+    for cut in (1, 2):
+        table = made(
+            PARTIAL | {"fields.s.sequence-group": "n", "fields.n.aggregate-function": "sum"}
+        )
+        table.write(rows("+I 1 1 7 8"))
+        news = rows("-U 1 2 - 8", "-U 1 - 5 8")
+        for part in [news] if cut == 1 else [news[:1], news[1:]]:
+            table.write(part)
+        assert shown(table) == ["1 2 7 8"]
+
+
 def test_writer_who_lost_the_race_keeps_its_layers_apart() -> None:
     table = made(REMOVING_SUM)
     table.write(rows("+I 1 0 5 8"))

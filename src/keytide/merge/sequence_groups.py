@@ -149,8 +149,8 @@ class SequenceGroups:
     def layer_starts(self, versions: pl.DataFrame) -> Marks | None:
         """A retract that needs what older versions hold.
 
-        Where groups decide about rows: what is not covered by the next version, for older versions
-        say which versions of a key count.
+        Where groups decide about rows, a -D and what follows it, and the first version that may
+        bring a row back: those before it are not kept while the row is removed.
         """
         decides = any(group.decides_about_row for group in self.groups)
         adds_fold = all(fold.function.folds_adds for fold in self.folds.values())
@@ -161,35 +161,21 @@ class SequenceGroups:
         if slices.count == versions.height:
             return None
         ranks = {group: _ranks(versions, group, slices) for group in self.groups}
-        if decides:
-            return self._uncovered(versions, slices, ranks)
         alone = np.zeros(versions.height, dtype=bool)
         for group, rank in ranks.items():
             adds, retracts = is_add & (rank > 0), ~is_add & (rank > 0)
             for name in (name for name in group.protected if name in self.folds):
                 inputs = Inputs(versions[name], slices, adds, retracts)
                 alone |= self.folds[name].needs_older(inputs)
-        return slices.around(alone)
-
-    def _uncovered(
-        self,
-        versions: pl.DataFrame,
-        slices: KeySlices,
-        ranks: Mapping[SequenceGroup, Positions],
-    ) -> Marks:
-        """The versions that are not an add which gives all that the one before them gives."""
-        is_add = versions.select(IS_ADD).to_series().to_numpy()
-        covers: Marks = is_add.copy()
-        covers[1:] &= (versions[VALUE_KIND] != RowKind.DELETE).to_numpy()[:-1]
-        for group, rank in ranks.items():
-            is_folded = not self.folds.keys().isdisjoint(group.protected)
-            covers[1:] &= (rank[:-1] == 0) | ((rank[1:] >= rank[:-1]) & (not is_folded))
-        grouped = {name for group in self.groups for name in group.columns}
-        for name in self.filled - grouped:
-            is_present = versions[name].is_not_null().to_numpy()
-            covers[1:] &= is_present[1:] | ~is_present[:-1] | ~is_add[:-1]
-        covers[slices.starts] = True
-        return ~covers
+        if not decides:
+            return slices.around(alone)
+        speaks = self._speaks_of_row(versions)
+        returning = slices.first_where(is_add & speaks)
+        is_before = (returning < 0)[slices.keys] | (slices.rows < returning[slices.keys])
+        alone |= speaks & (deletes_of(versions) | (~is_add & is_before))
+        return slices.around(alone) | slices.marks(
+            np.where(returning > slices.starts, returning, -1)
+        )
 
     def _merge_groups(self, versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:
         # A reader who wants no column of a group brings none (see `columns`).

@@ -176,7 +176,7 @@ class AggregatedColumn:
         """As the function folds; `InvalidError` for a retract that it cannot take back.
 
         The marked keys have nothing but retracts, which become one: it takes back what they take
-        back together, and holds the last one's value where they take nothing back.
+        back together, and holds the last one's value where none of them takes part.
         """
         inputs = self.accepted(inputs)
         if not are_retracts.any():
@@ -185,7 +185,7 @@ class AggregatedColumn:
         folded = self.function.fold(
             replace(inputs, adds=inputs.adds | alone, retracts=inputs.retracts & ~alone)
         )
-        is_told = pl.Series(~are_retracts) | folded.is_not_null()
+        is_told = pl.Series(~are_retracts | inputs.slices.any_where(alone))
         told: pl.Series = folded.zip_with(is_told, take(inputs.values, inputs.slices.lasts))
         return told
 
