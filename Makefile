@@ -10,10 +10,10 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help venv interop-env demo test test-fast fuzz interop lint types format lock bench clean
+.PHONY: help venv interop-env demo test test-fast fuzz interop spark-versions lint types format lock bench clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: .venv/.ready  ## Make .venv with Keytide, its Spark extra and the development tools
 
@@ -40,6 +40,9 @@ fuzz: venv  ## Look for faults for MINUTES=10 with random use; SEED=1 REPLAY=sql
 
 interop: venv interop-env  ## Run the tests that let other readers and writers judge
 	@$(WITH_JAVA) $(PYTEST) -k interop $(ARGS)
+
+spark-versions: venv  ## Run the Spark tests on the oldest pyspark that is supported
+	@$(WITH_JAVA) sh scripts/spark-versions.sh $(VERSIONS)
 
 lint: venv  ## Check style and formatting
 	@$(PY) -m ruff check --quiet $(CHECKED)

@@ -39,6 +39,10 @@ try:
 except kt.InvalidError as error:
     found["refused"] = str(error)
 
+on_spark = kt.connect(warehouse, spark=spark)
+query = "SELECT '{keytide_0}' AS text, count(*) AS n FROM t a JOIN t b ON a.id = b.id"
+found["sql"] = on_spark.sql(f"{query} WHERE a.id < 5").to_pylist()
+
 def stream(checkpoint):
     reader = spark.readStream.schema("id long, v string").json(source)
     return reader.writeStream.option("checkpointLocation", f"{source}-{checkpoint}").trigger(
@@ -101,6 +105,10 @@ def test_data_source_reads_and_appends(found: Any) -> None:
 
 def test_error_of_a_task_is_a_keytide_error(found: Any) -> None:
     assert "Cannot write null to non-null column(id)" in found["refused"]
+
+
+def test_sql_finds_the_tables(found: Any) -> None:
+    assert found["sql"] == [{"text": "{keytide_0}", "n": 5}]
 
 
 def test_streaming_sink_knows_its_query(found: Any) -> None:

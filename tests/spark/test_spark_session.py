@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 import keytide as kt
+from keytide.spark.errors import keytide_error
 from keytide.spark.java import find_java
+from keytide.spark.python import check_python
 
+THIS = "{}.{}".format(*sys.version_info[:2])
 OLD, NEW = 'openjdk version "1.8.0_402"', 'openjdk version "21.0.2" 2024-01-16'
 
 
@@ -61,6 +64,65 @@ def test_missing_java_is_said(tmp_path: Path) -> None:
 def test_broken_java_home_is_said(tmp_path: Path) -> None:
     with pytest.raises(kt.SetupError, match="no working bin/java"):
         find_java({"JAVA_HOME": str(tmp_path), "PATH": ""}, ())
+
+
+def make_python(folder: Path, answer: str) -> str:
+    """A Python that answers what it is asked about itself."""
+    folder.mkdir()
+    python = folder / "python"
+    python.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    python.chmod(0o755)
+    return str(python)
+
+
+class LocalSession:
+    """As much of a session as says which Python its tasks get."""
+
+    def __init__(self, python: str, master: str = "local[1]") -> None:
+        self.sparkContext = self
+        self.master, self.pythonExec = master, python
+
+    def getConf(self) -> dict[str, str]:  # noqa: N802  # Spark's name
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ("3.9", r"is Python 3\.9, and this is Python 3\."),
+        (f"{THIS} keytide polars", "cannot import keytide, polars"),
+    ],
+)
+def test_python_in_which_tasks_would_die_is_said_with_the_way_out(
+    tmp_path: Path, answer: str, message: str
+) -> None:
+    session = LocalSession(make_python(tmp_path / "bin", answer))
+    with pytest.raises(kt.SetupError, match=f"{message}.*PYSPARK_PYTHON"):
+        check_python(session)
+
+
+def test_python_that_does_not_run_is_said(tmp_path: Path) -> None:
+    with pytest.raises(kt.SetupError, match="does not run"):
+        check_python(LocalSession(str(tmp_path / "nowhere")))
+
+
+def test_this_python_and_those_of_a_cluster_are_taken(tmp_path: Path) -> None:
+    check_python(LocalSession(make_python(tmp_path / "bin", THIS)))
+    check_python(LocalSession("/nowhere", "spark://host:7077"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ModuleNotFoundError: No module named 'keytide'",
+        "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than driver: 3.11",
+    ],
+)
+def test_what_workers_say_of_their_python_is_explained(text: str) -> None:
+    error = keytide_error(f"An exception was thrown\n{text}\n\nDriver stacktrace: ...")
+    assert isinstance(error, kt.SetupError)
+    assert text in str(error)
+    assert "PYSPARK_PYTHON" in str(error)
 
 
 def test_spark_is_loaded_on_demand() -> None:

@@ -10,7 +10,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 import keytide.errors
-from keytide.errors import DataError, KeytideError, NotFoundError
+from keytide.errors import DataError, KeytideError, NotFoundError, SetupError
+from keytide.spark.python import WAY_OUT
 
 __all__ = ["keytide_error", "on_driver", "over_files"]
 
@@ -18,6 +19,11 @@ __all__ = ["keytide_error", "on_driver", "over_files"]
 _RAISED = re.compile(
     r"^keytide\.errors\.(\w+): (.*?)(?=\n\n|\n\s*(?:at |SQLSTATE|Driver stacktrace)|\Z)",
     re.MULTILINE | re.DOTALL,
+)
+
+
+_UNFIT_PYTHON = re.compile(
+    r"ModuleNotFoundError: No module named 'keytide[^']*'|\[PYTHON_VERSION_MISMATCH\][^\n]*"
 )
 
 
@@ -34,10 +40,18 @@ def on_driver() -> Iterator[None]:
 
 
 def keytide_error(text: str) -> KeytideError | None:
-    """The Keytide error that a Python traceback in `text` ends with, or None."""
+    """The Keytide error that a Python traceback in `text` ends with, or None.
+
+    What workers say of a Python that cannot run the tasks is a `SetupError`.
+    """
     raised = list(_RAISED.finditer(text))
     if not raised:
-        return None
+        unfit = _UNFIT_PYTHON.search(text)
+        return (
+            SetupError(f"Spark runs tasks with another Python ({unfit[0]}): {WAY_OUT}")
+            if unfit
+            else None
+        )
     name, message = raised[-1].groups()
     kind = getattr(keytide.errors, name, KeytideError)
     error: KeytideError = kind(message.strip())

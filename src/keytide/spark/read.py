@@ -23,6 +23,7 @@ from keytide.errors import DataError
 from keytide.format.manifest import ManifestEntry
 from keytide.spark.connect import cores
 from keytide.spark.native import NativeShape, native_check, native_rows, shape_of
+from keytide.spark.python import check_python
 from keytide.spark.types import batch_schema, spark_batches, spark_schema
 from keytide.spark.worker import settle
 from keytide.table.plan import Section
@@ -56,6 +57,7 @@ def scan_to_spark(scan: Scan, spark: SparkSession) -> DataFrame:
     executors see the same paths. What a task raises reaches the user as Spark's PythonException
     with the Keytide error's text.
     """
+    check_python(spark)
     split = split_scan(scan)
     parts = [
         native_rows(scan, shape, files, split.dead_rows, spark)

@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from keytide.spark.java import find_java
+from keytide.spark.python import check_python
 from keytide.spark.source import KeytideSource
 
 __all__ = ["register", "session"]
@@ -47,8 +48,10 @@ def session(conf: Mapping[str, Any] | None = None, /, **settings: Any) -> SparkS
 def register(spark: SparkSession) -> None:
     """Make the format `keytide` known to a session, classic or Spark Connect.
 
-    Executors must be able to import keytide.
+    Executors must be able to import keytide, in a Python of this version. Raises `SetupError` where
+    a local session runs tasks in another one.
     """
+    check_python(spark)
     # Makes the session the active one, in which Spark looks whether the name is taken.
     spark.createDataFrame([], "nothing int")
     spark.dataSource.register(KeytideSource)

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
 )
@@ -77,6 +78,10 @@ class KeytideSource(DataSource):
         # Spark does not ask for the schema where the user gave one.
         options = getattr(self, "settled", None) or SourceOptions.parse(self.options)
         return ScanReader(options, tuple(schema.names))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
+        """A reader that only says that tables are not read as streams yet."""
+        return NoStreamReader(SourceOptions.parse(self.options).path)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A writer of one batch. Raises `UnsupportedError` for mode overwrite."""
@@ -210,6 +215,30 @@ class ScanReader(DataSourceReader):
         tasks, schema = pickle.loads(partition.value)
         for frame in bin_frames(tasks):
             yield from spark_batches(frame, schema)
+
+
+class NoStreamReader(DataSourceStreamReader):
+    """Raises `UnsupportedError` when a stream asks where to begin.
+
+    Spark hides what `streamReader` itself raises behind an error of its own.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
+        """What a stream asks first."""
+        raise UnsupportedError(
+            f"table {self.path}: reading a table as a stream (spark.readStream) is not in this "
+            f"release; spark.read.format('keytide') reads a snapshot, and writeStream writes"
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Never reached: there are no offsets to read between."""
+        raise NotImplementedError
+
+    # What a stream that was started before asks instead.
+    latestOffset = initialOffset  # noqa: N815  # Spark's name
 
 
 # -- writing ---------------------------------------------------------------------------------------

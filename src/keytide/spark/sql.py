@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import uuid
+from collections.abc import Collection, Mapping
 from functools import cached_property
 
 import pyarrow as pa
@@ -56,15 +58,11 @@ class SparkEngine:
 
     def rows(self, bound: BoundQuery) -> DataFrame:
         """A query as a lazy DataFrame."""
-        for relation in bound.relations:
-            self._frame(relation).createOrReplaceTempView(relation.view)
+        frames = {relation.view: self._frame(relation) for relation in bound.relations}
         try:
-            return self._spark.sql(bound.text_for("spark", spark_unnest, _constructors))
+            return self._spark.sql(_text(bound, frames), **frames)
         except PySparkException as error:
             raise bound.refused(str(error).splitlines()[0]) from error
-        finally:
-            for relation in bound.relations:
-                self._spark.catalog.dropTempView(relation.view)
 
     def assigned(
         self, rows: DataFrame, columns: Mapping[str, int | pa.Scalar], table: Table
@@ -92,12 +90,30 @@ class SparkEngine:
     def _frame(self, relation: Relation) -> DataFrame:
         if relation.system is None:
             return relation.scan().to_spark(self._spark)
-        return self._spark.createDataFrame(relation.rows())
+        rows = relation.rows()
+        return self._spark.createDataFrame(rows, spark_schema(rows.schema))
 
 
 def arrow_schema(rows: DataFrame) -> pa.Schema:
     """The columns of a DataFrame as an Arrow schema."""
     return arrow_schema_of(rows.schema, "of the query")
+
+
+def _text(bound: BoundQuery, frames: Collection[str]) -> str:
+    """The query with its views in braces, where Spark puts DataFrames in."""
+    marker = f"keytide_{uuid.uuid4().hex}_"  # a name that no text in the query has
+
+    def marked(node: exp.Expr) -> exp.Expr:
+        if isinstance(node, exp.Table) and node.name in frames:
+            node.set("this", exp.to_identifier(marker + node.name))
+        return node
+
+    text = (
+        bound.text_for("spark", spark_unnest, _constructors, marked)
+        .replace("{", "{{")
+        .replace("}", "}}")
+    )
+    return re.sub(rf"{marker}(\w+)", r"{\1}", text)
 
 
 def _constructors(node: exp.Expr) -> exp.Expr:

@@ -13,11 +13,11 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from keytide.errors import InvalidError
 from keytide.format.arrow import to_arrow
+from keytide.spark.internals import from_arrow_schema, to_arrow_schema
 
 __all__ = ["arrow_schema_of", "batch_schema", "spark_batches", "spark_schema"]
 
@@ -49,7 +49,7 @@ def arrow_schema_of(schema: StructType, table: str) -> pa.Schema:
     Raises `InvalidError` naming the columns whose type has no Arrow type.
     """
     try:
-        return to_arrow_schema(schema, timezone="UTC")
+        return to_arrow_schema(schema)
     except PySparkException:
         wrong = ", ".join(
             f"{field.name!r} is {field.dataType.simpleString()}"
@@ -64,7 +64,7 @@ def arrow_schema_of(schema: StructType, table: str) -> pa.Schema:
 
 def _has_arrow_type(schema: StructType) -> bool:
     try:
-        to_arrow_schema(schema, timezone="UTC")
+        to_arrow_schema(schema)
     except PySparkException:
         return False
     return True

@@ -35,7 +35,9 @@ from keytide.scratch import scratch
 from keytide.spark.bucket import with_bucket
 from keytide.spark.connect import cores, is_connect
 from keytide.spark.errors import on_driver
+from keytide.spark.internals import partition_count
 from keytide.spark.predicate import column
+from keytide.spark.python import check_python
 from keytide.spark.stream import author_in_stream
 from keytide.spark.types import arrow_schema_of
 from keytide.spark.worker import settle
@@ -81,6 +83,7 @@ def write_dataframe(
     """
     author = Author.given(commit_user, commit_identifier)
     start = table.begin(author or author_in_stream(df, table.uri))
+    check_python(df.sparkSession)
     job = WriteJob.plan(table, start.live)
     check_columns(df.schema, job.view)
     if start.done is not None:
@@ -279,9 +282,4 @@ def _by_bucket(df: DataFrame, view: TableView) -> DataFrame:
 
 def _is_one_partition(df: DataFrame) -> bool:
     """Whether all rows will be in one task, as far as can be told without running anything."""
-    if is_connect(df):
-        return False
-    execution = df._jdf.queryExecution()
-    if execution.executedPlan().getClass().getSimpleName() == "AdaptiveSparkPlanExec":
-        return False  # to ask it would run its stages
-    return int(execution.toRdd().getNumPartitions()) == 1
+    return not is_connect(df) and partition_count(df) == 1

@@ -1,0 +1,75 @@
+"""The Python in which Spark runs tasks: as new as this one, and able to import keytide."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+from typing import Any
+
+from keytide.errors import SetupError
+from keytide.spark.connect import is_connect
+
+__all__ = ["WAY_OUT", "check_python"]
+
+WAY_OUT = (
+    "let kt.spark.session() make the session, or set PYSPARK_PYTHON to a Python of the same "
+    "version that has keytide before the session is made"
+)
+
+_NEEDED = ("keytide", "polars", "pyarrow")
+_QUESTION = f"""
+import importlib.util, sys
+lacking = [name for name in {_NEEDED} if importlib.util.find_spec(name) is None]
+print("%d.%d" % sys.version_info[:2], *lacking)
+"""
+_ANSWER_SECONDS_MAX = 60
+
+
+def check_python(spark: Any) -> None:
+    """Raise `SetupError` where tasks would die in the Python that a session starts them with.
+
+    Looks at local sessions only, once; what a cluster's workers say is explained when they say it.
+    """
+    if is_connect(spark) or not spark.sparkContext.master.startswith("local"):
+        return
+    context = spark.sparkContext
+    own_path = context.getConf().get("spark.executorEnv.PYTHONPATH", "")
+    _check(context.pythonExec, own_path)
+
+
+@cache
+def _check(executable: str, path: str) -> None:
+    version, *lacking = _answer(executable, path)
+    this = "{}.{}".format(*sys.version_info[:2])
+    if version != this:
+        raise SetupError(
+            f"Spark runs tasks with {executable!r}, which is Python {version}, and this is Python "
+            f"{this}: {WAY_OUT}"
+        )
+    if lacking:
+        raise SetupError(
+            f"Spark runs tasks with {executable!r}, which cannot import {', '.join(lacking)}: "
+            f"{WAY_OUT}"
+        )
+
+
+def _answer(executable: str, path: str) -> list[str]:
+    """The version of a Python, and what it lacks."""
+    paths = [path, os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    try:
+        done = subprocess.run(
+            [executable, "-c", _QUESTION],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_ANSWER_SECONDS_MAX,
+            env=environment,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SetupError(
+            f"Spark runs tasks with {executable!r}, which does not run ({error}): {WAY_OUT}"
+        ) from error
+    return done.stdout.split()
