@@ -132,6 +132,7 @@ def test_merge_and_native_reads_are_one_result(warehouse: str, spark: Any) -> No
         "s IN ('text 1')",
         "x IS NOT NULL AND id BETWEEN 3 AND 11",
         "at >= '2024-01-09 00:00:00' AND at < '2024-01-12'",
+        r"s LIKE 'te\xt\_%' OR s LIKE 'text \1'",
         "id = 99",
     ],
 )

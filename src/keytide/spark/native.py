@@ -155,7 +155,7 @@ def native_rows(
         [_mapped(old_fields.get(f.id), t) for f, t in zip(fields, target.fields, strict=True)]
     )
     if scan.predicate is not None:
-        rows = rows.where(spark_condition(scan.predicate, target))
+        rows = rows.where(spark_condition(scan.predicate, fields, target))
     return rows.select([column(name) for name in scan.columns])
 
 

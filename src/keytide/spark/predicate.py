@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime
-from functools import reduce
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from operator import and_, or_
 from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
+from keytide.table.matching import balanced, like_parts
 from keytide.table.predicate import (
     And,
     Comparison,
@@ -21,7 +21,7 @@ from keytide.table.predicate import (
     Not,
     Predicate,
 )
-from keytide.types import quoted
+from keytide.types import Field, quoted
 
 __all__ = ["column", "spark_condition"]
 
@@ -31,26 +31,34 @@ def column(name: str) -> Column:
     return F.col(quoted(name))
 
 
-def spark_condition(predicate: Predicate, schema: StructType) -> Column:
-    """The predicate over a DataFrame with the columns of `schema`; unknown drops a row."""
+def spark_condition(predicate: Predicate, fields: Sequence[Field], schema: StructType) -> Column:
+    """The predicate over a DataFrame with the columns `fields`; unknown drops a row.
+
+    `schema` has the types of the columns in Spark.
+    """
+    by_name = {f.name: f for f in fields}
+
+    def compared(name: str) -> Column:
+        return F.rtrim(column(name)) if _is_char(by_name[name]) else column(name)
 
     def literal(name: str, value: Any) -> Column:
-        return F.lit(_literal(value)).cast(schema[name].dataType)
+        return _literal(value, by_name[name], schema)
 
     def build(node: Predicate) -> Column:
         if isinstance(node, Comparison):
-            return _COMPARE[node.operator](column(node.column), literal(node.column, node.value))
+            return _COMPARE[node.operator](compared(node.column), literal(node.column, node.value))
         if isinstance(node, In):
             values = [literal(node.column, value) for value in node.values]
-            return column(node.column).isin(values) if values else F.lit(False)
+            never = F.when(column(node.column).isNotNull(), F.lit(False))
+            return compared(node.column).isin(values) if values else never
         if isinstance(node, IsNull):
             return column(node.column).isNull()
         if isinstance(node, Like):
-            return column(node.column).like(node.pattern)
+            return column(node.column).like(_like_pattern(node.pattern))
         if isinstance(node, Not):
             return ~build(node.term)
         connective = and_ if isinstance(node, And) else or_
-        return reduce(connective, (build(term) for term in node.terms))
+        return balanced(connective, [build(term) for term in node.terms])
 
     return build(predicate)
 
@@ -65,6 +73,26 @@ _COMPARE: dict[str, Callable[[Column, Column], Column]] = {
 }
 
 
-def _literal(value: Any) -> Any:
-    # A datetime would be read in the zone of the session or of this machine; a text says its own.
-    return value.isoformat() if isinstance(value, datetime) else value
+def _is_char(field: Field) -> bool:
+    return getattr(field.type, "root", "") == "CHAR"
+
+
+def _literal(value: Any, field: Field, schema: StructType) -> Column:
+    kind = schema[field.name].dataType
+    if isinstance(kind, TimestampType | TimestampNTZType):
+        micros = value * {"ms": 1000, "us": 1}[field.type.to_arrow().unit]
+        if isinstance(kind, TimestampType):
+            return F.timestamp_micros(F.lit(micros))
+        # A datetime would be read in the zone of the session or of this machine.
+        value = (datetime(1970, 1, 1) + timedelta(microseconds=micros)).isoformat()
+    elif _is_char(field):
+        value = value.rstrip(" ")
+    return F.lit(value).cast(kind)
+
+
+def _like_pattern(pattern: str) -> str:
+    """The pattern with a backslash only where Spark takes one."""
+    return "".join(
+        character if is_wildcard or character not in "%_\\" else "\\" + character
+        for character, is_wildcard in like_parts(pattern)
+    )

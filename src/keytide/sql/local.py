@@ -134,13 +134,23 @@ def _source(relation: Relation) -> Any:
 
 
 def _constructors(node: exp.Expr) -> exp.Expr:
-    """`MAP['k', v, ...]` is Flink's way to write a map."""
+    """What DuckDB says otherwise: Flink's `MAP['k', v, ...]`, and Spark's backslash in LIKE."""
     if isinstance(node, exp.Bracket) and node.this.name.upper() == "MAP":
         values = node.expressions
         return exp.VarMap(
             keys=exp.array(*values[::2], copy=False), values=exp.array(*values[1::2], copy=False)
         )
+    if isinstance(node, exp.Like) and _has_backslash(node.expression):
+        escaped = isinstance(node.parent, exp.Escape)
+        return node if escaped else exp.Escape(this=node.copy(), expression=_BACKSLASH.copy())
     return node
+
+
+_BACKSLASH = exp.Literal.string("\\")
+
+
+def _has_backslash(pattern: exp.Expr) -> bool:
+    return isinstance(pattern, exp.Literal) and "\\" in str(pattern.this)
 
 
 def _with_plain_integers(rows: pa.Table, types: list[str]) -> pa.Table:

@@ -25,6 +25,7 @@ from keytide.sql.dialect import Keytide, error_at
 from keytide.sql.engine_text import LostClauseError, engine_text
 from keytide.sql.external import is_file, refuse_reaching_out, refused
 from keytide.sql.names import table_of
+from keytide.sql.pushing import balanced_chains, pushed
 from keytide.sql.statements import Query
 from keytide.sql.unnest import resolve_unnests
 from keytide.table.definition import refuse_same_names
@@ -117,7 +118,7 @@ def bind(query: Query, lake: Lake) -> BoundQuery:
     Raises `NotFoundError` for an unknown table, snapshot or tag, `InvalidError` for an unknown
     read option.
     """
-    tree = query.tree.copy()
+    tree = balanced_chains(query.tree.copy())
     if not isinstance(tree, exp.Query):
         if not tree.find(exp.Table):
             return BoundQuery(tree, (), query.text)
@@ -349,7 +350,8 @@ def _needs(tree: exp.Expr, fields: Mapping[str, Sequence[Field]]) -> _Needs:
                 # Something has to be read for rows to be counted; the first key is the cheapest.
                 columns = tuple(n for n in names.values() if n in used)
                 columns = columns or tuple(names.values())[:1]
-                needs[source.name] = (columns, tuple(_terms(scope, alias, names)))
+                by_name = {f.name.lower(): f for f in fields[source.name]}
+                needs[source.name] = (columns, tuple(_terms(scope, alias, by_name)))
     return needs
 
 
@@ -358,7 +360,7 @@ def _type_text(f: Field) -> str:
     return f.type.sql() if isinstance(f.type, RowType) else "INT"
 
 
-def _terms(scope: Scope, alias: str, names: Mapping[str, str]) -> Iterator[str]:
+def _terms(scope: Scope, alias: str, fields: Mapping[str, Field]) -> Iterator[str]:
     """The conditions of WHERE that concern one table only, if it may be read by them."""
     where = scope.expression.args.get("where")
     if where is None or not _is_kept_by_joins(scope, alias):
@@ -367,7 +369,9 @@ def _terms(scope: Scope, alias: str, names: Mapping[str, str]) -> Iterator[str]:
     for term in condition.flatten() if isinstance(condition, exp.And) else (condition,):
         columns = list(term.find_all(exp.Column))
         if columns and all(c.table == alias for c in columns) and not term.find(exp.Query):
-            yield term.transform(lambda node: _bare(node, names)).sql(dialect=Keytide)
+            found = pushed(term, fields)
+            if found is not None:
+                yield found
 
 
 def _is_kept_by_joins(scope: Scope, alias: str) -> bool:
@@ -378,12 +382,6 @@ def _is_kept_by_joins(scope: Scope, alias: str) -> bool:
         return True
     first = scope.expression.args.get("from_") or scope.expression.args.get("from")
     return sides <= {"", "LEFT"} and first is not None and first.this.alias_or_name == alias
-
-
-def _bare(node: exp.Expr, names: Mapping[str, str]) -> exp.Expr:
-    if isinstance(node, exp.Column):
-        return exp.column(exp.to_identifier(names[node.name.lower()], quoted=True))
-    return node
 
 
 def _is_understood(term: str, fields: Sequence[Field], relation: Relation) -> bool:

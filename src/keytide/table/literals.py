@@ -190,6 +190,8 @@ def _moments(literals: Sequence[Literal], kind: AtomicType) -> list[Any]:
     for literal in literals:
         if literal.kind == "DATE" and not _DATE.fullmatch(literal.text):
             raise _wrong(literal)
+        if literal.text.startswith("0000"):  # the years of the format are 1 to 9999
+            raise _wrong(literal)
     try:
         return [plain(value) for value in array_of_texts(texts, kind.to_arrow())]
     except (pa.ArrowInvalid, ValueError) as error:

@@ -1,0 +1,302 @@
+"""Conditions of a query that a scan may take over: those that mean the same to every engine.
+
+An engine evaluates its WHERE clause whatever a scan leaves out before, so what is pushed may keep
+too many rows but never too few. A term is pushed where DuckDB, Spark and Keytide agree on it, which
+depends on the column's type and on how the literal is written; of an AND the terms that are, of an
+OR all or none. Everything else is left to the engine: CASTs, functions, numbers in quotes, texts
+beside a CHAR unless they are equal to it, times in other forms than ISO 8601.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+import numpy as np
+from sqlglot import exp
+
+from keytide.types import AtomicType, Field, quoted
+
+__all__ = ["balanced_chains", "pushed"]
+
+
+def pushed(term: exp.Expr, fields: Mapping[str, Field]) -> str | None:
+    """A condition of `scan(where=...)` that holds for every row for which `term` does, or None.
+
+    `fields` are the columns of the table by their names in lower case.
+    """
+    return _Pusher(fields).implied(term)
+
+
+def balanced_chains(tree: exp.Expr) -> exp.Expr:
+    """The tree with long chains of AND or OR nested as little as can be; they mean the same.
+
+    What walks trees takes time and stack by their depth.
+    """
+    for kind in (exp.And, exp.Or):
+        for node in [n for n in tree.find_all(kind) if not isinstance(n.parent, kind)]:
+            terms = list(node.flatten(unnest=False))
+            if len(terms) > _CHAIN_MAX:
+                node.replace(_nested(kind, terms))
+    return tree
+
+
+_CHAIN_MAX = 50
+
+
+def _nested(kind: type[exp.Expr], terms: list[exp.Expr]) -> exp.Expr:
+    while len(terms) > 1:
+        pairs = zip(terms[::2], terms[1::2], strict=False)
+        odd = terms[len(terms) // 2 * 2 :]
+        terms = [*(kind(this=exp.paren(a, copy=False) if isinstance(a, kind) else a,
+                        expression=exp.paren(b, copy=False) if isinstance(b, kind) else b)
+                   for a, b in pairs), *odd]  # fmt: skip
+    return terms[0]
+
+
+@dataclass(frozen=True)
+class _Pusher:
+    fields: Mapping[str, Field]
+
+    def implied(self, node: exp.Expr) -> str | None:
+        """A condition that `node` implies."""
+        if isinstance(node, exp.Paren):
+            return self.implied(node.this)
+        if isinstance(node, exp.And | exp.Or):
+            parts = [self.implied(part) for part in node.flatten()]
+            if isinstance(node, exp.Or) and None in parts:
+                return None
+            return _joined(node, [part for part in parts if part is not None])
+        return self.same(node) or self._of_a_char(node)
+
+    def same(self, node: exp.Expr) -> str | None:
+        """A condition that means what `node` means, unknown included."""
+        found = self._positive(node)
+        return f"NOT ({found})" if found and node.args.get("negate") else found
+
+    def _positive(self, node: exp.Expr) -> str | None:
+        if isinstance(node, exp.Paren):
+            return self.same(node.this)
+        if isinstance(node, exp.And | exp.Or):
+            parts = [self.same(part) for part in node.flatten()]
+            return None if None in parts else _joined(node, [part for part in parts if part])
+        if isinstance(node, exp.Not):
+            inner = self.same(node.this)
+            return inner and f"NOT ({inner})"
+        if isinstance(node, exp.Column):
+            field = self._field(node)
+            return quoted(field.name) if field is not None and _root(field) == "BOOLEAN" else None
+        read = _READERS.get(type(node))
+        return None if read is None else read(self, node)
+
+    def _of_a_char(self, node: exp.Expr) -> str | None:
+        """Equality with a text: an engine that heeds trailing blanks keeps fewer rows."""
+        if not isinstance(node, exp.EQ | exp.In) or node.args.get("negate"):
+            return None
+        field = self._field(node.this)
+        if field is None or _root(field) != "CHAR":
+            return None
+        texts = _items(node) if isinstance(node, exp.In) else [node.expression]
+        if not texts or not all(isinstance(t, exp.Literal) and t.is_string for t in texts):
+            return None
+        return f"{quoted(field.name)} IN ({', '.join(_text(t.this) for t in texts)})"
+
+    # -- terms -------------------------------------------------------------------------------------
+
+    def _comparison(self, node: exp.Expr) -> str | None:
+        left, right, operator = node.this, node.expression, _OPERATORS[type(node)]
+        if isinstance(right, exp.Column):
+            left, right, operator = right, left, _FLIPPED[operator]
+        field = self._field(left)
+        literal = None if field is None else _literal(right, field)
+        if field is None or literal is None:
+            return None
+        if _root(field) == "BOOLEAN" and operator not in ("=", "!="):
+            return None
+        return f"{quoted(field.name)} {operator} {literal}"
+
+    def _in(self, node: exp.Expr) -> str | None:
+        field = self._field(node.this)
+        items = _items(node)
+        # Some engines compare times with a list of texts as texts.
+        if field is None or not items or _root(field) in ("TIMESTAMP", "TIMESTAMP_LTZ"):
+            return None
+        literals = [_literal(item, field) for item in items]
+        if any(literal is None for literal in literals):
+            return None
+        return f"{quoted(field.name)} IN ({', '.join(text for text in literals if text)})"
+
+    def _between(self, node: exp.Expr) -> str | None:
+        field = self._field(node.this)
+        if field is None or node.args.get("symmetric") or _root(field) == "BOOLEAN":
+            return None
+        low, high = (_literal(node.args[end], field) for end in ("low", "high"))
+        if low is None or high is None:
+            return None
+        return f"{quoted(field.name)} BETWEEN {low} AND {high}"
+
+    def _is(self, node: exp.Expr) -> str | None:
+        field, value = self._field(node.this), node.expression
+        if field is None:
+            return None
+        if isinstance(value, exp.Null):
+            return f"{quoted(field.name)} IS NULL"
+        if isinstance(value, exp.Boolean) and _root(field) == "BOOLEAN":
+            return f"{quoted(field.name)} IS {str(bool(value.this)).upper()}"
+        return None
+
+    def _like(self, node: exp.Expr) -> str | None:
+        field, pattern = self._field(node.this), node.expression
+        if field is None or _root(field) != "VARCHAR":
+            return None
+        # A backslash escapes in Spark and does not in DuckDB.
+        if not isinstance(pattern, exp.Literal) or not pattern.is_string or "\\" in pattern.this:
+            return None
+        return f"{quoted(field.name)} LIKE {_text(pattern.this)}"
+
+    def _field(self, node: exp.Expr) -> Field | None:
+        if not isinstance(node, exp.Column):
+            return None
+        field = self.fields.get(node.name.lower())
+        return field if field is not None and not field.type.is_nested else None
+
+
+_OPERATORS: dict[type[exp.Expr], str] = {
+    exp.EQ: "=",
+    exp.NEQ: "!=",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+}
+_FLIPPED = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+_READERS: dict[type[exp.Expr], Callable[[_Pusher, exp.Expr], str | None]] = {
+    **dict.fromkeys(_OPERATORS, _Pusher._comparison),
+    exp.In: _Pusher._in,
+    exp.Between: _Pusher._between,
+    exp.Is: _Pusher._is,
+    exp.Like: _Pusher._like,
+}
+
+
+def _items(node: exp.Expr) -> list[exp.Expr]:
+    """The list of an IN; none where it is a query, or something else."""
+    others = [node.args.get(name) for name in ("query", "unnest", "field", "is_global")]
+    return [] if any(others) else list(node.expressions)
+
+
+def _joined(node: exp.Expr, parts: list[str]) -> str | None:
+    word = " AND " if isinstance(node, exp.And) else " OR "
+    return "(" + word.join(parts) + ")" if parts else None
+
+
+def _root(field: Field) -> str:
+    return str(getattr(field.type, "root", ""))
+
+
+def _text(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+# -- literals --------------------------------------------------------------------------------------
+
+
+def _literal(node: exp.Expr, field: Field) -> str | None:
+    """A literal that is the same value of the column's type to everybody, or None."""
+    kind = field.type
+    assert isinstance(kind, AtomicType)
+    if isinstance(node, exp.Boolean):
+        return str(bool(node.this)).upper() if kind.root == "BOOLEAN" else None
+    number = _number(node)
+    if number is not None:
+        agrees = _NUMBERS.get(kind.root)
+        return number if agrees is not None and agrees(number, kind) else None
+    if isinstance(node, exp.Literal) and node.is_string:
+        if kind.root == "VARCHAR":
+            return _text(node.this)
+        pattern = _MOMENTS.get(kind.root)
+        return _moment(node.this, kind) if pattern and pattern.fullmatch(node.this) else None
+    return _typed(node, kind)
+
+
+def _number(node: exp.Expr) -> str | None:
+    """The digits of a number, with a point and a sign, without an exponent."""
+    sign = ""
+    if isinstance(node, exp.Neg):
+        sign, node = "-", node.this
+    if not isinstance(node, exp.Literal) or node.is_string:
+        return None
+    text = str(node.this)
+    return sign + text if re.fullmatch(r"\d+(\.\d*)?|\.\d+", text, re.ASCII) else None
+
+
+def _typed(node: exp.Expr, kind: AtomicType) -> str | None:
+    """`DATE '...'` and `TIMESTAMP '...'`, or a CAST of the same."""
+    if not isinstance(node, exp.Cast) or not isinstance(node.this, exp.Literal):
+        return None
+    text, target = node.this, node.to
+    if not text.is_string or target.expressions:
+        return None
+    if target.this == exp.DType.DATE and kind.root in ("DATE", "TIMESTAMP"):
+        return _text(text.this) if _DATE.fullmatch(text.this) else None
+    if target.this == exp.DType.TIMESTAMPNTZ and kind.root == "TIMESTAMP":
+        return _moment(text.this, kind) if _TIMESTAMP.fullmatch(text.this) else None
+    return None
+
+
+def _moment(text: str, kind: AtomicType) -> str | None:
+    """A time in quotes, unless it has more digits than the column."""
+    fraction = re.search(r"\.(\d+)", text)
+    digits = {"ms": 3}.get(getattr(kind.to_arrow(), "unit", ""), 6)
+    return None if fraction and len(fraction[1]) > digits else _text(text)
+
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d{1,6})?)?", re.ASCII)
+_MOMENTS = {
+    "DATE": _DATE,
+    "TIMESTAMP": _TIMESTAMP,
+    "TIMESTAMP_LTZ": re.compile(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?[+-]\d\d:\d\d", re.ASCII
+    ),
+}
+
+
+def _is_whole(number: str, kind: AtomicType) -> bool:
+    bits = kind.to_arrow().bit_width
+    if "." in number or len(number) > 20:
+        return False
+    return bool(-(1 << bits - 1) <= int(number) < 1 << bits - 1)
+
+
+def _is_decimal(number: str, kind: AtomicType) -> bool:
+    """Whether the type that holds both has at most 38 digits; beyond, engines round."""
+    whole, _, fraction = number.lstrip("-").partition(".")
+    # A whole number is taken for a BIGINT.
+    digits = len(whole) if "." in number else 19
+    precision, scale = kind.precision or 0, kind.scale or 0
+    if len(whole) > 18:
+        return False
+    return bool(max(precision - scale, digits) + max(scale, len(fraction)) <= 38)
+
+
+def _is_double(number: str, kind: AtomicType) -> bool:
+    """Whether every way to read it gives the nearest DOUBLE: few digits, a small power of ten."""
+    digits = number.lstrip("-").replace(".", "")
+    return len(digits) <= 15
+
+
+def _is_float(number: str, kind: AtomicType) -> bool:
+    """Whether it is a FLOAT without rounding: some engines compare as DOUBLE."""
+    nearest = Decimal(float(np.float32(number)))
+    return _is_double(number, kind) and nearest == Decimal(number)
+
+
+_NUMBERS: dict[str, Callable[[str, AtomicType], bool]] = {
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT"), _is_whole),
+    "DECIMAL": _is_decimal,
+    "DOUBLE": _is_double,
+    "FLOAT": _is_float,
+}
