@@ -14,8 +14,8 @@ _HEAD = """\
 
 Options are given to `create_table(options={...})`, `WITH (...)` or `TBLPROPERTIES (...)`, and
 changed by `ALTER TABLE ... SET (...)`, `RESET (...)` or `Table.alter`. Values are texts. In names
-letter case does not count, and `_`, `-` and `.` are alike; tables store the names below. An
-unknown name, a value that does not fit and a value of another type are refused.
+letter case does not count, and `_` or `-` may stand for `-` or `.`; tables store the names below.
+An unknown name, a value that does not fit and a value of another type are refused.
 
 Keys are those of Apache Paimon's table format, and a few of Keytide's own. What Keytide does with
 an option is one of three:

@@ -106,7 +106,7 @@ def _boolean(text: str) -> bool:
 
 
 def _whole(low: int, high: int) -> Callable[[str], int]:
-    expected = f"a whole number from {low} to {high}"
+    expected = f"a whole number of at least {low} and at most {high}"
 
     def parse(text: str) -> int:
         # int() takes more than a number: blanks, underscores, digits of any script, any length.

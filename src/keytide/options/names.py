@@ -30,8 +30,8 @@ def option_of(key: str) -> Option | None:
 def stored_name(key: str) -> str:
     """The format's own spelling of an option's name.
 
-    Letter case does not count, and `_`, `-` and `.` are alike; names of columns in a key stay as
-    they are. Raises `InvalidError` with the nearest names for an unknown option.
+    Letter case does not count, and `_` or `-` may stand for `-` or `.`; names of columns in a key
+    stay as they are. Raises `InvalidError` with the nearest names for an unknown option.
     """
     if key in _BY_KEY:
         return _BY_KEY[key].key
@@ -40,8 +40,8 @@ def stored_name(key: str) -> str:
         if match is not None:
             return option.stored_key(match)
     found = _BY_SPELLING.get(_plain(key))
-    if found is not None:
-        return found
+    if found is not None and _has_dots_of(found, key.strip()):
+        return _BY_KEY[found].key
     near = difflib.get_close_matches(_plain(key), _BY_SPELLING, n=3, cutoff=0.6)
     known = " or ".join(dict.fromkeys(repr(_BY_SPELLING[name]) for name in near))
     hint = f"did you mean {known}? " if known else ""
@@ -72,8 +72,13 @@ def _check(name: str, key: str, value: str) -> None:
     option.parse(key, value)
 
 
+def _has_dots_of(name: str, spelt: str) -> bool:
+    """Whether dots stand only where the name has some; a dot is no hyphen."""
+    return all(own == "." for own, given in zip(name, spelt, strict=True) if given == ".")
+
+
 def _plain(key: str) -> str:
     return re.sub(r"[._-]", "-", key.strip().lower())
 
 
-_BY_SPELLING = {_plain(key): option.key for key, option in _BY_KEY.items()}
+_BY_SPELLING = {_plain(key): key for key in _BY_KEY}
