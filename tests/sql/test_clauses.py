@@ -180,6 +180,7 @@ def test_statement_with_a_clause_that_is_not_carried_out_changes_nothing(
         "SELECT * FROM t WITH (NOLOCK)",
         "SELECT /*+ BROADCAST(t) */ * FROM t",
         "SELECT /*+ OPTIONS('scan.snapshot-id' = '1') */ * FROM t",
+        "SELECT /*+ OPTIONS[('scan.snapshot-id' = '1') */ * FROM t",
         "SELECT * FROM (SELECT * FROM t) /*+ OPTIONS('scan.snapshot-id' = '1') */",
         "WITH w AS (SELECT 1) SELECT * FROM w /*+ OPTIONS('scan.snapshot-id' = '1') */",
         "WITH w AS (SELECT 1) SELECT * FROM w VERSION AS OF 1",

@@ -181,7 +181,9 @@ def _refuse_loose_hints(tree: exp.Expr, tables: Sequence[exp.Table], query: Quer
     for place in query.hints.keys() - taken:
         raise error_at(query.text, place, message)
     for hint in tree.find_all(exp.Hint):
-        if any(given.name.upper() == "OPTIONS" for given in hint.expressions):
+        # A hint that does not parse is kept as a text.
+        names = (h if isinstance(h, str) else h.name for h in hint.expressions)
+        if any(name.upper().startswith("OPTIONS") for name in names):
             raise error_at(query.text, max(query.text.find("/*+"), 0), message)
 
 
