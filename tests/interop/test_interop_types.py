@@ -39,9 +39,7 @@ UNREADABLE_IN_MERGED_FILES: Known = {
 UNWRITABLE: Known = {
     ("pypaimon", "MULTISET<STRING>"): refusal("ValueError: Unsupported data type: MULTISET"),
     # It marks map keys as optional, which Parquet forbids.
-    ("pypaimon-rust", "MULTISET<STRING>"): Outcome(
-        kt.DataError, "its map key `key` is Optional instead of required"
-    ),
+    ("pypaimon-rust", "MULTISET<STRING>"): Outcome(kt.DataError, "keys must be non-nullable"),
 }
 NO_KEY: Known = {
     # The keys of its rows are cut to microseconds.
