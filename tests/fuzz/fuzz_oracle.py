@@ -128,7 +128,7 @@ class Oracle:
             values = [version.row[name] for version in ordered]
             if name in definition.key or name in definition.sequence:
                 row[name] = last[name]
-            elif name in definition.group or name == "g":
+            elif definition.group and name in ("g", *definition.group):
                 row[name] = None if newest is None else newest[name]
             elif definition.engine == "partial-update":
                 row[name] = _last_known(values)

@@ -75,10 +75,10 @@ def decode(messages: pa.Array | pa.ChunkedArray, spec: FeedSpec) -> Decoded:
 
     Bad messages are returned, never raised. Pure, single-threaded, safe in executors; the same
     batch gives the same result everywhere. Work and memory are proportional to the batch.
-    Raises InvalidError when the format is unknown.
+    Raises InvalidError when the format is unknown and for messages of another type.
     """
     envelope = envelope_of(spec.format)
-    messages = messages.cast(pa.large_binary())
+    messages = _as_bytes(messages)
     documents = read_documents(messages)
     events, steps = _unfold(documents, spec, envelope)
     if _has_fractions(steps, spec):
@@ -99,6 +99,15 @@ def decode(messages: pa.Array | pa.ChunkedArray, spec: FeedSpec) -> Decoded:
         tombstones=_count(events, "tombstone"),
         control=_count(events, "control"),
     )
+
+
+def _as_bytes(messages: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    try:
+        return messages.cast(pa.large_binary())
+    except pa.ArrowException as error:
+        raise InvalidError(
+            f"messages: found {messages.type}, expected JSON documents as text or bytes"
+        ) from error
 
 
 class Documents(NamedTuple):

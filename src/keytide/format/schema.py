@@ -235,8 +235,8 @@ def validate_schema(schema: TableSchema) -> None:
 def check_fields(fields: Iterable[Field]) -> None:
     """Raise InvalidError for columns, or members of them, that cannot be stored under their names.
 
-    Names are not blank, no patterns of Polars, and each once among their neighbours; types are not
-    nested too deep.
+    Names are not blank, without NUL, no patterns of Polars, and each once among their neighbours;
+    types are not nested too deep.
     """
     levels = list(fields)
     for depth in itertools.count():
@@ -260,6 +260,11 @@ NESTING_MAX = 32
 def _check_field(each: Field) -> None:
     if not each.name.strip():
         raise InvalidError(f"column {each.name!r} has no name; give it one")
+    if "\0" in each.name:
+        raise InvalidError(
+            f"column {each.name!r} has a NUL character in its name, at which other programs take "
+            "the name to end; leave it out"
+        )
     if each.name == "*" or (each.name.startswith("^") and each.name.endswith("$")):
         raise InvalidError(
             f"column {each.name!r} has the name of a pattern, which stands for many columns; give "
