@@ -6,6 +6,7 @@ so :func:`exact_numbers` puts the long ones in quotes before the document is rea
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -162,6 +163,11 @@ def _engine() -> duckdb.DuckDBPyConnection:
         "python_enable_replacements": False,
     }
     return duckdb.connect(config=settings)
+
+
+# Threads of Spark's gateway outlive the interpreter, what they see of modules does too, and DuckDB
+# reports a connection that it finds there as leaked.
+atexit.register(_engine.cache_clear)
 
 
 def _documents(values: JsonValues, kind: str) -> pa.Table:
