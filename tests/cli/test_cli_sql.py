@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,9 +77,21 @@ def test_prompt_runs_statements_over_lines_and_survives_errors(
     assert "error: line 1" in shown.err
 
 
-ENDLESS = "SELECT count(*) AS n FROM shop.orders" + "".join(
-    f", shop.orders t{i}" for i in range(60)
+# A million million rows that are counted without being kept.
+ENDLESS = (
+    "WITH d AS (SELECT x FROM (VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9)) AS v(x)) "
+    "SELECT count(*) AS n FROM " + ", ".join(f"d AS t{i}" for i in range(12))
 )
+
+
+def press_ctrl_c_while_a_query_runs() -> None:
+    def press() -> None:
+        while not any(thread.name.startswith("keytide-sql") for thread in threading.enumerate()):
+            time.sleep(0.01)
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press, daemon=True).start()
 
 
 def test_ctrl_c_cancels_the_query_and_the_prompt_goes_on(
@@ -87,8 +100,8 @@ def test_ctrl_c_cancels_the_query_and_the_prompt_goes_on(
     lake = kt.connect(warehouse)
 
     def run(text: str) -> None:
-        if "t59" in text:
-            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        if "t11" in text:
+            press_ctrl_c_while_a_query_runs()
         run_text(lake, text, Format.JSON, None)
 
     with create_pipe_input() as keys:
@@ -102,7 +115,7 @@ def test_ctrl_c_cancels_the_query_and_the_prompt_goes_on(
 def test_ctrl_c_ends_a_command_with_130_in_one_line(
     run: Callable[..., Ran], orders: kt.Table, warehouse: str
 ) -> None:
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    press_ctrl_c_while_a_query_runs()
     done = run("sql", "-w", warehouse, ENDLESS)
     assert (done.code, done.out, done.err) == (130, "", "stopped\n")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import uuid
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,9 +68,9 @@ def run_locally(bound: BoundQuery, *, allows_external_files: bool = False) -> pa
             for relation in bound.relations:
                 streams.append(source := _source(relation))
                 connection.register(relation.view, source)
-            answer = connection.sql(bound.text_for("duckdb", duckdb_unnest, _constructors))
-            found, types = answer.to_arrow_table(), [str(t) for t in answer.types]
-            return _with_plain_integers(found, types)
+            return _interruptible(
+                connection, bound.text_for("duckdb", duckdb_unnest, _constructors)
+            )
         except duckdb.PermissionException as error:
             raise bound.refused(f"{_first_line(error)}; {WAY_OUT}") from error
         except duckdb.Error as error:
@@ -77,13 +78,32 @@ def run_locally(bound: BoundQuery, *, allows_external_files: bool = False) -> pa
             if cause is not None:
                 raise cause from None
             raise bound.refused(_first_line(error)) from error
-        except RuntimeError as error:
-            if "interrupted" not in str(error):
-                raise
-            raise KeyboardInterrupt from error  # DuckDB saw the Ctrl-C and stopped
         finally:
             for relation in bound.relations[: len(streams)]:
                 connection.unregister(relation.view)
+
+
+def _interruptible(connection: duckdb.DuckDBPyConnection, text: str) -> pa.Table:
+    """The rows of a query, which a Ctrl-C cancels wherever it strikes.
+
+    The query has a thread of its own: struck inside of a callback from DuckDB, a Ctrl-C could be
+    lost, while this thread does nothing but wait for one.
+    """
+    with ThreadPoolExecutor(1, "keytide-sql") as pool:
+        running = pool.submit(_rows, connection, text)
+        try:
+            return running.result()
+        except KeyboardInterrupt:
+            while not running.done():  # a query that has not begun yet would overhear it
+                connection.interrupt()
+                wait([running], timeout=0.05)
+            raise
+
+
+def _rows(connection: duckdb.DuckDBPyConnection, text: str) -> pa.Table:
+    answer = connection.sql(text)
+    found, types = answer.to_arrow_table(), [str(t) for t in answer.types]
+    return _with_plain_integers(found, types)
 
 
 def local_connection(
@@ -115,7 +135,7 @@ class _Stream:
 
     def __init__(self, scan: Scan) -> None:
         self.scan = scan
-        self.error: KeytideError | KeyboardInterrupt | None = None
+        self.error: KeytideError | None = None
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         reader = pa.RecordBatchReader.from_batches(self.scan.schema, self._batches())
@@ -124,7 +144,7 @@ class _Stream:
     def _batches(self) -> Any:
         try:
             yield from self.scan.to_batches()
-        except (KeytideError, KeyboardInterrupt) as error:
+        except KeytideError as error:
             self.error = error  # Arrow's streams carry no more than a text
             raise
 
