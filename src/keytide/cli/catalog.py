@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import pyarrow as pa
 import typer
-from rich.console import Group
 
 from keytide.cli.address import is_path, open_named_table, required_warehouse
-from keytide.cli.output import Format, grid, note, properties, write_document, write_rows
+from keytide.cli.grid import Part, Properties, Words, grid
+from keytide.cli.output import Format, note, write_document, write_rows
 from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse
 from keytide.errors import NotFoundError
 from keytide.format.schema import TableSchema
@@ -26,12 +26,15 @@ _SNAPSHOT_ROWS = pa.schema(
         ("id", pa.int64()),
         ("time", pa.timestamp("ms", "UTC")),
         ("kind", pa.string()),
-        ("user", pa.string()),
-        ("identifier", pa.int64()),
         ("delta_rows", pa.int64()),
         ("total_rows", pa.int64()),
+        ("user", pa.string()),
+        ("identifier", pa.int64()),
     ]
 )
+
+
+_BLANK = Words("")
 
 
 def ls(
@@ -96,13 +99,9 @@ def describe(
     about = {"table": found.name, "uri": found.uri, "comment": schema.comment}
     keys = {"primary_key": schema.primary_keys, "partition_by": schema.partition_keys}
     document = {**about, **keys, "columns": columns, "options": dict(schema.options), **stored}
-    shown = Group(
-        properties(_shown(about | stored)),
-        "",
-        grid(columns),
-        "",
-        properties(schema.options),
-    )
+    shown: list[Part] = [Properties(_shown(about | stored)), _BLANK, grid(columns)]
+    if schema.options:
+        shown += [_BLANK, Properties(schema.options)]
     write_document(document, shown, format)
 
 
@@ -125,7 +124,11 @@ def snapshots(
 def _shown(about: Mapping[str, Any]) -> dict[str, Any]:
     """What there is to say; an id is a name, so no commas between its digits."""
     said = {name: value for name, value in about.items() if value is not None}
-    return {name: str(value) if name == "snapshot_id" else value for name, value in said.items()}
+    if "snapshot_id" in said:
+        said["snapshot_id"] = str(said["snapshot_id"])
+        time = datetime.fromisoformat(said["snapshot_time"]).replace(tzinfo=None)
+        said["snapshot_time"] = f"{time.isoformat(' ', 'milliseconds')}Z"
+    return said
 
 
 def _columns(schema: TableSchema) -> list[dict[str, Any]]:
@@ -176,10 +179,10 @@ def _snapshot_row(snapshot: Snapshot) -> dict[str, Any]:
         "id": snapshot.id,
         "time": _time(snapshot),
         "kind": snapshot.commit_kind.value,
-        "user": snapshot.commit_user,
-        "identifier": snapshot.commit_identifier,
         "delta_rows": snapshot.delta_record_count,
         "total_rows": snapshot.total_record_count,
+        "user": snapshot.commit_user,
+        "identifier": snapshot.commit_identifier,
     }
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from keytide.cli.address import split_table_path
-from keytide.cli.output import Format, note, properties, write_document
+from keytide.cli.grid import Properties
+from keytide.cli.output import Format, note, write_document
 from keytide.cli.parameters import TableArgument, Warehouse, names
 from keytide.errors import InvalidError
 from keytide.types import Field, RowType, parse_sql_type
@@ -147,7 +148,7 @@ def ingest(
     }
     if report.rejected:
         summary["dead_letter"] = report.dead_letter
-    write_document(summary, properties(summary), Format.TABLE)
+    write_document(summary, [Properties(summary)], Format.TABLE)
 
 
 def ingest_command(options: IngestOptions) -> IngestReport:

@@ -1,8 +1,9 @@
-"""Rows and documents on standard output, as a table for people, JSON or CSV for programs.
+"""Rows and documents on standard output: tables and blocks for people, JSON and CSV for programs.
 
 Rows in JSON are JSON lines: one object a row. CSV quotes every text, so that an empty text (`""`)
 and NULL (nothing) remain different; nested values are JSON inside of it. `keytide.cli.text` says
-how values are spelled. JSON and CSV stream; a table holds the rows that it shows.
+how values are spelled, `keytide.cli.grid` what fits on a terminal. JSON and CSV stream; a table
+holds the rows that it shows.
 """
 
 from __future__ import annotations
@@ -18,18 +19,15 @@ import polars as pl
 import pyarrow as pa
 import typer
 from pyarrow import csv
-from rich.console import Console, RenderableType
-from rich.table import Table as Grid
-from rich.text import Text
+from rich.console import Console
 
-from keytide.cli.text import cell_text, json_text
+from keytide.cli.grid import Column, Grid, Kind, Part
+from keytide.cli.text import cell_text, json_text, visible
 
 __all__ = [
     "TABLE_ROWS",
     "Format",
-    "grid",
     "note",
-    "properties",
     "records",
     "write_document",
     "write_rows",
@@ -39,13 +37,13 @@ TABLE_ROWS = 50
 """How many rows a table shows where `--limit` does not say."""
 
 _BATCH_ROWS = 64 << 10
-_UNBOUNDED_WIDTH = 100_000
 
 
 class Format(str, Enum):
     """How results are written."""
 
     TABLE = "table"
+    VERTICAL = "vertical"
     JSON = "json"
     CSV = "csv"
 
@@ -53,9 +51,9 @@ class Format(str, Enum):
 def write_rows(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, format: Format, limit: int | None = None
 ) -> None:
-    """Write rows, all of them or the first `limit`; without one, a table stops at `TABLE_ROWS`."""
-    if format is Format.TABLE:
-        _write_table(batches, schema, TABLE_ROWS if limit is None else limit)
+    """Write rows, all of them or the first `limit`; without one, people see `TABLE_ROWS`."""
+    if format in (Format.TABLE, Format.VERTICAL):
+        _write_table(batches, schema, format, TABLE_ROWS if limit is None else limit)
         return
     encode = _json_lines if format is Format.JSON else _csv_lines
     # The header waits for the first rows: a scan that fails writes nothing.
@@ -66,12 +64,12 @@ def write_rows(
     _write(header)
 
 
-def write_document(document: Mapping[str, Any], shown: RenderableType, format: Format) -> None:
+def write_document(document: Mapping[str, Any], shown: Sequence[Part], format: Format) -> None:
     """Write one thing: as JSON the whole document, else what is shown of it."""
     if format is Format.JSON:
         _write(json.dumps(document, ensure_ascii=False, indent=2).encode() + b"\n")
     else:
-        _print(shown)
+        _print(shown, format)
 
 
 def records(rows: pa.Table) -> list[dict[str, Any]]:
@@ -82,89 +80,50 @@ def records(rows: pa.Table) -> list[dict[str, Any]]:
 
 def note(message: str) -> None:
     """Tell the person something beside the data, on standard error."""
-    typer.echo(message, err=True)
-
-
-def properties(values: Mapping[str, Any]) -> RenderableType:
-    """Names and values, one a line."""
-    lines = Grid.grid(padding=(0, 2))
-    lines.add_column(style="bold", no_wrap=True)
-    lines.add_column(overflow="fold")
-    for name, value in values.items():
-        lines.add_row(Text(name), _cell(_figure(value)))
-    return lines
-
-
-def grid(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Alike records as a table, without what none of them has; numbers stand to the right."""
-    table = _grid()
-    columns = [name for name in rows[0] if any(row[name] is not None for row in rows)]
-    for name in columns:
-        right = all(_is_number(row[name]) for row in rows)
-        table.add_column(Text(name), justify="right" if right else "left")
-    for row in rows:
-        table.add_row(*(_cell(_figure(row[name])) for name in columns))
-    return table
-
-
-def _figure(value: Any) -> str | None:
-    if value is None:
-        return None
-    return f"{value:,}" if _is_number(value) else str(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    typer.echo("\n".join(map(visible, message.split("\n"))), err=True)
 
 
 # -- tables ----------------------------------------------------------------------------------------
 
 
-def _write_table(batches: Iterable[pa.RecordBatch], schema: pa.Schema, limit: int) -> None:
+def _write_table(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, format: Format, limit: int
+) -> None:
     one_more = pa.Table.from_batches(_first(batches, limit + 1), schema=schema)
-    shown = one_more.slice(0, limit)
-    table = _grid()
-    for field in schema:
-        right = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
-        right = right or pa.types.is_decimal(field.type)
-        table.add_column(Text(field.name), justify="right" if right else "left", no_wrap=True)
-    for row in _texts(shown, schema).iter_rows():
-        table.add_row(*map(_cell, row))
-    _print(table)
+    _print([Grid(_columns(one_more.slice(0, limit)))], format)
     if one_more.num_rows > limit:
-        note(f"the first {limit} rows; --limit shows more, --format json or csv writes them all")
+        note(f"the first {limit:,} rows; --limit shows more, --format json or csv writes them all")
+    if not one_more.num_rows:
+        note("no rows")
 
 
-def _texts(table: pa.Table, schema: pa.Schema) -> pl.DataFrame:
-    columns = (cell_text(pl.nth(i), f.type).alias(str(i)) for i, f in enumerate(schema))
-    return _frame(table).select(columns)
-
-
-def _grid() -> Grid:
-    return Grid(header_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-
-
-def _cell(text: str | None) -> Text:
-    if text is None:
-        return Text("NULL", style="dim")
-    # What a value holds must not steer the terminal.
-    return Text(text if text.isprintable() else "".join(map(_visible, text)))
-
-
-def _visible(character: str) -> str:
-    return character if character.isprintable() else repr(character)[1:-1]
-
-
-def _print(shown: RenderableType) -> None:
-    """Print as wide as needed where there is no terminal, so that nothing is cut in a pipe."""
-    terminal = sys.stdout.isatty()
-    console = Console(
-        file=io.StringIO(), force_terminal=terminal, width=None if terminal else _UNBOUNDED_WIDTH
+def _columns(rows: pa.Table) -> list[Column]:
+    texts = _frame(rows).select(
+        cell_text(pl.nth(i), field.type).alias(str(i)) for i, field in enumerate(rows.schema)
     )
+    return [
+        Column(field.name, texts.to_series(i).to_list(), _kind(field.type))
+        for i, field in enumerate(rows.schema)
+    ]
+
+
+def _kind(type: pa.DataType) -> Kind:
+    if pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type):
+        return Kind.FIGURE
+    return Kind.TIME if pa.types.is_temporal(type) else Kind.TEXT
+
+
+def _print(parts: Sequence[Part], format: Format) -> None:
+    terminal = sys.stdout.isatty()
+    console = Console(file=io.StringIO(), force_terminal=terminal)
+    width = console.width if terminal else None
+    lines = [
+        line for part in parts for line in part.lines(width, vertical=format is Format.VERTICAL)
+    ]
     with console.capture() as captured:
-        console.print(shown)
-    lines = (line.rstrip(" ") for line in captured.get().splitlines())
-    _write("".join(f"{line}\n" for line in lines).encode())
+        for line in lines:
+            console.print(line, soft_wrap=True)
+    _write(captured.get().encode())
 
 
 # -- JSON and CSV ----------------------------------------------------------------------------------

@@ -46,14 +46,15 @@ FormatOption = Annotated[
     typer.Option(
         "--format",
         "-f",
-        help="table for people; json (rows as JSON lines) and csv keep every value exactly.",
+        help="For people: table, or vertical with a line for each value and nothing cut. For "
+        "programs: json (rows as JSON lines) and csv, which keep every value exactly.",
     ),
 ]
 Limit = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help=f"At most so many rows. Without it a table shows {TABLE_ROWS}, json and csv all.",
+        help=f"At most so many rows. Without it people see {TABLE_ROWS}, json and csv hold all.",
         show_default=False,
     ),
 ]

@@ -10,11 +10,10 @@ from typing import Annotated, Any
 
 import pyarrow as pa
 import typer
-from rich.console import Group
-from rich.text import Text
 
 from keytide.cli.address import open_named_table
-from keytide.cli.output import Format, grid, records, write_document, write_rows
+from keytide.cli.grid import Grid, Words, grid
+from keytide.cli.output import Format, records, write_document, write_rows
 from keytide.cli.parameters import (
     AsOf,
     Columns,
@@ -122,7 +121,7 @@ def why(
     if format is Format.CSV:
         write_rows(versions.to_batches(), versions.schema, format)
         return
-    write_document(_document(told), Text(str(told)), format)
+    write_document(_document(told), [Words(str(told))], format)
 
 
 def explain(
@@ -162,9 +161,9 @@ def explain(
     write_document(document, _shown(explained, stages), format)
 
 
-def _shown(explained: Explanation, stages: list[dict[str, Any]]) -> Group:
+def _shown(explained: Explanation, stages: list[dict[str, Any]]) -> tuple[Words, Grid, Words]:
     title, *_, merging = str(explained).splitlines()
-    return Group(Text(title, style="bold"), grid(stages), Text(merging))
+    return Words(title, "bold"), grid(stages), Words(merging)
 
 
 def _document(told: Why) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import json
 import polars as pl
 import pyarrow as pa
 
-__all__ = ["cell_text", "json_text"]
+__all__ = ["cell_text", "json_text", "visible"]
 
 
 def json_text(value: pl.Expr, type: pa.DataType) -> pl.Expr:
@@ -46,10 +46,26 @@ def json_text(value: pl.Expr, type: pa.DataType) -> pl.Expr:
 
 
 def cell_text(value: pl.Expr, type: pa.DataType) -> pl.Expr:
-    """The column as people read it: JSON for nested values, bare text for the rest."""
+    """The column as people read it: JSON for nested values, bare text for the rest.
+
+    Times have a blank between day and time, instants are in UTC and end in Z.
+    """
     if pa.types.is_nested(type):
         return json_text(value, type)
-    return _plain_text(value, type)
+    if not pa.types.is_timestamp(type):
+        return _plain_text(value, type)
+    if type.tz is None:
+        return value.dt.to_string("iso")
+    in_utc = value.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+    return pl.concat_str(in_utc.dt.to_string("iso"), pl.lit("Z"))
+
+
+def visible(text: str) -> str:
+    """The text with an escape for each character that is not printable.
+
+    What a value holds, or a name, must not steer the terminal.
+    """
+    return text if text.isprintable() else "".join(map(_visible, text))
 
 
 def _entries_type(type: pa.MapType) -> pl.List:
@@ -71,7 +87,9 @@ def _json_object(value: pl.Expr, type: pa.StructType) -> pl.Expr:
 
 
 def _json_key(value: pl.Expr, type: pa.DataType) -> pl.Expr:
-    return _json_string(cell_text(value, type))
+    return _json_string(
+        json_text(value, type) if pa.types.is_nested(type) else _plain_text(value, type)
+    )
 
 
 def _json_string(value: pl.Expr) -> pl.Expr:
@@ -103,3 +121,7 @@ def _plain_text(value: pl.Expr, type: pa.DataType) -> pl.Expr:
 
 def _wrapped(before: str, value: pl.Expr, after: str) -> pl.Expr:
     return pl.concat_str(pl.lit(before), value, pl.lit(after))
+
+
+def _visible(character: str) -> str:
+    return character if character.isprintable() else repr(character)[1:-1]
