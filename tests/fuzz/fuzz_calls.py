@@ -99,7 +99,9 @@ def _altering(table: kt.Table, change: Any) -> Callable[..., Any]:
 def _try(case: Case, name: str, call: Callable[..., Any]) -> None:
     arguments, named = _arguments(case, name, call)
     told = ", ".join([*map(shown, arguments), *(f"{n}={shown(v)}" for n, v in named.items())])
-    gone = not (case.folder / "lake/default.db/t").exists()
+    if not (case.folder / "lake/default.db/t").exists():
+        case.count("dropped")  # scans made before stay in the dark, even when there is a new one
+    gone = "dropped" in case.counts
     found = case.attempt(f"{name}({told})", lambda: call(*arguments, **named), harmed=gone)
     if not isinstance(found, Refused):
         case.attempt(f"use of {name}({told})", lambda: _use(found), harmed=gone)

@@ -5,6 +5,7 @@ A case is told by its part, the seed of the run and its number, and does the sam
 
 from __future__ import annotations
 
+import errno
 import random
 import tempfile
 import traceback
@@ -58,13 +59,15 @@ class Case:
     def attempt(self, told: str, act: Callable[[], _T], *, harmed: bool = False) -> _T | Refused:
         """What `act` gives. Any error but Keytide's is a finding.
 
-        So is `DataError` unless files were `harmed`: nothing is wrong with what is stored.
+        So is `DataError` unless files were `harmed`, or the disk takes no such name: nothing is
+        wrong with what is stored.
         """
         try:
             found = act()
         except kt.KeytideError as error:
             self.count("refused")
-            if not _told(error).strip() or (isinstance(error, kt.DataError) and not harmed):
+            is_harm = isinstance(error, kt.DataError) and not _is_overlong(error)
+            if not _told(error).strip() or (is_harm and not harmed):
                 self.note("error", _place(error), f"{told}: {_named(error)}")
             return Refused(error)
         except KeyboardInterrupt:
@@ -103,6 +106,10 @@ def made(part: str, seed: int, number: int) -> Iterator[Case]:
 
 def _named(error: BaseException) -> str:
     return f"{type(error).__module__}.{type(error).__qualname__}: {_told(error)}"
+
+
+def _is_overlong(error: kt.DataError) -> bool:
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.ENAMETOOLONG
 
 
 def _told(error: BaseException) -> str:
