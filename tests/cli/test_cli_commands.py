@@ -81,6 +81,59 @@ def test_ls_of_warehouse_that_does_not_exist_is_exit_code_1(run: Run, warehouse:
     assert not Path(warehouse, "typo").exists()
 
 
+@pytest.fixture
+def lake_here(warehouse: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A current folder where the warehouse lies as `lake`."""
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "lake").symlink_to(warehouse)
+    monkeypatch.chdir(here)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        (("lake",), "table\nshop.orders\n"),
+        (("lake", "shop"), "table\nshop.orders\n"),
+        (("./lake", "shop"), "table\nshop.orders\n"),
+        (("lake", "other"), "table\n"),
+        (("-w", "lake", "shop"), "table\nshop.orders\n"),
+    ],
+)
+def test_ls_takes_the_folder_that_lies_here(
+    run: Run, orders: kt.Table, lake_here: None, arguments: tuple[str, ...], lines: str
+) -> None:
+    assert (run("ls", *arguments).code, run("ls", *arguments).out) == (0, lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("ls", "lake/shop.db"), "a database lies there: keytide ls "),
+        (("ls", "lake/shop.db/orders"), "a table lies there: keytide describe lake/shop.db/orders"),
+        (("ls", "-w", "lake", "lake"), "the folder of that name here is ./lake"),
+        (("ls", "nope"), "/nope does not exist"),
+        (("scan", "lake"), "a warehouse lies there: keytide describe -w lake shop.orders"),
+        (("scan", "lake/shop.db"), "a database lies there: keytide ls "),
+        (("scan", "-w", "lake", "shop.db/orders"), "not in lake: there a table is named"),
+        (("scan", "orders"), "--warehouse, or set KEYTIDE_WAREHOUSE, or write the table's path"),
+        (("sql", "SELECT 1"), "--warehouse, or set KEYTIDE_WAREHOUSE"),
+    ],
+)
+def test_message_says_what_lies_there_instead(
+    run: Run, orders: kt.Table, lake_here: None, arguments: tuple[str, ...], told: str
+) -> None:
+    shown = " ".join(run(*arguments).err.split())
+    assert told in shown
+
+
+def test_table_is_found_by_the_bare_name_of_its_folder(
+    run: Run, orders: kt.Table, warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(warehouse, "shop.db"))
+    assert json.loads(run("describe", "orders", "-f", "json").out)["table"] == "shop.orders"
+
+
 def test_describe_json_tells_columns_keys_and_what_is_stored(
     run: Run, orders: kt.Table, warehouse: str
 ) -> None:

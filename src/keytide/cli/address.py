@@ -1,7 +1,8 @@
 """Where the table lies that an argument names.
 
 One rule for every command: an argument with a slash, or one that starts with `.` or `~`, is a
-path or address; anything else is a name within the warehouse.
+path or address; anything else is a name within the warehouse. Without a warehouse there are no
+names: then a folder that lies here may be called by its bare name.
 """
 
 from __future__ import annotations
@@ -10,13 +11,21 @@ import os
 
 import typer
 
-from keytide.errors import InvalidError
+from keytide.errors import InvalidError, NotFoundError
 from keytide.table.lake import connect, open_table
 from keytide.table.table import Table
 
-__all__ = ["is_path", "open_named_table", "required_warehouse", "split_table_path"]
+__all__ = [
+    "full_path",
+    "is_path",
+    "open_named_table",
+    "required_warehouse",
+    "split_table_path",
+    "way_into",
+]
 
 _DATABASE_SUFFIX = ".db"
+_NO_WAREHOUSE = "names are looked up in a warehouse: give --warehouse, or set KEYTIDE_WAREHOUSE"
 
 
 def is_path(argument: str) -> bool:
@@ -27,12 +36,16 @@ def is_path(argument: str) -> bool:
 def open_named_table(table: str, warehouse: str | None) -> Table:
     """The table at a path, or of that name in the warehouse; a path wins over a warehouse.
 
-    Raises `NotFoundError` when there is no such table, a usage error when a name comes without a
-    warehouse.
+    Raises `NotFoundError` when there is no such table, saying what is there instead; a usage error
+    when a name comes without a warehouse.
     """
-    if is_path(table):
-        return open_table(_full_path(table))
-    return connect(required_warehouse(warehouse)).table(table)
+    if is_path(table) or (not warehouse and os.path.isdir(table)):
+        return _table_at(table, warehouse)
+    if not warehouse:
+        raise typer.BadParameter(
+            f"{_NO_WAREHOUSE}, or write the table's path (./{table} when it lies here)"
+        )
+    return connect(warehouse).table(table)
 
 
 def split_table_path(table: str, warehouse: str | None) -> tuple[str, str]:
@@ -42,7 +55,7 @@ def split_table_path(table: str, warehouse: str | None) -> tuple[str, str]:
     """
     if not is_path(table):
         return required_warehouse(warehouse), table
-    root, _, folders = _full_path(table).rpartition(f"{_DATABASE_SUFFIX}/")
+    root, _, folders = full_path(table).rpartition(f"{_DATABASE_SUFFIX}/")
     parent, _, database = root.rpartition("/")
     if not parent or not database or not folders or "/" in folders:
         raise InvalidError(
@@ -55,14 +68,37 @@ def split_table_path(table: str, warehouse: str | None) -> tuple[str, str]:
 def required_warehouse(warehouse: str | None) -> str:
     """The warehouse, or a usage error that says how to give one."""
     if not warehouse:
-        raise typer.BadParameter(
-            "a table's name needs a warehouse: give --warehouse, set KEYTIDE_WAREHOUSE, or write "
-            "the table's path (./table when it lies here)"
-        )
+        raise typer.BadParameter(_NO_WAREHOUSE)
     return warehouse
 
 
-def _full_path(path: str) -> str:
+def way_into(place: str) -> str:
+    """How to look into the table, database or warehouse that lies at a path; or nothing."""
+    parent, _, name = full_path(place).rpartition("/")
+    warehouse, _, above = parent.rpartition("/")
+    if above.endswith(_DATABASE_SUFFIX):
+        table = f"{above.removesuffix(_DATABASE_SUFFIX)}.{name}"
+        if table in connect(warehouse).tables():
+            return f"a table lies there: keytide describe {place}"
+    if name.endswith(_DATABASE_SUFFIX):
+        return f"a database lies there: keytide ls {parent} {name.removesuffix(_DATABASE_SUFFIX)}"
+    if tables := connect(full_path(place)).tables():
+        return f"a warehouse lies there: keytide describe -w {place} {tables[0]}"
+    return ""
+
+
+def full_path(path: str) -> str:
+    """The address, or the path from the root of the file system."""
     if "://" in path or path.startswith("file:"):
         return path.rstrip("/")
     return os.path.abspath(os.path.expanduser(path))
+
+
+def _table_at(path: str, warehouse: str | None) -> Table:
+    try:
+        return open_table(full_path(path))
+    except NotFoundError as error:
+        way = way_into(path)
+        if not way and warehouse and not os.path.isabs(path):
+            way = f"a path starts here, not in {warehouse}: there a table is named database.table"
+        raise NotFoundError(f"{error}; {way}" if way else str(error)) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
-from keytide.cli.address import is_path, open_named_table, required_warehouse
+from keytide.cli.address import full_path, is_path, open_named_table, required_warehouse, way_into
 from keytide.cli.grid import Part, Properties, Words, grid
 from keytide.cli.output import Format, note, write_document, write_rows
 from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse
@@ -42,7 +43,8 @@ def ls(
         str | None,
         typer.Argument(
             metavar="[WAREHOUSE]",
-            help="Path or address of a warehouse; --warehouse when left out.",
+            help="Path or address of a warehouse; --warehouse when left out. A bare name is a "
+            "database of --warehouse, and the folder of that name when there is none.",
             show_default=False,
         ),
     ] = None,
@@ -59,11 +61,9 @@ def ls(
 
     Example: keytide ls /data/lake shop
     """
-    if place is not None and not is_path(place):
-        if database is not None:
-            raise typer.BadParameter(f"{place!r} is no path; write ./{place} when it lies here")
+    if place is not None and database is None and warehouse and not is_path(place):
         place, database = None, place
-    lake = connect(place or required_warehouse(warehouse))
+    lake = connect(required_warehouse(warehouse) if place is None else full_path(place))
     if not lake.exists:
         raise NotFoundError(
             f"the warehouse {lake.uri} does not exist; check the path, or make a table there, "
@@ -73,7 +73,7 @@ def ls(
     rows = pa.table({"table": pa.array(tables, pa.string())})
     write_rows(rows.to_batches(), rows.schema, format, limit=max(1, len(tables)))
     if not tables:
-        note(f"no tables in {lake.uri}" + (f", database {database}" if database else ""))
+        note(f"no tables in {lake.uri}{_what_else(place, database)}")
 
 
 def describe(
@@ -119,6 +119,17 @@ def snapshots(
     """
     found = open_named_table(table, warehouse)
     write_rows(_snapshot_batches(found), _SNAPSHOT_ROWS, format, limit)
+
+
+def _what_else(place: str | None, database: str | None) -> str:
+    """Which database was looked at, and what may have been meant."""
+    within = f", database {database}" if database else ""
+    if place is not None and database is None:
+        way = way_into(place)
+        return f"; {way}" if way else ""
+    if place is None and os.path.isdir(str(database)):
+        return f"{within}; the folder of that name here is ./{database}"
+    return within
 
 
 def _shown(about: Mapping[str, Any]) -> dict[str, Any]:

@@ -85,7 +85,8 @@ def _keytide(
     """Primary-key tables in a lake: look into them, read them, feed them.
 
     TABLE is a path such as /data/lake/shop.db/orders, or a name such as shop.orders in the
-    warehouse of --warehouse or KEYTIDE_WAREHOUSE.
+    warehouse of --warehouse or KEYTIDE_WAREHOUSE. Without a warehouse, a bare name is the folder
+    that lies here.
 
     Example: keytide scan /data/lake/shop.db/orders --limit 10
     """
