@@ -21,7 +21,7 @@ def ingested(monkeypatch: pytest.MonkeyPatch) -> list[IngestOptions]:
     """What the ingestion was called with, instead of carrying it out on Spark."""
     calls: list[IngestOptions] = []
 
-    def ingest(on_batch: Callable[[Any], None], **options: Any) -> Any:
+    def ingest(spark: Any, on_batch: Callable[[Any], None], **options: Any) -> Any:
         calls.append(IngestOptions(**options))
         counts = {"rows_in": 1_200, "applied": 1_190, "rejected": 2}
         on_batch(
@@ -31,10 +31,11 @@ def ingested(monkeypatch: pytest.MonkeyPatch) -> list[IngestOptions]:
             table=calls[-1].table, dead_letter="shop.bad", batches=(None,), **counts
         )
 
-    package, module = ModuleType("keytide.spark"), ModuleType("keytide.spark.ingest")
-    module.ingest = ingest  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "keytide.spark", package)
-    monkeypatch.setitem(sys.modules, "keytide.spark.ingest", module)
+    members = {"": {}, ".ingest": {"ingest": ingest}, ".session": {"session": SimpleNamespace}}
+    for name, values in members.items():
+        module = ModuleType(f"keytide.spark{name}")
+        vars(module).update(values)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
     return calls
 
 

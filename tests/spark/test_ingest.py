@@ -207,6 +207,13 @@ def test_file_that_was_cut_short_is_named_and_goes_in_when_it_is_whole(feed: Fee
     assert counts(feed.run()) == (500, 0, 0, 500, 0, 0)
 
 
+@pytest.mark.parametrize("source", ["feed", "feed/", "feed/1.json", "feed/*.json", "feed/[1].json"])
+def test_source_is_a_folder_a_file_or_a_glob(feed: Feed, source: str) -> None:
+    feed.add("1.json", change("c", 1, None, row(1, "Ada")))
+    assert counts(feed.run(source=f"{feed.folder}/{source}")) == (1, 1, 0, 0, 0, 0)
+    assert feed.rows() == [(1, "Ada")]
+
+
 def test_feed_that_is_not_there_is_said(feed: Feed) -> None:
     with pytest.raises(kt.NotFoundError, match="no file or folder"):
         feed.run(source=str(feed.folder / "nowhere"))

@@ -13,6 +13,7 @@ from keytide.cli.address import split_table_path
 from keytide.cli.grid import Properties
 from keytide.cli.output import Format, note, write_document
 from keytide.cli.parameters import TableArgument, Warehouse, names
+from keytide.cli.spark_log import spark_log
 from keytide.errors import InvalidError
 from keytide.types import Field, RowType, parse_sql_type
 
@@ -154,8 +155,12 @@ def ingest(
 def ingest_command(options: IngestOptions) -> IngestReport:
     """Carry an ingestion out and tell of each batch. Raises `SetupError` without Spark."""
     from keytide.spark.ingest import ingest as run
+    from keytide.spark.session import session
 
-    return run(**vars(options), on_batch=_tell)
+    with spark_log() as log:
+        with log.standard_error():
+            spark = session()
+        return run(**vars(options), spark=spark, on_batch=_tell)
 
 
 def _tell(batch: BatchReport) -> None:

@@ -158,7 +158,7 @@ def ingest(
     if max_files_per_batch is not None:
         stream = stream.option("maxFilesPerTrigger", str(max_files_per_batch))
     writer = (
-        stream.load(source)
+        stream.load(_as_glob(source))
         .writeStream.foreachBatch(run.apply)
         .option("checkpointLocation", checkpoint or _default_checkpoint(lake, target))
     )
@@ -353,6 +353,15 @@ def _sample(spark: SparkSession, source: str, table: str) -> pa.Array:
     with over_files(source, table):
         lines = _messages(spark.read.options(**_LINES).text(source)).limit(_SAMPLE_MESSAGES)
         return lines.toArrow().column("message").combine_chunks()
+
+
+def _as_glob(source: str) -> str:
+    """The path such that a stream reads one file too; Spark takes a path that is no glob for a
+    folder.
+    """
+    path = source.rstrip("/")
+    is_plain = path[-1:].isalnum() and not set("*?[]{}\\") & set(path)
+    return f"{path[:-1]}[{path[-1]}]" if is_plain else source
 
 
 def _messages(lines: DataFrame) -> DataFrame:
