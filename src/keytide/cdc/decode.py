@@ -133,7 +133,8 @@ class Documents(NamedTuple):
 
 
 def read_documents(messages: pa.Array | pa.ChunkedArray) -> Documents:
-    """The messages, validated one by one."""
+    """The messages, validated one by one. InvalidError for messages that are no text or bytes."""
+    messages = _as_bytes(messages)
     text = _texts(messages)
     shape = pl.Series(values=query(_SHAPES_SQL, documents=_numbered(text)).column("shape"))
     return Documents(text, shape.set(pl.Series(values=messages.is_null()), "NULL"))
