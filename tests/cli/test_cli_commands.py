@@ -96,7 +96,7 @@ def lake_here(warehouse: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         (("lake",), "table\nshop.orders\n"),
         (("lake", "shop"), "table\nshop.orders\n"),
         (("./lake", "shop"), "table\nshop.orders\n"),
-        (("lake", "other"), "table\n"),
+        (("lake", "other"), ""),
         (("-w", "lake", "shop"), "table\nshop.orders\n"),
     ],
 )

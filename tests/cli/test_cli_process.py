@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
+import re
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pyarrow as pa
@@ -65,3 +71,35 @@ def test_reader_that_stops_early_is_no_problem(warehouse: str, format: str) -> N
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 0
+
+
+def at_terminal(width: int, *arguments: str) -> list[str]:
+    """The lines that a terminal of this width gets, without colours."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, width, 0, 0))
+    with subprocess.Popen(
+        [*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs
+    ) as run:
+        os.close(theirs)
+        shown = b"".join(iter(lambda: _read(ours), b""))
+    os.close(ours)
+    assert run.returncode == 0
+    return re.sub(r"\x1b\[[\d;]*m", "", shown.decode()).splitlines()
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # how Linux says that the other end is closed
+        return b""
+
+
+def test_snapshots_start_with_their_id_and_time_on_a_terminal(
+    orders: kt.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    header, newest, oldest, *rest = at_terminal(80, "snapshots", orders.uri)
+    assert header.split()[:3] == ["id", "time", "kind"]
+    assert re.match(r" 2  \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}Z  APPEND", newest)
+    assert oldest.startswith(" 1  ")
+    assert "not shown: identifier" in rest

@@ -20,9 +20,10 @@ from typer.testing import CliRunner
 
 import keytide as kt
 from conftest import Ran
+from keytide.cli.completion import Names
 from keytide.cli.main import app
 from keytide.cli.output import Format
-from keytide.cli.prompt import Names, talk
+from keytide.cli.prompt import talk
 from keytide.cli.sql import run_text
 
 
@@ -71,13 +72,66 @@ def test_prompt_runs_statements_over_lines_and_survives_errors(
     with create_pipe_input() as keys:
         keys.send_text("SELECT id\nFROM shop.orders\nWHERE status = 'paid';\nSELECT (;\nexit\n")
         session: PromptSession[str] = PromptSession(input=keys, output=DummyOutput())
-        talk(lake, lambda text: run_text(lake, text, Format.JSON, None), session)
+        talk(lake, lambda text, shown: run_text(lake, text, shown, None), Format.JSON, session)
     shown = capsys.readouterr()
     assert lines(shown.out) == [{"id": 1}]
     assert "error: line 1" in shown.err
 
 
 # A million million rows that are counted without being kept.
+def talked(lake: kt.Lake, capsys: pytest.CaptureFixture[str], *typed: str) -> tuple[str, str]:
+    """What the prompt shows of data and beside it, to the end of the talk."""
+    with create_pipe_input() as keys:
+        keys.send_text("".join(f"{line}\n" for line in (*typed, r"\q", "SELECT 'not reached';")))
+        session: PromptSession[str] = PromptSession(input=keys, output=DummyOutput())
+        talk(lake, lambda text, shown: run_text(lake, text, shown, None), session=session)
+    shown = capsys.readouterr()
+    assert "not reached" not in shown.out
+    return shown.out, shown.err.partition("\n")[2]
+
+
+def test_prompt_lists_and_describes_tables(
+    orders: kt.Table, warehouse: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = kt.connect(warehouse)
+    assert talked(lake, capsys, r"\d") == ("table\nshop.orders\n", "")
+    out, err = talked(lake, capsys, r"\d Shop.ORDERS;")
+    assert "DECIMAL(9, 2)" in out
+    assert err == ""
+
+
+def test_prompt_shows_rows_as_blocks_after_x(
+    orders: kt.Table, warehouse: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = "SELECT id, status FROM shop.orders WHERE id = 1;"
+    out, _ = talked(kt.connect(warehouse), capsys, r"\x", query, r"\x", query)
+    assert out == "row 1\nid      1\nstatus  paid\nid  status\n 1  paid\n"
+
+
+@pytest.mark.parametrize("typed", [r"\?", "help", "HELP;", "?"])
+def test_prompt_helps(warehouse: str, capsys: pytest.CaptureFixture[str], typed: str) -> None:
+    out, err = talked(kt.connect(warehouse), capsys, typed)
+    assert out == ""
+    assert all(usage in err for usage in (r"\d TABLE", r"\x", r"\q", "semicolon"))
+
+
+@pytest.mark.parametrize("typed", ["\\", r"\copy x", r"\d a b", r"\x on", r"\?!", r"\D"])
+def test_unknown_command_of_the_prompt_names_those_there_are(
+    warehouse: str, capsys: pytest.CaptureFixture[str], typed: str
+) -> None:
+    out, err = talked(kt.connect(warehouse), capsys, typed)
+    assert out == ""
+    assert err.startswith("error: no command ")
+    assert r"\d, \d TABLE, \x" in err
+
+
+def test_backslash_within_a_statement_is_part_of_it(
+    warehouse: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, _ = talked(kt.connect(warehouse), capsys, "SELECT 'a", r"\q' AS t;")
+    assert out == "t\na\n\\q\n"
+
+
 ENDLESS = (
     "WITH d AS (SELECT x FROM (VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9)) AS v(x)) "
     "SELECT count(*) AS n FROM " + ", ".join(f"d AS t{i}" for i in range(12))
@@ -99,15 +153,15 @@ def test_ctrl_c_cancels_the_query_and_the_prompt_goes_on(
 ) -> None:
     lake = kt.connect(warehouse)
 
-    def run(text: str) -> None:
+    def run(text: str, shown: Format) -> None:
         if "t11" in text:
             press_ctrl_c_while_a_query_runs()
-        run_text(lake, text, Format.JSON, None)
+        run_text(lake, text, shown, None)
 
     with create_pipe_input() as keys:
         keys.send_text(f"{ENDLESS};\nSELECT count(*) AS n FROM shop.orders;\nexit\n")
         session: PromptSession[str] = PromptSession(input=keys, output=DummyOutput())
-        talk(lake, run, session)
+        talk(lake, run, Format.JSON, session)
     shown = capsys.readouterr()
     assert (lines(shown.out), shown.err.splitlines()[-1]) == ([{"n": 3}], "stopped")
 
@@ -128,6 +182,13 @@ def test_ctrl_c_ends_a_command_with_130_in_one_line(
         ("FROM shop.orders SELECT amo", ["amount"]),
         ("sel", ["SELECT"]),
         ("", []),
+        ("FROM shop.orders o SELECT o.", ["o.id", "o.status", "o.amount"]),
+        ("UPDATE shop.orders AS Fresh SET x = fresh.a", ["fresh.amount"]),
+        ("FROM SHOP.orders\nJOIN t ON orders.s", ["orders.status"]),
+        ("FROM shop.orders SELECT shop.orders.i", ["shop.orders.id"]),
+        ("FROM shop.orders o SELECT p.", []),
+        ("FROM shop.orders2 o SELECT o.", []),
+        (r"\d sho", ["shop.orders", "SHOW CREATE TABLE", "SHOW TABLES"]),
     ],
 )
 def test_prompt_completes_keywords_tables_and_their_columns(

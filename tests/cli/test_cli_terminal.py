@@ -119,8 +119,9 @@ id  text
  1  a long text of s…
 not shown: amount,
   when
---format vertical
-  shows them
+--format vertical,
+  or \\x at the
+  prompt, shows them
 """
 
 

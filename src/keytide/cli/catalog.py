@@ -17,10 +17,10 @@ from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse
 from keytide.errors import NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
-from keytide.table.lake import connect
+from keytide.table.lake import Lake, connect
 from keytide.table.table import Table
 
-__all__ = ["describe", "ls", "snapshots"]
+__all__ = ["describe", "describe_table", "list_tables", "ls", "snapshots"]
 
 _SNAPSHOT_ROWS = pa.schema(
     [
@@ -69,10 +69,7 @@ def ls(
             f"the warehouse {lake.uri} does not exist; check the path, or make a table there, "
             f"which makes the folder"
         )
-    tables = lake.tables(database)
-    rows = pa.table({"table": pa.array(tables, pa.string())})
-    write_rows(rows.to_batches(), rows.schema, format, limit=max(1, len(tables)))
-    if not tables:
+    if not list_tables(lake, database, format):
         note(f"no tables in {lake.uri}{_what_else(place, database)}")
 
 
@@ -88,21 +85,7 @@ def describe(
 
     Example: keytide describe -w /data/lake shop.orders
     """
-    found = open_named_table(table, warehouse)
-    schema = found.table_schema
-    columns = _columns(schema)
-    if format is Format.CSV:
-        rows = pa.Table.from_pylist(columns)
-        write_rows(rows.to_batches(), rows.schema, format, limit=len(columns))
-        return
-    stored = _stored(found)
-    about = {"table": found.name, "uri": found.uri, "comment": schema.comment}
-    keys = {"primary_key": schema.primary_keys, "partition_by": schema.partition_keys}
-    document = {**about, **keys, "columns": columns, "options": dict(schema.options), **stored}
-    shown: list[Part] = [Properties(_shown(about | stored)), _BLANK, grid(columns)]
-    if schema.options:
-        shown += [_BLANK, Properties(schema.options)]
-    write_document(document, shown, format)
+    describe_table(open_named_table(table, warehouse), format)
 
 
 def snapshots(
@@ -119,6 +102,33 @@ def snapshots(
     """
     found = open_named_table(table, warehouse)
     write_rows(_snapshot_batches(found), _SNAPSHOT_ROWS, format, limit)
+
+
+def list_tables(lake: Lake, database: str | None, format: Format) -> int:
+    """Write the names of a lake's tables, or of one database; gives how many."""
+    tables = lake.tables(database)
+    rows = pa.table({"table": pa.array(tables, pa.string())})
+    if tables or format is Format.CSV:
+        write_rows(rows.to_batches(), rows.schema, format, limit=max(1, len(tables)))
+    return len(tables)
+
+
+def describe_table(found: Table, format: Format) -> None:
+    """Write a table's columns, keys and options, and how much it stores."""
+    schema = found.table_schema
+    columns = _columns(schema)
+    if format is Format.CSV:
+        rows = pa.Table.from_pylist(columns)
+        write_rows(rows.to_batches(), rows.schema, format, limit=len(columns))
+        return
+    stored = _stored(found)
+    about = {"table": found.name, "uri": found.uri, "comment": schema.comment}
+    keys = {"primary_key": schema.primary_keys, "partition_by": schema.partition_keys}
+    document = {**about, **keys, "columns": columns, "options": dict(schema.options), **stored}
+    shown: list[Part] = [Properties(_shown(about | stored)), _BLANK, grid(columns)]
+    if schema.options:
+        shown += [_BLANK, Properties(schema.options)]
+    write_document(document, shown, format)
 
 
 def _what_else(place: str | None, database: str | None) -> str:

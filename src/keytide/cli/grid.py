@@ -187,7 +187,7 @@ def _left_out(columns: Sequence[Column], width: int | None) -> Iterator[Text]:
     if columns:
         names = ", ".join(visible(column.name) for column in columns)
         yield from _wrapped(f"not shown: {names}", "dim", width)
-        yield from _wrapped("--format vertical shows them", "dim", width)
+        yield from _wrapped(r"--format vertical, or \x at the prompt, shows them", "dim", width)
 
 
 def _block(names: Sequence[str], cells: Sequence[str | None], width: int | None) -> Iterator[Text]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
@@ -116,7 +117,7 @@ def _kind(type: pa.DataType) -> Kind:
 def _print(parts: Sequence[Part], format: Format) -> None:
     terminal = sys.stdout.isatty()
     console = Console(file=io.StringIO(), force_terminal=terminal)
-    width = console.width if terminal else None
+    width = shutil.get_terminal_size().columns if terminal else None
     lines = [
         line for part in parts for line in part.lines(width, vertical=format is Format.VERTICAL)
     ]

@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion
-from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.lexers import PygmentsLexer
 from pygments.lexers.sql import SqlLexer
 
-from keytide.cli.output import note
+from keytide.cli.completion import Names
+from keytide.cli.output import Format, note
+from keytide.cli.shortcuts import LEAVE, carry_out, is_shortcut
 from keytide.errors import KeytideError
 from keytide.table.lake import Lake
 
-__all__ = ["Names", "talk"]
-
-KEYWORDS = (
-    "ALTER TABLE", "CALL", "CREATE TABLE", "DESCRIBE", "DISTINCT", "DROP TABLE", "EXPLAIN", "FROM",
-    "GROUP BY", "HAVING", "INSERT INTO", "INSERT OVERWRITE", "JOIN", "LEFT JOIN", "LIMIT",
-    "NOT ENFORCED", "ORDER BY", "PARTITIONED BY", "PRIMARY KEY", "SELECT", "SHOW CREATE TABLE",
-    "SHOW TABLES", "TIMESTAMP AS OF", "TRUNCATE TABLE", "UNION ALL", "VALUES", "VERSION AS OF",
-    "WHERE", "WITH",
-)  # fmt: skip
-_LEAVE = ("exit", "quit", "exit;", "quit;")
+__all__ = ["talk"]
 
 
-def talk(lake: Lake, run: Callable[[str], None], session: PromptSession[str] | None = None) -> None:
-    """Read statements and run each as soon as it ends with a semicolon, until Ctrl-D or `exit`.
+def talk(
+    lake: Lake,
+    run: Callable[[str, Format], None],
+    format: Format = Format.TABLE,
+    session: PromptSession[str] | None = None,
+) -> None:
+    r"""Read statements and run each as soon as it ends with a semicolon, until Ctrl-D or `\q`.
 
-    Ctrl-C drops what has been typed. Errors are shown, and the talk goes on.
+    Where no statement has begun, a line with a backslash is a command of the prompt. Ctrl-C drops
+    what has been typed. Errors are shown, and the talk goes on.
     """
     asked = PromptSession(history=_history()) if session is None else session
-    note(f"{lake.uri}: end statements with a semicolon; Ctrl-D or exit leaves")
+    note(f"{lake.uri}: end statements with a semicolon; \\? helps, \\q or Ctrl-D leaves")
     typed = ""
     while True:
         try:
@@ -51,50 +47,25 @@ def talk(lake: Lake, run: Callable[[str], None], session: PromptSession[str] | N
             continue
         except EOFError:
             return
-        if not typed and line.strip().lower() in _LEAVE:
+        if not typed and line.strip().rstrip("; ").lower() in LEAVE:
             return
-        typed = f"{typed}\n{line}" if typed else line
-        if not typed.strip():
-            typed = ""
-        elif typed.rstrip().endswith(";"):
-            _run(run, typed)
+        typed = f"{typed}\n{line}" if typed else line.strip()
+        if is_shortcut(typed) or typed.rstrip().endswith(";"):
+            format = _answered(lake, run, typed, format)
             typed = ""
 
 
-def _run(run: Callable[[str], None], text: str) -> None:
+def _answered(lake: Lake, run: Callable[[str, Format], None], typed: str, format: Format) -> Format:
+    """Carry out what has been typed, and give the format that holds from then on."""
     try:
-        run(text)
+        if is_shortcut(typed):
+            return carry_out(typed, lake, format)
+        run(typed, format)
     except KeytideError as error:
         note(f"error: {error}")
     except KeyboardInterrupt:
         note("stopped")
-
-
-class Names(Completer):
-    """Completes keywords, the tables of a lake, and the columns of tables that were typed."""
-
-    def __init__(self, lake: Lake, before: str = "") -> None:
-        self._lake = lake
-        self._before = before
-
-    def get_completions(self, document: Document, event: CompleteEvent) -> Iterator[Completion]:
-        """What may stand in place of the word before the cursor."""
-        word = document.get_word_before_cursor(pattern=re.compile(r"[\w.$]+"))
-        if not word:
-            return
-        for name in self._names(f"{self._before} {document.text}"):
-            if name.lower().startswith(word.lower()):
-                yield Completion(name, start_position=-len(word))
-
-    def _names(self, typed: str) -> Iterator[str]:
-        words = set(re.findall(r"[\w.$]+", typed))
-        tables = self._lake.tables()
-        for name in tables:
-            short = name.removeprefix("default.")
-            yield short
-            if words & {name, short}:
-                yield from self._lake.table(name).schema.names
-        yield from KEYWORDS
+    return format
 
 
 def _history() -> History:

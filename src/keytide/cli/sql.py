@@ -57,7 +57,7 @@ def sql(
     if text is None and sys.stdin.isatty():
         from keytide.cli.prompt import talk  # few runs need what a prompt loads
 
-        talk(lake, lambda typed: run_text(lake, typed, format, limit))
+        talk(lake, lambda typed, shown: run_text(lake, typed, shown, limit), format)
         return
     run_text(lake, sys.stdin.read() if text is None else text, format, limit)
 

@@ -1,0 +1,76 @@
+"""What may stand at the cursor of the prompt: keywords, tables, and their columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+
+from keytide.errors import KeytideError
+from keytide.table.lake import DEFAULT_DATABASE, Lake
+
+__all__ = ["Names"]
+
+KEYWORDS = (
+    "ALTER TABLE", "CALL", "CREATE TABLE", "DESCRIBE", "DISTINCT", "DROP TABLE", "EXPLAIN", "FROM",
+    "GROUP BY", "HAVING", "INSERT INTO", "INSERT OVERWRITE", "JOIN", "LEFT JOIN", "LIMIT",
+    "NOT ENFORCED", "ORDER BY", "PARTITIONED BY", "PRIMARY KEY", "SELECT", "SHOW CREATE TABLE",
+    "SHOW TABLES", "TIMESTAMP AS OF", "TRUNCATE TABLE", "UNION ALL", "VALUES", "VERSION AS OF",
+    "WHERE", "WITH",
+)  # fmt: skip
+_WORD = re.compile(r"[\w.$]+")
+
+
+class Names(Completer):
+    """Completes keywords, the tables of a lake, and the columns of tables that the text names.
+
+    Behind `o.` come the columns of the table that is called `o` in the text, before the cursor or
+    after it.
+    """
+
+    def __init__(self, lake: Lake, before: str = "") -> None:
+        self._lake = lake
+        self._before = before
+
+    def get_completions(self, document: Document, event: CompleteEvent) -> Iterator[Completion]:
+        """What may stand in place of the word before the cursor; nothing when it cannot be read."""
+        word = document.get_word_before_cursor(pattern=_WORD)
+        if not word:
+            return
+        try:
+            names = [*self._names(f"{self._before}\n{document.text}", word)]
+        except KeytideError:
+            return
+        for name in dict.fromkeys(names):
+            if name.lower().startswith(word.lower()):
+                yield Completion(name, start_position=-len(word))
+
+    def _names(self, text: str, word: str) -> Iterator[str]:
+        known = self._lake.tables()
+        owner, dot, _ = word.rpartition(".")
+        for table, called in _mentioned(text, known):
+            columns = self._lake.table(table).schema.names
+            if not dot:
+                yield from columns
+            elif owner.lower() in called:
+                yield from (f"{owner}.{column}" for column in columns)
+        yield from (_short(table) for table in known)
+        yield from KEYWORDS
+
+
+def _mentioned(text: str, known: list[str]) -> Iterator[tuple[str, set[str]]]:
+    """The tables that a text names, each with all that it may be called there, in small letters."""
+    for table in known:
+        spellings = {table.lower(), _short(table).lower()}
+        spelt = "|".join(map(re.escape, spellings))
+        mention = rf"(?<![\w.$])(?:{spelt})(?![\w.$])(?:(?:\s+as)?\s+(\w+))?"
+        aliases = re.findall(mention, text, re.IGNORECASE)
+        if aliases:
+            last = table.rpartition(".")[2]
+            yield table, {*spellings, last.lower(), *(alias.lower() for alias in aliases)}
+
+
+def _short(table: str) -> str:
+    return table.removeprefix(f"{DEFAULT_DATABASE}.")

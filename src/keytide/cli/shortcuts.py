@@ -1,0 +1,52 @@
+"""The commands of the prompt that are no SQL: a backslash and a letter."""
+
+from __future__ import annotations
+
+from keytide.cli.catalog import describe_table, list_tables
+from keytide.cli.output import Format, note
+from keytide.errors import InvalidError
+from keytide.sql.names import table_of
+from keytide.table.lake import Lake
+
+__all__ = ["LEAVE", "carry_out", "is_shortcut"]
+
+LEAVE = ("\\q", "exit", "quit")
+"""What ends a talk."""
+
+_HELP = ("\\?", "help", "?")
+_ALL = {
+    "\\d": "the tables of the lake",
+    "\\d TABLE": "a table's columns, keys and options",
+    "\\x": "rows as blocks with a line for each value (vertical), or as tables again",
+    "\\?, help": "this list",
+    "\\q, exit, Ctrl-D": "leave",
+}
+_USAGE = "\n".join(f"  {usage:<16}  {does}" for usage, does in _ALL.items())
+_GUIDE = f"Statements end with a semicolon, on any later line; Ctrl-C drops one.\n{_USAGE}"
+
+
+def is_shortcut(line: str) -> bool:
+    """Whether a line is for this module, and no SQL."""
+    return line.startswith("\\") or line.rstrip("; ").lower() in _HELP
+
+
+def carry_out(line: str, lake: Lake, format: Format) -> Format:
+    """Do what a line asks for, and give the format that holds from then on.
+
+    Raises `InvalidError` naming the commands there are when this is none of them, and what opening
+    a table raises.
+    """
+    match line.rstrip("; ").split():
+        case ["\\d"]:
+            if not list_tables(lake, None, format):
+                note(f"no tables in {lake.uri}")
+        case ["\\d", name]:
+            describe_table(table_of(lake, name), format)
+        case ["\\x"]:
+            format = Format.TABLE if format is Format.VERTICAL else Format.VERTICAL
+            note(f"rows are shown as {format.value}")
+        case [word] if word.lower() in _HELP:
+            note(_GUIDE)
+        case _:
+            raise InvalidError(f"no command {line} at the prompt; it has {', '.join(_ALL)}")
+    return format
