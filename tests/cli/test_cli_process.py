@@ -77,8 +77,9 @@ def at_terminal(width: int, *arguments: str) -> list[str]:
     """The lines that a terminal of this width gets, without colours."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, width, 0, 0))
+    known = {**os.environ}  # a readline in this process sets COLUMNS where Python does not see it
     with subprocess.Popen(
-        [*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs
+        [*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=known
     ) as run:
         os.close(theirs)
         shown = b"".join(iter(lambda: _read(ours), b""))
@@ -92,6 +93,16 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 65536)
     except OSError:  # how Linux says that the other end is closed
         return b""
+
+
+@pytest.mark.parametrize("command", [["snapshots"], ["why", "1"]])
+def test_no_line_is_wider_than_the_terminal(
+    orders: kt.Table, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    name, *key = command
+    lines = at_terminal(40, name, orders.uri, *key)
+    assert 30 < max(map(len, lines)) <= 40
 
 
 def test_snapshots_start_with_their_id_and_time_on_a_terminal(
