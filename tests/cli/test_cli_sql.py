@@ -79,6 +79,16 @@ def test_prompt_runs_statements_over_lines_and_survives_errors(
 
 
 # A million million rows that are counted without being kept.
+@pytest.mark.parametrize("format", list(Format))
+def test_intervals_are_refused_with_the_way_out(
+    run: Callable[..., Ran], warehouse: str, format: Format
+) -> None:
+    done = run("sql", "-w", warehouse, "-f", format.value, "SELECT INTERVAL 1 DAY AS lag")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("error: column 'lag' holds intervals")
+    assert "1 day" in run("sql", "-w", warehouse, "SELECT CAST(INTERVAL 1 DAY AS STRING)").out
+
+
 def talked(lake: kt.Lake, capsys: pytest.CaptureFixture[str], *typed: str) -> tuple[str, str]:
     """What the prompt shows of data and beside it, to the end of the talk."""
     with create_pipe_input() as keys:

@@ -24,6 +24,7 @@ from rich.console import Console
 
 from keytide.cli.grid import Column, Grid, Kind, Part
 from keytide.cli.text import cell_text, json_text, visible
+from keytide.errors import UnsupportedError
 
 __all__ = [
     "TABLE_ROWS",
@@ -52,7 +53,11 @@ class Format(str, Enum):
 def write_rows(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, format: Format, limit: int | None = None
 ) -> None:
-    """Write rows, all of them or the first `limit`; without one, people see `TABLE_ROWS`."""
+    """Write rows, all of them or the first `limit`; without one, people see `TABLE_ROWS`.
+
+    Raises `UnsupportedError` for a column of intervals.
+    """
+    _check_spelled(schema)
     if format in (Format.TABLE, Format.VERTICAL):
         _write_table(batches, schema, format, TABLE_ROWS if limit is None else limit)
         return
@@ -85,6 +90,14 @@ def note(message: str) -> None:
 
 
 # -- tables ----------------------------------------------------------------------------------------
+
+
+def _check_spelled(schema: pa.Schema) -> None:
+    for field in schema:
+        if pa.types.is_interval(field.type):
+            raise UnsupportedError(
+                f"column {field.name!r} holds intervals, which are not written; CAST them AS STRING"
+            )
 
 
 def _write_table(
