@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 import uuid
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,15 +90,27 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, text: str) -> pa.Table
     The query has a thread of its own: struck inside of a callback from DuckDB, a Ctrl-C could be
     lost, while this thread does nothing but wait for one.
     """
-    with ThreadPoolExecutor(1, "keytide-sql") as pool:
-        running = pool.submit(_rows, connection, text)
-        try:
-            return running.result()
-        except KeyboardInterrupt:
-            while not running.done():  # a query that has not begun yet would overhear it
-                connection.interrupt()
-                wait([running], timeout=0.05)
-            raise
+    running: Future[pa.Table] = Future()
+    thread = threading.Thread(target=_settle, args=(running, connection, text), name="keytide-sql")
+    try:
+        thread.start()
+        return running.result()
+    except KeyboardInterrupt:
+        # A thread that has not come to its query finds it cancelled; one that is just about to
+        # run it would overhear a single interrupt.
+        while not (running.cancel() or running.done()):
+            connection.interrupt()
+            wait([running], timeout=0.05)
+        raise
+
+
+def _settle(running: Future[pa.Table], connection: duckdb.DuckDBPyConnection, text: str) -> None:
+    if not running.set_running_or_notify_cancel():
+        return
+    try:
+        running.set_result(_rows(connection, text))
+    except BaseException as error:  # whoever waits for the rows raises it
+        running.set_exception(error)
 
 
 def _rows(connection: duckdb.DuckDBPyConnection, text: str) -> pa.Table:
