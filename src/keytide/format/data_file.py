@@ -476,7 +476,7 @@ def _naming_file(store: Store, path: str) -> Iterator[None]:
         yield
     except KeytideError:
         raise
-    except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
+    except (OSError, UnicodeError, pa.ArrowException, pl.exceptions.PolarsError) as error:
         raise _unreadable(store, path, error) from error
     except BaseException as error:
         if isinstance(error, pl.exceptions.PanicException):

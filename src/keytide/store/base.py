@@ -148,10 +148,10 @@ class Store(ABC):
 
 def check_path(path: str) -> str:
     """Return `path` when it names something inside a store, else raise `InvalidError`."""
-    if any(part in ("", ".", "..") for part in path.split("/")):
+    if "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
         raise InvalidError(
             f"{path!r} is no path inside a store: give names separated by single '/', "
-            "without '.' and '..', relative to the store's root"
+            "without '.', '..' and NUL, relative to the store's root"
         )
     return path
 

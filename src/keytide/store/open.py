@@ -25,6 +25,8 @@ def open_store(location: str | os.PathLike[str], options: Mapping[str, str] | No
     credentials inside the URI, which would show up in messages.
     """
     text = os.fspath(location)
+    if "\0" in unquote(text):
+        raise InvalidError(f"the path {text!r} has a NUL character in it, which no store takes")
     if text.startswith("file:"):
         return _local(_file_uri_path(text), options or {})
     scheme, separator, rest = text.partition("://")
