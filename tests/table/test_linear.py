@@ -64,13 +64,13 @@ def test_twice_the_partitions_take_twice_the_calls(tmp_path: Path) -> None:
     schema = pa.schema([("p", pa.int64()), ("id", pa.int64())])
     table = kt.connect(str(tmp_path)).create_table("cut", schema, ["p", "id"], ["p"])
     calls = []
-    for count in (200, 400):
+    for count in (50, 100):
         keys = pa.array(range(count))
         rows = pa.table({"p": keys, "id": keys})
         table.write(rows)
         calls.append(calls_of(lambda rows=rows: table.write(rows)))  # type: ignore[misc]
     assert calls[1] <= _GROWTH_MAX * calls[0]
-    assert table.scan().count() == 400
+    assert table.scan().count() == 100
 
 
 def calls_of(function: Callable[[], object]) -> int:
