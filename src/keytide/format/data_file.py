@@ -220,49 +220,28 @@ class RunWriter:
         retracts = pc.is_in(
             rows.column(VALUE_KIND), pa.array([RowKind.UPDATE_BEFORE, RowKind.DELETE], pa.int8())
         ).to_numpy()
-        created = _local_wall_clock_ms()
-        files = zip(
-            paths,
-            lengths,
-            min_keys,
-            max_keys,
-            key_stats,
-            value_stats,
-            np.minimum.reduceat(sequences, firsts).tolist(),
-            np.maximum.reduceat(sequences, firsts).tolist(),
-            np.add.reduceat(retracts, firsts, dtype=np.int64).tolist(),
-            strict=True,
+        described: dict[str, Iterable[Any]] = {
+            "file_name": [path.rsplit("/", 1)[-1] for path in paths],
+            "row_count": lengths,
+            "min_key": min_keys,
+            "max_key": max_keys,
+            "key_stats": key_stats,
+            "value_stats": value_stats,
+            "min_sequence_number": np.minimum.reduceat(sequences, firsts).tolist(),
+            "max_sequence_number": np.maximum.reduceat(sequences, firsts).tolist(),
+            "delete_row_count": np.add.reduceat(retracts, firsts, dtype=np.int64).tolist(),
+        }
+        made = partial(
+            DataFileMeta,
+            file_size=0,
+            schema_id=self.schema.id,
+            level=level,
+            creation_time=_local_wall_clock_ms(),
+            file_source=source,
+            value_stats_cols=columns,
         )
-        return [
-            DataFileMeta(
-                file_name=path.rsplit("/", 1)[-1],
-                file_size=0,
-                row_count=row_count,
-                min_key=min_key,
-                max_key=max_key,
-                key_stats=key_stat,
-                value_stats=value_stat,
-                min_sequence_number=sequence_min,
-                max_sequence_number=sequence_max,
-                schema_id=self.schema.id,
-                level=level,
-                creation_time=created,
-                delete_row_count=delete_row_count,
-                file_source=source,
-                value_stats_cols=columns,
-            )
-            for (
-                path,
-                row_count,
-                min_key,
-                max_key,
-                key_stat,
-                value_stat,
-                sequence_min,
-                sequence_max,
-                delete_row_count,
-            ) in files
-        ]
+        files = zip(*described.values(), strict=True)
+        return [made(**dict(zip(described, file, strict=True))) for file in files]
 
 
 def physical_schema(schema: TableSchema, thin: bool = False) -> pa.Schema:
