@@ -210,7 +210,9 @@ class ScanReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read and merge one bin. Runs on executors."""
-        if partition.value is None:  # Spark's stand-in for no partitions at all
+        if (
+            partition is None or partition.value is None
+        ):  # no partitions at all, to Spark 4.1 and later
             return
         tasks, schema = pickle.loads(partition.value)
         for frame in bin_frames(tasks):
