@@ -208,11 +208,10 @@ class ScanReader(DataSourceReader):
         bins = pack(split_tasks(scan), CORES_UNKNOWN * BINS_PER_CORE)
         return [InputPartition(pickle.dumps((tasks, scan.schema))) for tasks in bins]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Read and merge one bin. Runs on executors."""
-        if (
-            partition is None or partition.value is None
-        ):  # no partitions at all, to Spark 4.1 and later
+        # Where there are no partitions, Spark hands over None (4.1) or one without a value.
+        if partition is None or partition.value is None:
             return
         tasks, schema = pickle.loads(partition.value)
         for frame in bin_frames(tasks):
