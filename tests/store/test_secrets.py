@@ -8,7 +8,7 @@ from unittest import mock
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import keytide as kt
@@ -41,6 +41,7 @@ def assert_hidden(secret: str, text: str) -> None:
     "place", ["{0}://KEY:{1}@bucket/x", "{0}://KEY:{1}/t", "{0}://bucket/x?sig={1}"]
 )
 @given(secret=SECRETS)
+@example(secret="00000%00")  # a NUL character, for which paths are refused
 def test_secret_in_an_address_is_refused_without_being_told(
     scheme: str, place: str, secret: str
 ) -> None:

@@ -25,8 +25,6 @@ def open_store(location: str | os.PathLike[str], options: Mapping[str, str] | No
     credentials inside the URI, which would show up in messages.
     """
     text = os.fspath(location)
-    if "\0" in unquote(text):
-        raise InvalidError(f"the path {text!r} has a NUL character in it, which no store takes")
     if text.startswith("file:"):
         return _local(_file_uri_path(text), options or {})
     scheme, separator, rest = text.partition("://")
@@ -46,6 +44,8 @@ def _local(path: str, options: Mapping[str, str]) -> Store:
         )
     if not path:
         raise InvalidError("The path of the store is empty: name a directory or a URI")
+    if "\0" in path:
+        raise InvalidError(f"the path {path!r} has a NUL character in it, which no store takes")
     return LocalStore(os.path.abspath(path))
 
 
@@ -68,6 +68,8 @@ def _objects(scheme: str, rest: str, options: Mapping[str, str]) -> Store:
             f"The {scheme}:// URI holds credentials or a query: pass them as options or in the "
             "environment instead, where messages do not show them"
         )
+    if "\0" in unquote(rest):
+        raise InvalidError(f"the {scheme}:// URI has a NUL character in it, which no store takes")
     if not host and scheme != "memory":
         raise InvalidError(f"{scheme}://{rest} names no bucket: write {scheme}://bucket/path")
     prefix = path.strip("/")
