@@ -36,9 +36,9 @@ from workload import SCHEMA
 
 import keytide as kt
 from keytide.format.manifest import ManifestEntry
-from keytide.table.commit import Change, Committer
+from keytide.table.commit.commit import Change, Committer
 from keytide.table.table import Table
-from keytide.table.write import restamp
+from keytide.table.write.bucket_writer import restamp
 
 TABLE = "bench.t"
 FLAT_RATIO_MAX = 1.25

@@ -15,7 +15,7 @@ import pytest
 import keytide as kt
 import keytide.cdc
 from keytide.arguments import checked
-from keytide.table import evolution
+from keytide.table.definition import evolution
 
 
 @checked

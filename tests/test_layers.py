@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 LAYERS = [
     {"errors"},
     {"arguments", "process"},
-    {"types", "options", "scratch"},
+    {"types", "row_kind", "options", "scratch"},
     {"store"},
     {"format"},
     {"merge"},

@@ -26,11 +26,12 @@ from keytide.errors import (
     UnsupportedError,
 )
 from keytide.merge.functions.register import register_merge_function
+from keytide.row_kind import RowKind
 from keytide.table.lake import Lake, connect, open_table
-from keytide.table.scan import Explanation, Scan
+from keytide.table.read.scan import Explanation, Scan
+from keytide.table.read.why import Why
 from keytide.table.table import Table, WriteResult
-from keytide.table.why import Why
-from keytide.types import Field, RowKind, parse_sql_type
+from keytide.types import Field, parse_sql_type
 
 if typing.TYPE_CHECKING:
     from keytide import spark as spark

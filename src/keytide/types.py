@@ -1,4 +1,4 @@
-"""The vocabulary of values: row kinds, logical types, fields, and their three spellings.
+"""The vocabulary of values: logical types, fields, and their three spellings.
 
 A type is written as stored text (the exact text of a Paimon schema file), as SQL, and as an
 Arrow type. Stored text and SQL differ for nested types only: a schema file holds them as JSON
@@ -17,7 +17,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from typing import Any, TypeVar, cast
 
 import pyarrow as pa
@@ -35,7 +34,6 @@ __all__ = [
     "Field",
     "MapType",
     "MultisetType",
-    "RowKind",
     "RowType",
     "VectorType",
     "arrow_schema",
@@ -50,31 +48,6 @@ LENGTH_MAX = 2147483647
 """The length of STRING and BYTES."""
 
 DECIMAL_PRECISION_MAX = 38
-
-
-class RowKind(IntEnum):
-    """What a row does to its key. The values are stored in data files: do not change them."""
-
-    INSERT = 0
-    UPDATE_BEFORE = 1
-    UPDATE_AFTER = 2
-    DELETE = 3
-
-    @property
-    def short(self) -> str:
-        """``+I``, ``-U``, ``+U`` or ``-D``."""
-        return ("+I", "-U", "+U", "-D")[self]
-
-    @classmethod
-    @checked
-    def parse(cls, text: str) -> RowKind:
-        """The kind of a short string in either case; InvalidError for anything else."""
-        for kind in cls:
-            if kind.short == text.upper():
-                return kind
-        raise InvalidError(
-            f"Unsupported short string {text!r} for row kind: write one of '+I', '-U', '+U', '-D'"
-        )
 
 
 _AnyType = TypeVar("_AnyType", bound="DataType")

@@ -19,7 +19,7 @@ import pytest
 
 import keytide as kt
 from json_values import arrow_table, rows_as_text
-from keytide.table.evolution import SetOption
+from keytide.table.definition.evolution import SetOption
 from keytide.table.system_tables import audit_log
 
 CASES = json.loads((Path(__file__).parents[1] / "data/cases/paimon.json").read_text())

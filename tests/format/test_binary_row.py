@@ -9,7 +9,8 @@ from vectors import GOLDEN, columns_of, columns_of_equal_length
 
 from keytide.errors import DataError, InvalidError, UnsupportedError
 from keytide.format.binary_row import EMPTY_ROW, decode_rows, encode_rows
-from keytide.types import DataType, RowKind, parse_sql_type, parse_type
+from keytide.row_kind import RowKind
+from keytide.types import DataType, parse_sql_type, parse_type
 
 VECTORS: list[dict[str, Any]] = GOLDEN["binary_rows"]
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from vectors import GOLDEN, scalar_types
 
 from keytide.errors import InvalidError
+from keytide.row_kind import RowKind
 from keytide.types import (
     BYTES,
     STRING,
@@ -18,7 +19,6 @@ from keytide.types import (
     Field,
     MapType,
     MultisetType,
-    RowKind,
     RowType,
     VectorType,
     arrow_schema,

@@ -18,7 +18,7 @@ from fuzz_oracle import Definition, Oracle, Version
 from fuzz_where import condition
 
 import keytide as kt
-from keytide.table import evolution
+from keytide.table.definition import evolution
 
 __all__ = ["run"]
 

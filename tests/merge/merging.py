@@ -17,7 +17,8 @@ from keytide.merge.functions.user import MergeFunction
 from keytide.merge.layers import layers
 from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND, MergeOrder
 from keytide.options import TableOptions
-from keytide.types import Field, RowKind, RowType, parse_sql_type
+from keytide.row_kind import RowKind
+from keytide.types import Field, RowType, parse_sql_type
 
 Row = Sequence[Any]
 # By the third byte, which says of what family a sketch is.

@@ -16,8 +16,8 @@ import keytide as kt
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND, RunWriter
 from keytide.format.manifest import FileKind, FileSource
-from keytide.table.read import ReadTask
-from keytide.table.scan import Scan
+from keytide.table.read.scan import Scan
+from keytide.table.read.task import ReadTask
 from keytide.types import arrow_schema
 
 if TYPE_CHECKING:

@@ -303,7 +303,7 @@ def test_statistics_that_miss_a_null_are_an_error_and_not_a_value(
     table = make_table(warehouse, bucket="1")
     table.write(ROWS)
     table.write(ROWS.slice(1, 4))
-    monkeypatch.setattr("keytide.table.statistics._null_count", lambda entry, position: 0)
+    monkeypatch.setattr("keytide.table.read.statistics._null_count", lambda entry, position: 0)
     with pytest.raises(
         Exception, match=r"DataError: table default.t, column '[xs]': \d rows are NULL"
     ):

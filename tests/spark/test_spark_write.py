@@ -12,7 +12,7 @@ import keytide as kt
 from keytide.errors import DataError, InvalidError
 from keytide.spark.errors import keytide_error
 from keytide.spark.write import RUNS_PER_TASK, TaskResult, WriteJob, commit_results, write_task
-from keytide.table.commit import Author
+from keytide.table.commit.commit import Author
 
 AUTHOR = Author("user", 1)
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("v", pa.float64())])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.table.evolution import AddColumn, RenameColumn
+from keytide.table.definition.evolution import AddColumn, RenameColumn
 
 
 @pytest.fixture

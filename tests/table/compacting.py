@@ -14,8 +14,8 @@ from keytide.format.data_file import RunWriter
 from keytide.format.manifest import FileKind, FileSource, ManifestEntry
 from keytide.format.snapshot import CommitKind
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
-from keytide.table.commit import Author, Change
-from keytide.table.read import ReadTask
+from keytide.table.commit.commit import Author, Change
+from keytide.table.read.task import ReadTask
 from keytide.types import arrow_schema
 
 

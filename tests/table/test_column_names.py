@@ -18,7 +18,7 @@ from keytide.format.schema import KEY_PREFIX, SYSTEM_NAMES
 from keytide.merge.order import MergeOrder
 from keytide.scratch import scratch
 from keytide.store import open_store
-from keytide.table.evolution import AddColumn, RenameColumn
+from keytide.table.definition.evolution import AddColumn, RenameColumn
 from keytide.types import ArrayType, DataType, RowType
 
 SOURCE = Path(kt.__file__).parent

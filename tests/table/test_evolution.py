@@ -17,7 +17,7 @@ import keytide as kt
 from keytide.format.schema import TableSchema
 from keytide.store import Store, open_store
 from keytide.store.faults import Fault, FaultyStore
-from keytide.table.evolution import (
+from keytide.table.definition.evolution import (
     AddColumn,
     After,
     ChangeColumnNullability,

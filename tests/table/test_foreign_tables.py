@@ -9,7 +9,7 @@ import pytest
 
 import keytide as kt
 from keytide.format import paths
-from keytide.table.commit import Author, Change
+from keytide.table.commit.commit import Author, Change
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 READS = {

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.store import open_store
-from keytide.table.evolution import SetOption
+from keytide.table.definition.evolution import SetOption
 
 LOOKUPS = ({"changelog-producer": "lookup"}, {"force-lookup": "true"})
 Version = tuple[str, int, int, Any]

@@ -17,7 +17,7 @@ import keytide as kt
 from keytide.options import SECTIONS, Change, ForOthers, Option
 from keytide.options.option import ACTS
 from keytide.store import open_store
-from keytide.table.evolution import (
+from keytide.table.definition.evolution import (
     AddColumn,
     ChangeColumnType,
     DropColumn,

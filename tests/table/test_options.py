@@ -18,7 +18,7 @@ from keytide.options import SECTIONS, ForOthers, Option, Refused, TableOptions, 
 from keytide.options.document import document
 from keytide.options.option import ACTS
 from keytide.store import open_store
-from keytide.table.evolution import RemoveOption, SetOption
+from keytide.table.definition.evolution import RemoveOption, SetOption
 
 ROWS = [option for options in SECTIONS.values() for option in options]
 TYPED = {

@@ -17,7 +17,7 @@ import keytide as kt
 from keytide.format.snapshot import CommitKind
 from keytide.store import Store, open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
-from keytide.table.evolution import SetOption
+from keytide.table.definition.evolution import SetOption
 
 SCHEMA = pa.schema([("d", pa.string()), ("h", pa.int32()), ("k", pa.int64()), ("v", pa.string())])
 OLD = "a1:1=old a1:2=old a2:1=old b1:1=old"

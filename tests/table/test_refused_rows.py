@@ -10,9 +10,9 @@ import pytest
 
 import keytide as kt
 from keytide.options import TableOptions
-from keytide.table.commit import Author, Change
-from keytide.table.rows import incoming_rows, to_arrow_table
-from keytide.table.write import BucketWriter, SequenceBase
+from keytide.table.commit.commit import Author, Change
+from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
+from keytide.table.write.rows import incoming_rows, to_arrow_table
 
 Row = dict[str, Any]
 MAX = {"merge-engine": "aggregation", "fields.v.aggregate-function": "max"}

@@ -14,7 +14,7 @@ import keytide as kt
 from keytide.format import paths
 from keytide.format.snapshot import Tag
 from keytide.store import open_store
-from keytide.table.evolution import AddColumn, ChangeColumnType, RenameColumn
+from keytide.table.definition.evolution import AddColumn, ChangeColumnType, RenameColumn
 from keytide.table.system_tables import SYSTEM_TABLES, audit_log, read_optimized, system_table
 
 SAMPLES = Path(__file__).parents[1] / "data/samples"

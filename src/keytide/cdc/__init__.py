@@ -20,7 +20,6 @@ from keytide.cdc.debezium import debezium_encoding
 from keytide.cdc.decode import FORMATS, decode
 from keytide.cdc.feed import (
     ORDINAL_COLUMN,
-    ROW_KIND_COLUMN,
     UNAVAILABLE_COLUMN,
     UNAVAILABLE_VALUE,
     Decoded,
@@ -29,6 +28,7 @@ from keytide.cdc.feed import (
 )
 from keytide.cdc.infer import default_sequence, infer_columns, infer_primary_key
 from keytide.cdc.values import Encoding
+from keytide.row_kind import ROW_KIND as ROW_KIND_COLUMN
 
 __all__ = [
     "FORMATS",

@@ -18,18 +18,18 @@ from keytide.cdc.feed import (
     MESSAGE_COLUMN,
     ORDINAL_COLUMN,
     REJECTED_SCHEMA,
-    ROW_KIND_COLUMN,
     UNAVAILABLE_COLUMN,
     FeedSpec,
 )
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.data_file import VALUE_KIND
 from keytide.format.manifest import ManifestEntry
-from keytide.table.live_files import BucketId
-from keytide.table.lookup import newest_versions
-from keytide.table.read import ReadTask
-from keytide.table.rows import incoming_rows
-from keytide.table.write import BucketWriter, SequenceBase
+from keytide.row_kind import ROW_KIND
+from keytide.table.read.lookup import newest_versions
+from keytide.table.read.task import ReadTask
+from keytide.table.state.live_files import BucketId
+from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
+from keytide.table.write.rows import incoming_rows
 
 __all__ = ["ChangeWriter", "WrittenChanges"]
 
@@ -91,7 +91,7 @@ class ChangeWriter:
         if changes[UNAVAILABLE_COLUMN].list.len().max():
             columns = self.writer.view.schema.names
         keys = changes.select(order.key).unique()
-        empty = changes.select(columns).clear().with_columns(pl.lit("").alias(ROW_KIND_COLUMN))
+        empty = changes.select(columns).clear().with_columns(pl.lit("").alias(ROW_KIND))
         task = self.stored.get(bucket)
         if task is None:
             return empty
@@ -103,7 +103,7 @@ class ChangeWriter:
 
 def _row_kind() -> pl.Expr:
     is_dead = pl.col(VALUE_KIND).is_in([1, 3])
-    return pl.when(is_dead).then(pl.lit("-D")).otherwise(pl.lit("+I")).alias(ROW_KIND_COLUMN)
+    return pl.when(is_dead).then(pl.lit("-D")).otherwise(pl.lit("+I")).alias(ROW_KIND)
 
 
 def _unknown_changes(changes: pl.DataFrame) -> pa.Table:

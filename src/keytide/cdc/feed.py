@@ -18,6 +18,7 @@ from keytide.arguments import checked_members
 from keytide.cdc.json_sql import literal, pointer
 from keytide.cdc.values import BINARY_CODINGS, Encoding, is_supported
 from keytide.errors import InvalidError, UnsupportedError
+from keytide.row_kind import ROW_KIND
 from keytide.types import STRING, AtomicType, DataType, Field, arrow_schema
 
 __all__ = [
@@ -25,7 +26,6 @@ __all__ = [
     "MESSAGE_COLUMN",
     "ORDINAL_COLUMN",
     "REJECTED_SCHEMA",
-    "ROW_KIND_COLUMN",
     "UNAVAILABLE_COLUMN",
     "UNAVAILABLE_VALUE",
     "Decoded",
@@ -36,7 +36,6 @@ __all__ = [
 
 BIGINT = AtomicType("BIGINT")
 
-ROW_KIND_COLUMN = "_row_kind"
 ORDINAL_COLUMN = "_ordinal"
 UNAVAILABLE_COLUMN = "_unavailable"
 MESSAGE_COLUMN = "_message"
@@ -114,7 +113,7 @@ class FeedSpec:
     def rows_schema(self) -> pa.Schema:
         """The schema of :attr:`Decoded.rows`: every column nullable, for deletes leave gaps."""
         extra = [
-            pa.field(ROW_KIND_COLUMN, pa.string()),
+            pa.field(ROW_KIND, pa.string()),
             pa.field(ORDINAL_COLUMN, pa.int64()),
             pa.field(UNAVAILABLE_COLUMN, pa.list_(pa.string())),
             pa.field(MESSAGE_COLUMN, pa.binary()),
@@ -249,7 +248,7 @@ class Envelope:
                 FROM opened)"""
 
 
-_DECODER_COLUMNS = (ROW_KIND_COLUMN, ORDINAL_COLUMN, UNAVAILABLE_COLUMN, MESSAGE_COLUMN)
+_DECODER_COLUMNS = (ROW_KIND, ORDINAL_COLUMN, UNAVAILABLE_COLUMN, MESSAGE_COLUMN)
 
 
 def _path_pointer(path: str) -> str:

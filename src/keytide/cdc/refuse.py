@@ -6,9 +6,9 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.cdc.feed import ORDINAL_COLUMN, REJECTED_SCHEMA, Decoded
-from keytide.table.refusals import why_refused
-from keytide.table.rows import ROW_KIND
-from keytide.table.view import TableView
+from keytide.row_kind import ROW_KIND
+from keytide.table.state.view import TableView
+from keytide.table.write.refusals import why_refused
 
 __all__ = ["without_unmergeable"]
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from keytide.table.scan import Scan
+from keytide.table.read.scan import Scan
 
 __all__ = ["tracked_batches"]
 

@@ -28,10 +28,10 @@ from keytide.cli.parameters import (
 )
 from keytide.cli.progress import tracked_batches
 from keytide.errors import InvalidError, NotFoundError
-from keytide.table.scan import Explanation
+from keytide.table.read.scan import Explanation
+from keytide.table.read.why import Why
 from keytide.table.table import Table
-from keytide.table.values import scalar_of_text
-from keytide.table.why import Why
+from keytide.table.values.single import scalar_of_text
 from keytide.types import Field
 
 __all__ = ["explain", "get", "scan", "why"]

@@ -22,7 +22,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from keytide.errors import DataError, InvalidError, UnsupportedError
-from keytide.types import AtomicType, DataType, RowKind
+from keytide.row_kind import RowKind
+from keytide.types import AtomicType, DataType
 
 __all__ = [
     "EMPTY_ROW",

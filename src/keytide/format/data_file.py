@@ -48,9 +48,17 @@ from keytide.format.schema import (
     TableSchema,
 )
 from keytide.format.stats import collect_piece_key_stats, collect_piece_stats
+from keytide.row_kind import RowKind
 from keytide.scratch import scratch
 from keytide.store import Store
-from keytide.types import ArrayType, DataType, Field, MapType, MultisetType, RowKind, RowType
+from keytide.types import (
+    ArrayType,
+    DataType,
+    Field,
+    MapType,
+    MultisetType,
+    RowType,
+)
 
 __all__ = [
     "KEY_PREFIX",

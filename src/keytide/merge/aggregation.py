@@ -33,7 +33,8 @@ from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
 from keytide.merge.refusal import AFTER_DELETE, WITHOUT_COLUMN, Refusal, deletes_of, retracts_of
 from keytide.merge.slices import KeySlices, Marks, Positions, merge_repeated, rows_with, take
 from keytide.options import TableOptions
-from keytide.types import Field, RowKind
+from keytide.row_kind import RowKind
+from keytide.types import Field
 
 __all__ = ["Aggregation", "aggregation"]
 

@@ -20,7 +20,7 @@ from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND, MergeOrder
 from keytide.merge.partial_update import OnRetract, PartialUpdate
 from keytide.merge.provenance import EXTREMES, PICKS, VERSION, Provenance
 from keytide.merge.sequence_groups import SequenceGroup, SequenceGroups
-from keytide.types import RowKind
+from keytide.row_kind import RowKind
 
 __all__ = ["outcomes", "shown"]
 

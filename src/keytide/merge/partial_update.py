@@ -30,7 +30,8 @@ from keytide.merge.refusal import WITHOUT_KEY, Refusal, retracts_of
 from keytide.merge.sequence_groups import SequenceGroups, sequence_groups_of
 from keytide.merge.slices import KeySlices, Marks, merge_repeated, rows_with, take
 from keytide.options import TableOptions
-from keytide.types import Field, RowKind
+from keytide.row_kind import RowKind
+from keytide.types import Field
 
 __all__ = ["OnRetract", "PartialUpdate", "partial_update"]
 

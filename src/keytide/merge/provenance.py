@@ -35,7 +35,7 @@ from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND, MergeOrder
 from keytide.merge.partial_update import OnRetract, PartialUpdate
 from keytide.merge.sequence_groups import SequenceGroup, SequenceGroups
 from keytide.merge.slices import Marks
-from keytide.types import RowKind
+from keytide.row_kind import RowKind
 
 __all__ = ["EXTREMES", "PICKS", "VERSION", "Provenance", "Removal", "provenance_of"]
 

@@ -9,7 +9,7 @@ import polars as pl
 
 from keytide.merge.order import IS_ADD, VALUE_KIND
 from keytide.merge.slices import Marks
-from keytide.types import RowKind
+from keytide.row_kind import RowKind
 
 __all__ = [
     "AFTER_DELETE",

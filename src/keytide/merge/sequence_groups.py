@@ -43,7 +43,8 @@ from keytide.merge.slices import (
     take_columns,
 )
 from keytide.options import TableOptions
-from keytide.types import Field, RowKind
+from keytide.row_kind import RowKind
+from keytide.types import Field
 
 __all__ = ["SequenceGroup", "SequenceGroups", "sequence_groups_of"]
 

@@ -20,9 +20,9 @@ from keytide.format.binary_row import header_size_bytes
 from keytide.format.bucket import SEED, bucket_ids
 from keytide.scratch import scratch
 from keytide.spark.predicate import column
-from keytide.table.convert import convert_column
-from keytide.table.values import as_key
-from keytide.table.view import TableView
+from keytide.table.state.view import TableView
+from keytide.table.values.columns import convert_column
+from keytide.table.values.single import as_key
 from keytide.types import Field, quoted
 
 __all__ = ["with_bucket"]

@@ -38,13 +38,13 @@ from keytide.spark.predicate import column
 from keytide.spark.session import session
 from keytide.spark.types import batch_schema, spark_batches, spark_schema
 from keytide.spark.write import TASKS_PER_CORE
-from keytide.table.commit import Author, Change, Start
+from keytide.table.commit.commit import Author, Change, Start
 from keytide.table.lake import Lake, connect
-from keytide.table.live_files import LiveFiles
-from keytide.table.scan import Scan
+from keytide.table.read.scan import Scan
+from keytide.table.state.live_files import LiveFiles
+from keytide.table.state.view import TableView
 from keytide.table.table import Table
-from keytide.table.view import TableView
-from keytide.table.write import BucketWriter, SequenceBase
+from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
 from keytide.types import Field, RowType, parse_sql_type
 
 __all__ = ["BatchReport", "IngestReport", "ingest"]

@@ -18,9 +18,9 @@ from keytide.format.data_file import VALUE_KIND
 from keytide.format.manifest import ManifestEntry
 from keytide.spark.predicate import column, spark_condition
 from keytide.spark.types import spark_schema
-from keytide.table.predicate import columns_of
-from keytide.table.scan import Scan
-from keytide.table.view import TableView
+from keytide.table.conditions.predicate import columns_of
+from keytide.table.read.scan import Scan
+from keytide.table.state.view import TableView
 from keytide.types import (
     ArrayType,
     AtomicType,

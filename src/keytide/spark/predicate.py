@@ -11,8 +11,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
-from keytide.table.matching import balanced, like_parts
-from keytide.table.predicate import (
+from keytide.table.conditions.matching import balanced, like_parts
+from keytide.table.conditions.predicate import (
     And,
     Comparison,
     In,

@@ -26,10 +26,10 @@ from keytide.spark.native import NativeShape, native_check, native_rows, shape_o
 from keytide.spark.python import check_python
 from keytide.spark.types import batch_schema, spark_batches, spark_schema
 from keytide.spark.worker import settle
-from keytide.table.plan import Section
-from keytide.table.read import ReadTask
-from keytide.table.scan import Scan
-from keytide.table.statistics import columns_without_nulls
+from keytide.table.read.plan import Section
+from keytide.table.read.scan import Scan
+from keytide.table.read.statistics import columns_without_nulls
+from keytide.table.read.task import ReadTask
 
 __all__ = [
     "ReadBin",

@@ -40,8 +40,8 @@ from keytide.spark.write import (
     write_task,
 )
 from keytide.table.lake import open_table
-from keytide.table.live_files import NO_FILES
-from keytide.table.scan import Scan
+from keytide.table.read.scan import Scan
+from keytide.table.state.live_files import NO_FILES
 from keytide.table.table import Table
 
 __all__ = ["KeytideSource"]

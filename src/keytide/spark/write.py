@@ -31,6 +31,7 @@ from keytide.errors import (
 )
 from keytide.format.manifest import ManifestEntry
 from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER
+from keytide.row_kind import ROW_KIND
 from keytide.scratch import scratch
 from keytide.spark.bucket import with_bucket
 from keytide.spark.connect import cores, is_connect
@@ -41,13 +42,13 @@ from keytide.spark.python import check_python
 from keytide.spark.stream import author_in_stream
 from keytide.spark.types import arrow_schema_of
 from keytide.spark.worker import settle
-from keytide.table.commit import Author, Change, Start
-from keytide.table.live_files import LiveFiles
-from keytide.table.out_of_order import count_out_of_order
-from keytide.table.rows import ROW_KIND, incoming_rows
+from keytide.table.commit.commit import Author, Change, Start
+from keytide.table.state.live_files import LiveFiles
+from keytide.table.state.view import TableView
 from keytide.table.table import Table, WriteResult
-from keytide.table.view import TableView
-from keytide.table.write import BucketWriter, SequenceBase
+from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
+from keytide.table.write.out_of_order import count_out_of_order
+from keytide.table.write.rows import incoming_rows
 
 __all__ = [
     "TaskResult",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from keytide.sql.cursor import Cursor
 from keytide.sql.definition_grammar import column, column_type, options
 from keytide.sql.statements import AlterTable
-from keytide.table.evolution import (
+from keytide.table.definition.evolution import (
     AddColumn,
     After,
     ChangeColumnNullability,

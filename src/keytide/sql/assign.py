@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from keytide.errors import InvalidError
-from keytide.table.convert import cast_exactly
+from keytide.table.values.columns import cast_exactly
 from keytide.types import Field
 
 __all__ = ["assign", "check_assignable"]

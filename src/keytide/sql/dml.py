@@ -16,15 +16,14 @@ from sqlglot import exp
 
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.options import TableOptions
+from keytide.row_kind import ROW_KIND, RowKind
 from keytide.sql.assign import assign
 from keytide.sql.names import column_of, table_of
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.statements import Delete, Query, Update
 from keytide.table.lake import Lake
 from keytide.table.result import Result
-from keytide.table.rows import ROW_KIND
 from keytide.table.table import Table
-from keytide.types import RowKind
 
 __all__ = ["delete", "update"]
 

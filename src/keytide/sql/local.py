@@ -20,8 +20,8 @@ from keytide.sql.assign import assign
 from keytide.sql.external import WAY_OUT
 from keytide.sql.relations import BoundQuery, Relation
 from keytide.sql.unnest import duckdb_unnest
+from keytide.table.read.scan import Scan
 from keytide.table.result import Result
-from keytide.table.scan import Scan
 from keytide.table.table import Table
 
 __all__ = ["LocalEngine", "local_connection", "run_locally"]

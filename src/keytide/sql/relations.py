@@ -28,12 +28,12 @@ from keytide.sql.names import table_of
 from keytide.sql.pushing import balanced_chains, pushed
 from keytide.sql.statements import Query
 from keytide.sql.unnest import resolve_unnests
-from keytide.table.definition import refuse_same_names
+from keytide.table.conditions.where import parse_where
+from keytide.table.definition.checks import refuse_same_names
 from keytide.table.lake import Lake
-from keytide.table.scan import Scan
+from keytide.table.read.scan import Scan
 from keytide.table.system_tables import system_table
 from keytide.table.table import Table
-from keytide.table.where import parse_where
 from keytide.types import Field, RowType, type_from_arrow
 
 __all__ = ["BoundQuery", "Relation", "bind", "split_system_name"]

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import pyarrow as pa
 from sqlglot import exp
 
-from keytide.table.evolution import SchemaChange
+from keytide.table.definition.evolution import SchemaChange
 from keytide.types import Field
 
 __all__ = [

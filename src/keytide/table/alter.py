@@ -21,9 +21,9 @@ from keytide.errors import (
 from keytide.format import paths
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
-from keytide.table.definition import check_uses, validate_definition
-from keytide.table.evolution import SchemaChange, evolve
-from keytide.table.metadata import TableMetadata
+from keytide.table.definition.checks import check_uses, validate_definition
+from keytide.table.definition.evolution import SchemaChange, evolve
+from keytide.table.state.metadata import TableMetadata
 
 __all__ = ["alter_table"]
 

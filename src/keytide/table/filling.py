@@ -11,11 +11,11 @@ from keytide.format import paths
 from keytide.format.manifest import ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.store import Store
-from keytide.table.commit import Change, Committed
-from keytide.table.live_files import NO_FILES, LiveFiles
-from keytide.table.metadata import TableMetadata
+from keytide.table.commit.commit import Change, Committed
+from keytide.table.state.live_files import NO_FILES, LiveFiles
+from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.view import TableView
 from keytide.table.table import Table, WriteResult
-from keytide.table.view import TableView
 
 __all__ = ["create_filled"]
 

@@ -22,7 +22,7 @@ from keytide.format import paths
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, stored_names
 from keytide.store import Store, open_store
-from keytide.table.definition import (
+from keytide.table.definition.checks import (
     check_uses,
     complete_options,
     refuse_same_names,

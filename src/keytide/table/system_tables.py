@@ -24,10 +24,11 @@ from keytide.format.data_file import VALUE_KIND
 from keytide.format.manifest import FileSource, ManifestEntry
 from keytide.format.snapshot import Tag
 from keytide.options import TableOptions
-from keytide.table.scan import Scan
-from keytide.table.statistics import value_bounds
+from keytide.row_kind import RowKind
+from keytide.table.read.scan import Scan
+from keytide.table.read.statistics import value_bounds
 from keytide.table.table import Table
-from keytide.types import Field, RowKind
+from keytide.types import Field
 
 __all__ = ["SYSTEM_TABLES", "audit_log", "read_optimized", "system_table"]
 

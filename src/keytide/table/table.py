@@ -22,20 +22,20 @@ from keytide.merge.functions.register import registered_functions
 from keytide.options import TableOptions
 from keytide.store import Store
 from keytide.table.alter import alter_table
-from keytide.table.commit import Author, Change, Committed, Committer, Start, begin
-from keytide.table.evolution import SchemaChange
+from keytide.table.commit.commit import Author, Change, Committed, Committer, Start, begin
+from keytide.table.conditions.predicate import Comparison, IsNull, Predicate, conjunction, plain
+from keytide.table.definition.evolution import SchemaChange
 from keytide.table.host import is_spark_dataframe, spark_writer
-from keytide.table.live_files import NO_FILES, LiveFiles, load_live_files
-from keytide.table.metadata import TableMetadata
-from keytide.table.out_of_order import count_out_of_order
-from keytide.table.overwrite import PartitionSpec, every_partition
-from keytide.table.predicate import Comparison, IsNull, Predicate, conjunction, plain
-from keytide.table.rows import incoming_rows, to_arrow_table
-from keytide.table.scan import Scan
-from keytide.table.values import key_value
-from keytide.table.view import TableView
-from keytide.table.why import Why, why_of
-from keytide.table.write import BucketWriter, SequenceBase, check_writable, restamp
+from keytide.table.read.scan import Scan
+from keytide.table.read.why import Why, why_of
+from keytide.table.state.live_files import NO_FILES, LiveFiles, load_live_files
+from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.view import TableView
+from keytide.table.values.single import key_value
+from keytide.table.write.bucket_writer import BucketWriter, SequenceBase, check_writable, restamp
+from keytide.table.write.out_of_order import count_out_of_order
+from keytide.table.write.partition_spec import PartitionSpec, every_partition
+from keytide.table.write.rows import incoming_rows, to_arrow_table
 from keytide.types import Field
 
 __all__ = ["Table", "WriteResult"]
@@ -256,9 +256,10 @@ class Table:
     def alter(self, *changes: SchemaChange) -> TableSchema:
         """Change columns, options or comments, all in one step, and return the new definition.
 
-        Changes are values of `keytide.table.evolution`, made one after the other. No data file is
-        touched: older ones are read under the new schema, and older snapshots are read as they
-        were. Of several callers at once each one's changes are made on top of the others'.
+        Changes are values of `keytide.table.definition.evolution`, made one after the other. No
+        data file is touched: older ones are read under the new schema, and older snapshots are
+        read as they were. Of several callers at once each one's changes are made on top of the
+        others'.
 
         Raises `InvalidError`, `NotFoundError` or `AlreadyExistsError` for what may not be done,
         saying what may, with nothing changed; `ConflictError` when a change that came first rules
@@ -450,7 +451,7 @@ class Table:
 
 def _parsed(where: str, schema: TableSchema, table: str) -> Predicate:
     # The parser takes long to load, and few worker processes need it.
-    parser = importlib.import_module("keytide.table.where")
+    parser = importlib.import_module("keytide.table.conditions.where")
     predicate: Predicate = parser.parse_where(where, schema.fields, table)
     return predicate
 

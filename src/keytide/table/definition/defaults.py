@@ -14,7 +14,7 @@ import pyarrow as pa
 from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
-from keytide.table.values import scalar_of_text
+from keytide.table.values.single import scalar_of_text
 from keytide.types import AtomicType, Field
 
 __all__ = ["parse_default", "read_defaults", "with_write_defaults"]

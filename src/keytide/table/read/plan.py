@@ -25,9 +25,15 @@ from keytide.format.manifest import ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
 from keytide.scratch import scratch
-from keytide.table.matching import may_match, row_filter
-from keytide.table.predicate import Predicate, columns_of, conjunction, conjuncts, equal_values
-from keytide.table.statistics import decoded, key_bounds, value_bounds
+from keytide.table.conditions.matching import may_match, row_filter
+from keytide.table.conditions.predicate import (
+    Predicate,
+    columns_of,
+    conjunction,
+    conjuncts,
+    equal_values,
+)
+from keytide.table.read.statistics import decoded, key_bounds, value_bounds
 from keytide.types import AtomicType, Field
 
 __all__ = [

@@ -16,7 +16,7 @@ from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema
 from keytide.merge.functions.maps import MergeMapWithKeyTime
 from keytide.options import Change, Option, TableOptions, option_of
-from keytide.table.definition import complete_options
+from keytide.table.definition.checks import complete_options
 from keytide.types import Field, MapType, RowType
 
 __all__ = [

@@ -8,8 +8,8 @@ from dataclasses import replace
 import polars as pl
 
 from keytide.format.data_file import VALUE_KIND
-from keytide.table.predicate import Comparison, Predicate, conjunction
-from keytide.table.read import ReadTask
+from keytide.table.conditions.predicate import Comparison, Predicate, conjunction
+from keytide.table.read.task import ReadTask
 
 __all__ = ["key_range", "newest_versions"]
 

@@ -13,9 +13,9 @@ from keytide.merge.functions.registry import (
 )
 from keytide.merge.validation import validate_merge_options
 from keytide.options import ForOthers, Refused, TableOptions, option_of
-from keytide.table.counting import check_counted, with_stored_counts
-from keytide.table.defaults import parse_default, read_defaults
-from keytide.table.rows import ROW_KIND
+from keytide.row_kind import ROW_KIND
+from keytide.table.definition.counting import check_counted, with_stored_counts
+from keytide.table.definition.defaults import parse_default, read_defaults
 from keytide.types import AtomicType, Field, RowType
 
 __all__ = ["check_uses", "complete_options", "refuse_same_names", "validate_definition"]

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from keytide.errors import InvalidError
 from keytide.format.binary_row import decode_rows, encode_rows
 from keytide.format.schema import TableSchema
-from keytide.table.values import key_value
+from keytide.table.values.single import key_value
 from keytide.types import Field
 
 __all__ = ["PartitionSpec", "every_partition"]

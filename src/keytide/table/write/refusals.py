@@ -14,8 +14,8 @@ from keytide.errors import InvalidError
 from keytide.format.arrow import from_arrow
 from keytide.merge.order import VALUE_KIND
 from keytide.merge.refusal import Refusal, reasons
-from keytide.table.rows import is_ignored, typed_rows
-from keytide.table.view import TableView
+from keytide.table.state.view import TableView
+from keytide.table.write.rows import is_ignored, typed_rows
 
 __all__ = ["refuse_unmergeable", "why_refused"]
 

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
 from keytide.errors import InvalidError, NotFoundError
-from keytide.table.literals import NUMBER, Literal, comparison, equalities, values_of
-from keytide.table.predicate import (
+from keytide.table.conditions.literals import NUMBER, Literal, comparison, equalities, values_of
+from keytide.table.conditions.predicate import (
     And,
     Comparison,
     IsNull,

@@ -18,7 +18,7 @@ from typing import TypeVar
 import polars as pl
 
 from keytide.format.arrow import polars_schema
-from keytide.table.predicate import (
+from keytide.table.conditions.predicate import (
     And,
     Comparison,
     In,

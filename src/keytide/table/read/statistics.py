@@ -11,7 +11,7 @@ from keytide.format.arrow import polars_schema
 from keytide.format.binary_row import decode_rows
 from keytide.format.manifest import ManifestEntry
 from keytide.format.schema import TableSchema
-from keytide.table.widening import holds_all
+from keytide.table.definition.widening import holds_all
 from keytide.types import AtomicType, DataType, Field
 
 __all__ = ["columns_without_nulls", "decoded", "key_bounds", "value_bounds"]

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from keytide.arguments import shown
 from keytide.errors import InvalidError
-from keytide.table.convert import (
+from keytide.table.values.columns import (
     check_lengths,
     check_nanoseconds,
     check_parts,

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from keytide.errors import NotFoundError
 from keytide.format.manifest import FileKind, Identity, ManifestEntry, live_entries
 from keytide.format.snapshot import Snapshot
-from keytide.table.metadata import TableMetadata
+from keytide.table.state.metadata import TableMetadata
 
 __all__ = ["NO_FILES", "BucketId", "BucketState", "LiveFiles", "load_live_files"]
 

@@ -20,7 +20,7 @@ from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import MergeOrder
 from keytide.options import TableOptions
 from keytide.store import Store
-from keytide.table.defaults import read_defaults
+from keytide.table.definition.defaults import read_defaults
 from keytide.types import Field
 
 __all__ = ["TableView"]

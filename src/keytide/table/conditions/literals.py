@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from keytide.table.predicate import Comparison, In, Predicate, negation, plain
-from keytide.table.values import array_of_texts
+from keytide.table.conditions.predicate import Comparison, In, Predicate, negation, plain
+from keytide.table.values.single import array_of_texts
 from keytide.types import AtomicType, Field
 
 __all__ = ["NUMBER", "Literal", "comparison", "equalities", "values_of"]

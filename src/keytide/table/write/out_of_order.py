@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 from keytide.format.arrow import from_arrow
 from keytide.format.manifest import ManifestEntry
 from keytide.merge.lateness import is_late, with_ranks
-from keytide.table.live_files import BucketId
-from keytide.table.lookup import key_range, newest_versions
-from keytide.table.plan import plan_scan
-from keytide.table.read import ReadTask
-from keytide.table.rows import Rows
-from keytide.table.view import TableView
-from keytide.table.write import BucketWriter
-from keytide.types import RowKind
+from keytide.row_kind import RowKind
+from keytide.table.read.lookup import key_range, newest_versions
+from keytide.table.read.plan import plan_scan
+from keytide.table.read.task import ReadTask
+from keytide.table.state.live_files import BucketId
+from keytide.table.state.view import TableView
+from keytide.table.write.bucket_writer import BucketWriter
+from keytide.table.write.rows import Rows
 
 __all__ = ["count_out_of_order"]
 

@@ -16,10 +16,11 @@ from keytide.format.manifest import ManifestEntry
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.merge.outcomes import outcomes, shown
 from keytide.merge.provenance import VERSION, Provenance, provenance_of
-from keytide.table.read import ReadTask
-from keytide.table.scan import Scan
-from keytide.table.view import TableView
-from keytide.types import Field, RowKind, arrow_schema
+from keytide.row_kind import RowKind
+from keytide.table.read.scan import Scan
+from keytide.table.read.task import ReadTask
+from keytide.table.state.view import TableView
+from keytide.types import Field, arrow_schema
 
 __all__ = ["Why", "why_of"]
 

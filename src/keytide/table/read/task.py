@@ -26,18 +26,19 @@ from keytide.format.manifest import ManifestEntry
 from keytide.merge.order import IS_ADD
 from keytide.merge.touched import merge_runs, without_contained
 from keytide.merge.windows import Batch, key_windows
-from keytide.table.matching import row_filter
-from keytide.table.plan import Section, is_out_of_order
-from keytide.table.predicate import (
+from keytide.row_kind import RowKind
+from keytide.table.conditions.matching import row_filter
+from keytide.table.conditions.predicate import (
     Predicate,
     columns_of,
     conjunction,
     conjuncts,
     without_columns,
 )
-from keytide.table.prefetch import prefetched
-from keytide.table.view import TableView
-from keytide.types import Field, RowKind, arrow_schema
+from keytide.table.read.plan import Section, is_out_of_order
+from keytide.table.read.prefetch import prefetched
+from keytide.table.state.view import TableView
+from keytide.types import Field, arrow_schema
 
 __all__ = ["ReadTask"]
 

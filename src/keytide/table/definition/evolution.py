@@ -30,8 +30,8 @@ from keytide.format.schema import (
     validate_schema,
 )
 from keytide.options import TableOptions, stored_name, stored_names
-from keytide.table.definition import refuse_same_names, validate_definition
-from keytide.table.option_changes import (
+from keytide.table.definition.checks import refuse_same_names, validate_definition
+from keytide.table.definition.option_changes import (
     completed_options,
     orders_versions,
     refuse_bucket_change,
@@ -40,7 +40,7 @@ from keytide.table.option_changes import (
     renamed_options,
     with_option,
 )
-from keytide.table.widening import path_text, widened
+from keytide.table.definition.widening import path_text, widened
 from keytide.types import (
     ArrayType,
     DataType,

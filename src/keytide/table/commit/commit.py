@@ -41,9 +41,9 @@ from keytide.format.manifest import (
 )
 from keytide.format.paths import FileNames, MetadataKind
 from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
-from keytide.table.live_files import NO_FILES, LiveFiles, load_live_files
-from keytide.table.metadata import TableMetadata
-from keytide.table.view import TableView
+from keytide.table.state.live_files import NO_FILES, LiveFiles, load_live_files
+from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.view import TableView
 
 __all__ = ["Author", "Change", "Committed", "Committer", "Start", "begin"]
 

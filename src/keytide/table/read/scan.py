@@ -20,14 +20,14 @@ from keytide.format.deletion_vector import read_vectors
 from keytide.format.index_manifest import DELETION_VECTORS
 from keytide.format.snapshot import Snapshot
 from keytide.process import refuse_forked_child
+from keytide.table.conditions.predicate import Predicate, columns_of, without_columns
 from keytide.table.host import spark_reader
-from keytide.table.live_files import LiveFiles
-from keytide.table.metadata import TableMetadata
-from keytide.table.plan import BucketPlan, Funnel, ScanPlan, plan_scan
-from keytide.table.predicate import Predicate, columns_of, without_columns
-from keytide.table.prefetch import prefetched, unawaited_threads
-from keytide.table.read import ReadTask
-from keytide.table.view import TableView
+from keytide.table.read.plan import BucketPlan, Funnel, ScanPlan, plan_scan
+from keytide.table.read.prefetch import prefetched, unawaited_threads
+from keytide.table.read.task import ReadTask
+from keytide.table.state.live_files import LiveFiles
+from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.view import TableView
 from keytide.types import arrow_schema
 
 if TYPE_CHECKING:

@@ -18,15 +18,13 @@ import pyarrow.compute as pc
 from keytide.errors import InvalidError, KeytideError, NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
-from keytide.table.counting import with_counted_values
-from keytide.table.defaults import with_write_defaults
-from keytide.table.values import array_of, as_key, stored_column
-from keytide.types import AtomicType, Field, RowKind
+from keytide.row_kind import ROW_KIND, RowKind
+from keytide.table.definition.counting import with_counted_values
+from keytide.table.definition.defaults import with_write_defaults
+from keytide.table.values.single import array_of, as_key, stored_column
+from keytide.types import AtomicType, Field
 
-__all__ = ["ROW_KIND", "Rows", "incoming_rows", "is_ignored", "to_arrow_table", "typed_rows"]
-
-ROW_KIND = "_row_kind"
-"""The optional input column of '+I' '-U' '+U' '-D'."""
+__all__ = ["Rows", "incoming_rows", "is_ignored", "to_arrow_table", "typed_rows"]
 
 _KINDS = [kind.short for kind in RowKind]
 

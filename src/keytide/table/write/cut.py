@@ -16,7 +16,7 @@ from keytide.format.bucket import bucket_ids
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
 from keytide.scratch import scratch
-from keytide.table.live_files import BucketId
+from keytide.table.state.live_files import BucketId
 from keytide.types import Field
 
 __all__ = ["BUCKET_NUMBER", "BucketBatch", "Cut", "cut_rows"]

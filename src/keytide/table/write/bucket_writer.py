@@ -26,11 +26,11 @@ from keytide.merge.layers import layers
 from keytide.merge.order import IS_ADD
 from keytide.merge.padding import padded_sequence
 from keytide.options import TableOptions
-from keytide.table.cut import BUCKET_NUMBER, BucketBatch, Cut, cut_rows
-from keytide.table.live_files import BucketId, LiveFiles
-from keytide.table.refusals import refuse_unmergeable
-from keytide.table.rows import Rows
-from keytide.table.view import TableView
+from keytide.table.state.live_files import BucketId, LiveFiles
+from keytide.table.state.view import TableView
+from keytide.table.write.cut import BUCKET_NUMBER, BucketBatch, Cut, cut_rows
+from keytide.table.write.refusals import refuse_unmergeable
+from keytide.table.write.rows import Rows
 from keytide.types import AtomicType, Field, arrow_schema
 
 __all__ = ["BucketWriter", "SequenceBase", "check_writable", "restamp"]

@@ -1,0 +1,1 @@
+"""Values as they come from users, in the exact types of columns."""

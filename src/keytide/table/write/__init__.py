@@ -1,0 +1,1 @@
+"""From rows to files: check, cut, sort, store."""
