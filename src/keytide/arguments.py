@@ -38,22 +38,25 @@ def checked(call: Callable[_P, _T]) -> Callable[_P, _T]:
 
     Arguments annotated `Any` are the function's own to check.
     """
-    signature = inspect.signature(call)
+    parameters = inspect.signature(call).parameters.values()
+    places = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    others = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
     name = call.__qualname__.removesuffix(".__init__")
 
     @functools.wraps(call)
     def guarded(*arguments: _P.args, **named: _P.kwargs) -> _T:
-        try:
-            bound = signature.bind(*arguments, **named)
-        except TypeError:
-            return call(*arguments, **named)  # Python says it best
         kinds = _annotations(call)
-        for parameter, value in bound.arguments.items():
-            if parameter in kinds:
-                bound.arguments[parameter] = _checked_argument(
-                    value, kinds[parameter], parameter, name
-                )
-        return call(*bound.args, **bound.kwargs)
+
+        def one(parameter: str, value: Any) -> Any:
+            if parameter not in kinds:
+                return value
+            return _checked_argument(value, kinds[parameter], parameter, name)
+
+        # Of too many, too few and unknown arguments, Python tells best: the call does.
+        placed = [one(*each) for each in zip(places, arguments, strict=False)]
+        rest = arguments[len(places) :]
+        rest = one(others, rest) if rest and others else rest
+        return call(*placed, *rest, **{key: one(key, value) for key, value in named.items()})
 
     return guarded
 
@@ -105,6 +108,8 @@ def _evaluated(annotation: Any, scope: dict[str, Any]) -> Any:
 
 def _taken(value: Any, kind: Any, name: str) -> Any:
     """The value in plain form. Raises `_MisfitError`."""
+    if type(value) is kind and kind is not str:
+        return value
     origin = typing.get_origin(kind)
     if kind is Any or kind is object:
         return value
