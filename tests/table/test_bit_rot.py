@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import keytide as kt
@@ -95,3 +96,55 @@ def test_changed_bits_are_told_with_the_file_or_change_no_row(
             seen += 1
         shutil.rmtree(copy)
     assert seen > FLIPS // 3  # the other files belong to older snapshots
+
+
+WORDS = {"data": b"parquet-cpp-arrow", "manifest": b"paimon"}
+"""Names in a file of each kind that no reader looks at."""
+
+LOOKALIKES = [
+    "keytide-crc32:00000000",
+    "keytide.seal,keytide-crc32:deadbeef",
+    "keytide.seal\x18\x16keytide-crc32:deadbeef",
+    "keytide-crc32s:;",
+    "keytide.blocks\x18\x0fkeytide-crc32s:deadbeef;",
+    "keytide.blocks\x18\x10keytide-crc32s:;",
+]
+
+
+@pytest.mark.parametrize("text", LOOKALIKES)
+@pytest.mark.parametrize("kind", ["data", "manifest"])
+def test_rows_that_look_like_a_checksum_are_read_and_checked_like_others(
+    kind: str, text: str, tmp_path: Path
+) -> None:
+    row = {"p": text, "k": text, text: text}
+    schema = pa.schema([(name, pa.string()) for name in row])
+    lake = kt.connect(tmp_path / "whole")
+    lake.create_table("t", schema, ["p", "k"], partition_by=["p"]).write([row])
+
+    assert lake.table("t").scan(where="k > ''").to_pylist() == [row]
+
+    shutil.copytree(tmp_path / "whole", tmp_path / "torn")
+    (file,) = (tmp_path / "torn").glob(FILES[kind])
+    _flip(file, file.read_bytes().index(WORDS[kind]))
+    with pytest.raises(kt.DataError, match=file.name):
+        kt.connect(tmp_path / "torn").table("t").scan().to_pylist()
+
+
+def test_a_changed_bit_is_told_in_a_column_with_a_dot_in_its_name(tmp_path: Path) -> None:
+    count = 200_000  # in several blocks
+    dice = random.Random(7)
+    rows = pa.table({"k": range(count), "a.b": [dice.random() for _ in range(count)]})
+    kt.connect(tmp_path).create_table("t", rows.schema, ["k"]).write(rows)
+    for file in tmp_path.glob("**/*.parquet"):
+        chunk = pq.read_metadata(file).row_group(0).column(4)
+        assert chunk.path_in_schema == "a.b"
+        _flip(file, chunk.data_page_offset + chunk.total_compressed_size // 2)
+
+    with pytest.raises(kt.DataError, match="other bytes than were written"):
+        kt.connect(tmp_path).table("t").scan(columns=["a.b"]).to_arrow()
+
+
+def _flip(file: Path, place: int) -> None:
+    changed = bytearray(file.read_bytes())
+    changed[place] ^= 1
+    file.write_bytes(changed)

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, TypeVar
 import fastavro
 
 from keytide.errors import DataError, InvalidError, KeytideError, UnsupportedError
-from keytide.format.checksum import SEAL_KEY, UNSEALED, is_intact, seal
+from keytide.format.checksum import HEADER_SEAL, SEAL_KEY, UNSEALED
 
 __all__ = [
     "MILLISECONDS",
@@ -71,7 +71,7 @@ class RecordType:
             records: list[Any] = list(fastavro.reader(io.BytesIO(data)))
         except Exception as error:  # codecs and the decoder fail in ways of their own
             raise DataError(f"{path}: not a complete Avro file ({error})") from error
-        if not is_intact(data):
+        if not HEADER_SEAL.is_intact(data):
             raise DataError(f"{path}: other bytes than were written; restore the file")
         for found in records:
             self._check_version(found, path)
@@ -98,7 +98,7 @@ class RecordType:
             raise
         except (AttributeError, TypeError, ValueError) as error:
             raise InvalidError(f"a manifest cannot hold this: {error}") from error
-        return seal(buffer.getvalue())
+        return HEADER_SEAL.set(buffer.getvalue())
 
     def _check_members(self, records: Iterable[Record]) -> None:
         for made in records:

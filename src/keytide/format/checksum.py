@@ -4,6 +4,9 @@ A seal is a text in a file's own metadata with the CRC-32 of all bytes around it
 sealed as a whole. A data file seals its footer, and the footer holds the CRC-32 of every block
 before it, so that a reader checks the blocks that it needs and no others. Files without a seal,
 those of other writers, pass.
+
+Rows may hold any text, that of a seal too, and statistics repeat it. So a seal is known by its key,
+and by its place: before all that comes from rows, or behind it.
 """
 
 from __future__ import annotations
@@ -14,8 +17,10 @@ import re
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,14 +31,14 @@ from keytide.store import Store
 
 __all__ = [
     "BLOCKS_KEY",
+    "FOOTER_SEAL",
+    "HEADER_SEAL",
     "SEAL_KEY",
     "UNSEALED",
     "BlockSink",
     "byte_ranges",
     "check_blocks",
     "check_footer",
-    "is_intact",
-    "seal",
 ]
 
 SEAL_KEY = "keytide.seal"
@@ -41,28 +46,55 @@ BLOCKS_KEY = "keytide.blocks"
 UNSEALED = "keytide-crc32:00000000"
 """The text to put where the seal will be."""
 
-_SEAL = re.compile(rb"keytide-crc32:([0-9a-f]{8})")
-_BLOCKS = re.compile(rb"keytide-crc32s:((?:[0-9a-f]{8})*);")
+# Thrift, in which footers are written, puts the length of a text before it.
+_BLOCKS = re.compile(
+    BLOCKS_KEY.encode() + rb"\x18[\x80-\xff]*[\x00-\x7f]keytide-crc32s:((?:[0-9a-f]{8})*);"
+)
 _BLOCK_BYTES = 1 << 18
 # From here on it pays to check with several threads.
 _PARALLEL_BLOCKS = 16
 _FILES_MAX = 10_000
 
 
-def seal(data: bytes) -> bytes:
-    """`data`, which holds the text `UNSEALED`, with its checksum there. As many bytes."""
-    at = data.rindex(UNSEALED.encode()) + len(UNSEALED) - 8
-    return data[:at] + b"%08x" % zlib.crc32(data) + data[at + 8 :]
+@dataclass(frozen=True)
+class Seal:
+    """The seal of one kind of file.
+
+    `length` is how that kind writes the length of the seal's text, between key and text; `place`
+    says which of the texts that look like the seal it is.
+    """
+
+    length: bytes
+    place: int
+
+    def set(self, data: bytes) -> bytes:
+        """`data`, which holds the text `UNSEALED`, with its checksum there. As many bytes."""
+        start, end = self._spans(data)[self.place]
+        return data[:start] + b"%08x" % zlib.crc32(data) + data[end:]
+
+    def is_intact(self, data: bytes) -> bool:
+        """Whether the bytes are those that were sealed, or never were."""
+        spans = self._spans(data)
+        if not spans:
+            return True
+        start, end = spans[self.place]
+        unsealed = zlib.crc32(data[end:], zlib.crc32(b"00000000", zlib.crc32(data[:start])))
+        return int(data[start:end], 16) == unsealed
+
+    def _spans(self, data: bytes) -> list[tuple[int, int]]:
+        return [match.span(1) for match in self._pattern.finditer(data)]
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[bytes]:
+        key = re.escape(SEAL_KEY.encode() + self.length)
+        return re.compile(key + rb"keytide-crc32:([0-9a-f]{8})")
 
 
-def is_intact(data: bytes) -> bool:
-    """Whether the bytes are those that were sealed, or never were."""
-    seals = list(_SEAL.finditer(data))
-    if not seals:
-        return True
-    start, end = seals[-1].span(1)
-    unsealed = zlib.crc32(data[end:], zlib.crc32(b"00000000", zlib.crc32(data[:start])))
-    return int(seals[-1][1], 16) == unsealed
+HEADER_SEAL = Seal(length=b",", place=0)
+"""Of an Avro file, which begins with its metadata."""
+
+FOOTER_SEAL = Seal(length=b"\x18\x16", place=-1)
+"""Of the footer of a Parquet file, which ends with its metadata."""
 
 
 class BlockSink(io.RawIOBase):
@@ -139,7 +171,7 @@ def check_footer(file: pa.NativeFile) -> bytes:
     file.seek(size - length)
     footer: bytes = file.read(length)
     file.seek(0)
-    if not is_intact(footer):
+    if not FOOTER_SEAL.is_intact(footer):
         raise OSError("another footer than was written")
     return footer
 
@@ -149,8 +181,9 @@ def byte_ranges(
 ) -> list[tuple[int, int]]:
     """Where the column chunks lie that hold some rows of some columns."""
     stop = metadata.num_rows if length is None else offset + length
+    wanted = frozenset(names)
     paths = (metadata.schema.column(i).path for i in range(metadata.num_columns))
-    leaves = [i for i, path in enumerate(paths) if path.split(".")[0] in names]
+    leaves = [i for i, path in enumerate(paths) if not wanted.isdisjoint(_beginnings(path))]
     ranges, first = [(0, 4)], 0
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         if first < stop and first + group.num_rows > offset:
@@ -161,6 +194,12 @@ def byte_ranges(
     return ranges
 
 
+def _beginnings(path: str) -> Iterator[str]:
+    """The columns to which a leaf may belong: names may have dots as paths have."""
+    parts = path.split(".")
+    return (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+
+
 def _torn_blocks(
     name: str, data: pa.Buffer, footer: bytes, ranges: Iterable[tuple[int, int]]
 ) -> list[int]:
@@ -169,10 +208,10 @@ def _torn_blocks(
     `data` is the whole file `name`, `footer` its intact footer, ranges are begin and end. A block
     is checked once in a process: files are written once, and their names are unique.
     """
-    found = _BLOCKS.search(footer)
-    if found is None:
+    found = _BLOCKS.findall(footer)
+    if not found:
         return []
-    sums = np.frombuffer(bytes.fromhex(found[1].decode()), ">u4")
+    sums = np.frombuffer(bytes.fromhex(found[-1].decode()), ">u4")
     wanted = np.zeros(len(sums), dtype=bool)
     for start, stop in ranges:
         wanted[start // _BLOCK_BYTES : -(-stop // _BLOCK_BYTES)] = True
@@ -203,7 +242,7 @@ class _CheckedBlocks:
 
     def of(self, name: str, count: int) -> Any:
         with self._lock:
-            if len(self._files.get(name, ())) != count:
+            if name not in self._files or len(self._files[name]) != count:
                 self._files[name] = np.zeros(count, dtype=bool)
             self._files.move_to_end(name)
             if len(self._files) > _FILES_MAX:

@@ -31,13 +31,13 @@ from keytide.format.arrow import from_arrow, polars_schema, sliced_bytes
 from keytide.format.binary_row import encode_rows
 from keytide.format.checksum import (
     BLOCKS_KEY,
+    FOOTER_SEAL,
     SEAL_KEY,
     UNSEALED,
     BlockSink,
     byte_ranges,
     check_blocks,
     check_footer,
-    seal,
 )
 from keytide.format.encoding import codecs, dictionary_columns
 from keytide.format.manifest import DataFileMeta, FileSource
@@ -578,7 +578,7 @@ def _write_parquet(output: Any, rows: pa.Table, codec: str, zstd_level: int) -> 
         writer.write_table(rows, row_group_size=group_rows)
         writer.add_key_value_metadata({BLOCKS_KEY: sink.end_of_blocks(), SEAL_KEY: UNSEALED})
     footer = bytes(sink.rest or b"")
-    output.write(seal(_with_int96(footer) if nanoseconds else footer))
+    output.write(FOOTER_SEAL.set(_with_int96(footer) if nanoseconds else footer))
 
 
 def _with_int96_bytes(rows: pa.Table) -> pa.Table:
