@@ -7,7 +7,7 @@ columns and rows that the query needs of it there.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -312,7 +312,7 @@ def _rename(node: exp.Table, view: str) -> None:
 
 # -- what is needed of each ------------------------------------------------------------------------
 
-_Needs: TypeAlias = "dict[str, tuple[tuple[str, ...], tuple[str, ...]]]"
+_Needs: TypeAlias = "dict[str, tuple[tuple[str, ...] | None, tuple[str, ...]]]"
 
 
 def _narrowed(tree: exp.Expr, relations: Sequence[Relation]) -> tuple[Relation, ...]:
@@ -343,18 +343,52 @@ def _needs(tree: exp.Expr, fields: Mapping[str, Sequence[Field]]) -> _Needs:
         tree.copy(), dialect=Keytide, schema=schema, quote_identifiers=False,
         validate_qualify_columns=True, isolate_tables=False,
     )  # fmt: skip
+    is_whole = _has_wildcards(tree) or any(
+        not isinstance(star.parent, exp.Count) for star in qualified.find_all(exp.Star)
+    )
     needs: _Needs = {}
     for scope in traverse_scope(qualified):
         for alias, source in scope.sources.items():
-            if isinstance(source, exp.Table) and source.name in fields:
-                names = {f.name.lower(): f.name for f in fields[source.name]}
-                used = {names[c.name.lower()] for c in scope.source_columns(alias)}
-                # Something has to be read for rows to be counted; the first key is the cheapest.
-                columns = tuple(n for n in names.values() if n in used)
-                columns = columns or tuple(names.values())[:1]
+            if isinstance(source, exp.Table) and source.name in fields and _keeps_names(source):
                 by_name = {f.name.lower(): f for f in fields[source.name]}
-                needs[source.name] = (columns, tuple(_terms(scope, alias, by_name)))
+                columns = None if is_whole else _used(scope, alias, by_name)
+                needs[source.name] = (columns, tuple(_terms(scope, source, by_name)))
     return needs
+
+
+def _keeps_names(source: exp.Table) -> bool:
+    """Whether the columns of a mention are those of the table, under their own names."""
+    alias = source.args.get("alias")
+    return _only_given(source, {"this", "alias", "joins", "sample"}) and not (
+        alias is not None and alias.columns
+    )
+
+
+def _has_wildcards(tree: exp.Expr) -> bool:
+    """Whether an engine finds out by itself of what columns something is made.
+
+    PIVOT groups by those that it does not name.
+    """
+    found = tree.find_all(exp.Pivot, exp.Columns, exp.Star)
+    return not all(isinstance(node, exp.Star) and _is_known_star(node) for node in found)
+
+
+def _is_known_star(star: exp.Star) -> bool:
+    """COUNT(*), which has no columns, and `*` or `t.*` among the results."""
+    parent = star.parent
+    results = parent.parent if isinstance(parent, exp.Column) else parent
+    return isinstance(parent, exp.Count) or (
+        isinstance(results, exp.Select) and _only_given(star, frozenset())
+    )
+
+
+def _used(scope: Scope, alias: str, fields: Mapping[str, Field]) -> tuple[str, ...] | None:
+    used = {column.name.lower() for column in scope.source_columns(alias)}
+    if not used <= fields.keys():
+        return None
+    # Something has to be read for rows to be counted; the first key is the cheapest.
+    columns = tuple(field.name for name, field in fields.items() if name in used)
+    return columns or tuple(field.name for field in fields.values())[:1]
 
 
 def _type_text(f: Field) -> str:
@@ -362,28 +396,51 @@ def _type_text(f: Field) -> str:
     return f.type.sql() if isinstance(f.type, RowType) else "INT"
 
 
-def _terms(scope: Scope, alias: str, fields: Mapping[str, Field]) -> Iterator[str]:
+def _terms(scope: Scope, source: exp.Table, fields: Mapping[str, Field]) -> Iterator[str]:
     """The conditions of WHERE that concern one table only, if it may be read by them."""
     where = scope.expression.args.get("where")
-    if where is None or not _is_kept_by_joins(scope, alias):
+    if where is None or not _commutes(scope.expression, source):
         return
     condition = where.this
     for term in condition.flatten() if isinstance(condition, exp.And) else (condition,):
         columns = list(term.find_all(exp.Column))
-        if columns and all(c.table == alias for c in columns) and not term.find(exp.Query):
+        is_own = all(c.table == source.alias_or_name for c in columns)
+        if columns and is_own and not term.find(exp.Query):
             found = pushed(term, fields)
             if found is not None:
                 yield found
 
 
-def _is_kept_by_joins(scope: Scope, alias: str) -> bool:
-    """Whether no outer join would fill in NULLs for rows of this table that are not read."""
-    joins = scope.expression.args.get("joins") or []
-    sides = {(join.side or "").upper() for join in joins}
-    if not sides - {""}:
-        return True
-    first = scope.expression.args.get("from_") or scope.expression.args.get("from")
-    return sides <= {"", "LEFT"} and first is not None and first.this.alias_or_name == alias
+def _commutes(select: exp.Expr, source: exp.Table) -> bool:
+    """Whether rows of a table that WHERE drops may as well not have been read.
+
+    What is made of rows before WHERE must not depend on the others: no sample, no join that takes
+    the nearest row, none that would fill in NULLs for a row that is not there.
+    """
+    first = select.args.get("from_") or select.args.get("from")
+    joins = select.args.get("joins") or []
+    if first is None or not _only_given(source, {"this", "alias"}):
+        return False
+    if not all(_only_given(join, _JOIN) and join.method in ("", "NATURAL") for join in joins):
+        return False
+    sides = {(join.side or "").upper() for join in joins} - {""}
+    kept = [first.this, *(() if sides else (join.this for join in joins))]
+    # A table inside of brackets is joined there before it is joined here.
+    is_kept = any(relation is source for relation in kept)
+    return is_kept and sides <= {"LEFT"} and _only_given(select, _AROUND_WHERE)
+
+
+_JOIN = {"this", "on", "using", "side", "kind", "method"}
+_AROUND_WHERE = {
+    "with_", "expressions", "from_", "from", "joins", "laterals", "where", "hint", "distinct",
+    "group", "having", "windows", "qualify", "order", "limit", "offset", "sort", "distribute",
+    "cluster",
+}  # fmt: skip
+"""The clauses of a SELECT that make, or are made of, single rows that WHERE has let through."""
+
+
+def _only_given(node: exp.Expr, names: Set[str]) -> bool:
+    return {name for name, value in node.args.items() if value} <= names
 
 
 def _is_understood(term: str, fields: Sequence[Field], relation: Relation) -> bool:
