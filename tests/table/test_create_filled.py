@@ -30,7 +30,10 @@ def writes(tmp_path: Path) -> int:
     return sum(kind in ("create", "put", "output") for kind in kinds)
 
 
-@pytest.mark.parametrize("action", ["fail", "torn", "disk-full", "lost-response", "crash"])
+ACTIONS = ["fail", "torn", "disk-full", "lost-response", "interrupt", "crash"]
+
+
+@pytest.mark.parametrize("action", ACTIONS)
 def test_fault_at_any_write_leaves_a_whole_table_or_none(tmp_path: Path, action: str) -> None:
     empty = []
     for nth in range(1, writes(tmp_path) + 2):
@@ -41,7 +44,7 @@ def test_fault_at_any_write_leaves_a_whole_table_or_none(tmp_path: Path, action:
         try:
             kt.connect("unused", store=store).sql(TEXT)
             failed = False
-        except (kt.DataError, Crash):
+        except (kt.DataError, KeyboardInterrupt, Crash):
             failed = True
         lake = kt.connect(str(path))
         if "default.t" in lake.tables():
@@ -52,7 +55,7 @@ def test_fault_at_any_write_leaves_a_whole_table_or_none(tmp_path: Path, action:
                 assert found == ROWS
         else:
             assert failed
-            if action in ("fail", "disk-full"):  # else the store itself leaves a file behind
+            if action in ("fail", "disk-full", "interrupt"):  # else the store itself leaves a file behind
                 assert [name for name in files(str(path)) if name.endswith(".parquet")] == []
         lake.sql("CREATE TABLE IF NOT EXISTS t (k INT PRIMARY KEY NOT ENFORCED)")
         assert lake.table("t").scan().count() in (0, 2)

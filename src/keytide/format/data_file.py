@@ -378,7 +378,7 @@ def read_together(readers: Sequence[FileReader], where: pl.Expr | None = None) -
     frames = [reader.lazy(where=where) for reader in readers]
     try:
         return pl.concat(frames).collect()
-    except (OSError, pl.exceptions.PolarsError):
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
         # One of them is torn: read alone, it is named.
         return pl.concat([reader.read(where=where) for reader in readers])
 

@@ -32,7 +32,7 @@ def create_filled(store: Store, name: str, definition: TableSchema, rows: Any) -
     try:
         written = table.write(rows)
         table.publish()
-    except Exception:
+    except (Exception, KeyboardInterrupt):
         table.withdraw()
         raise
     return written

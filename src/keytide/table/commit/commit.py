@@ -168,10 +168,9 @@ class Committer:
 
         `known` is an earlier state of the table, up to which the author has made no such commit.
         When the author's commit is found instead, made by another call, the files of this one are
-        deleted. Raises `ConflictError`
-        when a file to delete is gone or too many races were lost, `DataError` when the store
-        fails for good. After an error nothing is committed, unless the error says that the
-        outcome is unknown.
+        deleted. Raises `ConflictError` when a file to delete is gone or too many races were lost,
+        `DataError` when the store fails for good. After an error nothing is committed, unless the
+        error says that the outcome is unknown.
         """
         attempt = _Attempt(self, change, known)
         options = self._view.options
