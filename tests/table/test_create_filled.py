@@ -55,7 +55,11 @@ def test_fault_at_any_write_leaves_a_whole_table_or_none(tmp_path: Path, action:
                 assert found == ROWS
         else:
             assert failed
-            if action in ("fail", "disk-full", "interrupt"):  # else the store itself leaves a file behind
+            if action in (
+                "fail",
+                "disk-full",
+                "interrupt",
+            ):  # else the store itself leaves a file behind
                 assert [name for name in files(str(path)) if name.endswith(".parquet")] == []
         lake.sql("CREATE TABLE IF NOT EXISTS t (k INT PRIMARY KEY NOT ENFORCED)")
         assert lake.table("t").scan().count() in (0, 2)

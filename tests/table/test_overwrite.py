@@ -265,6 +265,8 @@ def test_write_in_the_old_layout_that_a_rescaling_overwrite_overtakes_is_a_confl
     with pytest.raises(kt.ConflictError, match="laid the partition out meanwhile"):
         overtaken(table, rescale).write(parsed("a1:1=written"))
     assert shown(table) == "a1:1=over"
+    data = [info.path for info in table.metadata.store.list() if "/data-" in info.path]
+    assert len(data) == 2  # of the first write and of the overwrite, none of the conflict
 
 
 def test_overwrites_and_writes_in_any_number_keep_one_row_per_key() -> None:

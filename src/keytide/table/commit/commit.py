@@ -203,6 +203,7 @@ class _Attempt:
         self._change = change
         self._known = known
         self._names = FileNames()
+        self._start = known
         self._checked_id = known.snapshot.id if known.snapshot is not None else 0
         self._tried: set[str | None] = set()
         self._superseded: list[str] = []
@@ -216,15 +217,14 @@ class _Attempt:
         self._known = live
         if own is not None:
             return Committed(own, live, is_new=own.uuid in self._tried)
+        self._tried.clear()  # they lost: no snapshot names what they wrote
         self._check(live)
+        if self._change.is_derived:
+            self._check_sources(live)
         self._rebase(live)
         snapshot, files, changed = self._build(latest, live)
         self._metadata_files += files
-        try:
-            self._metadata.store.put_all(files)
-        except (Exception, KeyboardInterrupt):
-            self.discard_all()  # a full disk gets its room back; no snapshot names any of it
-            raise
+        self._metadata.store.put_all(files)
         self._tried.add(snapshot.uuid)
         if not self._create(snapshot):
             return None
@@ -239,7 +239,10 @@ class _Attempt:
             self.discard_all()
 
     def abandon(self) -> None:
-        """Delete what this change wrote, unless a snapshot that was tried may name it."""
+        """Delete what this change wrote, unless a snapshot that was tried may name it.
+
+        A full disk gets its room back.
+        """
         if not self._tried:
             self.discard_all()
 
@@ -282,6 +285,17 @@ class _Attempt:
                     f"writer laid the partition out meanwhile. Redo the write"
                 )
 
+    def _check_sources(self, live: LiveFiles) -> None:
+        """Rows are made from stored rows of the same keys, so from those of the same buckets."""
+        sources = {(entry.partition, entry.bucket) for entry in self._change.entries}
+        before, now = self._start.by_identity, live.by_identity
+        changed = [(before.get(one) or now[one]) for one in before.keys() ^ now.keys()]
+        if any((entry.partition, entry.bucket) in sources for entry in changed):
+            raise ConflictError(
+                f"table {self._view.name}: another writer changed rows of a bucket from which this "
+                f"commit's rows were made; read them again and redo the work"
+            )
+
     def _is_replaced(self, partition: bytes) -> bool:
         return self._change.replaces is not None and self._change.replaces(partition)
 
@@ -304,12 +318,6 @@ class _Attempt:
         shifts = self._shifts(live)
         if not shifts:
             return
-        if self._change.is_derived:
-            self.discard_all()
-            raise ConflictError(
-                f"table {self._view.name}: another writer changed rows of a bucket from which this "
-                f"commit's rows were made; read them again and redo the work"
-            )
         entries = []
         for entry in self._change.entries:
             shift = shifts.get((entry.partition, entry.bucket), 0)
