@@ -30,7 +30,6 @@ from keytide.errors import (
     UnsupportedError,
 )
 from keytide.format.manifest import ManifestEntry
-from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER
 from keytide.row_kind import ROW_KIND
 from keytide.scratch import scratch
 from keytide.spark.bucket import with_bucket
@@ -72,7 +71,7 @@ def write_dataframe(
     table: Table,
     df: DataFrame,
     commit_user: str | None = None,
-    commit_identifier: int = BATCH_COMMIT_IDENTIFIER,
+    commit_identifier: int | None = None,
 ) -> WriteResult:
     """Write a DataFrame in one atomic commit, like `Table.write`.
 

@@ -17,7 +17,7 @@ from keytide.arguments import checked, shown
 from keytide.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
 from keytide.format.manifest import ManifestEntry
 from keytide.format.schema import TableSchema
-from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
+from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.merge.functions.register import registered_functions
 from keytide.options import TableOptions
 from keytide.store import Store
@@ -156,7 +156,7 @@ class Table:
         data: Any,
         *,
         commit_user: str | None = None,
-        commit_identifier: int = BATCH_COMMIT_IDENTIFIER,
+        commit_identifier: int | None = None,
     ) -> WriteResult:
         """Append rows as upserts and deletes, in one atomic commit.
 
@@ -165,8 +165,9 @@ class Table:
         '-D'; without it every row is an insert. Several versions of a key are merged; without a
         sequence field the later row wins.
 
-        `commit_user` with `commit_identifier` makes the write idempotent: the second write of a
-        pair changes nothing. Identifiers of one user must grow, and have at most 64 bits.
+        `commit_user` and `commit_identifier`, given together, make the write idempotent: the
+        second write of a pair changes nothing, nor does one whose identifier is below one that the
+        user has committed. So identifiers of one user must grow; they have at most 64 bits.
 
         Raises `InvalidError` or `NotFoundError` for rows that do not fit, before anything is
         written; `UnsupportedError` for a table this release must not write to; `ConflictError`

@@ -64,15 +64,21 @@ class Author:
     identifier: int = BATCH_COMMIT_IDENTIFIER
 
     @classmethod
-    def given(cls, user: str | None, identifier: int) -> Author | None:
+    def given(cls, user: str | None, identifier: int | None) -> Author | None:
         """The author that a caller names, or None; `InvalidError` for what cannot be stored."""
         if user is None:
-            if identifier != BATCH_COMMIT_IDENTIFIER:
+            if identifier is not None:
                 raise InvalidError(
                     f"commit_identifier is {identifier!r} without a commit_user; name the user "
                     f"too, or leave both out"
                 )
             return None
+        if identifier is None:
+            raise InvalidError(
+                f"commit_user is {user!r} without a commit_identifier, so that its second write "
+                f"would be taken for the first one made again; number the user's writes, or leave "
+                f"both out"
+            )
         if not isinstance(user, str) or not user or not _is_utf8(user):
             raise InvalidError(f"commit_user is {user!r}; give a text that is not empty")
         if not INTEGER.fits(identifier):
