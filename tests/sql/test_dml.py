@@ -123,3 +123,17 @@ def test_update_sees_what_another_writer_committed_meanwhile(
     lake.sql("UPDATE t SET n = n + 1 WHERE id = 1")
 
     assert rows(lake)[0] == (1, "rival", 101)
+
+
+def test_table_that_drops_deletes_refuses_them(lake: kt.Lake) -> None:
+    lake.sql(
+        """
+        CREATE TABLE d (id INT, at INT, PRIMARY KEY (id) NOT ENFORCED)
+        WITH ('ignore-delete' = 'true', 'watermark.key' = 'at');
+        INSERT INTO d VALUES (1, 10)
+        """
+    )
+    for text in ("DELETE FROM d", "UPDATE d SET id = 2"):
+        with pytest.raises(kt.UnsupportedError, match="'ignore-delete' drops deletes"):
+            lake.sql(text)
+    assert lake.sql("SELECT * FROM d").to_pylist() == [{"id": 1, "at": 10}]

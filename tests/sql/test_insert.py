@@ -149,6 +149,19 @@ def test_overwrite_of_a_named_partition_replaces_it_even_by_nothing(days: kt.Lak
     assert p_rows(days) == [("a", 1, 1), ("a", 2, 2)]
 
 
+@pytest.mark.parametrize(
+    "value",
+    ["(SELECT 'c')", "(SELECT max(dt) FROM p)", "dt", "explode(ARRAY('c', 'd'))", "",
+     "(SELECT content FROM read_text('a'))", "reflect('a', 'b')"],
+)  # fmt: skip
+def test_partition_clause_with_another_than_one_constant_is_refused(
+    days: kt.Lake, value: str
+) -> None:
+    with pytest.raises(kt.InvalidError):
+        days.sql(f"INSERT INTO p PARTITION (dt = {value}) VALUES (7, 8)")
+    assert p_rows(days) == [("a", 1, 1), ("a", 2, 2), ("b", 1, 1)]
+
+
 def test_partition_clause_with_another_column_is_refused(days: kt.Lake) -> None:
     with pytest.raises(kt.InvalidError, match="no partition column"):
         days.sql("INSERT INTO p PARTITION (v = 1) VALUES ('a', 2)")

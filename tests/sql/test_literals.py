@@ -50,6 +50,7 @@ def test_literals_are_what_the_engine_makes_of_them(
         "(1), (x)",
         "(1) LIMIT 1",
         "((1))",
+        "(1, `null`)",
         "(1, 'a'), ('b', 2)",
     ],
 )

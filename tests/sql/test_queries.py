@@ -196,6 +196,8 @@ def test_system_table_joins_like_any_other(lake: kt.Lake) -> None:
         ("MERGE INTO customers USING x", kt.InvalidError, "expected a statement"),
         ("", kt.InvalidError, "no statement"),
         ("CALL sys.nothing(1)", kt.NotFoundError, "sys.why"),
+        ("CALL sys.why('customers', a => 1)", kt.InvalidError, "it takes (table, *key)"),
+        ("SELECT 1 FOR UPDATE", kt.InvalidError, "not supported in duckdb\n"),
     ],
 )
 def test_wrong_query_is_refused_with_its_place(
@@ -203,6 +205,31 @@ def test_wrong_query_is_refused_with_its_place(
 ) -> None:
     with pytest.raises(kind, match=re.escape(message)):
         lake.sql(text)
+
+
+WORDS = re.findall(
+    r"\S+",
+    """
+    SELECT a , sum ( b ) OVER ( ORDER BY c ) AS d FROM t JOIN u USING ( e ) WHERE f IN ( 1 , 2 ) ;
+    EXPLAIN SELECT * FROM t VERSION AS OF 3 ; UPDATE t SET a = CAST ( 1 AS INT ) ;
+    INSERT INTO t PARTITION ( p = 1 ) ( a ) VALUES ( 1 + 1 , 'x' ) ; DELETE FROM t WHERE NOT a
+    """,
+)
+
+
+@pytest.mark.parametrize("instead", ["", "SELECT", ")", ",", "1"])
+def test_errors_speak_of_sql_and_not_of_the_parser(instead: str) -> None:
+    def message(text: str) -> str:
+        try:
+            parse_statements(text)
+        except kt.InvalidError as error:
+            return str(error).splitlines()[0]
+        return ""
+
+    texts = (" ".join([*WORDS[:i], instead, *WORDS[i + 1 :]]) for i in range(len(WORDS)))
+    messages = [message(text) for text in texts]
+    assert any(messages)
+    assert not [m for m in messages if re.search("<class|<Token|sqlglot|keyword: '|'  ", m)]
 
 
 def test_nothing_runs_when_a_later_statement_does_not_parse(lake: kt.Lake) -> None:

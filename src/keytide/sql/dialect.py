@@ -7,6 +7,7 @@ backslash is a backslash, as in the standard.
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 
 import sqlglot
@@ -79,8 +80,8 @@ def parse_expression(text: str, start: int, end: int, into: Any = None) -> exp.E
         # sqlglot counts to the end of the word that it highlights.
         place = _offset(text, found.get("line"), found.get("col"))
         place = place and max(0, place + 1 - len(found.get("highlight") or "x"))
-        what = found.get("description") or str(error).splitlines()[0]
-        raise error_at(text, start if place is None else place, what.rstrip(".")) from error
+        what = _plain(found.get("description") or str(error).splitlines()[0])
+        raise error_at(text, start if place is None else place, what) from error
     except sqlglot.errors.SqlglotError as error:
         raise error_at(text, start, str(error).splitlines()[0]) from error
 
@@ -96,6 +97,20 @@ def error_at(text: str, offset: int, message: str) -> InvalidError:
     return InvalidError(
         f"line {number}, column {offset - line_start + 1}: {message}\n  {line}\n  {pointer}"
     )
+
+
+def _plain(description: str) -> str:
+    """What the parser says, in the words of SQL in place of those of its code."""
+    for pattern, words in _OF_CODE.items():
+        description = re.sub(pattern, words, description, flags=re.DOTALL)
+    return description.rstrip(".")
+
+
+_OF_CODE = {
+    r"<Token .*?, text: (.*?), line: .*>": r"'\1'",
+    r"Required keyword: '.*' missing for <class '.*\.(\w+)'>": r"\1 is not complete",
+    r"No expression was parsed from '.*'": "expected an expression",
+}
 
 
 def _offset(text: str, line: int | None, column: int | None) -> int | None:

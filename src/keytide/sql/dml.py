@@ -33,7 +33,7 @@ RunQuery: TypeAlias = "Callable[[BoundQuery], Result]"
 def delete(lake: Lake, run: RunQuery, statement: Delete) -> int:
     """Delete the rows that meet a condition; returns how many.
 
-    Raises `UnsupportedError` where the table's merge engine takes no deletes.
+    Raises `UnsupportedError` where the table takes no deletes, or would drop them.
     """
     table = table_of(lake, statement.table)
     _check_deletable(table)
@@ -67,6 +67,7 @@ def update(lake: Lake, run: RunQuery, statement: Update) -> int:
     rows = _Rows(lake, run, table, frozenset(names))
     if not set(names) & set(table.primary_key):
         return table.write_derived(lambda: rows.of(changed, RowKind.UPDATE_AFTER)).rows
+    _check_deletable(table)  # a row that moves is deleted under its old key
 
     def moved() -> pa.Table:
         left = rows.of(statement.query, RowKind.DELETE)
@@ -100,13 +101,18 @@ class _Rows:
 def _check_deletable(table: Table) -> None:
     options = TableOptions.parse(table.options)
     engine = options.merge_engine
+    if options.ignore_delete:
+        raise UnsupportedError(
+            f"table {table.name}: its option 'ignore-delete' drops deletes, so no row can be "
+            f"deleted; overwrite what is to stay"
+        )
     remedies = {
         "partial-update": "partial-update.remove-record-on-delete",
         "aggregation": "aggregation.remove-record-on-delete",
     }
     if engine == "deduplicate" or table.options.get(remedies.get(engine, "")) == "true":
         return
-    if options.ignore_delete or "partial-update.remove-record-on-sequence-group" in table.options:
+    if "partial-update.remove-record-on-sequence-group" in table.options:
         return
     way_out = f"set '{remedies[engine]}' = 'true'" if engine in remedies else "make it deduplicate"
     raise UnsupportedError(

@@ -36,7 +36,8 @@ def engine_text(tree: exp.Expr, dialect: str) -> str:
         text = _text(tree, dialect)
     except UnsupportedError as error:
         node = _smallest(tree, dialect)
-        raise LostClauseError(f"{_sentence(error)} in {dialect}: {_shown(node)}", node) from error
+        place = f": {shown}" if (shown := _shown(node)) else ""
+        raise LostClauseError(f"{_sentence(error)} in {dialect}{place}", node) from error
     except Exception as error:  # generators trip over functions with too few arguments
         raise InvalidError(f"the query has no form in {dialect}: {error}") from error
     for node, name in _optional(tree):
@@ -51,7 +52,7 @@ def _text(tree: exp.Expr, dialect: str) -> str:
 
 
 def _shown(node: exp.Expr) -> str:
-    return node.sql(dialect=Keytide, comments=False)
+    return node.sql(dialect=Keytide, unsupported_level=ErrorLevel.IGNORE, comments=False)
 
 
 def _sentence(error: UnsupportedError) -> str:

@@ -232,8 +232,13 @@ def _static_partition(statement: Insert, table: Table) -> dict[str, pa.Scalar]:
                 f"those are: {', '.join(table.partition_by) or 'none'}"
             )
         if tree is not None:
-            row = run_locally(BoundQuery(exp.select(tree)))
-            values[name] = assign(row.column(0), fields[name], table.name)[0]
+            rows = run_locally(BoundQuery(exp.select(tree)))
+            if rows.num_rows != 1:
+                raise InvalidError(
+                    f"table {table.name}: PARTITION gives {rows.num_rows} values for {name!r}; "
+                    f"expected one"
+                )
+            values[name] = assign(rows.column(0), fields[name], table.name)[0]
     return values
 
 

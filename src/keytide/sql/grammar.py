@@ -157,7 +157,10 @@ def _partition_value(cursor: Cursor, given: dict[str, exp.Expr | None]) -> None:
     if cursor.accept("="):
         start = cursor.start
         source = cursor.until()
-        given[name] = parse_expression(cursor.text, start, start + len(source))
+        value = parse_expression(cursor.text, start, start + len(source))
+        if value.find(exp.Query, exp.Column, exp.Star) is not None:
+            raise cursor.error_at(start, f"partition column {name!r} takes a constant")
+        given[name] = value
 
 
 def _drop(cursor: Cursor) -> DropTable:

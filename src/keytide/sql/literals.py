@@ -67,7 +67,7 @@ def _is_regular(kinds: Sequence[TokenType], stride: int) -> bool:
 
 def _column(cells: Sequence[_Cell]) -> pa.Array | None:
     """Literals of one type as an array; None for a mixture, or what is no literal."""
-    kinds = {kind for kind, text in cells if text.upper() != "NULL" or kind is TokenType.STRING}
+    kinds = {kind for kind, text in cells if kind is not TokenType.VAR or text.upper() != "NULL"}
     if kinds == {TokenType.STRING}:
         return pa.array([t if k is TokenType.STRING else None for k, t in cells], pa.string())
     if kinds == {TokenType.NUMBER}:

@@ -28,9 +28,8 @@ def call(lake: Lake, statement: Call) -> pa.Table:
         bound = inspect.signature(procedure).bind(lake, *statement.arguments, **statement.named)
     except TypeError as error:
         parameters = list(inspect.signature(procedure).parameters.values())[1:]
-        raise InvalidError(
-            f"sys.{name}: {error}; it takes ({', '.join(map(str, parameters))})"
-        ) from None
+        names = (str(parameter.replace(annotation=parameter.empty)) for parameter in parameters)
+        raise InvalidError(f"sys.{name}: {error}; it takes ({', '.join(names)})") from None
     return procedure(*bound.args, **bound.kwargs)
 
 
