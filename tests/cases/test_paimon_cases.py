@@ -170,8 +170,10 @@ class Run:
             STEPS[name](self, step)
 
     def insert(self, rows: list[list[Any]]) -> None:
-        kinds = [row[0] for row in rows]
-        self.table.write(self.rows([row[1:] for row in rows]).append_column("_row_kind", [kinds]))
+        given = self.rows([row[1:] for row in rows])
+        if "rowkind.field" not in self.table.options:  # else a column of the row says its kind
+            given = given.append_column("_row_kind", [[row[0] for row in rows]])
+        self.table.write(given)
 
     def check_rows(self, rows: list[list[Any]], where: str | None = None) -> None:
         found = self.table.scan(where=where).to_arrow()

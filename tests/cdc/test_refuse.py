@@ -10,6 +10,7 @@ from feeds import Message, batch, feed
 import keytide as kt
 from keytide.cdc import decode
 from keytide.cdc.refuse import without_unmergeable
+from keytide.cdc.target import feed_target
 
 MAX = {"merge-engine": "aggregation", "fields.v.aggregate-function": "max"}
 CREATED: Message = {"op": "c", "after": {"id": 1, "v": 5}}
@@ -44,3 +45,20 @@ def test_messages_that_cannot_be_merged_are_rejected(
     assert [each["raw"] for each in rejected] == [messages[i].as_py().encode() for i in refused]
     assert all(each["reason"] for each in rejected)
     assert set(found.rows["_ordinal"].to_pylist()) == {*range(len(FEED))} - {*refused}
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_feed_goes_into_no_table_that_takes_kinds_from_a_column(
+    warehouse: str, exists: bool
+) -> None:
+    lake, options = kt.connect(warehouse), {"rowkind.field": "op"}
+    columns = feed("debezium-json", "id INT; op STRING").columns
+    if exists:
+        lake.create_table("t", columns, ["id"], options=options)
+    before = lake.tables()
+    with pytest.raises(kt.InvalidError, match="takes the kinds of rows from column 'op'"):
+        feed_target(
+            lake, "t", batch(FEED), "debezium-json",
+            columns=columns, primary_key=["id"], options={"Rowkind.Field": "op"},
+        )  # fmt: skip
+    assert lake.tables() == before

@@ -9,7 +9,7 @@ import pyarrow as pa
 from keytide.cdc.feed import FeedSpec, SequenceSource
 from keytide.cdc.infer import default_sequence, infer_columns, infer_primary_key, sequence_source
 from keytide.errors import InvalidError, NotFoundError
-from keytide.options import TableOptions
+from keytide.options import TableOptions, stored_names
 from keytide.table.lake import Lake
 from keytide.table.table import Table
 from keytide.types import Field
@@ -37,13 +37,14 @@ def feed_target(
     these are its sequence field. In a table that exists, `sequence_by` fills its sequence fields,
     in their order; sequence fields that the rows bring themselves need nothing.
 
-    Raises `InvalidError` when the feed shows no row or no key to make a table from, or when the
-    parts do not go together.
+    Raises `InvalidError` when the feed shows no row or no key to make a table from, when the parts
+    do not go together, and for a table that takes kinds of rows from one of its columns.
     """
     try:
         table = lake.table(name)
     except NotFoundError:
         table = None
+    _refuse_rowkind_field(name, table.options if table else stored_names(options or {}))
     if table is not None:
         spec = _spec_of(table, sample, format, sequence_by, empty_as_null)
         return table, spec
@@ -61,6 +62,15 @@ def feed_target(
     spec = _feed_spec(format, fields, key, ordering, empty_as_null)
     table = lake.create_table(name, fields, key, partition_by, stored)
     return table, spec
+
+
+def _refuse_rowkind_field(name: str, options: Mapping[str, str]) -> None:
+    column = TableOptions.parse(options).rowkind_field
+    if column is not None:
+        raise InvalidError(
+            f"table {name}: 'rowkind.field' takes the kinds of rows from column {column!r}, and a "
+            f"feed says itself what each change does; use a table without the option"
+        )
 
 
 def _spec_of(

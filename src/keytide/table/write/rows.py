@@ -126,10 +126,10 @@ def _from_dicts(rows: Sequence[Mapping[str, Any]], schema: TableSchema, table: s
 def incoming_rows(data: pa.Table, schema: TableSchema, options: TableOptions, table: str) -> Rows:
     """Check and convert rows for a table.
 
-    Kinds come from `rowkind.field`, or else from a `_row_kind` column, or else are +I; a row that
-    meets the tombstone test is a -D whatever else it says (watermark rules R6-R8). Rows that
-    `ignore-delete` or `ignore-update-before` name are left out. Raises `InvalidError` or
-    `NotFoundError` naming table, column, what was found and what was expected.
+    Kinds come from `rowkind.field`, or else from a `_row_kind` column, or else are +I; both are an
+    error. A row that meets the tombstone test is a -D whatever else it says (watermark rules
+    R6-R8). Rows that `ignore-delete` or `ignore-update-before` name are left out. Raises
+    `InvalidError` or `NotFoundError` naming table, column, what was found and what was expected.
     """
     given = typed_rows(data, schema, options, table)
     retracts = pc.invert(_is_add(given.kinds))
@@ -168,6 +168,11 @@ def is_ignored(kinds: pa.ChunkedArray, options: TableOptions) -> pa.ChunkedArray
 
 
 def _row_kinds(data: pa.Table, options: TableOptions, table: str) -> pa.ChunkedArray:
+    if options.rowkind_field and ROW_KIND in data.column_names:
+        raise InvalidError(
+            f"table {table}: the rows bring kinds in {ROW_KIND!r}, and 'rowkind.field' takes them "
+            f"from column {options.rowkind_field!r}; leave {ROW_KIND!r} out"
+        )
     name = options.rowkind_field or (ROW_KIND if ROW_KIND in data.column_names else None)
     if name is None:
         inserts = pa.nulls(data.num_rows, pa.int8()).fill_null(int(RowKind.INSERT))
