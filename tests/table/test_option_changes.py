@@ -127,9 +127,12 @@ def is_done(table: kt.Table, *changes: SchemaChange) -> bool:
     return True
 
 
-def check_rows_stay(table: kt.Table, *changes: SchemaChange) -> bool:
+Rows = list[dict[str, Any]]
+
+
+def check_rows_stay(before: Rows, table: kt.Table, *changes: SchemaChange) -> bool:
     """Make changes, and compare the rows unless they are refused; whether they were made."""
-    before, number = shown(table), table.table_schema.id
+    number = table.table_schema.id
     if not is_done(table, *changes):
         assert table.table_schema.id == number
         return False
@@ -142,7 +145,7 @@ def check_rows_stay(table: kt.Table, *changes: SchemaChange) -> bool:
     return True
 
 
-def without_defaults(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def without_defaults(rows: Rows) -> Rows:
     """What readers show instead of NULL is for the option to say."""
     return [{n: None if v in (7, "7") else v for n, v in row.items()} for row in rows]
 
@@ -153,12 +156,14 @@ ACTING = [option for option in ROWS if option.use == ACTS and option.key != "pri
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_option_changes_stored_rows(engine: str) -> None:
     table = written(ENGINES[engine], [rows_of(line) for line in HISTORY.strip().splitlines()])
+    before = shown(table)
     of_merging = [option for option in ACTING if option.change is not Change.FREE]
     for change in settings_of(ACTING if engine == "plain" else of_merging):
-        if check_rows_stay(table, change) and change.key in table.options:
-            check_rows_stay(table, RemoveOption(change.key))
+        if check_rows_stay(before, table, change) and change.key in table.options:
+            check_rows_stay(before, table, RemoveOption(change.key))
     for key in ENGINES[engine]:
-        assert not check_rows_stay(table, RemoveOption(key)), key
+        assert not check_rows_stay(before, table, RemoveOption(key)), key
+    assert shown(table) == before
 
 
 def test_no_option_for_other_engines_changes_stored_rows() -> None:
@@ -166,8 +171,9 @@ def test_no_option_for_other_engines_changes_stored_rows() -> None:
     kept = [option for option in ROWS if isinstance(option.use, ForOthers)]
     free = [option for option in kept if option.change is Change.FREE]
     changes = {change.key: change for change in settings_of(free)}
-    assert check_rows_stay(table, *changes.values())
-    assert check_rows_stay(table, *map(RemoveOption, changes))
+    before = shown(table)
+    assert check_rows_stay(before, table, *changes.values())
+    assert check_rows_stay(before, table, *map(RemoveOption, changes))
 
 
 def test_without_rows_every_fixed_option_can_be_set() -> None:
@@ -232,8 +238,8 @@ def test_random_changes_after_random_histories_change_no_row(
         warnings.simplefilter("ignore", kt.KeytideWarning)
         table = written(ENGINES[engine], history)
         for change in changes:
-            check_rows_stay(table, change)
-        check_rows_stay(table, *NEW, *itertools.starmap(SetOption, of_new))
+            check_rows_stay(shown(table), table, change)
+        check_rows_stay(shown(table), table, *NEW, *itertools.starmap(SetOption, of_new))
 
 
 @pytest.mark.parametrize(
@@ -252,10 +258,11 @@ def test_options_of_columns_added_in_the_same_step_are_taken(
     engine: str, options: dict[str, str]
 ) -> None:
     table = written(ENGINES[engine], [rows_of(line) for line in HISTORY.strip().splitlines()])
-    assert check_rows_stay(table, *NEW, *itertools.starmap(SetOption, options.items()))
+    before = shown(table)
+    assert check_rows_stay(before, table, *NEW, *itertools.starmap(SetOption, options.items()))
     (key, value), *_ = options.items()
     other = SetOption(key.replace("new", "b"), value.replace("newer", "t").replace("new", "b"))
-    assert not check_rows_stay(table, other)
+    assert not check_rows_stay(before, table, other)
 
 
 @pytest.mark.parametrize(
