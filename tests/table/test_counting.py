@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
@@ -15,7 +15,6 @@ VERSIONS = st.lists(
 )
 
 
-@settings(max_examples=15)  # each example makes a table
 @given(versions=VERSIONS, sizes=st.lists(st.integers(1, 5), min_size=1))
 def test_values_are_counted_however_they_are_batched(
     versions: list[tuple[str, int, int | None]],

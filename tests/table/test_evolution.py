@@ -623,7 +623,7 @@ Model = dict[int, dict[int, int | None]]
 """Rows by key; values by field id."""
 
 
-@settings(max_examples=40)
+@settings(max_examples=settings.default.max_examples * 3 // 2)
 @given(data=st.data())
 def test_any_chain_of_changes_and_writes_agrees_with_a_model(data: st.DataObject) -> None:
     table = new_table({"k": "INT", "a": "TINYINT", "b": "INT"})

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from overtaking import overtaken
 
@@ -181,7 +181,6 @@ STEPS = st.tuples(
 )
 
 
-@settings(max_examples=30)
 @given(steps=st.lists(STEPS, max_size=8), partition_by=st.sampled_from([[], ["d"], ["d", "h"]]))
 def test_any_writes_and_overwrites_agree_with_a_model(
     steps: list[tuple[str, dict[tuple[str, int, int], str]]], partition_by: list[str]

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import keytide as kt
@@ -454,7 +454,6 @@ def assert_values_come_from(why: kt.Why) -> None:
             assert why.row[name] == versions[numbers[0]][name]
 
 
-@settings(max_examples=25)  # each example makes a table
 @given(history=histories())
 def test_row_is_what_get_returns_and_holds_what_versions_gave(
     history: tuple[str, list[list[dict[str, Any]]]],
@@ -473,7 +472,6 @@ def test_row_is_what_get_returns_and_holds_what_versions_gave(
             assert not any(why.taken.values())
 
 
-@settings(max_examples=25)  # each example makes a table
 @given(history=histories(adds_only=True))
 def test_versions_that_the_row_comes_from_make_it_by_themselves(
     history: tuple[str, list[list[dict[str, Any]]]],

@@ -155,7 +155,8 @@ class ReadTask:
         # The largest run is most of the reading; its next batch is read while this one is merged.
         sizes = [sum(entry.file.row_count for entry in run) for run in section.runs]
         largest = sizes.index(max(sizes))
-        runs[largest] = prefetched(runs[largest])
+        if sizes[largest] > sized[largest][1]:
+            runs[largest] = prefetched(runs[largest])
         for window in key_windows(runs, order.key):
             with self.view.reading():
                 counted = without_contained(window, section.containing, order.key)
