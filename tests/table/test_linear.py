@@ -17,7 +17,7 @@ import pytest
 import keytide as kt
 from keytide.table.definition.evolution import AddColumn
 
-_COLUMNS = 200
+_COLUMNS = 120
 _GROWTH_MAX = 2.2
 
 
