@@ -60,6 +60,16 @@ def test_error_points_at_its_place_and_exits_with_1(
     assert done.err.splitlines()[-2:] == ["    nobody FROM shop.orders", "    ^"]
 
 
+def test_file_that_is_no_text_is_refused(
+    run: Callable[..., Ran], warehouse: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "statements.sql"
+    path.write_bytes(b"\xff\xfe")
+    done = run("sql", "-w", warehouse, "--file", str(path))
+    assert (done.code, done.out) == (1, "")
+    assert f"{path} is no text in UTF-8" in done.err
+
+
 @pytest.mark.parametrize("arguments", [["sql", "SELECT 1"], ["sql", "-w", ".", "x", "--file", "."]])
 def test_wrong_usage_exits_with_2(run: Callable[..., Ran], arguments: list[str]) -> None:
     assert run(*arguments).code == 2

@@ -140,3 +140,13 @@ def test_create_table_as_that_fails_leaves_no_table(lake: kt.Lake) -> None:
     assert lake.tables() == ["default.t"]
     assert lake.sql(text.format(3)).row_count == 2
     assert rows(lake, "SELECT k FROM u ORDER BY k") == [(1,), (2,)]
+
+
+def test_query_that_fails_on_its_rows_is_an_error_of_keytide(lake: kt.Lake, warehouse: str) -> None:
+    result = lake.sql("SELECT 1 / (id - 1) AS x FROM t")
+    with pytest.raises(kt.InvalidError, match="DIVIDE_BY_ZERO"):
+        result.to_arrow()
+    for file in Path(warehouse).rglob("data-*.parquet"):
+        file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(kt.DataError, match=r"data-.*\.parquet"):
+        lake.sql("SELECT id, v FROM t").to_arrow()

@@ -11,6 +11,7 @@ import typer
 from keytide.cli.address import required_warehouse
 from keytide.cli.output import Format, note, write_rows
 from keytide.cli.parameters import FormatOption, Limit, Warehouse
+from keytide.errors import InvalidError
 from keytide.table.lake import Lake, connect
 from keytide.table.result import Result
 
@@ -53,7 +54,7 @@ def sql(
         raise typer.BadParameter("give the statements or --file, not both")
     lake = connect(required_warehouse(warehouse), allow_external_files=allow_external_files)
     if file is not None:
-        text = file.read_text(encoding="utf-8")
+        text = _text_of(file)
     if text is None and sys.stdin.isatty():
         from keytide.cli.prompt import talk  # few runs need what a prompt loads
 
@@ -68,6 +69,15 @@ def run_text(lake: Lake, text: str, format: Format, limit: int | None) -> None:
 
     for result in results(lake, text):
         _write(result, format, limit)
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidError(f"{file} is no text in UTF-8: {error}; save it as UTF-8") from error
+    except OSError as error:
+        raise InvalidError(f"{file} cannot be read: {error}") from error
 
 
 def _write(result: Result, format: Format, limit: int | None) -> None:

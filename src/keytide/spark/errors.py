@@ -29,11 +29,14 @@ _UNFIT_PYTHON = re.compile(
 
 @contextmanager
 def on_driver() -> Iterator[None]:
-    """Raise what a task raised as the same kind of Keytide error, where it was one."""
+    """Raise what a task raised as the same kind of Keytide error, where it was one.
+
+    A file that Spark's own reader cannot read is a `DataError`.
+    """
     try:
         yield
     except PySparkException as error:
-        found = keytide_error(str(error))
+        found = keytide_error(str(error)) or _of_a_file(str(error))
         if found is None:
             raise
         raise found from error
@@ -69,6 +72,13 @@ def over_files(source: str, table: str) -> Iterator[None]:
         yield
     except (PySparkException, Py4JError) as error:
         raise _of_files(str(error), source, table) from error
+
+
+def _of_a_file(text: str) -> DataError | None:
+    unreadable = _UNREADABLE.search(text)
+    if unreadable is None:
+        return None
+    return DataError(f"{unreadable[1]} cannot be read ({_last_reason(text)})")
 
 
 def _of_files(text: str, source: str, table: str) -> KeytideError:

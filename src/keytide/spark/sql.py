@@ -26,11 +26,15 @@ __all__ = ["SparkEngine", "SparkResult", "arrow_schema"]
 
 
 class SparkResult(Result):
-    """The rows of a query on Spark; every other shape than a DataFrame collects them, once."""
+    """The rows of a query on Spark; every other shape than a DataFrame collects them, once.
 
-    def __init__(self, frame: DataFrame) -> None:
+    Collecting raises `InvalidError` where Spark cannot compute a row, and what reading raises.
+    """
+
+    def __init__(self, frame: DataFrame, bound: BoundQuery) -> None:
         super().__init__(pa.table({}))
         self._frame = frame
+        self._bound = bound
 
     def to_arrow(self) -> pa.Table:
         """The rows as an Arrow table on the driver."""
@@ -42,8 +46,11 @@ class SparkResult(Result):
 
     @cached_property
     def _collected(self) -> pa.Table:
-        with on_driver():
-            return self._frame.toArrow()
+        try:
+            with on_driver():
+                return self._frame.toArrow()
+        except PySparkException as error:
+            raise self._bound.refused(str(error).splitlines()[0]) from error
 
 
 class SparkEngine:
@@ -54,7 +61,7 @@ class SparkEngine:
 
     def query(self, bound: BoundQuery) -> Result:
         """A query as a lazy result. Raises `InvalidError` for what Spark refuses."""
-        return SparkResult(self.rows(bound))
+        return SparkResult(self.rows(bound), bound)
 
     def rows(self, bound: BoundQuery) -> DataFrame:
         """A query as a lazy DataFrame."""
