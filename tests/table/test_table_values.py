@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from type_values import SCALARS, column_of, kind_of
 
 import keytide as kt
+from keytide.table.values.single import stored_column
 from keytide.types import Field
 
 EXTRA: dict[str, list[Any]] = {
@@ -185,3 +188,29 @@ def test_chars_that_differ_in_blanks_are_one_key(warehouse: str, bucket: str) ->
         assert table.scan(where=f"k = '{spelling}'").to_pylist() == [{"k": "a", "v": 2}]
     table.write([{"k": "a ", "_row_kind": "-D"}])
     assert table.get("a") is None
+
+
+LISTS = [pa.list_, pa.large_list, pa.list_view, pa.large_list_view, lambda kind: pa.list_(kind, 2)]
+
+
+@pytest.mark.parametrize("layout", LISTS)
+@given(
+    values=st.lists(st.none() | st.lists(st.none() | st.integers(0, 9), min_size=2, max_size=2)),
+    cut=st.integers(0, 3),
+)
+def test_lists_of_every_layout_of_arrow_are_stored_as_they_are(
+    layout: Callable[[pa.DataType], pa.DataType], values: list[Any], cut: int
+) -> None:
+    whole = pa.array(values, layout(pa.int64()))
+    column = pa.chunked_array([whole.slice(cut), whole], layout(pa.int64()))
+    stored = stored_column(column, Field(0, "v", kt.parse_sql_type("ARRAY<INT>")), "t")
+    stored.validate(full=True)
+    assert stored.to_pylist() == values[cut:] + values
+
+
+@given(st.lists(st.none() | st.lists(st.integers(0, 9))), st.integers(0, 3))
+def test_views_of_lists_of_any_length_are_stored_as_they_are(values: list[Any], cut: int) -> None:
+    column = pa.chunked_array([pa.array(values, pa.list_view(pa.int64())).slice(cut)])
+    stored = stored_column(column, Field(0, "v", kt.parse_sql_type("ARRAY<INT>")), "t")
+    stored.validate(full=True)
+    assert stored.to_pylist() == values[cut:]

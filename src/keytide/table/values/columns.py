@@ -40,7 +40,13 @@ def convert_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.Chun
             f"table {table}: column {field.name!r} is {field.type.sql()}, found "
             f"{column.type}; {_way_out(column.type, target, field)}"
         )
-    chunks = [_convert(chunk, target, field, table) for chunk in column.chunks]
+    try:
+        chunks = [_convert(chunk, target, field, table) for chunk in column.chunks]
+    except pa.ArrowException as error:
+        raise InvalidError(
+            f"table {table}: column {field.name!r} is {field.type.sql()}, found {column.type} with "
+            f"a value that would be lost: {error}"
+        ) from error
     return pa.chunked_array(chunks, type=target)
 
 
@@ -246,8 +252,12 @@ def _is_list(data_type: pa.DataType) -> bool:
         pa.types.is_list(data_type)
         or pa.types.is_large_list(data_type)
         or pa.types.is_fixed_size_list(data_type)
-        or pa.types.is_list_view(data_type)
+        or _is_view(data_type)
     )
+
+
+def _is_view(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_list_view(data_type) or pa.types.is_large_list_view(data_type))
 
 
 def _is_entry(entry: pa.DataType, target: pa.DataType) -> bool:
@@ -318,26 +328,31 @@ def _convert(array: pa.Array, target: pa.DataType, field: Field, table: str) -> 
     if pa.types.is_map(target):
         return _convert_map(array, target, field, table)
     if pa.types.is_list(target):
-        whole = array.cast(pa.list_(array.type.value_type)) if _is_list(array.type) else array
+        whole = _as_list(array)
         return _relist(whole, target, _convert(whole.values, target.value_type, field, table))
     if pa.types.is_struct(target):
         children = [_convert(array.field(f.name), f.type, field, table) for f in target]
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
-    try:
-        return cast_exactly(array, target)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidError(
-            f"table {table}: column {field.name!r} is {field.type.sql()}, found {array.type} with "
-            f"a value that would be lost: {error}"
-        ) from error
+    return cast_exactly(array, target)
+
+
+def _as_list(array: pa.Array) -> pa.Array:
+    """Lists of any layout as those with offsets of 32 bits."""
+    if not _is_view(array.type):
+        return array.cast(pa.list_(array.type.value_type))
+    # Arrow's own cast takes offsets of views for those of lists.
+    lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64())
+    ends = pc.cumulative_sum_checked(lengths).cast(pa.int32())
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+    return pa.ListArray.from_arrays(offsets, array.flatten(), mask=array.is_null())
 
 
 def _convert_map(array: pa.Array, target: pa.DataType, field: Field, table: str) -> pa.Array:
     if pa.types.is_map(array.type):
         keys, items = array.keys, array.items
     else:
-        array = array.cast(pa.list_(array.type.value_type))
+        array = _as_list(array)
         keys, items = array.values.field(0), array.values.field(1)
     if keys.null_count:
         raise InvalidError(
