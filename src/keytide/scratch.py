@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["scratch"]
+__all__ = ["is_scratch", "scratch"]
 
 
 def scratch(name: str) -> str:
@@ -11,4 +11,12 @@ def scratch(name: str) -> str:
     The table format keeps names that begin with `_KEY_` from tables, and uses them for the key
     columns of data files; so no file has a key column of such a name either.
     """
-    return f"_KEY__KEY_{name}"
+    return f"{_PREFIX}{name}"
+
+
+def is_scratch(column: str) -> bool:
+    """Whether a column is one of our own, which users are not told of."""
+    return column.startswith(_PREFIX)
+
+
+_PREFIX = "_KEY__KEY_"

@@ -151,3 +151,14 @@ def test_kinds_in_two_columns_are_refused(warehouse: str) -> None:
         with pytest.raises(kt.InvalidError, match=r"'rowkind\.field' takes them from column 'v'"):
             write([{"k": 1, "v": "+I", "_row_kind": "-D"}])
     assert table.get(1) == {"k": 1, "v": "+I"}
+
+
+@pytest.mark.parametrize("buckets", ["1", "3"])
+def test_key_whose_versions_in_one_write_cannot_be_merged_is_named_alone(
+    warehouse: str, buckets: str
+) -> None:
+    options = {"merge-engine": "aggregation", "fields.v.aggregate-function": "sum"}
+    table = table_of(warehouse, "TINYINT", {**options, "bucket": buckets})
+    rows = [{"k": k, "v": 100} for k in (*range(10), 7)]
+    with pytest.raises(kt.InvalidError, match="the versions with k = 7 cannot be merged"):
+        table.write(rows)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from keytide.errors import InvalidError
+from keytide.scratch import is_scratch
 
 __all__ = ["KeySlices", "Marks", "Positions", "merge_repeated", "rows_with", "take", "take_columns"]
 
@@ -154,7 +155,8 @@ def _merged(
         return merge(versions, slices)
     except InvalidError as error:
         if slices.count == 1:
-            values = versions.select(key).row(0, named=True)
+            told = [name for name in key if not is_scratch(name)]
+            values = versions.select(told).row(0, named=True)
             named = ", ".join(f"{name} = {value!r}" for name, value in values.items())
             raise InvalidError(f"the versions with {named} cannot be merged: {error}") from error
         half = slices.count // 2
