@@ -26,6 +26,11 @@ class RowKind(IntEnum):
         """``+I``, ``-U``, ``+U`` or ``-D``."""
         return ("+I", "-U", "+U", "-D")[self]
 
+    @property
+    def is_add(self) -> bool:
+        """Whether a row of the kind inserts or updates; the other kinds retract."""
+        return self in (RowKind.INSERT, RowKind.UPDATE_AFTER)
+
     @classmethod
     @checked
     def parse(cls, text: str) -> RowKind:

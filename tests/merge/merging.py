@@ -12,10 +12,11 @@ from pyroaring import BitMap
 
 from json_values import arrow_table
 from keytide.format.arrow import from_arrow
-from keytide.merge.engine import MergeEngine, engine_of, order_of
+from keytide.merge.engine import MergeEngine
+from keytide.merge.engines import engine_of
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.layers import layers
-from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND, MergeOrder
+from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND, MergeOrder, order_of
 from keytide.options import TableOptions
 from keytide.row_kind import RowKind
 from keytide.types import Field, RowType, parse_sql_type

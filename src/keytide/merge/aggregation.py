@@ -13,16 +13,19 @@ row and what was in it for good: the next add begins anew (Paimon behaviour 2.4)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 import polars as pl
 
+from keytide.merge.checks import check_functions, conflicting
+from keytide.merge.engine import MergeEngine
 from keytide.merge.functions.inputs import AggregatedColumn, Inputs
 from keytide.merge.functions.registry import (
     DEFAULT_FUNCTION,
+    FUNCTION_OPTIONS,
     NO_FUNCTIONS,
     aggregated_columns,
     function_names,
@@ -31,35 +34,67 @@ from keytide.merge.functions.user import MergeFunction
 from keytide.merge.not_null import check_not_null, not_null_names
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
 from keytide.merge.refusal import AFTER_DELETE, WITHOUT_COLUMN, Refusal, deletes_of, retracts_of
+from keytide.merge.sequence_group import SequenceGroup
 from keytide.merge.slices import KeySlices, Marks, Positions, merge_repeated, rows_with, take
-from keytide.options import TableOptions
+from keytide.options import TableOptions, keys
 from keytide.row_kind import RowKind
 from keytide.types import Field
 
-__all__ = ["Aggregation", "aggregation"]
+__all__ = ["Aggregation"]
 
 
 @dataclass(frozen=True)
-class Aggregation:
+class Aggregation(MergeEngine):
     """Folds each column of a key's versions with its function."""
 
-    newest_decides: ClassVar[bool] = False
-    picks_a_version: ClassVar[bool] = False
+    meaning: ClassVar[str] = "A fold of each column, by the function of the column."
+    options: ClassVar[tuple[str, ...]] = (
+        *FUNCTION_OPTIONS,
+        keys.AGGREGATION_REMOVE_RECORD_ON_DELETE,
+    )
     order: MergeOrder
-    folds: Mapping[str, AggregatedColumn]
+    folds: Mapping[str, AggregatedColumn] = field()  # no default, unlike that of other engines
     """By column; a column without a fold comes from the last version."""
     not_null: frozenset[str] = frozenset()
     """Columns that are NOT NULL. With one, retracts alone stay a retract: no row could hold it."""
     remove_record_on_delete: bool = False
 
+    @classmethod
+    def of(
+        cls,
+        order: MergeOrder,
+        fields: tuple[Field, ...],
+        options: TableOptions,
+        functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
+    ) -> Aggregation:
+        """The engine for a table. Raises `InvalidError` for functions that do not fit."""
+        folded = [f for f in fields if f.name not in order.columns]
+        names = function_names([f.name for f in folded], options, DEFAULT_FUNCTION)
+        return cls(
+            order=order,
+            folds=aggregated_columns(folded, names, options, functions),
+            not_null=not_null_names(folded),
+            remove_record_on_delete=options.aggregation_remove_record_on_delete,
+        )
+
+    @classmethod
+    def check(
+        cls, columns: Mapping[str, Field], primary_keys: Sequence[str], options: TableOptions
+    ) -> None:
+        """Refuse functions that do not fit, and retracts that are both ignored and obeyed."""
+        if options.aggregation_remove_record_on_delete:
+            for name, value in options.by_columns(keys.IGNORE_RETRACT).items():
+                if value.lower() == "true":
+                    ignored = keys.key_of(keys.IGNORE_RETRACT, name)
+                    raise conflicting(keys.AGGREGATION_REMOVE_RECORD_ON_DELETE, ignored)
+        unfolded = {*primary_keys, *options.sequence_field}
+        names = function_names([n for n in columns if n not in unfolded], options, DEFAULT_FUNCTION)
+        check_functions(columns, names, options)
+
     @property
     def way_out(self) -> str:
         """Leaving the column or the key out, and a -D where that removes the row."""
         return AFTER_DELETE if self.remove_record_on_delete else WITHOUT_COLUMN
-
-    def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
-        """Nothing beyond the order's own columns is looked at."""
-        return tuple(dict.fromkeys((*self.order.columns, *wanted)))
 
     def refusals(self, rows: pl.DataFrame) -> Iterator[Refusal]:
         """Retracts and values that a column's function cannot fold."""
@@ -97,6 +132,24 @@ class Aggregation:
         alone |= ~is_add & (first_add < 0)[slices.keys]
         alone &= (last_delete < 0)[slices.keys]
         return slices.around(alone) | slices.marks(np.where(last_delete < 0, -1, first_add))
+
+    @property
+    def refuses_delete(self) -> str | None:
+        """A -D is taken back column by column, unless the table has it remove the row."""
+        if self.remove_record_on_delete:
+            return None
+        return f"set '{keys.AGGREGATION_REMOVE_RECORD_ON_DELETE}' = 'true'"
+
+    @property
+    def removes_rows(self) -> bool:
+        """Whether the table has a -D remove the row."""
+        return self.remove_record_on_delete
+
+    def tracing(
+        self, folds: Mapping[str, AggregatedColumn], groups: tuple[SequenceGroup, ...]
+    ) -> Aggregation:
+        """The same with other functions."""
+        return replace(self, folds=folds, not_null=frozenset())
 
     def _fold(self, versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:
         is_add = versions.select(IS_ADD).to_series().to_numpy()
@@ -136,23 +189,3 @@ class Aggregation:
         begun = (slices.rows >= first_add[slices.keys]) & (first_add >= 0)[slices.keys]
         counts = after & (begun | (last_delete < 0)[slices.keys])
         return counts, np.where(first_add < 0, last_delete, -1)
-
-
-def aggregation(
-    order: MergeOrder,
-    fields: tuple[Field, ...],
-    options: TableOptions,
-    functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
-) -> Aggregation:
-    """The engine for a table; `functions` are those of users.
-
-    Raises `InvalidError` for functions that do not fit.
-    """
-    folded = [f for f in fields if f.name not in order.columns]
-    names = function_names([f.name for f in folded], options, DEFAULT_FUNCTION)
-    return Aggregation(
-        order=order,
-        folds=aggregated_columns(folded, names, options, functions),
-        not_null=not_null_names(folded),
-        remove_record_on_delete=options.aggregation_remove_record_on_delete,
-    )

@@ -7,41 +7,49 @@ A retract that comes last hides the key; NULL in the last version means NULL (Pa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import polars as pl
 
+from keytide.merge.engine import MergeEngine
+from keytide.merge.functions.registry import NO_FUNCTIONS
+from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import IS_ADD, MergeOrder
-from keytide.merge.refusal import WITHOUT_KEY, Refusal
-from keytide.merge.slices import Marks
+from keytide.merge.refusal import IGNORED
+from keytide.options import TableOptions
+from keytide.row_kind import RowKind
+from keytide.types import Field
 
 __all__ = ["Deduplicate"]
 
 
 @dataclass(frozen=True)
-class Deduplicate:
+class Deduplicate(MergeEngine):
     """Keeps the last version of each key, its kind included."""
 
+    meaning: ClassVar[str] = "The last version."
     picks_a_version: ClassVar[bool] = True
-    way_out: ClassVar[str] = WITHOUT_KEY
     order: MergeOrder
     ignore_delete: bool = False
     """Retracts stored before the option was set are skipped as well."""
+
+    @classmethod
+    def of(
+        cls,
+        order: MergeOrder,
+        fields: tuple[Field, ...],
+        options: TableOptions,
+        functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
+    ) -> Deduplicate:
+        """The engine for a table."""
+        return cls(order, options.ignore_delete)
 
     @property
     def newest_decides(self) -> bool:
         """True unless sequence fields or skipped retracts let an older version win."""
         return not self.order.sequence and not self.ignore_delete
-
-    def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
-        """Nothing beyond the order's own columns is looked at."""
-        return tuple(dict.fromkeys((*self.order.columns, *wanted)))
-
-    def refusals(self, rows: pl.DataFrame) -> Iterator[Refusal]:
-        """None: every row can be the last one."""
-        yield from ()
 
     def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
         """The last row of each key."""
@@ -49,6 +57,16 @@ class Deduplicate:
             versions = versions.filter(IS_ADD)
         return versions.filter(self.order.last_of_key())
 
-    def layer_starts(self, versions: pl.DataFrame) -> Marks | None:
-        """None: one version is the row, whatever older ones there are."""
+    @property
+    def refuses_update(self) -> str | None:
+        """None: the row that is written last is the row."""
         return None
+
+    @property
+    def refuses_delete(self) -> str | None:
+        """None: a -D that comes last hides the key."""
+        return None
+
+    def skips(self, kind: RowKind) -> str | None:
+        """Retracts, where the table ignores them."""
+        return IGNORED if self.ignore_delete and not kind.is_add else None

@@ -1,63 +1,95 @@
-"""The one interface of the merge engines, and the engine of a table.
+"""What a merge engine is: a law about versions, and what the rest of Keytide may ask of it.
 
-An engine is a law about versions: `merge` of all versions at once, or run by run, or after any
-partial compaction gives the same row.
+`merge` of all versions at once, or run by run, or after any partial compaction gives the same row.
+Whatever else depends on the engine of a table is a member of it, so nobody asks an engine for its
+name or class. An engine is one file, and one line in `keytide.merge.engines`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import ClassVar
 
 import polars as pl
 
-from keytide.errors import UnsupportedError
-from keytide.merge.aggregation import aggregation
-from keytide.merge.deduplicate import Deduplicate
-from keytide.merge.first_row import FirstRow
-from keytide.merge.functions.registry import NO_FUNCTIONS
+from keytide.merge.functions.inputs import AggregatedColumn
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import MergeOrder
-from keytide.merge.partial_update import partial_update
-from keytide.merge.refusal import Refusal
+from keytide.merge.refusal import WITHOUT_KEY, Refusal
+from keytide.merge.sequence_group import SequenceGroup
 from keytide.merge.slices import Marks
 from keytide.options import TableOptions
+from keytide.row_kind import RowKind
 from keytide.types import Field
 
-__all__ = ["MergeEngine", "engine_of", "order_of"]
+__all__ = ["MergeEngine"]
 
 
-class MergeEngine(Protocol):
-    """Folds the versions of each key into one row."""
+class MergeEngine(ABC):
+    """Folds the versions of each key into one row.
+
+    Members of the class hold for every table of the engine. Those of an instance, which knows
+    columns and options of its table, say what holds there.
+    """
+
+    # -- of every table of the engine -----------------------------------------------------------
+
+    meaning: ClassVar[str]
+    """What the versions of a key become, for people."""
+    options: ClassVar[tuple[str, ...]] = ()
+    """The options that act on this engine and not on every other."""
+    picks_a_version: ClassVar[bool] = False
+    """Whether the row of a key is one of its versions as it stands, not put together of many.
+
+    Then files of which no version meets a condition cannot give a row that does, and a version
+    may be stored in many places without being counted twice.
+    """
+    follows_sequence: ClassVar[bool] = True
+    """Whether sequence fields order the versions; if not, arrival alone does."""
+    fills_gaps: ClassVar[bool] = False
+    """Whether NULL means that a row has no new value, so that rows may lack columns."""
+    compacts_by_lookup: ClassVar[bool] = False
+    """Whether a compaction always folds into a value what the levels above hold for its key."""
+
+    @classmethod
+    @abstractmethod
+    def of(
+        cls,
+        order: MergeOrder,
+        fields: tuple[Field, ...],
+        options: TableOptions,
+        functions: Mapping[str, MergeFunction],
+    ) -> MergeEngine:
+        """The engine for a table; `functions` are those of users.
+
+        `fields` are without partition columns, which are the same in all versions of a key. Raises
+        `InvalidError` for options that do not fit.
+        """
+
+    @classmethod  # noqa: B027  # an engine may take whatever the options say
+    def check(
+        cls, columns: Mapping[str, Field], primary_keys: Sequence[str], options: TableOptions
+    ) -> None:
+        """Raise `InvalidError` for options of a new or altered table that cannot work."""
+
+    # -- merging --------------------------------------------------------------------------------
+
+    order: MergeOrder
+    compared: tuple[str, ...] = ()
+    """Columns beyond those of the order and of `groups` whose values decide about a row."""
 
     @property
     def newest_decides(self) -> bool:
         """Whether the row of a key is its newest arrival, whatever came before."""
-        ...
-
-    @property
-    def picks_a_version(self) -> bool:
-        """Whether the row of a key is one of its versions as it stands, not put together."""
-        ...
-
-    @property
-    def way_out(self) -> str:
-        """What works although stored versions of a key cannot be merged, for people."""
-        ...
+        return False
 
     def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
         """Table columns to read so that the `wanted` ones can be merged (keys come anyway)."""
-        ...
+        return tuple(dict.fromkeys((*self.order.columns, *wanted, *self.compared)))
 
-    def refusals(self, rows: pl.DataFrame) -> Iterator[Refusal]:
-        """Incoming rows that could not be merged once their key has another version.
-
-        What is not refused can be merged with whatever was not refused before it, unless a
-        result becomes too large for its column. REQUIRES: `rows` have all columns of the table
-        and `_VALUE_KIND`.
-        """
-        ...
-
+    @abstractmethod
     def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
         """One row per key of `versions`, with the columns of `versions`.
 
@@ -69,7 +101,6 @@ class MergeEngine(Protocol):
         `_VALUE_KIND`. A key whose outcome is a deletion keeps a row of kind -D or -U, so that
         the result can stand for its versions in a later merge; readers drop such rows.
         """
-        ...
 
     def layer_starts(self, versions: pl.DataFrame) -> Marks | None:
         """The versions that must not be merged with those of their key before them, if any.
@@ -79,48 +110,64 @@ class MergeEngine(Protocol):
         the first one of a key are preliminary: they hold for a merge that begins with the key's
         first version. REQUIRES what `merge` requires.
         """
-        ...
+        return None
 
+    # -- what is refused ------------------------------------------------------------------------
 
-def order_of(key: tuple[str, ...], fields: Iterable[Field], options: TableOptions) -> MergeOrder:
-    """The merge order that a table's options state."""
-    chars = {f.name for f in fields if getattr(f.type, "root", "") == "CHAR"}
-    return MergeOrder(
-        key=key,
-        sequence=options.sequence_field,
-        descending=options.sequence_sort_order == "descending",
-        padded=frozenset(chars & set(options.sequence_field)),
-    )
+    def refusals(self, rows: pl.DataFrame) -> Iterator[Refusal]:
+        """Incoming rows that could not be merged once their key has another version.
 
+        What is not refused can be merged with whatever was not refused before it, unless a
+        result becomes too large for its column. REQUIRES: `rows` have all columns of the table
+        and `_VALUE_KIND`.
+        """
+        yield from ()
 
-def engine_of(
-    order: MergeOrder,
-    fields: tuple[Field, ...],
-    options: TableOptions,
-    *,
-    partition_keys: tuple[str, ...] = (),
-    functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
-) -> MergeEngine:
-    """The engine that a table's options name; `functions` are users' merge functions.
+    @property
+    def way_out(self) -> str:
+        """What works although stored versions of a key cannot be merged, for people."""
+        return WITHOUT_KEY
 
-    Partition columns, which are the same in all versions of a key, are never merged.
-    Raises `UnsupportedError` naming the engine when this release has no kernel for it.
-    """
-    make = _ENGINES.get(options.merge_engine)
-    if make is None:
-        raise UnsupportedError(
-            f"merge engine {options.merge_engine!r} cannot be merged by this release; "
-            f"it can merge {', '.join(sorted(_ENGINES))}"
-        )
-    return make(order, tuple(f for f in fields if f.name not in partition_keys), options, functions)
+    @property
+    def refuses_update(self) -> str | None:
+        """Why a written row would not stand as the new row of its key, and what to do instead.
 
+        None where it would, so that rows can be updated.
+        """
+        return "it would merge the new values with the old. Insert what is to be merged instead"
 
-_Factory = Callable[
-    [MergeOrder, tuple[Field, ...], TableOptions, Mapping[str, MergeFunction]], MergeEngine
-]
-_ENGINES: dict[str, _Factory] = {
-    "aggregation": aggregation,
-    "deduplicate": lambda order, _, options, __: Deduplicate(order, options.ignore_delete),
-    "first-row": lambda order, _, options, __: FirstRow(order, options.ignore_delete),
-    "partial-update": partial_update,
-}
+    @property
+    def refuses_delete(self) -> str | None:
+        """What to do so that a -D removes the row of its key; None where it does."""
+        return "make it deduplicate"
+
+    # -- why a row is what it is ----------------------------------------------------------------
+
+    folds: Mapping[str, AggregatedColumn] = MappingProxyType({})
+    """The functions of columns that have one."""
+    groups: tuple[SequenceGroup, ...] = ()
+    """Columns that have sequences of their own."""
+
+    @property
+    def gaps(self) -> frozenset[str]:
+        """The columns without a function in which NULL is no value."""
+        return frozenset()
+
+    @property
+    def removes_rows(self) -> bool:
+        """Whether a -D removes what came before it for good, and a later add begins anew."""
+        return False
+
+    def tracing(
+        self, folds: Mapping[str, AggregatedColumn], groups: tuple[SequenceGroup, ...]
+    ) -> MergeEngine:
+        """The engine with other functions and groups, and with every column nullable."""
+        return self
+
+    def skips(self, kind: RowKind) -> str | None:
+        """Why versions of a kind are as if never written; None for kinds that count."""
+        return None
+
+    def loses(self, winner: int, reason: str) -> str:
+        """What became of a version that was not picked, given why the order puts it lower."""
+        return f"replaced by version {winner}: {reason}"

@@ -8,34 +8,65 @@ that meets another version of its key is an error, or, with `ignore-delete`, as 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import polars as pl
 
 from keytide.errors import InvalidError
+from keytide.merge.engine import MergeEngine
+from keytide.merge.functions.registry import NO_FUNCTIONS
+from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import IS_ADD, MergeOrder
-from keytide.merge.refusal import WITHOUT_KEY, Refusal, retracts_of
-from keytide.merge.slices import KeySlices, Marks, merge_repeated
+from keytide.merge.refusal import IGNORED, Refusal, retracts_of
+from keytide.merge.slices import KeySlices, merge_repeated
+from keytide.options import TableOptions, keys
+from keytide.row_kind import RowKind
+from keytide.types import Field
 
 __all__ = ["FirstRow"]
 
 
 @dataclass(frozen=True)
-class FirstRow:
+class FirstRow(MergeEngine):
     """Keeps the first version of each key."""
 
-    newest_decides: ClassVar[bool] = False
+    meaning: ClassVar[str] = "The first version."
     picks_a_version: ClassVar[bool] = True
-    way_out: ClassVar[str] = WITHOUT_KEY
+    follows_sequence: ClassVar[bool] = False
+    compacts_by_lookup: ClassVar[bool] = True
     order: MergeOrder
     ignore_delete: bool = False
     """Retracts stored before the option was set are skipped as well."""
 
-    def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
-        """Nothing beyond the order's own columns is looked at."""
-        return tuple(dict.fromkeys((*self.order.columns, *wanted)))
+    @classmethod
+    def of(
+        cls,
+        order: MergeOrder,
+        fields: tuple[Field, ...],
+        options: TableOptions,
+        functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
+    ) -> FirstRow:
+        """The engine for a table."""
+        return cls(order, options.ignore_delete)
+
+    @classmethod
+    def check(
+        cls, columns: Mapping[str, Field], primary_keys: Sequence[str], options: TableOptions
+    ) -> None:
+        """Refuse what tells of changes, for a first row never changes."""
+        if options.changelog_producer not in ("none", "lookup"):
+            raise InvalidError(
+                f"Only support 'none' and 'lookup' {keys.CHANGELOG_PRODUCER} on FIRST_ROW merge "
+                f"engine, found '{options.changelog_producer}'"
+            )
+        if options.deletion_vectors_enabled and not options.value(keys.PK_CLUSTERING_OVERRIDE):
+            raise InvalidError(
+                "First row merge engine does not need deletion vectors because there is no "
+                "deletion of old data in this merge engine; leave out "
+                f"'{keys.DELETION_VECTORS_ENABLED}'"
+            )
 
     def refusals(self, rows: pl.DataFrame) -> Iterator[Refusal]:
         """All retracts, unless they are skipped."""
@@ -48,9 +79,13 @@ class FirstRow:
             versions = versions.filter(IS_ADD)
         return merge_repeated(versions, self.order.key, _first, in_key_order=in_key_order)
 
-    def layer_starts(self, versions: pl.DataFrame) -> Marks | None:
-        """None: one version is the row, whatever older ones there are."""
-        return None
+    def skips(self, kind: RowKind) -> str | None:
+        """Retracts, where the table ignores them."""
+        return IGNORED if self.ignore_delete and not kind.is_add else None
+
+    def loses(self, winner: int, reason: str) -> str:
+        """Whatever its place, it came later."""
+        return f"ignored: version {winner} came first"
 
 
 def _first(versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:
@@ -61,6 +96,6 @@ def _first(versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:
 
 _REFUSED = (
     "By default, First row merge engine can not accept DELETE/UPDATE_BEFORE records. "
-    "Set 'ignore-delete' = 'true' to skip them, or 'ignore-update-before' = 'true' for "
-    "a feed whose only retracts are -U"
+    f"Set '{keys.IGNORE_DELETE}' = 'true' to skip them, or '{keys.IGNORE_UPDATE_BEFORE}' = 'true' "
+    "for a feed whose only retracts are -U"
 )

@@ -7,6 +7,7 @@ then as they came: the later row wins (Paimon behaviour 1.3; watermark rules R1,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-__all__ = ["IS_ADD", "SEQUENCE_NUMBER", "VALUE_KIND", "MergeOrder", "is_searchable"]
+from keytide.options import TableOptions
+from keytide.types import Field
+
+__all__ = ["IS_ADD", "SEQUENCE_NUMBER", "VALUE_KIND", "MergeOrder", "is_searchable", "order_of"]
 
 SEQUENCE_NUMBER = "_SEQUENCE_NUMBER"
 VALUE_KIND = "_VALUE_KIND"
@@ -92,6 +96,17 @@ class MergeOrder:
         if positions is not None:
             return versions[pl.Series(positions)]
         return versions.sort(list(self.key), nulls_last=False, maintain_order=True)
+
+
+def order_of(key: tuple[str, ...], fields: Iterable[Field], options: TableOptions) -> MergeOrder:
+    """The merge order that a table's options state."""
+    chars = {f.name for f in fields if getattr(f.type, "root", "") == "CHAR"}
+    return MergeOrder(
+        key=key,
+        sequence=options.sequence_field,
+        descending=options.sequence_sort_order == "descending",
+        padded=frozenset(chars & set(options.sequence_field)),
+    )
 
 
 def _packed_argsort(key: pl.Series) -> npt.NDArray[np.uint64] | None:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import polars as pl
 
-from keytide.merge.aggregation import Aggregation
-from keytide.merge.deduplicate import Deduplicate
 from keytide.merge.engine import MergeEngine
-from keytide.merge.first_row import FirstRow
 from keytide.merge.functions.first_last import FirstNonNullValue, FirstValue, LastValue
-from keytide.merge.functions.inputs import AggregatedColumn
 from keytide.merge.functions.numeric import Sum
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND, MergeOrder
-from keytide.merge.partial_update import OnRetract, PartialUpdate
 from keytide.merge.provenance import EXTREMES, PICKS, VERSION, Provenance
-from keytide.merge.sequence_groups import SequenceGroup, SequenceGroups
+from keytide.merge.sequence_group import SequenceGroup
 from keytide.row_kind import RowKind
 
 __all__ = ["outcomes", "shown"]
@@ -75,7 +70,7 @@ class _Teller:
     @cached_property
     def _facts(self) -> dict[int, dict[str, Any]]:
         """What orders the versions, by their numbers."""
-        fields = (name for group in self._groups for name in group.sequence)
+        fields = (name for group in self.engine.groups for name in group.sequence)
         names = (VERSION, *self.order.sequence, *fields, SEQUENCE_NUMBER, VALUE_KIND)
         rows = self.versions.select(dict.fromkeys(names).keys()).rows(named=True)
         return {row[VERSION]: row for row in rows}
@@ -98,44 +93,29 @@ class _Teller:
     def _has_row(self) -> bool:
         return self.provenance.row.height > 0
 
-    @property
-    def _groups(self) -> tuple[SequenceGroup, ...]:
-        return self.engine.groups if isinstance(self.engine, SequenceGroups) else ()
-
-    @property
-    def _folds(self) -> Mapping[str, AggregatedColumn]:
-        return self.engine.folds if isinstance(self.engine, Aggregation | SequenceGroups) else {}
-
     def _kind(self, version: int) -> RowKind:
         return RowKind(self._facts[version][VALUE_KIND])
 
     def _is_retract(self, version: int) -> bool:
-        return self._kind(version) in (RowKind.DELETE, RowKind.UPDATE_BEFORE)
+        return not self._kind(version).is_add
 
     def _group_of(self, column: str) -> SequenceGroup | None:
-        return next((group for group in self._groups if column in group.columns), None)
+        return next((group for group in self.engine.groups if column in group.columns), None)
 
     # -- versions that are told about as a whole -------------------------------------------------
 
     def _skipped(self, version: int) -> str | None:
-        if not self._is_retract(version):
-            return None
-        if _ignores_retracts(self.engine):
-            return "ignored: the table has 'ignore-delete'"
-        if isinstance(self.engine, PartialUpdate) and self._kind(version) is RowKind.UPDATE_BEFORE:
-            return "ignored: only a -D removes a row of this table"
-        return None
+        reason = self.engine.skips(self._kind(version))
+        return None if reason is None else f"ignored: {reason}"
 
     def _as_a_whole(self, version: int) -> str | None:
         base = self.provenance.base
-        if base is None or not isinstance(self.engine, Deduplicate | FirstRow):
+        if base is None or not self.engine.picks_a_version:
             return None
         if version == base:
             said = {RowKind.DELETE: "deletes the row", RowKind.UPDATE_BEFORE: "takes the row back"}
             return said.get(self._kind(version), "is the row")
-        if isinstance(self.engine, FirstRow):
-            return f"ignored: version {base} came first"
-        return f"replaced by version {base}: {self._reason(version, base, self.order.sequence)}"
+        return self.engine.loses(base, self._reason(version, base, self.order.sequence))
 
     def _removed(self, version: int) -> str | None:
         removal = self.provenance.removal
@@ -184,7 +164,7 @@ class _Teller:
         return None if is_null else self._lost(version, column, group)
 
     def _given(self, version: int, column: str) -> _Clause:
-        fold, is_retract = self._folds.get(column), self._is_retract(version)
+        fold, is_retract = self.engine.folds.get(column), self._is_retract(version)
         if fold is None or isinstance(fold.function, PICKS):
             return "gives ", ""
         function = fold.function
@@ -198,7 +178,7 @@ class _Teller:
 
     def _lost(self, version: int, column: str, group: SequenceGroup | None) -> _Clause:
         """Why a value that is not NULL is not in the row."""
-        fold, taken = self._folds.get(column), self.provenance.taken[column]
+        fold, taken = self.engine.folds.get(column), self.provenance.taken[column]
         if fold is not None and isinstance(fold.function, EXTREMES):
             return f"is not the {fold.function.name} of ", ""
         if fold is not None and isinstance(fold.function, FirstValue | FirstNonNullValue):
@@ -212,7 +192,7 @@ class _Teller:
 
     def _taken_back(self, version: int, column: str, group: SequenceGroup | None) -> _Clause | None:
         """What a retract does to a column that it gave nothing."""
-        fold, taken = self._folds.get(column), self.provenance.taken[column]
+        fold, taken = self.engine.folds.get(column), self.provenance.taken[column]
         is_null = column not in self._present[version]
         if fold is None:
             return self._taken_back_from_group(version, column, group)
@@ -270,11 +250,5 @@ class _Teller:
             return 0, 0
         if value != value:
             return 2, 0
-        padded = self.order.padded.union(*(group.padded for group in self._groups))
+        padded = self.order.padded.union(*(group.padded for group in self.engine.groups))
         return 1, value.rstrip(" ") if name in padded else value
-
-
-def _ignores_retracts(engine: MergeEngine) -> bool:
-    if isinstance(engine, PartialUpdate):
-        return engine.on_retract is OnRetract.IGNORE
-    return isinstance(engine, Deduplicate | FirstRow | SequenceGroups) and engine.ignore_delete

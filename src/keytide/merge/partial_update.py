@@ -13,7 +13,7 @@ groups remember one per group (Paimon behaviour 2.3).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
@@ -22,44 +22,89 @@ import numpy as np
 import polars as pl
 
 from keytide.errors import InvalidError
-from keytide.merge.functions.registry import NO_FUNCTIONS, aggregated_columns, function_names
+from keytide.merge.checks import check_functions, conflicting
+from keytide.merge.engine import MergeEngine
+from keytide.merge.functions.registry import (
+    DEFAULT_FUNCTION,
+    FUNCTION_OPTIONS,
+    NO_FUNCTIONS,
+    function_names,
+)
 from keytide.merge.functions.user import MergeFunction
-from keytide.merge.not_null import not_null_names
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
-from keytide.merge.refusal import WITHOUT_KEY, Refusal, retracts_of
-from keytide.merge.sequence_groups import SequenceGroups, sequence_groups_of
+from keytide.merge.refusal import IGNORED, Refusal, retracts_of
+from keytide.merge.sequence_group import SequenceGroup, sequence_groups_of
+from keytide.merge.sequence_groups import SequenceGroups
 from keytide.merge.slices import KeySlices, Marks, merge_repeated, rows_with, take
-from keytide.options import TableOptions
+from keytide.options import TableOptions, keys
 from keytide.row_kind import RowKind
 from keytide.types import Field
 
-__all__ = ["OnRetract", "PartialUpdate", "partial_update"]
+__all__ = ["OnRetract", "PartialUpdate"]
 
 
 class OnRetract(Enum):
     """What a table without sequence groups does about retracts."""
 
     REFUSE = "refuse"
-    IGNORE = "ignore-delete"
-    REMOVE_ROW = "partial-update.remove-record-on-delete"
+    IGNORE = keys.IGNORE_DELETE
+    REMOVE_ROW = keys.PARTIAL_UPDATE_REMOVE_RECORD_ON_DELETE
     """-D removes the row; -U is ignored."""
 
 
 @dataclass(frozen=True)
-class PartialUpdate:
+class PartialUpdate(MergeEngine):
     """Fills the gaps of each key's versions."""
 
-    newest_decides: ClassVar[bool] = False
-    picks_a_version: ClassVar[bool] = False
-    way_out: ClassVar[str] = WITHOUT_KEY
+    meaning: ClassVar[str] = (
+        "The last value of each column that is not NULL; columns of a sequence group follow the "
+        "order of their group."
+    )
+    options: ClassVar[tuple[str, ...]] = (
+        *FUNCTION_OPTIONS,
+        keys.SEQUENCE_GROUP,
+        keys.PARTIAL_UPDATE_REMOVE_RECORD_ON_DELETE,
+        keys.PARTIAL_UPDATE_REMOVE_RECORD_ON_SEQUENCE_GROUP,
+    )
+    fills_gaps: ClassVar[bool] = True
     order: MergeOrder
     filled: frozenset[str]
     """Columns to fill; others come from the last version."""
     on_retract: OnRetract = OnRetract.REFUSE
 
-    def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
-        """Nothing beyond the order's own columns is looked at."""
-        return tuple(dict.fromkeys((*self.order.columns, *wanted)))
+    @classmethod
+    def of(
+        cls,
+        order: MergeOrder,
+        fields: tuple[Field, ...],
+        options: TableOptions,
+        functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
+    ) -> PartialUpdate | SequenceGroups:
+        """The engine for a table, with or without sequence groups."""
+        if sequence_groups_of(fields, options):
+            return SequenceGroups.of(order, fields, options, functions)
+        filled = frozenset(f.name for f in fields) - set(order.columns)
+        return cls(order, filled, _on_retract(options))
+
+    @classmethod
+    def check(
+        cls, columns: Mapping[str, Field], primary_keys: Sequence[str], options: TableOptions
+    ) -> None:
+        """Refuse functions of columns in no group, and several fates of a retract."""
+        groups = sequence_groups_of(columns.values(), options)
+        _check_removals(groups, options)
+        protected = {name for group in groups for name in group.protected}
+        unordered = set(primary_keys) | set(options.sequence_field)
+        unordered |= {name for group in groups for name in group.sequence}
+        names = function_names([name for name in columns if name not in unordered], options)
+        for name, function in names.items():
+            if name not in protected and function != DEFAULT_FUNCTION:
+                raise InvalidError(
+                    "Must use sequence group for aggregation functions but not found for field "
+                    f"{name}. Its function is {function!r}; add the column to a "
+                    f"'{keys.SEQUENCE_GROUP}'"
+                )
+        check_functions(columns, names, options)
 
     def refusals(self, rows: pl.DataFrame) -> Iterator[Refusal]:
         """All retracts, unless an option gives them a meaning."""
@@ -84,6 +129,34 @@ class PartialUpdate:
         first_add = slices.first_where(is_add & (slices.rows > last_delete[slices.keys]))
         return slices.marks(np.where(last_delete < 0, -1, first_add))
 
+    @property
+    def refuses_update(self) -> str | None:
+        """None: what a row gives is the row's."""
+        return None
+
+    @property
+    def refuses_delete(self) -> str | None:
+        """Retracts are refused, unless the table has a -D remove the row."""
+        if self.removes_rows:
+            return None
+        return f"set '{keys.PARTIAL_UPDATE_REMOVE_RECORD_ON_DELETE}' = 'true'"
+
+    @property
+    def gaps(self) -> frozenset[str]:
+        """All but the order's own columns."""
+        return self.filled
+
+    @property
+    def removes_rows(self) -> bool:
+        """Whether the table has a -D remove the row."""
+        return self.on_retract is OnRetract.REMOVE_ROW
+
+    def skips(self, kind: RowKind) -> str | None:
+        """Retracts, where the table ignores them; a -U in any case."""
+        if self.on_retract is OnRetract.IGNORE and not kind.is_add:
+            return IGNORED
+        return "only a -D removes a row of this table" if kind is RowKind.UPDATE_BEFORE else None
+
     def _fill(self, versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:
         deletes = ~versions.select(IS_ADD).to_series().to_numpy()
         if self.on_retract is OnRetract.REFUSE and deletes.any():
@@ -99,27 +172,23 @@ class PartialUpdate:
         return rows_with(versions, slices.lasts, columns)
 
 
-def partial_update(
-    order: MergeOrder,
-    fields: tuple[Field, ...],
-    options: TableOptions,
-    functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
-) -> PartialUpdate | SequenceGroups:
-    """The engine for a table, with or without sequence groups; `functions` are those of users."""
-    groups = sequence_groups_of(fields, options)
-    if not groups:
-        filled = frozenset(f.name for f in fields) - set(order.columns)
-        return PartialUpdate(order, filled, _on_retract(options))
-    protected = {name for group in groups for name in group.protected}
-    names = function_names(protected, options)
-    return SequenceGroups(
-        order=order,
-        groups=groups,
-        folds=aggregated_columns(fields, names, options, functions),
-        filled=frozenset(f.name for f in fields) - set(order.columns),
-        not_null=not_null_names(fields) - set(order.columns),
-        ignore_delete=options.ignore_delete,
-    )
+def _check_removals(groups: Sequence[SequenceGroup], options: TableOptions) -> None:
+    on_delete = keys.PARTIAL_UPDATE_REMOVE_RECORD_ON_DELETE
+    on_group = keys.PARTIAL_UPDATE_REMOVE_RECORD_ON_SEQUENCE_GROUP
+    removing = options.remove_record_on_sequence_group
+    if options.ignore_delete and options.remove_record_on_delete:
+        raise conflicting(keys.IGNORE_DELETE, on_delete)
+    if options.ignore_delete and removing:
+        raise conflicting(keys.IGNORE_DELETE, on_group)
+    if groups and options.remove_record_on_delete:
+        raise conflicting("sequence-group", on_delete)
+    sequences = {name for group in groups for name in group.sequence}
+    for name in removing:
+        if name not in sequences:
+            raise InvalidError(
+                f"field '{name}' defined in '{on_group}' option must be part of sequence groups; "
+                f"the sequence fields are {', '.join(sorted(sequences)) or 'none'}"
+            )
 
 
 def _on_retract(options: TableOptions) -> OnRetract:
@@ -130,7 +199,7 @@ def _on_retract(options: TableOptions) -> OnRetract:
 
 _REFUSED = (
     "By default, Partial update can not accept delete records, you can choose one of the "
-    "following solutions: 1. set 'ignore-delete' = 'true' to skip -U and -D; 2. set "
-    "'partial-update.remove-record-on-delete' = 'true' to remove the row on -D; 3. define "
-    "'fields.<column>.sequence-group' to retract the columns of a group"
+    f"following solutions: 1. set '{keys.IGNORE_DELETE}' = 'true' to skip -U and -D; 2. set "
+    f"'{keys.PARTIAL_UPDATE_REMOVE_RECORD_ON_DELETE}' = 'true' to remove the row on -D; 3. define "
+    f"'{keys.SEQUENCE_GROUP}' to retract the columns of a group"
 )

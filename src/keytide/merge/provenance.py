@@ -13,14 +13,13 @@ looked into.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 import polars as pl
 
-from keytide.merge.aggregation import Aggregation
 from keytide.merge.engine import MergeEngine
 from keytide.merge.functions.collect import Collect
 from keytide.merge.functions.first_last import (
@@ -32,8 +31,6 @@ from keytide.merge.functions.first_last import (
 from keytide.merge.functions.inputs import AggregatedColumn, AggregateFunction, Inputs
 from keytide.merge.functions.numeric import Max, Min
 from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND, MergeOrder
-from keytide.merge.partial_update import OnRetract, PartialUpdate
-from keytide.merge.sequence_groups import SequenceGroup, SequenceGroups
 from keytide.merge.slices import Marks
 from keytide.row_kind import RowKind
 
@@ -92,11 +89,10 @@ def provenance_of(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine
         return Provenance(merged)
     traced, numbers = _traced(engine, versions), _numbered(versions, order, engine)
     origin = traced.merge(numbers).row(0, named=True)
-    groups = _groups(engine)
-    winners = {group.sequence: origin[_winner(i)] for i, group in enumerate(groups)}
+    winners = {group.sequence: origin[_winner(i)] for i, group in enumerate(engine.groups)}
     base = origin[VERSION]
-    taken = dict.fromkeys(order.columns, _one(base))
-    taken |= {name: tuple(origin[name] or ()) for name in _merged_columns(versions, order, groups)}
+    taken = dict.fromkeys((*order.columns, *engine.compared), _one(base))
+    taken |= {name: tuple(origin[name] or ()) for name in _merged_columns(versions, order, engine)}
     taken |= {name: _one(winner) for names, winner in winners.items() for name in names}
     return Provenance(merged, base, taken, winners, _removal(engine, traced, numbers))
 
@@ -106,14 +102,15 @@ def provenance_of(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine
 
 def _numbered(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine) -> pl.DataFrame:
     """The versions with numbers for values; NULL stays where the engine looks at it."""
-    groups, gaps = _groups(engine), _gaps(engine)
+    gaps = _gaps(engine)
     number = pl.concat_list(pl.col(VERSION))
     columns = [
         (pl.when(pl.col(name).is_not_null()).then(number) if name in gaps else number).alias(name)
-        for name in _merged_columns(versions, order, groups)
+        for name in _merged_columns(versions, order, engine)
     ]
     says_something = (
-        pl.any_horizontal(pl.col(name).is_not_null() for name in group.sequence) for group in groups
+        pl.any_horizontal(pl.col(name).is_not_null() for name in group.sequence)
+        for group in engine.groups
     )
     winners = (
         pl.when(says).then(pl.col(VERSION)).alias(_winner(i))
@@ -122,28 +119,17 @@ def _numbered(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine) ->
     return versions.with_columns(*columns, *winners)
 
 
-def _merged_columns(
-    versions: pl.DataFrame, order: MergeOrder, groups: Iterable[SequenceGroup]
-) -> list[str]:
-    ordering = {*order.columns, *(name for group in groups for name in group.sequence)}
-    kept = {*ordering, VERSION, SEQUENCE_NUMBER, VALUE_KIND}
+def _merged_columns(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine) -> list[str]:
+    """The columns of which the engine looks at no value."""
+    ordering = {*order.columns, *(name for group in engine.groups for name in group.sequence)}
+    kept = {*ordering, *engine.compared, VERSION, SEQUENCE_NUMBER, VALUE_KIND}
     return [name for name in versions.columns if name not in kept]
 
 
 def _gaps(engine: MergeEngine) -> frozenset[str]:
     """The columns in which NULL is no value."""
-    if isinstance(engine, PartialUpdate):
-        return engine.filled
-    if not isinstance(engine, Aggregation | SequenceGroups):
-        return frozenset()
-    folded = {n for n, f in engine.folds.items() if not isinstance(f.function, _NULL_COUNTS)}
-    grouped = {name for group in _groups(engine) for name in group.columns}
-    filled = engine.filled - grouped if isinstance(engine, SequenceGroups) else frozenset()
-    return filled | folded
-
-
-def _groups(engine: MergeEngine) -> tuple[SequenceGroup, ...]:
-    return engine.groups if isinstance(engine, SequenceGroups) else ()
+    folds = engine.folds.items()
+    return engine.gaps | {name for name, f in folds if not isinstance(f.function, _NULL_COUNTS)}
 
 
 def _winner(group: int) -> str:
@@ -163,16 +149,11 @@ def _traced(engine: MergeEngine, versions: pl.DataFrame) -> MergeEngine:
     A number that grows with the versions and is the last field of a group breaks ties as the
     group does anyway.
     """
-    if isinstance(engine, Aggregation):
-        return replace(engine, folds=_tracing(engine.folds, versions), not_null=frozenset())
-    if isinstance(engine, SequenceGroups):
-        groups = tuple(
-            replace(group, sequence=(*group.sequence, _winner(i)))
-            for i, group in enumerate(engine.groups)
-        )
-        folds = _tracing(engine.folds, versions)
-        return replace(engine, groups=groups, folds=folds, not_null=frozenset())
-    return engine
+    groups = tuple(
+        replace(group, sequence=(*group.sequence, _winner(i)))
+        for i, group in enumerate(engine.groups)
+    )
+    return engine.tracing(_tracing(engine.folds, versions), groups)
 
 
 def _tracing(
@@ -218,7 +199,7 @@ class _Origins(AggregateFunction):
 
 def _removal(engine: MergeEngine, traced: MergeEngine, numbers: pl.DataFrame) -> Removal | None:
     """When the row was removed for the last time, seen by merging ever more of the versions."""
-    if not _removes_rows(engine) or numbers.select(IS_ADD.all()).item():
+    if not engine.removes_rows or numbers.select(IS_ADD.all()).item():
         return None
     removed = [_is_removed(numbers.head(count), traced) for count in range(1, numbers.height + 1)]
     if not any(removed):
@@ -228,14 +209,6 @@ def _removal(engine: MergeEngine, traced: MergeEngine, numbers: pl.DataFrame) ->
     while by and removed[by - 1]:
         by -= 1
     return Removal(by=numbers[VERSION][by], until=numbers[VERSION][until])
-
-
-def _removes_rows(engine: MergeEngine) -> bool:
-    if isinstance(engine, PartialUpdate):
-        return engine.on_retract is OnRetract.REMOVE_ROW
-    if isinstance(engine, Aggregation):
-        return engine.remove_record_on_delete
-    return any(group.decides_about_row for group in _groups(engine))
 
 
 def _is_removed(numbers: pl.DataFrame, traced: MergeEngine) -> bool:

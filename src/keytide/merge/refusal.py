@@ -9,10 +9,12 @@ import polars as pl
 
 from keytide.merge.order import IS_ADD, VALUE_KIND
 from keytide.merge.slices import Marks
+from keytide.options import keys
 from keytide.row_kind import RowKind
 
 __all__ = [
     "AFTER_DELETE",
+    "IGNORED",
     "WITHOUT_COLUMN",
     "WITHOUT_KEY",
     "Refusal",
@@ -22,6 +24,7 @@ __all__ = [
 ]
 
 
+IGNORED = f"the table has '{keys.IGNORE_DELETE}'"
 WITHOUT_KEY = "a scan whose condition on the key leaves it out"
 WITHOUT_COLUMN = f"a scan without the column, or {WITHOUT_KEY}"
 AFTER_DELETE = f"writing a row of kind -D for the key, {WITHOUT_COLUMN}"

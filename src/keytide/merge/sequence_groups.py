@@ -29,10 +29,21 @@ from typing import ClassVar
 import numpy as np
 import polars as pl
 
+from keytide.merge.engine import MergeEngine
 from keytide.merge.functions.inputs import AggregatedColumn, Inputs, leaves_null
-from keytide.merge.not_null import check_not_null
+from keytide.merge.functions.registry import NO_FUNCTIONS, aggregated_columns, function_names
+from keytide.merge.functions.user import MergeFunction
+from keytide.merge.not_null import check_not_null, not_null_names
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
-from keytide.merge.refusal import AFTER_DELETE, WITHOUT_COLUMN, Refusal, deletes_of, retracts_of
+from keytide.merge.refusal import (
+    AFTER_DELETE,
+    IGNORED,
+    WITHOUT_COLUMN,
+    Refusal,
+    deletes_of,
+    retracts_of,
+)
+from keytide.merge.sequence_group import SequenceGroup, sequence_groups_of
 from keytide.merge.slices import (
     KeySlices,
     Marks,
@@ -42,43 +53,47 @@ from keytide.merge.slices import (
     take,
     take_columns,
 )
-from keytide.options import TableOptions
+from keytide.options import TableOptions, keys
 from keytide.row_kind import RowKind
 from keytide.types import Field
 
-__all__ = ["SequenceGroup", "SequenceGroups", "sequence_groups_of"]
+__all__ = ["SequenceGroups"]
 
 
 @dataclass(frozen=True)
-class SequenceGroup:
-    """Fields that order versions, and the columns that they order them for."""
-
-    sequence: tuple[str, ...]
-    protected: tuple[str, ...]
-    decides_about_row: bool = False
-    padded: frozenset[str] = frozenset()
-    """Sequence fields that are CHAR and compare without trailing blanks."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """All columns of the group."""
-        return (*self.sequence, *self.protected)
-
-
-@dataclass(frozen=True)
-class SequenceGroups:
+class SequenceGroups(MergeEngine):
     """Merges each key's versions group by group."""
 
-    newest_decides: ClassVar[bool] = False
-    picks_a_version: ClassVar[bool] = False
+    fills_gaps: ClassVar[bool] = True
     order: MergeOrder
-    groups: tuple[SequenceGroup, ...]
+    groups: tuple[SequenceGroup, ...] = field()  # no default, unlike that of engines without groups
     filled: frozenset[str]
     """Columns to fill when they are in no group; others come from the last version."""
     folds: Mapping[str, AggregatedColumn] = field(default_factory=dict)
     """Aggregate functions of protected columns."""
     not_null: frozenset[str] = frozenset()
     ignore_delete: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        order: MergeOrder,
+        fields: tuple[Field, ...],
+        options: TableOptions,
+        functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
+    ) -> SequenceGroups:
+        """The engine for a table with sequence groups."""
+        groups = sequence_groups_of(fields, options)
+        protected = {name for group in groups for name in group.protected}
+        names = function_names(protected, options)
+        return cls(
+            order=order,
+            groups=groups,
+            folds=aggregated_columns(fields, names, options, functions),
+            filled=frozenset(f.name for f in fields) - set(order.columns),
+            not_null=not_null_names(fields) - set(order.columns),
+            ignore_delete=options.ignore_delete,
+        )
 
     @property
     def way_out(self) -> str:
@@ -117,6 +132,41 @@ class SequenceGroups:
                     nulls = self._left_null(name, group, taken, heard & deletes_row)
                     yield Refusal(nulls, leaves_null(name))
 
+    @property
+    def refuses_update(self) -> str | None:
+        """Groups say which values are newer."""
+        return (
+            "its sequence groups say which values are newer, so an UPDATE cannot; insert the new "
+            "values with their place in the group's order"
+        )
+
+    @property
+    def refuses_delete(self) -> str | None:
+        """A -D takes back what groups hold, and removes the row where one of them decides."""
+        if self.removes_rows:
+            return None
+        return f"name sequence fields in '{keys.PARTIAL_UPDATE_REMOVE_RECORD_ON_SEQUENCE_GROUP}'"
+
+    @property
+    def gaps(self) -> frozenset[str]:
+        """The columns of no group."""
+        return self.filled - {name for group in self.groups for name in group.columns}
+
+    @property
+    def removes_rows(self) -> bool:
+        """Whether some group decides about the row."""
+        return any(group.decides_about_row for group in self.groups)
+
+    def tracing(
+        self, folds: Mapping[str, AggregatedColumn], groups: tuple[SequenceGroup, ...]
+    ) -> SequenceGroups:
+        """The same with other functions and groups."""
+        return replace(self, groups=groups, folds=folds, not_null=frozenset())
+
+    def skips(self, kind: RowKind) -> str | None:
+        """Retracts, where the table ignores them."""
+        return IGNORED if self.ignore_delete and not kind.is_add else None
+
     def _left_null(
         self, name: str, group: SequenceGroup, retracts: Marks, deletes_row: Marks
     ) -> Marks:
@@ -153,7 +203,7 @@ class SequenceGroups:
         Where groups decide about rows, a -D and what follows it, and the first version that may
         bring a row back: those before it are not kept while the row is removed.
         """
-        decides = any(group.decides_about_row for group in self.groups)
+        decides = self.removes_rows
         adds_fold = all(fold.function.folds_adds for fold in self.folds.values())
         is_add = versions.select(IS_ADD).to_series().to_numpy()
         if self.ignore_delete or (not decides and adds_fold and is_add.all()):
@@ -307,24 +357,6 @@ class _Life:
         """The kinds of the resulting rows. A retract that removed no row may not become a -D."""
         retracts = np.where(self.is_removed, RowKind.DELETE, RowKind.UPDATE_BEFORE)
         return np.where(self.is_retract, retracts, RowKind.INSERT)
-
-
-def sequence_groups_of(fields: Iterable[Field], options: TableOptions) -> tuple[SequenceGroup, ...]:
-    """The groups that a table's options define."""
-    chars = {f.name for f in fields if getattr(f.type, "root", "") == "CHAR"}
-    deciding = set(options.remove_record_on_sequence_group)
-    groups = []
-    for sequence, protected in options.field_options("sequence-group").items():
-        names = tuple(name.strip() for name in sequence.split(","))
-        groups.append(
-            SequenceGroup(
-                sequence=names,
-                protected=tuple(name.strip() for name in protected.split(",")),
-                decides_about_row=not deciding.isdisjoint(names),
-                padded=frozenset(chars & set(names)),
-            )
-        )
-    return tuple(groups)
 
 
 def _is_heard(rows: pl.DataFrame, group: SequenceGroup) -> Marks:

@@ -9,10 +9,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from keytide.errors import InvalidError
-from keytide.merge.functions.register import registered_functions
-from keytide.merge.functions.registry import DEFAULT_FUNCTION, function_names, function_of
-from keytide.merge.sequence_groups import SequenceGroup, sequence_groups_of
-from keytide.options import TableOptions, option_of
+from keytide.merge.engines import ENGINES, engine_class
+from keytide.merge.sequence_group import sequence_groups_of
+from keytide.options import TableOptions, keys, option_of
 from keytide.types import DataType, Field, RowType
 
 __all__ = ["validate_merge_options"]
@@ -30,21 +29,25 @@ def validate_merge_options(
     among others.
     """
     columns = {f.name: f for f in fields}
+    _check_engine(options)
     _check_primary_key(primary_keys, options)
     _check_changelog(primary_keys, options)
     _check_field_options(columns, options)
     _check_sequence_fields(columns, primary_keys, partition_keys, options)
     _check_rowkind_field(columns, options)
     _check_groups(columns, primary_keys, options)
-    if options.merge_engine == "first-row":
-        _check_first_row(options)
-    elif options.merge_engine == "partial-update":
-        _check_partial_update(columns, primary_keys, options)
-    elif options.merge_engine == "aggregation":
-        _check_aggregation(columns, primary_keys, options)
+    engine_class(options).check(columns, primary_keys, options)
     _check_deletion_vectors(options)
     _check_bucket_key(columns, primary_keys, partition_keys, options)
     _check_record_level_expire(columns, options)
+
+
+def _check_engine(options: TableOptions) -> None:
+    if options.merge_engine not in ENGINES:
+        raise InvalidError(
+            f"option {keys.MERGE_ENGINE!r} has the value {options.merge_engine!r}; expected one of "
+            f"{', '.join(ENGINES)}"
+        )
 
 
 # -- keys and changes ------------------------------------------------------------------------------
@@ -176,10 +179,11 @@ def _check_sequence_fields(
                 f"'fields.{name}.aggregate-function'"
             )
         _check_comparable(columns[name], "sequence.field")
-    if options.merge_engine == "first-row":
+    if not engine_class(options).follows_sequence:
+        engine = options.merge_engine.upper().replace("-", "_")
         raise InvalidError(
-            "Do not support use sequence field on FIRST_ROW merge engine. Leave out "
-            "'sequence.field', or use another 'merge-engine'"
+            f"Do not support use sequence field on {engine} merge engine. Leave out "
+            f"'{keys.SEQUENCE_FIELD}', or use another '{keys.MERGE_ENGINE}'"
         )
     if primary_keys and set(partition_keys) - set(primary_keys):
         raise InvalidError(
@@ -295,94 +299,6 @@ def _check_groups(
                 )
         for name in group.sequence:
             _check_comparable(columns[name], key)
-
-
-# -- engines ---------------------------------------------------------------------------------------
-
-
-def _check_first_row(options: TableOptions) -> None:
-    if options.changelog_producer not in ("none", "lookup"):
-        raise InvalidError(
-            "Only support 'none' and 'lookup' changelog-producer on FIRST_ROW merge engine, found "
-            f"'{options.changelog_producer}'"
-        )
-    if options.deletion_vectors_enabled and options.raw.get("pk-clustering-override") != "true":
-        raise InvalidError(
-            "First row merge engine does not need deletion vectors because there is no deletion "
-            "of old data in this merge engine; leave out 'deletion-vectors.enabled'"
-        )
-
-
-def _check_partial_update(
-    columns: dict[str, Field], primary_keys: Sequence[str], options: TableOptions
-) -> None:
-    groups = sequence_groups_of(columns.values(), options)
-    _check_removals(groups, options)
-    protected = {name for group in groups for name in group.protected}
-    unordered = set(primary_keys) | set(options.sequence_field)
-    unordered |= {name for group in groups for name in group.sequence}
-    names = function_names([name for name in columns if name not in unordered], options)
-    for name, function in names.items():
-        if name not in protected and function != DEFAULT_FUNCTION:
-            raise InvalidError(
-                "Must use sequence group for aggregation functions but not found for field "
-                f"{name}. Its function is {function!r}; add the column to a "
-                "'fields.<column>.sequence-group'"
-            )
-    _check_functions(columns, names, options)
-
-
-def _check_removals(groups: Sequence[SequenceGroup], options: TableOptions) -> None:
-    on_delete = "partial-update.remove-record-on-delete"
-    on_group = "partial-update.remove-record-on-sequence-group"
-    removing = options.remove_record_on_sequence_group
-    if options.ignore_delete and options.remove_record_on_delete:
-        raise _conflict("ignore-delete", on_delete)
-    if options.ignore_delete and removing:
-        raise _conflict("ignore-delete", on_group)
-    if groups and options.remove_record_on_delete:
-        raise _conflict("sequence-group", on_delete)
-    sequences = {name for group in groups for name in group.sequence}
-    for name in removing:
-        if name not in sequences:
-            raise InvalidError(
-                f"field '{name}' defined in '{on_group}' option must be part of sequence groups; "
-                f"the sequence fields are {', '.join(sorted(sequences)) or 'none'}"
-            )
-
-
-def _check_aggregation(
-    columns: dict[str, Field], primary_keys: Sequence[str], options: TableOptions
-) -> None:
-    ignoring = options.field_options("ignore-retract")
-    if options.aggregation_remove_record_on_delete and any(
-        value.lower() == "true" for value in ignoring.values()
-    ):
-        name = next(name for name, value in ignoring.items() if value.lower() == "true")
-        raise _conflict("aggregation.remove-record-on-delete", f"fields.{name}.ignore-retract")
-    unfolded = {*primary_keys, *options.sequence_field}
-    names = function_names([n for n in columns if n not in unfolded], options, DEFAULT_FUNCTION)
-    _check_functions(columns, names, options)
-
-
-def _check_functions(
-    columns: dict[str, Field], names: dict[str, str], options: TableOptions
-) -> None:
-    for name, value in options.field_options("ignore-retract").items():
-        if value.lower() not in ("true", "false"):
-            raise InvalidError(
-                f"option 'fields.{name}.ignore-retract' has the value {value!r}; expected 'true' "
-                "or 'false'"
-            )
-    for name, function in names.items():
-        function_of(function, columns[name], options, registered_functions(options))
-
-
-def _conflict(one: str, other: str) -> InvalidError:
-    return InvalidError(
-        f"{one} and {other} have conflicting behavior so should not be enabled at the same time. "
-        "Choose one"
-    )
 
 
 def _unknown_field(name: str, where: str, columns: dict[str, Field]) -> InvalidError:

@@ -114,19 +114,6 @@ class TableOptions:
                     values[spec.name] = option.parse(key, raw[key])
         return cls(**values, raw=dict(raw))
 
-    @property
-    def compacts_by_lookup(self) -> bool:
-        """Whether a compaction folds into each value what the levels above it hold for the key.
-
-        Values stay on those levels and must not be counted again (Paimon behaviour 3.2).
-        """
-        return (
-            self.changelog_producer == "lookup"
-            or self.force_lookup
-            or self.deletion_vectors_enabled
-            or self.merge_engine == "first-row"
-        )
-
     def value(self, key: str) -> Any:
         """The typed value of any option, its default where it is not set.
 
@@ -135,6 +122,13 @@ class TableOptions:
         option = option_of(key)
         assert option is not None, key
         return option.parse(key, self.raw[key]) if key in self.raw else option.default_value
+
+    def by_columns(self, key: str) -> dict[str, str]:
+        """The options that `key`, such as `fields.<column>.distinct`, stands for, by columns."""
+        before, after = re.split(r"<\w+>", key)
+        pattern = re.compile(rf"{re.escape(before)}(.+){re.escape(after)}")
+        matches = ((pattern.fullmatch(each), value) for each, value in self.raw.items())
+        return {match.group(1): value for match, value in matches if match}
 
     def field_options(self, suffix: str) -> dict[str, str]:
         """Options of the form `fields.<names>.<suffix>`, by `<names>`."""

@@ -13,6 +13,7 @@ __all__ = [
     "COLUMN",
     "COLUMNS",
     "DURATION",
+    "ENGINE",
     "EXACT_COLUMNS",
     "NAMES",
     "PADDINGS",
@@ -159,6 +160,13 @@ def _paddings(text: str) -> tuple[str, ...]:
     return names
 
 
+def _engine(text: str) -> str:
+    name = text.lower()
+    if re.fullmatch(r"[a-z][a-z0-9-]*", name) is None:
+        raise ValueError("the name of a merge engine, such as 'deduplicate'")
+    return name
+
+
 def _column(text: str) -> str:
     if not text.strip():
         raise ValueError("a column's name")
@@ -186,6 +194,7 @@ BOOLEAN = Kind("`true` or `false`", _boolean, ("true", "false"), "maybe")
 BUCKETS = Kind("a whole number from 1", _buckets, ("4", "7"), "0", absent=-1)
 COLUMN = Kind("a column", _column, ("a",), " ", lists_columns=True)
 COLUMNS = Kind("columns", _names, ("a", "b"), absent=(), lists_columns=True)
+ENGINE = Kind("a merge engine", _engine, ("partial-update", "deduplicate"), "?")
 EXACT_COLUMNS = replace(COLUMNS, parse=lambda text: tuple(text.split(",")))  # not trimmed
 DURATION = Kind("a duration", _duration_ms, ("7 s", "9 s"), "a while")
 NAMES = Kind("names", _names, ("a", "b"), absent=())

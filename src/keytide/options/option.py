@@ -61,10 +61,10 @@ _PLACES = {
 class Option:
     """One option, or with a `<place>` in its key one option for each name there.
 
-    `default` is a text as a user would write it. `engines` are the merge engines for which the
-    option means something, and `functions` the merge functions, all of them when empty.
-    `used_with` is the option without which this one has no meaning. `uses` says of single values
-    what is done with them, in place of `use`.
+    `default` is a text as a user would write it. `functions` are the merge functions for which the
+    option means something, all of them when empty; merge engines say for themselves which options
+    act on them. `used_with` is the option without which this one has no meaning. `uses` says of
+    single values what is done with them, in place of `use`.
     """
 
     key: str
@@ -75,7 +75,6 @@ class Option:
     use: Use = ACTS
     uses: Mapping[str, Use] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
-    engines: tuple[str, ...] = ()
     used_with: str | None = None
     functions: tuple[str, ...] = ()
 

@@ -14,6 +14,7 @@ from keytide.options.kinds import (
     COLUMN,
     COLUMNS,
     DURATION,
+    ENGINE,
     EXACT_COLUMNS,
     NAMES,
     PADDINGS,
@@ -31,8 +32,6 @@ __all__ = ["SECTIONS"]
 
 FREE, FIXED, ONE_WAY, NEVER = Change.FREE, Change.FIXED, Change.ONE_WAY, Change.NEVER
 
-_AGGREGATION, _PARTIAL_UPDATE, _FIRST_ROW = ("aggregation",), ("partial-update",), ("first-row",)
-_FOLDING = ("aggregation", "partial-update")
 _NESTED = ("nested_update", "nested_partial_update")
 
 
@@ -88,9 +87,8 @@ _LAYOUT = (
 # -- which version wins ----------------------------------------------------------------------------
 
 _ORDER = (
-    Option("merge-engine", choice("deduplicate", "partial-update", "aggregation", "first-row"),
-           "What the versions of a key become: the last one, a fold of their columns, or the "
-           "first one.", "deduplicate", FIXED),
+    Option("merge-engine", ENGINE, "What the versions of a key become; the end of this page "
+           "lists the engines.", "deduplicate", FIXED),
     Option("sequence.field", COLUMNS, "Columns that order the versions of a key; NULL is lowest. "
            "Without it arrival decides.", change=FIXED),
     Option("sequence.field.sort-order", choice("ascending", "descending"),
@@ -114,47 +112,44 @@ _ORDER = (
                "partial-update.ignore-delete")),
     Option("ignore-update-before", BOOLEAN, "Whether writes drop `-U` rows.", "false", ONE_WAY),
     Option("partial-update.remove-record-on-delete", BOOLEAN, "Whether a `-D` removes the row.",
-           "false", FIXED, engines=_PARTIAL_UPDATE),
+           "false", FIXED),
     Option("partial-update.remove-record-on-sequence-group", COLUMNS, "Sequence fields of groups "
-           "whose `-D` removes the row.", change=FIXED, engines=_PARTIAL_UPDATE),
+           "whose `-D` removes the row.", change=FIXED),
     Option("aggregation.remove-record-on-delete", BOOLEAN, "Whether a `-D` removes the row.",
-           "false", FIXED, engines=_AGGREGATION),
+           "false", FIXED),
 )  # fmt: skip
 
 # -- columns ---------------------------------------------------------------------------------------
 
 _COLUMNS = (
     Option("fields.<column>.aggregate-function", TEXT, "The function that folds the column.",
-           change=FIXED, engines=_FOLDING),
+           change=FIXED),
     Option("fields.default-aggregate-function", TEXT, "The function of columns that name none.",
-           change=FIXED, engines=_FOLDING),
+           change=FIXED),
     Option("fields.<columns>.sequence-group", COLUMNS, "Columns that follow the order of these, "
-           "each group on its own.", change=FIXED, engines=_PARTIAL_UPDATE),
+           "each group on its own.", change=FIXED),
     Option("fields.<column>.ignore-retract", BOOLEAN, "Whether the function passes over `-D` and "
-           "`-U` rows.", "false", FIXED, engines=_FOLDING),
+           "`-U` rows.", "false", FIXED),
     Option("fields.<column>.count-values", BOOLEAN, "Whether writes store 1 in place of a value; "
-           "set with the function `count`.", "false", engines=_FOLDING),
+           "set with the function `count`.", "false"),
     Option("fields.<column>.distinct", BOOLEAN, "Whether `listagg` and `collect` keep each value "
-           "once.", "false", FIXED, engines=_FOLDING, functions=("listagg", "collect")),
+           "once.", "false", FIXED, functions=("listagg", "collect")),
     Option("fields.<column>.list-agg-delimiter", TEXT, "What `listagg` puts between values.", ",",
-           FIXED, engines=_FOLDING, functions=("listagg",)),
+           FIXED, functions=("listagg",)),
     Option("fields.<column>.nested-key", NAMES, "Members of a nested row that are its key, for "
-           "`nested_update` and `nested_partial_update`.", change=FIXED,
-           engines=_FOLDING, functions=_NESTED),
+           "`nested_update` and `nested_partial_update`.", change=FIXED, functions=_NESTED),
     Option("fields.<column>.nested-sequence-field", NAMES, "Members that order nested rows of a "
-           "key.", change=FIXED,
-           engines=_FOLDING, functions=("nested_update",)),
+           "key.", change=FIXED, functions=("nested_update",)),
     Option("fields.<column>.nested-key-null-strategy", choice("merge", "ignore", "error"),
            "What becomes of nested rows with NULL in their key.", "merge", FIXED,
-           engines=_FOLDING, functions=_NESTED),
+           functions=_NESTED),
     Option("fields.<column>.count-limit", integer(0), "The most nested rows that `nested_update` "
-           "keeps.", change=FIXED,
-           engines=_FOLDING, functions=("nested_update",)),
+           "keeps.", change=FIXED, functions=("nested_update",)),
     Option("fields.<column>.merge-map-with-keytime.ts-field", TEXT, "The member that orders the "
            "values of a map's key, for `merge_map_with_keytime`.", change=FIXED,
-           engines=_FOLDING, functions=("merge_map_with_keytime",)),
+           functions=("merge_map_with_keytime",)),
     Option("fields.<column>.ts-field", TEXT, "The same, shorter.", change=FIXED,
-           engines=_FOLDING, functions=("merge_map_with_keytime",)),
+           functions=("merge_map_with_keytime",)),
     Option("fields.<columns>.default-value", TEXT, "What readers show instead of NULL; stored "
            "rows keep their NULL."),
     Option("fields.<column>.stats-mode", STATS_MODE, "Which statistics are kept of the column.",

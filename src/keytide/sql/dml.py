@@ -15,7 +15,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from keytide.errors import InvalidError, UnsupportedError
-from keytide.options import TableOptions
+from keytide.merge.engines import engine_class
+from keytide.options import TableOptions, keys
 from keytide.row_kind import ROW_KIND, RowKind
 from keytide.sql.assign import assign
 from keytide.sql.names import column_of, table_of
@@ -88,7 +89,7 @@ class _Rows:
     def of(self, query: Query, kind: RowKind) -> pa.Table:
         options = TableOptions.parse(self.table.options)
         rows = self.run(bind(query, self.lake)).to_arrow()
-        if options.merge_engine == "partial-update":
+        if engine_class(options).fills_gaps:
             _refuse_nulls(rows.select(sorted(self.assigned)), self.table)
         columns = {
             f.name: assign(rows.column(f.name), f, self.table.name)
@@ -99,39 +100,27 @@ class _Rows:
 
 
 def _check_deletable(table: Table) -> None:
-    options = TableOptions.parse(table.options)
-    engine = options.merge_engine
-    if options.ignore_delete:
+    view = table.view(table.table_schema)
+    if view.options.ignore_delete:
         raise UnsupportedError(
-            f"table {table.name}: its option 'ignore-delete' drops deletes, so no row can be "
-            f"deleted; overwrite what is to stay"
+            f"table {table.name}: its option '{keys.IGNORE_DELETE}' drops deletes, so no row can "
+            f"be deleted; overwrite what is to stay"
         )
-    remedies = {
-        "partial-update": "partial-update.remove-record-on-delete",
-        "aggregation": "aggregation.remove-record-on-delete",
-    }
-    if engine == "deduplicate" or table.options.get(remedies.get(engine, "")) == "true":
-        return
-    if "partial-update.remove-record-on-sequence-group" in table.options:
-        return
-    way_out = f"set '{remedies[engine]}' = 'true'" if engine in remedies else "make it deduplicate"
-    raise UnsupportedError(
-        f"table {table.name}: merge engine {engine} can not support Delete of single rows; "
-        f"{way_out}, or overwrite what is to stay"
-    )
+    way_out = view.engine.refuses_delete
+    if way_out is not None:
+        raise UnsupportedError(
+            f"table {table.name}: merge engine {view.options.merge_engine} can not support Delete "
+            f"of single rows; {way_out}, or overwrite what is to stay"
+        )
 
 
 def _assigned(statement: Update, table: Table) -> dict[str, exp.Expr]:
-    options = TableOptions.parse(table.options)
-    if options.merge_engine not in ("deduplicate", "partial-update"):
+    view = table.view(table.table_schema)
+    options, reason = view.options, view.engine.refuses_update
+    if reason is not None:
         raise UnsupportedError(
-            f"table {table.name}: merge engine {options.merge_engine} can not support Update; it "
-            f"would merge the new values with the old. Insert what is to be merged instead"
-        )
-    if options.field_options("sequence-group"):
-        raise UnsupportedError(
-            f"table {table.name}: its sequence groups say which values are newer, so an UPDATE "
-            f"cannot; insert the new values with their place in the group's order"
+            f"table {table.name}: merge engine {options.merge_engine} can not support Update; "
+            f"{reason}"
         )
     assigned = {}
     for given, value in statement.assignments.items():
@@ -158,7 +147,7 @@ def _refuse_nulls(assigned: pa.Table, table: Table) -> None:
     for name in assigned.column_names:
         if assigned.column(name).null_count:
             raise InvalidError(
-                f"table {table.name}: the UPDATE sets {name!r} to NULL, which merge engine "
-                f"partial-update takes for 'no new value'; give a value, or delete the row and "
-                f"insert it without one"
+                f"table {table.name}: the UPDATE sets {name!r} to NULL, which its merge engine "
+                f"takes for 'no new value'; give a value, or delete the row and insert it without "
+                f"one"
             )

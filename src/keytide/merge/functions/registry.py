@@ -21,11 +21,12 @@ from keytide.merge.functions.nested import NestedPartialUpdate, NestedUpdate
 from keytide.merge.functions.numeric import BoolAnd, BoolOr, Max, Min, Product, Sum
 from keytide.merge.functions.sketches import HllSketch, ThetaSketch
 from keytide.merge.functions.user import MergeFunction, UnregisteredFunction, UserFunction
-from keytide.options import TableOptions
+from keytide.options import TableOptions, keys
 from keytide.types import LENGTH_MAX, ArrayType, AtomicType, DataType, Field, MapType, RowType
 
 __all__ = [
     "DEFAULT_FUNCTION",
+    "FUNCTION_OPTIONS",
     "NO_FUNCTIONS",
     "aggregated_columns",
     "function_names",
@@ -37,6 +38,21 @@ __all__ = [
 
 DEFAULT_FUNCTION = "last_non_null_value"
 NO_FUNCTIONS: Mapping[str, MergeFunction] = {}
+FUNCTION_OPTIONS = (
+    keys.AGGREGATE_FUNCTION,
+    keys.DEFAULT_AGGREGATE_FUNCTION,
+    keys.IGNORE_RETRACT,
+    keys.COUNT_VALUES,
+    keys.DISTINCT,
+    keys.LIST_AGG_DELIMITER,
+    keys.NESTED_KEY,
+    keys.NESTED_SEQUENCE_FIELD,
+    keys.NESTED_KEY_NULL_STRATEGY,
+    keys.COUNT_LIMIT,
+    keys.MERGE_MAP_TS_FIELD,
+    keys.TS_FIELD,
+)
+"""The options of columns that are folded by functions."""
 
 
 def function_names(

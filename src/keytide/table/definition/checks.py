@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.schema import TableSchema
+from keytide.merge.engines import engine_class, engines_with
 from keytide.merge.functions.registry import (
     DEFAULT_FUNCTION,
     function_names,
@@ -204,12 +205,14 @@ def _warnings(schema: TableSchema, options: TableOptions) -> list[str]:
 def _idle_options(options: TableOptions) -> list[str]:
     """Options that mean nothing with the merge engine that the table has."""
     messages = []
+    own = engine_class(options).options
     for key in options.raw:
         option = option_of(key)
-        if option is not None and option.engines and options.merge_engine not in option.engines:
+        engines = () if option is None or option.key in own else engines_with(option.key)
+        if engines:
             messages.append(
                 f"'{key}' has no effect: the merge engine is {options.merge_engine!r}, and the "
-                f"option is for {' and '.join(map(repr, option.engines))}"
+                f"option is for {' and '.join(map(repr, engines))}"
             )
         elif option is not None and option.functions:
             (column,), _ = option.columns_of(key, "")

@@ -14,6 +14,7 @@ from typing import Any
 
 from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema
+from keytide.merge.engines import compacts_by_lookup, engine_class
 from keytide.merge.functions.maps import MergeMapWithKeyTime
 from keytide.options import Change, Option, TableOptions, option_of
 from keytide.table.definition.checks import complete_options
@@ -182,11 +183,12 @@ def _last_members(schema: TableSchema) -> dict[str, Field]:
 
 
 def _refuse_lookup(before: TableOptions, after: TableOptions) -> None:
-    if before.merge_engine not in ("aggregation", "partial-update"):
+    if engine_class(before).picks_a_version:
         return  # the version that wins is the same, however often it is stored
-    if before.compacts_by_lookup != after.compacts_by_lookup:
+    was, is_now = compacts_by_lookup(before), compacts_by_lookup(after)
+    if was != is_now:
         key, contains = "changelog-producer", "contain"
-        contains = contains if before.compacts_by_lookup else f"do not {contains}"
+        contains = contains if was else f"do not {contains}"
         raise InvalidError(
             f"{key!r} cannot change from {before.changelog_producer!r} to "
             f"{after.changelog_producer!r} in a table of engine {before.merge_engine!r} with rows: "

@@ -23,6 +23,7 @@ from keytide.format.arrow import polars_schema
 from keytide.format.bucket import bucket_ids
 from keytide.format.manifest import ManifestEntry
 from keytide.format.schema import TableSchema
+from keytide.merge.engines import compacts_by_lookup, engine_class
 from keytide.options import TableOptions
 from keytide.scratch import scratch
 from keytide.table.conditions.matching import may_match, row_filter
@@ -256,9 +257,10 @@ def _prune_statistics(
     bounds = value_bounds(files, fields, schemas)
     possible = bounds.with_columns(may_match(about, fields).alias("kept"))["kept"].to_list()
     kept_files = {id(entry) for entry, keep in zip(files, possible, strict=True) if keep}
+    is_put_together = not engine_class(options).picks_a_version
 
     def survives(section: Section) -> bool:
-        if section.needs_merge and options.merge_engine != "deduplicate":
+        if section.needs_merge and is_put_together:
             return True  # a row may be put together from files that each do not match
         return any(id(entry) in kept_files for entry in section.files)
 
@@ -371,7 +373,7 @@ def _section(files: list[_Placed], options: TableOptions) -> Section:
     ascending = all(
         _max_sequence(older) < _min_sequence(newer) for older, newer in itertools.pairwise(runs)
     )
-    containing = _upper_runs(runs) if options.compacts_by_lookup else ()
+    containing = _upper_runs(runs) if compacts_by_lookup(options) else ()
     return Section(tuple(tuple(f.entry for f in run) for run in runs), ascending, containing)
 
 

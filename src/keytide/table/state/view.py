@@ -15,9 +15,10 @@ from keytide.format.binary_row import decode_rows
 from keytide.format.manifest import ManifestEntry
 from keytide.format.partition import partition_paths
 from keytide.format.schema import TableSchema
-from keytide.merge.engine import MergeEngine, engine_of, order_of
+from keytide.merge.engine import MergeEngine
+from keytide.merge.engines import engine_of
 from keytide.merge.functions.user import MergeFunction
-from keytide.merge.order import MergeOrder
+from keytide.merge.order import MergeOrder, order_of
 from keytide.options import TableOptions
 from keytide.store import Store
 from keytide.table.definition.defaults import read_defaults

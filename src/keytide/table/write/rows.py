@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from keytide.errors import InvalidError, KeytideError, NotFoundError
 from keytide.format.schema import TableSchema
+from keytide.merge.engines import engine_class
 from keytide.options import TableOptions
 from keytide.row_kind import ROW_KIND, RowKind
 from keytide.table.definition.counting import with_counted_values
@@ -280,7 +281,7 @@ def _missing_column(
 ) -> pa.ChunkedArray:
     only_retracts = len(kinds) > 0 and not pc.any(_is_add(kinds)).as_py()
     is_key = field.name in schema.primary_keys
-    partial = options.merge_engine == "partial-update" and field.type.nullable
+    partial = engine_class(options).fills_gaps and field.type.nullable
     if is_key or not (only_retracts or partial):
         what = "the primary key column" if is_key else "the column"
         raise InvalidError(

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from keytide.options.document import document
+from keytide.table.definition.document import document
 
 print(document(), end="")

@@ -1,11 +1,14 @@
-"""The table of options as a document for people: `python -m keytide.options` prints it."""
+"""The table of options as a document for people: `python -m keytide.table.definition`
+prints it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from keytide.options.option import Acts, ForOthers, Option, Refused, Use
-from keytide.options.table import SECTIONS
+from keytide.merge.engines import ENGINES, engines_with
+from keytide.options import SECTIONS, ForOthers, Option, Refused
+from keytide.options.option import Acts, Use
 
 __all__ = ["document"]
 
@@ -33,7 +36,7 @@ all of their options, and are opened without a word.
 none, and later for columns that are added in the same step; *one way*: with rows, to `true` only;
 *never*. Options that begin with `user.` are yours.
 
-This page is printed by `python -m keytide.options > docs/options.md`.
+This page is printed by `python -m keytide.table.definition > docs/options.md`.
 """
 
 _CHANGES = {"FREE": "any time", "FIXED": "no rows", "ONE_WAY": "one way", "NEVER": "never"}
@@ -42,12 +45,17 @@ _CHANGES = {"FREE": "any time", "FIXED": "no rows", "ONE_WAY": "one way", "NEVER
 def document() -> str:
     """The document, in Markdown."""
     parts = [_HEAD, *(f"{_section(name, rows)}\n" for name, rows in SECTIONS.items())]
-    return "\n".join(parts).rstrip() + "\n"
+    return "\n".join([*parts, _engines()]).rstrip() + "\n"
 
 
 def _section(name: str, rows: tuple[Option, ...]) -> str:
     head = f"## {name}\n\n| Option | Value | Change | Meaning |\n|---|---|---|---|\n"
     return head + "\n".join(map(_row, rows))
+
+
+def _engines() -> str:
+    head = "## Merge engines\n\n| `merge-engine` | What the versions of a key become |\n|---|---|\n"
+    return head + "\n".join(f"| `{name}` | {each.meaning} |" for name, each in ENGINES.items())
 
 
 def _row(option: Option) -> str:
@@ -63,8 +71,9 @@ def _value(option: Option) -> str:
 
 
 def _notes(option: Option) -> Iterator[str]:
-    if option.engines:
-        yield f"For {' and '.join(f'`{name}`' for name in option.engines)}."
+    engines = engines_with(option.key)
+    if engines:
+        yield f"For {' and '.join(f'`{name}`' for name in engines)}."
     if option.used_with:
         yield f"With `{option.used_with}`."
     if option.aliases:
