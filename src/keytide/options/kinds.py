@@ -15,6 +15,7 @@ __all__ = [
     "DURATION",
     "ENGINE",
     "EXACT_COLUMNS",
+    "FILE_NAME",
     "NAMES",
     "PADDINGS",
     "SIZE",
@@ -173,6 +174,12 @@ def _column(text: str) -> str:
     return text
 
 
+def _file_name(text: str) -> str:
+    if "/" in text:
+        raise ValueError("the beginning of a file's name, without '/'")
+    return text
+
+
 def choice(*allowed: str) -> Kind:
     """One of some words, in any letter case."""
     return Kind(", ".join(f"`{word}`" for word in allowed), _one_of(allowed), allowed, "?")
@@ -201,6 +208,7 @@ NAMES = Kind("names", _names, ("a", "b"), absent=())
 PADDINGS = Kind(
     ", ".join(f"`{name}`" for name in _PADDINGS), _paddings, ("row-kind-flag",), "?", absent=()
 )
+FILE_NAME = Kind("a text", _file_name, ("abc", "xyz"), "a/b")
 SIZE = size()
 STATS_MODE = Kind("`none`, `counts`, `full`, `truncate(n)`", _stats_mode, ("counts",), "some")
 TEXT = Kind("a text", str, ("abc", "xyz"))

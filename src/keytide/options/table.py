@@ -16,6 +16,7 @@ from keytide.options.kinds import (
     DURATION,
     ENGINE,
     EXACT_COLUMNS,
+    FILE_NAME,
     NAMES,
     PADDINGS,
     SIZE,
@@ -60,7 +61,7 @@ _LAYOUT = (
            "__DEFAULT_PARTITION__", FIXED),
     Option("partition.legacy-name", BOOLEAN, "Whether dates in partition folders are written as "
            "numbers of days.", "true", FIXED),
-    Option("data-file.prefix", TEXT, "How names of data files begin.", "data-"),
+    Option("data-file.prefix", FILE_NAME, "How names of data files begin.", "data-"),
     Option("data-file.path-directory", TEXT, "A folder below the table for its data files.",
            change=FIXED),
     Option("primary-key.nullable", BOOLEAN, "Whether key columns may be nullable; writers refuse "
