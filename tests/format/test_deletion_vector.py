@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -12,13 +13,16 @@ from pyroaring import BitMap, BitMap64
 
 from keytide.errors import DataError, InvalidError, UnsupportedError
 from keytide.format.deletion_vector import (
+    VectorPlace,
     VectorRange,
+    dead_positions,
     encode_vector,
     live_rows,
     read_vectors,
     write_vectors,
 )
 from keytide.format.hash_index import read_hashes, write_hashes
+from keytide.store import open_store
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "golden.json").read_text())
 VECTORS: list[dict[str, Any]] = GOLDEN["deletion_vectors"]
@@ -100,20 +104,40 @@ def test_no_vectors_leave_a_one_byte_file() -> None:
     assert read_vectors(b"\1", [], "index-x") == {}
 
 
-@given(
-    st.dictionaries(
-        st.text(min_size=1, max_size=8),
-        st.one_of(
-            st.sets(st.integers(0, 2**31 - 1)).map(BitMap),
-            st.sets(st.integers(0, 2**40)).map(BitMap64),
-        ),
-        max_size=5,
-    )
+vectors_of_files = st.dictionaries(
+    st.text(min_size=1, max_size=8),
+    st.one_of(
+        st.sets(st.integers(0, 2**31 - 1)).map(BitMap),
+        st.sets(st.integers(0, 2**40)).map(BitMap64),
+    ),
+    max_size=5,
 )
+
+
+@given(vectors_of_files)
 def test_vectors_of_both_kinds_round_trip_in_one_file(vectors: dict[str, Any]) -> None:
     data, places = write_vectors(vectors)
     assert read_vectors(data, places, "index-x") == vectors
     assert [place.cardinality for place in places] == [len(v) for v in vectors.values()]
+
+
+@given(vectors_of_files, st.data())
+def test_one_vector_is_read_from_a_store_and_torn_ones_are_noticed(
+    vectors: dict[str, Any], data: st.DataObject
+) -> None:
+    stored, ranges = write_vectors(vectors)
+    store = open_store(f"memory://{uuid4().hex}")
+    store.put("index/whole", stored)
+    for found in ranges:
+        dead = dead_positions(store, VectorPlace("index/whole", found))
+        assert dead.tolist() == sorted(vectors[found.data_file_name])
+    if ranges:
+        last = VectorPlace("index/torn", ranges[-1])
+        store.put("index/torn", stored[: data.draw(st.integers(0, len(stored) - 1))])
+        with pytest.raises(DataError, match="index/torn"):
+            dead_positions(store, last)
+        with pytest.raises(DataError, match="index/gone"):
+            dead_positions(store, VectorPlace("index/gone", ranges[-1]))
 
 
 def test_only_asked_vectors_are_read() -> None:

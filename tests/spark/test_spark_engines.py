@@ -16,8 +16,9 @@ import keytide as kt
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND, RunWriter
 from keytide.format.manifest import FileKind, FileSource
+from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.table.read.scan import Scan
-from keytide.table.read.task import ReadTask
+from keytide.table.read.sections import PlannedFile
 from keytide.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -141,8 +142,9 @@ def compacted(table: kt.Table, first: int, end: int) -> Scan:
     """A scan of a table of one bucket with some neighbouring runs merged into one file."""
     scan = table.scan()
     view, entries = scan.view, scan.live.entries[first:end]
-    task = ReadTask(view, entries[0].partition, (), view.schema.names)
-    versions = pl.concat([task.versions(entry) for entry in entries])
+    columns = (*view.schema.names, *SYSTEM_COLUMNS)
+    stored = StoredVersions(view, entries[0].partition, columns)
+    versions = pl.concat([stored.of_file(PlannedFile(entry)) for entry in entries])
     merged = view.engine.merge(view.order.sort(versions))
     system = {SEQUENCE_NUMBER: "BIGINT NOT NULL", VALUE_KIND: "TINYINT NOT NULL"}
     fields = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in system.items()]

@@ -15,14 +15,38 @@ from keytide.format.manifest import FileKind, FileSource, ManifestEntry
 from keytide.format.snapshot import CommitKind
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.table.commit.commit import Author, Change
-from keytide.table.read.task import ReadTask
+from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
+from keytide.table.read.sections import PlannedFile, sections_of
+from keytide.table.read.versions import MergedVersions
 from keytide.types import arrow_schema
 
 
-def compact(table: kt.Table, level: int) -> None:
+def compact(table: kt.Table, level: int, memory_bytes: int = 1 << 30) -> None:
     """Fold the files up to a level into one file on it. For a table of one bucket."""
     gone = [entry for entry in table.scan().live.entries if entry.file.level <= level]
-    _replace(table, gone, pl.concat([_versions(table, entry) for entry in gone]), level)
+    _replace(table, gone, merged_versions(table, gone, memory_bytes), level)
+
+
+def merged_versions(
+    table: kt.Table, entries: Sequence[ManifestEntry], memory_bytes: int = 1 << 30
+) -> pl.DataFrame:
+    """What files of one bucket become, with numbers and kinds, in key order."""
+    view = table.scan().view
+    bucket = (entries[0].partition, entries[0].bucket)
+    (plan,) = sections_of({bucket: [PlannedFile(entry) for entry in entries]}, view)
+    columns = (*view.schema.names, *SYSTEM_COLUMNS)
+    windows = MergedVersions(view, columns).of(plan, memory_bytes)
+    in_order = [
+        pl.concat([piece.select(columns) for piece in window]).sort(view.order.key)
+        for window in windows
+    ]
+    merged: pl.DataFrame = pl.concat(in_order)
+    return merged
+
+
+def stored_versions(table: kt.Table, entries: Sequence[ManifestEntry]) -> pl.DataFrame:
+    """All versions in files of one bucket, as they are stored."""
+    return pl.concat([_versions(table, entry) for entry in entries])
 
 
 def compact_by_lookup(table: kt.Table, level: int) -> None:
@@ -48,20 +72,21 @@ def compact_by_lookup(table: kt.Table, level: int) -> None:
             taken = pl.concat([taken, found.select(keys)])
             is_input = upper <= level
             news.append(found if is_input else found.join(touched, on=keys, how="semi"))
-    _replace(table, gone, pl.concat(news), level)
+    view = table.scan().view
+    _replace(table, gone, view.engine.merge(view.order.sort(pl.concat(news))), level)
 
 
 def _versions(table: kt.Table, entry: ManifestEntry) -> pl.DataFrame:
     view = table.scan().view
-    return ReadTask(view, entry.partition, (), view.schema.names).versions(entry)
+    stored = StoredVersions(view, entry.partition, (*view.schema.names, *SYSTEM_COLUMNS))
+    return stored.of_file(PlannedFile(entry))
 
 
 def _replace(
-    table: kt.Table, gone: Sequence[ManifestEntry], versions: pl.DataFrame, level: int
+    table: kt.Table, gone: Sequence[ManifestEntry], merged: pl.DataFrame, level: int
 ) -> None:
     scan = table.scan()
     view = scan.view
-    merged = view.engine.merge(view.order.sort(versions))
     system = {SEQUENCE_NUMBER: "BIGINT NOT NULL", VALUE_KIND: "TINYINT NOT NULL"}
     fields = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in system.items()]
     file = RunWriter(view.store, view.schema).write_file(

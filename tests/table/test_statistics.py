@@ -9,7 +9,7 @@ from keytide.table.read.statistics import columns_without_nulls
 
 def without_nulls(table: kt.Table) -> set[str]:
     scan = table.scan()
-    files = [entry for task in scan.tasks() for section in task.sections for entry in section.files]
+    files = [file.entry for bucket in scan.plan.buckets for file in bucket.files]
     return set(columns_without_nulls(files, scan.view.schema.fields, scan.view.schemas))
 
 

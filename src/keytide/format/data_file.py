@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ from keytide.format.checksum import (
     check_blocks,
     check_footer,
 )
+from keytide.format.deletion_vector import VectorPlace, dead_positions
 from keytide.format.encoding import codecs, dictionary_columns
 from keytide.format.manifest import DataFileMeta, FileSource
 from keytide.format.schema import (
@@ -296,8 +297,8 @@ class FileReader:
     fields: tuple[Field, ...]
     system_columns: tuple[str, ...] = ()
     constants: tuple[tuple[str, pl.Series], ...] = ()
-    dead_rows: pa.Array | None = None
-    """Physical positions that a deletion vector marks as dead."""
+    dead_rows: VectorPlace | None = None
+    """Where a deletion vector marks rows as dead, which are then left out."""
 
     def read(
         self, offset: int = 0, length: int | None = None, where: pl.Expr | None = None
@@ -320,8 +321,7 @@ class FileReader:
             check_blocks(self.store, self.path, wanted)
             frame = source.rows(names, offset, length)
         if self.dead_rows is not None:
-            dead = pl.Series(self.dead_rows, dtype=pl.UInt32)
-            frame = frame.filter(~pl.col(_POSITION).is_in(dead.implode()))
+            frame = frame.filter(~pl.col(_POSITION).is_in(self._dead_positions.implode()))
         # Not `select` alone: a frame of nothing but constants would have one row.
         names = [*(f.name for f in self.fields), *self.system_columns]
         frame = frame.with_columns(self._expressions(source.schema)).select(names)
@@ -339,6 +339,11 @@ class FileReader:
         return _spans(
             [footer.row_group(i).num_rows for i in range(footer.num_row_groups)], rows_max
         )
+
+    @cached_property
+    def _dead_positions(self) -> pl.Series:
+        assert self.dead_rows is not None
+        return pl.Series(dead_positions(self.store, self.dead_rows), dtype=pl.UInt32)
 
     def _stored_names(self, stored: pl.Schema) -> list[str]:
         """The columns of the file that the expressions look at."""

@@ -22,10 +22,13 @@ import numpy.typing as npt
 from pyroaring import BitMap, BitMap64
 
 from keytide.errors import DataError, InvalidError, UnsupportedError
+from keytide.store.base import Store, disk_errors
 
 __all__ = [
     "Vector",
+    "VectorPlace",
     "VectorRange",
+    "dead_positions",
     "encode_vector",
     "live_rows",
     "read_vectors",
@@ -53,18 +56,35 @@ class VectorRange:
     cardinality: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class VectorPlace:
+    """Where the vector of a data file lies: the path of its index file in the store, and there."""
+
+    path: str
+    range: VectorRange
+
+
+def dead_positions(store: Store, place: VectorPlace) -> npt.NDArray[np.int64]:
+    """The positions of the dead rows of a data file, ascending. Reads no other file's vector.
+
+    Raises `DataError` when the index file is missing, and what `read_vectors` raises.
+    """
+    uri, found = store.uri_of(place.path), place.range
+    with disk_errors("read", uri), store.open_input(place.path) as file:
+        _check_version(file.read(1), uri)
+        file.seek(max(0, found.offset))
+        framed = file.read(found.length + _FRAME_LENGTH)
+    vector = _read_vector(framed, found, uri, start=found.offset)
+    return np.asarray(vector.to_array()).astype(np.int64)
+
+
 def read_vectors(data: bytes, ranges: Iterable[VectorRange], path: str) -> dict[str, Vector]:
     """The vectors of an index file by the data file that they belong to.
 
     DataError, naming `path`, when a vector is torn or its checksum is wrong; UnsupportedError when
     the file has another version.
     """
-    if not data:
-        raise DataError(f"{path}: empty file where deletion vectors were expected")
-    if data[0] != FILE_VERSION:
-        raise UnsupportedError(
-            f"{path}: deletion vector file version {data[0]}, this release reads {FILE_VERSION}"
-        )
+    _check_version(data, path)
     return {place.data_file_name: _read_vector(data, place, path) for place in ranges}
 
 
@@ -111,9 +131,19 @@ _MAGIC_64 = struct.pack("<i", 1681511377)
 _FRAME_LENGTH = 8
 
 
-def _read_vector(data: bytes, place: VectorRange, path: str) -> Vector:
+def _check_version(data: bytes, path: str) -> None:
+    if not data:
+        raise DataError(f"{path}: empty file where deletion vectors were expected")
+    if data[0] != FILE_VERSION:
+        raise UnsupportedError(
+            f"{path}: deletion vector file version {data[0]}, this release reads {FILE_VERSION}"
+        )
+
+
+def _read_vector(data: bytes, place: VectorRange, path: str, *, start: int = 0) -> Vector:
+    """A vector out of the bytes of an index file from `start` on."""
     where = f"{path}: deletion vector of {place.data_file_name} at byte {place.offset}"
-    content, checksum = _framed(data, place.offset, where)
+    content, checksum = _framed(data, place.offset, start, where)
     if zlib.crc32(content) != checksum:
         raise DataError(f"{where} fails its checksum")
     magic, body = content[:4], content[4:]
@@ -129,14 +159,15 @@ def _read_vector(data: bytes, place: VectorRange, path: str) -> Vector:
         raise DataError(f"{where} is not a bitmap ({error})") from error
 
 
-def _framed(data: bytes, offset: int, where: str) -> tuple[bytes, int]:
-    """Content and checksum of the vector whose size field is at `offset`."""
-    start = offset + 4
-    size = int.from_bytes(data[offset:start], "big") if 0 < offset <= len(data) - 4 else -1
-    end = start + size
+def _framed(data: bytes, offset: int, start: int, where: str) -> tuple[bytes, int]:
+    """Content and checksum of the vector whose size field is at `offset` of the file."""
+    first = offset - start
+    begin = first + 4
+    size = int.from_bytes(data[first:begin], "big") if offset > 0 and begin <= len(data) else -1
+    end = begin + size
     if size < 4 or end + 4 > len(data):
-        raise DataError(f"{where} is torn: the file ends after {len(data)} bytes")
-    return data[start:end], int.from_bytes(data[end : end + 4], "big")
+        raise DataError(f"{where} is torn: no whole vector lies there")
+    return data[begin:end], int.from_bytes(data[end : end + 4], "big")
 
 
 def _check_32_bit(vector: BitMap) -> None:

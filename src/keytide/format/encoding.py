@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,7 @@ def _is_vain(column: pa.ChunkedArray, codec: str) -> bool:
     return compressed > _COMPRESSED_SHARE_MAX * int(values.size)
 
 
+@lru_cache(maxsize=64)
 def _leaf_paths(schema: pa.Schema) -> list[str]:
     if not any(pa.types.is_nested(kind) for kind in schema.types):
         return list(schema.names)

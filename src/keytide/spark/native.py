@@ -6,7 +6,7 @@ JVM.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,11 +15,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from keytide.format.data_file import VALUE_KIND
-from keytide.format.manifest import ManifestEntry
+from keytide.format.deletion_vector import dead_positions
 from keytide.spark.predicate import column, spark_condition
 from keytide.spark.types import spark_schema
 from keytide.table.conditions.predicate import columns_of
 from keytide.table.read.scan import Scan
+from keytide.table.read.sections import PlannedFile
 from keytide.table.state.view import TableView
 from keytide.types import (
     ArrayType,
@@ -48,26 +49,24 @@ class NativeShape:
     has_dead_rows: bool
 
 
-def shape_of(entry: ManifestEntry, *, has_dead_rows: bool) -> NativeShape:
+def shape_of(file: PlannedFile) -> NativeShape:
     """How one file is read."""
-    # At level 0 some writers record no deletes although there are some.
-    has_retracts = entry.file.level == 0 or entry.file.delete_row_count != 0
-    return NativeShape(entry.file.schema_id, has_retracts, has_dead_rows)
+    return NativeShape(file.meta.schema_id, file.may_retract, file.dead_rows is not None)
 
 
-def native_check(scan: Scan) -> Callable[[ManifestEntry], bool]:
+def native_check(scan: Scan) -> Callable[[PlannedFile], bool]:
     """A function that says whether Spark reads a file of the scan as Keytide does."""
     view = scan.view
     fields = view.schema.select(_columns_read(scan))
     if view.defaults(f.name for f in fields):
-        return lambda entry: False
+        return lambda file: False
     by_schema: dict[int, bool] = {}
 
-    def check(entry: ManifestEntry) -> bool:
-        schema_id = entry.file.schema_id
+    def check(file: PlannedFile) -> bool:
+        schema_id = file.meta.schema_id
         if schema_id not in by_schema:
             by_schema[schema_id] = _schema_reads_natively(view, schema_id, fields)
-        path = view.file_path(entry)
+        path = view.file_path(file.entry)
         return (
             by_schema[schema_id]
             and path.endswith(".parquet")
@@ -130,24 +129,16 @@ _WIDENS_TO = {
 
 
 def native_rows(
-    scan: Scan,
-    shape: NativeShape,
-    files: Sequence[ManifestEntry],
-    dead_rows: Mapping[str, pa.Array],
-    spark: SparkSession,
+    scan: Scan, shape: NativeShape, files: Sequence[PlannedFile], spark: SparkSession
 ) -> DataFrame:
-    """Files of one shape as a lazy DataFrame; `dead_rows` by file name, for those that have some.
-
-    Driver only.
-    """
+    """Files of one shape as a lazy DataFrame. Driver only."""
     view = scan.view
     fields = view.schema.select(_columns_read(scan))
     old_fields = {f.id: f for f in view.schemas[shape.schema_id].fields}
     stored = [old_fields[f.id] for f in fields if f.id in old_fields]
     rows = _parquet(view, files, stored, spark, with_kinds=shape.has_retracts)
     if shape.has_dead_rows:
-        names = [entry.file.file_name for entry in files]
-        rows = _without_dead_rows(rows, {name: dead_rows[name] for name in names}, spark)
+        rows = _without_dead_rows(rows, view, files, spark)
     if shape.has_retracts:
         rows = rows.where(column(VALUE_KIND).isin(0, 2))
     target = spark_schema(arrow_schema(fields))
@@ -165,7 +156,7 @@ def _columns_read(scan: Scan) -> tuple[str, ...]:
 
 def _parquet(
     view: TableView,
-    files: Sequence[ManifestEntry],
+    files: Sequence[PlannedFile],
     stored: Sequence[Field],
     spark: SparkSession,
     *,
@@ -174,7 +165,7 @@ def _parquet(
     schema = spark_schema(arrow_schema(stored))
     if with_kinds:
         schema = StructType([*schema.fields, *_KIND_SCHEMA.fields])
-    paths = [f"file:{view.store.local_path(view.file_path(entry))}" for entry in files]
+    paths = [f"file:{view.store.local_path(view.file_path(file.entry))}" for file in files]
     return (
         spark.read.schema(schema)
         # Without these, brackets in a path are patterns, and days before 1582 are shifted.
@@ -194,13 +185,16 @@ def _mapped(old: Field | None, target: StructField) -> Column:
 
 
 def _without_dead_rows(
-    rows: DataFrame, dead_rows: Mapping[str, pa.Array], spark: SparkSession
+    rows: DataFrame, view: TableView, files: Sequence[PlannedFile], spark: SparkSession
 ) -> DataFrame:
-    marked = pa.concat_tables(
-        pa.table({"_FILE": pa.repeat(name, len(positions)), "_ROW": positions.cast(pa.int64())})
-        for name, positions in dead_rows.items()
+    dead = spark.createDataFrame(
+        pa.concat_tables(
+            pa.table({"_FILE": pa.repeat(file.meta.file_name, len(positions)), "_ROW": positions})
+            for file in files
+            if file.dead_rows is not None
+            for positions in [dead_positions(view.store, file.dead_rows)]
+        )
     )
-    dead = spark.createDataFrame(marked)
     return rows.join(
         F.broadcast(dead),
         (F.col("_metadata.file_name") == dead["_FILE"])

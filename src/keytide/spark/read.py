@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import TypeAlias
 
@@ -20,14 +20,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from keytide.errors import DataError
-from keytide.format.manifest import ManifestEntry
 from keytide.spark.connect import cores
 from keytide.spark.native import NativeShape, native_check, native_rows, shape_of
 from keytide.spark.python import check_python
 from keytide.spark.types import batch_schema, spark_batches, spark_schema
 from keytide.spark.worker import settle
-from keytide.table.read.plan import Section
 from keytide.table.read.scan import Scan
+from keytide.table.read.sections import PlannedFile
 from keytide.table.read.statistics import columns_without_nulls
 from keytide.table.read.task import ReadTask
 
@@ -59,10 +58,7 @@ def scan_to_spark(scan: Scan, spark: SparkSession) -> DataFrame:
     """
     check_python(spark)
     split = split_scan(scan)
-    parts = [
-        native_rows(scan, shape, files, split.dead_rows, spark)
-        for shape, files in split.native.items()
-    ]
+    parts = [native_rows(scan, shape, files, spark) for shape, files in split.native.items()]
     bins = pack(split.tasks, cores(spark) * BINS_PER_CORE)
     if bins or not parts:
         parts.append(_merged(scan, bins, spark))
@@ -74,37 +70,30 @@ def scan_to_spark(scan: Scan, spark: SparkSession) -> DataFrame:
 
 @dataclass(frozen=True)
 class ReadSplit:
-    """A scan's files for Spark's own reader, by shape, and the tasks for all others.
+    """A scan's files for Spark's own reader, by shape, and the tasks for all others."""
 
-    `dead_rows` holds the marked positions of native files, by file name.
-    """
-
-    native: dict[NativeShape, list[ManifestEntry]]
-    dead_rows: dict[str, pa.Array]
+    native: dict[NativeShape, list[PlannedFile]]
     tasks: list[ReadTask]
 
 
 def split_scan(scan: Scan) -> ReadSplit:
     """Divide a scan. Decided from metadata alone."""
     reads_natively = native_check(scan)
-    native: dict[NativeShape, list[ManifestEntry]] = {}
-    dead_rows: dict[str, pa.Array] = {}
+    native: dict[NativeShape, list[PlannedFile]] = {}
     tasks: list[ReadTask] = []
-    for task in scan.tasks():
-        dead_rows.update(task.dead_rows)
-        for section in task.sections:
-            if section.needs_merge or not all(map(reads_natively, section.files)):
-                tasks.append(_one_section(task, section))
-                continue
-            for entry in section.files:
-                shape = shape_of(entry, has_dead_rows=entry.file.file_name in task.dead_rows)
-                native.setdefault(shape, []).append(entry)
-    return ReadSplit(native, dead_rows, tasks)
+    for task in split_tasks(scan):
+        (section,) = task.bucket.sections
+        if section.needs_merge or not all(map(reads_natively, section.files)):
+            tasks.append(task)
+            continue
+        for file in section.files:
+            native.setdefault(shape_of(file), []).append(file)
+    return ReadSplit(native, tasks)
 
 
 def split_tasks(scan: Scan) -> list[ReadTask]:
     """A scan as tasks of one section each."""
-    return [_one_section(task, section) for task in scan.tasks() for section in task.sections]
+    return [part for task in scan.tasks() for part in task.by_section()]
 
 
 def pack(tasks: Iterable[ReadTask], bins_max: int) -> list[ReadBin]:
@@ -126,14 +115,8 @@ def bin_frames(tasks: ReadBin) -> Iterator[pl.DataFrame]:
         yield from task.frames(min(task.view.options.read_memory_bytes, TASK_MEMORY_BYTES))
 
 
-def _one_section(task: ReadTask, section: Section) -> ReadTask:
-    names = {entry.file.file_name for entry in section.files}
-    dead_rows = {name: task.dead_rows[name] for name in names & task.dead_rows.keys()}
-    return replace(task, sections=(section,), dead_rows=dead_rows)
-
-
 def _bytes(task: ReadTask) -> int:
-    return sum(e.file.file_size for section in task.sections for e in section.files)
+    return sum(file.meta.file_size for file in task.bucket.files)
 
 
 # -- merge tasks ----------------------------------------------------------------------------------
@@ -164,7 +147,7 @@ def _merged(scan: Scan, bins: Sequence[ReadBin], spark: SparkSession) -> DataFra
 
 def _never_null(scan: Scan, tasks: Sequence[ReadTask]) -> frozenset[str]:
     """The columns in which no row of the tasks can be NULL, as far as statistics tell."""
-    files = [entry for task in tasks for section in task.sections for entry in section.files]
+    files = [file.entry for task in tasks for file in task.bucket.files]
     as_stored = scan.columns if scan.view.engine.picks_a_version else scan.view.order.key
     fields = scan.view.schema.select([name for name in scan.columns if name in as_stored])
     return columns_without_nulls(files, fields, scan.view.schemas)

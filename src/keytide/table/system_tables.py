@@ -70,7 +70,7 @@ def audit_log(scan: Scan) -> pa.Table:
     parts = [
         to_arrow(frame.with_columns(_kind_text(kinds)), schema)
         for task in scan.tasks()
-        for frame in replace(task, keeps_kinds=True).winners(memory)
+        for frame in task.outcomes(memory)
     ]
     return pa.concat_tables([schema.empty_table(), *parts])
 

@@ -26,7 +26,7 @@ def newest_versions(
     """
     names = keys.columns
     task = replace(task, columns=tuple(columns), predicate=key_range(keys))
-    for frame in task.winners(_MEMORY_BYTES):
+    for frame in task.outcomes(_MEMORY_BYTES):
         found = frame.join(keys, on=names, how="semi", nulls_equal=True)
         yield found.select(*columns, VALUE_KIND)
 

@@ -9,20 +9,16 @@ from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from keytide.errors import UnsupportedError
-from keytide.format import paths
 from keytide.format.arrow import polars_schema, to_arrow
-from keytide.format.deletion_vector import read_vectors
-from keytide.format.index_manifest import DELETION_VECTORS
 from keytide.format.snapshot import Snapshot
 from keytide.process import refuse_forked_child
-from keytide.table.conditions.predicate import Predicate, columns_of, without_columns
+from keytide.table.conditions.predicate import Predicate
 from keytide.table.host import spark_reader
-from keytide.table.read.plan import BucketPlan, Funnel, ScanPlan, plan_scan
+from keytide.table.read.plan import Funnel, ScanPlan, plan_scan
 from keytide.table.read.prefetch import prefetched, unawaited_threads
 from keytide.table.read.task import ReadTask
 from keytide.table.state.live_files import LiveFiles
@@ -115,14 +111,8 @@ class Scan:
     def plan(self) -> ScanPlan:
         """What will be read, decided from metadata alone."""
         refuse_forked_child()
-        return plan_scan(
-            self.live.entries,
-            self.view.schema,
-            self.view.schemas,
-            self.view.options,
-            # Statistics know nothing of defaults.
-            without_columns(self.predicate, self.view.defaults(columns_of(self.predicate))),
-        )
+        vector_files = self.metadata.vector_files(self.snapshot, self.view.options)
+        return plan_scan(self.view, self.live.entries, self.predicate, vector_files)
 
     def to_arrow(self) -> pa.Table:
         """The rows as one Arrow table with the exact types of the columns."""
@@ -185,8 +175,10 @@ class Scan:
     def tasks(self) -> list[ReadTask]:
         """The scan as picklable tasks, one per bucket."""
         self._check_readable()
-        dead_rows = self._dead_rows()
-        return [self._task(bucket, dead_rows) for bucket in self.plan.buckets]
+        return [
+            ReadTask(self.view, bucket, self.columns, self.predicate)
+            for bucket in self.plan.buckets
+        ]
 
     def _check_readable(self) -> None:
         refuse_forked_child()
@@ -195,17 +187,6 @@ class Scan:
                 f"table {self.view.name} has no primary key, and this release reads and writes "
                 f"tables with a primary key only; read it with the engine that made it"
             )
-
-    def _task(self, bucket: BucketPlan, dead_rows: dict[str, pa.Array]) -> ReadTask:
-        names = {e.file.file_name for section in bucket.sections for e in section.files}
-        return ReadTask(
-            view=self.view,
-            partition=bucket.partition,
-            sections=bucket.sections,
-            columns=self.columns,
-            predicate=self.predicate,
-            dead_rows={name: dead_rows[name] for name in names & dead_rows.keys()},
-        )
 
     def _frames(self) -> Iterator[pl.DataFrame]:
         tasks = self.tasks()
@@ -218,24 +199,3 @@ class Scan:
         with unawaited_threads(threads) as pool:
             for frames in pool.map(lambda task: list(task.frames(memory)), tasks):
                 yield from frames
-
-    def _dead_rows(self) -> dict[str, pa.Array]:
-        if self.snapshot is None or not self.view.options.deletion_vectors_enabled:
-            return {}
-        buckets = {(bucket.partition, bucket.bucket) for bucket in self.plan.buckets}
-        dead: dict[str, pa.Array] = {}
-        for index in self.metadata.index_files(self.snapshot):
-            if index.index_type != DELETION_VECTORS or not index.ranges:
-                continue
-            if (index.partition, index.bucket) in buckets:
-                if index.external_path is not None:
-                    raise UnsupportedError(
-                        f"table {self.view.name}: index file {index.external_path} lies outside of "
-                        f"the table, which this release does not read"
-                    )
-                path = paths.index_path(index.file_name)
-                data = self.metadata.store.read(path)
-                vectors = read_vectors(data, index.ranges, self.metadata.store.uri_of(path))
-                for name, vector in vectors.items():
-                    dead[name] = pa.array(np.array(vector, dtype=np.uint32))
-        return dead

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from itertools import chain
 from typing import Any
 
 import polars as pl
@@ -17,8 +16,10 @@ from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.merge.outcomes import outcomes, shown
 from keytide.merge.provenance import VERSION, Provenance, provenance_of
 from keytide.row_kind import RowKind
+from keytide.table.read.plan import MARKED_DEAD
+from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.table.read.scan import Scan
-from keytide.table.read.task import ReadTask
+from keytide.table.read.sections import PlannedFile, Section
 from keytide.table.state.view import TableView
 from keytide.types import Field, arrow_schema
 
@@ -127,54 +128,52 @@ class _Stored:
 
 def _stored_versions(scan: Scan) -> Iterator[list[_Stored]]:
     """The versions in each bucket that has some, as a rule one, in the order of its files."""
-    looked_at = {
-        entry.file.file_name
-        for task in scan.tasks()
-        for entry in _files(task)
-        if entry.file.file_name not in task.dead_rows or task.versions(entry).height
-    }
-    every_file = replace(scan.view.options, deletion_vectors_enabled=False)
-    everything = replace(scan, view=replace(scan.view, options=every_file))
-    for task in everything.tasks():
+    view, plan = scan.view, scan.plan
+    sections = {(bucket.partition, bucket.bucket): bucket.sections for bucket in plan.buckets}
+    hidden = {(file.entry.partition, file.entry.bucket) for file in plan.hidden}
+    for partition, bucket in dict.fromkeys((*sections, *hidden)):
+        stored = StoredVersions(
+            view, partition, (*view.schema.names, *SYSTEM_COLUMNS), scan.predicate
+        )
+        planned = sections.get((partition, bucket), ())
         found = [
-            _Stored(entry, row, None if entry.file.file_name in looked_at else _hidden(entry))
-            for entry in _files(task)
-            for row in task.versions(entry).iter_slices(1)
+            *(version for section in planned for version in _of_section(section, stored)),
+            *(
+                _Stored(file.entry, row, file.reason)
+                for file in plan.hidden
+                if (file.entry.partition, file.entry.bucket) == (partition, bucket)
+                for row in stored.of_file(PlannedFile(file.entry)).iter_slices(1)
+            ),
         ]
         if found:
-            yield _without_contained(found, task)
+            yield found
 
 
-def _files(task: ReadTask) -> Iterator[ManifestEntry]:
-    return chain.from_iterable(section.files for section in task.sections)
-
-
-def _without_contained(found: list[_Stored], task: ReadTask) -> list[_Stored]:
-    """The versions, with those hidden that the one on the lowest level above 0 contains."""
-    upper = {
-        entry.file.file_name
-        for section in task.sections
-        for run in section.containing
-        for entry in section.runs[run]
-    }
-    levels = [each.entry.file.level for each in found if each.entry.file.file_name in upper]
+def _of_section(section: Section, stored: StoredVersions) -> list[_Stored]:
+    """The versions in a section; those that a lower level contains and dead ones are hidden."""
+    found = [
+        _Stored(file.entry, row, MARKED_DEAD if _is_dead(file, stored) else None)
+        for file in section.files
+        for row in stored.of_file(file.as_stored()).iter_slices(1)
+    ]
+    upper = {id(file.entry) for run in section.containing for file in section.runs[run]}
+    levels = [each.entry.file.level for each in found if id(each.entry) in upper]
     lowest = min(levels, default=0)
     return [
         replace(each, hidden=_contained(lowest))
-        if each.entry.file.file_name in upper and each.entry.file.level > lowest
+        if id(each.entry) in upper and each.entry.file.level > lowest
         else each
         for each in found
     ]
 
 
+def _is_dead(file: PlannedFile, stored: StoredVersions) -> bool:
+    """Whether readers skip the version that is stored in the file."""
+    return file.dead_rows is not None and not stored.of_file(file).height
+
+
 def _contained(level: int) -> str:
     return f"not counted again: the version on level {level} contains it"
-
-
-def _hidden(entry: ManifestEntry) -> str:
-    if entry.file.level == 0:
-        return "not shown yet: readers of this table see compacted files only"
-    return "marked dead by a deletion vector: another version took its place"
 
 
 # -- merging -------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from keytide.errors import DataError, NotFoundError
 from keytide.format import paths
-from keytide.format.index_manifest import IndexFile, decode_index_manifest
+from keytide.format.index_manifest import DELETION_VECTORS, IndexFile, decode_index_manifest
 from keytide.format.manifest import (
     ManifestEntry,
     ManifestFileMeta,
@@ -24,6 +24,7 @@ from keytide.format.manifest import (
 )
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot, Tag
+from keytide.options import TableOptions
 from keytide.store import Store
 
 __all__ = ["TableMetadata"]
@@ -239,3 +240,13 @@ class TableMetadata:
             return []
         path = paths.manifest_path(snapshot.index_manifest)
         return list(decode_index_manifest(self.store.read(path), self.store.uri_of(path)))
+
+    def vector_files(self, snapshot: Snapshot | None, options: TableOptions) -> list[IndexFile]:
+        """The index files that mark rows of a snapshot's data files as dead.
+
+        None where the table has no use for them, whatever indexes there are.
+        """
+        if snapshot is None or not options.deletion_vectors_enabled:
+            return []
+        files = self.index_files(snapshot)
+        return [file for file in files if file.index_type == DELETION_VECTORS]

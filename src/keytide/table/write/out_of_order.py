@@ -63,8 +63,7 @@ def _stored(view: TableView, files: Sequence[ManifestEntry], rows: pl.DataFrame)
     columns = view.order.columns
     keys = rows.select(view.order.key).unique()
     found = [rows.select(columns).clear()]
-    plan = plan_scan(files, view.schema, view.schemas, view.options, key_range(keys))
-    for bucket in plan.buckets:
-        task = ReadTask(view, bucket.partition, bucket.sections, columns)
+    for bucket in plan_scan(view, files, key_range(keys)).buckets:
+        task = ReadTask(view, bucket, columns)
         found += [f.select(columns) for f in newest_versions(task, keys, columns)]
     return pl.concat(found)

@@ -1,0 +1,163 @@
+"""Which files may hold rows that meet a condition, told from metadata.
+
+Only predicates on key columns may drop single files of a section that has to be merged: dropping
+an overlapped file by another column would bring older versions back (watermark rule R17).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from keytide.format.arrow import polars_schema
+from keytide.format.bucket import bucket_ids
+from keytide.format.manifest import ManifestEntry
+from keytide.format.schema import TableSchema
+from keytide.merge.engines import engine_class
+from keytide.options import TableOptions
+from keytide.scratch import scratch
+from keytide.table.conditions.matching import may_match, row_filter
+from keytide.table.conditions.predicate import (
+    Predicate,
+    columns_of,
+    conjunction,
+    equal_values,
+)
+from keytide.table.read.sections import BucketPlan, Section
+from keytide.table.read.statistics import decoded, key_bounds, value_bounds
+from keytide.table.state.view import TableView
+from keytide.types import AtomicType, Field
+
+__all__ = [
+    "matching_buckets",
+    "matching_key_ranges",
+    "matching_partitions",
+    "matching_statistics",
+]
+
+_POINTS_MAX = 1 << 20
+
+_PLACE = scratch("place")
+
+
+def matching_partitions(
+    files: list[ManifestEntry], schema: TableSchema, terms: Sequence[Predicate]
+) -> list[ManifestEntry]:
+    """The files in partitions whose values fulfil the terms about partition columns."""
+    fields = schema.partition_fields()
+    names = {f.name for f in fields}
+    about = conjunction(t for t in terms if columns_of(t) and columns_of(t) <= names)
+    if about is None or not files:
+        return files
+    partitions = list(dict.fromkeys(entry.partition for entry in files))
+    values = decoded(partitions, fields).with_columns(pl.Series(_PLACE, partitions, pl.Binary))
+    kept = set(values.filter(row_filter(about, fields))[_PLACE])
+    return [entry for entry in files if entry.partition in kept]
+
+
+def matching_buckets(
+    files: list[ManifestEntry],
+    schema: TableSchema,
+    options: TableOptions,
+    terms: Sequence[Predicate],
+) -> list[ManifestEntry]:
+    """The files in buckets where keys of the values that the terms pin lie."""
+    fields = schema.select(options.bucket_key or schema.trimmed_primary_keys)
+    pinned = [_spellings(equal_values(terms, f.name), f) for f in fields]
+    if not fields or not files or any(values is None for values in pinned):
+        return files
+    columns = _combined([values for values in pinned if values is not None])
+    if columns is None:
+        return files
+    wanted: dict[int, set[int]] = {}
+    for total in {entry.total_buckets for entry in files if entry.total_buckets > 0}:
+        ids = bucket_ids(columns, [f.type for f in fields], total, options.bucket_function)
+        wanted[total] = set(np.unique(ids).tolist())
+    return [
+        e for e in files if e.total_buckets not in wanted or e.bucket in wanted[e.total_buckets]
+    ]
+
+
+def _spellings(values: Sequence[Any] | None, field: Field) -> pa.Array | None:
+    """The bytes that equal values may have in a bucket key; None where they are too many to tell.
+
+    Some writers keep -0.0, NaNs of all kinds, and blanks at the end of a CHAR.
+    """
+    if values is None:
+        return None
+    assert isinstance(field.type, AtomicType)
+    if field.type.root in ("FLOAT", "DOUBLE"):
+        if any(value != value for value in values):
+            return None
+        values = [*values, *(-0.0 for value in values if value == 0)]
+    elif field.type.root == "CHAR":
+        length = field.type.length or 0
+        if len(values) * length > _POINTS_MAX:
+            return None
+        values = [
+            value and value.rstrip(" ").ljust(size)
+            for value in values
+            for size in range(length if value is None else len(value.rstrip(" ")), length + 1)
+        ]
+    return _array(values, field)
+
+
+def _array(values: Sequence[Any], field: Field) -> pa.Array:
+    frame = pl.DataFrame({field.name: values}, schema=polars_schema([field]))
+    array = frame.to_arrow(compat_level=pl.CompatLevel.oldest()).column(0).combine_chunks()
+    return array.cast(field.type.to_arrow())
+
+
+def _combined(columns: Sequence[pa.Array]) -> list[pa.Array] | None:
+    """Every combination of the columns' values; None for too many."""
+    sizes = [len(column) for column in columns]
+    if math.prod(sizes) > _POINTS_MAX:
+        return None
+    places = np.indices(sizes).reshape(len(sizes), -1)
+    return [column.take(pa.array(at)) for column, at in zip(columns, places, strict=True)]
+
+
+def matching_key_ranges(
+    files: list[ManifestEntry], schema: TableSchema, terms: Sequence[Predicate]
+) -> list[ManifestEntry]:
+    """The files whose key ranges may hold keys that fulfil the terms about key columns."""
+    fields = schema.trimmed_primary_key_fields()
+    names = {f.name for f in fields}
+    about = conjunction(t for t in terms if columns_of(t) and columns_of(t) <= names)
+    if about is None or not files:
+        return files
+    bounds = key_bounds(files, fields)
+    kept = bounds.with_columns(may_match(about, fields).alias("kept"))["kept"]
+    return [entry for entry, keep in zip(files, kept, strict=True) if keep]
+
+
+def matching_statistics(
+    buckets: list[BucketPlan], view: TableView, terms: Sequence[Predicate]
+) -> list[BucketPlan]:
+    """The buckets with the sections of which statistics say that a row may fulfil the terms."""
+    about = conjunction(t for t in terms if columns_of(t))
+    if about is None or not buckets:
+        return buckets
+    files = [file.entry for bucket in buckets for file in bucket.files]
+    fields = tuple(f for f in view.schema.fields if f.name in columns_of(about))
+    bounds = value_bounds(files, fields, view.schemas)
+    possible = bounds.with_columns(may_match(about, fields).alias("kept"))["kept"].to_list()
+    kept_files = {id(entry) for entry, keep in zip(files, possible, strict=True) if keep}
+    is_put_together = not engine_class(view.options).picks_a_version
+
+    def survives(section: Section) -> bool:
+        if section.needs_merge and is_put_together:
+            return True  # a row may be put together from files that each do not match
+        return any(id(file.entry) in kept_files for file in section.files)
+
+    pruned = [
+        replace(bucket, sections=tuple(s for s in bucket.sections if survives(s)))
+        for bucket in buckets
+    ]
+    return [bucket for bucket in pruned if bucket.sections]

@@ -1,0 +1,136 @@
+"""Runs: the stored versions of a bucket's files, in key order, a batch at a time.
+
+Nothing is merged here and nothing left out but rows that a deletion vector marks as dead and
+those that a condition rules out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import polars as pl
+
+from keytide.format.arrow import polars_schema
+from keytide.format.binary_row import decode_rows
+from keytide.format.data_file import (
+    SEQUENCE_NUMBER,
+    VALUE_KIND,
+    WHOLE_FILE,
+    FileReader,
+    read_together,
+)
+from keytide.merge.windows import Batch
+from keytide.table.conditions.matching import row_filter
+from keytide.table.conditions.predicate import Predicate
+from keytide.table.read.sections import PlannedFile, Run, is_out_of_order
+from keytide.table.state.view import TableView
+from keytide.types import Field
+
+__all__ = ["SYSTEM_COLUMNS", "StoredVersions"]
+
+SYSTEM_COLUMNS = (SEQUENCE_NUMBER, VALUE_KIND)
+
+# Small files are read together up to as many rows and files.
+_TOGETHER_ROWS = 8 << 10
+_TOGETHER_FILES = 100
+
+
+@dataclass(frozen=True)
+class StoredVersions:
+    """Reads versions as they are stored in the files of one partition.
+
+    `columns` are those of the table, and `_SEQUENCE_NUMBER` and `_VALUE_KIND`, for who needs
+    them; the `condition` looks at no other columns than these.
+    """
+
+    view: TableView
+    partition: bytes
+    columns: tuple[str, ...]
+    condition: Predicate | None = None
+
+    def of_file(self, file: PlannedFile) -> pl.DataFrame:
+        """All versions in a file, as they come."""
+        return self._reader(file).read(where=self._where)
+
+    def of_lone_files(self, files: Iterable[PlannedFile], rows_max: int) -> Iterator[pl.DataFrame]:
+        """The versions of files that have no key in common, file by file, small ones together."""
+        for together in _small_together(files):
+            if len(together) > 1:
+                yield read_together([self._reader(file) for file in together], self._where)
+            else:
+                yield from (batch.rows for batch in self._parts(together[0], rows_max))
+
+    def of_run(self, run: Run, rows_max: int) -> Iterator[Batch]:
+        """The versions of a run in key order, at most `rows_max` at a time.
+
+        REQUIRES: the key is among the columns.
+        """
+        for file in run:
+            for batch in self._sorted_parts(file, rows_max):
+                yield batch._replace(is_last=batch.is_last and file is run[-1])
+
+    def _sorted_parts(self, file: PlannedFile, rows_max: int) -> Iterator[Batch]:
+        if not is_out_of_order(file.entry, self.view.schema.trimmed_primary_key_fields()):
+            return self._parts(file, rows_max)
+        rows = self.of_file(file).sort(self.view.order.key, nulls_last=False)
+        return iter([Batch(rows, is_last=True)])
+
+    def _parts(self, file: PlannedFile, rows_max: int) -> Iterator[Batch]:
+        reader = self._reader(file)
+        spans = [WHOLE_FILE] if file.meta.row_count <= rows_max else reader.spans(rows_max)
+        for span in spans:
+            yield Batch(reader.read(*span, self._where), is_last=span is spans[-1])
+
+    @cached_property
+    def _fields(self) -> tuple[Field, ...]:
+        return self.view.schema.select([c for c in self.columns if c not in SYSTEM_COLUMNS])
+
+    @cached_property
+    def _where(self) -> pl.Expr | None:
+        return None if self.condition is None else row_filter(self.condition, self._fields)
+
+    def _reader(self, file: PlannedFile) -> FileReader:
+        return FileReader(
+            store=self.view.store,
+            path=self.view.file_path(file.entry),
+            file_schema=self.view.schemas[file.meta.schema_id],
+            fields=self._fields,
+            system_columns=tuple(name for name in SYSTEM_COLUMNS if name in self.columns),
+            constants=(*self._partition_values, *_one_number(file)),
+            dead_rows=file.dead_rows,
+        )
+
+    @cached_property
+    def _partition_values(self) -> tuple[tuple[str, pl.Series], ...]:
+        fields = self.view.schema.partition_fields()
+        if not fields:
+            return ()
+        arrays = decode_rows([self.partition], [f.type for f in fields])
+        types = polars_schema(fields)
+        return tuple(
+            (f.name, pl.Series(f.name, array).cast(types[f.name]))
+            for f, array in zip(fields, arrays, strict=True)
+        )
+
+
+def _one_number(file: PlannedFile) -> Iterator[tuple[str, pl.Series]]:
+    """The sequence number of all rows, if the manifest knows it."""
+    lowest, highest = file.meta.min_sequence_number, file.meta.max_sequence_number
+    if lowest == highest:
+        yield SEQUENCE_NUMBER, pl.Series([lowest], dtype=pl.Int64)
+
+
+def _small_together(files: Iterable[PlannedFile]) -> Iterator[Sequence[PlannedFile]]:
+    """The files, as many small ones at a time as are read together."""
+    batch: list[PlannedFile] = []
+    rows = 0
+    for file in files:
+        if batch and (rows + file.meta.row_count > _TOGETHER_ROWS or len(batch) == _TOGETHER_FILES):
+            yield batch
+            batch, rows = [], 0
+        batch.append(file)
+        rows += file.meta.row_count
+    if batch:
+        yield batch

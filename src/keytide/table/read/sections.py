@@ -1,0 +1,213 @@
+"""Files of a bucket whose key ranges overlap, as the sorted runs that a merge is made of."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from keytide.format.deletion_vector import VectorPlace
+from keytide.format.manifest import DataFileMeta, ManifestEntry
+from keytide.format.schema import TableSchema
+from keytide.merge.engines import compacts_by_lookup
+from keytide.options import TableOptions
+from keytide.scratch import scratch
+from keytide.table.read.statistics import decoded
+from keytide.table.state.live_files import BucketId
+from keytide.table.state.view import TableView
+from keytide.types import Field
+
+__all__ = ["BucketPlan", "PlannedFile", "Run", "Section", "is_out_of_order", "sections_of"]
+
+_PLACE = scratch("place")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A data file to read, and where its dead rows are recorded, if it has some."""
+
+    entry: ManifestEntry
+    dead_rows: VectorPlace | None = None
+
+    @property
+    def meta(self) -> DataFileMeta:
+        """What the manifest says of it."""
+        return self.entry.file
+
+    @property
+    def may_retract(self) -> bool:
+        """Whether rows of kind -U or -D may be among its rows."""
+        # At level 0 some writers record no deletes although there are some.
+        return self.meta.level == 0 or self.meta.delete_row_count != 0
+
+    def as_stored(self) -> PlannedFile:
+        """The file with all rows that are stored in it."""
+        return replace(self, dead_rows=None)
+
+
+Run = tuple[PlannedFile, ...]
+"""Files that follow each other in key order."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Files of one bucket whose key ranges overlap, as sorted runs, oldest first.
+
+    `arrival_decides`: every version in a later run is newer than those in the runs before it,
+    so that stored sequence numbers need not be read to order them.
+    """
+
+    runs: tuple[Run, ...]
+    arrival_decides: bool = True
+    containing: tuple[int, ...] = ()
+    """Positions of the runs above level 0, lowest level first, in a table that compacts by lookup:
+    the first of them that has a key contains what the others hold for it."""
+
+    @property
+    def needs_merge(self) -> bool:
+        """Whether a key may occur in more than one of the files."""
+        return len(self.runs) > 1
+
+    @property
+    def files(self) -> tuple[PlannedFile, ...]:
+        """All files of the section."""
+        return tuple(itertools.chain.from_iterable(self.runs))
+
+
+@dataclass(frozen=True)
+class BucketPlan:
+    """The sections of one bucket, which have no key in common."""
+
+    partition: bytes
+    bucket: int
+    sections: tuple[Section, ...]
+
+    @property
+    def files(self) -> tuple[PlannedFile, ...]:
+        """All files of the bucket."""
+        return tuple(itertools.chain.from_iterable(section.files for section in self.sections))
+
+
+def sections_of(
+    buckets: Mapping[BucketId, Sequence[PlannedFile]], view: TableView
+) -> list[BucketPlan]:
+    """The files of each bucket, given in commit order, cut into sections in key order."""
+    crowded = [file for files in buckets.values() if len(files) > 1 for file in files]
+    ranges = iter(_overlaps(crowded, view.schema))
+    plans = []
+    for bucket, files in buckets.items():
+        if len(files) > 1:
+            placed = list(itertools.islice(ranges, len(files)))
+            plans.append(BucketPlan(*bucket, _bucket_sections(placed, view.options)))
+        else:
+            plans.append(BucketPlan(*bucket, tuple(Section(((file,),)) for file in files)))
+    return plans
+
+
+def is_out_of_order(entry: ManifestEntry, key: Sequence[Field]) -> bool:
+    """Whether a file begins above its end: its writer sorts NaN first, not last.
+
+    Its rows have to be sorted before they are merged, and its ends say nothing about the others.
+    """
+    if not any(getattr(f.type, "root", "") in ("FLOAT", "DOUBLE") for f in key):
+        return False
+    low, high = _ranks(decoded([entry.file.min_key, entry.file.max_key], key))
+    return low > high
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A file, its place in commit order, and its key range as ranks."""
+
+    planned: PlannedFile
+    order: int
+    low: int
+    high: int
+
+
+def _overlaps(files: Sequence[PlannedFile], schema: TableSchema) -> list[_Placed]:
+    if not files:
+        return []
+    fields = schema.trimmed_primary_key_fields()
+    ends = decoded([*(f.meta.min_key for f in files), *(f.meta.max_key for f in files)], fields)
+    ranked = _ranks(ends)
+    count = len(files)
+    placed = []
+    for order, file in enumerate(files):
+        low, high = ranked[order], ranked[count + order]
+        if low > high:  # sorted by another order, see `is_out_of_order`
+            low, high = min(ranked), max(ranked)
+        placed.append(_Placed(file, order, low, high))
+    return placed
+
+
+def _ranks(keys: pl.DataFrame) -> list[int]:
+    """A number per key that grows with it."""
+    ranks: list[int] = (
+        keys.with_row_index(_PLACE)
+        .sort(keys.columns, nulls_last=False)
+        .select(
+            _PLACE,
+            pl.any_horizontal(pl.col(n).ne_missing(pl.col(n).shift(1)) for n in keys.columns)
+            .cum_sum()
+            .alias("rank"),
+        )
+        .sort(_PLACE)["rank"]
+        .to_list()
+    )
+    return ranks
+
+
+def _bucket_sections(placed: list[_Placed], options: TableOptions) -> tuple[Section, ...]:
+    sections: list[list[_Placed]] = []
+    reach = -1
+    for file in sorted(placed, key=lambda f: (f.low, f.high)):
+        if file.low > reach:
+            sections.append([])
+        sections[-1].append(file)
+        reach = max(reach, file.high)
+    return tuple(_section(files, options) for files in sections)
+
+
+def _section(files: list[_Placed], options: TableOptions) -> Section:
+    groups: dict[tuple[int, ...], list[_Placed]] = {}
+    for file in files:
+        groups.setdefault(_run_key(file), []).append(file)
+    runs = [run for group in groups.values() for run in _disjoint(group)]
+    runs.sort(key=lambda run: (_min_sequence(run), -run[0].planned.meta.level, run[0].order))
+    ascending = all(
+        _max_sequence(older) < _min_sequence(newer) for older, newer in itertools.pairwise(runs)
+    )
+    containing = _upper_runs(runs) if compacts_by_lookup(options) else ()
+    return Section(tuple(tuple(f.planned for f in run) for run in runs), ascending, containing)
+
+
+def _upper_runs(runs: list[list[_Placed]]) -> tuple[int, ...]:
+    """The positions of the runs above level 0, lowest level first."""
+    levels = [run[0].planned.meta.level for run in runs]
+    return tuple(sorted((i for i, level in enumerate(levels) if level), key=levels.__getitem__))
+
+
+def _run_key(file: _Placed) -> tuple[int, ...]:
+    # A level above 0 is one run; at level 0 the files of one flush are.
+    meta = file.planned.meta
+    if meta.level > 0:
+        return (meta.level,)
+    return (0, meta.min_sequence_number, meta.max_sequence_number)
+
+
+def _disjoint(group: list[_Placed]) -> list[list[_Placed]]:
+    """The group as one run, or every file as its own where ranges overlap after all."""
+    if any(a.high >= b.low for a, b in itertools.pairwise(group)):
+        return [[file] for file in group]
+    return [group]
+
+
+def _min_sequence(run: list[_Placed]) -> int:
+    return min(file.planned.meta.min_sequence_number for file in run)
+
+
+def _max_sequence(run: list[_Placed]) -> int:
+    return max(file.planned.meta.max_sequence_number for file in run)

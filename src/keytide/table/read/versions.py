@@ -1,0 +1,163 @@
+"""Merged versions: one version per key, made of the runs that hold the key.
+
+Overlapping runs are merged in key-range windows, so memory follows the batch size and not the
+bucket. Deletes stay among the versions, so that these can stand for the ones that they were made
+of: a reader leaves them out, a compaction writes them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
+from keytide.merge.touched import merge_runs, without_contained
+from keytide.merge.windows import key_windows
+from keytide.table.conditions.matching import row_filter
+from keytide.table.conditions.predicate import Predicate, columns_of, conjunction, conjuncts
+from keytide.table.read.prefetch import prefetched
+from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
+from keytide.table.read.sections import BucketPlan, PlannedFile, Section
+from keytide.table.state.view import TableView
+from keytide.types import Field
+
+__all__ = ["MergedVersions", "batch_rows"]
+
+# A window's rows are held about four times: as batches, as slices, concatenated and merged.
+_COPIES = 4
+_BATCH_ROWS_MIN = 8 << 10
+
+
+@dataclass(frozen=True)
+class MergedVersions:
+    """Merges the versions of one bucket.
+
+    `columns` are those of the table, and `_SEQUENCE_NUMBER` and `_VALUE_KIND`: a merged version
+    has those of the version that it takes the place of, as the merge engine says, and a lone one
+    has them as they are stored. The `condition` holds for every version; what it says of columns
+    outside the key is asked of merged ones.
+    """
+
+    view: TableView
+    columns: tuple[str, ...]
+    condition: Predicate | None = None
+
+    def of(self, bucket: BucketPlan, memory_bytes: int) -> Iterator[list[pl.DataFrame]]:
+        """Windows of the bucket: frames with `columns`, perhaps others, and any order of rows.
+
+        No key is in two frames. Windows of sections that were cut by key come in key order. A
+        window and its making fit in about `memory_bytes`. Raises `InvalidError` naming a key
+        whose versions cannot be merged, and `DataError` naming a file that cannot be read.
+        """
+        for needs_merge, sections in groupby(bucket.sections, lambda s: s.needs_merge):
+            if needs_merge:
+                for section in sections:
+                    yield from self._merged(bucket, section, memory_bytes)
+            else:
+                files = [file for section in sections for file in section.files]
+                yield from ([frame] for frame in self._lone(bucket, files, memory_bytes))
+
+    def _lone(
+        self, bucket: BucketPlan, files: Sequence[PlannedFile], memory_bytes: int
+    ) -> Iterator[pl.DataFrame]:
+        columns = _unique(self.columns, sorted(columns_of(self.condition)))
+        stored = StoredVersions(self.view, bucket.partition, columns, self.condition)
+        rows = _rows_in(memory_bytes, files, self._fields(columns))
+        return stored.of_lone_files(files, max(_BATCH_ROWS_MIN, rows))
+
+    def _merged(
+        self, bucket: BucketPlan, section: Section, memory_bytes: int
+    ) -> Iterator[list[pl.DataFrame]]:
+        order, engine = self.view.order, self.view.engine
+        stored = StoredVersions(
+            self.view, bucket.partition, self._columns_to_merge(section), self._about_key
+        )
+        rows = _rows_in(memory_bytes, section.files, self._fields(stored.columns))
+        sizes = [sum(file.meta.row_count for file in run) for run in section.runs]
+        held = batch_rows(sizes, rows)
+        runs = [stored.of_run(*sized) for sized in zip(section.runs, held, strict=True)]
+        # The largest run is most of the reading; its next batch is read while this one is merged.
+        largest = sizes.index(max(sizes))
+        if sizes[largest] > held[largest]:
+            runs[largest] = prefetched(runs[largest])
+        check = self._check_of_merged
+        for window in key_windows(runs, order.key):
+            with self.view.reading():
+                counted = without_contained(window, section.containing, order.key)
+                pieces = merge_runs(counted, order, engine, arrival_decides=section.arrival_decides)
+            yield pieces if check is None else [piece.filter(check) for piece in pieces]
+
+    def _columns_to_merge(self, section: Section) -> tuple[str, ...]:
+        """What is wanted, and what decides; numbers only where they do or are wanted."""
+        wanted = _unique(self.columns, sorted(columns_of(self.condition)))
+        table = self.view.engine.columns(name for name in wanted if name not in SYSTEM_COLUMNS)
+        numbered = SEQUENCE_NUMBER in wanted or not section.arrival_decides
+        return (*table, *([SEQUENCE_NUMBER] if numbered else []), VALUE_KIND)
+
+    def _fields(self, columns: Sequence[str]) -> tuple[Field, ...]:
+        return self.view.schema.select([name for name in columns if name not in SYSTEM_COLUMNS])
+
+    @cached_property
+    def _about_key(self) -> Predicate | None:
+        """The terms that hold for all versions of a key or none, so that they need not wait."""
+        return conjunction(t for t in conjuncts(self.condition) if columns_of(t) <= self._key)
+
+    @cached_property
+    def _check_of_merged(self) -> pl.Expr | None:
+        terms = [t for t in conjuncts(self.condition) if not columns_of(t) <= self._key]
+        about = conjunction(terms)
+        return None if about is None else row_filter(about, self._fields(sorted(columns_of(about))))
+
+    @cached_property
+    def _key(self) -> frozenset[str]:
+        return frozenset((*self.view.order.key, *self.view.schema.partition_keys))
+
+
+def batch_rows(sizes: Sequence[int], rows: int) -> list[int]:
+    """How many rows to hold of each run of those sizes, so that about `rows` are held of all.
+
+    The smallest runs are held whole while they fit in half of it: a run that is cut adds windows
+    of its own. What is left of this half is the least for the others, which share by their size,
+    so that windows cover alike key ranges of each.
+    """
+    spare, left, total = rows // 2, len(sizes), max(1, sum(sizes))
+    held = [0] * len(sizes)
+    for run in sorted(range(len(sizes)), key=sizes.__getitem__):
+        if sizes[run] <= spare:
+            held[run] = sizes[run]
+            spare -= sizes[run]
+            left -= 1
+    return [
+        max(_BATCH_ROWS_MIN, whole or max(spare // max(1, left), rows * size // total))
+        for whole, size in zip(held, sizes, strict=True)
+    ]
+
+
+def _rows_in(memory_bytes: int, files: Sequence[PlannedFile], fields: Sequence[Field]) -> int:
+    return memory_bytes // _COPIES // _row_bytes(files, fields)
+
+
+def _row_bytes(files: Sequence[PlannedFile], fields: Sequence[Field]) -> int:
+    """About what a row of these columns takes in memory."""
+    rows = max(1, sum(file.meta.row_count for file in files))
+    stored = sum(file.meta.file_size for file in files) // rows
+    types = [f.type.to_arrow() for f in fields]
+    fixed = sum(_fixed_bytes(t) for t in types)
+    variable = sum(1 for t in types if not _fixed_bytes(t))
+    return max(16, fixed + variable * max(24, 2 * stored))
+
+
+def _fixed_bytes(data_type: pa.DataType) -> int:
+    try:
+        return max(1, int(data_type.bit_width) // 8)
+    except ValueError:
+        return 0
+
+
+def _unique(*names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for some in names for name in some))
