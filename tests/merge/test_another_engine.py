@@ -10,6 +10,7 @@ from typing import ClassVar
 from uuid import uuid4
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import keytide as kt
@@ -109,6 +110,24 @@ def test_rows_of_another_engine_are_written_and_read(table: kt.Table, lake: kt.L
 def test_files_are_pruned_where_the_engine_picks_a_version(table: kt.Table) -> None:
     assert table.scan(where="size > 100").explain().files_merged == 0
     assert table.scan(where="size > 3").explain().files_merged > 0
+
+
+@pytest.mark.usefixtures("lake")
+@pytest.mark.parametrize("engine", [*ENGINES, NAME])
+def test_pruning_by_values_changes_no_answer(engine: str) -> None:
+    schema = pa.schema([("k", pa.int64()), ("size", pa.int64()), ("v", pa.int64())])
+    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    summed = {"fields.default-aggregate-function": "sum"} if engine == "aggregation" else {}
+    options = {"merge-engine": engine, **summed}
+    table = lake.create_table("t", schema, primary_key=["k"], options=options)
+    for commit in (((1, 5, 1), (2, 1, 2)), ((1, 3, 4), (2, 6, None)), ((1, 4, 2), (2, 2, 2))):
+        table.write([dict(zip(schema.names, row, strict=True)) for row in commit])
+    rows = table.scan().to_pylist()
+    assert len(rows) == 2
+    for column in ("size", "v"):
+        for value in range(15):
+            found = table.scan(where=f"{column} = {value}").to_pylist()
+            assert found == [row for row in rows if row[column] == value]
 
 
 def test_why_speaks_in_the_words_of_another_engine(table: kt.Table) -> None:

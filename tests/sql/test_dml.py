@@ -85,6 +85,11 @@ def test_wrong_statement_changes_nothing(
             "UPDATE u SET v = 1",
             "sequence groups",
         ),
+        (
+            "'merge-engine' = 'partial-update', 'fields.g.sequence-group' = 'v'",
+            "DELETE FROM u",
+            "remove-record-on-sequence-group",
+        ),
         ("'sequence.field' = 'g'", "UPDATE u SET g = 1", "sequence field"),
     ],
 )
@@ -96,6 +101,28 @@ def test_engine_that_would_not_store_the_change_refuses_it(
     with pytest.raises(kt.KeytideError, match=message):
         lake.sql(text)
     assert lake.sql("SELECT v, g FROM u").to_pylist() == [{"v": 2, "g": 3}]
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "left"),
+    [
+        ("'merge-engine' = 'aggregation', 'aggregation.remove-record-on-delete' = 'TRUE'",
+         "DELETE FROM u", []),
+        ("'merge-engine' = 'partial-update', 'partial-update.remove-record-on-delete' = 'true'",
+         "DELETE FROM u", []),
+        ("'merge-engine' = 'partial-update', 'fields.g.sequence-group' = 'v', "
+         "'partial-update.remove-record-on-sequence-group' = 'g'", "DELETE FROM u", []),
+        ("'fields.g.sequence-group' = 'v'", "UPDATE u SET v = 1", [{"v": 1, "g": 3}]),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
+def test_engine_that_stores_the_change_takes_it(
+    lake: kt.Lake, options: str, text: str, left: list[dict[str, int]]
+) -> None:
+    lake.sql(f"CREATE TABLE u (k INT PRIMARY KEY NOT ENFORCED, v INT, g INT) WITH ({options})")
+    lake.sql("INSERT INTO u VALUES (1, 2, 3)")
+    lake.sql(text)
+    assert lake.sql("SELECT v, g FROM u").to_pylist() == left
 
 
 def test_row_deleted_with_its_sequence_stays_deleted_for_older_rows(lake: kt.Lake) -> None:

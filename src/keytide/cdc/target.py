@@ -9,7 +9,7 @@ import pyarrow as pa
 from keytide.cdc.feed import FeedSpec, SequenceSource
 from keytide.cdc.infer import default_sequence, infer_columns, infer_primary_key, sequence_source
 from keytide.errors import InvalidError, NotFoundError
-from keytide.options import TableOptions, stored_names
+from keytide.options import TableOptions, keys, stored_names
 from keytide.table.lake import Lake
 from keytide.table.table import Table
 from keytide.types import Field
@@ -56,8 +56,8 @@ def feed_target(
             f"table {name}: the feed does not say which columns are the primary key; name them"
         )
     stored = dict(options or {})
-    if ordering and "sequence.field" not in stored and "watermark.key" not in stored:
-        stored["sequence.field"] = ",".join(source.column for source in ordering)
+    if ordering and keys.SEQUENCE_FIELD not in stored and keys.WATERMARK_KEY not in stored:
+        stored[keys.SEQUENCE_FIELD] = ",".join(source.column for source in ordering)
     fields = (*rows, *(source.to_field() for source in ordering))
     spec = _feed_spec(format, fields, key, ordering, empty_as_null)
     table = lake.create_table(name, fields, key, partition_by, stored)
@@ -68,8 +68,8 @@ def _refuse_rowkind_field(name: str, options: Mapping[str, str]) -> None:
     column = TableOptions.parse(options).rowkind_field
     if column is not None:
         raise InvalidError(
-            f"table {name}: 'rowkind.field' takes the kinds of rows from column {column!r}, and a "
-            f"feed says itself what each change does; use a table without the option"
+            f"table {name}: '{keys.ROWKIND_FIELD}' takes the kinds of rows from column {column!r}, "
+            "and a feed says itself what each change does; use a table without the option"
         )
 
 

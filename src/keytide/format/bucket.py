@@ -26,6 +26,7 @@ from keytide.format.binary_row import (
     slots_of,
     text_bytes,
 )
+from keytide.options import keys
 from keytide.types import DataType
 
 __all__ = ["bucket_ids", "murmur3", "row_hashes"]
@@ -53,7 +54,8 @@ def bucket_ids(
         raise InvalidError(f"The number of buckets must be at least 1, found {num_buckets}")
     if function not in _BUCKETS_BY:
         raise InvalidError(
-            f"Unknown 'bucket-function.type' {function!r}; known are {', '.join(_BUCKETS_BY)}"
+            f"Unknown '{keys.BUCKET_FUNCTION_TYPE}' {function!r}; known are "
+            f"{', '.join(_BUCKETS_BY)}"
         )
     return _BUCKETS_BY[function](columns, types, num_buckets)
 
@@ -109,8 +111,9 @@ def _mod_buckets(
     if len(types) != 1 or types[0].root not in ("INT", "BIGINT"):
         found = ", ".join(kind.sql() for kind in types)
         raise InvalidError(
-            "'bucket-function.type' = 'mod' needs one bucket-key column of type INT or BIGINT, "
-            f"found ({found}); choose another 'bucket-key' or the function 'default'"
+            f"'{keys.BUCKET_FUNCTION_TYPE}' = 'mod' needs one {keys.BUCKET_KEY} column of type INT "
+            f"or BIGINT, found ({found}); choose another '{keys.BUCKET_KEY}' or the function "
+            "'default'"
         )
 
     def buckets_of(block: Sequence[pa.Array], types: Sequence[DataType]) -> Array:
@@ -237,8 +240,8 @@ def _hive_values(column: pa.Array, kind: DataType) -> Array:
         return np.zeros(len(column), np.uint32)
     if kind.root not in _HIVE_ROOTS:
         raise InvalidError(
-            f"'bucket-function.type' = 'hive' cannot hash a column of type {kind.sql()}; "
-            "choose another 'bucket-key' or the function 'default'"
+            f"'{keys.BUCKET_FUNCTION_TYPE}' = 'hive' cannot hash a column of type {kind.sql()}; "
+            f"choose another '{keys.BUCKET_KEY}' or the function 'default'"
         )
     array = conformed(column, kind)
     if kind.root in ("CHAR", "VARCHAR", "BINARY", "VARBINARY"):

@@ -49,6 +49,7 @@ from keytide.format.schema import (
     TableSchema,
 )
 from keytide.format.stats import collect_piece_key_stats, collect_piece_stats
+from keytide.options.keys import FILE_FORMAT
 from keytide.row_kind import RowKind
 from keytide.scratch import scratch
 from keytide.store import Store
@@ -444,7 +445,7 @@ def _open(store: Store, path: str, *, numbered: bool) -> _MappedFile | _FetchedF
     if not path.endswith(".parquet"):
         raise UnsupportedError(
             f"{store.uri_of(path)}: only Parquet data files can be read; this one was written "
-            f"by another engine. Rewrite it there with 'file.format' = 'parquet'"
+            f"by another engine. Rewrite it there with '{FILE_FORMAT}' = 'parquet'"
         )
     local = store.local_path(path)
     if local is not None and local.stat().st_size >= _LAZY_FILE_BYTES_MIN:

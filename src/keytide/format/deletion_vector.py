@@ -22,6 +22,7 @@ import numpy.typing as npt
 from pyroaring import BitMap, BitMap64
 
 from keytide.errors import DataError, InvalidError, UnsupportedError
+from keytide.options import keys
 from keytide.store.base import Store, disk_errors
 
 __all__ = [
@@ -174,5 +175,5 @@ def _check_32_bit(vector: BitMap) -> None:
     if vector and vector.max() > MAX_POSITION_32:
         raise InvalidError(
             f"row position {vector.max()} does not fit a 32-bit deletion vector (at most "
-            f"{MAX_POSITION_32}); set deletion-vectors.bitmap64 to true"
+            f"{MAX_POSITION_32}); set {keys.DELETION_VECTORS_BITMAP64} to true"
         )

@@ -28,6 +28,7 @@ from keytide.format.json_document import (
     read_document,
     write_document,
 )
+from keytide.options import keys
 from keytide.types import (
     ArrayType,
     DataType,
@@ -60,7 +61,6 @@ KEY_FIELD_ID_START = 1073741823
 VALUE_KIND_FIELD_ID = 2147483645
 SEQUENCE_FIELD_ID = 2147483646
 KEY_PREFIX = "_KEY_"
-NULLABLE_KEY_OPTION = "primary-key.nullable"
 SYSTEM_NAMES = ("_SEQUENCE_NUMBER", "_VALUE_KIND", "_LEVEL", "rowkind", "_ROW_ID")
 
 
@@ -99,7 +99,7 @@ class TableSchema:
         Raises InvalidError for what :func:`validate_schema` refuses.
         """
         check_fields(fields)
-        allows_null = (options or {}).get(NULLABLE_KEY_OPTION, "false").lower() == "true"
+        allows_null = (options or {}).get(keys.PRIMARY_KEY_NULLABLE, "false").lower() == "true"
         required = () if allows_null else primary_keys
         numbered = assign_field_ids([_not_null(f) if f.name in required else f for f in fields])
         schema = cls(
@@ -313,8 +313,8 @@ def _not_null(column: Field) -> Field:
 
 
 def _defaults_before(version: int) -> dict[str, str]:
-    defaults = {"bucket": "1"} if version < 2 else {}
-    return defaults | ({"file.format": "orc"} if version < 3 else {})
+    defaults = {keys.BUCKET: "1"} if version < 2 else {}
+    return defaults | ({keys.FILE_FORMAT: "orc"} if version < 3 else {})
 
 
 def _renumbered(kind: DataType, ids: Iterator[int]) -> DataType:

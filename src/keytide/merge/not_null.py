@@ -8,6 +8,7 @@ import polars as pl
 
 from keytide.errors import InvalidError
 from keytide.merge.order import IS_ADD
+from keytide.options import keys
 from keytide.types import Field
 
 __all__ = ["check_not_null", "not_null_names"]
@@ -29,5 +30,6 @@ def check_not_null(rows: pl.DataFrame, not_null: frozenset[str]) -> None:
             raise InvalidError(
                 f"Field '{name}' expected not null but found null value: a retract or a "
                 f"function left NULL in a NOT NULL column. Make the column nullable, or set "
-                f"'fields.{name}.ignore-retract'='true' where a function may skip retracts"
+                f"'{keys.key_of(keys.IGNORE_RETRACT, name)}'='true' where a function may skip "
+                "retracts"
             )

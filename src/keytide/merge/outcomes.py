@@ -15,6 +15,7 @@ from keytide.merge.functions.numeric import Sum
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND, MergeOrder
 from keytide.merge.provenance import EXTREMES, PICKS, VERSION, Provenance
 from keytide.merge.sequence_group import SequenceGroup
+from keytide.options import keys
 from keytide.row_kind import RowKind
 
 __all__ = ["outcomes", "shown"]
@@ -199,7 +200,7 @@ class _Teller:
         if is_null and not isinstance(fold.function, LastValue):
             return None
         if fold.ignore_retract:
-            return "leaves ", " as it is ('ignore-retract')"
+            return "leaves ", f" as it is ('{keys.word_of(keys.IGNORE_RETRACT)}')"
         if taken and taken[-1] > version:
             return "", f" replaced by version {taken[-1]}"
         return "takes ", " back"

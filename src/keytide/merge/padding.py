@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from keytide.errors import InvalidError
+from keytide.options import keys
 
 __all__ = ["padded_sequence"]
 
@@ -54,8 +55,8 @@ def _as_integer(field: pl.Series) -> Any:
     if kind.is_integer():
         return field.cast(pl.Int64)
     raise InvalidError(
-        f"sequence field {field.name!r} is {kind}, which 'sequence.auto-padding' cannot turn into "
-        f"a number; use a numeric, text, date or timestamp column"
+        f"sequence field {field.name!r} is {kind}, which '{keys.SEQUENCE_AUTO_PADDING}' cannot "
+        "turn into a number; use a numeric, text, date or timestamp column"
     )
 
 
@@ -65,7 +66,7 @@ def _parsed(field: pl.Series) -> pl.Series:
     if wrong.len():
         raise InvalidError(
             f"sequence field {field.name!r} has the text {wrong[0]!r}, which "
-            f"'sequence.auto-padding' cannot read as a whole number"
+            f"'{keys.SEQUENCE_AUTO_PADDING}' cannot read as a whole number"
         )
     return numbers
 

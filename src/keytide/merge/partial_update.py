@@ -181,7 +181,7 @@ def _check_removals(groups: Sequence[SequenceGroup], options: TableOptions) -> N
     if options.ignore_delete and removing:
         raise conflicting(keys.IGNORE_DELETE, on_group)
     if groups and options.remove_record_on_delete:
-        raise conflicting("sequence-group", on_delete)
+        raise conflicting(keys.word_of(keys.SEQUENCE_GROUP), on_delete)
     sequences = {name for group in groups for name in group.sequence}
     for name in removing:
         if name not in sequences:

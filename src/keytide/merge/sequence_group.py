@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from keytide.options import TableOptions
+from keytide.options import TableOptions, keys
 from keytide.types import Field
 
 __all__ = ["SequenceGroup", "sequence_groups_of"]
@@ -32,7 +32,7 @@ def sequence_groups_of(fields: Iterable[Field], options: TableOptions) -> tuple[
     chars = {f.name for f in fields if getattr(f.type, "root", "") == "CHAR"}
     deciding = set(options.remove_record_on_sequence_group)
     groups = []
-    for sequence, protected in options.field_options("sequence-group").items():
+    for sequence, protected in options.by_columns(keys.SEQUENCE_GROUP).items():
         names = tuple(name.strip() for name in sequence.split(","))
         groups.append(
             SequenceGroup(

@@ -5,7 +5,6 @@ Nothing here reads rows. Every message names the option, what was found and the 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from keytide.errors import InvalidError
@@ -56,8 +55,8 @@ def _check_engine(options: TableOptions) -> None:
 def _check_primary_key(primary_keys: Sequence[str], options: TableOptions) -> None:
     if options.primary_key_nullable and not primary_keys:
         raise InvalidError(
-            "Option 'primary-key.nullable' can only be enabled for a table with primary keys. "
-            "Give the table a primary key, or leave the option out"
+            f"Option '{keys.PRIMARY_KEY_NULLABLE}' can only be enabled for a table with primary "
+            "keys. Give the table a primary key, or leave the option out"
         )
 
 
@@ -65,25 +64,25 @@ def _check_changelog(primary_keys: Sequence[str], options: TableOptions) -> None
     producer = options.changelog_producer
     if producer != "none" and not primary_keys:
         raise InvalidError(
-            "Can not set changelog-producer on table without primary keys, found "
+            f"Can not set {keys.CHANGELOG_PRODUCER} on table without primary keys, found "
             f"'{producer}'. Give the table a primary key, or leave the option out"
         )
-    if producer == "lookup" and "full-compaction.delta-commits" in options.raw:
+    if producer == "lookup" and keys.FULL_COMPACTION_DELTA_COMMITS in options.raw:
         raise InvalidError(
-            "'full-compaction.delta-commits' is incompatible with 'changelog-producer'='lookup'; "
-            "leave it out"
+            f"'{keys.FULL_COMPACTION_DELTA_COMMITS}' is incompatible with "
+            f"'{keys.CHANGELOG_PRODUCER}'='lookup'; leave it out"
         )
-    if not options.value("streaming-read-overwrite"):
+    if not options.value(keys.STREAMING_READ_OVERWRITE):
         return
     if producer in ("lookup", "full-compaction"):
         raise InvalidError(
-            "Cannot set streaming-read-overwrite to true when changelog producer is "
+            f"Cannot set {keys.STREAMING_READ_OVERWRITE} to true when changelog producer is "
             "full-compaction or lookup because it will read duplicated changes; set it to 'false'"
         )
     if not primary_keys:
         raise InvalidError(
             "Doesn't support streaming read the changes from overwrite when the primary keys are "
-            "not defined; set 'streaming-read-overwrite' to 'false'"
+            f"not defined; set '{keys.STREAMING_READ_OVERWRITE}' to 'false'"
         )
 
 
@@ -92,7 +91,8 @@ def _check_deletion_vectors(options: TableOptions) -> None:
     if options.deletion_vectors_enabled and producer == "full-compaction":
         raise InvalidError(
             "Deletion vectors mode is only supported for NONE/INPUT/LOOKUP changelog producer now. "
-            f"Found 'changelog-producer' = '{producer}' with 'deletion-vectors.enabled' = 'true'"
+            f"Found '{keys.CHANGELOG_PRODUCER}' = '{producer}' with "
+            f"'{keys.DELETION_VECTORS_ENABLED}' = 'true'"
         )
 
 
@@ -107,15 +107,15 @@ def _check_bucket_key(
         return
     if options.bucket == -1:
         raise InvalidError(
-            f"Cannot define 'bucket-key' with bucket = -1, found {','.join(key)!r}; give 'bucket' "
-            "a fixed number"
+            f"Cannot define '{keys.BUCKET_KEY}' with bucket = -1, found {','.join(key)!r}; give "
+            f"'{keys.BUCKET}' a fixed number"
         )
     for name in key:
         if name not in columns:
-            raise _unknown_field(name, "'bucket-key'", columns)
+            raise _unknown_field(name, f"'{keys.BUCKET_KEY}'", columns)
         if columns[name].type.is_nested:
             raise InvalidError(
-                f"nested type can not in bucket-key, but column {name!r} is "
+                f"nested type can not in {keys.BUCKET_KEY}, but column {name!r} is "
                 f"{columns[name].type.sql()}; name primitive columns"
             )
         if name in partition_keys:
@@ -131,23 +131,23 @@ def _check_bucket_key(
 
 
 def _check_record_level_expire(columns: dict[str, Field], options: TableOptions) -> None:
-    name = options.value("record-level.time-field")
+    name = options.value(keys.RECORD_LEVEL_TIME_FIELD)
     if name is None:
-        if "record-level.expire-time" in options.raw:
+        if keys.RECORD_LEVEL_EXPIRE_TIME in options.raw:
             raise InvalidError(
                 "You should set time field for record-level expire. Name a column in "
-                "'record-level.time-field'"
+                f"'{keys.RECORD_LEVEL_TIME_FIELD}'"
             )
         return
     if name not in columns:
         raise InvalidError(
-            f"Can not find time field {name} for record level expire. 'record-level.time-field' "
-            f"must be one of {', '.join(columns)}"
+            f"Can not find time field {name} for record level expire. "
+            f"'{keys.RECORD_LEVEL_TIME_FIELD}' must be one of {', '.join(columns)}"
         )
     if _root(columns[name].type) not in ("INT", "BIGINT", "TIMESTAMP", "TIMESTAMP_LTZ"):
         raise InvalidError(
             "The record level time field type should be one of INT, BIGINT, or TIMESTAMP, but "
-            f"field {name!r} of 'record-level.time-field' is {columns[name].type.sql()}"
+            f"field {name!r} of '{keys.RECORD_LEVEL_TIME_FIELD}' is {columns[name].type.sql()}"
         )
 
 
@@ -164,21 +164,21 @@ def _check_sequence_fields(
     names = options.sequence_field
     if not names:
         return
-    functions = options.field_options("aggregate-function")
+    functions = options.by_columns(keys.AGGREGATE_FUNCTION)
     for name in names:
         if name not in columns:
             raise InvalidError(
-                f"Sequence field: '{name}' can not be found in table schema. 'sequence.field' "
-                f"must name some of {', '.join(columns)}"
+                f"Sequence field: '{name}' can not be found in table schema. "
+                f"'{keys.SEQUENCE_FIELD}' must name some of {', '.join(columns)}"
             )
         if names.count(name) > 1:
             raise InvalidError(f"Sequence field '{name}' is defined repeatedly. Name it once")
         if name in functions:
             raise InvalidError(
                 f"Should not define aggregation on sequence field: '{name}'. Leave out "
-                f"'fields.{name}.aggregate-function'"
+                f"'{keys.key_of(keys.AGGREGATE_FUNCTION, name)}'"
             )
-        _check_comparable(columns[name], "sequence.field")
+        _check_comparable(columns[name], keys.SEQUENCE_FIELD)
     if not engine_class(options).follows_sequence:
         engine = options.merge_engine.upper().replace("-", "_")
         raise InvalidError(
@@ -187,24 +187,25 @@ def _check_sequence_fields(
         )
     if primary_keys and set(partition_keys) - set(primary_keys):
         raise InvalidError(
-            "You can not use sequence.field in cross partition update case: the primary key "
-            f"{list(primary_keys)} lacks some of the partition keys {list(partition_keys)}. Add "
-            "them to the primary key"
+            f"You can not use {keys.SEQUENCE_FIELD} in cross partition update case: the primary "
+            f"key {list(primary_keys)} lacks some of the partition keys {list(partition_keys)}. "
+            "Add them to the primary key"
         )
 
 
 def _check_snapshot_ordering(primary_keys: Sequence[str], options: TableOptions) -> None:
     if not options.sequence_snapshot_ordering:
         return
-    name = "sequence.snapshot-ordering"
+    name = keys.SEQUENCE_SNAPSHOT_ORDERING
     if not primary_keys:
         raise InvalidError(f"{name} = true requires a primary-key table")
     if options.sequence_field:
         raise InvalidError(
-            f"{name} and sequence.field are mutually exclusive; both say which version is newer"
+            f"{name} and {keys.SEQUENCE_FIELD} are mutually exclusive; both say which version is "
+            "newer"
         )
-    if not options.value("write-only"):
-        raise InvalidError(f"{name} = true requires write-only = true")
+    if not options.value(keys.WRITE_ONLY):
+        raise InvalidError(f"{name} = true requires {keys.WRITE_ONLY} = true")
 
 
 def _check_rowkind_field(columns: dict[str, Field], options: TableOptions) -> None:
@@ -213,12 +214,12 @@ def _check_rowkind_field(columns: dict[str, Field], options: TableOptions) -> No
         return
     if name not in columns:
         raise InvalidError(
-            f"Rowkind field: '{name}' can not be found in table schema. 'rowkind.field' must be "
-            f"one of {', '.join(columns)}"
+            f"Rowkind field: '{name}' can not be found in table schema. '{keys.ROWKIND_FIELD}' "
+            f"must be one of {', '.join(columns)}"
         )
     if _root(columns[name].type) not in ("CHAR", "VARCHAR"):
         raise InvalidError(
-            f"only support string type for rowkind, but 'rowkind.field' = {name!r} is "
+            f"only support string type for rowkind, but '{keys.ROWKIND_FIELD}' = {name!r} is "
             f"{columns[name].type.sql()}"
         )
 
@@ -253,10 +254,10 @@ def _named_fields(options: TableOptions) -> Iterator[tuple[str, str]]:
         if not key.startswith("fields."):
             continue
         option = option_of(key)
-        if key.endswith("sequence-group") and not _is_group(key):
+        if key.endswith(_GROUP) and not _is_group(key):
             raise InvalidError(
-                f"Invalid sequence-group option {key!r}; expected "
-                "'fields.<column>[,<column>...].sequence-group'"
+                f"Invalid {_GROUP} option {key!r}; expected '{keys.SEQUENCE_GROUP}', with a column "
+                "or several with commas between them"
             )
         if option is None:
             continue
@@ -268,9 +269,12 @@ def _named_fields(options: TableOptions) -> Iterator[tuple[str, str]]:
             )
 
 
+_GROUP = keys.word_of(keys.SEQUENCE_GROUP)
+
+
 def _is_group(key: str) -> bool:
-    match = re.fullmatch(r"fields\.(.+)\.sequence-group", key)
-    return match is not None and all(name.strip() for name in match.group(1).split(","))
+    columns = keys.columns_in(keys.SEQUENCE_GROUP, key)
+    return columns is not None and all(name.strip() for name in columns.split(","))
 
 
 def _check_groups(
@@ -278,7 +282,7 @@ def _check_groups(
 ) -> None:
     seen: set[str] = set()
     for group in sequence_groups_of(columns.values(), options):
-        key = f"fields.{','.join(group.sequence)}.sequence-group"
+        key = keys.key_of(keys.SEQUENCE_GROUP, *group.sequence)
         for name in group.protected:
             if name not in columns:
                 raise InvalidError(
@@ -294,7 +298,7 @@ def _check_groups(
         for name in group.columns:
             if name in primary_keys:
                 raise InvalidError(
-                    f"The sequence-group '{key}' contains primary key field '{name}' (not "
+                    f"The {_GROUP} '{key}' contains primary key field '{name}' (not "
                     "allowed): a key has one value in all its versions. Leave it out"
                 )
         for name in group.sequence:

@@ -6,11 +6,11 @@ option is a row of the table in `keytide.options.table`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from keytide.options.keys import columns_in
 from keytide.options.kinds import parse_memory_size
 from keytide.options.names import option_of, stored_name, stored_names
 from keytide.options.option import Change, ForOthers, Option, Refused
@@ -125,13 +125,5 @@ class TableOptions:
 
     def by_columns(self, key: str) -> dict[str, str]:
         """The options that `key`, such as `fields.<column>.distinct`, stands for, by columns."""
-        before, after = re.split(r"<\w+>", key)
-        pattern = re.compile(rf"{re.escape(before)}(.+){re.escape(after)}")
-        matches = ((pattern.fullmatch(each), value) for each, value in self.raw.items())
-        return {match.group(1): value for match, value in matches if match}
-
-    def field_options(self, suffix: str) -> dict[str, str]:
-        """Options of the form `fields.<names>.<suffix>`, by `<names>`."""
-        pattern = re.compile(rf"fields\.(.+)\.{re.escape(suffix)}")
-        matches = ((pattern.fullmatch(key), value) for key, value in self.raw.items())
-        return {match.group(1): value for match, value in matches if match}
+        found = ((columns_in(key, given), value) for given, value in self.raw.items())
+        return {columns: value for columns, value in found if columns is not None}

@@ -10,7 +10,7 @@ import re
 
 from keytide.options.names import option_of
 
-__all__ = ["key_of"]
+__all__ = ["columns_in", "key_of", "word_of"]
 
 
 def _key(key: str) -> str:
@@ -20,15 +20,49 @@ def _key(key: str) -> str:
     return key
 
 
+_PLACE = re.compile(r"<\w+>")
+
+
 def key_of(key: str, *columns: str) -> str:
     """The option of some columns, such as `fields.a.ignore-retract` of `IGNORE_RETRACT`."""
-    return re.sub(r"<\w+>", lambda _: ",".join(columns), key)
+    return _PLACE.sub(lambda _: ",".join(columns), key)
 
+
+def columns_in(key: str, given: str) -> str | None:
+    """The columns that a given option names, as they stand; None if it is another one than `key`.
+
+    >>> columns_in(SEQUENCE_GROUP, "fields.a,b.sequence-group")
+    'a,b'
+    """
+    before, after = _PLACE.split(key)
+    columns = given.removeprefix(before).removesuffix(after)
+    return columns if columns and given == f"{before}{columns}{after}" else None
+
+
+def word_of(key: str) -> str:
+    """What follows the columns in a key of columns: `distinct` of `fields.<column>.distinct`."""
+    return _PLACE.split(key)[1].removeprefix(".")
+
+
+# -- keys and layout -------------------------------------------------------------------------------
+
+PRIMARY_KEY = _key("primary-key")
+PARTITION = _key("partition")
+BUCKET = _key("bucket")
+BUCKET_KEY = _key("bucket-key")
+BUCKET_FUNCTION_TYPE = _key("bucket-function.type")
+PRIMARY_KEY_NULLABLE = _key("primary-key.nullable")
 
 # -- which version wins ----------------------------------------------------------------------------
 
 MERGE_ENGINE = _key("merge-engine")
 SEQUENCE_FIELD = _key("sequence.field")
+SEQUENCE_AUTO_PADDING = _key("sequence.auto-padding")
+SEQUENCE_SNAPSHOT_ORDERING = _key("sequence.snapshot-ordering")
+WATERMARK_KEY = _key("watermark.key")
+TOMBSTONE_KEY = _key("tombstone.key")
+TOMBSTONE_STRING_KEY_VALUE = _key("tombstone.string-key-value")
+ROWKIND_FIELD = _key("rowkind.field")
 IGNORE_DELETE = _key("ignore-delete")
 IGNORE_UPDATE_BEFORE = _key("ignore-update-before")
 PARTIAL_UPDATE_REMOVE_RECORD_ON_DELETE = _key("partial-update.remove-record-on-delete")
@@ -36,10 +70,6 @@ PARTIAL_UPDATE_REMOVE_RECORD_ON_SEQUENCE_GROUP = _key(
     "partial-update.remove-record-on-sequence-group"
 )
 AGGREGATION_REMOVE_RECORD_ON_DELETE = _key("aggregation.remove-record-on-delete")
-
-CHANGELOG_PRODUCER = _key("changelog-producer")
-DELETION_VECTORS_ENABLED = _key("deletion-vectors.enabled")
-PK_CLUSTERING_OVERRIDE = _key("pk-clustering-override")
 
 # -- columns ---------------------------------------------------------------------------------------
 
@@ -56,3 +86,31 @@ NESTED_KEY_NULL_STRATEGY = _key("fields.<column>.nested-key-null-strategy")
 COUNT_LIMIT = _key("fields.<column>.count-limit")
 MERGE_MAP_TS_FIELD = _key("fields.<column>.merge-map-with-keytime.ts-field")
 TS_FIELD = _key("fields.<column>.ts-field")
+DEFAULT_VALUE = _key("fields.<columns>.default-value")
+
+# -- files and commits -----------------------------------------------------------------------------
+
+FILE_FORMAT = _key("file.format")
+COMMIT_MAX_RETRIES = _key("commit.max-retries")
+WRITE_ONLY = _key("write-only")
+RECORD_LEVEL_TIME_FIELD = _key("record-level.time-field")
+RECORD_LEVEL_EXPIRE_TIME = _key("record-level.expire-time")
+
+# -- reading ---------------------------------------------------------------------------------------
+
+SCAN_SNAPSHOT_ID = _key("scan.snapshot-id")
+SCAN_TAG_NAME = _key("scan.tag-name")
+SCAN_TIMESTAMP = _key("scan.timestamp")
+SCAN_TIMESTAMP_MILLIS = _key("scan.timestamp-millis")
+SCAN_VERSION = _key("scan.version")
+
+# -- changes and compaction ------------------------------------------------------------------------
+
+CHANGELOG_PRODUCER = _key("changelog-producer")
+STREAMING_READ_OVERWRITE = _key("streaming-read-overwrite")
+FULL_COMPACTION_DELTA_COMMITS = _key("full-compaction.delta-commits")
+NUM_SORTED_RUN_COMPACTION_TRIGGER = _key("num-sorted-run.compaction-trigger")
+NUM_LEVELS = _key("num-levels")
+DELETION_VECTORS_ENABLED = _key("deletion-vectors.enabled")
+DELETION_VECTORS_BITMAP64 = _key("deletion-vectors.bitmap64")
+PK_CLUSTERING_OVERRIDE = _key("pk-clustering-override")

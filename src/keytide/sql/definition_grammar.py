@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from keytide.errors import InvalidError
+from keytide.options import keys
 from keytide.sql.cursor import Cursor
 from keytide.sql.dialect import error_at
 from keytide.sql.statements import CreateTable, Query
@@ -175,7 +176,10 @@ def _default(cursor: Cursor) -> str:
 
 def _take_spark_keys(name: str, parts: _Parts) -> None:
     """Spark's SQL names the keys in table properties."""
-    for option, names in (("primary-key", parts.primary_key), ("partition", parts.partition_by)):
+    for option, names in (
+        (keys.PRIMARY_KEY, parts.primary_key),
+        (keys.PARTITION, parts.partition_by),
+    ):
         listed = parts.options.pop(option, None)
         if listed is None:
             continue

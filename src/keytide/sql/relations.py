@@ -20,7 +20,7 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 from sqlglot.schema import MappingSchema
 
 from keytide.errors import InvalidError, KeytideError, NotFoundError
-from keytide.options import stored_name
+from keytide.options import keys, stored_name
 from keytide.sql.dialect import Keytide, error_at
 from keytide.sql.engine_text import LostClauseError, engine_text
 from keytide.sql.external import is_file, refuse_reaching_out, refused
@@ -39,11 +39,11 @@ from keytide.types import Field, RowType, type_from_arrow
 __all__ = ["BoundQuery", "Relation", "bind", "split_system_name"]
 
 READ_OPTIONS = {
-    "scan.snapshot-id": "snapshot_id",
-    "scan.tag-name": "tag",
-    "scan.timestamp-millis": "as_of",
-    "scan.timestamp": "as_of",
-    "scan.version": "version",
+    keys.SCAN_SNAPSHOT_ID: "snapshot_id",
+    keys.SCAN_TAG_NAME: "tag",
+    keys.SCAN_TIMESTAMP_MILLIS: "as_of",
+    keys.SCAN_TIMESTAMP: "as_of",
+    keys.SCAN_VERSION: "version",
 }
 """Options that `/*+ OPTIONS(...) */` may give, and what they mean to a scan."""
 

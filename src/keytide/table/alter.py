@@ -20,7 +20,7 @@ from keytide.errors import (
 )
 from keytide.format import paths
 from keytide.format.schema import TableSchema
-from keytide.options import TableOptions
+from keytide.options import TableOptions, keys
 from keytide.table.definition.checks import check_uses, validate_definition
 from keytide.table.definition.evolution import SchemaChange, evolve
 from keytide.table.state.metadata import TableMetadata
@@ -55,7 +55,7 @@ def alter_table(
         base = metadata.latest_schema()
     raise ConflictError(
         f"table {metadata.name}: {tries} tries to alter it lost the race against other changes; "
-        f"try again, or raise 'commit.max-retries'"
+        f"try again, or raise '{keys.COMMIT_MAX_RETRIES}'"
     )
 
 

@@ -21,6 +21,7 @@ from keytide.errors import (
 from keytide.format import paths
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, stored_names
+from keytide.options.keys import PARTITION, PRIMARY_KEY
 from keytide.store import Store, open_store
 from keytide.table.definition.checks import (
     check_uses,
@@ -270,8 +271,8 @@ class Lake:
     ) -> TableSchema:
         try:
             given = stored_names({} if options is None else options)
-            keys = _named_columns("primary_key", primary_key, given.pop("primary-key", None))
-            partitions = _named_columns("partition_by", partition_by, given.pop("partition", None))
+            keys = _named_columns("primary_key", primary_key, given.pop(PRIMARY_KEY, None))
+            partitions = _named_columns("partition_by", partition_by, given.pop(PARTITION, None))
             fields = _fields(schema)
             stored = complete_options(given)
             definition = TableSchema.create(

@@ -23,7 +23,7 @@ from keytide.format.binary_row import decode_rows
 from keytide.format.data_file import VALUE_KIND
 from keytide.format.manifest import FileSource, ManifestEntry
 from keytide.format.snapshot import Tag
-from keytide.options import TableOptions
+from keytide.options import TableOptions, keys
 from keytide.row_kind import RowKind
 from keytide.table.read.scan import Scan
 from keytide.table.read.statistics import value_bounds
@@ -88,8 +88,8 @@ def _kind_text(kinds: Mapping[int, str]) -> pl.Expr:
 
 
 def _top_level(options: TableOptions) -> int:
-    trigger: int = options.value("num-sorted-run.compaction-trigger")
-    levels: int = options.value("num-levels") or trigger + 1
+    trigger: int = options.value(keys.NUM_SORTED_RUN_COMPACTION_TRIGGER)
+    levels: int = options.value(keys.NUM_LEVELS) or trigger + 1
     return levels - 1
 
 

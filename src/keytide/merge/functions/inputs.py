@@ -13,6 +13,7 @@ import polars as pl
 from keytide.errors import InvalidError
 from keytide.merge.refusal import Refusal
 from keytide.merge.slices import KeySlices, Marks, Positions, take
+from keytide.options import keys
 
 __all__ = ["AggregateFunction", "AggregatedColumn", "Inputs", "leaves_null", "unsound"]
 
@@ -223,7 +224,7 @@ class AggregatedColumn:
         return (
             f"Aggregate function '{name}' does not support retraction, so column {column!r} "
             f"cannot take rows of kind -U and -D; if they may be skipped, set "
-            f"'fields.{column}.ignore-retract'='true'"
+            f"'{keys.key_of(keys.IGNORE_RETRACT, column)}'='true'"
         )
 
 

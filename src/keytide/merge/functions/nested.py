@@ -12,6 +12,7 @@ from keytide.errors import InvalidError
 from keytide.merge.functions.inputs import AggregateFunction, Inputs
 from keytide.merge.refusal import Refusal
 from keytide.merge.slices import Marks
+from keytide.options import keys
 
 __all__ = ["NestedPartialUpdate", "NestedUpdate"]
 
@@ -52,8 +53,8 @@ class _NestedTable(AggregateFunction):
         return (
             f"column {self.column!r}: Nested key contains null values. Primary key fields "
             f"must not be null. The nested key is {', '.join(self.key)}; set "
-            f"'fields.{self.column}.nested-key-null-strategy' to 'ignore' or 'merge' to "
-            "accept such rows"
+            f"'{keys.key_of(keys.NESTED_KEY_NULL_STRATEGY, self.column)}' to 'ignore' or 'merge' "
+            "to accept such rows"
         )
 
     @property

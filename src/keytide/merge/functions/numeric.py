@@ -16,6 +16,7 @@ from keytide.errors import InvalidError
 from keytide.merge.functions.inputs import AggregateFunction, Inputs
 from keytide.merge.refusal import Refusal
 from keytide.merge.slices import KeySlices, Marks, Positions
+from keytide.options import keys
 
 __all__ = ["BoolAnd", "BoolOr", "Max", "Min", "Product", "Sum"]
 
@@ -116,7 +117,7 @@ class Product(AggregateFunction):
     def _no_division(self) -> str:
         return (
             f"column {self.column!r}: aggregate function 'product' cannot take back a zero; "
-            f"set 'fields.{self.column}.ignore-retract'='true' to skip retracts"
+            f"set '{keys.key_of(keys.IGNORE_RETRACT, self.column)}'='true' to skip retracts"
         )
 
 

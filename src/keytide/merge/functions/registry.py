@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 from keytide.errors import InvalidError
 from keytide.merge.functions.bitmaps import RoaringBitmap32, RoaringBitmap64
@@ -21,7 +21,7 @@ from keytide.merge.functions.nested import NestedPartialUpdate, NestedUpdate
 from keytide.merge.functions.numeric import BoolAnd, BoolOr, Max, Min, Product, Sum
 from keytide.merge.functions.sketches import HllSketch, ThetaSketch
 from keytide.merge.functions.user import MergeFunction, UnregisteredFunction, UserFunction
-from keytide.options import TableOptions, keys
+from keytide.options import TableOptions, keys, option_of
 from keytide.types import LENGTH_MAX, ArrayType, AtomicType, DataType, Field, MapType, RowType
 
 __all__ = [
@@ -62,7 +62,7 @@ def function_names(
 
     Columns without either get `default`, or are left out when that is None.
     """
-    own = options.field_options("aggregate-function")
+    own = options.by_columns(keys.AGGREGATE_FUNCTION)
     default = options.default_aggregate_function or default
     names = {column: own.get(column, default) for column in columns}
     return {column: _stored_name(name) for column, name in names.items() if name is not None}
@@ -71,15 +71,14 @@ def function_names(
 def function_names_in(options: TableOptions) -> set[str]:
     """All functions that the options name."""
     default = options.default_aggregate_function
-    names = {*options.field_options("aggregate-function").values(), *([default] if default else ())}
+    names = {*options.by_columns(keys.AGGREGATE_FUNCTION).values(), *([default] if default else ())}
     return {_stored_name(name) for name in names}
 
 
 def with_stored_names(raw: Mapping[str, str]) -> dict[str, str]:
     """The options with functions called as every engine of the format calls them."""
     return {
-        key: _stored_name(value) if _NAMES_FUNCTION.fullmatch(key) else value
-        for key, value in raw.items()
+        key: _stored_name(value) if _names_function(key) else value for key, value in raw.items()
     }
 
 
@@ -99,7 +98,7 @@ def aggregated_columns(
     `functions` are those of users. A name that is nobody's gives a function that raises when a
     column is folded by it, so that the others can be read.
     """
-    ignores = options.field_options("ignore-retract")
+    ignores = options.by_columns(keys.IGNORE_RETRACT)
     known = {*_FUNCTIONS, *_GONE, *functions}
     return {
         field.name: AggregatedColumn(
@@ -150,6 +149,11 @@ def _stored_name(name: str) -> str:
     return plain if plain in _FUNCTIONS else _OTHER_NAMES.get(plain.lower(), name)
 
 
+def _names_function(key: str) -> bool:
+    own = keys.columns_in(keys.AGGREGATE_FUNCTION, key)
+    return own is not None or key == keys.DEFAULT_AGGREGATE_FUNCTION
+
+
 class _Options:
     """The options `fields.<column>.*` of one column."""
 
@@ -157,26 +161,28 @@ class _Options:
         self.column = column
         self._raw = raw
 
-    def key(self, suffix: str) -> str:
-        return f"fields.{self.column}.{suffix}"
+    def key(self, option: str) -> str:
+        return keys.key_of(option, self.column)
 
-    def text(self, suffix: str, default: str | None = None) -> str | None:
-        return self._raw.get(self.key(suffix), default)
+    def is_set(self, option: str) -> bool:
+        return self.key(option) in self._raw
 
-    def names(self, suffix: str) -> tuple[str, ...]:
-        text = self.text(suffix) or ""
-        return tuple(part.strip() for part in text.split(",") if part.strip())
+    def value(self, option: str) -> Any:
+        """The typed value, the default where the option is not set."""
+        row = option_of(option)
+        assert row is not None
+        key = self.key(option)
+        return row.parse(key, self._raw[key]) if key in self._raw else row.default_value
 
-    def boolean(self, suffix: str) -> bool:
-        text = (self.text(suffix) or "false").lower()
-        if text not in ("true", "false"):
-            raise self.invalid(suffix, "'true' or 'false'")
-        return text == "true"
-
-    def invalid(self, suffix: str, expected: str) -> InvalidError:
-        return InvalidError(
-            f"option {self.key(suffix)!r} has the value {self.text(suffix)!r}; expected {expected}"
-        )
+    def members(self, option: str, known: Collection[str]) -> tuple[str, ...]:
+        """The fields of a nested ROW that an option names."""
+        names: tuple[str, ...] = self.value(option)
+        if not set(names) <= set(known):
+            raise InvalidError(
+                f"option {self.key(option)!r} has the value {self._raw[self.key(option)]!r}; "
+                f"expected fields of the nested ROW: {', '.join(known)}"
+            )
+        return names
 
 
 _Make = Callable[[Field, _Options], AggregateFunction]
@@ -200,11 +206,10 @@ def _listagg(field: Field, options: _Options) -> AggregateFunction:
             f"Data type for list agg column must be STRING, but column {field.name!r} is "
             f"{field.type.sql()}"
         )
-    delimiter = options.text("list-agg-delimiter", ",") or ""
     return ListAgg(
         field.name,
-        delimiter=delimiter,
-        distinct=options.boolean("distinct"),
+        delimiter=options.value(keys.LIST_AGG_DELIMITER),
+        distinct=options.value(keys.DISTINCT),
         nullable=field.type.nullable,
     )
 
@@ -212,7 +217,7 @@ def _listagg(field: Field, options: _Options) -> AggregateFunction:
 def _collect(field: Field, options: _Options) -> AggregateFunction:
     if not isinstance(field.type, ArrayType):
         raise _wrong_type("collect", field, "ARRAY")
-    return Collect(field.name, distinct=options.boolean("distinct"))
+    return Collect(field.name, distinct=options.value(keys.DISTINCT))
 
 
 def _union(field: Field, options: _Options) -> AggregateFunction:
@@ -246,7 +251,7 @@ def _merge_map_with_keytime(field: Field, options: _Options) -> AggregateFunctio
             f"column {field.name!r}: the ROW of aggregate function {name!r} must have at least 2 "
             f"fields, a value and its time; found {len(members)}"
         )
-    time = options.text("ts-field") or options.text("merge-map-with-keytime.ts-field")
+    time = options.value(keys.TS_FIELD) or options.value(keys.MERGE_MAP_TS_FIELD)
     if time is not None and time not in members:
         raise InvalidError(
             f"Timestamp field '{time}' not found in ROW type of column {field.name!r}; its "
@@ -257,26 +262,26 @@ def _merge_map_with_keytime(field: Field, options: _Options) -> AggregateFunctio
 
 def _nested_update(field: Field, options: _Options) -> AggregateFunction:
     members = _nested_members("nested_update", field)
-    key = _known(options, "nested-key", members)
-    sequence = _known(options, "nested-sequence-field", members)
+    key = options.members(keys.NESTED_KEY, members)
+    sequence = options.members(keys.NESTED_SEQUENCE_FIELD, members)
     if sequence and not key:
-        raise _needs_nested_key(options, "nested-sequence-field")
+        raise _needs_nested_key(options, keys.NESTED_SEQUENCE_FIELD)
     return NestedUpdate(
         field.name,
         key=key,
         null_strategy=_null_strategy(options, key),
         sequence=sequence,
-        count_limit=_count_limit(options),
+        count_limit=options.value(keys.COUNT_LIMIT),
     )
 
 
 def _nested_partial_update(field: Field, options: _Options) -> AggregateFunction:
     members = _nested_members("nested_partial_update", field)
-    key = _known(options, "nested-key", members)
+    key = options.members(keys.NESTED_KEY, members)
     if not key:
         raise InvalidError(
             f"column {field.name!r}: aggregate function 'nested_partial_update' needs a nested "
-            f"key; set {options.key('nested-key')!r} to fields of the nested ROW"
+            f"key; set {options.key(keys.NESTED_KEY)!r} to fields of the nested ROW"
         )
     return NestedPartialUpdate(field.name, key=key, null_strategy=_null_strategy(options, key))
 
@@ -287,37 +292,16 @@ def _nested_members(name: str, field: Field) -> Collection[str]:
     return [member.name for member in field.type.element.fields]
 
 
-def _known(options: _Options, suffix: str, members: Collection[str]) -> tuple[str, ...]:
-    names = options.names(suffix)
-    if not set(names) <= set(members):
-        raise options.invalid(suffix, f"fields of the nested ROW: {', '.join(members)}")
-    return names
-
-
 def _null_strategy(options: _Options, key: tuple[str, ...]) -> str:
-    strategy = options.text("nested-key-null-strategy")
-    if strategy is None:
-        return "merge"
-    if not key:
-        raise _needs_nested_key(options, "nested-key-null-strategy")
-    if strategy.lower() not in ("merge", "ignore", "error"):
-        raise options.invalid("nested-key-null-strategy", "merge, ignore or error")
-    return strategy.lower()
+    if options.is_set(keys.NESTED_KEY_NULL_STRATEGY) and not key:
+        raise _needs_nested_key(options, keys.NESTED_KEY_NULL_STRATEGY)
+    strategy: str = options.value(keys.NESTED_KEY_NULL_STRATEGY)
+    return strategy
 
 
-def _count_limit(options: _Options) -> int | None:
-    text = options.text("count-limit")
-    if text is None:
-        return None
-    if not text.isdigit():
-        raise options.invalid("count-limit", "a whole number of rows")
-    return int(text)
-
-
-def _needs_nested_key(options: _Options, suffix: str) -> InvalidError:
-    return InvalidError(
-        f"Option '{options.key(suffix)}' requires '{options.key('nested-key')}' to be configured."
-    )
+def _needs_nested_key(options: _Options, option: str) -> InvalidError:
+    needed = options.key(keys.NESTED_KEY)
+    return InvalidError(f"Option '{options.key(option)}' requires '{needed}' to be configured.")
 
 
 def _wrong_type(name: str, field: Field, expected: str) -> InvalidError:
@@ -377,5 +361,4 @@ _OTHER_NAMES = {
     "max": "max",
     "min": "min",
 }
-_NAMES_FUNCTION = re.compile(r"fields\.(?:.+\.aggregate-function|default-aggregate-function)")
-_GONE = {"count": "it is chosen column by column: 'fields.<column>.aggregate-function' = 'count'"}
+_GONE = {"count": f"it is chosen column by column: '{keys.AGGREGATE_FUNCTION}' = 'count'"}

@@ -41,6 +41,7 @@ from keytide.format.manifest import (
 )
 from keytide.format.paths import FileNames, MetadataKind
 from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
+from keytide.options import keys
 from keytide.table.state.live_files import NO_FILES, LiveFiles, load_live_files
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.view import TableView
@@ -194,7 +195,7 @@ class Committer:
         attempt.discard_all()
         raise ConflictError(
             f"table {self._view.name}: {options.commit_retries_max + 1} tries to commit lost the "
-            f"race against other writers; try again, or raise 'commit.max-retries'"
+            f"race against other writers; try again, or raise '{keys.COMMIT_MAX_RETRIES}'"
         )
 
 

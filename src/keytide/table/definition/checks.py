@@ -13,7 +13,7 @@ from keytide.merge.functions.registry import (
     with_stored_names,
 )
 from keytide.merge.validation import validate_merge_options
-from keytide.options import ForOthers, Refused, TableOptions, option_of
+from keytide.options import ForOthers, Refused, TableOptions, keys, option_of
 from keytide.row_kind import ROW_KIND
 from keytide.table.definition.counting import check_counted, with_stored_counts
 from keytide.table.definition.defaults import parse_default, read_defaults
@@ -37,16 +37,16 @@ def complete_options(given: Mapping[str, str]) -> dict[str, str]:
     and merge functions are called by the names that every engine knows.
     """
     named = with_stored_names(with_stored_counts(given))
-    stored = {"bucket": "1", "file.format": "parquet", **named}
+    stored = {keys.BUCKET: "1", keys.FILE_FORMAT: "parquet", **named}
     options = TableOptions.parse(stored)
     if options.watermark_key:
         fields = ",".join(options.watermark_key)
         if options.sequence_field and options.sequence_field != options.watermark_key:
             raise InvalidError(
-                f"'watermark.key' is {fields!r} and 'sequence.field' is "
+                f"'{keys.WATERMARK_KEY}' is {fields!r} and '{keys.SEQUENCE_FIELD}' is "
                 f"{','.join(options.sequence_field)!r}; they order the same versions, so give one"
             )
-        stored["sequence.field"] = fields
+        stored[keys.SEQUENCE_FIELD] = fields
     return stored
 
 
@@ -123,34 +123,34 @@ def _check_layout(schema: TableSchema, options: TableOptions) -> None:
         )
     if options.bucket < 1:
         raise UnsupportedError(
-            f"'bucket' = '{options.bucket}' needs an index that only one writer may keep; this "
-            f"release writes tables with a fixed number of buckets: give a number from 1"
+            f"'{keys.BUCKET}' = '{options.bucket}' needs an index that only one writer may keep; "
+            "this release writes tables with a fixed number of buckets: give a number from 1"
         )
     if options.file_format != "parquet":
         raise UnsupportedError(
-            f"'file.format' = {options.file_format!r} cannot be written; use 'parquet'"
+            f"'{keys.FILE_FORMAT}' = {options.file_format!r} cannot be written; use 'parquet'"
         )
 
 
 def _check_watermark_and_tombstone(schema: TableSchema, options: TableOptions) -> None:
     watermark, tombstone = options.watermark_key, options.tombstone_key
     if watermark and not schema.primary_keys:
-        raise InvalidError("'watermark.key' requires a primary key")
+        raise InvalidError(f"'{keys.WATERMARK_KEY}' requires a primary key")
     if tombstone and not watermark:
-        raise InvalidError("'tombstone.key' requires a 'watermark.key'")
+        raise InvalidError(f"'{keys.TOMBSTONE_KEY}' requires a '{keys.WATERMARK_KEY}'")
     if len(tombstone) > 1:
         raise InvalidError(
-            f"'tombstone.key' names {len(tombstone)} columns ({', '.join(tombstone)}); a row is "
-            f"marked by exactly one"
+            f"'{keys.TOMBSTONE_KEY}' names {len(tombstone)} columns ({', '.join(tombstone)}); a "
+            "row is marked by exactly one"
         )
-    for role, names in (("watermark.key", watermark), ("tombstone.key", tombstone)):
+    for role, names in ((keys.WATERMARK_KEY, watermark), (keys.TOMBSTONE_KEY, tombstone)):
         _check_key_columns(schema, role, names)
     if set(tombstone) & set(watermark):
         raise InvalidError(f"column {tombstone[0]!r} is both watermark key and tombstone key")
     if tombstone:
         _check_tombstone(schema.field(tombstone[0]), options.tombstone_string_key_value)
     elif options.tombstone_string_key_value is not None:
-        raise InvalidError("'tombstone.string-key-value' requires a 'tombstone.key'")
+        raise InvalidError(f"'{keys.TOMBSTONE_STRING_KEY_VALUE}' requires a '{keys.TOMBSTONE_KEY}'")
 
 
 def _check_key_columns(schema: TableSchema, role: str, names: tuple[str, ...]) -> None:
@@ -173,8 +173,8 @@ def _check_tombstone(field: Field, marker: str | None) -> None:
     assert isinstance(field.type, AtomicType)
     if marker is not None and field.type.root not in ("CHAR", "VARCHAR"):
         raise InvalidError(
-            f"'tombstone.string-key-value' = {marker!r} needs a text column as 'tombstone.key'; "
-            f"{field.name!r} is {field.type.sql()}"
+            f"'{keys.TOMBSTONE_STRING_KEY_VALUE}' = {marker!r} needs a text column as "
+            f"'{keys.TOMBSTONE_KEY}'; {field.name!r} is {field.type.sql()}"
         )
     if marker is None and field.type.root != "BOOLEAN" and not field.type.nullable:
         raise InvalidError(

@@ -8,7 +8,6 @@ values are to be counted.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import pyarrow as pa
@@ -16,28 +15,25 @@ import pyarrow.compute as pc
 
 from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema
-from keytide.options import TableOptions
+from keytide.options import TableOptions, keys
 
 __all__ = ["check_counted", "counted_columns", "with_counted_values", "with_stored_counts"]
-
-_FUNCTION = re.compile(r"fields\.(?P<column>.+)\.aggregate-function")
-_SUFFIX = "count-values"
 
 
 def with_stored_counts(raw: Mapping[str, str]) -> dict[str, str]:
     """The options to store, with `count` as a sum of counted values."""
     stored = dict(raw)
     for key, value in raw.items():
-        match = _FUNCTION.fullmatch(key)
-        if match is not None and value.strip().lower() == "count":
+        column = keys.columns_in(keys.AGGREGATE_FUNCTION, key)
+        if column is not None and value.strip().lower() == "count":
             stored[key] = "sum"
-            stored[f"fields.{match['column']}.{_SUFFIX}"] = "true"
+            stored[keys.key_of(keys.COUNT_VALUES, column)] = "true"
     return stored
 
 
 def counted_columns(options: TableOptions) -> frozenset[str]:
     """The columns whose written values are counted."""
-    chosen = options.field_options(_SUFFIX)
+    chosen = options.by_columns(keys.COUNT_VALUES)
     return frozenset(column for column, value in chosen.items() if value.lower() == "true")
 
 
@@ -61,6 +57,6 @@ def check_counted(schema: TableSchema, options: TableOptions) -> None:
         kind = schema.field(name).type
         if not pa.types.is_integer(kind.to_arrow()):
             raise InvalidError(
-                f"'fields.{name}.aggregate-function' = 'count' needs a column of whole numbers, "
-                f"and {name!r} is {kind.sql()}; make it BIGINT"
+                f"'{keys.key_of(keys.AGGREGATE_FUNCTION, name)}' = 'count' needs a column of whole "
+                f"numbers, and {name!r} is {kind.sql()}; make it BIGINT"
             )

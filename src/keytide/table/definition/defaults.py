@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema
-from keytide.options import TableOptions
+from keytide.options import TableOptions, keys
 from keytide.table.values.single import scalar_of_text
 from keytide.types import AtomicType, Field
 
@@ -29,12 +29,12 @@ def read_defaults(schema: TableSchema, options: TableOptions) -> dict[str, pa.Sc
     NULL or order versions.
     """
     defaults = {}
-    for names, text in options.field_options("default-value").items():
+    for names, text in options.by_columns(keys.DEFAULT_VALUE).items():
         for name in names.split(","):
             if name not in schema.names:
                 continue  # the option outlived its column
             _refuse_ordering(name, schema, options)
-            key = f"fields.{names}.default-value"
+            key = keys.key_of(keys.DEFAULT_VALUE, names)
             defaults[name] = parse_default(text, schema.field(name), f"option {key!r}")
     return defaults
 
@@ -78,6 +78,6 @@ def _refuse_ordering(name: str, schema: TableSchema, options: TableOptions) -> N
     for role, names in roles.items():
         if name in names:
             raise InvalidError(
-                f"'fields.{name}.default-value' is set, but {name!r} is {role}, which has no "
-                f"default; remove the option"
+                f"'{keys.key_of(keys.DEFAULT_VALUE, name)}' is set, but {name!r} is {role}, which "
+                "has no default; remove the option"
             )

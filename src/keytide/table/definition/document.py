@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from keytide.merge.engines import ENGINES, engines_with
-from keytide.options import SECTIONS, ForOthers, Option, Refused
+from keytide.options import SECTIONS, ForOthers, Option, Refused, keys
 from keytide.options.option import Acts, Use
 
 __all__ = ["document"]
@@ -54,7 +54,8 @@ def _section(name: str, rows: tuple[Option, ...]) -> str:
 
 
 def _engines() -> str:
-    head = "## Merge engines\n\n| `merge-engine` | What the versions of a key become |\n|---|---|\n"
+    names = f"| `{keys.MERGE_ENGINE}` | What the versions of a key become |"
+    head = f"## Merge engines\n\n{names}\n|---|---|\n"
     return head + "\n".join(f"| `{name}` | {each.meaning} |" for name, each in ENGINES.items())
 
 

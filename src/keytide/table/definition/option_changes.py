@@ -16,7 +16,7 @@ from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema
 from keytide.merge.engines import compacts_by_lookup, engine_class
 from keytide.merge.functions.maps import MergeMapWithKeyTime
-from keytide.options import Change, Option, TableOptions, option_of
+from keytide.options import Change, Option, TableOptions, keys, option_of
 from keytide.table.definition.checks import complete_options
 from keytide.types import Field, MapType, RowType
 
@@ -43,7 +43,7 @@ def with_option(options: Mapping[str, str], key: str, value: str | None) -> dict
     return changed
 
 
-_WATERMARK, _SEQUENCE = "watermark.key", "sequence.field"
+_WATERMARK, _SEQUENCE = keys.WATERMARK_KEY, keys.SEQUENCE_FIELD
 
 
 def completed_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -52,7 +52,7 @@ def completed_options(options: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in stored.items() if k in options or k not in _LAYOUT}
 
 
-_LAYOUT = ("bucket", "file.format")
+_LAYOUT = (keys.BUCKET, keys.FILE_FORMAT)
 
 
 # -- what may change -------------------------------------------------------------------------------
@@ -167,10 +167,10 @@ def _refuse_other_time(before: TableSchema, after: TableSchema) -> None:
 
 def _last_members(schema: TableSchema) -> dict[str, Field]:
     options = TableOptions.parse(schema.options)
-    functions = options.field_options("aggregate-function")
+    functions = options.by_columns(keys.AGGREGATE_FUNCTION)
     named = {
-        *options.field_options("ts-field"),
-        *options.field_options("merge-map-with-keytime.ts-field"),
+        *options.by_columns(keys.TS_FIELD),
+        *options.by_columns(keys.MERGE_MAP_TS_FIELD),
     }
     return {
         field.name: field.type.value.fields[-1]
@@ -187,7 +187,7 @@ def _refuse_lookup(before: TableOptions, after: TableOptions) -> None:
         return  # the version that wins is the same, however often it is stored
     was, is_now = compacts_by_lookup(before), compacts_by_lookup(after)
     if was != is_now:
-        key, contains = "changelog-producer", "contain"
+        key, contains = keys.CHANGELOG_PRODUCER, "contain"
         contains = contains if was else f"do not {contains}"
         raise InvalidError(
             f"{key!r} cannot change from {before.changelog_producer!r} to "
@@ -213,7 +213,7 @@ def _shown(value: Any) -> str:
 def refuse_bucket_change(before: TableSchema, after: TableSchema) -> None:
     """Raise `InvalidError` for a change from or to buckets that are not of a fixed number."""
     old, new = TableOptions.parse(before.options).bucket, TableOptions.parse(after.options).bucket
-    if "bucket" in before.options and "bucket" not in after.options:
+    if keys.BUCKET in before.options and keys.BUCKET not in after.options:
         raise InvalidError(
             f"Cannot reset bucket. It is {old}, and without the option buckets would be dynamic; "
             f"set another fixed number"
@@ -226,7 +226,7 @@ def refuse_bucket_change(before: TableSchema, after: TableSchema) -> None:
 def orders_versions(schema: TableSchema, name: str) -> bool:
     """Whether a column is among those that say which version is newer, of rows or of a group."""
     options = TableOptions.parse(schema.options)
-    groups = options.field_options("sequence-group")
+    groups = options.by_columns(keys.SEQUENCE_GROUP)
     named = (each.strip() for names in groups for each in names.split(","))
     return name in {*options.sequence_field, *named}
 
@@ -236,10 +236,10 @@ def orders_versions(schema: TableSchema, name: str) -> bool:
 
 def refuse_dropping_named(options: Mapping[str, str], name: str) -> None:
     """Raise `InvalidError` naming the options that name the column `name`, if there are any."""
-    keys = [key for key, value in options.items() if name in set(_columns_of(key, value))]
-    if keys:
+    naming = [key for key, value in options.items() if name in set(_columns_of(key, value))]
+    if naming:
         raise InvalidError(
-            f"column {name!r} cannot be dropped: {', '.join(map(repr, keys))} name it; change or "
+            f"column {name!r} cannot be dropped: {', '.join(map(repr, naming))} name it; change or "
             f"remove the option first, where that is allowed"
         )
 

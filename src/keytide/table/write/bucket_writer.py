@@ -25,7 +25,7 @@ from keytide.format.schema import TableSchema
 from keytide.merge.layers import layers
 from keytide.merge.order import IS_ADD
 from keytide.merge.padding import padded_sequence
-from keytide.options import TableOptions
+from keytide.options import TableOptions, keys
 from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.state.view import TableView
 from keytide.table.write.cut import BUCKET_NUMBER, BucketBatch, Cut, cut_rows
@@ -127,8 +127,8 @@ class BucketWriter:
             if found != wanted:
                 raise ConflictError(
                     f"table {self.view.name}: Try to write partition/table with a new bucket num "
-                    f"{wanted}, but the previous bucket num is {found}. Set 'bucket' back to "
-                    f"{found}, or overwrite the partition to lay it out anew"
+                    f"{wanted}, but the previous bucket num is {found}. Set '{keys.BUCKET}' back "
+                    f"to {found}, or overwrite the partition to lay it out anew"
                 )
         return cut
 
@@ -323,13 +323,13 @@ def _why_not_writable(schema: TableSchema, options: TableOptions) -> str | None:
     if options.bucket < 1:
         kind = "dynamic" if options.bucket == -1 else "postpone"
         return (
-            f"'bucket' = '{options.bucket}' ({kind} buckets) allows one writer at a time and an "
-            f"index that only its owner may keep. Use a fixed number of buckets"
+            f"'{keys.BUCKET}' = '{options.bucket}' ({kind} buckets) allows one writer at a time "
+            "and an index that only its owner may keep. Use a fixed number of buckets"
         )
     if options.file_format != "parquet":
-        return f"'file.format' = {options.file_format!r}; only 'parquet' can be written"
+        return f"'{keys.FILE_FORMAT}' = {options.file_format!r}; only 'parquet' can be written"
     if options.changelog_producer == "input":
-        return "'changelog-producer' = 'input' asks every writer for changelog files"
+        return f"'{keys.CHANGELOG_PRODUCER}' = 'input' asks every writer for changelog files"
     if options.deletion_vectors_enabled:
-        return "'deletion-vectors.enabled' hides rows until a compaction, which it lacks"
+        return f"'{keys.DELETION_VECTORS_ENABLED}' hides rows until a compaction, which it lacks"
     return None

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from keytide.errors import InvalidError, KeytideError, NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.merge.engines import engine_class
-from keytide.options import TableOptions
+from keytide.options import TableOptions, keys
 from keytide.row_kind import ROW_KIND, RowKind
 from keytide.table.definition.counting import with_counted_values
 from keytide.table.definition.defaults import with_write_defaults
@@ -171,8 +171,8 @@ def is_ignored(kinds: pa.ChunkedArray, options: TableOptions) -> pa.ChunkedArray
 def _row_kinds(data: pa.Table, options: TableOptions, table: str) -> pa.ChunkedArray:
     if options.rowkind_field and ROW_KIND in data.column_names:
         raise InvalidError(
-            f"table {table}: the rows bring kinds in {ROW_KIND!r}, and 'rowkind.field' takes them "
-            f"from column {options.rowkind_field!r}; leave {ROW_KIND!r} out"
+            f"table {table}: the rows bring kinds in {ROW_KIND!r}, and '{keys.ROWKIND_FIELD}' "
+            f"takes them from column {options.rowkind_field!r}; leave {ROW_KIND!r} out"
         )
     name = options.rowkind_field or (ROW_KIND if ROW_KIND in data.column_names else None)
     if name is None:
@@ -180,8 +180,8 @@ def _row_kinds(data: pa.Table, options: TableOptions, table: str) -> pa.ChunkedA
         return pa.chunked_array([inserts], type=pa.int8())
     if name not in data.column_names:
         raise InvalidError(
-            f"table {table}: the rows lack column {name!r}, which 'rowkind.field' names; add it "
-            f"with values '+I', '-U', '+U' or '-D'"
+            f"table {table}: the rows lack column {name!r}, which '{keys.ROWKIND_FIELD}' names; "
+            "add it with values '+I', '-U', '+U' or '-D'"
         )
     return _parse_kinds(data.column(name), name, table)
 
