@@ -80,6 +80,8 @@ LACKS = [
          is_one_of("spark-delete-aggregation", "spark-delete-first-row")),
     Lack("deletes by rewriting compacted files", kt.UnsupportedError,
          is_one_of("spark-delete-lookup-first-row")),
+    Lack("a DELETE that the table drops without a word", kt.UnsupportedError,
+         is_one_of("dedup-ignore-delete-streaming-none")),
     Lack("compaction", AttributeError, has_step("compact")),
     Lack("incremental reads", TypeError, reads_increments),
     Lack("changelogs", AttributeError, has_step("check_changelog")),
