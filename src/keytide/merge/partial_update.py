@@ -26,7 +26,6 @@ from keytide.merge.checks import check_functions, conflicting
 from keytide.merge.engine import MergeEngine
 from keytide.merge.functions.registry import (
     DEFAULT_FUNCTION,
-    FUNCTION_OPTIONS,
     NO_FUNCTIONS,
     function_names,
 )
@@ -56,17 +55,9 @@ class OnRetract(Enum):
 class PartialUpdate(MergeEngine):
     """Fills the gaps of each key's versions."""
 
-    meaning: ClassVar[str] = (
-        "The last value of each column that is not NULL; columns of a sequence group follow the "
-        "order of their group."
-    )
-    options: ClassVar[tuple[str, ...]] = (
-        *FUNCTION_OPTIONS,
-        keys.SEQUENCE_GROUP,
-        keys.PARTIAL_UPDATE_REMOVE_RECORD_ON_DELETE,
-        keys.PARTIAL_UPDATE_REMOVE_RECORD_ON_SEQUENCE_GROUP,
-    )
-    fills_gaps: ClassVar[bool] = True
+    meaning: ClassVar[str] = SequenceGroups.meaning
+    options: ClassVar[tuple[str, ...]] = SequenceGroups.options
+    fills_gaps: ClassVar[bool] = SequenceGroups.fills_gaps
     order: MergeOrder
     filled: frozenset[str]
     """Columns to fill; others come from the last version."""

@@ -31,7 +31,12 @@ import polars as pl
 
 from keytide.merge.engine import MergeEngine
 from keytide.merge.functions.inputs import AggregatedColumn, Inputs, leaves_null
-from keytide.merge.functions.registry import NO_FUNCTIONS, aggregated_columns, function_names
+from keytide.merge.functions.registry import (
+    FUNCTION_OPTIONS,
+    NO_FUNCTIONS,
+    aggregated_columns,
+    function_names,
+)
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.not_null import check_not_null, not_null_names
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
@@ -64,6 +69,16 @@ __all__ = ["SequenceGroups"]
 class SequenceGroups(MergeEngine):
     """Merges each key's versions group by group."""
 
+    meaning: ClassVar[str] = (
+        "The last value of each column that is not NULL; columns of a sequence group follow the "
+        "order of their group."
+    )
+    options: ClassVar[tuple[str, ...]] = (
+        *FUNCTION_OPTIONS,
+        keys.SEQUENCE_GROUP,
+        keys.PARTIAL_UPDATE_REMOVE_RECORD_ON_DELETE,
+        keys.PARTIAL_UPDATE_REMOVE_RECORD_ON_SEQUENCE_GROUP,
+    )
     fills_gaps: ClassVar[bool] = True
     order: MergeOrder
     groups: tuple[SequenceGroup, ...] = field()  # no default, unlike that of engines without groups
