@@ -1,14 +1,19 @@
-"""Parts of a data file: row groups stay whole where they fit."""
+"""Data files read in part: row groups stay whole where they fit, filters go down to them."""
 
 from __future__ import annotations
 
 import itertools
+from datetime import date, datetime, time
+from decimal import Decimal
+from pathlib import Path
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keytide.format.data_file import _spans
+import keytide as kt
+from keytide.format.data_file import SEQUENCE_NUMBER, FileReader, _spans
 
 EXAMPLES = [
     # row groups, rows at most -> spans
@@ -36,3 +41,53 @@ def test_spans_cover_every_row_once_in_order(group_rows: list[int], rows_max: in
     ends = set(itertools.accumulate(group_rows, initial=0))
     small = max(group_rows, default=0) <= rows_max
     assert not small or {start for start, _ in spans} <= ends
+
+
+@pytest.mark.parametrize(
+    "constant",
+    [
+        pl.Series([7], dtype=pl.Int64),
+        pl.Series([None], dtype=pl.Int8),
+        pl.Series([1_700_000_000_123_456_789]).cast(pl.Datetime("ns")),
+        pl.Series([datetime(1969, 1, 1, 1, 2, 3, 4)]),
+        pl.Series([date(1, 1, 1)]),
+        pl.Series([time(23, 59, 59, 999_999)]),
+        pl.Series([Decimal("-1.50")], dtype=pl.Decimal(38, 2)),
+        pl.Series([float("nan")]),
+        pl.Series([-0.0], dtype=pl.Float32),
+        pl.Series([b"\x00\xff"]),
+        pl.Series(["\x00a"]),
+        pl.Series([True]),
+        pl.Series([None], dtype=pl.Datetime("us")),
+    ],
+    ids=lambda series: f"{series.dtype} {series[0]}",
+)
+def test_filter_is_applied_while_a_file_is_read_whatever_its_constants(
+    file_of_pairs: tuple[kt.Table, str], constant: pl.Series
+) -> None:
+    table, path = file_of_pairs
+    schema = table.table_schema
+    constants = (("c", constant), (SEQUENCE_NUMBER, pl.Series([3])))
+    reader = FileReader(
+        table.metadata.store, path, schema, schema.fields, (SEQUENCE_NUMBER,), constants
+    )
+    where = (pl.col("k") == 40_000) & (pl.col(SEQUENCE_NUMBER) == 3)
+    assert "SELECTION" in reader.lazy(where=where).explain()
+    (found,) = reader.read(where=where).rows(named=True)
+    assert (found["k"], found["v"], found[SEQUENCE_NUMBER]) == (40_000, 20_000.0, 3)
+    read = reader.read(where=where)["c"]
+    assert read.dtype == constant.dtype
+    assert read.to_physical().equals(constant.to_physical(), null_equal=True)
+
+
+@pytest.fixture(scope="module")
+def file_of_pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[kt.Table, str]:
+    """A table with a column `c`, and the path of its one file of 50,000 rows."""
+    fields = [("k", "INT NOT NULL"), ("v", "DOUBLE"), ("c", "INT")]
+    schema = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in fields]
+    folder: Path = tmp_path_factory.mktemp("pairs")
+    table = kt.connect(folder).create_table("t", schema, primary_key=["k"])
+    keys = pl.int_range(50_000, dtype=pl.Int32, eager=True)
+    table.write(pl.DataFrame({"k": keys, "v": keys / 2, "c": keys}))
+    scan = table.scan()
+    return table, scan.view.file_path(scan.live.entries[0])

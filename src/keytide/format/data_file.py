@@ -364,12 +364,12 @@ class FileReader:
         expressions = []
         for f in self.fields:
             if f.name in constants:
-                expressions.append(pl.lit(constants[f.name]).first().alias(f.name))
+                expressions.append(_literal(constants[f.name]).alias(f.name))
                 continue
             expressions.append(_column(f, old_fields.get(f.id), stored))
         for name in self.system_columns:
             if name in constants:
-                expressions.append(pl.lit(constants[name]).first().alias(name))
+                expressions.append(_literal(constants[name]).alias(name))
             else:
                 dtype = pl.Int64 if name == SEQUENCE_NUMBER else pl.Int8
                 expressions.append(pl.col(name).cast(dtype))
@@ -383,7 +383,7 @@ def read_together(readers: Sequence[FileReader], where: pl.Expr | None = None) -
     """
     frames = [reader.lazy(where=where) for reader in readers]
     try:
-        return pl.concat(frames).collect()
+        return pl.concat(frames).collect().rechunk()  # whoever goes on has no small chunks
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
         # One of them is torn: read alone, it is named.
         return pl.concat([reader.read(where=where) for reader in readers])
@@ -424,6 +424,7 @@ class _FetchedFile:
 
     file: pq.ParquetFile
     schema: pl.Schema
+    numbered: bool
 
     def rows(self, names: list[str], offset: int, length: int | None) -> pl.LazyFrame:
         metadata = self.file.metadata
@@ -438,7 +439,7 @@ class _FetchedFile:
             start = end
         table = self.file.read_row_groups(groups, columns=names or self.schema.names()[:1])
         frame = from_arrow(table.slice(offset - first_row, stop - offset))
-        return frame.with_row_index(_POSITION, offset).lazy()
+        return (frame.with_row_index(_POSITION, offset) if self.numbered else frame).lazy()
 
 
 def _open(store: Store, path: str, *, numbered: bool) -> _MappedFile | _FetchedFile:
@@ -459,7 +460,8 @@ def _open(store: Store, path: str, *, numbered: bool) -> _MappedFile | _FetchedF
         return _MappedFile(frame, frame.collect_schema())
     source = store.open_input(path)
     file = pq.ParquetFile(source, pre_buffer=local is None, page_checksum_verification=True)
-    return _FetchedFile(file, _stored_schema(file.schema_arrow))
+    # A footer's metadata has checksums, so that no two files share it.
+    return _FetchedFile(file, _stored_schema(file.schema_arrow.remove_metadata()), numbered)
 
 
 @contextmanager
@@ -499,6 +501,13 @@ def _column(new: Field, old: Field | None, stored: pl.Schema) -> pl.Expr:
     if mapped is not column or stored[old.name] != target:
         mapped = mapped.cast(target)
     return mapped.alias(new.name)
+
+
+def _literal(value: pl.Series) -> pl.Expr:
+    """The value of a series of one: behind a series, Polars would not filter while it reads."""
+    if value.dtype.is_temporal():  # Python's times have no nanoseconds
+        return pl.lit(value.to_physical()[0]).cast(value.dtype)
+    return pl.lit(value[0], dtype=value.dtype)
 
 
 @lru_cache(maxsize=256)

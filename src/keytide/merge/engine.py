@@ -97,9 +97,11 @@ class MergeEngine(ABC):
         A lone version is its key's row as it stands, so that keys which occur once need not be
         merged. A key whose versions are all ignored has no row.
 
-        REQUIRES: `versions` is sorted by the table's `MergeOrder` and has `_SEQUENCE_NUMBER` and
-        `_VALUE_KIND`. A key whose outcome is a deletion keeps a row of kind -D or -U, so that
-        the result can stand for its versions in a later merge; readers drop such rows.
+        REQUIRES: `versions` is sorted by the table's `MergeOrder` and has `_VALUE_KIND`. A key
+        whose outcome is a deletion keeps a row of kind -D or -U, so that the result can stand for
+        its versions in a later merge; readers drop such rows. For the same reason a row has the
+        `_SEQUENCE_NUMBER`, where there is one, of the version in whose place it stands: the last
+        of its key, or the first for an engine that keeps the first.
         """
 
     def layer_starts(self, versions: pl.DataFrame) -> Marks | None:
