@@ -36,9 +36,12 @@ from workload import SCHEMA
 
 import keytide as kt
 from keytide.format.manifest import ManifestEntry
-from keytide.table.commit.commit import Change, Committer
-from keytide.table.table import Table
+from keytide.lake.table import Table
+from keytide.table.commit.author import Author
+from keytide.table.commit.change import Change
+from keytide.table.commit.publish import Committed, Committer
 from keytide.table.write.bucket_writer import restamp
+from keytide.table.write.writable import writable_view
 
 TABLE = "bench.t"
 FLAT_RATIO_MAX = 1.25
@@ -118,15 +121,17 @@ def build(
     """A table of that many files and rows, of which the first file exists, and what that took."""
     table = kt.connect(warehouse).create_table(TABLE, SCHEMA, ["id"])
     table.write(upsert(1_000, seed=0))
-    (written,) = table.live_files().entries
+    (written,) = table.stored.newest_files().entries
     copies = list(_copies(written, size.files - 1, size.rows // size.files))
-    view = table.writable_view()
+    view = writable_view(table.stored)
     committer = Committer(table.metadata, view, restamp)
-    live, growing = table.live_files(), []
+    live, growing = table.stored.newest_files(), []
     for start in range(0, len(copies), files_per_commit):
-        change = Change(tuple(copies[start : start + files_per_commit]), str(uuid.uuid4()))
+        change = Change(tuple(copies[start : start + files_per_commit]), Author.fresh())
         with stopwatch() as one:
-            live = committer.commit(change, live).live
+            committed = committer.publish(change, live)
+        assert isinstance(committed, Committed)
+        live = committed.live
         growing.append(one)
     return table, growing
 

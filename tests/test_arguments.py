@@ -118,8 +118,7 @@ def public_calls(lake: kt.Lake) -> dict[str, Callable[..., Any]]:
 
 
 FOR_OTHER_LAYERS = {
-    "cdc.Decoded", "evolution.evolve", "table.begin", "table.commit", "table.view",
-    "table.write_derived",
+    "cdc.Decoded", "evolution.evolve", "table.of",
 }  # fmt: skip
 """What callers are given and do not call, or call with what only Keytide makes."""
 

@@ -1,4 +1,4 @@
-"""The layers: imports point downwards, and the core neither knows nor loads an engine."""
+"""The rooms of the house: imports point downwards, and the core knows and loads no engine."""
 
 from __future__ import annotations
 
@@ -10,94 +10,85 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src"
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
 
-# From the bottom up; a layer may import itself and those before it.
-LAYERS = [
-    {"errors"},
-    {"arguments", "process"},
-    {"types", "row_kind", "options", "scratch"},
-    {"store"},
-    {"format"},
-    {"merge"},
-    {"table"},
-    {"cdc"},
-    {"sql"},
-    {"spark"},
-    {"__init__"},  # the public surface gathers what is below it
-    {"cli"},
-]
-MAY_USE_SPARK = ("keytide.spark", "keytide.cli")
-MODULES = sorted(
-    path.relative_to(SOURCE).with_suffix("").as_posix().replace("/", ".")
-    for path in (SOURCE / "keytide").rglob("*.py")
-)
+from import_graph import ROOMS, arrows_up, circles, import_graph, modules, picture, room_of  # noqa: E402
+
+GRAPH = import_graph()
+MODULES = sorted(modules())
 
 
-def layer_of(module: str) -> int:
-    """The height of a module; a name that stands in no layer counts as the highest."""
-    name = noun_of(module)
-    return next((height for height, names in enumerate(LAYERS) if name in names), len(LAYERS))
+def source(module: str) -> ast.Module:
+    path = ROOT.joinpath("src", *module.split("."))
+    return ast.parse(
+        (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
+    )
 
 
-def noun_of(module: str) -> str:
-    """`store` of `keytide.store.local`; the package itself is its `__init__`."""
-    return (*module.split("."), "__init__")[1]
-
-
-def imported_modules(module: str, *, inside_functions_only: bool = False) -> Iterator[str]:
-    """Every module that the source of `module` imports, anywhere in it."""
-    tree = ast.parse((SOURCE / (module.replace(".", "/") + ".py")).read_text())
-    roots: list[ast.AST] = [tree]
-    if inside_functions_only:
-        functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-        roots = [node for node in ast.walk(tree) if isinstance(node, functions)]
-    for node in (node for root in roots for node in ast.walk(root)):
+def imported(root: ast.AST) -> Iterator[str]:
+    for node in ast.walk(root):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = absolute_base(module, node)
-            yield from (module_behind(base, alias.name) for alias in node.names)
+            assert node.level == 0, "imports are written in full"
+            yield node.module or ""
 
 
-def absolute_base(module: str, node: ast.ImportFrom) -> str:
-    if node.level == 0:
-        return node.module or ""
-    package = module.split(".")[: -node.level]
-    return ".".join([*package, *([node.module] if node.module else [])])
+def test_every_module_stands_in_a_room() -> None:
+    rooms = {room for row in ROOMS for room in row}
+    assert {room_of(module) for module in MODULES} == rooms
 
 
-def module_behind(base: str, name: str) -> str:
-    """Tell `from keytide import types`, a module, from `from keytide import connect`, a member."""
-    path = SOURCE / "keytide" / name
-    is_module = path.is_dir() or path.with_suffix(".py").is_file()
-    return f"keytide.{name}" if base == "keytide" and is_module else base
+def test_imports_by_name_or_by_text_point_downwards() -> None:
+    assert arrows_up(GRAPH) == []
 
 
-def own_imports(module: str, *, inside_functions_only: bool = False) -> set[str]:
-    imported = imported_modules(module, inside_functions_only=inside_functions_only)
-    return {name for name in imported if name.split(".")[0] == "keytide"}
+def test_imports_by_name_or_by_text_go_in_no_circle() -> None:
+    assert circles(GRAPH) == []
 
 
-def test_every_module_stands_in_a_layer() -> None:
-    assert {noun_of(module) for module in MODULES} - set().union(*LAYERS) == set()
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("keytide.store.local", "from keytide.table import scans"),
+        ("keytide.store.local", "import keytide.spark.read"),
+        ("keytide.table.scans", "load('keytide.lake.table')"),
+        ("keytide.format.paths", "NAME = 'keytide.sql.execute'"),
+    ],
+)
+def test_arrow_upwards_is_seen_however_it_is_written(module: str, text: str) -> None:
+    graph = import_graph({module: ast.unparse(source(module)) + f"\n{text}\n"})
+    assert {above for above, _ in arrows_up(graph)} == {module}
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_point_downwards(module: str) -> None:
-    upward = {name for name in own_imports(module) if layer_of(name) > layer_of(module)}
-    assert upward == set()
+def test_circle_is_seen_through_an_import_by_text() -> None:
+    below = ast.unparse(source("keytide.table.state.view"))
+    graph = import_graph({"keytide.table.state.view": f"{below}\nload('keytide.table.scans')\n"})
+    assert {"keytide.table.state.view", "keytide.table.scans"} <= set(circles(graph))
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if layer_of(m) < layer_of("keytide")])
+def test_picture_in_the_documents_is_that_of_the_code() -> None:
+    drawn = (ROOT / "docs/images/rooms.svg").read_text()
+    assert drawn == picture(GRAPH), "python scripts/import_graph.py --svg docs/images/rooms.svg"
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) not in ("__init__", "cli")])
 def test_own_code_is_imported_at_the_top_of_a_module(module: str) -> None:
-    """An import inside a function hides a cycle; only the faces above load on demand."""
-    assert own_imports(module, inside_functions_only=True) == set()
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    roots = [node for node in ast.walk(source(module)) if isinstance(node, functions)]
+    found = {name for root in roots for name in imported(root)}
+    assert {name for name in found if name.split(".")[0] == "keytide"} == set()
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if not m.startswith(MAY_USE_SPARK)])
+def test_modules_are_loaded_by_text_at_one_door_only() -> None:
+    with_importlib = {m for m in MODULES if "importlib" in set(imported(source(m)))}
+    assert with_importlib == {"keytide.lazy", "keytide.merge.functions.sketches"}
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) not in ("spark", "cli")])
 def test_core_never_imports_pyspark(module: str) -> None:
-    assert {name.split(".")[0] for name in imported_modules(module)} & {"pyspark", "py4j"} == set()
+    assert {name.split(".")[0] for name in imported(source(module))} & {"pyspark", "py4j"} == set()
 
 
 @pytest.mark.parametrize("engine", ["pyspark", "duckdb", "pandas"])

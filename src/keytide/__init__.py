@@ -11,7 +11,6 @@ Writers only append; every reader sees exactly one merged row per key.
 
 from __future__ import annotations
 
-import importlib
 import typing
 
 from keytide.errors import (
@@ -25,12 +24,15 @@ from keytide.errors import (
     SetupError,
     UnsupportedError,
 )
+from keytide.lake.lake import Lake, connect, open_table
+from keytide.lake.scan import Scan
+from keytide.lake.table import Table
+from keytide.lazy import load as _load
 from keytide.merge.functions.register import register_merge_function
 from keytide.row_kind import RowKind
-from keytide.table.lake import Lake, connect, open_table
-from keytide.table.read.scan import Explanation, Scan
+from keytide.table.commit.result import WriteResult
+from keytide.table.read.scan import Explanation
 from keytide.table.read.why import Why
-from keytide.table.table import Table, WriteResult
 from keytide.types import Field, parse_sql_type
 
 if typing.TYPE_CHECKING:
@@ -66,5 +68,5 @@ __all__ = [
 def __getattr__(name: str) -> typing.Any:
     # Spark is loaded when somebody asks for it; most users of a table never do.
     if name == "spark":
-        return importlib.import_module("keytide.spark")
+        return _load("keytide.spark")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,6 +11,7 @@ import keytide as kt
 from keytide.cdc import decode
 from keytide.cdc.refuse import without_unmergeable
 from keytide.cdc.target import feed_target
+from keytide.table.write.writable import writable_view
 
 MAX = {"merge-engine": "aggregation", "fields.v.aggregate-function": "max"}
 CREATED: Message = {"op": "c", "after": {"id": 1, "v": 5}}
@@ -38,7 +39,7 @@ def test_messages_that_cannot_be_merged_are_rejected(
     table = kt.connect(warehouse).create_table("t", spec.columns, ["id"], options=options)
     messages = batch(FEED)
 
-    found = without_unmergeable(decode(messages, spec), messages, table.writable_view())
+    found = without_unmergeable(decode(messages, spec), messages, writable_view(table.stored))
 
     rejected: list[dict[str, Any]] = found.rejected.to_pylist()
     assert [each["ordinal"] for each in rejected] == refused
@@ -58,7 +59,7 @@ def test_feed_goes_into_no_table_that_takes_kinds_from_a_column(
     before = lake.tables()
     with pytest.raises(kt.InvalidError, match="takes the kinds of rows from column 'op'"):
         feed_target(
-            lake, "t", batch(FEED), "debezium-json",
+            lake.catalog, "t", batch(FEED), "debezium-json",
             columns=columns, primary_key=["id"], options={"Rowkind.Field": "op"},
         )  # fmt: skip
     assert lake.tables() == before

@@ -24,7 +24,7 @@ __all__ = ["run"]
 
 _CALLS = 25
 
-_FOR_OTHER_LAYERS = {"begin", "commit", "live_files", "view", "writable_view", "write_derived"}
+_FOR_OTHER_LAYERS = {"of"}
 """Methods of `Table` whose arguments only Keytide itself can make."""
 
 _GIVEN_BY_CALLS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,12 @@ import pytest
 import keytide as kt
 from keytide.errors import DataError, InvalidError
 from keytide.spark.errors import keytide_error
-from keytide.spark.write import RUNS_PER_TASK, TaskResult, WriteJob, commit_results, write_task
-from keytide.table.commit.commit import Author
+from keytide.spark.write import BufferedTask
+from keytide.table.commit.author import Author
+from keytide.table.commit.transaction import Transaction
+from keytide.table.runner import Outcome, attempted, settled
+from keytide.table.write.task import RUNS_PER_PART, Written
+from keytide.table.write.writable import writable_view
 
 AUTHOR = Author("user", 1)
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("v", pa.float64())])
@@ -36,7 +41,7 @@ def data_files(table: kt.Table) -> list[Path]:
 def runs(table: kt.Table) -> list[str]:
     return [
         f"{e.bucket}:{e.file.row_count}@{e.file.min_sequence_number}"
-        for e in sorted(table.live_files().entries, key=lambda e: (e.partition, e.bucket))
+        for e in sorted(table.stored.newest_files().entries, key=lambda e: (e.partition, e.bucket))
     ]
 
 
@@ -65,7 +70,7 @@ def test_each_bucket_gets_one_run(
     table = make_table(warehouse, bucket=buckets)
     table.write(make_rows(spark, 300, partitions))
     assert table.scan().explain().runs_max == 0
-    assert len(table.live_files().entries) == 2 * int(buckets)
+    assert len(table.stored.newest_files().entries) == 2 * int(buckets)
 
 
 @pytest.mark.spark
@@ -282,21 +287,32 @@ def test_lost_race_deletes_what_the_tasks_wrote(
     warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = make_table(warehouse)
-    start = table.begin(AUTHOR)
-    job = WriteJob.plan(table, start.live)
-    result = write_task(job, batches(10), 0)
-    assert len(data_files(table)) == len(result.entries) > 0
-
-    def lose(*arguments: Any) -> Any:
-        raise kt.ConflictError("lost the race")
-
-    monkeypatch.setattr(table, "commit", lose)
-    with pytest.raises(kt.ConflictError):
-        commit_results(table, job.view, start, [result])
+    transaction = begun(table)
+    result = outcome(transaction, batches(10), 0)
+    assert result.made is not None
+    assert len(data_files(table)) == len(result.made.entries) > 0
+    monkeypatch.setattr(type(table.metadata.store), "create", lambda store, path, data: False)
+    with pytest.raises(kt.ConflictError, match="lost the race"):
+        commit(transaction, [result])
     assert data_files(table) == []
 
 
 # -- tasks -----------------------------------------------------------------------------------------
+
+
+def begun(table: kt.Table) -> Transaction:
+    return Transaction.begin(table.stored, writable_view(table.stored), AUTHOR)
+
+
+def outcome(transaction: Transaction, rows: list[pa.RecordBatch], number: int) -> Outcome[Written]:
+    pieces = (pa.Table.from_batches([batch]) for batch in rows)
+    return attempted(BufferedTask(transaction.task()), pieces, number)
+
+
+def commit(transaction: Transaction, outcomes: Iterable[Outcome[Written]]) -> kt.WriteResult:
+    with transaction:
+        settled(outcomes, transaction.take)
+        return transaction.commit()
 
 
 def batches(count: int, batch_rows: int = 10_000) -> list[pa.RecordBatch]:
@@ -306,10 +322,9 @@ def batches(count: int, batch_rows: int = 10_000) -> list[pa.RecordBatch]:
 
 def test_task_cuts_its_rows_into_runs_of_rising_numbers(warehouse: str) -> None:
     table = make_table(warehouse, bucket="1", **{"write-buffer-size": "2 kb"})
-    start = table.begin(AUTHOR)
-    job = WriteJob.plan(table, start.live)
-    result = write_task(job, batches(500, 100), 0)
-    commit_results(table, job.view, start, [result])
+    transaction = begun(table)
+    result = outcome(transaction, batches(500, 100), 0)
+    commit(transaction, [result])
     assert runs(table) == ["0:100@0", "0:100@1", "0:100@2", "0:100@3", "0:100@4"]
 
 
@@ -333,11 +348,10 @@ def begun_anew(*values: float) -> list[pa.RecordBatch]:
 
 def test_runs_and_tasks_come_after_the_layers_of_those_before_them(warehouse: str) -> None:
     table = make_table(warehouse, **REMOVING, **{"write-buffer-size": "1 b"})
-    start = table.begin(AUTHOR)
-    job = WriteJob.plan(table, start.live)
-    results = [write_task(job, begun_anew(5, 7), 0), write_task(job, begun_anew(9), 1)]
-    commit_results(table, job.view, start, results)
-    after = RUNS_PER_TASK
+    transaction = begun(table)
+    results = [outcome(transaction, begun_anew(5, 7), 0), outcome(transaction, begun_anew(9), 1)]
+    commit(transaction, results)
+    after = RUNS_PER_PART
     numbers = [0, 1, 2, 3, after, after + 1]
     assert runs(table) == [f"0:1@{number}" for number in numbers]
     assert table.get({"id": 1, "p": "x"}) == {"id": 1, "p": "x", "v": 9.0}
@@ -358,28 +372,26 @@ def test_dataframe_with_a_delete_and_what_follows_it_forgets_neither(
 
 def test_tasks_of_one_write_have_numbers_in_their_order(warehouse: str) -> None:
     table = make_table(warehouse, bucket="1")
-    start = table.begin(AUTHOR)
-    job = WriteJob.plan(table, start.live)
-    results = [write_task(job, batches(10), number) for number in (0, 1, 2)]
-    commit_results(table, job.view, start, reversed(results))
-    assert runs(table) == [f"0:10@{number * RUNS_PER_TASK}" for number in (0, 1, 2)]
+    transaction = begun(table)
+    results = [outcome(transaction, batches(10), number) for number in (0, 1, 2)]
+    commit(transaction, reversed(results))
+    assert runs(table) == [f"0:10@{number * RUNS_PER_PART}" for number in (0, 1, 2)]
 
 
 def test_error_of_one_task_deletes_the_files_of_all(warehouse: str) -> None:
     table = make_table(warehouse)
-    start = table.begin(AUTHOR)
-    job = WriteJob.plan(table, start.live)
-    good = write_task(job, batches(10), 0)
-    bad = write_task(job, [pa.record_batch({"id": [None], "p": ["x"], "v": [1.0]})], 1)
+    transaction = begun(table)
+    good = outcome(transaction, batches(10), 0)
+    bad = outcome(transaction, [pa.record_batch({"id": [None], "p": ["x"], "v": [1.0]})], 1)
     assert isinstance(bad.error, kt.InvalidError)
     with pytest.raises(kt.InvalidError, match="Cannot write null"):
-        commit_results(table, job.view, start, [good, bad])
+        commit(transaction, [good, bad])
     assert (table.snapshots(), data_files(table)) == ([], [])
 
 
 def test_nothing_written_is_nothing_committed(warehouse: str) -> None:
     table = make_table(warehouse)
-    result = commit_results(table, table.writable_view(), table.begin(AUTHOR), [TaskResult(0)])
+    result = commit(begun(table), [Outcome(0)])
     assert result == kt.WriteResult(None, 0, 0, 0)
 
 

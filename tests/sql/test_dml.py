@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import keytide as kt
-from keytide.table.table import Table
+from keytide.table.commit.publish import Committer
 
 
 @pytest.fixture
@@ -139,14 +139,14 @@ def test_update_sees_what_another_writer_committed_meanwhile(
     lake: kt.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = lake.table("t")
-    commit, rivals = Table.commit, [{"id": 1, "v": "rival", "n": 100}]
+    publish, rivals = Committer.publish, [{"id": 1, "v": "rival", "n": 100}]
 
-    def commit_after_the_rival(self: Table, *arguments: Any) -> Any:
+    def publish_after_the_rival(self: Committer, *arguments: Any) -> Any:
         if rivals:
             other.write([rivals.pop()])
-        return commit(self, *arguments)
+        return publish(self, *arguments)
 
-    monkeypatch.setattr(Table, "commit", commit_after_the_rival)
+    monkeypatch.setattr(Committer, "publish", publish_after_the_rival)
     lake.sql("UPDATE t SET n = n + 1 WHERE id = 1")
 
     assert rows(lake)[0] == (1, "rival", 101)

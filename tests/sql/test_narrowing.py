@@ -59,7 +59,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> kt.Lake:
 def bound(lake: kt.Lake, text: str) -> BoundQuery:
     (query,) = parse_statements(text)
     assert isinstance(query, Query)
-    return bind(query, lake)
+    return bind(query, lake.catalog)
 
 
 def rows(query: BoundQuery) -> list[str] | None:

@@ -115,7 +115,7 @@ def outcome(lake: kt.Lake, condition: str, *, is_pushed: bool) -> tuple[list[int
     """The keys that a query finds, None if the engine refuses it; how many terms were pushed."""
     (query,) = parse_statements(f"SELECT k FROM t WHERE {condition}")
     assert isinstance(query, Query)
-    bound = bind(query, lake)
+    bound = bind(query, lake.catalog)
     (relation,) = bound.relations
     count = len(relation.terms)
     if not is_pushed:
@@ -168,7 +168,7 @@ def test_terms_are_pushed_where_engines_agree_on_them(
 ) -> None:
     (query,) = parse_statements(f"SELECT k FROM t WHERE {condition}")
     assert isinstance(query, Query)
-    assert list(bind(query, lake).relations[0].terms) == terms
+    assert list(bind(query, lake.catalog).relations[0].terms) == terms
 
 
 def test_pattern_escapes_with_a_backslash(lake: kt.Lake) -> None:

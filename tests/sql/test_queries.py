@@ -157,7 +157,7 @@ def test_only_what_a_query_needs_is_read(
     [query] = parse_statements(text)
     [relation] = [
         r
-        for r in bind(query, lake).relations
+        for r in bind(query, lake.catalog).relations
         if r.table.name == "shop.orders"  # type: ignore[arg-type]  # it is a query
     ]
     assert (relation.columns, relation.terms) == (columns, terms)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from uuid import uuid4
 
 import polars as pl
+from publishing import publish
 
 import keytide as kt
 from keytide.format.arrow import to_arrow
@@ -14,7 +15,8 @@ from keytide.format.data_file import RunWriter
 from keytide.format.manifest import FileKind, FileSource, ManifestEntry
 from keytide.format.snapshot import CommitKind
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
-from keytide.table.commit.commit import Author, Change
+from keytide.table.commit.author import Author
+from keytide.table.commit.change import Change
 from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.table.read.sections import PlannedFile, sections_of
 from keytide.table.read.versions import MergedVersions
@@ -99,4 +101,4 @@ def _replace(
     change = Change(
         (*changed, replace(gone[0], file=file)), Author(str(uuid4())), kind=CommitKind.COMPACT
     )
-    table.commit(view, change, scan.live)
+    publish(table, view, change, scan.live)

@@ -19,9 +19,11 @@ import keytide as kt
 from keytide.spark.source import TableStreamWriter, TaskMessage
 from keytide.spark.stream import StreamBatch
 from keytide.spark.types import spark_schema
-from keytide.spark.write import write_task
 from keytide.store import Store, open_store
 from keytide.store.faults import FaultyStore
+from keytide.table.runner import Outcome
+from keytide.table.write.task import WriteTask
+from keytide.table.write.writable import writable_view
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 T = TypeVar("T")
@@ -152,15 +154,17 @@ def test_writer_that_was_overtaken_by_its_own_name_leaves_no_file_behind(
     table = new_table(*before)
     store = Interrupted(table.metadata.store, nth, lambda: write_named(table, "other"))
     write_named(kt.Table(store, "t"), "mine")
-    named = {f"bucket-0/{e.file.file_name}" for e in table.live_files().entries}
+    named = {f"bucket-0/{e.file.file_name}" for e in table.stored.newest_files().entries}
     assert {path for path in files(table) if path.startswith("bucket-0/")} == named
 
 
 def stream_batch(table: kt.Table, value: str) -> Callable[[], None]:
     """The commit of batch 7 of a query, whose tasks have written their files."""
-    writer = TableStreamWriter(table, spark_schema(SCHEMA))
+    writer = TableStreamWriter(table.stored, spark_schema(SCHEMA))
+    view = writable_view(table.stored)
     rows = pa.Table.from_pylist(as_dicts([(1, value)]), SCHEMA)
-    message = TaskMessage(write_task(writer.job, rows.to_batches(), 0), StreamBatch("query", 7))
+    written = Outcome(0, WriteTask.on(view, table.stored.newest_files()).feed([rows], 0))
+    message = TaskMessage(written, StreamBatch("query", 7))
     return partial(writer.commit, [message], 7)
 
 
@@ -177,6 +181,6 @@ def test_two_commits_of_one_streaming_batch_are_one_wherever_one_overtakes_the_o
         overtaken = not store.before
         assert [s.commit_identifier for s in table.snapshots()][1:] == [7]
         if overtaken:
-            named = {f"bucket-0/{e.file.file_name}" for e in table.live_files().entries}
+            named = {f"bucket-0/{e.file.file_name}" for e in table.stored.newest_files().entries}
             assert {path for path in files(table) if path.startswith("bucket-0/")} == named
     assert nth > 5

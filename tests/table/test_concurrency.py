@@ -152,7 +152,7 @@ def test_sequence_numbers_of_racing_commits_follow_their_order(warehouse: str) -
         go(a)
         go(b)
         assert (a.wait(), b.wait()) == (0, 0)
-    files = [entry.file for entry in table.live_files().entries]
+    files = [entry.file for entry in table.stored.newest_files().entries]
     numbers = [(file.min_sequence_number, file.max_sequence_number) for file in files]
     assert len(numbers) == 60
     assert numbers == sorted(set(numbers))

@@ -12,6 +12,7 @@ from overtaking import overtaken
 
 import keytide as kt
 from keytide.store import open_store
+from keytide.table.local_writes import derive
 
 SCHEMA = pa.schema([("p", pa.string()), ("k", pa.int64()), ("ts", pa.int64()), ("v", pa.string())])
 
@@ -48,8 +49,8 @@ def new_table(options: dict[str, str]) -> kt.Table:
 
 
 def shout(table: kt.Table) -> kt.WriteResult:
-    return table.write_derived(
-        lambda: [{**row, "v": row["v"] + "!"} for row in table.scan().to_pylist()]
+    return derive(
+        table.stored, lambda: [{**row, "v": row["v"] + "!"} for row in table.scan().to_pylist()]
     )
 
 

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from publishing import publish
 
 import keytide as kt
 from keytide.format import paths
-from keytide.table.commit.commit import Author, Change
+from keytide.table.commit.author import Author
+from keytide.table.commit.change import Change
+from keytide.table.write.writable import writable_view
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 READS = {
@@ -42,7 +45,7 @@ def test_table_without_a_primary_key_is_named_as_such(name: str, warehouse: str)
 @pytest.mark.parametrize("name", READS)
 def test_data_file_outside_of_the_table_is_refused_by_name(name: str, warehouse: str) -> None:
     table = make_table(warehouse)
-    live = table.live_files()
+    live = table.stored.newest_files()
     (entry,) = live.entries
     outside = "s3://elsewhere/data-1.parquet"
     file = replace(
@@ -50,6 +53,6 @@ def test_data_file_outside_of_the_table_is_refused_by_name(name: str, warehouse:
         min_sequence_number=9, max_sequence_number=9,
     )  # fmt: skip
     change = Change((replace(entry, file=file),), Author.fresh())
-    table.commit(table.writable_view(), change, live)
+    publish(table, writable_view(table.stored), change, live)
     with pytest.raises(kt.UnsupportedError, match=outside):
         READS[name](table)

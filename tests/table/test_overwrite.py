@@ -137,8 +137,8 @@ def test_overwrite_lays_partitions_out_with_the_new_number_of_buckets() -> None:
         table.write(parsed("a1:1=new"))
     table.overwrite(parsed(" ".join(f"a1:{n}=new" for n in range(20))))
     table.write(parsed("a1:1=newer"))
-    assert {e.total_buckets for e in table.live_files().entries} == {1, 3}
-    assert len({e.bucket for e in table.live_files().entries}) == 3
+    assert {e.total_buckets for e in table.stored.newest_files().entries} == {1, 3}
+    assert len({e.bucket for e in table.stored.newest_files().entries}) == 3
     assert "a1:1=newer" in shown(table)
     assert table.get({"d": "a", "h": 1, "k": 7}) is not None
     table.overwrite([], {"d": "b"})

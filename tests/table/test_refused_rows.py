@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from publishing import publish
 
 import keytide as kt
 from keytide.options import TableOptions
-from keytide.table.commit.commit import Author, Change
+from keytide.table.commit.author import Author
+from keytide.table.commit.change import Change
 from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
 from keytide.table.write.rows import incoming_rows, to_arrow_table
+from keytide.table.write.writable import writable_view
 
 Row = dict[str, Any]
 MAX = {"merge-engine": "aggregation", "fields.v.aggregate-function": "max"}
@@ -76,7 +79,7 @@ def test_insert_of_sql_is_refused_too(warehouse: str) -> None:
 def write_unchecked(table: kt.Table, rows: list[Row]) -> None:
     """Write as an engine does that takes every row: one file for each row, none merged."""
     for row in rows:
-        view, live = table.writable_view(), table.live_files()
+        view, live = writable_view(table.stored), table.stored.newest_files()
         deduplicating = {"merge-engine": "deduplicate"}
         options = TableOptions.parse({**without_functions(view.options.raw), **deduplicating})
         loose = replace(view, options=options)
@@ -86,7 +89,7 @@ def write_unchecked(table: kt.Table, rows: list[Row]) -> None:
         entries = BucketWriter(loose, live.partition_buckets).write(
             incoming, SequenceBase.after(live)
         )
-        table.commit(view, Change(tuple(entries), Author.fresh()), live)
+        publish(table, view, Change(tuple(entries), Author.fresh()), live)
 
 
 def without_functions(raw: Any) -> dict[str, str]:

@@ -50,7 +50,7 @@ def open_sample(name: str) -> kt.Table:
 
 def test_unknown_system_table_is_refused_naming_those_there_are(table: kt.Table) -> None:
     with pytest.raises(kt.NotFoundError, match="no system table 'file'; there are audit_log, buc"):
-        system_table(table, "file")
+        system_table(table.stored, "file")
     assert list(SYSTEM_TABLES) == sorted(SYSTEM_TABLES)
 
 
@@ -59,13 +59,13 @@ def test_table_without_snapshots_has_the_columns_of_every_system_table(
     name: str, table: kt.Table
 ) -> None:
     lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    empty = system_table(lake.create_table("e", SCHEMA, ["d", "k"], ["d"]), name)
-    assert empty.schema == system_table(table, name).schema
+    empty = system_table(lake.create_table("e", SCHEMA, ["d", "k"], ["d"]).stored, name)
+    assert empty.schema == system_table(table.stored, name).schema
     assert empty.num_rows == {"schemas": 1, "options": 2}.get(name, 0)
 
 
 def test_snapshots_are_listed_oldest_first(table: kt.Table) -> None:
-    found = system_table(table, "snapshots")
+    found = system_table(table.stored, "snapshots")
     columns = (
         "snapshot_id",
         "schema_id",
@@ -81,7 +81,7 @@ def test_snapshots_are_listed_oldest_first(table: kt.Table) -> None:
 
 def test_schemas_are_listed_with_their_fields_as_json(table: kt.Table) -> None:
     table.alter(AddColumn(("w",), kt.parse_sql_type("INT")))
-    found = system_table(table, "schemas")
+    found = system_table(table.stored, "schemas")
     columns = ("schema_id", "partition_keys", "primary_keys", "comment")
     assert rows(found, *columns) == [
         (0, '["d"]', '["d","k"]', "of tests"),
@@ -92,14 +92,14 @@ def test_schemas_are_listed_with_their_fields_as_json(table: kt.Table) -> None:
 
 
 def test_options_are_those_stored(table: kt.Table) -> None:
-    assert rows(system_table(table, "options"), "key", "value") == [
+    assert rows(system_table(table.stored, "options"), "key", "value") == [
         ("bucket", "1"),
         ("file.format", "parquet"),
     ]
 
 
 def test_files_are_told_with_keys_levels_and_statistics(table: kt.Table) -> None:
-    found = system_table(table, "files")
+    found = system_table(table.stored, "files")
     columns = ("partition", "bucket", "schema_id", "level", "record_count", "min_key", "max_key")
     assert rows(found, *columns) == [
         ("{2024-01-31}", 0, 0, 0, 2, "[1]", "[2]"),
@@ -114,32 +114,34 @@ def test_files_are_told_with_keys_levels_and_statistics(table: kt.Table) -> None
         1, "APPEND", "parquet",
     )  # fmt: skip
     assert newest["file_path"].startswith(f"{table.uri}d=")
-    assert system_table(table, "files", snapshot_id=1).num_rows == 2
+    assert system_table(table.stored, "files", snapshot_id=1).num_rows == 2
 
 
 def test_statistics_follow_renames_and_widenings(table: kt.Table) -> None:
     table.alter(RenameColumn(("v",), "w"), AddColumn(("a",), kt.parse_sql_type("INT")))
-    assert system_table(table, "files")["min_value_stats"][1].as_py() == (
+    assert system_table(table.stored, "files")["min_value_stats"][1].as_py() == (
         "{a=null, d=2024-02-01, k=1, w=c}"
     )
     lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     other = lake.create_table("o", pa.schema([("k", pa.int32()), ("v", pa.int32())]), ["k"])
     other.write([{"k": 1, "v": 2}])
     other.alter(ChangeColumnType(("v",), kt.parse_sql_type("DECIMAL(12, 2)")))
-    assert system_table(other, "files")["min_value_stats"].to_pylist() == ["{k=1, v=2.00}"]
+    assert system_table(other.stored, "files")["min_value_stats"].to_pylist() == ["{k=1, v=2.00}"]
 
 
 def test_partitions_and_buckets_add_their_files_up(table: kt.Table) -> None:
     sizes = {"{2024-01-31}": 0, "{2024-02-01}": 0}
-    for partition, size in rows(system_table(table, "files"), "partition", "file_size_in_bytes"):
+    for partition, size in rows(
+        system_table(table.stored, "files"), "partition", "file_size_in_bytes"
+    ):
         sizes[partition] += size
     columns = ("partition", "record_count", "file_count", "file_size_in_bytes", "total_buckets")
-    assert rows(system_table(table, "partitions"), *columns) == [
+    assert rows(system_table(table.stored, "partitions"), *columns) == [
         ("d=2024-01-31", 4, 2, sizes["{2024-01-31}"], 1),
         ("d=2024-02-01", 1, 1, sizes["{2024-02-01}"], 1),
     ]
     columns = ("partition", "bucket", "record_count", "file_count", "file_size_in_bytes")
-    assert rows(system_table(table, "buckets"), *columns) == [
+    assert rows(system_table(table.stored, "buckets"), *columns) == [
         ("{2024-01-31}", 0, 4, 2, sizes["{2024-01-31}"]),
         ("{2024-02-01}", 0, 1, 1, sizes["{2024-02-01}"]),
     ]
@@ -147,7 +149,7 @@ def test_partitions_and_buckets_add_their_files_up(table: kt.Table) -> None:
 
 def test_manifests_tell_their_partitions(table: kt.Table) -> None:
     columns = ("num_added_files", "num_deleted_files", "min_partition_stats", "max_partition_stats")
-    assert rows(system_table(table, "manifests"), *columns) == [
+    assert rows(system_table(table.stored, "manifests"), *columns) == [
         (2, 0, "{2024-01-31}", "{2024-02-01}"),
         (1, 0, "{2024-01-31}", "{2024-01-31}"),
     ]
@@ -159,35 +161,37 @@ def test_tags_are_told_with_their_snapshots(table: kt.Table) -> None:
     for name, times in {"plain": (None, None), "kept": (10**15, hours_and_a_half)}.items():
         tag = Tag(snapshot=first, create_time_ns=times[0], time_retained_ns=times[1])
         table.metadata.store.put(paths.tag_path(name), tag.to_json())
-    found = system_table(table, "tags")
+    found = system_table(table.stored, "tags")
     assert rows(found, "tag_name", "snapshot_id", "record_count", "time_retained") == [
         ("kept", 1, 3, "PT36H0.5S"),
         ("plain", 1, 3, None),
     ]
     assert found["create_time"][0].value == 10**9
-    assert system_table(table, "files", tag="kept").num_rows == 2
+    assert system_table(table.stored, "files", tag="kept").num_rows == 2
 
 
 def test_audit_log_shows_every_outcome_with_its_kind_deletes_among_them(table: kt.Table) -> None:
-    found = system_table(table, "audit_log").sort_by([("d", "ascending"), ("k", "ascending")])
+    found = system_table(table.stored, "audit_log").sort_by(
+        [("d", "ascending"), ("k", "ascending")]
+    )
     assert found.column_names == ["rowkind", "d", "k", "v"]
     assert rows(found, "rowkind", "k", "v") == [("+U", 1, "A"), ("-D", 2, "b"), ("+I", 1, "c")]
     assert rows(audit_log(table.scan(columns=["k"], where="v = 'A'")), "rowkind", "k") == [
         ("+U", 1)
     ]
-    before = system_table(table, "audit_log", snapshot_id=1)
+    before = system_table(table.stored, "audit_log", snapshot_id=1)
     assert before["rowkind"].to_pylist() == ["+I"] * 3
 
 
 def test_read_optimized_table_shows_compacted_files_only(table: kt.Table) -> None:
-    assert system_table(table, "ro").num_rows == 0
+    assert system_table(table.stored, "ro").num_rows == 0
     sample = open_sample("j_dedup")
-    files = system_table(sample, "files").to_pylist()
+    files = system_table(sample.stored, "files").to_pylist()
     assert {file["level"] for file in files} == {0, 3}  # it is compacted from three runs on
     scan = read_optimized(sample.scan())
     assert {e.file.level for e in scan.live.entries} == {3}
     assert scan.explain().sections_merged == 0
-    assert system_table(sample, "ro").num_rows == sum(
+    assert system_table(sample.stored, "ro").num_rows == sum(
         file["record_count"] for file in files if file["level"] == 3
     )
 
@@ -195,7 +199,7 @@ def test_read_optimized_table_shows_compacted_files_only(table: kt.Table) -> Non
 @pytest.mark.parametrize("sample", sorted({p.stem for p in SAMPLES.rglob("expected/*.json")}))
 def test_system_tables_tell_of_the_tables_of_other_writers(sample: str) -> None:
     table = open_sample(sample)
-    found = {name: system_table(table, name) for name in SYSTEM_TABLES}
+    found = {name: system_table(table.stored, name) for name in SYSTEM_TABLES}
     count = sum(found["files"]["record_count"].to_pylist())
     assert count == found["snapshots"]["total_record_count"][-1].as_py()
     for name in ("buckets", "partitions"):

@@ -23,25 +23,24 @@ from keytide.cdc.feed import (
 )
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.data_file import VALUE_KIND
-from keytide.format.manifest import ManifestEntry
 from keytide.row_kind import ROW_KIND
 from keytide.table.read.lookup import newest_versions
 from keytide.table.read.task import ReadTask
 from keytide.table.state.live_files import BucketId
-from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
-from keytide.table.write.rows import incoming_rows
+from keytide.table.write.bucket_writer import BucketWriter
+from keytide.table.write.task import WriteTask, Written
 
 __all__ = ["ChangeWriter", "WrittenChanges"]
 
 
 @dataclass(frozen=True)
 class WrittenChanges:
-    """What became of some changes: entries to commit, counts, and changes that nobody can fill.
+    """What became of some changes: files to commit, counts, and changes that nobody can fill.
 
     `unknown` has the columns of `REJECTED_SCHEMA`.
     """
 
-    entries: tuple[ManifestEntry, ...]
+    written: Written
     counts: ChangeCounts
     unknown: pa.Table
 
@@ -53,43 +52,39 @@ class ChangeWriter:
     `stored` holds, by bucket, a task that reads the key and ordering columns of what is there.
     """
 
-    writer: BucketWriter
-    base: SequenceBase
+    task: WriteTask
     spec: FeedSpec
     stored: Mapping[BucketId, ReadTask]
 
     def write(self, rows: pa.Table) -> WrittenChanges:
         """Write rows as `decode` returned them, in arrival order.
 
-        REQUIRES: all rows of a bucket come to one call, or no two calls share a sequence base.
-        Files are durable on return, and belong to nobody until their entries are committed.
+        REQUIRES: all rows of a bucket come to one call. Files are durable on return, and belong to
+        nobody until their entries are committed; none is left after an error.
         """
+        view = self.task.view
         counts = ChangeCounts()
         filled, unknown = [], [_unknown_changes(from_arrow(rows.slice(0, 0)))]
-        for bucket, changes in self.writer.by_bucket(from_arrow(rows), rows):
+        writer = BucketWriter(view, self.task.partition_buckets)
+        for bucket, changes in writer.by_bucket(from_arrow(rows), rows):
             stored = self._stored_versions(bucket, changes)
-            counts += count_changes(changes, stored, self.writer.view.order)
-            result = fill_unavailable(
-                changes, stored, self.writer.view.order, self.writer.view.schema.names
-            )
-            filled.append(result.changes)
+            counts += count_changes(changes, stored, view.order)
+            result = fill_unavailable(changes, stored, view.order, view.schema.names)
+            filled.append(self._exact(result.changes))
             unknown.append(_unknown_changes(result.unknown))
-        entries = self._write(pl.concat(filled)) if filled else []
-        return WrittenChanges(tuple(entries), counts, pa.concat_tables(unknown))
+        together = [pa.concat_tables(filled)] if filled else []
+        return WrittenChanges(self.task.feed(together, 0), counts, pa.concat_tables(unknown))
 
-    def _write(self, changes: pl.DataFrame) -> list[ManifestEntry]:
-        view = self.writer.view
+    def _exact(self, changes: pl.DataFrame) -> pa.Table:
         exact = to_arrow(changes, self.spec.rows_schema)
-        exact = exact.drop_columns([ORDINAL_COLUMN, UNAVAILABLE_COLUMN, MESSAGE_COLUMN])
-        rows = incoming_rows(exact, view.schema, view.options, view.name)
-        return self.writer.write(rows, self.base)
+        return exact.drop_columns([ORDINAL_COLUMN, UNAVAILABLE_COLUMN, MESSAGE_COLUMN])
 
     def _stored_versions(self, bucket: BucketId, changes: pl.DataFrame) -> pl.DataFrame:
         """The newest stored version of each key of the changes, deletions included."""
-        order = self.writer.view.order
+        order = self.task.view.order
         columns = order.columns
         if changes[UNAVAILABLE_COLUMN].list.len().max():
-            columns = self.writer.view.schema.names
+            columns = self.task.view.schema.names
         keys = changes.select(order.key).unique()
         empty = changes.select(columns).clear().with_columns(pl.lit("").alias(ROW_KIND))
         task = self.stored.get(bucket)

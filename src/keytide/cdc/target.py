@@ -10,15 +10,15 @@ from keytide.cdc.feed import FeedSpec, SequenceSource
 from keytide.cdc.infer import default_sequence, infer_columns, infer_primary_key, sequence_source
 from keytide.errors import InvalidError, NotFoundError
 from keytide.options import TableOptions, keys, stored_names
-from keytide.table.lake import Lake
-from keytide.table.table import Table
+from keytide.table.catalog import Catalog
+from keytide.table.state.stored import StoredTable
 from keytide.types import Field
 
 __all__ = ["feed_target"]
 
 
 def feed_target(
-    lake: Lake,
+    catalog: Catalog,
     name: str,
     sample: pa.Array,
     format: str,
@@ -29,7 +29,7 @@ def feed_target(
     sequence_by: Sequence[str] = (),
     options: Mapping[str, str] | None = None,
     empty_as_null: Sequence[str] = (),
-) -> tuple[Table, FeedSpec]:
+) -> tuple[StoredTable, FeedSpec]:
     """Open or make the table of a feed, and say how its messages become rows.
 
     A new table has the `columns`, else those that the `sample` of messages shows, and one more
@@ -41,10 +41,10 @@ def feed_target(
     do not go together, and for a table that takes kinds of rows from one of its columns.
     """
     try:
-        table = lake.table(name)
+        table = catalog.table(name)
     except NotFoundError:
         table = None
-    _refuse_rowkind_field(name, table.options if table else stored_names(options or {}))
+    _refuse_rowkind_field(name, table.schema.options if table else stored_names(options or {}))
     if table is not None:
         spec = _spec_of(table, sample, format, sequence_by, empty_as_null)
         return table, spec
@@ -60,7 +60,7 @@ def feed_target(
         stored[keys.SEQUENCE_FIELD] = ",".join(source.column for source in ordering)
     fields = (*rows, *(source.to_field() for source in ordering))
     spec = _feed_spec(format, fields, key, ordering, empty_as_null)
-    table = lake.create_table(name, fields, key, partition_by, stored)
+    table = catalog.create_table(name, fields, key, partition_by, stored)
     return table, spec
 
 
@@ -74,13 +74,13 @@ def _refuse_rowkind_field(name: str, options: Mapping[str, str]) -> None:
 
 
 def _spec_of(
-    table: Table,
+    table: StoredTable,
     sample: pa.Array,
     format: str,
     sequence_by: Sequence[str],
     empty_as_null: Sequence[str],
 ) -> FeedSpec:
-    schema = table.table_schema
+    schema = table.schema
     wanted = TableOptions.parse(schema.options).sequence_field
     if sequence_by:
         if len(sequence_by) != len(wanted):

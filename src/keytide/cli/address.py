@@ -12,8 +12,8 @@ import os
 import typer
 
 from keytide.errors import InvalidError, NotFoundError
-from keytide.table.lake import connect, open_table
-from keytide.table.table import Table
+from keytide.lake.lake import connect, open_table
+from keytide.lake.table import Table
 
 __all__ = [
     "full_path",

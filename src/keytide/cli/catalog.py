@@ -17,8 +17,8 @@ from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse
 from keytide.errors import NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
-from keytide.table.lake import Lake, connect
-from keytide.table.table import Table
+from keytide.lake.lake import Lake, connect
+from keytide.lake.table import Table
 
 __all__ = ["describe", "describe_table", "list_tables", "ls", "snapshots"]
 

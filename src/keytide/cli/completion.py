@@ -9,7 +9,8 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
 from keytide.errors import KeytideError
-from keytide.table.lake import DEFAULT_DATABASE, Lake
+from keytide.lake.lake import Lake
+from keytide.table.catalog import DEFAULT_DATABASE
 
 __all__ = ["Names"]
 

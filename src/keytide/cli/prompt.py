@@ -15,7 +15,7 @@ from keytide.cli.completion import Names
 from keytide.cli.output import Format, note
 from keytide.cli.shortcuts import LEAVE, carry_out, is_shortcut
 from keytide.errors import KeytideError
-from keytide.table.lake import Lake
+from keytide.lake.lake import Lake
 
 __all__ = ["talk"]
 

@@ -28,9 +28,9 @@ from keytide.cli.parameters import (
 )
 from keytide.cli.progress import tracked_batches
 from keytide.errors import InvalidError, NotFoundError
+from keytide.lake.table import Table
 from keytide.table.read.scan import Explanation
 from keytide.table.read.why import Why
-from keytide.table.table import Table
 from keytide.table.values.single import scalar_of_text
 from keytide.types import Field
 

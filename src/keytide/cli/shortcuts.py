@@ -5,8 +5,9 @@ from __future__ import annotations
 from keytide.cli.catalog import describe_table, list_tables
 from keytide.cli.output import Format, note
 from keytide.errors import InvalidError
+from keytide.lake.lake import Lake
+from keytide.lake.table import Table
 from keytide.sql.names import table_of
-from keytide.table.lake import Lake
 
 __all__ = ["LEAVE", "carry_out", "is_shortcut"]
 
@@ -41,7 +42,7 @@ def carry_out(line: str, lake: Lake, format: Format) -> Format:
             if not list_tables(lake, None, format):
                 note(f"no tables in {lake.uri}")
         case ["\\d", name]:
-            describe_table(table_of(lake, name), format)
+            describe_table(Table.of(table_of(lake.catalog, name)), format)
         case ["\\x"]:
             format = Format.TABLE if format is Format.VERTICAL else Format.VERTICAL
             note(f"rows are shown as {format.value}")

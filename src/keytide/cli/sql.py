@@ -12,8 +12,8 @@ from keytide.cli.address import required_warehouse
 from keytide.cli.output import Format, note, write_rows
 from keytide.cli.parameters import FormatOption, Limit, Warehouse
 from keytide.errors import InvalidError
-from keytide.table.lake import Lake, connect
-from keytide.table.result import Result
+from keytide.lake.lake import Lake, connect
+from keytide.sql.result import Result
 
 __all__ = ["run_text", "sql"]
 
@@ -65,9 +65,7 @@ def sql(
 
 def run_text(lake: Lake, text: str, format: Format, limit: int | None) -> None:
     """Run statements and write what each of them gives."""
-    from keytide.sql.execute import results  # as above
-
-    for result in results(lake, text):
+    for result in lake.sql_results(text):
         _write(result, format, limit)
 
 

@@ -6,8 +6,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from keytide.errors import InvalidError, NotFoundError
-from keytide.table.lake import Lake
-from keytide.table.table import Table
+from keytide.spark.write import append
+from keytide.table.catalog import Catalog
+from keytide.table.commit.author import Author
+from keytide.table.state.stored import StoredTable
 from keytide.types import BYTES, STRING, AtomicType, Field
 
 __all__ = ["DeadLetters"]
@@ -28,21 +30,25 @@ class DeadLetters:
     that is no UTF-8 is kept as `\\x` and its hexadecimal digits.
     """
 
-    def __init__(self, lake: Lake, name: str, subject: str) -> None:
+    def __init__(self, catalog: Catalog, name: str, subject: str) -> None:
         """Dead letters of the table `subject`; the table `name` is made when there are some.
 
         Raises `InvalidError` where there is such a table and it cannot take them.
         """
-        self._lake = lake
+        self._catalog = catalog
         self._name = name
         self._subject = subject
         try:
-            _check(lake.table(name))
+            _check(catalog.table(name))
         except NotFoundError:
             return
 
-    def keep(self, letters: DataFrame, batch_id: int, commit_user: str) -> None:
-        """Store messages (`raw` as bytes, `reason`) once, however often a batch is repeated."""
+    def keep(self, letters: DataFrame, batch_id: int) -> None:
+        """Store messages (`raw` as bytes, `reason`) once, however often a batch is repeated.
+
+        Their digests make that so. A batch that is repeated may refuse other messages than it did
+        at first, so they are not committed in the name of the batch.
+        """
         table = self._table()
         raw = F.col("raw")
         rows = letters.select(
@@ -51,13 +57,13 @@ class DeadLetters:
             (_as_text(raw) if _holds_text(table) else raw).alias("raw"),
             F.lit(batch_id).cast("long").alias("batch_id"),
         )
-        table.write(rows, commit_user=commit_user, commit_identifier=batch_id)
+        append(table, rows, Author.fresh())
 
-    def _table(self) -> Table:
+    def _table(self) -> StoredTable:
         try:
-            return self._lake.table(self._name)
+            return self._catalog.table(self._name)
         except NotFoundError:
-            return self._lake.create_table(
+            return self._catalog.create_table(
                 self._name,
                 _COLUMNS,
                 primary_key=_KEY,
@@ -66,8 +72,8 @@ class DeadLetters:
             )
 
 
-def _check(table: Table) -> None:
-    found = {f.name: f.type.with_nullable(True) for f in table.table_schema.fields}
+def _check(table: StoredTable) -> None:
+    found = {f.name: f.type.with_nullable(True) for f in table.schema.fields}
     wanted = {f.name: f.type for f in _COLUMNS}
     if found | {"raw": BYTES} == wanted and found["raw"] in (BYTES, STRING):
         return
@@ -79,8 +85,8 @@ def _check(table: Table) -> None:
     )
 
 
-def _holds_text(table: Table) -> bool:
-    return bool(table.table_schema.field("raw").type.with_nullable(True) == STRING)
+def _holds_text(table: StoredTable) -> bool:
+    return bool(table.schema.field("raw").type.with_nullable(True) == STRING)
 
 
 def _as_text(raw: Column) -> Column:

@@ -8,9 +8,8 @@ applied go to a dead-letter table first.
 
 from __future__ import annotations
 
-import pickle
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,22 +28,23 @@ from keytide.cdc.target import feed_target
 from keytide.errors import InvalidError
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.bucket import bucket_ids
-from keytide.format.manifest import ManifestEntry
 from keytide.scratch import scratch
 from keytide.spark.connect import cores
 from keytide.spark.dead_letters import DeadLetters
-from keytide.spark.errors import on_driver, over_files
+from keytide.spark.errors import over_files
 from keytide.spark.predicate import column
+from keytide.spark.runner import Executors
 from keytide.spark.session import session
 from keytide.spark.types import batch_schema, spark_batches, spark_schema
 from keytide.spark.write import TASKS_PER_CORE
-from keytide.table.commit.commit import Author, Change, Start
-from keytide.table.lake import Lake, connect
+from keytide.store import open_store
+from keytide.table.catalog import Catalog
+from keytide.table.commit.author import Author
+from keytide.table.commit.transaction import Transaction
 from keytide.table.read.scan import Scan
-from keytide.table.state.live_files import LiveFiles
+from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
-from keytide.table.table import Table
-from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
+from keytide.table.write.writable import writable_view
 from keytide.types import Field, RowType, parse_sql_type
 
 __all__ = ["BatchReport", "IngestReport", "ingest"]
@@ -139,9 +139,9 @@ def ingest(
     and what the batches raise, as Keytide errors.
     """
     spark = spark or session()
-    lake = connect(str(warehouse))
+    catalog = Catalog(open_store(str(warehouse)))
     target, spec = feed_target(
-        lake,
+        catalog,
         table,
         _sample(spark, source, table),
         format,
@@ -153,14 +153,14 @@ def ingest(
         empty_as_null=empty_as_null,
     )
     letters = dead_letter or f"{target.name}_dead_letters"
-    run = _Ingestion(target, spec, DeadLetters(lake, letters, target.name), on_batch)
+    run = _Ingestion(target, spec, DeadLetters(catalog, letters, target.name), on_batch)
     stream = spark.readStream.format("text").options(**_LINES)
     if max_files_per_batch is not None:
         stream = stream.option("maxFilesPerTrigger", str(max_files_per_batch))
     writer = (
         stream.load(_as_glob(source))
         .writeStream.foreachBatch(run.apply)
-        .option("checkpointLocation", checkpoint or _default_checkpoint(lake, target))
+        .option("checkpointLocation", checkpoint or _default_checkpoint(catalog, target))
     )
     if not continuous:
         writer = writer.trigger(availableNow=True)
@@ -174,7 +174,7 @@ class _Ingestion:
 
     def __init__(
         self,
-        table: Table,
+        table: StoredTable,
         spec: FeedSpec,
         dead_letters: DeadLetters,
         on_batch: Callable[[BatchReport], None] | None,
@@ -187,57 +187,63 @@ class _Ingestion:
 
     def apply(self, messages: DataFrame, batch_id: int) -> None:
         """Apply one micro-batch; once, however often it is called for the same batch."""
+        author = Author(_commit_user(messages.sparkSession), batch_id)
+        with Transaction.begin(self._table, writable_view(self._table), author) as transaction:
+            if transaction.done is None:
+                self._report(self._applied(transaction, messages))
+
+    def _applied(self, transaction: Transaction, messages: DataFrame) -> BatchReport:
         started = time.perf_counter()
-        start = self._table.begin(Author(_commit_user(messages.sparkSession), batch_id))
-        if start.done is not None:
-            return
-        view = self._table.writable_view()
-        decoded = _decoded(messages, self._spec, view).persist()
+        decoded = _decoded(messages, self._spec, transaction.view).persist()
+        parts: list[WrittenChanges] = []
         try:
-            written = _written(decoded, self._change_writer(view, start.live), view)
-            rejected = self._keep_rejected(decoded, written, start.author)
-            entries = tuple(entry for part in written for entry in part.entries)
-            snapshot_id = self._commit(view, entries, start)
+            self._write(transaction, decoded, parts.append)
+            rejected = self._keep_rejected(decoded, parts, transaction.author.identifier)
+            snapshot_id = transaction.commit().snapshot_id
             skipped = int(decoded.agg(F.coalesce(F.sum(_SKIPPED), F.lit(0))).collect()[0][0])
         finally:
             decoded.unpersist()
-        counts = sum((part.counts for part in written), ChangeCounts())
-        counts = replace(counts, applied=counts.applied - sum(p.unknown.num_rows for p in written))
-        total = counts.applied + counts.late + counts.duplicate + rejected + skipped
-        self._report(
-            BatchReport(
-                batch_id,
-                total,
-                counts.applied,
-                counts.late,
-                counts.duplicate,
-                rejected,
-                skipped,
-                time.perf_counter() - started,
-                snapshot_id,
-            )
+        counts = sum((part.counts for part in parts), ChangeCounts())
+        applied = counts.applied - sum(part.unknown.num_rows for part in parts)
+        total = applied + counts.late + counts.duplicate + rejected + skipped
+        return BatchReport(
+            transaction.author.identifier,
+            total,
+            applied,
+            counts.late,
+            counts.duplicate,
+            rejected,
+            skipped,
+            time.perf_counter() - started,
+            snapshot_id,
         )
 
-    def _change_writer(self, view: TableView, live: LiveFiles) -> ChangeWriter:
-        scan = Scan(view, self._table.metadata, live, view.order.columns)
+    def _write(
+        self, transaction: Transaction, decoded: DataFrame, keep: Callable[[WrittenChanges], None]
+    ) -> None:
+        """Write the rows, the changes of each bucket in one task."""
+        rows = decoded.where(F.col(_BUCKET).isNotNull())
+        names = map(column, self._spec.rows_schema.names)
+        shuffled = _by_bucket(rows, transaction.view).select(*names)
+
+        def take(part: WrittenChanges) -> None:
+            transaction.take(part.written)
+            keep(part)
+
+        Executors().feed(_ChangeTask(self._change_writer(transaction)), shuffled, take)
+
+    def _change_writer(self, transaction: Transaction) -> ChangeWriter:
+        view = transaction.view
+        scan = Scan(view, self._table.metadata, transaction.live, view.order.columns)
         buckets = scan.plan.buckets
         stored = {
             (plan.partition, plan.bucket): task
             for plan, task in zip(buckets, scan.tasks(), strict=True)
         }
-        writer = BucketWriter(view, live.partition_buckets)
-        return ChangeWriter(writer, SequenceBase.after(live), self._spec, stored)
-
-    def _commit(
-        self, view: TableView, entries: tuple[ManifestEntry, ...], start: Start
-    ) -> int | None:
-        if not entries:
-            return None
-        committed = self._table.commit(view, Change(entries, start.author), start.live)
-        return committed.snapshot.id
+        return ChangeWriter(replace(transaction.task(), stored=None), self._spec, stored)
 
     def _keep_rejected(
-        self, decoded: DataFrame, written: Sequence[WrittenChanges], author: Author
+        self, decoded: DataFrame, written: Sequence[WrittenChanges], batch_id: int
     ) -> int:
         """Store what cannot be applied before the batch is committed, so that none is lost."""
         names = ["raw", "reason"]
@@ -248,7 +254,7 @@ class _Ingestion:
             letters = letters.unionAll(decoded.sparkSession.createDataFrame(more))
         rejected = int(letters.count())
         if rejected:
-            self._dead_letters.keep(letters, author.identifier, author.user)
+            self._dead_letters.keep(letters, batch_id)
         return rejected
 
     def _report(self, report: BatchReport) -> None:
@@ -319,22 +325,23 @@ def _buckets(rows: pa.Table, view: TableView) -> pa.Array:
     return pa.array(bucket_ids(columns, types, total, function), pa.int32())
 
 
-def _written(decoded: DataFrame, writer: ChangeWriter, view: TableView) -> list[WrittenChanges]:
-    """Write the rows, the changes of each bucket in one task; the entries come back."""
-    spec = writer.spec
-    names = spec.rows_schema.names
-    rows = decoded.where(F.col(_BUCKET).isNotNull())
-    shuffled = _by_bucket(rows, view).select(*map(column, names))
+@dataclass(frozen=True)
+class _ChangeTask:
+    """Writes the changes of the buckets that come to one task."""
 
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        table = pa.Table.from_batches(list(batches), batch_schema(spec.rows_schema))
-        if table.num_rows:
-            exact = to_arrow(from_arrow(table.sort_by("_ordinal")), spec.rows_schema)
-            yield pa.record_batch({"written": [pickle.dumps(writer.write(exact))]})
+    writer: ChangeWriter
 
-    with on_driver():
-        collected = shuffled.mapInArrow(write, "written binary").collect()
-    return [pickle.loads(row["written"]) for row in collected]
+    def feed(self, rows: Iterable[pa.Table], number: int) -> WrittenChanges | None:
+        """Write all of the rows at once, in the order of the messages; None where there are none.
+
+        Raises what `ChangeWriter.write` raises.
+        """
+        pieces = list(rows)
+        if not pieces:
+            return None
+        schema = self.writer.spec.rows_schema
+        table = pa.concat_tables(pieces).cast(batch_schema(schema))
+        return self.writer.write(to_arrow(from_arrow(table.sort_by("_ordinal")), schema))
 
 
 def _by_bucket(rows: DataFrame, view: TableView) -> DataFrame:
@@ -378,13 +385,13 @@ def _columns(schema: str | Sequence[Field] | None) -> Sequence[Field] | None:
     return row.fields
 
 
-def _default_checkpoint(lake: Lake, table: Table) -> str:
+def _default_checkpoint(catalog: Catalog, table: StoredTable) -> str:
     if table.metadata.store.local_path("schema") is None:
         raise InvalidError(
-            f"{lake.uri}: give a checkpoint folder that Spark can write; there is no default for "
-            f"an object store"
+            f"{catalog.uri}: give a checkpoint folder that Spark can write; there is no default "
+            f"for an object store"
         )
-    return f"{lake.uri}/_checkpoints/{table.name}"
+    return f"{catalog.uri}/_checkpoints/{table.name}"
 
 
 def _commit_user(spark: SparkSession) -> str:

@@ -28,21 +28,20 @@ from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.snapshot import Snapshot
 from keytide.spark.connect import CORES_UNKNOWN
 from keytide.spark.read import BINS_PER_CORE, bin_frames, pack, split_tasks
+from keytide.spark.runner import attempted_here
 from keytide.spark.stream import StreamBatch, batch_of_task
 from keytide.spark.types import spark_batches, spark_schema
-from keytide.spark.write import (
-    TaskResult,
-    WriteJob,
-    check_columns,
-    commit_results,
-    discard,
-    task_number,
-    write_task,
-)
-from keytide.table.lake import open_table
+from keytide.spark.write import BufferedTask, check_columns
+from keytide.table.catalog import open_stored
+from keytide.table.commit.author import Author
+from keytide.table.commit.transaction import Transaction, discard
 from keytide.table.read.scan import Scan
+from keytide.table.runner import Outcome, settled
+from keytide.table.scans import scan_table
 from keytide.table.state.live_files import NO_FILES
-from keytide.table.table import Table
+from keytide.table.state.stored import StoredTable
+from keytide.table.write.task import WriteTask, Written
+from keytide.table.write.writable import writable_view
 
 __all__ = ["KeytideSource"]
 
@@ -145,11 +144,11 @@ class SourceOptions:
             store=tuple(rest.items()),
         )
 
-    def table(self) -> Table:
+    def table(self) -> StoredTable:
         """Open the table."""
-        return open_table(self.path, options=dict(self.store))
+        return open_stored(self.path, dict(self.store))
 
-    def table_to_write(self) -> Table:
+    def table_to_write(self) -> StoredTable:
         """Open the table. Raises `InvalidError` for options that only reads have."""
         table = self.table()
         given = {
@@ -168,7 +167,7 @@ class SourceOptions:
         """The scan that the options describe, of other columns if given."""
         table = self.table()
         wanted = self.columns if columns is None else columns
-        scan = table.scan(wanted, self.where, self.snapshot_id, self.tag, self.as_of)
+        scan = scan_table(table, wanted, self.where, self.snapshot_id, self.tag, self.as_of)
         if self.newest_snapshot_id is None or self._travels:
             return scan
         if self.newest_snapshot_id == 0:
@@ -249,32 +248,59 @@ class NoStreamReader(DataSourceStreamReader):
 class TaskMessage(WriterCommitMessage):
     """What a task tells the driver; in a stream with the batch it worked for."""
 
-    result: TaskResult
+    outcome: Outcome[Written]
     batch: StreamBatch | None = None
 
 
-class TableWriter(DataSourceArrowWriter):
-    """Appends one DataFrame in one commit. Planned on the driver, pickled to the tasks."""
+class SourceWrite:
+    """A write that Spark itself runs. Planned on the driver, pickled to the tasks."""
 
-    def __init__(self, table: Table, schema: StructType) -> None:
+    def __init__(self, table: StoredTable, schema: StructType) -> None:
+        """Raises what `Table.write` raises for columns that do not fit."""
         self.table = table
-        self.job = WriteJob.plan(table, table.live_files())
-        check_columns(schema, self.job.view)
+        self.view = writable_view(table)
+        self.task = BufferedTask(WriteTask.on(self.view, table.newest_files()))
+        check_columns(schema, self.view)
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Outcome[Written]:
+        """Write one task's rows. Runs on executors."""
+        return attempted_here(self.task, batches)
+
+    def commit(self, told: Sequence[TaskMessage], author: Author | None) -> None:
+        """Commit all tasks' files, unless the author did so before."""
+        with Transaction.begin(self.table, self.view, author) as transaction:
+            settled([message.outcome for message in told], transaction.take)
+            if transaction.done is None:
+                transaction.commit()
+            else:
+                transaction.already_done()
+
+    def abort(self, told: Sequence[TaskMessage]) -> None:
+        """Delete the files of the tasks that did finish."""
+        discard(self.view, [m.outcome.made for m in told if m.outcome.made is not None])
+
+
+def _told(messages: Sequence[Any]) -> list[TaskMessage]:
+    return [message for message in messages if message is not None]
+
+
+class TableWriter(DataSourceArrowWriter):
+    """Appends one DataFrame in one commit."""
+
+    def __init__(self, table: StoredTable, schema: StructType) -> None:
+        self._write = SourceWrite(table, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows. Runs on executors."""
-        return TaskMessage(write_task(self.job, iterator, task_number()))
+        return TaskMessage(self._write.run(iterator))
 
     def commit(self, messages: Sequence[Any]) -> None:
         """Commit all tasks' files."""
-        results = [message.result for message in messages if message is not None]
-        commit_results(self.table, self.job.view, self.table.begin(None), results)
+        self._write.commit(_told(messages), None)
 
     def abort(self, messages: Sequence[Any]) -> None:
         """Delete the files of the tasks that did finish."""
-        for message in messages:
-            if message is not None:
-                discard(self.job.view, message.result.entries)
+        self._write.abort(_told(messages))
 
 
 class TableStreamWriter(DataSourceStreamArrowWriter):
@@ -284,30 +310,19 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
     commit needs travels in the messages.
     """
 
-    def __init__(self, table: Table, schema: StructType) -> None:
-        self.table = table
-        self.job = WriteJob.plan(table, table.live_files())
-        check_columns(schema, self.job.view)
+    def __init__(self, table: StoredTable, schema: StructType) -> None:
+        self._write = SourceWrite(table, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows. Runs on executors."""
-        return TaskMessage(write_task(self.job, iterator, task_number()), batch_of_task())
+        return TaskMessage(self._write.run(iterator), batch_of_task())
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Commit a batch unless it was committed before."""
-        told = [message for message in messages if message is not None]
-        if not told:
-            return
-        results = [message.result for message in told]
-        batch: StreamBatch = told[0].batch
-        start = self.table.begin(batch.author)
-        if start.done is not None:
-            self.abort(messages, batchId)
-            return
-        commit_results(self.table, self.job.view, start, results)
+        told = _told(messages)
+        if told and told[0].batch is not None:
+            self._write.commit(told, told[0].batch.author)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Delete the files of the tasks that did finish."""
-        for message in messages:
-            if message is not None:
-                discard(self.job.view, message.result.entries)
+        self._write.abort(_told(messages))

@@ -15,14 +15,18 @@ from sqlglot import exp
 
 from keytide.spark.errors import on_driver
 from keytide.spark.predicate import column
+from keytide.spark.read import scan_to_spark
 from keytide.spark.types import arrow_schema_of, spark_schema
+from keytide.spark.write import append, fill
 from keytide.sql.assign import check_assignable
 from keytide.sql.relations import BoundQuery, Relation
+from keytide.sql.result import Result
 from keytide.sql.unnest import spark_unnest
-from keytide.table.result import Result
-from keytide.table.table import Table
+from keytide.table.commit.result import WriteResult
+from keytide.table.commit.transaction import Transaction
+from keytide.table.state.stored import StoredTable
 
-__all__ = ["SparkEngine", "SparkResult", "arrow_schema"]
+__all__ = ["SparkEngine", "SparkResult"]
 
 
 class SparkResult(Result):
@@ -32,7 +36,6 @@ class SparkResult(Result):
     """
 
     def __init__(self, frame: DataFrame, bound: BoundQuery) -> None:
-        super().__init__(pa.table({}))
         self._frame = frame
         self._bound = bound
 
@@ -72,7 +75,7 @@ class SparkEngine:
             raise bound.refused(str(error).splitlines()[0]) from error
 
     def assigned(
-        self, rows: DataFrame, columns: Mapping[str, int | pa.Scalar], table: Table
+        self, rows: DataFrame, columns: Mapping[str, int | pa.Scalar], table: StoredTable
     ) -> DataFrame:
         """Rows in a table's columns, each taken by position or from a constant.
 
@@ -82,9 +85,9 @@ class SparkEngine:
         names = [f"_{i}" for i in range(len(rows.columns))]
         rows = rows.toDF(*names)
         found = arrow_schema_of(rows.schema, table.name)
-        targets = spark_schema(table.schema)
+        targets = spark_schema(table.schema.arrow_schema())
         chosen = []
-        for field, target in zip(table.table_schema.fields, targets.fields, strict=True):
+        for field, target in zip(table.schema.fields, targets.fields, strict=True):
             place = columns[field.name]
             if isinstance(place, int):
                 check_assignable(found.field(place).type, field, table.name)
@@ -94,16 +97,23 @@ class SparkEngine:
             chosen.append(source.cast(target.dataType).alias(field.name))
         return rows.select(chosen)
 
+    def schema(self, rows: DataFrame) -> pa.Schema:
+        """The columns of a DataFrame."""
+        return arrow_schema_of(rows.schema, "of the query")
+
+    def append(self, table: StoredTable, rows: DataFrame) -> WriteResult:
+        """Append rows to a table, in one commit; one Spark job."""
+        return append(table, rows)
+
+    def fill(self, transaction: Transaction, rows: DataFrame) -> None:
+        """Write rows as the part of a transaction; one Spark job."""
+        fill(transaction, rows)
+
     def _frame(self, relation: Relation) -> DataFrame:
         if relation.system is None:
-            return relation.scan().to_spark(self._spark)
+            return scan_to_spark(relation.scan(), self._spark)
         rows = relation.rows()
         return self._spark.createDataFrame(rows, spark_schema(rows.schema))
-
-
-def arrow_schema(rows: DataFrame) -> pa.Schema:
-    """The columns of a DataFrame as an Arrow schema."""
-    return arrow_schema_of(rows.schema, "of the query")
 
 
 def _text(bound: BoundQuery, frames: Collection[str]) -> str:

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from keytide.errors import InvalidError
 from keytide.spark.connect import is_connect, runs_batch_function
-from keytide.table.commit.commit import Author
+from keytide.table.commit.author import Author
 
 __all__ = ["StreamBatch", "author_in_stream", "batch_of_task"]
 

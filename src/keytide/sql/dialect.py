@@ -21,7 +21,7 @@ __all__ = ["Keytide", "error_at", "parse_expression", "tokenize"]
 
 
 class Keytide(Spark):
-    """What `lake.sql` understands inside of queries."""
+    """What `catalog.sql` understands inside of queries."""
 
     UNESCAPED_SEQUENCES: dict[str, str] = {}  # noqa: RUF012  # the base class declares it
 
@@ -46,7 +46,7 @@ class Keytide(Spark):
 
 
 class Words(Keytide):
-    """What `lake.sql` understands around queries: words, none of them special."""
+    """What `catalog.sql` understands around queries: words, none of them special."""
 
     class Tokenizer(Keytide.Tokenizer):
         """Keeps words that sqlglot joins apart, and statements that it swallows whole."""

@@ -21,35 +21,36 @@ from keytide.row_kind import ROW_KIND, RowKind
 from keytide.sql.assign import assign
 from keytide.sql.names import column_of, table_of
 from keytide.sql.relations import BoundQuery, bind
+from keytide.sql.result import Result
 from keytide.sql.statements import Delete, Query, Update
-from keytide.table.lake import Lake
-from keytide.table.result import Result
-from keytide.table.table import Table
+from keytide.table.catalog import Catalog
+from keytide.table.local_writes import derive
+from keytide.table.state.stored import StoredTable
 
 __all__ = ["delete", "update"]
 
 RunQuery: TypeAlias = "Callable[[BoundQuery], Result]"
 
 
-def delete(lake: Lake, run: RunQuery, statement: Delete) -> int:
+def delete(catalog: Catalog, run: RunQuery, statement: Delete) -> int:
     """Delete the rows that meet a condition; returns how many.
 
     Raises `UnsupportedError` where the table takes no deletes, or would drop them.
     """
-    table = table_of(lake, statement.table)
+    table = table_of(catalog, statement.table)
     _check_deletable(table)
-    rows = _Rows(lake, run, table)
-    return table.write_derived(lambda: rows.of(statement.query, RowKind.DELETE)).rows
+    rows = _Rows(catalog, run, table)
+    return derive(table, lambda: rows.of(statement.query, RowKind.DELETE)).rows
 
 
-def update(lake: Lake, run: RunQuery, statement: Update) -> int:
+def update(catalog: Catalog, run: RunQuery, statement: Update) -> int:
     """Change columns of the rows that meet a condition; returns how many rows.
 
     A table with a watermark key lets rows move to another primary key (rule R16). Raises
     `UnsupportedError` where the merge engine would not store the new values as they are,
     `InvalidError` for columns that say which row it is, or which version is newer.
     """
-    table = table_of(lake, statement.table)
+    table = table_of(catalog, statement.table)
     names = _assigned(statement, table)
     tree = statement.query.tree.copy()
     assert isinstance(tree, exp.Select)
@@ -61,46 +62,46 @@ def update(lake: Lake, run: RunQuery, statement: Update) -> int:
             exp.Alias(
                 this=names.get(name, column(name)), alias=exp.to_identifier(name, quoted=True)
             )
-            for name in table.table_schema.names
+            for name in table.schema.names
         ],
     )
     changed = replace(statement.query, tree=tree)
-    rows = _Rows(lake, run, table, frozenset(names))
-    if not set(names) & set(table.primary_key):
-        return table.write_derived(lambda: rows.of(changed, RowKind.UPDATE_AFTER)).rows
+    rows = _Rows(catalog, run, table, frozenset(names))
+    if not set(names) & set(table.schema.primary_keys):
+        return derive(table, lambda: rows.of(changed, RowKind.UPDATE_AFTER)).rows
     _check_deletable(table)  # a row that moves is deleted under its old key
 
     def moved() -> pa.Table:
         left = rows.of(statement.query, RowKind.DELETE)
         return pa.concat_tables([left, rows.of(changed, RowKind.INSERT)])
 
-    return table.write_derived(moved).rows // 2  # a row that moves is written twice
+    return derive(table, moved).rows // 2  # a row that moves is written twice
 
 
 @dataclass(frozen=True)
 class _Rows:
     """Makes the rows to write from those that a query finds in the newest snapshot."""
 
-    lake: Lake
+    catalog: Catalog
     run: RunQuery
-    table: Table
+    table: StoredTable
     assigned: frozenset[str] = frozenset()
 
     def of(self, query: Query, kind: RowKind) -> pa.Table:
-        options = TableOptions.parse(self.table.options)
-        rows = self.run(bind(query, self.lake)).to_arrow()
+        options = TableOptions.parse(self.table.schema.options)
+        rows = self.run(bind(query, self.catalog)).to_arrow()
         if engine_class(options).fills_gaps:
             _refuse_nulls(rows.select(sorted(self.assigned)), self.table)
         columns = {
             f.name: assign(rows.column(f.name), f, self.table.name)
-            for f in self.table.table_schema.fields
+            for f in self.table.schema.fields
         }
         kinds = pa.repeat(kind.short, rows.num_rows)
         return pa.table({**columns, options.rowkind_field or ROW_KIND: kinds})
 
 
-def _check_deletable(table: Table) -> None:
-    view = table.view(table.table_schema)
+def _check_deletable(table: StoredTable) -> None:
+    view = table.view(table.schema)
     if view.options.ignore_delete:
         raise UnsupportedError(
             f"table {table.name}: its option '{keys.IGNORE_DELETE}' drops deletes, so no row can "
@@ -114,8 +115,8 @@ def _check_deletable(table: Table) -> None:
         )
 
 
-def _assigned(statement: Update, table: Table) -> dict[str, exp.Expr]:
-    view = table.view(table.table_schema)
+def _assigned(statement: Update, table: StoredTable) -> dict[str, exp.Expr]:
+    view = table.view(table.schema)
     options, reason = view.options, view.engine.refuses_update
     if reason is not None:
         raise UnsupportedError(
@@ -124,14 +125,14 @@ def _assigned(statement: Update, table: Table) -> dict[str, exp.Expr]:
         )
     assigned = {}
     for given, value in statement.assignments.items():
-        name = column_of(given, table.table_schema.names, table.name)
+        name = column_of(given, table.schema.names, table.name)
         _check_assigned(name, table, options)
         assigned[name] = value
     return assigned
 
 
-def _check_assigned(name: str, table: Table, options: TableOptions) -> None:
-    if name in table.primary_key and not options.watermark_key:
+def _check_assigned(name: str, table: StoredTable, options: TableOptions) -> None:
+    if name in table.schema.primary_keys and not options.watermark_key:
         raise InvalidError(
             f"table {table.name}: Can't update the primary key column {name!r}; delete the row "
             f"and insert the new one"
@@ -143,7 +144,7 @@ def _check_assigned(name: str, table: Table, options: TableOptions) -> None:
         )
 
 
-def _refuse_nulls(assigned: pa.Table, table: Table) -> None:
+def _refuse_nulls(assigned: pa.Table, table: StoredTable) -> None:
     for name in assigned.column_names:
         if assigned.column(name).null_count:
             raise InvalidError(

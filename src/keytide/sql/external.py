@@ -26,7 +26,7 @@ _PATH_SIGNS = frozenset("./\\:*")
 
 
 def refused(what: str, text: str, node: exp.Expr) -> InvalidError:
-    """An error at a part of a query that would leave the lake."""
+    """An error at a part of a query that would leave the catalog."""
     starts = [part.meta["start"] for part in node.walk() if "start" in part.meta]
     return error_at(text, min(starts, default=0), f"{what} is outside of the lake; {WAY_OUT}")
 

@@ -19,10 +19,13 @@ from keytide.errors import KeytideError
 from keytide.sql.assign import assign
 from keytide.sql.external import WAY_OUT
 from keytide.sql.relations import BoundQuery, Relation
+from keytide.sql.result import LocalResult, Result
 from keytide.sql.unnest import duckdb_unnest
+from keytide.table.commit.result import WriteResult
+from keytide.table.commit.transaction import Transaction
+from keytide.table.local_writes import append, fill
 from keytide.table.read.scan import Scan
-from keytide.table.result import Result
-from keytide.table.table import Table
+from keytide.table.state.stored import StoredTable
 
 __all__ = ["LocalEngine", "local_connection", "run_locally"]
 
@@ -35,20 +38,20 @@ class LocalEngine:
 
     def query(self, bound: BoundQuery) -> Result:
         """Run a query. Raises `InvalidError` with DuckDB's words for what it refuses."""
-        return Result(self.rows(bound))
+        return LocalResult(self.rows(bound))
 
     def rows(self, bound: BoundQuery) -> pa.Table:
         """The rows of a query, also for an INSERT."""
         return run_locally(bound, allows_external_files=self.allows_external_files)
 
     def assigned(
-        self, rows: pa.Table, columns: Mapping[str, int | pa.Scalar], table: Table
+        self, rows: pa.Table, columns: Mapping[str, int | pa.Scalar], table: StoredTable
     ) -> pa.Table:
         """Rows in a table's columns, each taken by position or from a constant.
 
         Raises `InvalidError` for a type or value that a column does not take.
         """
-        fields = {f.name: f for f in table.table_schema.fields}
+        fields = {f.name: f for f in table.schema.fields}
         made = {
             name: assign(rows.column(place), fields[name], table.name)
             if isinstance(place, int)
@@ -56,6 +59,18 @@ class LocalEngine:
             for name, place in columns.items()
         }
         return pa.table(made)
+
+    def schema(self, rows: pa.Table) -> pa.Schema:
+        """The columns of rows."""
+        return rows.schema
+
+    def append(self, table: StoredTable, rows: pa.Table) -> WriteResult:
+        """Append rows to a table, in one commit."""
+        return append(table, rows)
+
+    def fill(self, transaction: Transaction, rows: pa.Table) -> None:
+        """Write rows as the part of a transaction."""
+        fill(transaction, rows)
 
 
 def run_locally(bound: BoundQuery, *, allows_external_files: bool = False) -> pa.Table:

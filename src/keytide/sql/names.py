@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from keytide.errors import InvalidError, NotFoundError
-from keytide.table.lake import Lake
-from keytide.table.table import Table
+from keytide.table.catalog import Catalog
+from keytide.table.state.stored import StoredTable
 
 __all__ = ["column_of", "table_of"]
 
 
-def table_of(lake: Lake, name: str) -> Table:
+def table_of(catalog: Catalog, name: str) -> StoredTable:
     """Open the table of a name.
 
     Raises `NotFoundError` when there is none, `InvalidError` when several differ in case only and
     none is spelled like this.
     """
     try:
-        return lake.table(name)
+        return catalog.table(name)
     except NotFoundError:
-        known = lake.find(name)
+        known = catalog.find(name)
         if known is None:
             raise
-        return lake.table(known)
+        return catalog.table(known)
 
 
 def column_of(name: str, columns: Iterable[str], table: str) -> str:

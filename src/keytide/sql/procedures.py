@@ -10,12 +10,13 @@ import pyarrow as pa
 from keytide.errors import InvalidError, NotFoundError
 from keytide.sql.names import table_of
 from keytide.sql.statements import Call
-from keytide.table.lake import Lake
+from keytide.table.catalog import Catalog
+from keytide.table.scans import why_row
 
 __all__ = ["call"]
 
 
-def call(lake: Lake, statement: Call) -> pa.Table:
+def call(catalog: Catalog, statement: Call) -> pa.Table:
     """Run a procedure. Raises `NotFoundError` naming those there are, `InvalidError` for arguments
     that it does not take.
     """
@@ -25,7 +26,7 @@ def call(lake: Lake, statement: Call) -> pa.Table:
         known = ", ".join(f"sys.{known}" for known in sorted(_PROCEDURES))
         raise NotFoundError(f"no procedure {statement.procedure!r}; there is {known}")
     try:
-        bound = inspect.signature(procedure).bind(lake, *statement.arguments, **statement.named)
+        bound = inspect.signature(procedure).bind(catalog, *statement.arguments, **statement.named)
     except TypeError as error:
         parameters = list(inspect.signature(procedure).parameters.values())[1:]
         names = (str(parameter.replace(annotation=parameter.empty)) for parameter in parameters)
@@ -33,8 +34,8 @@ def call(lake: Lake, statement: Call) -> pa.Table:
     return procedure(*bound.args, **bound.kwargs)
 
 
-def _why(lake: Lake, table: object, *key: object) -> pa.Table:
-    return table_of(lake, str(table)).why(key).to_arrow()
+def _why(catalog: Catalog, table: object, *key: object) -> pa.Table:
+    return why_row(table_of(catalog, str(table)), key).to_arrow()
 
 
 _PROCEDURES: dict[str, Callable[..., pa.Table]] = {"why": _why}

@@ -28,12 +28,13 @@ from keytide.sql.names import table_of
 from keytide.sql.pushing import balanced_chains, pushed
 from keytide.sql.statements import Query
 from keytide.sql.unnest import resolve_unnests
+from keytide.table.catalog import Catalog
 from keytide.table.conditions.where import parse_where
 from keytide.table.definition.checks import refuse_same_names
-from keytide.table.lake import Lake
 from keytide.table.read.scan import Scan
+from keytide.table.scans import scan_table
+from keytide.table.state.stored import StoredTable
 from keytide.table.system_tables import system_table
-from keytide.table.table import Table
 from keytide.types import Field, RowType, type_from_arrow
 
 __all__ = ["BoundQuery", "Relation", "bind", "split_system_name"]
@@ -53,7 +54,7 @@ class Relation:
     """One mention of a table. `columns` None reads all; `terms` are conditions to read by."""
 
     view: str
-    table: Table
+    table: StoredTable
     system: str | None = None
     travel: Mapping[str, Any] = field(default_factory=dict)
     columns: tuple[str, ...] | None = None
@@ -65,13 +66,13 @@ class Relation:
         if self.system is not None:
             schema = self.rows().schema
             return tuple(Field(-1, c.name, type_from_arrow(c.type)) for c in schema)
-        scan = self.table.scan(**self.travel)
+        scan = scan_table(self.table, **self.travel)
         return tuple(scan.view.schema.select(scan.columns))
 
     def scan(self) -> Scan:
         """The rows of a table proper."""
         where = " AND ".join(f"({term})" for term in self.terms) or None
-        return self.table.scan(self.columns, where, **self.travel)
+        return scan_table(self.table, self.columns, where, **self.travel)
 
     def rows(self) -> pa.Table:
         """The rows of a system table."""
@@ -112,7 +113,7 @@ class BoundQuery:
         return InvalidError(f"the query cannot run: {message}")
 
 
-def bind(query: Query, lake: Lake) -> BoundQuery:
+def bind(query: Query, catalog: Catalog) -> BoundQuery:
     """Find the tables of a query and what it needs of each.
 
     Raises `NotFoundError` for an unknown table, snapshot or tag, `InvalidError` for an unknown
@@ -132,12 +133,14 @@ def bind(query: Query, lake: Lake) -> BoundQuery:
         if node.args.get("version") is not None:
             message = f"{node.name} is a query of this statement and has no versions"
             raise error_at(query.text, node.this.meta["start"], message)
-    if not lake.allows_external_files:
+    if not catalog.allows_external_files:
         refuse_reaching_out(tree, query.text)
     relations: list[Relation] = []
     for node in names:
-        if not is_file(node) or _is_in_lake(node, query, lake):
-            relations.append(relation := _relation(node, f"keytide_{len(relations)}", query, lake))
+        if not is_file(node) or _is_in_lake(node, query, catalog):
+            relations.append(
+                relation := _relation(node, f"keytide_{len(relations)}", query, catalog)
+            )
             _refuse_ambiguous(relation, node, query)
             _rename(node, relation.view)
     resolve_unnests(tree, {r.view: r.fields for r in relations}, query.text)
@@ -176,7 +179,7 @@ def _refuse_other_tables(tree: exp.Expr, known: Sequence[exp.Table], query: Quer
 
 def _refuse_loose_hints(tree: exp.Expr, tables: Sequence[exp.Table], query: Query) -> None:
     """Refuse options of a read that no table takes."""
-    message = "OPTIONS belongs behind the name of a table of the lake, before its alias"
+    message = "OPTIONS belongs behind the name of a table of the catalog, before its alias"
     taken = {node.this.meta["end"] + 1 for node in tables}
     for place in query.hints.keys() - taken:
         raise error_at(query.text, place, message)
@@ -213,11 +216,11 @@ def _name_results(tree: exp.Query) -> None:
             node.replace(exp.alias_(node.copy(), node.sql(dialect=Keytide), quoted=True))
 
 
-def _relation(node: exp.Table, view: str, query: Query, lake: Lake) -> Relation:
+def _relation(node: exp.Table, view: str, query: Query, catalog: Catalog) -> Relation:
     name, system = split_system_name(".".join(part.name for part in node.parts))
     place = node.this.meta
     try:
-        table = table_of(lake, name)
+        table = table_of(catalog, name)
     except NotFoundError as error:
         raise NotFoundError(str(error_at(query.text, place["start"], str(error)))) from error
     hint, version = query.hints.get(place["end"] + 1, {}), node.args.get("version")
@@ -230,7 +233,7 @@ def _relation(node: exp.Table, view: str, query: Query, lake: Lake) -> Relation:
     return Relation(view, table, system, travel)
 
 
-def _from_hint(options: Mapping[str, str], table: Table) -> dict[str, Any]:
+def _from_hint(options: Mapping[str, str], table: StoredTable) -> dict[str, Any]:
     travel: dict[str, Any] = {}
     for key, value in options.items():
         meaning = READ_OPTIONS.get(_in_own_spelling(key))
@@ -255,13 +258,13 @@ def _in_own_spelling(key: str) -> str:
         return key  # an unknown option, which no read takes
 
 
-def _whole(key: str, value: str, table: Table) -> int:
+def _whole(key: str, value: str, table: StoredTable) -> int:
     if not value.isdecimal():
         raise InvalidError(f"table {table.name}: {key!r} is {value!r}; expected a whole number")
     return int(value)
 
 
-def _from_version(version: exp.Version, table: Table) -> dict[str, Any]:
+def _from_version(version: exp.Version, table: StoredTable) -> dict[str, Any]:
     if version.text("kind").upper() != "AS OF":
         raise InvalidError(f"table {table.name}: expected AS OF, found {version.sql()}")
     literal = version.expression
@@ -291,12 +294,12 @@ def _refuse_ambiguous(relation: Relation, node: exp.Table, query: Query) -> None
         raise error_at(query.text, node.this.meta["start"], message) from error
 
 
-def _is_in_lake(node: exp.Table, query: Query, lake: Lake) -> bool:
+def _is_in_lake(node: exp.Table, query: Query, catalog: Catalog) -> bool:
     """Whether a name that may be a file's is one of a table; a file has to be allowed."""
     with suppress(NotFoundError, InvalidError):
-        table_of(lake, split_system_name(".".join(part.name for part in node.parts))[0])
+        table_of(catalog, split_system_name(".".join(part.name for part in node.parts))[0])
         return True
-    if lake.allows_external_files:
+    if catalog.allows_external_files:
         return False
     raise refused(f"the file {node.sql()}", query.text, node)
 

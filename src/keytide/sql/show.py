@@ -10,28 +10,28 @@ import pyarrow as pa
 from keytide.format.schema import TableSchema
 from keytide.sql.names import table_of
 from keytide.sql.relations import BoundQuery
+from keytide.sql.result import LocalResult, Result
 from keytide.sql.statements import Show
-from keytide.table.lake import Lake
-from keytide.table.result import Result
+from keytide.table.catalog import Catalog
+from keytide.table.state.stored import StoredTable
 from keytide.table.system_tables import system_table
-from keytide.table.table import Table
 from keytide.types import Field, quoted
 
 __all__ = ["create_statement", "describe", "explain", "show"]
 
 
-def show(lake: Lake, statement: Show) -> pa.Table:
+def show(catalog: Catalog, statement: Show) -> pa.Table:
     """The rows of a SHOW statement. Raises `NotFoundError` for an unknown table."""
     if statement.what == "DATABASES":
-        names = dict.fromkeys(name.split(".")[0] for name in lake.tables())
+        names = dict.fromkeys(name.split(".")[0] for name in catalog.tables())
         return pa.table({"database": pa.array(names, pa.string())})
     if statement.what == "TABLES":
-        return _tables(lake, statement)
-    table = table_of(lake, statement.name or "")
+        return _tables(catalog, statement)
+    table = table_of(catalog, statement.name or "")
     if statement.what == "CREATE TABLE":
-        return pa.table({"create_table": [create_statement(table.table_schema, table.name)]})
+        return pa.table({"create_table": [create_statement(table.schema, table.name)]})
     if statement.what == "TBLPROPERTIES":
-        options = table.options
+        options = table.schema.options
         return pa.table(
             {
                 "key": pa.array(options, pa.string()),
@@ -43,9 +43,9 @@ def show(lake: Lake, statement: Show) -> pa.Table:
     return system_table(table, "partitions")
 
 
-def describe(table: Table, *, extended: bool) -> pa.Table:
+def describe(table: StoredTable, *, extended: bool) -> pa.Table:
     """The columns of a table; `extended` adds its options, its comment and where it lies."""
-    schema = table.table_schema
+    schema = table.schema
     rows = [(f.name, f.type.sql(), _role(schema, f.name), f.description) for f in schema.fields]
     if extended:
         rows += [(key, value, "option", None) for key, value in schema.options.items()]
@@ -83,14 +83,14 @@ def explain(bound: BoundQuery) -> Result:
         lines.append(f"columns: {', '.join(relation.columns or ()) or 'all'}")
         lines.append(f"read by: {' AND '.join(relation.terms) or 'no condition'}")
     lines = lines or ["reads no table"]
-    return Result(pa.table({"plan": lines}))
+    return LocalResult(pa.table({"plan": lines}))
 
 
-def _tables(lake: Lake, statement: Show) -> pa.Table:
-    names = lake.tables(statement.name)
+def _tables(catalog: Catalog, statement: Show) -> pa.Table:
+    names = catalog.tables(statement.name)
     if statement.name is not None and not names:
         start = f"{statement.name}.".lower()
-        names = [name for name in lake.tables() if name.lower().startswith(start)]
+        names = [name for name in catalog.tables() if name.lower().startswith(start)]
     if statement.like is not None:
         pattern = re.escape(statement.like).replace("%", ".*").replace(r"\*", ".*")
         like = re.compile(pattern, re.IGNORECASE).fullmatch

@@ -122,6 +122,16 @@ class Store(ABC):
     def delete(self, paths: Iterable[str]) -> None:
         """Remove files. A file that is already gone is no error."""
 
+    def discard(self, paths: Iterable[str]) -> None:
+        """Remove files that nobody names, as far as that can be done.
+
+        What is left over harms nobody; orphan cleaning finds it.
+        """
+        try:
+            self.delete(paths)
+        except DataError:
+            return
+
     @abstractmethod
     def delete_tree(self, directory: str) -> None:
         """Remove a directory with all that is below it. No error when it is already gone."""

@@ -27,7 +27,8 @@ from keytide.options import TableOptions, keys
 from keytide.row_kind import RowKind
 from keytide.table.read.scan import Scan
 from keytide.table.read.statistics import value_bounds
-from keytide.table.table import Table
+from keytide.table.scans import scan_table
+from keytide.table.state.stored import StoredTable
 from keytide.types import Field
 
 __all__ = ["SYSTEM_TABLES", "audit_log", "read_optimized", "system_table"]
@@ -36,7 +37,7 @@ Row = dict[str, Any]
 
 
 def system_table(
-    table: Table,
+    table: StoredTable,
     name: str,
     *,
     snapshot_id: int | None = None,
@@ -55,7 +56,7 @@ def system_table(
         raise NotFoundError(
             f"table {table.name} has no system table {name!r}; there are {', '.join(SYSTEM_TABLES)}"
         )
-    return make(table.scan(snapshot_id=snapshot_id, tag=tag, as_of=as_of))
+    return make(scan_table(table, snapshot_id=snapshot_id, tag=tag, as_of=as_of))
 
 
 def audit_log(scan: Scan) -> pa.Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,10 @@ from keytide.format.arrow import polars_schema, to_arrow
 from keytide.format.snapshot import Snapshot
 from keytide.process import refuse_forked_child
 from keytide.table.conditions.predicate import Predicate
-from keytide.table.host import spark_reader
 from keytide.table.read.plan import Funnel, ScanPlan, plan_scan
-from keytide.table.read.prefetch import prefetched, unawaited_threads
+from keytide.table.read.prefetch import prefetched
 from keytide.table.read.task import ReadTask
+from keytide.table.runner import Threads
 from keytide.table.state.live_files import LiveFiles
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.view import TableView
@@ -87,16 +87,6 @@ class Scan:
     predicate: Predicate | None = None
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
 
-    def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{escape(f.name)}</td><td>{escape(f.type.sql())}</td></tr>"
-            for f in self.view.schema.select(self.columns)
-        )
-        return (
-            f"<table><tr><th>column</th><th>type</th></tr>{rows}</table>"
-            f"{self.explain()._repr_html_()}"
-        )
-
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the result."""
@@ -150,13 +140,6 @@ class Scan:
         )  # fmt: skip
         return sum(frame.height for frame in key_only._frames())
 
-    def to_spark(self, spark: Any) -> Any:
-        """The rows as a Spark DataFrame: a plan over native Parquet reads where nothing overlaps.
-
-        Needs the `spark` extra. The DataFrame stays with the scan's snapshot.
-        """
-        return spark_reader().scan_to_spark(self, spark)
-
     def explain(self) -> Explanation:
         """How the scan will be carried out. Reads no data."""
         sections = [section for bucket in self.plan.buckets for section in bucket.sections]
@@ -196,6 +179,10 @@ class Scan:
             for task in tasks:
                 yield from task.frames(memory)
             return
-        with unawaited_threads(threads) as pool:
-            for frames in pool.map(lambda task: list(task.frames(memory)), tasks):
-                yield from frames
+        whole = [partial(_all_frames, task, memory) for task in tasks]
+        for frames in Threads(threads).map(whole):
+            yield from frames
+
+
+def _all_frames(task: ReadTask, memory_bytes: int) -> list[pl.DataFrame]:
+    return list(task.frames(memory_bytes))

@@ -16,12 +16,11 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from keytide.errors import ConflictError, DataError, UnsupportedError
+from keytide.errors import ConflictError
 from keytide.format import paths
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND, FileReader, RunWriter
 from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
-from keytide.format.schema import TableSchema
 from keytide.merge.layers import layers
 from keytide.merge.order import IS_ADD
 from keytide.merge.padding import padded_sequence
@@ -33,7 +32,7 @@ from keytide.table.write.refusals import refuse_unmergeable
 from keytide.table.write.rows import Rows
 from keytide.types import AtomicType, Field, arrow_schema
 
-__all__ = ["BucketWriter", "SequenceBase", "check_writable", "restamp"]
+__all__ = ["BucketWriter", "SequenceBase", "restamp"]
 
 _SMALL_ROWS = 200_000
 # Small buckets are sorted and merged together until they have this many rows.
@@ -105,8 +104,8 @@ class BucketWriter:
         files = _NewFiles(self.view)
         try:
             parts = self._write_batches(batches, base, files, threads)
-        except (Exception, KeyboardInterrupt):
-            files.discard()
+        except BaseException:
+            self.view.store.discard(files.given)
             raise
         return [entry for part in parts for entry in part]
 
@@ -239,16 +238,6 @@ class BucketWriter:
         return rows.with_columns(padded.alias(SEQUENCE_NUMBER))
 
 
-def check_writable(schema: TableSchema, options: TableOptions, table: str) -> None:
-    """Raise `UnsupportedError` for a table that this release must not append to, with the reason.
-
-    Writing into such a table would lose the uniqueness of keys or a reader's changes.
-    """
-    reason = _why_not_writable(schema, options)
-    if reason is not None:
-        raise UnsupportedError(f"table {table}: this release cannot write to it: {reason}")
-
-
 def restamp(view: TableView, entry: ManifestEntry, sequence_number: int) -> ManifestEntry:
     """The entry's file again under a new name, with another sequence number in every row.
 
@@ -301,13 +290,6 @@ class _NewFiles:
             self.given.append(paths.join(self.view.bucket_directory(*bucket), name))
             yield name
 
-    def discard(self) -> None:
-        """Delete them, as far as they are there."""
-        try:
-            self.view.store.delete(self.given)
-        except DataError:
-            return  # left over, harmless: no snapshot names any of them
-
 
 def _data_file_name(names: paths.FileNames, options: TableOptions) -> str:
     return names.data_file("parquet", options.data_file_prefix)
@@ -315,21 +297,3 @@ def _data_file_name(names: paths.FileNames, options: TableOptions) -> str:
 
 def _added(bucket: BucketId, total: int, file: DataFileMeta) -> ManifestEntry:
     return ManifestEntry(FileKind.ADD, *bucket, total, file)
-
-
-def _why_not_writable(schema: TableSchema, options: TableOptions) -> str | None:
-    if not schema.primary_keys:
-        return "it has no primary key. Create one with a primary key, or append with another tool"
-    if options.bucket < 1:
-        kind = "dynamic" if options.bucket == -1 else "postpone"
-        return (
-            f"'{keys.BUCKET}' = '{options.bucket}' ({kind} buckets) allows one writer at a time "
-            "and an index that only its owner may keep. Use a fixed number of buckets"
-        )
-    if options.file_format != "parquet":
-        return f"'{keys.FILE_FORMAT}' = {options.file_format!r}; only 'parquet' can be written"
-    if options.changelog_producer == "input":
-        return f"'{keys.CHANGELOG_PRODUCER}' = 'input' asks every writer for changelog files"
-    if options.deletion_vectors_enabled:
-        return f"'{keys.DELETION_VECTORS_ENABLED}' hides rows until a compaction, which it lacks"
-    return None

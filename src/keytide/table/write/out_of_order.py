@@ -27,18 +27,14 @@ from keytide.table.write.rows import Rows
 __all__ = ["count_out_of_order"]
 
 
-def count_out_of_order(
-    writer: BucketWriter, rows: Rows, entries: Iterable[ManifestEntry]
-) -> int | None:
+def count_out_of_order(writer: BucketWriter, rows: Rows, entries: Iterable[ManifestEntry]) -> int:
     """How many rows are older than a version of their key that arrived before them.
 
     That is one in the files of `entries`, or a row before. Rows of kind -U announce nothing and
-    are not counted. None for a table that does not ask for the count, 0 without sequence fields.
-    Reads the stored versions of the keys. Runs on the driver or an executor.
+    are not counted, and without sequence fields no row is. Reads the stored versions of the keys.
+    Runs on the driver or an executor.
     """
     view = writer.view
-    if not view.options.counts_out_of_order:
-        return None
     if not view.order.sequence:
         return 0
     rows = rows.filter(pc.not_equal(rows.kinds, int(RowKind.UPDATE_BEFORE)))

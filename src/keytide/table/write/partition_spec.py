@@ -19,12 +19,23 @@ from keytide.format.schema import TableSchema
 from keytide.table.values.single import key_value
 from keytide.types import Field
 
-__all__ = ["PartitionSpec", "every_partition"]
+__all__ = ["PartitionSpec", "TouchedPartitions", "every_partition"]
 
 
 def every_partition(partition: bytes) -> bool:
     """Fits whatever partition there is."""
     return True
+
+
+@dataclass(frozen=True)
+class TouchedPartitions:
+    """Fits the partitions of some rows."""
+
+    partitions: frozenset[bytes]
+
+    def __call__(self, partition: bytes) -> bool:
+        """Whether the partition is one of them."""
+        return partition in self.partitions
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,15 @@
-"""A warehouse of tables: the filesystem catalog `warehouse/database.db/table`."""
+"""A warehouse of stored tables: the filesystem catalog `warehouse/database.db/table`."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from keytide.arguments import checked, shown
+from keytide.arguments import shown
 from keytide.errors import (
     AlreadyExistsError,
     InvalidError,
@@ -23,93 +22,49 @@ from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, stored_names
 from keytide.options.keys import PARTITION, PRIMARY_KEY
 from keytide.store import Store, open_store
+from keytide.table.commit.result import WriteResult
+from keytide.table.commit.transaction import Transaction
+from keytide.table.creation import create_filled
 from keytide.table.definition.checks import (
     check_uses,
     complete_options,
     refuse_same_names,
     validate_definition,
 )
-from keytide.table.filling import create_filled
-from keytide.table.host import sql_door
-from keytide.table.result import Result
-from keytide.table.table import Table, WriteResult
+from keytide.table.state.stored import StoredTable
 from keytide.types import Field, type_from_arrow
 
-__all__ = ["DEFAULT_DATABASE", "Lake", "connect", "open_table"]
+__all__ = ["DEFAULT_DATABASE", "Catalog", "open_stored"]
 
 DEFAULT_DATABASE = "default"
 _DATABASE_SUFFIX = ".db"
 _NAME_BYTES_MAX = 240
 
 
-@checked
-def connect(
-    warehouse: str | Path,
-    spark: Any = None,
-    *,
-    options: Mapping[str, str] | None = None,
-    store: Store | None = None,
-    allow_external_files: bool = False,
-) -> Lake:
-    """Open a warehouse: a folder, or an `s3://`, `gs://` or `az://` address.
-
-    Nothing is read or made yet. `options` go to the object store (obstore's names, such as
-    `aws_region`); what they leave out comes from the environment. With `spark`, bulk reads and
-    writes of Spark DataFrames use that session. `store` replaces the store, in tests.
-
-    SQL sees the tables of the warehouse and nothing else, unless `allow_external_files`: then
-    queries may name other files and addresses too (`read_csv('...')`, `FROM 'a.parquet'`), and
-    whatever else the engine reaches, with the rights of this process.
-    """
-    opened = store if store is not None else open_store(str(warehouse), options)
-    return Lake(opened, spark, allows_external_files=allow_external_files)
-
-
-@checked
-def open_table(path: str | Path, *, options: Mapping[str, str] | None = None) -> Table:
-    """Open the table that lies at a path or address, whatever warehouse it is in.
-
-    Raises `NotFoundError` when there is none.
-    """
-    text = str(path).rstrip("/")
+def open_stored(path: str, options: Mapping[str, str] | None = None) -> StoredTable:
+    """The table that lies at a path or address. Raises `NotFoundError` when there is none."""
+    text = path.rstrip("/")
     name = text.rsplit("/", 1)[-1]
     parent = text.rsplit("/", 2)[-2] if text.count("/") > 1 else ""
     if parent.endswith(_DATABASE_SUFFIX):
         name = f"{parent.removesuffix(_DATABASE_SUFFIX)}.{name}"
-    return Table(open_store(text, options), name)
+    return StoredTable(open_store(text, options), name)
 
 
-class Lake:
-    """Tables under one root. Names are `database.table`; without a database, `default`."""
+@dataclass(frozen=True)
+class Catalog:
+    """The tables under one root. Names are `database.table`; without a database, `default`.
 
-    def __init__(
-        self, store: Store, spark: Any = None, *, allows_external_files: bool = False
-    ) -> None:
-        self._store = store
-        self._spark = spark
-        self._allows_external_files = allows_external_files
+    `allows_external_files` tells whether queries may read files that belong to no table of it.
+    """
 
-    def __repr__(self) -> str:
-        return f"Lake({self.uri!r})"
-
-    def _repr_html_(self) -> str:
-        items = "".join(f"<li>{name}</li>" for name in self.tables())
-        return f"<b>Lake</b> <code>{self.uri}</code><ul>{items}</ul>"
+    store: Store
+    allows_external_files: bool = False
 
     @property
     def uri(self) -> str:
         """The root."""
-        return self._store.uri
-
-    @property
-    def spark(self) -> Any:
-        """The Spark session given to `connect`, or None."""
-        return self._spark
-
-    @property
-    def allows_external_files(self) -> bool:
-        """Whether queries may read files that belong to no table of the lake."""
-        return self._allows_external_files
+        return self.store.uri
 
     @property
     def exists(self) -> bool:
@@ -117,10 +72,9 @@ class Lake:
 
         The first table that is made in a warehouse makes its folder.
         """
-        below = self._store.local_path(DEFAULT_DATABASE)
+        below = self.store.local_path(DEFAULT_DATABASE)
         return below is None or below.parent.is_dir()
 
-    @checked
     def tables(self, database: str | None = None) -> list[str]:
         """Names of the tables, of one database or of all, sorted."""
         names = []
@@ -128,12 +82,11 @@ class Lake:
             found = folder.removesuffix(_DATABASE_SUFFIX)
             if database is not None and found != database:
                 continue
-            tables = self._store.list_names(folder)
+            tables = self.store.list_names(folder)
             names += [f"{found}.{t}" for t in tables if self._exists(f"{folder}/{t}")]
         return sorted(names)
 
-    @checked
-    def table(self, name: str) -> Table:
+    def table(self, name: str) -> StoredTable:
         """Open a table. Raises `NotFoundError` naming the tables there are."""
         database, table = self._split(name)
         path = _path(database, table)
@@ -142,9 +95,8 @@ class Lake:
             raise NotFoundError(
                 f"no table {database}.{table} in {self.uri}; database {database!r} has: {there}"
             )
-        return Table(self._store.sub(path), f"{database}.{table}")
+        return StoredTable(self.store.sub(path), f"{database}.{table}")
 
-    @checked
     def find(self, name: str) -> str | None:
         """The table that a name means where case does not matter, as it does not in SQL.
 
@@ -159,7 +111,7 @@ class Lake:
             f"{folder.removesuffix(_DATABASE_SUFFIX)}.{known}"
             for folder in self._databases()
             if folder.lower() == wanted
-            for known in self._store.list_names(folder)
+            for known in self.store.list_names(folder)
             if known.lower() == table.lower() and self._exists(f"{folder}/{known}")
         ]
         if len(found) > 1:
@@ -168,7 +120,6 @@ class Lake:
             )
         return found[0] if found else None
 
-    @checked
     def create_table(
         self,
         name: str,
@@ -179,7 +130,7 @@ class Lake:
         comment: str | None = None,
         *,
         exists_ok: bool = False,
-    ) -> Table:
+    ) -> StoredTable:
         """Make a table; atomic: of several callers one makes it.
 
         `schema` is an Arrow schema, or Keytide fields where a type has no Arrow name of its own.
@@ -195,7 +146,7 @@ class Lake:
             full_name, schema, primary_key, partition_by, options, comment
         )
         path = _path(database, table)
-        created = not self._exists(path) and self._store.create(
+        created = not self._exists(path) and self.store.create(
             paths.join(path, paths.schema_path(0)), definition.to_json()
         )
         if not created and not exists_ok:
@@ -208,23 +159,17 @@ class Lake:
             _check_same_keys(made, definition)
         return made
 
-    @checked
-    def create_table_as(
+    def create_filled(
         self,
         name: str,
-        rows: Any,
+        fill: Callable[[Transaction], None],
         schema: pa.Schema | Sequence[Field],
         primary_key: Sequence[str],
         partition_by: Sequence[str] = (),
         options: Mapping[str, str] | None = None,
         comment: str | None = None,
     ) -> WriteResult:
-        """Make a table that holds `rows` from the start; after an error there is none.
-
-        `rows` is what `Table.write` takes, the rest as in `create_table`. Readers see the table
-        when its rows are committed; a process that dies at that moment may leave it empty. Raises
-        what `create_table` and `Table.write` raise.
-        """
+        """Make a table with the rows that `fill` writes, as `Lake.create_table_as` says."""
         database, table = self._split(name)
         full_name, path = f"{database}.{table}", _path(database, table)
         definition = self._definition(
@@ -232,9 +177,8 @@ class Lake:
         )
         if self._exists(path):
             raise AlreadyExistsError(f"table {full_name} exists in {self.uri}; choose another name")
-        return create_filled(self._store.sub(path), full_name, definition, rows)
+        return create_filled(self.store.sub(path), full_name, definition, fill)
 
-    @checked
     def drop_table(self, name: str, *, missing_ok: bool = False) -> None:
         """Delete a table with all its files. Readers of it fail from then on.
 
@@ -246,19 +190,7 @@ class Lake:
             if missing_ok:
                 return
             self.table(name)
-        self._store.delete_tree(path)
-
-    @checked
-    def sql(self, text: str) -> Result:
-        """Run SQL statements, separated by semicolons; the result is that of the last one.
-
-        Runs on DuckDB in this process, or on the Spark session given to `connect`. All of the
-        text is parsed first; then each statement is carried out in turn, atomically, and what
-        was done before a statement that fails stays. Raises `InvalidError` with the place of
-        what does not parse or fit, and what reads and writes of tables raise.
-        """
-        result: Result = sql_door().run(self, text)
-        return result
+        self.store.delete_tree(path)
 
     def _definition(
         self,
@@ -289,17 +221,17 @@ class Lake:
         except (InvalidError, NotFoundError, UnsupportedError) as error:
             raise type(error)(f"table {name}: {error}") from error
         for message in messages:
-            warnings.warn(f"table {name}: {message}", KeytideWarning, stacklevel=5)
+            warnings.warn(f"table {name}: {message}", KeytideWarning, stacklevel=6)
         return definition
 
     def _databases(self) -> list[str]:
-        return [n for n in self._store.list_names() if n.endswith(_DATABASE_SUFFIX)]
+        return [n for n in self.store.list_names() if n.endswith(_DATABASE_SUFFIX)]
 
     def _exists(self, path: str) -> bool:
-        if self._store.exists(paths.join(path, paths.schema_path(0))):
+        if self.store.exists(paths.join(path, paths.schema_path(0))):
             return True
         # A writer that died may have left a temporary file, which makes no table.
-        names = self._store.list_names(paths.join(path, paths.schema_dir()))
+        names = self.store.list_names(paths.join(path, paths.schema_dir()))
         return any(paths.parse_schema_name(name) is not None for name in names)
 
     def _split(self, name: str) -> tuple[str, str]:
@@ -316,11 +248,11 @@ class Lake:
         return (parts[0], parts[1]) if len(parts) == 2 else (DEFAULT_DATABASE, parts[0])
 
 
-def _check_same_keys(table: Table, wanted: TableSchema) -> None:
+def _check_same_keys(table: StoredTable, wanted: TableSchema) -> None:
     """Keys are for life: another primary key would make other rows of the stored ones."""
     pairs = (
-        ("primary key", table.primary_key, wanted.primary_keys),
-        ("partition columns", table.partition_by, wanted.partition_keys),
+        ("primary key", table.schema.primary_keys, wanted.primary_keys),
+        ("partition columns", table.schema.partition_keys, wanted.partition_keys),
     )
     for what, stored, given in pairs:
         if stored != given:

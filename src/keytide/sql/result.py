@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -13,32 +15,28 @@ from keytide.format.arrow import from_arrow
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Result", "changed"]
+__all__ = ["LocalResult", "Result", "changed"]
 
 
-class Result:
+class Result(ABC):
     """The rows of a statement, in the shape that is asked for.
 
     Statements that define something return no rows.
     """
 
-    def __init__(self, rows: pa.Table, row_count: int | None = None) -> None:
-        self._rows = rows
-        self._row_count = row_count
+    @abstractmethod
+    def to_arrow(self) -> pa.Table:
+        """The rows as an Arrow table."""
 
     @property
     def row_count(self) -> int:
         """How many rows were returned, or changed by INSERT."""
-        return self.to_arrow().num_rows if self._row_count is None else self._row_count
+        return int(self.to_arrow().num_rows)
 
     @property
     def schema(self) -> pa.Schema:
         """The columns."""
         return self.to_arrow().schema
-
-    def to_arrow(self) -> pa.Table:
-        """The rows as an Arrow table."""
-        return self._rows
 
     def to_pylist(self) -> list[dict[str, Any]]:
         """The rows as dicts."""
@@ -65,6 +63,33 @@ class Result:
         return frame._repr_html_() if frame.width else f"{self.row_count} rows changed"
 
 
-def changed(row_count: int = 0) -> Result:
+@dataclass(frozen=True)
+class LocalResult(Result):
+    """Rows in this process."""
+
+    rows: pa.Table
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as an Arrow table."""
+        return self.rows
+
+
+@dataclass(frozen=True)
+class ChangeResult(Result):
     """The result of a statement that returns no rows."""
-    return Result(pa.table({}), row_count)
+
+    changed: int
+
+    def to_arrow(self) -> pa.Table:
+        """A table of no columns."""
+        return pa.table({})
+
+    @property
+    def row_count(self) -> int:
+        """How many rows were changed."""
+        return self.changed
+
+
+def changed(row_count: int = 0) -> Result:
+    """The result of a statement that changed rows, or something else, and returns none."""
+    return ChangeResult(row_count)

@@ -1,0 +1,184 @@
+"""The imports of Keytide as a graph: circles, arrows that point up, and a picture.
+
+    python scripts/import_graph.py              what is wrong, if anything is; exit code 1 then
+    python scripts/import_graph.py --svg PATH   the same, and a picture of the rooms
+
+Imports by text count as well: whatever `keytide.lazy.load` is given, and any other text in the
+code that spells the name of a module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from html import escape
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src"
+
+Graph = dict[str, set[str]]
+
+# From the bottom up. A room may import itself, those below it, and those beside it that stand
+# before it in its row.
+ROOMS = [
+    ["errors"],
+    ["arguments", "process", "lazy"],
+    ["types", "row_kind", "scratch", "options"],
+    ["store"],
+    ["format"],
+    ["merge"],
+    ["table.values", "table.definition", "table.conditions"],
+    ["table.state", "table.runner"],
+    ["table.read", "table.write", "table.commit"],
+    ["table"],
+    ["cdc", "sql"],
+    ["spark"],
+    ["lake"],
+    ["__init__"],
+    ["cli"],
+]
+
+
+def modules() -> list[str]:
+    """Every module of the package, by its full name."""
+    paths = sorted((SOURCE / "keytide").rglob("*.py"))
+    names = (path.relative_to(SOURCE).with_suffix("").parts for path in paths)
+    return [".".join(parts[:-1] if parts[-1] == "__init__" else parts) for parts in names]
+
+
+def import_graph(instead: Mapping[str, str] | None = None) -> Graph:
+    """What each module imports of the package, by name or by text.
+
+    `instead` has texts to read in the place of some modules.
+    """
+    known = frozenset(modules())
+    texts = {module: _text(module) for module in known} | dict(instead or {})
+    return {module: set(_imports(text, known)) - {module} for module, text in texts.items()}
+
+
+def room_of(module: str) -> str:
+    """The room that a module stands in; that of `keytide` itself is `__init__`."""
+    name = module.removeprefix("keytide").lstrip(".") or "__init__"
+    rooms = [room for row in ROOMS for room in row if f"{name}.".startswith(f"{room}.")]
+    return max(rooms, key=len, default=name)
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[str]:
+    """A circle of imports, if there is one, as the modules on the way round."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return [str(module) for module in error.args[1]]
+    return []
+
+
+def arrows_up(graph: Mapping[str, set[str]]) -> list[tuple[str, str]]:
+    """Imports of a room that stands above, or of one in no row."""
+    height = {room: place for place, room in enumerate(r for row in ROOMS for r in row)}
+    return sorted(
+        (module, imported)
+        for module, found in graph.items()
+        for imported in found
+        if height.get(room_of(imported), len(height)) > height.get(room_of(module), -1)
+    )
+
+
+def _text(module: str) -> str:
+    path = SOURCE.joinpath(*module.split("."))
+    return (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
+
+
+def _imports(text: str, known: frozenset[str]) -> Iterator[str]:
+    tree = ast.parse(text)
+    ignored = {id(node) for node in _docstrings(tree)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = {f"{node.module}.{alias.name}" for alias in node.names} & known
+            yield from names or ({node.module} & known)
+        elif isinstance(node, ast.Constant) and id(node) not in ignored and node.value in known:
+            # A package names itself in texts that are no imports.
+            yield from {str(node.value)} - {"keytide"}
+
+
+def _docstrings(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr):
+            yield node.value
+
+
+# -- the picture -----------------------------------------------------------------------------------
+
+_WIDTH, _ROW, _LEFT, _TOP = 900, 62, 30, 56
+_CAPTION = "The rooms of Keytide; an arrow says that one imports the other"
+_STYLE = (
+    'text{font:13px system-ui,"DejaVu Sans",sans-serif;fill:#1d2b36}'
+    ".name{font:600 13px ui-monospace,monospace}"
+    ".room{fill:#e4f1e3;stroke:#5c9458}.arrow{stroke:#7b8b96;fill:none;stroke-opacity:.55}"
+)
+
+
+def picture(graph: Mapping[str, set[str]]) -> str:
+    """The rooms from the top down, and an arrow for each import from one into another."""
+    between = {(room_of(module), room_of(name)) for module in graph for name in graph[module]}
+    rows = list(reversed(ROOMS))
+    places = dict(_places(rows))
+    height = _TOP + len(rows) * _ROW + 20
+    arrows = "".join(
+        _arrow(places[above], places[below]) for above, below in sorted(between) if above != below
+    )
+    boxes = "".join(_box(room, places[room]) for room in places)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
+        f'width="{_WIDTH}" height="{height}"><style>{_STYLE}</style>'
+        f'<rect width="{_WIDTH}" height="{height}" fill="#fff"/>'
+        f'<text x="{_LEFT}" y="30">{_CAPTION}</text>{arrows}{boxes}</svg>\n'
+    )
+
+
+def _places(rows: list[list[str]]) -> Iterator[tuple[str, tuple[int, int]]]:
+    for at, row in enumerate(rows):
+        step = (_WIDTH - 2 * _LEFT) // len(row)
+        for place, room in enumerate(row):
+            # Rows lean to either side in turn, so that arrows between them can be told apart.
+            lean = 40 * (-1) ** at if len(row) == 1 else 0
+            yield room, (_LEFT + step * place + step // 2 + lean, _TOP + at * _ROW + 20)
+
+
+def _box(room: str, place: tuple[int, int]) -> str:
+    x, y = place
+    label = "keytide" if room == "__init__" else room
+    return (
+        f'<rect class="room" x="{x - 75}" y="{y - 18}" width="150" height="36" rx="6"/>'
+        f'<text class="name" x="{x}" y="{y + 5}" text-anchor="middle">{escape(label)}</text>'
+    )
+
+
+def _arrow(start: tuple[int, int], end: tuple[int, int]) -> str:
+    (x1, y1), (x2, y2) = start, end
+    bend = (x1 + x2) / 2 + (y2 - y1) / 3
+    return f'<path class="arrow" d="M{x1} {y1} Q{bend:.0f} {(y1 + y2) // 2} {x2} {y2}"/>'
+
+
+def main() -> int:
+    """Print what is wrong, and draw the picture if it is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--svg", type=Path, help="where to write the picture")
+    arguments = parser.parse_args()
+    graph = import_graph()
+    wrong = [f"{module} imports {imported}, which stands above it" for module, imported in
+             arrows_up(graph)]  # fmt: skip
+    if circle := circles(graph):
+        wrong.append("a circle: " + " -> ".join(circle))
+    print("\n".join(wrong) or f"{len(graph)} modules, no circle, no arrow upwards")
+    if arguments.svg is not None:
+        arguments.svg.write_text(picture(graph))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""A lake, as users hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from keytide.arguments import checked
+from keytide.lake.table import Table, is_spark_dataframe
+from keytide.lazy import load
+from keytide.sql.result import Result
+from keytide.store import Store, open_store
+from keytide.table.catalog import Catalog, open_stored
+from keytide.table.commit.result import WriteResult
+from keytide.table.commit.transaction import Transaction
+from keytide.table.local_writes import fill
+from keytide.table.write.rows import to_arrow_table
+from keytide.types import Field
+
+__all__ = ["Lake", "connect", "open_table"]
+
+
+@checked
+def connect(
+    warehouse: str | Path,
+    spark: Any = None,
+    *,
+    options: Mapping[str, str] | None = None,
+    store: Store | None = None,
+    allow_external_files: bool = False,
+) -> Lake:
+    """Open a warehouse: a folder, or an `s3://`, `gs://` or `az://` address.
+
+    Nothing is read or made yet. `options` go to the object store (obstore's names, such as
+    `aws_region`); what they leave out comes from the environment. With `spark`, bulk reads and
+    writes of Spark DataFrames use that session. `store` replaces the store, in tests.
+
+    SQL sees the tables of the warehouse and nothing else, unless `allow_external_files`: then
+    queries may name other files and addresses too (`read_csv('...')`, `FROM 'a.parquet'`), and
+    whatever else the engine reaches, with the rights of this process.
+    """
+    opened = store if store is not None else open_store(str(warehouse), options)
+    return Lake(Catalog(opened, allow_external_files), spark)
+
+
+@checked
+def open_table(path: str | Path, *, options: Mapping[str, str] | None = None) -> Table:
+    """Open the table that lies at a path or address, whatever warehouse it is in.
+
+    Raises `NotFoundError` when there is none.
+    """
+    return Table.of(open_stored(str(path), options))
+
+
+class Lake:
+    """Tables under one root. Names are `database.table`; without a database, `default`."""
+
+    def __init__(self, catalog: Catalog, spark: Any = None) -> None:
+        self._catalog = catalog
+        self._spark = spark
+
+    def __repr__(self) -> str:
+        return f"Lake({self.uri!r})"
+
+    def _repr_html_(self) -> str:
+        items = "".join(f"<li>{escape(name)}</li>" for name in self.tables())
+        return f"<b>Lake</b> <code>{escape(self.uri)}</code><ul>{items}</ul>"
+
+    @property
+    def uri(self) -> str:
+        """The root."""
+        return self._catalog.uri
+
+    @property
+    def spark(self) -> Any:
+        """The Spark session given to `connect`, or None."""
+        return self._spark
+
+    @property
+    def allows_external_files(self) -> bool:
+        """Whether queries may read files that belong to no table of the lake."""
+        return self._catalog.allows_external_files
+
+    @property
+    def catalog(self) -> Catalog:
+        """The lake as the layers below know it."""
+        return self._catalog
+
+    @property
+    def exists(self) -> bool:
+        """Whether the folder is there; true in an object store, which knows no folders.
+
+        The first table that is made in a warehouse makes its folder.
+        """
+        return self._catalog.exists
+
+    @checked
+    def tables(self, database: str | None = None) -> list[str]:
+        """Names of the tables, of one database or of all, sorted."""
+        return self._catalog.tables(database)
+
+    @checked
+    def table(self, name: str) -> Table:
+        """Open a table. Raises `NotFoundError` naming the tables there are."""
+        return Table.of(self._catalog.table(name))
+
+    @checked
+    def find(self, name: str) -> str | None:
+        """The table that a name means where case does not matter, as it does not in SQL.
+
+        The name itself where there is such a table. Raises `InvalidError` naming them when several
+        tables differ in case only.
+        """
+        return self._catalog.find(name)
+
+    @checked
+    def create_table(
+        self,
+        name: str,
+        schema: pa.Schema | Sequence[Field],
+        primary_key: Sequence[str],
+        partition_by: Sequence[str] = (),
+        options: Mapping[str, str] | None = None,
+        comment: str | None = None,
+        *,
+        exists_ok: bool = False,
+    ) -> Table:
+        """Make a table; atomic: of several callers one makes it.
+
+        `schema` is an Arrow schema, or Keytide fields where a type has no Arrow name of its own.
+        Primary key columns become NOT NULL. Without the option `bucket` a table gets one bucket
+        a partition. Raises `AlreadyExistsError` unless `exists_ok`, `InvalidError` for a
+        definition that cannot work, or whose keys are not those of the table that exists,
+        `UnsupportedError` for an option that nobody would obey, with nothing made. Warns of
+        options that only other engines obey.
+        """
+        made = self._catalog.create_table(
+            name, schema, primary_key, partition_by, options, comment, exists_ok=exists_ok
+        )
+        return Table.of(made)
+
+    @checked
+    def create_table_as(
+        self,
+        name: str,
+        rows: Any,
+        schema: pa.Schema | Sequence[Field],
+        primary_key: Sequence[str],
+        partition_by: Sequence[str] = (),
+        options: Mapping[str, str] | None = None,
+        comment: str | None = None,
+    ) -> WriteResult:
+        """Make a table that holds `rows` from the start; after an error there is none.
+
+        `rows` is what `Table.write` takes, the rest as in `create_table`. Readers see the table
+        when its rows are committed; a process that dies at that moment may leave it empty. Raises
+        what `create_table` and `Table.write` raise.
+        """
+
+        def write(transaction: Transaction) -> None:
+            if is_spark_dataframe(rows):
+                load("keytide.spark.write").fill(transaction, rows)
+            else:
+                view = transaction.view
+                fill(transaction, to_arrow_table(rows, view.schema, view.name))
+
+        return self._catalog.create_filled(
+            name, write, schema, primary_key, partition_by, options, comment
+        )
+
+    @checked
+    def drop_table(self, name: str, *, missing_ok: bool = False) -> None:
+        """Delete a table with all its files. Readers of it fail from then on.
+
+        Raises `NotFoundError` when there is no such table, unless `missing_ok`.
+        """
+        self._catalog.drop_table(name, missing_ok=missing_ok)
+
+    @checked
+    def sql(self, text: str) -> Result:
+        """Run SQL statements, separated by semicolons; the result is that of the last one.
+
+        Runs on DuckDB in this process, or on the Spark session given to `connect`. All of the
+        text is parsed first; then each statement is carried out in turn, atomically, and what
+        was done before a statement that fails stays. Raises `InvalidError` with the place of
+        what does not parse or fit, and what reads and writes of tables raise.
+        """
+        result: Result = load("keytide.sql.execute").run(self._catalog, self._engine(), text)
+        return result
+
+    @checked
+    def sql_results(self, text: str) -> Iterator[Result]:
+        """Run SQL statements, one for each result that is taken. Parses and raises as `sql`."""
+        results: Iterator[Result] = load("keytide.sql.execute").results(
+            self._catalog, self._engine(), text
+        )
+        return results
+
+    def _engine(self) -> Any:
+        if self._spark is not None:
+            return load("keytide.spark.sql").SparkEngine(self._spark)
+        return load("keytide.sql.local").LocalEngine(self.allows_external_files)

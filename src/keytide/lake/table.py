@@ -1,0 +1,248 @@
+"""A primary-key table, as users hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from html import escape
+from typing import Any
+
+import pyarrow as pa
+
+from keytide.arguments import checked
+from keytide.errors import UnsupportedError
+from keytide.format.schema import TableSchema
+from keytide.format.snapshot import Snapshot
+from keytide.lake.scan import Scan
+from keytide.lazy import load
+from keytide.store import Store
+from keytide.table import local_writes
+from keytide.table.alter import alter_table
+from keytide.table.commit.author import Author
+from keytide.table.commit.result import WriteResult
+from keytide.table.definition.evolution import SchemaChange
+from keytide.table.read.why import Why
+from keytide.table.scans import get_row, scan_table, why_row
+from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.stored import StoredTable
+
+__all__ = ["Table"]
+
+
+class Table:
+    """One primary-key table.
+
+    Any number of tables, processes and engines may write at the same time; every reader sees
+    one merged row per key. A table object is safe to share between threads, and looks at the
+    newest schema and snapshot whenever it reads or writes.
+    """
+
+    def __init__(self, store: Store, name: str) -> None:
+        """Open the table that a store is rooted at. Raises `NotFoundError` when there is none."""
+        self._stored = StoredTable(store, name)
+
+    @classmethod
+    def of(cls, stored: StoredTable) -> Table:
+        """The same table for users."""
+        table = cls.__new__(cls)
+        table._stored = stored
+        return table
+
+    # -- what it is -----------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The name, as `database.table`."""
+        return self._stored.name
+
+    @property
+    def uri(self) -> str:
+        """Where the table lies; what `spark.read.format("keytide").load` takes."""
+        return self._stored.uri
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns as an Arrow schema."""
+        return self.table_schema.arrow_schema()
+
+    @property
+    def table_schema(self) -> TableSchema:
+        """The newest stored definition: columns with ids, keys, options."""
+        return self._stored.schema
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The primary key columns."""
+        return self.table_schema.primary_keys
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """The partition columns."""
+        return self.table_schema.partition_keys
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options as stored."""
+        return dict(self.table_schema.options)
+
+    @property
+    def metadata(self) -> TableMetadata:
+        """The stored metadata, for tools that look closer."""
+        return self._stored.metadata
+
+    @property
+    def stored(self) -> StoredTable:
+        """The table as the layers below know it."""
+        return self._stored
+
+    def __repr__(self) -> str:
+        return f"Table({self.name!r}, {self.uri!r})"
+
+    def _repr_html_(self) -> str:
+        schema = self.table_schema
+        keys = dict.fromkeys(schema.primary_keys, "primary key")
+        partitions = dict.fromkeys(schema.partition_keys, " partition")
+        rows = "".join(
+            f"<tr><td>{escape(f.name)}</td><td>{escape(f.type.sql())}</td>"
+            f"<td>{keys.get(f.name, '')}{partitions.get(f.name, '')}</td></tr>"
+            for f in schema.fields
+        )
+        return (
+            f"<b>{escape(self.name)}</b> <code>{escape(self.uri)}</code>"
+            f"<table><tr><th>column</th><th>type</th><th>role</th></tr>{rows}</table>"
+        )
+
+    # -- writing --------------------------------------------------------------------------------
+
+    @checked
+    def write(
+        self,
+        data: Any,
+        *,
+        commit_user: str | None = None,
+        commit_identifier: int | None = None,
+    ) -> WriteResult:
+        """Append rows as upserts and deletes, in one atomic commit.
+
+        `data` is a pyarrow Table, RecordBatch or reader, a Polars or pandas frame, a list of
+        dicts, or a Spark DataFrame. An optional column `_row_kind` holds '+I', '-U', '+U' or
+        '-D'; without it every row is an insert. Several versions of a key are merged; without a
+        sequence field the later row wins.
+
+        `commit_user` and `commit_identifier`, given together, make the write idempotent: the
+        second write of a pair changes nothing, nor does one whose identifier is below one that the
+        user has committed. So identifiers of one user must grow; they have at most 64 bits.
+
+        Raises `InvalidError` or `NotFoundError` for rows that do not fit, before anything is
+        written; `UnsupportedError` for a table this release must not write to; `ConflictError`
+        and `DataError` as commits do, with nothing committed.
+        """
+        author = Author.given(commit_user, commit_identifier)
+        if is_spark_dataframe(data):
+            written: WriteResult = load("keytide.spark.write").append(self._stored, data, author)
+            return written
+        return local_writes.append(self._stored, data, author)
+
+    @checked
+    def overwrite(self, data: Any, partition: Mapping[str, Any] | None = None) -> WriteResult:
+        """Replace rows by those given, in one atomic commit.
+
+        `data` is what `write` takes, except for a Spark DataFrame. Without a `partition` the
+        whole table is replaced; of a table with partitions only those that the rows touch, unless
+        the option 'dynamic-partition-overwrite' is false. With values for some or all partition
+        columns as `partition`, the partitions that have these values are replaced, even by no
+        rows; every row must lie there, and may leave these columns out. What other writers
+        committed to the replaced partitions until then is replaced too. Partitions are laid out
+        anew with the number of buckets that the table has now.
+
+        `snapshot_id` of the result is None when there was nothing to replace and nothing to
+        write. Raises what `write` raises.
+        """
+        if is_spark_dataframe(data):
+            raise UnsupportedError(
+                f"table {self.name}: this release overwrites by local data only; give df.toArrow()"
+            )
+        return local_writes.overwrite(self._stored, data, partition)
+
+    def truncate(self) -> WriteResult:
+        """Delete all rows, in one atomic commit. Older snapshots keep theirs.
+
+        `snapshot_id` of the result is None when there were none. Raises as `overwrite`.
+        """
+        return local_writes.truncate(self._stored)
+
+    @checked
+    def alter(self, *changes: SchemaChange) -> TableSchema:
+        """Change columns, options or comments, all in one step, and return the new definition.
+
+        Changes are values of `keytide.table.definition.evolution`, made one after the other. No
+        data file is touched: older ones are read under the new schema, and older snapshots are
+        read as they were. Of several callers at once each one's changes are made on top of the
+        others'.
+
+        Raises `InvalidError`, `NotFoundError` or `AlreadyExistsError` for what may not be done,
+        saying what may, with nothing changed; `ConflictError` when a change that came first rules
+        these out; `DataError` when the store fails.
+        """
+        return alter_table(self.metadata, changes)
+
+    # -- reading --------------------------------------------------------------------------------
+
+    @checked
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        snapshot_id: int | None = None,
+        tag: str | None = None,
+        as_of: datetime | date | str | int | None = None,
+    ) -> Scan:
+        """A lazy read of one snapshot, the newest by default.
+
+        `where` is a condition over columns and literals, with a small grammar of its own
+        (docs/semantics.md, Reading); rows are filtered after the merge, files are pruned before
+        it. One of `snapshot_id`, `tag` and `as_of` travels back in time; `as_of` is a datetime, an
+        ISO text (UTC unless it says otherwise) or epoch milliseconds.
+        A snapshot is read with the schema that it had.
+
+        Raises `NotFoundError` for an unknown column, snapshot or tag, `InvalidError` for a
+        condition that does not parse or fit.
+        """
+        return Scan.of(scan_table(self._stored, columns, where, snapshot_id, tag, as_of))
+
+    @checked
+    def get(self, key: Mapping[str, Any] | Any) -> dict[str, Any] | None:
+        """The row of one key, or None.
+
+        `key` is the value of a single-column key, a tuple in primary key order, or a dict by
+        column. Reads only what can hold the key: one bucket, its files by key range, and of
+        them the row groups around the key.
+        """
+        return get_row(self._stored, key)
+
+    @checked
+    def why(
+        self,
+        key: Mapping[str, Any] | Any,
+        snapshot_id: int | None = None,
+        tag: str | None = None,
+        as_of: datetime | date | str | int | None = None,
+    ) -> Why:
+        """Every stored version of a key in merge order, and what became of each.
+
+        Tells for each column of the row from which versions its value comes, and for the other
+        versions why they lost. `key` is what `get` takes, and as much is read; time travel goes
+        as in `scan`. A key that was never written has no versions.
+
+        Raises what `get` raises, and `NotFoundError` for an unknown snapshot or tag.
+        """
+        return why_row(self._stored, key, snapshot_id, tag, as_of)
+
+    def snapshots(self) -> list[Snapshot]:
+        """The snapshots that are there, oldest first."""
+        return [self.metadata.snapshot(number) for number in self.metadata.snapshot_ids()]
+
+
+def is_spark_dataframe(data: Any) -> bool:
+    """Whether `data` comes from pyspark, classic or Connect; pyspark itself is not loaded."""
+    return type(data).__module__.split(".")[0] == "pyspark"

@@ -1,0 +1,46 @@
+"""What SQL asks of whoever computes its queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from keytide.sql.relations import BoundQuery
+from keytide.sql.result import Result
+from keytide.table.commit.result import WriteResult
+from keytide.table.commit.transaction import Transaction
+from keytide.table.state.stored import StoredTable
+
+__all__ = ["Engine"]
+
+
+class Engine(Protocol):
+    """What computes queries: DuckDB in this process, or Spark. Its rows are of its own kind."""
+
+    def query(self, bound: BoundQuery) -> Result:
+        """Run a query."""
+        ...
+
+    def rows(self, bound: BoundQuery) -> Any:
+        """The rows of a query, for an INSERT."""
+        ...
+
+    def schema(self, rows: Any) -> pa.Schema:
+        """The columns of rows."""
+        ...
+
+    def assigned(
+        self, rows: Any, columns: Mapping[str, int | pa.Scalar], table: StoredTable
+    ) -> Any:
+        """Rows in a table's columns, each taken by position or from a constant."""
+        ...
+
+    def append(self, table: StoredTable, rows: Any) -> WriteResult:
+        """Append rows to a table, in one commit."""
+        ...
+
+    def fill(self, transaction: Transaction, rows: Any) -> None:
+        """Write rows as the part of a transaction."""
+        ...

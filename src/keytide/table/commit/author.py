@@ -1,0 +1,76 @@
+"""Who makes a commit, and which of their commits it is."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from keytide.errors import InvalidError, NotFoundError
+from keytide.format.json_document import INTEGER
+from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
+from keytide.table.state.metadata import TableMetadata
+
+__all__ = ["Author"]
+
+
+@dataclass(frozen=True)
+class Author:
+    """Who commits, and which of their commits it is.
+
+    The pair makes a commit idempotent: made twice, it changes nothing the second time. Identifiers
+    of one user only grow.
+    """
+
+    user: str
+    identifier: int = BATCH_COMMIT_IDENTIFIER
+
+    @classmethod
+    def given(cls, user: str | None, identifier: int | None) -> Author | None:
+        """The author that a caller names, or None; `InvalidError` for what cannot be stored."""
+        if user is None:
+            if identifier is not None:
+                raise InvalidError(
+                    f"commit_identifier is {identifier!r} without a commit_user; name the user "
+                    f"too, or leave both out"
+                )
+            return None
+        if identifier is None:
+            raise InvalidError(
+                f"commit_user is {user!r} without a commit_identifier, so that its second write "
+                f"would be taken for the first one made again; number the user's writes, or leave "
+                f"both out"
+            )
+        if not isinstance(user, str) or not user or not _is_utf8(user):
+            raise InvalidError(f"commit_user is {user!r}; give a text that is not empty")
+        if not INTEGER.fits(identifier):
+            raise InvalidError(f"commit_identifier is {identifier!r}; give {INTEGER.name}")
+        return cls(user, identifier)
+
+    @classmethod
+    def fresh(cls) -> Author:
+        """An author who has never committed."""
+        return cls(str(uuid.uuid4()))
+
+    def own(
+        self, metadata: TableMetadata, newest: Snapshot | None, kind: CommitKind, after_id: int = 0
+    ) -> Snapshot | None:
+        """The author's commit of this or a later identifier, in the snapshots after `after_id`.
+
+        Goes back from `newest` and stops at the user's newest commit, or where snapshots expired.
+        """
+        for snapshot_id in range(0 if newest is None else newest.id, after_id, -1):
+            try:
+                snapshot = metadata.snapshot(snapshot_id)
+            except NotFoundError:
+                return None
+            if snapshot.commit_user == self.user and snapshot.commit_kind is kind:
+                return snapshot if snapshot.commit_identifier >= self.identifier else None
+        return None
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

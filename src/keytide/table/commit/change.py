@@ -1,0 +1,146 @@
+"""What a commit is to change, and how it meets what others have committed: values only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from keytide.format.manifest import FileKind, ManifestEntry
+from keytide.format.snapshot import CommitKind
+from keytide.table.commit.author import Author
+from keytide.table.state.live_files import LiveFiles
+
+__all__ = ["Change", "Conflict", "Decision", "Fits", "Restamp", "decide"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Entries that a commit adds or deletes, and who asks for it."""
+
+    entries: tuple[ManifestEntry, ...]
+    author: Author
+    kind: CommitKind = CommitKind.APPEND
+    replaces: Callable[[bytes], bool] | None = None
+    """Which partitions lose all files that they have when the commit is made; None for none."""
+    source: LiveFiles | None = None
+    """The files from whose rows the new ones were made, of their buckets; None for rows that were
+    made from nothing stored. Another commit to one of these buckets is a conflict, for the new
+    rows would undo it."""
+    renumbers: bool = True
+    """Whether the sequence numbers of its rows say no more than that they came later, so that they
+    may be given anew. False where the numbers come from the rows."""
+
+    @property
+    def operation(self) -> str:
+        """What a snapshot says was done."""
+        return "WRITE" if self.kind is CommitKind.APPEND else self.kind.value
+
+    def changed(self, live: LiveFiles) -> tuple[ManifestEntry, ...]:
+        """The entries with those that delete what is live in the partitions to replace."""
+        if self.replaces is None:
+            return self.entries
+        gone = {p for p in {entry.partition for entry in live.entries} if self.replaces(p)}
+        deletes = tuple(
+            replace(entry, kind=FileKind.DELETE)
+            for entry in live.entries
+            if entry.partition in gone
+        )
+        return (*deletes, *self.entries)
+
+
+@dataclass(frozen=True)
+class Fits:
+    """The change can be made as it is."""
+
+
+@dataclass(frozen=True)
+class Restamp:
+    """The change can be made once some files have higher sequence numbers.
+
+    `numbers` has the first number of each of them, by its place among the entries.
+    """
+
+    numbers: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """The change cannot be made; `reason` says what stands against it and what to do."""
+
+    reason: str
+
+
+Decision: TypeAlias = "Fits | Restamp | Conflict"
+
+
+def decide(change: Change, live: LiveFiles) -> Decision:
+    """How a change meets the files that are live. Pure: the same values give the same answer.
+
+    An append fits on top of anything; where its buckets have numbers that are not below its own,
+    it is restamped. Rows that were made from stored ones conflict with whatever happened to the
+    files of their buckets since. A change that deletes a file conflicts where the file is gone,
+    and one that adds files where the partition has another number of buckets by now.
+    """
+    for entry in change.entries:
+        reason = _stands_against(entry, change, live)
+        if reason is not None:
+            return Conflict(reason)
+    if change.source is not None and _has_changed(change, change.source, live):
+        return Conflict(
+            "another writer changed rows of a bucket from which this commit's rows were made; "
+            "read them again and redo the work"
+        )
+    if change.kind is not CommitKind.APPEND or not change.renumbers:
+        return Fits()
+    numbers = _numbers_needed(change, live)
+    return Restamp(numbers) if numbers else Fits()
+
+
+def _stands_against(entry: ManifestEntry, change: Change, live: LiveFiles) -> str | None:
+    if entry.kind is FileKind.DELETE:
+        if entry.identity in live.by_identity:
+            return None
+        return (
+            f"file {entry.file.file_name} of bucket {entry.bucket}, which this commit replaces, "
+            f"was replaced by another commit; redo the work on the newest snapshot"
+        )
+    if change.replaces is not None and change.replaces(entry.partition):
+        return None  # the partition is laid out anew
+    found = live.partition_buckets.get(entry.partition, entry.total_buckets)
+    if found == entry.total_buckets:
+        return None
+    return (
+        f"Try to write partition/table with a new bucket num {entry.total_buckets}, but the "
+        f"previous bucket num is {found}; another writer laid the partition out meanwhile. Redo "
+        f"the write"
+    )
+
+
+def _has_changed(change: Change, source: LiveFiles, live: LiveFiles) -> bool:
+    """Whether files came to, or left, a bucket of the change; rows keep to their buckets."""
+    buckets = {(entry.partition, entry.bucket) for entry in change.entries}
+    before, now = source.by_identity, live.by_identity
+    moved = (before.get(identity) or now[identity] for identity in before.keys() ^ now.keys())
+    return any((entry.partition, entry.bucket) in buckets for entry in moved)
+
+
+def _numbers_needed(change: Change, live: LiveFiles) -> dict[int, int]:
+    """The first number that each entry needs, of those whose bucket has come as far as theirs.
+
+    All files of a bucket move by as much, for later rows of one write have higher numbers.
+    """
+    lowest: dict[tuple[bytes, int], int] = {}
+    for entry in change.entries:
+        bucket = (entry.partition, entry.bucket)
+        number = entry.file.min_sequence_number
+        lowest[bucket] = min(lowest.get(bucket, number), number)
+    shifts = {
+        bucket: live.bucket(bucket).max_sequence_number + 1 - low for bucket, low in lowest.items()
+    }
+    return {
+        place: entry.file.min_sequence_number + shift
+        for place, entry in enumerate(change.entries)
+        for shift in [shifts[(entry.partition, entry.bucket)]]
+        if shift > 0
+    }

@@ -1,0 +1,226 @@
+"""Commits: the one place where a snapshot is made.
+
+Files first, then manifests, then the atomic creation of `snapshot/snapshot-N`: that creation is
+the commit (Paimon format, making a commit atomic). Losing the race for an id is an expected
+outcome: the loop re-reads, decides anew and tries the next id.
+
+Rules that protect data, all here and in `decide`:
+
+- Before every attempt the snapshots that appeared since the last look are searched for the
+  author's own commit, for a write may have landed although its call failed. None is left out.
+- An append fits on top of anything. Its sequence numbers must be above those of its buckets,
+  though, so where another commit came between, its files are stamped anew.
+- Rows made from stored rows conflict with whatever another commit did to their buckets. Whoever
+  can make them again is asked to.
+- A commit that deletes files conflicts when one of them is gone.
+- An overwrite says which partitions it replaces, not which files: every try deletes those that
+  are live by then.
+- Nothing that a snapshot might name is deleted before the outcome is certain; whatever no
+  snapshot can name is, after every outcome.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from keytide.errors import DataError
+from keytide.format import paths
+from keytide.format.manifest import FileKind, ManifestEntry
+from keytide.format.snapshot import Snapshot
+from keytide.options import keys
+from keytide.table.commit.change import Change, Conflict, Restamp, decide
+from keytide.table.commit.snapshot_files import SnapshotBuilder, wall_clock_ms
+from keytide.table.state.live_files import LiveFiles, load_live_files
+from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.view import TableView
+
+__all__ = ["Committed", "Committer"]
+
+Restamper: TypeAlias = "Callable[[TableView, ManifestEntry, int], ManifestEntry]"
+Redo: TypeAlias = "Callable[[LiveFiles], Change]"
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A change that is part of the table: its snapshot, the files then live, and what it changed.
+
+    `is_new` is false where the author had committed it before.
+    """
+
+    snapshot: Snapshot
+    live: LiveFiles
+    change: Change
+    is_new: bool = True
+
+
+@dataclass(frozen=True)
+class Committer:
+    """Commits changes to one table; `restamp` writes a file again with higher sequence numbers.
+
+    Safe to share between threads. `clock_ms` and `wait` come in so that a run can be replayed.
+    """
+
+    metadata: TableMetadata
+    view: TableView
+    restamp: Restamper
+    clock_ms: Callable[[], int] = wall_clock_ms
+    wait: Callable[[float], None] = time.sleep
+
+    def publish(
+        self, change: Change, known: LiveFiles, redo: Redo | None = None
+    ) -> Committed | Conflict | None:
+        """Make `change` the next snapshot; atomic, durable on return.
+
+        `known` is an earlier state of the table, up to which the author has made no such commit.
+        After a conflict `redo` makes the change again on top of the files that are live by then;
+        without it the conflict is the answer. None: made again, there was nothing left to change.
+        Whatever the outcome, files of the change that no snapshot names are deleted. Raises
+        `DataError` when the store fails for good; then nothing is committed, unless the error says
+        that the outcome is unknown.
+        """
+        attempt = _Attempt(self, change, known)
+        try:
+            return self._published(attempt, redo)
+        except BaseException:
+            attempt.abandon()
+            raise
+
+    def _published(self, attempt: _Attempt, redo: Redo | None) -> Committed | Conflict | None:
+        options = self.view.options
+        waits = _backoff(options.commit_retry_wait_ms_min, options.commit_retry_wait_ms_max)
+        tries = options.commit_retries_max + 1
+        for tries_left in reversed(range(tries)):
+            outcome = attempt.look() or attempt.run()
+            if isinstance(outcome, Committed):
+                attempt.tidy_up(outcome)
+                return outcome
+            if isinstance(outcome, Conflict):
+                attempt.discard_all()
+                if redo is None or not tries_left:
+                    return outcome
+                if not attempt.begin_again(redo):
+                    return None
+            elif tries_left:
+                self.wait(next(waits) / 1000)
+        # A store may say that a name is taken where an earlier request of its own took it.
+        if (committed := attempt.look()) is not None:
+            attempt.tidy_up(committed)
+            return committed
+        attempt.discard_all()
+        return Conflict(
+            f"{tries} tries to commit lost the race against other writers; try again, or raise "
+            f"'{keys.COMMIT_MAX_RETRIES}'"
+        )
+
+
+class _Attempt:
+    """One change on its way to a snapshot, over as many tries as it takes."""
+
+    def __init__(self, committer: Committer, change: Change, known: LiveFiles) -> None:
+        self._committer = committer
+        self._metadata, self._view = committer.metadata, committer.view
+        self._builder = SnapshotBuilder(self._metadata, self._view, committer.clock_ms)
+        self._change = change
+        self._live = known
+        self._latest = known.snapshot
+        self._tried: set[str | None] = set()
+        self._in_doubt = False
+        """Whether a snapshot that was tried may be there, although nobody said so."""
+        self._superseded: list[str] = []
+        self._described: list[str] = []
+
+    def look(self) -> Committed | None:
+        """See what is live, and the author's own commit if there is one since the last look."""
+        self._latest = self._metadata.latest_snapshot()
+        looked_at = 0 if self._live.snapshot is None else self._live.snapshot.id
+        author, kind = self._change.author, self._change.kind
+        own = author.own(self._metadata, self._latest, kind, looked_at)
+        self._live = load_live_files(self._metadata, self._latest, self._live)
+        if own is None:
+            self._in_doubt = False
+            return None
+        return Committed(own, self._live, self._change, is_new=own.uuid in self._tried)
+
+    def run(self) -> Committed | Conflict | None:
+        """Try once on top of what was seen; None when another writer took the snapshot id."""
+        decision = decide(self._change, self._live)
+        if isinstance(decision, Conflict):
+            return decision
+        if isinstance(decision, Restamp):
+            self._restamp(decision)
+        new = self._builder.build(self._change, self._latest, self._live)
+        self._described += new.files
+        self._metadata.store.put_all(new.files)
+        self._tried.add(new.snapshot.uuid)
+        self._in_doubt = True
+        if not self._create(new.snapshot):
+            return None
+        return Committed(new.snapshot, self._live.advance(new.snapshot, new.changed), self._change)
+
+    def begin_again(self, redo: Redo) -> bool:
+        """Make the change anew, which could not be made as it was; False if there is none now."""
+        self._superseded, self._described = [], []
+        self._change = replace(self._change, entries=())
+        self._change = redo(self._live)
+        return bool(self._change.entries)
+
+    def tidy_up(self, committed: Committed) -> None:
+        """Hint at what was committed and delete what it does not name."""
+        if committed.is_new:
+            self._metadata.hint_latest(committed.snapshot.id)
+            self._metadata.store.discard(self._superseded)
+        else:
+            self.discard_all()
+
+    def abandon(self) -> None:
+        """Delete what this change wrote, unless a snapshot may name it."""
+        if not self._in_doubt:
+            self.discard_all()
+
+    def discard_all(self) -> None:
+        """Delete what this change wrote: no snapshot names any of it."""
+        added = [entry for entry in self._change.entries if entry.kind is FileKind.ADD]
+        files = [*self._superseded, *self._described, *map(self._view.file_path, added)]
+        self._metadata.store.discard(files)
+
+    def _restamp(self, decision: Restamp) -> None:
+        """Give files higher numbers; those they had before belong to nobody from then on."""
+        entries = list(self._change.entries)
+        try:
+            for place, number in decision.numbers.items():
+                old = entries[place]
+                entries[place] = self._committer.restamp(self._view, old, number)
+                self._superseded.append(self._view.file_path(old))
+        finally:
+            self._change = replace(self._change, entries=tuple(entries))
+
+    def _create(self, snapshot: Snapshot) -> bool:
+        """Create the snapshot file; after an error, read it back to learn the outcome."""
+        path = paths.snapshot_path(snapshot.id)
+        data = snapshot.to_json()
+        store = self._metadata.store
+        try:
+            return store.create(path, data)
+        except DataError as error:
+            try:
+                return store.read(path) == data
+            except DataError as unread:
+                if isinstance(unread.__cause__, FileNotFoundError):
+                    raise error from error.__cause__
+                raise DataError(
+                    f"table {self._view.name}: the outcome of commit {snapshot.id} is unknown: "
+                    f"{error}; look for a snapshot of user {snapshot.commit_user!r}, or write "
+                    f"again with the same commit user and identifier"
+                ) from error
+
+
+def _backoff(wait_ms_min: int, wait_ms_max: int) -> Iterator[float]:
+    """Waits in milliseconds that double up to a limit, with jitter so that racers part."""
+    limit = max(1, wait_ms_min)
+    while True:
+        yield random.uniform(0, limit)
+        limit = min(limit * 2, max(1, wait_ms_max))

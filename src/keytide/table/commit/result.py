@@ -1,0 +1,35 @@
+"""What a write did, as its caller is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+__all__ = ["WriteResult"]
+
+
+@dataclass(frozen=True)
+class WriteResult:
+    """What a write did.
+
+    `snapshot_id` is None when there was nothing to commit. `rows` counts the rows given,
+    `rows_stored` those left after merging per key. `is_new` is false when the same commit user
+    and identifier had been committed before: nothing was written again.
+
+    `out_of_order` counts the rows that were older, by the sequence fields, than a version of their
+    key in the snapshot that the write began with, or than a row before them in the same write.
+    None unless the table has 'write.count-out-of-order', which costs a lookup of the keys, and
+    for what `overwrite` and SQL's UPDATE and DELETE write.
+    """
+
+    snapshot_id: int | None
+    rows: int
+    rows_stored: int
+    files: int
+    is_new: bool = True
+    out_of_order: int | None = None
+
+    def _repr_html_(self) -> str:
+        names = [member.name for member in fields(self)]
+        head = "".join(f"<th>{name}</th>" for name in names)
+        values = "".join(f"<td>{getattr(self, name)}</td>" for name in names)
+        return f"<table><tr>{head}</tr><tr>{values}</tr></table>"

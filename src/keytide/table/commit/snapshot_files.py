@@ -1,0 +1,150 @@
+"""The files that describe a commit: its manifest, two manifest lists, and the snapshot itself.
+
+Everything is made in memory, so that the commit can be stored in one go.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from keytide.format import paths
+from keytide.format.manifest import (
+    FileKind,
+    ManifestEntry,
+    ManifestFileMeta,
+    encode_manifest,
+    encode_manifest_list,
+    merge_entries,
+    summarize,
+)
+from keytide.format.paths import FileNames, MetadataKind
+from keytide.format.snapshot import Snapshot
+from keytide.table.commit.change import Change
+from keytide.table.state.live_files import LiveFiles
+from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.view import TableView
+
+__all__ = ["NewSnapshot", "SnapshotBuilder", "wall_clock_ms"]
+
+_WRITER_VERSION = "keytide"
+
+
+def wall_clock_ms() -> int:
+    """The time of the machine's clock."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True)
+class NewSnapshot:
+    """A snapshot to create, the `files` that it names, and the entries that it changes."""
+
+    snapshot: Snapshot
+    files: dict[str, bytes]
+    changed: tuple[ManifestEntry, ...]
+
+
+class SnapshotBuilder:
+    """Builds the snapshots that one commit tries, each with files of new names."""
+
+    def __init__(
+        self, metadata: TableMetadata, view: TableView, clock_ms: Callable[[], int] = wall_clock_ms
+    ) -> None:
+        self._metadata = metadata
+        self._view = view
+        self._clock_ms = clock_ms
+        self._names = FileNames()
+
+    def build(self, change: Change, latest: Snapshot | None, live: LiveFiles) -> NewSnapshot:
+        """The snapshot that follows `latest`, whose live files are `live`."""
+        files: dict[str, bytes] = {}
+        entries = change.changed(live)
+        delta = [self._manifest(entries, files)] if entries else []
+        base = self._base(latest, files)
+        base_name, base_size = self._manifest_list(base, files)
+        delta_name, delta_size = self._manifest_list(delta, files)
+        rows = sum(e.file.row_count if e.kind is FileKind.ADD else -e.file.row_count
+                   for e in entries)  # fmt: skip
+        schema_id = self._view.schema.id
+        snapshot = Snapshot(
+            uuid=paths.new_uuid(),
+            id=1 if latest is None else latest.id + 1,
+            schema_id=schema_id if latest is None else max(latest.schema_id, schema_id),
+            base_manifest_list=base_name,
+            base_manifest_list_size=base_size,
+            delta_manifest_list=delta_name,
+            delta_manifest_list_size=delta_size,
+            index_manifest=None if latest is None else latest.index_manifest,
+            commit_user=change.author.user,
+            writer_version=_WRITER_VERSION,
+            commit_identifier=change.author.identifier,
+            commit_kind=change.kind,
+            time_millis=self._time_millis(latest),
+            total_record_count=(latest.total_record_count if latest else 0) + rows,
+            delta_record_count=rows,
+            watermark=None if latest is None else latest.watermark,
+            statistics=self._carried_statistics(latest),
+            properties=None if latest is None else latest.properties,
+            next_row_id=0 if latest is None else latest.next_row_id or 0,
+            operation=change.operation,
+        )
+        return NewSnapshot(snapshot, files, entries)
+
+    def _time_millis(self, latest: Snapshot | None) -> int:
+        # Time travel searches by time, so times must not fall even where clocks do.
+        now = self._clock_ms()
+        return now if latest is None else max(now, latest.time_millis)
+
+    def _carried_statistics(self, latest: Snapshot | None) -> str | None:
+        if latest is None or latest.schema_id != self._view.schema.id:
+            return None
+        return latest.statistics
+
+    def _base(self, latest: Snapshot | None, files: dict[str, bytes]) -> list[ManifestFileMeta]:
+        if latest is None:
+            return []
+        manifests = [
+            *self._metadata.base_manifests(latest),
+            *self._metadata.delta_manifests(latest),
+        ]
+        for start, stop in _merges(manifests, self._view.options.manifest_merge_min_count):
+            merged = merge_entries(self._metadata.entries(manifests[start:stop]))
+            manifests[start:stop] = [self._manifest(merged, files)] if merged else []
+        return manifests
+
+    def _manifest(
+        self, entries: Sequence[ManifestEntry], files: dict[str, bytes]
+    ) -> ManifestFileMeta:
+        name = self._names.metadata(MetadataKind.MANIFEST)
+        data = encode_manifest(entries)
+        files[paths.manifest_path(name)] = data
+        types = [f.type for f in self._view.schema.partition_fields()]
+        return summarize(entries, name, len(data), self._view.schema.id, types)
+
+    def _manifest_list(
+        self, manifests: Sequence[ManifestFileMeta], files: dict[str, bytes]
+    ) -> tuple[str, int]:
+        name = self._names.metadata(MetadataKind.MANIFEST_LIST)
+        data = encode_manifest_list(manifests)
+        files[paths.manifest_path(name)] = data
+        return name, len(data)
+
+
+def _merges(manifests: Sequence[ManifestFileMeta], count_min: int) -> list[tuple[int, int]]:
+    """Which trailing manifests to merge into one: `count_min` or more of one size class.
+
+    Classes grow by the factor `count_min`: a merge gathers the newest manifests that are smaller
+    than their class's limit, and may make the next class full in turn. So an entry is rewritten
+    only logarithmically often, and the list of manifests stays short.
+    """
+    sizes = [m.num_added_files + m.num_deleted_files for m in manifests]
+    start, limit = len(manifests), count_min
+    while start > 0:
+        newer = start
+        while start > 0 and sizes[start - 1] < limit:
+            start -= 1
+        if newer - start >= count_min:
+            return [(start, len(manifests))]
+        limit *= count_min
+    return []

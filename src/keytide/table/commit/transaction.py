@@ -1,0 +1,180 @@
+"""One change of a table, from the first look at the table to its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from types import TracebackType
+
+from keytide.errors import ConflictError
+from keytide.format.manifest import ManifestEntry
+from keytide.format.snapshot import CommitKind, Snapshot
+from keytide.table.commit.author import Author
+from keytide.table.commit.change import Change, Conflict
+from keytide.table.commit.publish import Committed, Committer, Redo
+from keytide.table.commit.result import WriteResult
+from keytide.table.state.live_files import LiveFiles
+from keytide.table.state.stored import StoredTable
+from keytide.table.state.view import TableView
+from keytide.table.write.bucket_writer import restamp
+from keytide.table.write.partition_spec import PartitionSpec, TouchedPartitions
+from keytide.table.write.task import WriteTask, Written
+
+__all__ = ["Transaction", "discard"]
+
+
+def discard(view: TableView, written: Iterable[Written]) -> None:
+    """Delete what tasks wrote and no commit names, as far as that can be done."""
+    view.store.discard([view.file_path(e) for each in written for e in each.entries])
+
+
+class Transaction:
+    """One change of a table. Driver only.
+
+    One look gives the files on which it builds and the author's own commit among the snapshots up
+    to there, `done`, so that none goes unnoticed between the two. Tasks that write are given out,
+    what they wrote is taken in, and then `commit` or `abort` settles what becomes of it. Used as
+    a context, it is aborted by whatever leaves the block with an error. Of files that tasks
+    wrote, none is left that no snapshot names, unless the outcome of a commit is unknown.
+    """
+
+    def __init__(
+        self, table: StoredTable, view: TableView, author: Author, live: LiveFiles,
+        done: Snapshot | None,
+    ) -> None:  # fmt: skip
+        self._table = table
+        self.view = view
+        self.author = author
+        self.live = live
+        self.done = done
+        self.taken: list[Written] = []
+        self._is_settled = False
+
+    @classmethod
+    def begin(
+        cls, table: StoredTable, view: TableView, author: Author | None = None
+    ) -> Transaction:
+        """Look at the table once, as an author or, for None, as one who never committed.
+
+        `view` is what `writable_view` gave: the table as the rows to write are understood.
+        """
+        live = table.newest_files()
+        if author is None:
+            return cls(table, view, Author.fresh(), live, None)
+        done = author.own(table.metadata, live.snapshot, CommitKind.APPEND)
+        return cls(table, view, author, live, done)
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self.abort()
+
+    def task(self) -> WriteTask:
+        """The work of each part of an append; picklable."""
+        return WriteTask.on(self.view, self.live)
+
+    def task_anew(self, partition: PartitionSpec | None = None) -> WriteTask:
+        """The same for partitions to replace, which are laid out as the table says now."""
+        return replace(self.task(), partition_buckets={}, stored=None, partition=partition)
+
+    def take(self, written: Written) -> None:
+        """Take in what a task wrote; from then on it is committed or deleted."""
+        self.taken.append(written)
+
+    def already_done(self, rows: int = 0) -> WriteResult:
+        """The result where the author's commit is there: nothing is written again."""
+        assert self.done is not None
+        self.abort()
+        return WriteResult(self.done.id, rows, 0, 0, is_new=False)
+
+    def commit(self) -> WriteResult:
+        """Append what was taken in, in one atomic commit; nothing where there are no files.
+
+        Raises `ConflictError` when the change does not fit any more or too many races were lost,
+        `DataError` when the store fails for good; then nothing is committed, unless the error says
+        that the outcome is unknown.
+        """
+        if not self._entries:
+            return self._result(None)
+        return self._publish(Change(self._entries, self.author, renumbers=self._renumbers))
+
+    def replace(self, replaces: Callable[[bytes], bool]) -> WriteResult:
+        """Put what was taken in in the place of all files of some partitions, in one atomic commit.
+
+        Every try to commit replaces what is live by then. Raises as `commit`.
+        """
+        stored = {entry.partition for entry in self.live.entries}
+        if not self._entries and not any(map(replaces, stored)):
+            return self._result(None)
+        kind = CommitKind.OVERWRITE
+        return self._publish(Change(self._entries, self.author, kind, replaces))
+
+    def touched(self) -> TouchedPartitions:
+        """The partitions of what was taken in."""
+        return TouchedPartitions(frozenset(entry.partition for entry in self._entries))
+
+    def derive(self, make: Callable[[WriteTask], Written]) -> WriteResult:
+        """Append rows that `make` makes from the newest snapshot, in one atomic commit.
+
+        When another writer reaches one of their buckets meanwhile, nothing is committed and they
+        are made again, as often as 'commit.max-retries' says; so no other write is undone. Raises
+        what `make` raises, and as `commit`.
+        """
+
+        def made(live: LiveFiles) -> Change:
+            self.live, self.taken = live, []
+            self.take(make(replace(self.task(), stored=None)))
+            return Change(self._entries, self.author, source=live, renumbers=self._renumbers)
+
+        change = made(self.live)
+        return self._publish(change, made) if change.entries else self._result(None)
+
+    def abort(self) -> None:
+        """Delete what was taken in. Nothing to do once a commit has begun: it cleans up itself."""
+        if not self._is_settled:
+            self._is_settled = True
+            discard(self.view, self.taken)
+
+    @property
+    def _entries(self) -> tuple[ManifestEntry, ...]:
+        return tuple(entry for written in self.taken for entry in written.entries)
+
+    @property
+    def _renumbers(self) -> bool:
+        return not self.view.options.sequence_auto_padding
+
+    def _publish(self, change: Change, redo: Redo | None = None) -> WriteResult:
+        self._is_settled = True
+        committer = Committer(self._table.metadata, self.view, restamp)
+        outcome = committer.publish(change, self.live, redo)
+        if isinstance(outcome, Conflict):
+            raise ConflictError(f"table {self._table.name}: {outcome.reason}")
+        if outcome is not None:
+            self._table.remember(outcome.live)
+        return self._result(outcome)
+
+    def _result(self, committed: Committed | None) -> WriteResult:
+        rows = sum(written.rows for written in self.taken)
+        if committed is None:
+            return WriteResult(None, rows, 0, 0, out_of_order=self._out_of_order)
+        if not committed.is_new:
+            return WriteResult(committed.snapshot.id, rows, 0, 0, is_new=False)
+        entries = committed.change.entries
+        stored = sum(entry.file.row_count for entry in entries)
+        return WriteResult(
+            committed.snapshot.id, rows, stored, len(entries), out_of_order=self._out_of_order
+        )
+
+    @property
+    def _out_of_order(self) -> int | None:
+        counts = [written.out_of_order for written in self.taken]
+        if not self.view.options.counts_out_of_order:
+            return None
+        return None if None in counts else sum(count or 0 for count in counts)

@@ -1,0 +1,83 @@
+"""Writes of rows that this process holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from keytide.table.commit.author import Author
+from keytide.table.commit.result import WriteResult
+from keytide.table.commit.transaction import Transaction
+from keytide.table.runner import Threads
+from keytide.table.state.stored import StoredTable
+from keytide.table.write.partition_spec import PartitionSpec, every_partition
+from keytide.table.write.rows import to_arrow_table
+from keytide.table.write.task import WriteTask, Written
+from keytide.table.write.writable import writable_view
+
+__all__ = ["append", "derive", "fill", "overwrite", "truncate"]
+
+
+def append(table: StoredTable, data: Any, author: Author | None = None) -> WriteResult:
+    """Append rows in one atomic commit, as `Table.write` says."""
+    view = writable_view(table)
+    given = to_arrow_table(data, view.schema, table.name)
+    with Transaction.begin(table, view, author) as transaction:
+        if transaction.done is not None:
+            return transaction.already_done(given.num_rows)
+        fill(transaction, given)
+        return transaction.commit()
+
+
+def fill(transaction: Transaction, rows: pa.Table) -> None:
+    """Write rows as the part of a transaction. Raises what `WriteTask.feed` raises."""
+    _run(transaction.task(), rows, transaction.take)
+
+
+def overwrite(
+    table: StoredTable, data: Any, partition: Mapping[str, Any] | None = None
+) -> WriteResult:
+    """Replace rows in one atomic commit, as `Table.overwrite` says."""
+    view = writable_view(table)
+    spec = None if partition is None else PartitionSpec.parse(partition, view.schema, table.name)
+    given = to_arrow_table(data, view.schema, table.name)
+    given = given if spec is None else spec.filled(given)
+    with Transaction.begin(table, view) as transaction:
+        _run(transaction.task_anew(spec), given, transaction.take)
+        if spec is not None:
+            return transaction.replace(spec)
+        if view.schema.partition_keys and view.options.dynamic_partition_overwrite:
+            return transaction.replace(transaction.touched())
+        return transaction.replace(every_partition)
+
+
+def truncate(table: StoredTable) -> WriteResult:
+    """Delete all rows, in one atomic commit, as `Table.truncate` says."""
+    return Transaction.begin(table, writable_view(table)).replace(every_partition)
+
+
+def derive(table: StoredTable, rows: Callable[[], Any]) -> WriteResult:
+    """Append rows that `rows` makes from the newest snapshot, as UPDATE and DELETE do.
+
+    When another writer reaches one of their buckets meanwhile, nothing is committed and they are
+    made again, as often as 'commit.max-retries' says; so no other write is undone. Raises what
+    `rows` and `append` raise, `ConflictError` after the last try.
+    """
+    view = writable_view(table)
+
+    def made(task: WriteTask) -> Written:
+        written: list[Written] = []
+        _run(task, to_arrow_table(rows(), view.schema, table.name), written.append)
+        return written[0]
+
+    with Transaction.begin(table, view) as transaction:
+        return transaction.derive(made)
+
+
+def _run(task: WriteTask, rows: pa.Table, take: Callable[[Written], None]) -> None:
+    threads = os.cpu_count() or 1
+    Threads(threads).feed(replace(task, threads=threads), rows, take)

@@ -1,0 +1,167 @@
+"""From what a reader asks for to a scan: columns, a condition or a key, a moment in time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date, datetime, timezone
+from typing import Any
+
+from keytide.arguments import shown
+from keytide.errors import InvalidError, NotFoundError
+from keytide.format.schema import TableSchema
+from keytide.format.snapshot import Snapshot
+from keytide.lazy import load
+from keytide.table.conditions.predicate import Comparison, IsNull, Predicate, conjunction, plain
+from keytide.table.read.scan import Scan
+from keytide.table.read.why import Why, why_of
+from keytide.table.state.stored import StoredTable
+from keytide.table.values.single import key_value
+from keytide.types import Field
+
+__all__ = ["get_row", "scan_table", "why_row"]
+
+
+def scan_table(
+    table: StoredTable,
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
+    snapshot_id: int | None = None,
+    tag: str | None = None,
+    as_of: datetime | date | str | int | None = None,
+) -> Scan:
+    """A scan of one snapshot, the newest by default, as `Table.scan` says."""
+    snapshot = _snapshot_to_read(table, snapshot_id, tag, as_of)
+    travels = snapshot_id is not None or tag is not None or as_of is not None
+    schema = table.schema
+    if travels and snapshot is not None:
+        schema = table.metadata.schema(snapshot.schema_id)
+    predicate = None if where is None else _parsed(where, schema, table.name)
+    return _scan(table, schema, snapshot, _selected(table, schema, columns), predicate)
+
+
+def get_row(table: StoredTable, key: Mapping[str, Any] | Any) -> dict[str, Any] | None:
+    """The row of one key, or None, as `Table.get` says."""
+    schema = table.schema
+    predicate = _key_predicate(_key_values(key, schema, table.name), schema, table.name)
+    newest = table.metadata.latest_snapshot()
+    rows = _scan(table, schema, newest, schema.names, predicate).to_pylist()
+    return rows[0] if rows else None
+
+
+def why_row(
+    table: StoredTable,
+    key: Mapping[str, Any] | Any,
+    snapshot_id: int | None = None,
+    tag: str | None = None,
+    as_of: datetime | date | str | int | None = None,
+) -> Why:
+    """Every stored version of a key, and what became of each, as `Table.why` says."""
+    scan = scan_table(table, snapshot_id=snapshot_id, tag=tag, as_of=as_of)
+    schema = scan.view.schema
+    values = _key_values(key, schema, table.name)
+    return why_of(replace(scan, predicate=_key_predicate(values, schema, table.name)), values)
+
+
+def _scan(
+    table: StoredTable,
+    schema: TableSchema,
+    snapshot: Snapshot | None,
+    columns: tuple[str, ...],
+    predicate: Predicate | None,
+) -> Scan:
+    return Scan(table.view(schema), table.metadata, table.live_files(snapshot), columns, predicate)
+
+
+def _snapshot_to_read(
+    table: StoredTable, snapshot_id: int | None, tag: str | None, as_of: Any
+) -> Snapshot | None:
+    given = [name for name, value in
+             (("snapshot_id", snapshot_id), ("tag", tag), ("as_of", as_of))
+             if value is not None]  # fmt: skip
+    if len(given) > 1:
+        raise InvalidError(
+            f"table {table.name}: {' and '.join(given)} each name a snapshot; give one of them"
+        )
+    if snapshot_id is not None:
+        return table.metadata.snapshot(snapshot_id)
+    if tag is not None:
+        return table.metadata.tag(tag)
+    if as_of is not None:
+        return table.metadata.snapshot_as_of(_epoch_ms(as_of, table.name))
+    return table.metadata.latest_snapshot()
+
+
+def _selected(
+    table: StoredTable, schema: TableSchema, columns: Sequence[str] | None
+) -> tuple[str, ...]:
+    if columns is None:
+        return schema.names
+    for name in columns:
+        if name not in schema.by_name:
+            raise NotFoundError(
+                f"table {table.name} has no column {name!r}; it has {', '.join(schema.names)}"
+            )
+    if not columns or len(set(columns)) < len(columns):
+        raise InvalidError(
+            f"table {table.name}: columns is {list(columns)}; name at least one column, and "
+            f"each only once (count() counts rows without reading any)"
+        )
+    return tuple(columns)
+
+
+def _parsed(where: str, schema: TableSchema, table: str) -> Predicate:
+    # The parser takes long to load, and few worker processes need it.
+    predicate: Predicate = load("keytide.table.conditions.where").parse_where(
+        where, schema.fields, table
+    )
+    return predicate
+
+
+def _key_values(key: Any, schema: TableSchema, table: str) -> dict[str, Any]:
+    names = schema.primary_keys
+    if isinstance(key, Mapping):
+        if set(key) != set(names):
+            raise InvalidError(
+                f"table {table}: the primary key is {', '.join(names)}, found "
+                f"{', '.join(map(str, key)) or 'nothing'}; give a value for each of its columns"
+            )
+        return {name: key[name] for name in names}
+    values = key if isinstance(key, tuple | list) else (key,)
+    if len(values) != len(names):
+        raise InvalidError(
+            f"table {table}: the primary key is {', '.join(names)}, found {len(values)} value(s) "
+            f"{shown(key)}; give a tuple in this order, or a dict"
+        )
+    return dict(zip(names, values, strict=True))
+
+
+def _key_predicate(values: Mapping[str, Any], schema: TableSchema, table: str) -> Predicate | None:
+    return conjunction(_equals(schema.field(n), v, table) for n, v in values.items())
+
+
+def _equals(field: Field, value: Any, table: str) -> Predicate:
+    if value is None:
+        return IsNull(field.name)
+    return Comparison(field.name, "=", plain(key_value(value, field, table)))
+
+
+def _epoch_ms(moment: datetime | date | str | int, table: str) -> int:
+    if isinstance(moment, int):
+        return moment
+    if isinstance(moment, str):
+        try:
+            text = moment[:-1] + "+00:00" if moment.endswith("Z") else moment
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise InvalidError(
+                f"table {table}: as_of {moment!r} is no ISO time such as '2026-01-31T12:00:00'"
+            ) from None
+    if not isinstance(moment, datetime):
+        moment = datetime(moment.year, moment.month, moment.day)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    try:
+        return int(moment.timestamp() * 1000)
+    except (ValueError, OverflowError) as error:  # pandas has a datetime that is none
+        raise InvalidError(f"table {table}: as_of is {shown(moment)}: {error}") from error

@@ -1,0 +1,89 @@
+"""A table as it lies in a store: what everything above reads it, writes it and changes it by."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from keytide.format.schema import TableSchema
+from keytide.format.snapshot import Snapshot
+from keytide.merge.functions.register import registered_functions
+from keytide.options import TableOptions
+from keytide.store import Store
+from keytide.table.state.live_files import NO_FILES, LiveFiles, load_live_files
+from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.view import TableView
+
+__all__ = ["StoredTable"]
+
+
+class StoredTable:
+    """One table in a store rooted at it.
+
+    It remembers the live files that were seen last, from which those of the next snapshot are
+    derived; apart from that it holds no state, and looks at the newest schema and snapshot
+    whenever it is asked. Pickles, and is safe to share between threads.
+    """
+
+    def __init__(self, store: Store, name: str) -> None:
+        """Open the table. Raises `NotFoundError` where there is none."""
+        self._open(TableMetadata(store, name))
+        self.metadata.latest_schema()
+
+    def _open(self, metadata: TableMetadata) -> None:
+        self.metadata = metadata
+        self._live = NO_FILES
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"store": self.store, "name": self.name}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__(state["store"], state["name"])  # type: ignore[misc]  # rebuilds its lock
+
+    @property
+    def store(self) -> Store:
+        """The store, rooted at the table."""
+        return self.metadata.store
+
+    @property
+    def name(self) -> str:
+        """The name, as `database.table`."""
+        return self.metadata.name
+
+    @property
+    def uri(self) -> str:
+        """Where the table lies."""
+        return self.metadata.uri
+
+    @property
+    def schema(self) -> TableSchema:
+        """The newest stored definition."""
+        return self.metadata.latest_schema()
+
+    def view(self, schema: TableSchema) -> TableView:
+        """The table at one of its schemas, with those that stored files refer to."""
+        schemas = {number: self.metadata.schema(number) for number in range(schema.id + 1)}
+        options = TableOptions.parse(schema.options)
+        functions = registered_functions(options)
+        return TableView(self.store, self.name, schema, schemas, options, functions)
+
+    def live_files(self, snapshot: Snapshot | None) -> LiveFiles:
+        """The live files of a snapshot; of None, the state before the first one, there are none."""
+        if snapshot is None:
+            return NO_FILES
+        with self._lock:
+            known = self._live
+        live = load_live_files(self.metadata, snapshot, known)
+        self.remember(live)
+        return live
+
+    def newest_files(self) -> LiveFiles:
+        """The live files of the newest snapshot."""
+        return self.live_files(self.metadata.latest_snapshot())
+
+    def remember(self, live: LiveFiles) -> None:
+        """Derive the live files of later snapshots from these."""
+        with self._lock:
+            self._live = live

@@ -1,0 +1,81 @@
+"""Writing as a task: what each part of a write has to know, and what it made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from keytide.format.manifest import ManifestEntry
+from keytide.table.state.live_files import LiveFiles
+from keytide.table.state.view import TableView
+from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
+from keytide.table.write.out_of_order import count_out_of_order
+from keytide.table.write.partition_spec import PartitionSpec
+from keytide.table.write.rows import incoming_rows
+
+__all__ = ["RUNS_PER_PART", "WriteTask", "Written"]
+
+RUNS_PER_PART = 1 << 16
+"""How far the sequence numbers of neighbouring parts lie apart."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """Files that a task wrote, as entries to commit, and how many rows it was given."""
+
+    entries: tuple[ManifestEntry, ...]
+    rows: int
+    out_of_order: int | None = None
+
+
+@dataclass(frozen=True)
+class WriteTask:
+    """Writes rows as sorted runs, on top of the files that were live when the write began.
+
+    `partition_buckets` holds the number of buckets that existing partitions have; `stored` the
+    files that a count of rows out of order looks at, None where nobody wants it. Rows outside of
+    `partition` are refused. Pickles.
+    """
+
+    view: TableView
+    partition_buckets: Mapping[bytes, int]
+    base: SequenceBase
+    stored: tuple[ManifestEntry, ...] | None = None
+    partition: PartitionSpec | None = None
+    threads: int = 1
+
+    @classmethod
+    def on(cls, view: TableView, live: LiveFiles) -> WriteTask:
+        """A task that writes on top of some live files."""
+        stored = live.entries if view.options.counts_out_of_order else None
+        return cls(view, live.partition_buckets, SequenceBase.after(live), stored)
+
+    def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
+        """Write each table of rows as a run of its own per bucket.
+
+        Within one write the later row of a key is the newer one: rows of a later part, and in a
+        part those of a later run. Nothing is left behind after an error. Raises `InvalidError`,
+        `NotFoundError` or `UnsupportedError` for rows that do not fit, `ConflictError` when a
+        partition has another number of buckets, `DataError` when the store refuses.
+        """
+        writer = BucketWriter(self.view, self.partition_buckets)
+        base = replace(self.base, offset=number * RUNS_PER_PART)
+        entries: list[ManifestEntry] = []
+        count, late = 0, None if self.stored is None else 0
+        try:
+            for run in rows:
+                incoming = incoming_rows(run, self.view.schema, self.view.options, self.view.name)
+                if self.partition is not None:
+                    self.partition.check(incoming.table)
+                if self.stored is not None and late is not None:
+                    late += count_out_of_order(writer, incoming, (*self.stored, *entries))
+                written = writer.write(incoming, base, threads=self.threads)
+                base = base.behind(written, run.num_rows)
+                entries += written
+                count += run.num_rows
+        except BaseException:
+            self.view.store.discard([self.view.file_path(entry) for entry in entries])
+            raise
+        return Written(tuple(entries), count, late)
