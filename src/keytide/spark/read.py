@@ -8,7 +8,6 @@ is one Spark task that runs the same `ReadTask`s as a local scan.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -23,17 +22,17 @@ from keytide.errors import DataError
 from keytide.spark.connect import cores
 from keytide.spark.native import NativeShape, native_check, native_rows, shape_of
 from keytide.spark.python import check_python
+from keytide.spark.runner import Executors
 from keytide.spark.types import batch_schema, spark_batches, spark_schema
-from keytide.spark.worker import settle
 from keytide.table.read.scan import Scan
 from keytide.table.read.sections import PlannedFile
 from keytide.table.read.statistics import columns_without_nulls
 from keytide.table.read.task import ReadTask
 
 __all__ = [
+    "BinTask",
     "ReadBin",
     "ReadSplit",
-    "bin_frames",
     "pack",
     "scan_to_spark",
     "split_scan",
@@ -108,11 +107,22 @@ def pack(tasks: Iterable[ReadTask], bins_max: int) -> list[ReadBin]:
     return [tuple(members) for _, members in bins]
 
 
-def bin_frames(tasks: ReadBin) -> Iterator[pl.DataFrame]:
-    """The rows of a bin's tasks, merged. Runs on executors."""
-    settle()
-    for task in tasks:
-        yield from task.frames(min(task.view.options.read_memory_bytes, TASK_MEMORY_BYTES))
+@dataclass(frozen=True)
+class BinTask:
+    """Reads and merges a bin; columns of `never_null` are refused where they are NULL after all."""
+
+    tasks: ReadBin
+    schema: pa.Schema
+    table: str
+    never_null: frozenset[str] = frozenset()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows as Spark wants them. Runs on executors. Raises `DataError` for a torn file."""
+        for task in self.tasks:
+            memory = min(task.view.options.read_memory_bytes, TASK_MEMORY_BYTES)
+            for frame in task.frames(memory):
+                _check_not_null(frame, self.never_null, self.table)
+                yield from spark_batches(frame, self.schema)
 
 
 def _bytes(task: ReadTask) -> int:
@@ -123,26 +133,14 @@ def _bytes(task: ReadTask) -> int:
 
 
 def _merged(scan: Scan, bins: Sequence[ReadBin], spark: SparkSession) -> DataFrame:
-    schema, name = scan.schema, scan.view.name
+    schema = scan.schema
     never_null = _never_null(scan, [task for tasks in bins for task in tasks])
-    # A bin is pickled as a whole, so that its tasks share one view; only the task that reads it
-    # unpickles it.
-    payloads = [pickle.dumps(tasks) for tasks in bins]
-
-    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                tasks: ReadBin = pickle.loads(payloads[number])
-                for frame in bin_frames(tasks):
-                    _check_not_null(frame, never_null, name)
-                    yield from spark_batches(frame, schema)
-
-    numbers = spark.range(0, len(payloads), 1, max(1, len(payloads)))
+    tasks = [BinTask(tasks, schema, scan.view.name, never_null) for tasks in bins]
     target = spark_schema(schema)
     if not never_null:
-        return numbers.mapInArrow(read, target)
+        return Executors().rows(tasks, target, spark)
     narrow = [StructField(f.name, f.dataType, f.name not in never_null) for f in target.fields]
-    return _all_nullable(numbers.mapInArrow(read, StructType(narrow)), schema)
+    return _all_nullable(Executors().rows(tasks, StructType(narrow), spark), schema)
 
 
 def _never_null(scan: Scan, tasks: Sequence[ReadTask]) -> frozenset[str]:

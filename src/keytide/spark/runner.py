@@ -3,24 +3,49 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from keytide.spark.errors import on_driver
 from keytide.spark.worker import settle
 from keytide.table.runner import FeedTask, Outcome, attempted, settled
 
-__all__ = ["Executors", "attempted_here"]
+__all__ = ["Executors", "RowsTask", "attempted_here", "rows_here"]
 
 T = TypeVar("T")
 
 
+class RowsTask(Protocol):
+    """Work that gives rows. Pickles."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+        ...
+
+
 class Executors:
-    """Runs feed tasks over DataFrames, one task for each of Spark's partitions."""
+    """Runs tasks on a cluster: over the partitions of a DataFrame, or as those of a new one."""
+
+    def rows(self, tasks: Sequence[RowsTask], schema: StructType, spark: SparkSession) -> DataFrame:
+        """The rows that tasks give, as a lazy DataFrame of one partition for each of them.
+
+        What a task raises reaches the user as Spark's PythonException with the error's text.
+        """
+        # Each task is pickled by itself, and unpickled only where it runs.
+        payloads = [pickle.dumps(task) for task in tasks]
+
+        def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in numbers:
+                for number in batch.column(0).to_pylist():
+                    yield from rows_here(payloads[number])
+
+        numbers = spark.range(0, len(payloads), 1, max(1, len(payloads)))
+        return numbers.mapInArrow(run, schema)
 
     def feed(self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None]) -> None:
         """Run one Spark job and hand on what its tasks made, in the order of the partitions.
@@ -36,6 +61,13 @@ class Executors:
         with on_driver():
             collected = rows.mapInArrow(run, "outcome binary").collect()
         settled((pickle.loads(bytes(row.outcome)) for row in collected), take)
+
+
+def rows_here(payload: bytes) -> Iterator[pa.RecordBatch]:
+    """The rows that a pickled task gives, on this executor."""
+    settle()
+    task: RowsTask = pickle.loads(payload)
+    yield from task.batches()
 
 
 def attempted_here(task: FeedTask[T], batches: Iterable[pa.RecordBatch]) -> Outcome[T]:

@@ -27,10 +27,10 @@ from pyspark.sql.types import StructType
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.snapshot import Snapshot
 from keytide.spark.connect import CORES_UNKNOWN
-from keytide.spark.read import BINS_PER_CORE, bin_frames, pack, split_tasks
-from keytide.spark.runner import attempted_here
+from keytide.spark.read import BINS_PER_CORE, BinTask, pack, split_tasks
+from keytide.spark.runner import attempted_here, rows_here
 from keytide.spark.stream import StreamBatch, batch_of_task
-from keytide.spark.types import spark_batches, spark_schema
+from keytide.spark.types import spark_schema
 from keytide.spark.write import BufferedTask, check_columns
 from keytide.table.catalog import open_stored
 from keytide.table.commit.author import Author
@@ -205,16 +205,14 @@ class ScanReader(DataSourceReader):
         """The bins, pickled with what they need."""
         scan = self.options.scan(self.columns)
         bins = pack(split_tasks(scan), CORES_UNKNOWN * BINS_PER_CORE)
-        return [InputPartition(pickle.dumps((tasks, scan.schema))) for tasks in bins]
+        tasks = (BinTask(members, scan.schema, scan.view.name) for members in bins)
+        return [InputPartition(pickle.dumps(task)) for task in tasks]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Read and merge one bin. Runs on executors."""
         # Where there are no partitions, Spark hands over None (4.1) or one without a value.
-        if partition is None or partition.value is None:
-            return
-        tasks, schema = pickle.loads(partition.value)
-        for frame in bin_frames(tasks):
-            yield from spark_batches(frame, schema)
+        if partition is not None and partition.value is not None:
+            yield from rows_here(partition.value)
 
 
 class NoStreamReader(DataSourceStreamReader):
