@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.format.data_file import SEQUENCE_NUMBER, FileReader, _spans
+from keytide.format.data_file import SEQUENCE_NUMBER, FileReader
+from keytide.format.data_file.reader import _spans
 
 EXAMPLES = [
     # row groups, rows at most -> spans

@@ -1,0 +1,24 @@
+"""Key-value data files: Parquet written and read.
+
+A data file holds rows sorted by key, at most one per key: the key again under `_KEY_` names,
+`_SEQUENCE_NUMBER`, `_VALUE_KIND`, and every column of the table (Paimon format, key-value data
+files).
+
+`RunWriter` turns one sorted table into one or more files; `FileReader` reads rows of a file as
+a Polars frame in the shape of the table's *current* schema, pairing columns by field id.
+"""
+
+from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND, physical_schema
+from keytide.format.data_file.reader import WHOLE_FILE, FileReader, Span, read_together
+from keytide.format.data_file.writer import RunWriter
+
+__all__ = [
+    "SEQUENCE_NUMBER",
+    "VALUE_KIND",
+    "WHOLE_FILE",
+    "FileReader",
+    "RunWriter",
+    "Span",
+    "physical_schema",
+    "read_together",
+]

@@ -1,0 +1,271 @@
+"""Sorted rows written as Parquet, with all that a manifest says of them.
+
+Physical types and encodings are those that Java readers before 2.0 understand.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from keytide.format import int96
+from keytide.format.arrow import sliced_bytes
+from keytide.format.binary_row import encode_rows
+from keytide.format.checksum import BLOCKS_KEY, FOOTER_SEAL, SEAL_KEY, UNSEALED, BlockSink
+from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND, physical_schema
+from keytide.format.encoding import codecs, dictionary_columns
+from keytide.format.manifest import DataFileMeta, FileSource
+from keytide.format.schema import TableSchema
+from keytide.format.stats import collect_piece_key_stats, collect_piece_stats
+from keytide.row_kind import RowKind
+from keytide.store import Store
+
+__all__ = ["RunWriter"]
+
+_ROW_GROUP_BYTES = 64 << 20
+_ROW_GROUP_ROWS_MIN = 64 << 10
+# Readers take whole row groups at a time, so windows of a merge can be no finer.
+_ROW_GROUP_ROWS_MAX = 1 << 18
+# Zstd at level 1 roughly halves Arrow's bytes; only the cut between files depends on it.
+_COMPRESSION_GUESS = 0.5
+# Below this, in Arrow's bytes, an upsert's latency counts for more than its size.
+_SMALL_FILE_BYTES = 32 << 20
+# What files written together may hold in memory before they are stored.
+_TOGETHER_BYTES = 32 << 20
+# From this many rows on, a run is written as several files at once.
+_PARALLEL_ROWS = 2_000_000
+
+
+@dataclass(frozen=True)
+class RunWriter:
+    """Writes sorted runs of one table into a bucket's folder.
+
+    Where it runs: driver or executor. Files are durable when `write` returns, and belong to
+    nobody until a commit names them.
+    """
+
+    store: Store
+    schema: TableSchema
+    compression: str | None = None
+    """None lets the size decide: zstd, and lz4 for small files at level 0."""
+    zstd_level: int = 1
+    target_file_size_bytes: int = 128 << 20
+    stats_mode: str = "truncate(16)"
+    thin: bool = False
+    key_names: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Derive the key columns."""
+        object.__setattr__(self, "key_names", tuple(self.schema.trimmed_primary_keys))
+
+    def write(
+        self,
+        run: pa.Table,
+        *,
+        directory: str,
+        file_names: Iterator[str],
+        level: int = 0,
+        source: int = FileSource.APPEND,
+        threads: int = 1,
+    ) -> list[DataFileMeta]:
+        """Write one run: table columns plus `_SEQUENCE_NUMBER` and `_VALUE_KIND`.
+
+        REQUIRES: rows sorted by key, one per key. The files returned follow each other in key
+        order. Raises `DataError` when the store refuses; files already written are left over
+        and harmless.
+        """
+        cuts = _cut(run, self.target_file_size_bytes)
+        jobs = [(cut, f"{directory}/{next(file_names)}") for cut in cuts]
+
+        def write_one(job: tuple[pa.Table, str]) -> DataFileMeta:
+            return self.write_file(*job, level=level, source=source)
+
+        if threads == 1 or len(jobs) == 1:
+            return [write_one(job) for job in jobs]
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(write_one, jobs))
+
+    def write_together(
+        self, rows: pa.Table, paths: Mapping[str, int], *, threads: int = 1
+    ) -> list[DataFileMeta]:
+        """Write small level-0 runs, one file each; else like `write`.
+
+        `rows` has the runs one after the other, `paths` the name of each one's file and how many
+        rows it has. Files are encoded in memory and stored many at a time: a store is waited for
+        a few times instead of once for each file.
+        """
+        sizes: list[int] = []
+        waiting: dict[str, bytes] = {}
+        waiting_bytes = 0
+        with ThreadPoolExecutor(threads) as pool:
+            files = pool.map(self._encoded, _slices(self._physical(rows), paths.values()))
+            for path, data in zip(paths, files, strict=True):
+                sizes.append(len(data))
+                waiting[path] = data
+                waiting_bytes += len(data)
+                if waiting_bytes > _TOGETHER_BYTES:
+                    self.store.put_all(waiting)
+                    waiting, waiting_bytes = {}, 0
+        self.store.put_all(waiting)
+        metas = self._describe(rows, paths, 0, FileSource.APPEND)
+        return [replace(meta, file_size=size) for meta, size in zip(metas, sizes, strict=True)]
+
+    def _encoded(self, physical: pa.Table) -> bytes:
+        sink = pa.BufferOutputStream()
+        _write_parquet(sink, physical, self._codec(physical, 0), self.zstd_level)
+        data: bytes = sink.getvalue().to_pybytes()
+        return data
+
+    def write_file(
+        self,
+        rows: pa.Table,
+        path: str,
+        *,
+        level: int = 0,
+        source: int = FileSource.APPEND,
+    ) -> DataFileMeta:
+        """Write rows as one file, whatever its size; else like `write`."""
+        # Arrow encodes a file with one core; the other one works out what describes it.
+        with ThreadPoolExecutor(1) as pool:
+            description = pool.submit(self._describe, rows, {path: rows.num_rows}, level, source)
+            physical = self._physical(rows)
+            codec = self._codec(physical, level)
+            with self.store.open_output(path) as output:
+                _write_parquet(output, physical, codec, self.zstd_level)
+                size = int(output.tell())
+            (meta,) = description.result()
+            return replace(meta, file_size=size)
+
+    def _codec(self, rows: pa.Table, level: int) -> str:
+        if self.compression is not None:
+            return self.compression
+        return "lz4" if level == 0 and sliced_bytes(rows) < _SMALL_FILE_BYTES else "zstd"
+
+    def _physical(self, rows: pa.Table) -> pa.Table:
+        keys = () if self.thin else self.key_names
+        names = [*keys, SEQUENCE_NUMBER, VALUE_KIND, *self.schema.names]
+        return pa.Table.from_arrays(
+            [rows.column(name) for name in names], schema=physical_schema(self.schema, self.thin)
+        )
+
+    def _describe(
+        self, rows: pa.Table, paths: Mapping[str, int], level: int, source: int
+    ) -> list[DataFileMeta]:
+        """All that a manifest says of files but their sizes.
+
+        `rows` has those of all files one after the other, `paths` how many are each one's.
+        """
+        lengths = list(paths.values())
+        key_fields = self.schema.trimmed_primary_key_fields()
+        keys = rows.select(self.key_names)
+        key_types = [f.type for f in key_fields]
+        lasts = np.cumsum(lengths) - 1
+        firsts = lasts + 1 - np.array(lengths)
+        min_keys, max_keys = (
+            encode_rows([_whole(column) for column in keys.take(places).columns], key_types)
+            for places in (firsts, lasts)
+        )
+        key_stats = collect_piece_key_stats(keys, lengths, key_fields)
+        value_stats, columns = collect_piece_stats(
+            rows, lengths, self.schema.fields, self.stats_mode
+        )
+        sequences = rows.column(SEQUENCE_NUMBER).to_numpy()
+        retracts = pc.is_in(
+            rows.column(VALUE_KIND), pa.array([RowKind.UPDATE_BEFORE, RowKind.DELETE], pa.int8())
+        ).to_numpy()
+        described: dict[str, Iterable[Any]] = {
+            "file_name": [path.rsplit("/", 1)[-1] for path in paths],
+            "row_count": lengths,
+            "min_key": min_keys,
+            "max_key": max_keys,
+            "key_stats": key_stats,
+            "value_stats": value_stats,
+            "min_sequence_number": np.minimum.reduceat(sequences, firsts).tolist(),
+            "max_sequence_number": np.maximum.reduceat(sequences, firsts).tolist(),
+            "delete_row_count": np.add.reduceat(retracts, firsts, dtype=np.int64).tolist(),
+        }
+        made = partial(
+            DataFileMeta,
+            file_size=0,
+            schema_id=self.schema.id,
+            level=level,
+            creation_time=_local_wall_clock_ms(),
+            file_source=source,
+            value_stats_cols=columns,
+        )
+        files = zip(*described.values(), strict=True)
+        return [made(**dict(zip(described, file, strict=True))) for file in files]
+
+
+def _write_parquet(output: Any, rows: pa.Table, codec: str, zstd_level: int) -> None:
+    nanoseconds = any(int96.has_nanoseconds(t) for t in rows.schema.types)
+    if nanoseconds:
+        rows = _with_int96_bytes(rows)
+    row_bytes = max(1, sliced_bytes(rows) // max(1, rows.num_rows))
+    group_rows = min(max(_ROW_GROUP_BYTES // row_bytes, _ROW_GROUP_ROWS_MIN), _ROW_GROUP_ROWS_MAX)
+    dictionary = dictionary_columns(rows)
+    compression = codecs(rows, codec, dictionary)
+    zstd_leaves = [path for path, leaf_codec in compression.items() if leaf_codec == "zstd"]
+    sink = BlockSink(output)
+    with pq.ParquetWriter(
+        sink,
+        rows.schema,
+        compression=compression,
+        compression_level=dict.fromkeys(zstd_leaves, zstd_level) or None,
+        data_page_version="1.0",
+        version="2.6",
+        store_decimal_as_integer=True,
+        write_time_adjusted_to_utc=True,
+        use_dictionary=dictionary,
+        store_schema=False,
+        write_page_checksum=True,
+    ) as writer:
+        writer.write_table(rows, row_group_size=group_rows)
+        writer.add_key_value_metadata({BLOCKS_KEY: sink.end_of_blocks(), SEAL_KEY: UNSEALED})
+    footer = bytes(sink.rest or b"")
+    output.write(FOOTER_SEAL.set(_with_int96(footer) if nanoseconds else footer))
+
+
+def _with_int96_bytes(rows: pa.Table) -> pa.Table:
+    columns = [int96.encode_column(column) for column in rows.columns]
+    fields = [f.with_type(int96.physical_type(f.type)) for f in rows.schema]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _with_int96(footer: bytes) -> bytes:
+    marked = int96.mark_footer(footer[:-8])
+    return marked + len(marked).to_bytes(4, "little") + footer[-4:]
+
+
+def _cut(run: pa.Table, target_file_size_bytes: int) -> list[pa.Table]:
+    estimate = sliced_bytes(run) * _COMPRESSION_GUESS
+    pieces = max(1, round(estimate / target_file_size_bytes), run.num_rows // _PARALLEL_ROWS)
+    rows = -(-run.num_rows // pieces) if run.num_rows else 1
+    return [run.slice(start, rows) for start in range(0, run.num_rows, rows)]
+
+
+def _slices(rows: pa.Table, lengths: Iterable[int]) -> Iterator[pa.Table]:
+    start = 0
+    for length in lengths:
+        yield rows.slice(start, length)
+        start += length
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _local_wall_clock_ms() -> int:
+    # The format stores the writer's local time as if it were UTC.
+    local = datetime.fromtimestamp(time.time()).replace(tzinfo=timezone.utc)
+    return int(local.timestamp() * 1000)

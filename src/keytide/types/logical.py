@@ -1,0 +1,368 @@
+"""Logical types and fields, with the three forms that each gives of itself."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, cast
+
+import pyarrow as pa
+
+from keytide.arguments import checked_members
+from keytide.errors import InvalidError
+
+__all__ = [
+    "BYTES",
+    "LENGTH_MAX",
+    "PARAMETERS_OF",
+    "STRING",
+    "ArrayType",
+    "AtomicType",
+    "DataType",
+    "Field",
+    "MapType",
+    "MultisetType",
+    "RowType",
+    "VectorType",
+    "arrow_schema",
+    "quoted",
+]
+
+LENGTH_MAX = 2147483647
+"""The length of STRING and BYTES."""
+
+DECIMAL_PRECISION_MAX = 38
+
+
+_AnyType = TypeVar("_AnyType", bound="DataType")
+
+
+class DataType(ABC):
+    """A logical column type. Immutable; two types are equal when their stored text is."""
+
+    root: str
+    nullable: bool
+
+    @abstractmethod
+    def to_json(self) -> str | dict[str, Any]:
+        """The stored form: text for scalar types, a JSON object for nested ones."""
+
+    @abstractmethod
+    def sql(self) -> str:
+        """The type as SQL text, which :func:`keytide.types.parse_sql_type` reads back."""
+
+    @abstractmethod
+    def to_arrow(self) -> pa.DataType:
+        """The Arrow type of a column of this type (nullability belongs to the Arrow field)."""
+
+    def with_nullable(self: _AnyType, nullable: bool) -> _AnyType:
+        """The same type with the given nullability."""
+        made: _AnyType = replace(cast(Any, self), nullable=nullable)
+        return made
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether values have parts, so that they cannot be keys, partitions or statistics."""
+        return True
+
+    def _suffix(self) -> str:
+        return "" if self.nullable else " NOT NULL"
+
+
+@checked_members
+@dataclass(frozen=True)
+class AtomicType(DataType):
+    """A type without element types.
+
+    ``length`` belongs to CHAR, VARCHAR, BINARY and VARBINARY; ``precision`` to DECIMAL, TIME and
+    timestamps; ``scale`` to DECIMAL; ``crs`` (with the edge algorithm, if any) to GEOMETRY and
+    GEOGRAPHY. Raises InvalidError when a parameter is missing, foreign or out of range.
+    """
+
+    root: str
+    length: int | None = None
+    precision: int | None = None
+    scale: int | None = None
+    crs: str | None = None
+    nullable: bool = True
+
+    def __post_init__(self) -> None:
+        if self.root not in PARAMETERS_OF:
+            raise InvalidError(f"Unknown type {self.root!r}; known are {', '.join(PARAMETERS_OF)}")
+        for name in ("length", "precision", "scale", "crs"):
+            given = getattr(self, name) is not None
+            if given != (name in PARAMETERS_OF[self.root]):
+                word = "takes no" if given else "needs a"
+                raise InvalidError(f"Type {self.root} {word} {name}")
+        self._check_ranges()
+
+    def to_json(self) -> str:
+        """The stored text, for example ``DECIMAL(10, 2) NOT NULL``."""
+        return self.sql()
+
+    def sql(self) -> str:
+        """The same text as :meth:`to_json`."""
+        return self._name() + self._suffix()
+
+    def to_arrow(self) -> pa.DataType:
+        """The Arrow type; timestamps take the coarsest unit that holds their precision."""
+        if self.root in _ARROW_OF:
+            return _ARROW_OF[self.root]
+        if self.root == "DECIMAL":
+            return pa.decimal128(self.precision, self.scale)
+        zone = "UTC" if self.root == "TIMESTAMP_LTZ" else None
+        return pa.timestamp(_timestamp_unit(self.precision or 0), tz=zone)
+
+    @property
+    def is_nested(self) -> bool:
+        """True for VARIANT, BLOB, GEOMETRY and GEOGRAPHY, whose values have inner structure."""
+        return self.root in ("VARIANT", "BLOB", "GEOMETRY", "GEOGRAPHY")
+
+    def _name(self) -> str:
+        if self.length == LENGTH_MAX and self.root in ("VARCHAR", "VARBINARY"):
+            return "STRING" if self.root == "VARCHAR" else "BYTES"
+        if self.root == "TIMESTAMP_LTZ":
+            return f"TIMESTAMP({self.precision}) WITH LOCAL TIME ZONE"
+        parameters = [getattr(self, name) for name in PARAMETERS_OF[self.root]]
+        return f"{self.root}({', '.join(map(str, parameters))})" if parameters else self.root
+
+    def _check_ranges(self) -> None:
+        if self.length is not None:
+            self._check("length", self.length, 1, LENGTH_MAX)
+        if self.root == "DECIMAL":
+            self._check("precision", self.precision, 1, DECIMAL_PRECISION_MAX)
+            self._check("scale", self.scale, 0, self.precision)
+        elif self.precision is not None:
+            self._check("precision", self.precision, 0, 9)
+
+    def _check(self, name: str, value: Any, low: int, high: Any) -> None:
+        if not low <= value <= high:
+            raise InvalidError(
+                f"The {name} of {self.root} must be between {low} and {high}, found {value}"
+            )
+
+
+PARAMETERS_OF: Mapping[str, tuple[str, ...]] = {
+    "BOOLEAN": (),
+    "TINYINT": (),
+    "SMALLINT": (),
+    "INT": (),
+    "BIGINT": (),
+    "FLOAT": (),
+    "DOUBLE": (),
+    "DECIMAL": ("precision", "scale"),
+    "CHAR": ("length",),
+    "VARCHAR": ("length",),
+    "BINARY": ("length",),
+    "VARBINARY": ("length",),
+    "DATE": (),
+    "TIME": ("precision",),
+    "TIMESTAMP": ("precision",),
+    "TIMESTAMP_LTZ": ("precision",),
+    "VARIANT": (),
+    "BLOB": (),
+    "GEOMETRY": ("crs",),
+    "GEOGRAPHY": ("crs",),
+}
+"""The parameters of each atomic type, in the order in which its text has them."""
+
+_ARROW_OF: Mapping[str, pa.DataType] = {
+    "BOOLEAN": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "CHAR": pa.string(),
+    "VARCHAR": pa.string(),
+    "BINARY": pa.binary(),
+    "VARBINARY": pa.binary(),
+    "DATE": pa.date32(),
+    "TIME": pa.time32("ms"),
+    "VARIANT": pa.struct(
+        [
+            pa.field("value", pa.binary(), nullable=False),
+            pa.field("metadata", pa.binary(), nullable=False),
+        ]
+    ),
+    "BLOB": pa.large_binary(),
+    "GEOMETRY": pa.binary(),
+    "GEOGRAPHY": pa.binary(),
+}
+
+STRING = AtomicType("VARCHAR", length=LENGTH_MAX)
+"""Text of any length: VARCHAR(2147483647)."""
+
+BYTES = AtomicType("VARBINARY", length=LENGTH_MAX)
+"""Bytes of any length: VARBINARY(2147483647)."""
+
+
+@checked_members
+@dataclass(frozen=True)
+class ArrayType(DataType):
+    """A list of elements."""
+
+    root: str = field(default="ARRAY", init=False, repr=False)
+    element: DataType
+    nullable: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """The stored JSON object."""
+        return {"type": self.root + self._suffix(), "element": self.element.to_json()}
+
+    def sql(self) -> str:
+        """``ARRAY<element>``."""
+        return f"ARRAY<{self.element.sql()}>{self._suffix()}"
+
+    def to_arrow(self) -> pa.DataType:
+        """An Arrow list."""
+        return pa.list_(pa.field("element", self.element.to_arrow(), self.element.nullable))
+
+
+@checked_members
+@dataclass(frozen=True)
+class MapType(DataType):
+    """Keys and values. Arrow never allows a null key, whatever the key type says."""
+
+    root: str = field(default="MAP", init=False, repr=False)
+    key: DataType
+    value: DataType
+    nullable: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """The stored JSON object."""
+        members = {"key": self.key.to_json(), "value": self.value.to_json()}
+        return {"type": self.root + self._suffix(), **members}
+
+    def sql(self) -> str:
+        """``MAP<key, value>``."""
+        return f"MAP<{self.key.sql()}, {self.value.sql()}>{self._suffix()}"
+
+    def to_arrow(self) -> pa.DataType:
+        """An Arrow map."""
+        value = pa.field("value", self.value.to_arrow(), self.value.nullable)
+        return pa.map_(self.key.to_arrow(), value)
+
+
+@checked_members
+@dataclass(frozen=True)
+class MultisetType(DataType):
+    """Elements with a count each."""
+
+    root: str = field(default="MULTISET", init=False, repr=False)
+    element: DataType
+    nullable: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """The stored JSON object."""
+        return {"type": self.root + self._suffix(), "element": self.element.to_json()}
+
+    def sql(self) -> str:
+        """``MULTISET<element>``."""
+        return f"MULTISET<{self.element.sql()}>{self._suffix()}"
+
+    def to_arrow(self) -> pa.DataType:
+        """An Arrow map from element to its count."""
+        return pa.map_(self.element.to_arrow(), pa.int32())
+
+
+@checked_members
+@dataclass(frozen=True)
+class RowType(DataType):
+    """Named members, each a field with an id of its own."""
+
+    root: str = field(default="ROW", init=False, repr=False)
+    fields: tuple[Field, ...]
+    nullable: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """The stored JSON object."""
+        return {"type": self.root + self._suffix(), "fields": [f.to_json() for f in self.fields]}
+
+    def sql(self) -> str:
+        """``ROW<name type, ...>``."""
+        return f"ROW<{', '.join(f.sql() for f in self.fields)}>{self._suffix()}"
+
+    def to_arrow(self) -> pa.DataType:
+        """An Arrow struct."""
+        return pa.struct([f.to_arrow() for f in self.fields])
+
+
+@checked_members
+@dataclass(frozen=True)
+class VectorType(DataType):
+    """A list of exactly ``length`` elements."""
+
+    root: str = field(default="VECTOR", init=False, repr=False)
+    element: DataType
+    length: int
+    nullable: bool = True
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise InvalidError(f"The length of VECTOR must be at least 1, found {self.length}")
+
+    def to_json(self) -> dict[str, Any]:
+        """The stored JSON object."""
+        members = {"element": self.element.to_json(), "length": self.length}
+        return {"type": self.root + self._suffix(), **members}
+
+    def sql(self) -> str:
+        """``VECTOR<element, length>``."""
+        return f"VECTOR<{self.element.sql()}, {self.length}>{self._suffix()}"
+
+    def to_arrow(self) -> pa.DataType:
+        """An Arrow fixed-size list."""
+        element = pa.field("element", self.element.to_arrow(), self.element.nullable)
+        return pa.list_(element, self.length)
+
+
+@checked_members
+@dataclass(frozen=True)
+class Field:
+    """A column, or a member of a ROW. Its ``id`` outlives renames; -1 means not yet assigned."""
+
+    id: int
+    name: str
+    type: DataType
+    description: str | None = None
+    default_value: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The stored JSON object; members without a value are left out."""
+        members = {"id": self.id, "name": self.name, "type": self.type.to_json()}
+        if self.description is not None:
+            members["description"] = self.description
+        if self.default_value is not None:
+            members["defaultValue"] = self.default_value
+        return members
+
+    def sql(self) -> str:
+        """The field as it stands in DDL: name, type, comment, default."""
+        text = f"{quoted(self.name)} {self.type.sql()}"
+        if self.description is not None:
+            escaped = self.description.replace("'", "''")
+            text += f" COMMENT '{escaped}'"
+        if self.default_value is not None:
+            text += f" DEFAULT {self.default_value}"
+        return text
+
+    def to_arrow(self) -> pa.Field:
+        """The Arrow field, nullability kept, without metadata."""
+        return pa.field(self.name, self.type.to_arrow(), self.type.nullable)
+
+
+def quoted(name: str) -> str:
+    """A name as SQL takes it literally."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def arrow_schema(fields: Sequence[Field]) -> pa.Schema:
+    """The Arrow schema of some fields, nullability kept, without metadata."""
+    return pa.schema([f.to_arrow() for f in fields])
+
+
+def _timestamp_unit(precision: int) -> str:
+    return "ms" if precision <= 3 else "us" if precision <= 6 else "ns"

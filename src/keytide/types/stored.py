@@ -1,0 +1,91 @@
+"""The types and fields of a schema file: text for scalar types, JSON objects for nested ones."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from keytide.errors import InvalidError
+from keytide.types.logical import (
+    ArrayType,
+    DataType,
+    Field,
+    MapType,
+    MultisetType,
+    RowType,
+    VectorType,
+)
+from keytide.types.text import TypeText, nullability, parse_stored_text
+
+__all__ = ["parse_field", "parse_type"]
+
+
+def parse_type(value: str | Mapping[str, Any]) -> DataType:
+    """The type of a schema file's ``type`` member.
+
+    ROW members without ids are numbered from 0 in reading order.
+    Raises InvalidError, naming the text, for anything a schema file may not hold.
+    """
+    return _type_from_json(value, itertools.count())
+
+
+def parse_field(value: Mapping[str, Any]) -> Field:
+    """The field of a schema file's ``fields`` entry. Unknown members are ignored."""
+    return _field_from_json(value, itertools.count())
+
+
+def _type_from_json(value: Any, ids: Iterator[int]) -> DataType:
+    if isinstance(value, str):
+        return parse_stored_text(value)
+    if not isinstance(value, Mapping):
+        raise InvalidError(f"A type must be text or a JSON object, found {value!r}")
+    head = TypeText(str(_member(value, "type")))
+    root = head.take().upper()
+    nullable = nullability(head)
+    head.expect_end()
+    if root in ("ARRAY", "MULTISET"):
+        element = _type_from_json(_member(value, "element"), ids)
+        return ArrayType(element, nullable) if root == "ARRAY" else MultisetType(element, nullable)
+    if root == "MAP":
+        key = _type_from_json(_member(value, "key"), ids)
+        return MapType(key, _type_from_json(_member(value, "value"), ids), nullable)
+    if root == "ROW":
+        members = _member(value, "fields")
+        if not isinstance(members, Sequence) or isinstance(members, str):
+            raise InvalidError(f"The fields of a ROW are a list, found {members!r}")
+        return RowType(tuple(_field_from_json(m, ids) for m in members), nullable)
+    if root == "VECTOR":
+        element = _type_from_json(_member(value, "element"), ids)
+        return VectorType(element, _integer_member(value, "length"), nullable)
+    raise head.error(f"{root} is no nested type; known are ARRAY, MAP, MULTISET, ROW, VECTOR")
+
+
+def _field_from_json(value: Any, ids: Iterator[int]) -> Field:
+    if not isinstance(value, Mapping):
+        raise InvalidError(f"A field must be a JSON object, found {value!r}")
+    number = _integer_member(value, "id") if "id" in value else next(ids)
+    name = _member(value, "name")
+    kind = _type_from_json(_member(value, "type"), ids)
+    description, default = value.get("description"), value.get("defaultValue")
+    if not isinstance(name, str):
+        raise InvalidError(f"The name of a field is a text, found {name!r}")
+    for text in (description, default):
+        if not isinstance(text, str | None):
+            raise InvalidError(
+                f"Description and default of field {name!r} are texts, found {text!r}"
+            )
+    return Field(number, name, kind, description, default)
+
+
+def _integer_member(value: Mapping[str, Any], name: str) -> int:
+    number = _member(value, name)
+    if not isinstance(number, int) or isinstance(number, bool) or not -1 <= number < 2**31:
+        raise InvalidError(f"Member {name!r} should be an integer of 32 bits, found {number!r}")
+    return number
+
+
+def _member(value: Mapping[str, Any], name: str) -> Any:
+    if name not in value:
+        raise InvalidError(f"Member {name!r} is missing in {dict(value)!r}")
+    return value[name]
