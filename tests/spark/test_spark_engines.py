@@ -157,7 +157,7 @@ def compacted(table: kt.Table, first: int, end: int) -> Scan:
     gone = [replace(entry, kind=FileKind.DELETE) for entry in entries]
     assert scan.snapshot is not None
     live = scan.live.advance(scan.snapshot, [*gone, replace(entries[0], file=file)])
-    return replace(scan, live=live)
+    return replace(scan, state=replace(scan.state, live=live))
 
 
 def test_executors_merge_what_they_write_as_one_process_does(

@@ -22,6 +22,7 @@ from keytide.spark.types import spark_schema
 from keytide.store import Store, open_store
 from keytide.store.faults import FaultyStore
 from keytide.table.runner import Outcome
+from keytide.table.state.state import TableState
 from keytide.table.write.task import WriteTask
 from keytide.table.write.writable import writable_view
 
@@ -163,7 +164,9 @@ def stream_batch(table: kt.Table, value: str) -> Callable[[], None]:
     writer = TableStreamWriter(table.stored, spark_schema(SCHEMA))
     view = writable_view(table.stored)
     rows = pa.Table.from_pylist(as_dicts([(1, value)]), SCHEMA)
-    written = Outcome(0, WriteTask.on(view, table.stored.newest_files()).feed([rows], 0))
+    written = Outcome(
+        0, WriteTask.on(TableState(view, table.stored.newest_files())).feed([rows], 0)
+    )
     message = TaskMessage(written, StreamBatch("query", 7))
     return partial(writer.commit, [message], 7)
 

@@ -234,7 +234,7 @@ class _Ingestion:
 
     def _change_writer(self, transaction: Transaction) -> ChangeWriter:
         view = transaction.view
-        scan = Scan(view, self._table.metadata, transaction.live, view.order.columns)
+        scan = Scan(transaction.state, view.order.columns)
         buckets = scan.plan.buckets
         stored = {
             (plan.partition, plan.bucket): task

@@ -38,7 +38,7 @@ from keytide.table.commit.transaction import Transaction, discard
 from keytide.table.read.scan import Scan
 from keytide.table.runner import Outcome, settled
 from keytide.table.scans import scan_table
-from keytide.table.state.live_files import NO_FILES
+from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.write.task import WriteTask, Written
 from keytide.table.write.writable import writable_view
@@ -171,9 +171,9 @@ class SourceOptions:
         if self.newest_snapshot_id is None or self._travels:
             return scan
         if self.newest_snapshot_id == 0:
-            return replace(scan, live=NO_FILES)
+            return replace(scan, state=table.state(scan.view.schema, None))
         snapshot = table.metadata.snapshot(self.newest_snapshot_id)
-        return replace(scan, live=table.live_files(snapshot))
+        return replace(scan, state=table.state(scan.view.schema, snapshot))
 
     def settled_at(self, newest: Snapshot | None) -> SourceOptions:
         """The same options for later scans, which will see no newer snapshot."""
@@ -257,7 +257,7 @@ class SourceWrite:
         """Raises what `Table.write` raises for columns that do not fit."""
         self.table = table
         self.view = writable_view(table)
-        self.task = BufferedTask(WriteTask.on(self.view, table.newest_files()))
+        self.task = BufferedTask(WriteTask.on(TableState(self.view, table.newest_files())))
         check_columns(schema, self.view)
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Outcome[Written]:

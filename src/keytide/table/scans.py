@@ -70,7 +70,7 @@ def _scan(
     columns: tuple[str, ...],
     predicate: Predicate | None,
 ) -> Scan:
-    return Scan(table.view(schema), table.metadata, table.live_files(snapshot), columns, predicate)
+    return Scan(table.state(schema, snapshot), columns, predicate)
 
 
 def _snapshot_to_read(

@@ -28,6 +28,7 @@ from keytide.row_kind import RowKind
 from keytide.table.read.scan import Scan
 from keytide.table.read.statistics import value_bounds
 from keytide.table.scans import scan_table
+from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 from keytide.types import Field
 
@@ -56,7 +57,8 @@ def system_table(
         raise NotFoundError(
             f"table {table.name} has no system table {name!r}; there are {', '.join(SYSTEM_TABLES)}"
         )
-    return make(scan_table(table, snapshot_id=snapshot_id, tag=tag, as_of=as_of))
+    scan = scan_table(table, snapshot_id=snapshot_id, tag=tag, as_of=as_of)
+    return make(table.metadata, scan)
 
 
 def audit_log(scan: Scan) -> pa.Table:
@@ -81,7 +83,8 @@ def read_optimized(scan: Scan) -> Scan:
     top = _top_level(scan.view.options)
     files = scan.live.by_identity.items()
     kept = {identity: entry for identity, entry in files if entry.file.level >= top}
-    return replace(scan, live=replace(scan.live, by_identity=kept))
+    live = replace(scan.live, by_identity=kept)
+    return replace(scan, state=replace(scan.state, live=live))
 
 
 def _kind_text(kinds: Mapping[int, str]) -> pl.Expr:
@@ -125,8 +128,7 @@ _SNAPSHOTS = _schema(
 )  # fmt: skip
 
 
-def _snapshots(scan: Scan) -> pa.Table:
-    metadata = scan.metadata
+def _snapshots(metadata: TableMetadata) -> pa.Table:
     snapshots = [metadata.snapshot(number) for number in metadata.snapshot_ids()]
     rows = [
         {name: getattr(snapshot, name, None) for name in _SNAPSHOTS.names}
@@ -154,8 +156,8 @@ _SCHEMAS = _schema(
 )  # fmt: skip
 
 
-def _schemas(scan: Scan) -> pa.Table:
-    newest = scan.metadata.latest_schema().id
+def _schemas(metadata: TableMetadata) -> pa.Table:
+    newest = metadata.latest_schema().id
     rows = [
         {
             "schema_id": schema.id,
@@ -166,7 +168,7 @@ def _schemas(scan: Scan) -> pa.Table:
             "comment": schema.comment,
             "update_time": schema.time_millis,
         }
-        for schema in map(scan.metadata.schema, range(newest + 1))
+        for schema in map(metadata.schema, range(newest + 1))
     ]
     return pa.Table.from_pylist(rows, schema=_SCHEMAS)
 
@@ -198,8 +200,8 @@ _TAGS = _schema(
 )  # fmt: skip
 
 
-def _tags(scan: Scan) -> pa.Table:
-    store = scan.metadata.store
+def _tags(metadata: TableMetadata) -> pa.Table:
+    store = metadata.store
     names = (paths.parse_tag_name(name) for name in store.list_names(paths.tag_dir()))
     rows = []
     for name in sorted(name for name in names if name is not None):
@@ -401,10 +403,10 @@ _MANIFESTS = _schema(
 )  # fmt: skip
 
 
-def _manifests(scan: Scan) -> pa.Table:
+def _manifests(metadata: TableMetadata, scan: Scan) -> pa.Table:
     if scan.snapshot is None:
         return _MANIFESTS.empty_table()
-    metadata, fields = scan.metadata, scan.view.schema.partition_fields()
+    fields = scan.view.schema.partition_fields()
     manifests = (
         *metadata.base_manifests(scan.snapshot),
         *metadata.delta_manifests(scan.snapshot),
@@ -457,17 +459,17 @@ def _value(value: Any) -> str:
     return value.isoformat() if isinstance(value, date) else str(value)
 
 
-_TABLES: Mapping[str, Callable[[Scan], pa.Table]] = {
-    "audit_log": audit_log,
-    "buckets": _buckets,
-    "files": _files,
+_TABLES: Mapping[str, Callable[[TableMetadata, Scan], pa.Table]] = {
+    "audit_log": lambda _, scan: audit_log(scan),
+    "buckets": lambda _, scan: _buckets(scan),
+    "files": lambda _, scan: _files(scan),
     "manifests": _manifests,
-    "options": _options,
-    "partitions": _partitions,
-    "ro": lambda scan: read_optimized(scan).to_arrow(),
-    "schemas": _schemas,
-    "snapshots": _snapshots,
-    "tags": _tags,
+    "options": lambda _, scan: _options(scan),
+    "partitions": lambda _, scan: _partitions(scan),
+    "ro": lambda _, scan: read_optimized(scan).to_arrow(),
+    "schemas": lambda metadata, _: _schemas(metadata),
+    "snapshots": lambda metadata, _: _snapshots(metadata),
+    "tags": lambda metadata, _: _tags(metadata),
 }
 SYSTEM_TABLES = tuple(_TABLES)
 """The names, sorted."""

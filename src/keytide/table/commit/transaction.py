@@ -14,6 +14,7 @@ from keytide.table.commit.change import Change, Conflict
 from keytide.table.commit.publish import Committed, Committer, Redo
 from keytide.table.commit.result import WriteResult
 from keytide.table.state.live_files import LiveFiles
+from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.write.bucket_writer import restamp
@@ -39,13 +40,11 @@ class Transaction:
     """
 
     def __init__(
-        self, table: StoredTable, view: TableView, author: Author, live: LiveFiles,
-        done: Snapshot | None,
-    ) -> None:  # fmt: skip
+        self, table: StoredTable, state: TableState, author: Author, done: Snapshot | None
+    ) -> None:
         self._table = table
-        self.view = view
+        self.state = state
         self.author = author
-        self.live = live
         self.done = done
         self.taken: list[Written] = []
         self._is_settled = False
@@ -58,11 +57,16 @@ class Transaction:
 
         `view` is what `writable_view` gave: the table as the rows to write are understood.
         """
-        live = table.newest_files()
+        state = TableState(view, table.newest_files())
         if author is None:
-            return cls(table, view, Author.fresh(), live, None)
-        done = author.own(table.metadata, live.snapshot, CommitKind.APPEND)
-        return cls(table, view, author, live, done)
+            return cls(table, state, Author.fresh(), None)
+        done = author.own(table.metadata, state.snapshot, CommitKind.APPEND)
+        return cls(table, state, author, done)
+
+    @property
+    def view(self) -> TableView:
+        """The table as the rows to write are understood."""
+        return self.state.view
 
     def __enter__(self) -> Transaction:
         return self
@@ -78,7 +82,7 @@ class Transaction:
 
     def task(self) -> WriteTask:
         """The work of each part of an append; picklable."""
-        return WriteTask.on(self.view, self.live)
+        return WriteTask.on(self.state)
 
     def task_anew(self, partition: PartitionSpec | None = None) -> WriteTask:
         """The same for partitions to replace, which are laid out as the table says now."""
@@ -110,7 +114,7 @@ class Transaction:
 
         Every try to commit replaces what is live by then. Raises as `commit`.
         """
-        stored = {entry.partition for entry in self.live.entries}
+        stored = {entry.partition for entry in self.state.live.entries}
         if not self._entries and not any(map(replaces, stored)):
             return self._result(None)
         kind = CommitKind.OVERWRITE
@@ -129,11 +133,11 @@ class Transaction:
         """
 
         def made(live: LiveFiles) -> Change:
-            self.live, self.taken = live, []
+            self.state, self.taken = replace(self.state, live=live), []
             self.take(make(replace(self.task(), stored=None)))
             return Change(self._entries, self.author, source=live, renumbers=self._renumbers)
 
-        change = made(self.live)
+        change = made(self.state.live)
         return self._publish(change, made) if change.entries else self._result(None)
 
     def abort(self) -> None:
@@ -153,7 +157,7 @@ class Transaction:
     def _publish(self, change: Change, redo: Redo | None = None) -> WriteResult:
         self._is_settled = True
         committer = Committer(self._table.metadata, self.view, restamp)
-        outcome = committer.publish(change, self.live, redo)
+        outcome = committer.publish(change, self.state.live, redo)
         if isinstance(outcome, Conflict):
             raise ConflictError(f"table {self._table.name}: {outcome.reason}")
         if outcome is not None:

@@ -30,9 +30,18 @@ from keytide.table.read.pruning import (
 )
 from keytide.table.read.sections import BucketPlan, PlannedFile, Section, sections_of
 from keytide.table.state.live_files import BucketId
+from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
 
-__all__ = ["MARKED_DEAD", "Funnel", "FunnelStage", "HiddenFile", "ScanPlan", "plan_scan"]
+__all__ = [
+    "MARKED_DEAD",
+    "Funnel",
+    "FunnelStage",
+    "HiddenFile",
+    "ScanPlan",
+    "plan_files",
+    "plan_scan",
+]
 
 MARKED_DEAD = "marked dead by a deletion vector: another version took its place"
 _NOT_COMPACTED = "not shown yet: readers of this table see compacted files only"
@@ -86,16 +95,21 @@ class ScanPlan:
     funnel: Funnel = field(default_factory=Funnel)
 
 
-def plan_scan(
+def plan_scan(state: TableState, predicate: Predicate | None = None) -> ScanPlan:
+    """Plan a scan of a table at a snapshot.
+
+    Raises `UnsupportedError` for dead rows that are recorded outside of the table.
+    """
+    return plan_files(state.view, state.live.entries, predicate, state.vector_files)
+
+
+def plan_files(
     view: TableView,
     entries: Iterable[ManifestEntry],
     predicate: Predicate | None = None,
     vector_files: Iterable[IndexFile] = (),
 ) -> ScanPlan:
-    """Plan a scan over live files, whose dead rows the `vector_files` mark.
-
-    Raises `UnsupportedError` for dead rows that are recorded outside of the table.
-    """
+    """Plan a scan over some files; `vector_files` mark dead rows. Raises as `plan_scan`."""
     # Statistics know nothing of defaults.
     terms = conjuncts(without_columns(predicate, view.defaults(columns_of(predicate))))
     files = [entry for entry in entries if entry.bucket >= 0]

@@ -22,7 +22,7 @@ from keytide.table.read.prefetch import prefetched
 from keytide.table.read.task import ReadTask
 from keytide.table.runner import Threads
 from keytide.table.state.live_files import LiveFiles
-from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
 from keytide.types import arrow_schema
 
@@ -80,12 +80,20 @@ class Scan:
     Raises `DataError` naming the file that is missing or torn, when it is read.
     """
 
-    view: TableView
-    metadata: TableMetadata
-    live: LiveFiles
+    state: TableState
     columns: tuple[str, ...]
     predicate: Predicate | None = None
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+
+    @property
+    def view(self) -> TableView:
+        """The table at the schema that is read by."""
+        return self.state.view
+
+    @property
+    def live(self) -> LiveFiles:
+        """The files of the snapshot."""
+        return self.state.live
 
     @property
     def schema(self) -> pa.Schema:
@@ -95,14 +103,13 @@ class Scan:
     @property
     def snapshot(self) -> Snapshot | None:
         """The snapshot that is read; None for a table that nobody has written to."""
-        return self.live.snapshot
+        return self.state.snapshot
 
     @cached_property
     def plan(self) -> ScanPlan:
         """What will be read, decided from metadata alone."""
         refuse_forked_child()
-        vector_files = self.metadata.vector_files(self.snapshot, self.view.options)
-        return plan_scan(self.view, self.live.entries, self.predicate, vector_files)
+        return plan_scan(self.state, self.predicate)
 
     def to_arrow(self) -> pa.Table:
         """The rows as one Arrow table with the exact types of the columns."""
@@ -134,10 +141,8 @@ class Scan:
 
     def count(self) -> int:
         """The number of rows."""
-        key_only = Scan(
-            self.view, self.metadata, self.live, self.view.schema.primary_keys[:1],
-            self.predicate, self.threads,
-        )  # fmt: skip
+        key = self.view.schema.primary_keys[:1]
+        key_only = Scan(self.state, key, self.predicate, self.threads)
         return sum(frame.height for frame in key_only._frames())
 
     def explain(self) -> Explanation:

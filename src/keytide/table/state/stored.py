@@ -13,6 +13,7 @@ from keytide.options import TableOptions
 from keytide.store import Store
 from keytide.table.state.live_files import NO_FILES, LiveFiles, load_live_files
 from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
 
 __all__ = ["StoredTable"]
@@ -78,6 +79,12 @@ class StoredTable:
         live = load_live_files(self.metadata, snapshot, known)
         self.remember(live)
         return live
+
+    def state(self, schema: TableSchema, snapshot: Snapshot | None) -> TableState:
+        """The table at a snapshot, read by one of its schemas."""
+        view = self.view(schema)
+        vector_files = self.metadata.vector_files(snapshot, view.options)
+        return TableState(view, self.live_files(snapshot), tuple(vector_files))
 
     def newest_files(self) -> LiveFiles:
         """The live files of the newest snapshot."""

@@ -17,7 +17,7 @@ from keytide.format.manifest import ManifestEntry
 from keytide.merge.lateness import is_late, with_ranks
 from keytide.row_kind import RowKind
 from keytide.table.read.lookup import key_range, newest_versions
-from keytide.table.read.plan import plan_scan
+from keytide.table.read.plan import plan_files
 from keytide.table.read.task import ReadTask
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.view import TableView
@@ -59,7 +59,7 @@ def _stored(view: TableView, files: Sequence[ManifestEntry], rows: pl.DataFrame)
     columns = view.order.columns
     keys = rows.select(view.order.key).unique()
     found = [rows.select(columns).clear()]
-    for bucket in plan_scan(view, files, key_range(keys)).buckets:
+    for bucket in plan_files(view, files, key_range(keys)).buckets:
         task = ReadTask(view, bucket, columns)
         found += [f.select(columns) for f in newest_versions(task, keys, columns)]
     return pl.concat(found)

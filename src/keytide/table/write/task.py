@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from keytide.format.manifest import ManifestEntry
-from keytide.table.state.live_files import LiveFiles
+from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
 from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
 from keytide.table.write.out_of_order import count_out_of_order
@@ -47,8 +47,9 @@ class WriteTask:
     threads: int = 1
 
     @classmethod
-    def on(cls, view: TableView, live: LiveFiles) -> WriteTask:
-        """A task that writes on top of some live files."""
+    def on(cls, state: TableState) -> WriteTask:
+        """A task that writes on top of a snapshot."""
+        view, live = state.view, state.live
         stored = live.entries if view.options.counts_out_of_order else None
         return cls(view, live.partition_buckets, SequenceBase.after(live), stored)
 
