@@ -4,6 +4,7 @@
 
     KeytideError
     ├── InvalidError        (ValueError)           mend the argument, option, schema or row
+    │   └── OverflowingError                   a merge function's result is too large
     ├── NotFoundError       (KeyError)             name something that exists
     ├── AlreadyExistsError  (FileExistsError)      choose another name
     ├── ConflictError       (RuntimeError)         redo the work on the newest snapshot
@@ -26,6 +27,7 @@ __all__ = [
     "KeytideError",
     "KeytideWarning",
     "NotFoundError",
+    "OverflowingError",
     "SetupError",
     "UnsupportedError",
 ]
@@ -41,6 +43,10 @@ class KeytideError(Exception):
 
 class InvalidError(KeytideError, ValueError):
     """The input is wrong: an option, a schema, a predicate or rows. Nothing was written."""
+
+
+class OverflowingError(InvalidError):
+    """The result of a merge function does not fit its column: the values were too large."""
 
 
 class NotFoundError(KeytideError, KeyError):

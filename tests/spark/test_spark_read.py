@@ -236,6 +236,17 @@ def test_deletion_vectors_are_applied_by_spark_itself(path: str, spark: Any) -> 
     assert_same(scan, spark)
 
 
+def test_deletion_vectors_are_applied_beside_a_column_called_metadata(
+    tmp_path: Path, spark: Any
+) -> None:
+    shutil.copytree(SAMPLES / "wh/spec.db/dv", tmp_path / "dv")
+    table = kt.open_table(tmp_path / "dv")
+    key, value, *rest = table.table_schema.fields
+    evolve(table, [key, replace(value, name="_metadata"), *rest])
+    assert operators(table.scan(), spark) == {"FileScan", "Join"}
+    assert_same(table.scan(), spark)
+
+
 def test_store_without_local_files_is_read_by_tasks(warehouse: str, spark: Any) -> None:
     table = make_table(warehouse)
     table.write(ROWS)

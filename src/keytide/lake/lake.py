@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from keytide import html
 from keytide.arguments import checked
 from keytide.lake.table import Table, is_spark_dataframe
 from keytide.lazy import load
@@ -67,8 +67,7 @@ class Lake:
         return f"Lake({self.uri!r})"
 
     def _repr_html_(self) -> str:
-        items = "".join(f"<li>{escape(name)}</li>" for name in self.tables())
-        return f"<b>Lake</b> <code>{escape(self.uri)}</code><ul>{items}</ul>"
+        return html.heading("Lake", self.uri) + html.bullets(self.tables())
 
     @property
     def uri(self) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from html import escape
 from typing import Any
 
+from keytide import html
 from keytide.lazy import load
 from keytide.table.read import scan as core
 
@@ -33,11 +33,6 @@ class Scan(core.Scan):
         return load("keytide.spark.read").scan_to_spark(self, spark)
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{escape(f.name)}</td><td>{escape(f.type.sql())}</td></tr>"
-            for f in self.view.schema.select(self.columns)
-        )
-        return (
-            f"<table><tr><th>column</th><th>type</th></tr>{rows}</table>"
-            f"{self.explain()._repr_html_()}"
-        )
+        fields = self.view.schema.select(self.columns)
+        columns = html.table(("column", "type"), [(f.name, f.type.sql()) for f in fields])
+        return columns + html.preformatted(str(self.explain()))

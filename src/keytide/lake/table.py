@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
-from html import escape
 from typing import Any
 
 import pyarrow as pa
 
+from keytide import html
 from keytide.arguments import checked
 from keytide.errors import UnsupportedError
 from keytide.format.schema import TableSchema
@@ -102,15 +102,12 @@ class Table:
         schema = self.table_schema
         keys = dict.fromkeys(schema.primary_keys, "primary key")
         partitions = dict.fromkeys(schema.partition_keys, " partition")
-        rows = "".join(
-            f"<tr><td>{escape(f.name)}</td><td>{escape(f.type.sql())}</td>"
-            f"<td>{keys.get(f.name, '')}{partitions.get(f.name, '')}</td></tr>"
+        rows = [
+            (f.name, f.type.sql(), keys.get(f.name, "") + partitions.get(f.name, ""))
             for f in schema.fields
-        )
-        return (
-            f"<b>{escape(self.name)}</b> <code>{escape(self.uri)}</code>"
-            f"<table><tr><th>column</th><th>type</th><th>role</th></tr>{rows}</table>"
-        )
+        ]
+        columns = html.table(("column", "type", "role"), rows)
+        return html.heading(self.name, self.uri) + columns
 
     # -- writing --------------------------------------------------------------------------------
 

@@ -100,7 +100,7 @@ class MergeOrder:
 
 def order_of(key: tuple[str, ...], fields: Iterable[Field], options: TableOptions) -> MergeOrder:
     """The merge order that a table's options state."""
-    chars = {f.name for f in fields if getattr(f.type, "root", "") == "CHAR"}
+    chars = {f.name for f in fields if f.type.root == "CHAR"}
     return MergeOrder(
         key=key,
         sequence=options.sequence_field,

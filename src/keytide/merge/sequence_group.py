@@ -29,7 +29,7 @@ class SequenceGroup:
 
 def sequence_groups_of(fields: Iterable[Field], options: TableOptions) -> tuple[SequenceGroup, ...]:
     """The groups that a table's options define."""
-    chars = {f.name for f in fields if getattr(f.type, "root", "") == "CHAR"}
+    chars = {f.name for f in fields if f.type.root == "CHAR"}
     deciding = set(options.remove_record_on_sequence_group)
     groups = []
     for sequence, protected in options.by_columns(keys.SEQUENCE_GROUP).items():

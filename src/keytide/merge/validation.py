@@ -11,7 +11,7 @@ from keytide.errors import InvalidError
 from keytide.merge.engines import ENGINES, engine_class
 from keytide.merge.sequence_group import sequence_groups_of
 from keytide.options import TableOptions, keys, option_of
-from keytide.types import DataType, Field, RowType
+from keytide.types import Field, RowType
 
 __all__ = ["validate_merge_options"]
 
@@ -144,7 +144,7 @@ def _check_record_level_expire(columns: dict[str, Field], options: TableOptions)
             f"Can not find time field {name} for record level expire. "
             f"'{keys.RECORD_LEVEL_TIME_FIELD}' must be one of {', '.join(columns)}"
         )
-    if _root(columns[name].type) not in ("INT", "BIGINT", "TIMESTAMP", "TIMESTAMP_LTZ"):
+    if columns[name].type.root not in ("INT", "BIGINT", "TIMESTAMP", "TIMESTAMP_LTZ"):
         raise InvalidError(
             "The record level time field type should be one of INT, BIGINT, or TIMESTAMP, but "
             f"field {name!r} of '{keys.RECORD_LEVEL_TIME_FIELD}' is {columns[name].type.sql()}"
@@ -217,7 +217,7 @@ def _check_rowkind_field(columns: dict[str, Field], options: TableOptions) -> No
             f"Rowkind field: '{name}' can not be found in table schema. '{keys.ROWKIND_FIELD}' "
             f"must be one of {', '.join(columns)}"
         )
-    if _root(columns[name].type) not in ("CHAR", "VARCHAR"):
+    if columns[name].type.root not in ("CHAR", "VARCHAR"):
         raise InvalidError(
             f"only support string type for rowkind, but '{keys.ROWKIND_FIELD}' = {name!r} is "
             f"{columns[name].type.sql()}"
@@ -310,8 +310,3 @@ def _unknown_field(name: str, where: str, columns: dict[str, Field]) -> InvalidE
         f"Field {name} can not be found in table schema. It is named in {where}; the columns are "
         f"{', '.join(columns)}"
     )
-
-
-def _root(data_type: DataType) -> str:
-    root: str = getattr(data_type, "root", "")
-    return root

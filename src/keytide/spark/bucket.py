@@ -49,7 +49,7 @@ _ZERO = "0L"
 
 
 def _are_whole_numbers(fields: Sequence[Field], rows: StructType) -> bool:
-    roots = {getattr(f.type, "root", "") for f in fields}
+    roots = {f.type.root for f in fields}
     return roots <= {*_SLOT_MASKS, "BIGINT"} and all(
         isinstance(rows[f.name].dataType, IntegralType) for f in fields
     )
@@ -63,7 +63,7 @@ def _words(fields: Sequence[Field]) -> list[str]:
     """The 4-byte words of the binary row of some columns, each a BIGINT of 0 to 2^32 - 1."""
     words = [_ZERO] * (header_size_bytes(len(fields)) // 4)
     for field in fields:
-        mask = _SLOT_MASKS.get(getattr(field.type, "root", ""))
+        mask = _SLOT_MASKS.get(field.type.root)
         if mask is None:
             words += [_low_half(_value(field)), f"shiftrightunsigned({_value(field)}, 32)"]
         else:

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructField, StructType
 
 from keytide.format.data_file import VALUE_KIND
 from keytide.format.deletion_vector import dead_positions
+from keytide.scratch import scratch
 from keytide.spark.predicate import column, spark_condition
 from keytide.spark.types import spark_schema
 from keytide.table.conditions.predicate import columns_of
@@ -34,6 +35,8 @@ from keytide.types import (
 )
 
 __all__ = ["NativeShape", "native_check", "native_rows", "shape_of"]
+
+_FILE, _ROW = map(scratch, ("file", "row"))
 
 
 @dataclass(frozen=True)
@@ -189,15 +192,16 @@ def _without_dead_rows(
 ) -> DataFrame:
     dead = spark.createDataFrame(
         pa.concat_tables(
-            pa.table({"_FILE": pa.repeat(file.meta.file_name, len(positions)), "_ROW": positions})
+            pa.table({_FILE: pa.repeat(file.meta.file_name, len(positions)), _ROW: positions})
             for file in files
             if file.dead_rows is not None
             for positions in [dead_positions(view.store, file.dead_rows)]
         )
     )
+    # A column of the table may be called `_metadata` too.
+    metadata = rows.metadataColumn("_metadata")
     return rows.join(
         F.broadcast(dead),
-        (F.col("_metadata.file_name") == dead["_FILE"])
-        & (F.col("_metadata.row_index") == dead["_ROW"]),
+        (metadata["file_name"] == dead[_FILE]) & (metadata["row_index"] == dead[_ROW]),
         "left_anti",
     )

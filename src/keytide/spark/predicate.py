@@ -74,7 +74,7 @@ _COMPARE: dict[str, Callable[[Column, Column], Column]] = {
 
 
 def _is_char(field: Field) -> bool:
-    return getattr(field.type, "root", "") == "CHAR"
+    return field.type.root == "CHAR"
 
 
 def _literal(value: Any, field: Field, schema: StructType) -> Column:

@@ -87,7 +87,9 @@ class _Pusher:
             return inner and f"NOT ({inner})"
         if isinstance(node, exp.Column):
             field = self._field(node)
-            return quoted(field.name) if field is not None and _root(field) == "BOOLEAN" else None
+            return (
+                quoted(field.name) if field is not None and field.type.root == "BOOLEAN" else None
+            )
         read = _READERS.get(type(node))
         return None if read is None else read(self, node)
 
@@ -96,7 +98,7 @@ class _Pusher:
         if not isinstance(node, exp.EQ | exp.In) or node.args.get("negate"):
             return None
         field = self._field(node.this)
-        if field is None or _root(field) != "CHAR":
+        if field is None or field.type.root != "CHAR":
             return None
         texts = _items(node) if isinstance(node, exp.In) else [node.expression]
         if not texts or not all(isinstance(t, exp.Literal) and t.is_string for t in texts):
@@ -113,7 +115,7 @@ class _Pusher:
         literal = None if field is None else _literal(right, field)
         if field is None or literal is None:
             return None
-        if _root(field) == "BOOLEAN" and operator not in ("=", "!="):
+        if field.type.root == "BOOLEAN" and operator not in ("=", "!="):
             return None
         return f"{quoted(field.name)} {operator} {literal}"
 
@@ -121,7 +123,7 @@ class _Pusher:
         field = self._field(node.this)
         items = _items(node)
         # Some engines compare times with a list of texts as texts.
-        if field is None or not items or _root(field) in ("TIMESTAMP", "TIMESTAMP_LTZ"):
+        if field is None or not items or field.type.root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
             return None
         literals = [_literal(item, field) for item in items]
         if any(literal is None for literal in literals):
@@ -130,7 +132,7 @@ class _Pusher:
 
     def _between(self, node: exp.Expr) -> str | None:
         field = self._field(node.this)
-        if field is None or node.args.get("symmetric") or _root(field) == "BOOLEAN":
+        if field is None or node.args.get("symmetric") or field.type.root == "BOOLEAN":
             return None
         low, high = (_literal(node.args[end], field) for end in ("low", "high"))
         if low is None or high is None:
@@ -143,13 +145,13 @@ class _Pusher:
             return None
         if isinstance(value, exp.Null):
             return f"{quoted(field.name)} IS NULL"
-        if isinstance(value, exp.Boolean) and _root(field) == "BOOLEAN":
+        if isinstance(value, exp.Boolean) and field.type.root == "BOOLEAN":
             return f"{quoted(field.name)} IS {str(bool(value.this)).upper()}"
         return None
 
     def _like(self, node: exp.Expr) -> str | None:
         field, pattern = self._field(node.this), node.expression
-        if field is None or _root(field) != "VARCHAR":
+        if field is None or field.type.root != "VARCHAR":
             return None
         # A backslash escapes in Spark and does not in DuckDB.
         if not isinstance(pattern, exp.Literal) or not pattern.is_string or "\\" in pattern.this:
@@ -190,10 +192,6 @@ def _items(node: exp.Expr) -> list[exp.Expr]:
 def _joined(node: exp.Expr, parts: list[str]) -> str | None:
     word = " AND " if isinstance(node, exp.And) else " OR "
     return "(" + word.join(parts) + ")" if parts else None
-
-
-def _root(field: Field) -> str:
-    return str(getattr(field.type, "root", ""))
 
 
 def _text(text: str) -> str:

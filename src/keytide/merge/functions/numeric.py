@@ -22,6 +22,10 @@ __all__ = ["BoolAnd", "BoolOr", "Max", "Min", "Product", "Sum"]
 
 _VALUE = pl.col("value")
 
+# Between the largest sum that a DECIMAL holds (10^38) and the first that wraps around (2^127,
+# which is 1.7 * 10^38), farther from both than the rounding of floating point reaches.
+_UNSCALED_SUM_MAX = 1.2e38
+
 
 class Sum(AggregateFunction):
     """The sum of the adds less that of the retracts.
@@ -44,12 +48,12 @@ class Sum(AggregateFunction):
         values = _marked(inputs.values, inputs.adds | inputs.retracts)
         if inputs.retracts.any():
             values = values.zip_with(pl.Series(~inputs.retracts), -values)
-        # Sums of 38 digits may wrap around; the same in floating point is then far off.
+        # The exact sum wraps around at 2^127; the one in floating point tells that it did.
         shadow = _VALUE.cast(pl.Float64).sum().alias("shadow")
         total = pl.when(_VALUE.count() > 0).then(_VALUE.sum()).alias("value")
         sums = _by_key(inputs.slices, values, total, shadow)
         exact = sums["value"].to_physical().abs()
-        limit = 1.2e38 / 10 ** _scale(values.dtype)
+        limit = _UNSCALED_SUM_MAX / 10 ** _scale(values.dtype)
         if (sums["shadow"].abs() > limit).any() or (exact >= _power_of_ten(38)).any():
             raise self.does_not_fit(values.dtype)
         return _fitted(self, sums["value"], values.dtype)

@@ -193,7 +193,7 @@ def _simple(make: Callable[[str], AggregateFunction], *roots: str) -> _Make:
 
     def function(field: Field, options: _Options) -> AggregateFunction:
         made = make(field.name)
-        if roots and _root(field.type) not in roots:
+        if roots and field.type.root not in roots:
             raise _wrong_type(made.name, field, f"one of {', '.join(roots)}")
         return made
 
@@ -221,7 +221,7 @@ def _collect(field: Field, options: _Options) -> AggregateFunction:
 
 
 def _union(field: Field, options: _Options) -> AggregateFunction:
-    if not (isinstance(field.type, ArrayType) and _root(field.type.element) in _COMPARABLE):
+    if not (isinstance(field.type, ArrayType) and field.type.element.root in _COMPARABLE):
         raise _wrong_type("union", field, f"ARRAY of one of {', '.join(_COMPARABLE)}")
     return Union(field.name)
 
@@ -309,11 +309,6 @@ def _wrong_type(name: str, field: Field, expected: str) -> InvalidError:
         f"column {field.name!r}: type not support, aggregate function {name!r} cannot be used "
         f"for {field.type.sql()}; expected {expected}"
     )
-
-
-def _root(type_: DataType) -> str:
-    root: str = getattr(type_, "root", "")
-    return root
 
 
 def _is_string(type_: DataType) -> bool:

@@ -14,18 +14,14 @@ from typing import Any
 import cloudpickle
 import polars as pl
 
-from keytide.errors import InvalidError, KeytideError, SetupError
+from keytide.errors import InvalidError, KeytideError, OverflowingError, SetupError
 from keytide.merge.functions.inputs import AggregateFunction, Inputs
 from keytide.merge.slices import Marks
 from keytide.types import ArrayType, AtomicType, DataType, MapType, RowType
 
-__all__ = ["MergeFunction", "OverflowingError", "UnregisteredFunction", "UserFunction"]
+__all__ = ["MergeFunction", "UnregisteredFunction", "UserFunction"]
 
 _VALUE, _ADDED, _TAKEN = "value", "added", "taken"
-
-
-class OverflowingError(InvalidError):
-    """The result of a function does not fit the column; its values were too large."""
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from keytide.errors import InvalidError
+from keytide.errors import InvalidError, OverflowingError
 from keytide.format.arrow import from_arrow
-from keytide.merge.functions.user import MergeFunction, OverflowingError
+from keytide.merge.functions.user import MergeFunction
 from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, RowType, arrow_schema
 
 __all__ = ["check_laws"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from keytide import html
+
 __all__ = ["WriteResult"]
 
 
@@ -30,6 +32,4 @@ class WriteResult:
 
     def _repr_html_(self) -> str:
         names = [member.name for member in fields(self)]
-        head = "".join(f"<th>{name}</th>" for name in names)
-        values = "".join(f"<td>{getattr(self, name)}</td>" for name in names)
-        return f"<table><tr>{head}</tr><tr>{values}</tr></table>"
+        return html.table(names, [[getattr(self, name) for name in names]])

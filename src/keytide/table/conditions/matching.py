@@ -124,7 +124,7 @@ class _Columns:
 
     @classmethod
     def of(cls, fields: Sequence[Field]) -> _Columns:
-        chars = (f.name for f in fields if getattr(f.type, "root", "") == "CHAR")
+        chars = (f.name for f in fields if f.type.root == "CHAR")
         return cls(polars_schema(fields), frozenset(chars))
 
     def compared(self, name: str) -> pl.Expr:

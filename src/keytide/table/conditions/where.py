@@ -257,7 +257,7 @@ class _Parser:
         return both
 
     def _like(self, column: Field) -> Predicate:
-        if getattr(column.type, "root", "") not in ("CHAR", "VARCHAR"):
+        if column.type.root not in ("CHAR", "VARCHAR"):
             self.fail(f"LIKE is for texts, and column {column.name} is {column.type.sql()}")
         pattern = self._expected_literal()
         if pattern.kind != "TEXT":

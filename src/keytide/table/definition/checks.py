@@ -187,14 +187,14 @@ def _warnings(schema: TableSchema, options: TableOptions) -> list[str]:
     messages = _idle_options(options)
     for name in options.tombstone_key:
         kind = schema.field(name).type
-        if getattr(kind, "root", "") in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
+        if kind.root in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
             messages.append(
                 f"tombstone key {name!r} is {kind.sql()}: every value deletes, 0 as well; only "
                 f"NULL keeps a row. Use a BOOLEAN column if 0 should mean alive"
             )
     for name in options.watermark_key:
         kind = schema.field(name).type
-        if getattr(kind, "root", "") in ("FLOAT", "DOUBLE"):
+        if kind.root in ("FLOAT", "DOUBLE"):
             messages.append(
                 f"watermark key {name!r} is {kind.sql()}: NaN is fresher than any number; prefer "
                 f"a timestamp or a whole number"

@@ -364,7 +364,7 @@ def _refuse_key(
 
 def _refuse_unpadding(schema: TableSchema, path: Path, old: DataType, new: DataType) -> None:
     """Trailing blanks count in a VARCHAR and not in a CHAR, so versions would change places."""
-    roots = getattr(old, "root", ""), getattr(new, "root", "")
+    roots = old.root, new.root
     if len(path) == 1 and roots == ("CHAR", "VARCHAR") and orders_versions(schema, path[0]):
         raise InvalidError(
             f"column {path[0]!r} is {old.sql()} and orders versions, so it cannot become "

@@ -102,7 +102,7 @@ def _whole_digits(decimal: AtomicType) -> int:
 
 
 def _wider_types(old: DataType) -> str:
-    root = getattr(old, "root", "")
+    root = old.root
     if root in _DIGITS:
         whole = [name for name, digits in _DIGITS.items() if digits > _DIGITS[root]]
         names = [*whole, *_EXACT_FLOATS.get(root, ()), f"DECIMAL with {_DIGITS[root]} whole digits"]

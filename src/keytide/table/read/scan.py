@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
 
+from keytide import html
 from keytide.errors import UnsupportedError
 from keytide.format.arrow import polars_schema, to_arrow
 from keytide.format.snapshot import Snapshot
@@ -68,7 +68,7 @@ class Explanation:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+        return html.preformatted(str(self))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from keytide.types import Field
 
 __all__ = ["BucketPlan", "PlannedFile", "Run", "Section", "is_out_of_order", "sections_of"]
 
-_PLACE = scratch("place")
+_PLACE, _RANK = map(scratch, ("place", "rank"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def is_out_of_order(entry: ManifestEntry, key: Sequence[Field]) -> bool:
 
     Its rows have to be sorted before they are merged, and its ends say nothing about the others.
     """
-    if not any(getattr(f.type, "root", "") in ("FLOAT", "DOUBLE") for f in key):
+    if not any(f.type.root in ("FLOAT", "DOUBLE") for f in key):
         return False
     low, high = _ranks(decoded([entry.file.min_key, entry.file.max_key], key))
     return low > high
@@ -152,9 +152,9 @@ def _ranks(keys: pl.DataFrame) -> list[int]:
             _PLACE,
             pl.any_horizontal(pl.col(n).ne_missing(pl.col(n).shift(1)) for n in keys.columns)
             .cum_sum()
-            .alias("rank"),
+            .alias(_RANK),
         )
-        .sort(_PLACE)["rank"]
+        .sort(_PLACE)[_RANK]
         .to_list()
     )
     return ranks

@@ -11,10 +11,13 @@ from keytide.format.arrow import polars_schema
 from keytide.format.binary_row import decode_rows
 from keytide.format.manifest import ManifestEntry
 from keytide.format.schema import TableSchema
+from keytide.scratch import scratch
 from keytide.table.definition.widening import holds_all
 from keytide.types import AtomicType, DataType, Field
 
 __all__ = ["columns_without_nulls", "decoded", "key_bounds", "value_bounds"]
+
+_PLACE = scratch("place")
 
 
 def decoded(rows: Sequence[bytes], fields: Sequence[Field]) -> pl.DataFrame:
@@ -64,8 +67,8 @@ def value_bounds(
     for (schema_id, columns), indexes in groups.items():
         group = [files[i] for i in indexes]
         bounds = _group_bounds(group, fields, schemas[schema_id], columns)
-        parts.append(bounds.with_columns(pl.Series("_index", indexes, pl.Int64)))
-    return pl.concat(parts, how="diagonal_relaxed").sort("_index")
+        parts.append(bounds.with_columns(pl.Series(_PLACE, indexes, pl.Int64)))
+    return pl.concat(parts, how="diagonal_relaxed").sort(_PLACE)
 
 
 def columns_without_nulls(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
+from keytide import html
 from keytide.format.arrow import to_arrow
 from keytide.format.manifest import ManifestEntry
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
@@ -64,7 +64,7 @@ class Why:
         return "\n".join([title, *self._version_lines(), *self._row_lines()])
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+        return html.preformatted(str(self))
 
     def _version_lines(self) -> Iterator[str]:
         names = self.versions.schema.names[len(_SYSTEM_COLUMNS) : -1]

@@ -65,7 +65,7 @@ def as_key(column: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
     """
     if pa.types.is_floating(column.type):
         return pc.add(column, pa.scalar(0.0, column.type))
-    if getattr(field.type, "root", "") == "CHAR":
+    if field.type.root == "CHAR":
         return pc.utf8_rtrim(column, " ")
     return column
 

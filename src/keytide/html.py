@@ -1,0 +1,33 @@
+"""The little HTML that objects show of themselves in notebooks; every text is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+__all__ = ["bullets", "heading", "preformatted", "table"]
+
+
+def heading(title: str, address: str) -> str:
+    """A title with the address of what it names."""
+    return f"<b>{escape(title)}</b> <code>{escape(address)}</code>"
+
+
+def bullets(items: Iterable[str]) -> str:
+    """An unordered list."""
+    return f"<ul>{''.join(f'<li>{escape(item)}</li>' for item in items)}</ul>"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table with a line of column names above its rows."""
+    lines = (_row("td", row) for row in rows)
+    return f"<table>{_row('th', head)}{''.join(lines)}</table>"
+
+
+def preformatted(text: str) -> str:
+    """A text whose blanks and line breaks stay as they are."""
+    return f"<pre>{escape(text)}</pre>"
+
+
+def _row(tag: str, cells: Sequence[object]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(str(cell))}</{tag}>' for cell in cells)}</tr>"
