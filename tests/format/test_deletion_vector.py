@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +20,6 @@ from keytide.format.deletion_vector import (
     read_vectors,
     write_vectors,
 )
-from keytide.format.hash_index import read_hashes, write_hashes
 from keytide.store import open_store
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "golden.json").read_text())
@@ -77,26 +75,6 @@ def test_golden_index_file_is_read_and_written_with_the_same_bytes(
     assert [(p.data_file_name, p.offset, p.length) for p in places] == [
         (r["f0"], r["f1"], r["f2"]) for r in index_file["ranges"]
     ]
-
-
-@pytest.mark.parametrize(
-    "index_file",
-    [file for file in INDEX_FILES if file["index_type"] == "HASH"],
-    ids=lambda file: f"{file['origin']}-{file['sample_file'][-38:-30]}",
-)
-def test_golden_hash_index_is_read_and_written_with_the_same_bytes(
-    index_file: dict[str, Any],
-) -> None:
-    data = bytes.fromhex(index_file["bytes_hex"])
-    hashes = read_hashes(data, "index-x")
-    assert hashes.tolist() == index_file["hashes"]
-    assert hashes.dtype == np.int32
-    assert write_hashes(hashes) == data
-
-
-def test_torn_hash_index_names_its_path() -> None:
-    with pytest.raises(DataError, match="index-x: 5 bytes"):
-        read_hashes(b"\0" * 5, "index-x")
 
 
 def test_no_vectors_leave_a_one_byte_file() -> None:
