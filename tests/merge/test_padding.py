@@ -1,4 +1,4 @@
-"""Sequence auto-padding gives the numbers of the releases that had it (Paimon behaviour 1.4)."""
+"""Sequence auto-padding gives the numbers of the releases that had it."""
 
 from __future__ import annotations
 

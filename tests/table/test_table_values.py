@@ -54,7 +54,7 @@ def literal_of(value: pa.Scalar, text: str) -> str:
 
 
 def same_key(text: str) -> Callable[[Any], Any]:
-    """What makes keys equal (watermark rules R27, R28)."""
+    """What makes keys equal (rules R27 and R28 of docs/semantics.md)."""
     if text.startswith("CHAR"):
         return lambda value: value.rstrip(" ")
     if text in ("FLOAT", "DOUBLE"):

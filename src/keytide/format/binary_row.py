@@ -1,4 +1,4 @@
-"""Binary rows: the bytes of partitions, keys and statistics (Paimon format, BinaryRow).
+"""Binary rows: the bytes of partitions, keys and statistics.
 
 A row is a header (row kind, null bits), one 8-byte slot per field, and a part of variable length
 for what does not fit a slot. Rows are made and read column by column: :func:`slots_of` gives a

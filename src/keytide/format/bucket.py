@@ -1,4 +1,4 @@
-"""Which bucket a row belongs to: the format's own hash over key columns (Paimon format, buckets).
+"""Which bucket a row belongs to: the format's own hash over key columns.
 
 The hash covers the binary row of the bucket-key columns, but no row is ever built: murmur3 takes
 4-byte words, and a column's slots give the same word of many rows at once. Work goes block by

@@ -1,10 +1,9 @@
 """TIMESTAMP(7..9) as Parquet INT96, column by column.
 
-Java readers before Paimon 2.0 know nanosecond timestamps only as INT96, while every other
-timestamp of the same file has to be INT64 (Paimon format, physical types). Arrow can write
-INT96 for all timestamps of a file or for none. The bytes of a plain or dictionary page are the
-same for INT96 and for a fixed binary of 12 bytes, so such columns are written as fixed binaries
-and the footer is then made to say what they are.
+Java readers before Paimon 2.0 know nanosecond timestamps only as INT96, while every other timestamp
+of the same file has to be INT64. Arrow can write INT96 for all timestamps of a file or for none.
+The bytes of a plain or dictionary page are the same for INT96 and for a fixed binary of 12 bytes,
+so such columns are written as fixed binaries and the footer is then made to say what they are.
 """
 
 from __future__ import annotations

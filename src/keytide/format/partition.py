@@ -2,7 +2,7 @@
 
 The directory is only a place. What identifies a partition is its binary row in the manifest: a
 null, an empty and a blank string share one directory and remain three partitions, and a reader
-never takes a value from a path (Paimon format, partition directories).
+never takes a value from a path.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Schema files: the columns, keys and options of a table (Paimon format, schema files).
+"""Schema files: the columns, keys and options of a table.
 
 A schema is never edited: a change writes the next id. Readers pair columns of two schemas by
 field id, so ids are assigned once and never reused.
@@ -204,7 +204,7 @@ def assign_field_ids(fields: Sequence[Field], first_id: int = 0) -> tuple[Field,
     """The same fields with new ids, counted from ``first_id``.
 
     A top-level field is numbered before its nested members; inside nested types a member is
-    numbered after its own members (Paimon format, field ids).
+    numbered after its own members.
     """
     ids = itertools.count(first_id)
     return tuple(replace(f, id=next(ids), type=_renumbered(f.type, ids)) for f in fields)

@@ -2,7 +2,6 @@
 
 Statistics let a reader skip files, so they may be loose but never wrong: a null minimum and
 maximum mean "unknown" (unless every value is null), and a truncated maximum is rounded up.
-Paimon format, statistics rows.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ is remembered.
 Laws: merging may be split up wherever the functions say so, and from the oldest version on
 always. A retract is taken back column by column and leaves the row; a lone retract is kept as a
 retract until another version comes. With `aggregation.remove-record-on-delete` a -D removes the
-row and what was in it for good: the next add begins anew (Paimon behaviour 2.4).
+row and what was in it for good: the next add begins anew.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The `deduplicate` engine: the last version of a key is the row.
 
-Laws: idempotent, associative and, with sequence fields that tell versions apart, commutative.
-A retract that comes last hides the key; NULL in the last version means NULL (Paimon behaviour
-2.1; watermark rules R4, R5, R14).
+Laws: idempotent, associative and, with sequence fields that tell versions apart, commutative. A
+retract that comes last hides the key; NULL in the last version means NULL (rules R4, R5 and R14 of
+docs/semantics.md).
 """
 
 from __future__ import annotations

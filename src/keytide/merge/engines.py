@@ -68,7 +68,7 @@ def engine_of(
 def compacts_by_lookup(options: TableOptions) -> bool:
     """Whether a compaction folds into each value what the levels above it hold for the key.
 
-    Values stay on those levels and must not be counted again (Paimon behaviour 3.2).
+    Values stay on those levels and must not be counted again.
     """
     return (
         options.changelog_producer == "lookup"

@@ -2,8 +2,7 @@
 
 Laws: idempotent and associative; arrival alone decides, so there is no sequence field to make
 it commutative. NULL in the first version means NULL. There is nothing to take back: a retract
-that meets another version of its key is an error, or, with `ignore-delete`, as if never written
-(Paimon behaviour 2.2).
+that meets another version of its key is an error, or, with `ignore-delete`, as if never written.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The order of a key's versions, stated once.
 
-Versions are ordered by key, then by the sequence fields (NULL lowest in both directions, field
-by field; NaN highest; -0.0 equals 0.0), then by `_SEQUENCE_NUMBER`, then retracts before adds,
-then as they came: the later row wins (Paimon behaviour 1.3; watermark rules R1, R2, R27-R29).
+Versions are ordered by key, then by the sequence fields (NULL lowest in both directions, field by
+field; NaN highest; -0.0 equals 0.0), then by `_SEQUENCE_NUMBER`, then retracts before adds, then as
+they came: the later row wins (rules R1, R2 and R27 to R29 of docs/semantics.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`sequence.auto-padding`: sequence numbers made from a coarse sequence field.
 
 Paimon releases before 0.8 stored the padded number as the record's sequence number; so do we,
-which lets every reader order by it. Functions are applied left to right (Paimon behaviour 1.4).
+which lets every reader order by it. Functions are applied left to right.
 """
 
 from __future__ import annotations

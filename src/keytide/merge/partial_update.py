@@ -8,7 +8,7 @@ Laws: idempotent; merging may be split up, for adds anywhere, with a -D that rem
 from the oldest version on. A -D removes what came before it for good: nothing of it shows in the
 row that a later add begins. With a sequence field the order of arrival does not matter among
 versions merged together, but a merged row remembers only the newest version's place; sequence
-groups remember one per group (Paimon behaviour 2.3).
+groups remember one per group.
 """
 
 from __future__ import annotations

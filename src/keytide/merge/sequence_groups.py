@@ -16,7 +16,7 @@ while the row is removed is not kept.
 Laws: idempotent; the order of arrival matters only to columns of no group, to functions that
 say so, to a -U of a deciding group whose +U never comes, and, where a row comes back, to other
 groups. Merging may be split up anywhere, unless retracts meet aggregate functions or groups that
-decide about rows: then from the oldest version on (Paimon behaviour 2.3).
+decide about rows: then from the oldest version on.
 """
 
 from __future__ import annotations

@@ -46,9 +46,10 @@ def delete(catalog: Catalog, run: RunQuery, statement: Delete) -> int:
 def update(catalog: Catalog, run: RunQuery, statement: Update) -> int:
     """Change columns of the rows that meet a condition; returns how many rows.
 
-    A table with a watermark key lets rows move to another primary key (rule R16). Raises
-    `UnsupportedError` where the merge engine would not store the new values as they are,
-    `InvalidError` for columns that say which row it is, or which version is newer.
+    A table with a watermark key lets rows move to another primary key (rule R16 of
+    docs/semantics.md). Raises `UnsupportedError` where the merge engine would not store the new
+    values as they are, `InvalidError` for columns that say which row it is, or which version is
+    newer.
     """
     table = table_of(catalog, statement.table)
     names = _assigned(statement, table)

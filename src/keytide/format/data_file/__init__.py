@@ -1,8 +1,7 @@
 """Key-value data files: Parquet written and read.
 
 A data file holds rows sorted by key, at most one per key: the key again under `_KEY_` names,
-`_SEQUENCE_NUMBER`, `_VALUE_KIND`, and every column of the table (Paimon format, key-value data
-files).
+`_SEQUENCE_NUMBER`, `_VALUE_KIND`, and every column of the table.
 
 `RunWriter` turns one sorted table into one or more files; `FileReader` reads rows of a file as
 a Polars frame in the shape of the table's *current* schema, pairing columns by field id.

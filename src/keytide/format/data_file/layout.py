@@ -41,7 +41,7 @@ def _with_id(field: pa.Field, field_id: int) -> pa.Field:
 
 
 def _identified(data_type: DataType, field_id: int, depth: int) -> pa.DataType:
-    """The Arrow type with field ids on nested nodes (Paimon format, key-value columns)."""
+    """The Arrow type with field ids on nested nodes."""
     node = 1024 * field_id + depth
     if isinstance(data_type, ArrayType):
         element = pa.field(

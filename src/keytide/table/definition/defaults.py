@@ -1,8 +1,8 @@
 """Default values: what stands in for NULL.
 
 `fields.<column>.default-value` fills in what is still NULL after the merge, when rows are read;
-stored rows keep their NULL (Paimon behaviour 2.3, default value). A column's DEFAULT replaces
-NULL when rows are written, deletes included (behaviour 0.4, step 2).
+stored rows keep their NULL. A column's DEFAULT replaces NULL when rows are written, deletes
+included.
 """
 
 from __future__ import annotations

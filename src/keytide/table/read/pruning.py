@@ -1,7 +1,7 @@
 """Which files may hold rows that meet a condition, told from metadata.
 
-Only predicates on key columns may drop single files of a section that has to be merged: dropping
-an overlapped file by another column would bring older versions back (watermark rule R17).
+Only predicates on key columns may drop single files of a section that has to be merged: dropping an
+overlapped file by another column would bring older versions back (rule R17 of docs/semantics.md).
 """
 
 from __future__ import annotations

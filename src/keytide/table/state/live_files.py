@@ -1,9 +1,8 @@
 """The live files of one snapshot, as a value that the next snapshot can be derived from.
 
-A snapshot's files are the ADD entries of its manifests without the deleted ones (Paimon format,
-combining entries). Walking every manifest costs time in the number of files; going from one
-snapshot to the next costs only what that commit changed, so commits and repeated scans of a
-growing table stay flat.
+A snapshot's files are the ADD entries of its manifests without the deleted ones. Walking every
+manifest costs time in the number of files; going from one snapshot to the next costs only what that
+commit changed, so commits and repeated scans of a growing table stay flat.
 """
 
 from __future__ import annotations

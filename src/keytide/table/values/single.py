@@ -60,8 +60,8 @@ def stored_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.Chunk
 def as_key(column: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
     """A stored column as it is stored in the primary key, where equal values have equal bytes.
 
-    SQL calls -0.0 and 0.0 equal, and CHARs that differ in trailing blanks (watermark rules R27,
-    R28), but buckets go by bytes.
+    SQL calls -0.0 and 0.0 equal, and CHARs that differ in trailing blanks (rules R27 and R28 of
+    docs/semantics.md), but buckets go by bytes.
     """
     if pa.types.is_floating(column.type):
         return pc.add(column, pa.scalar(0.0, column.type))

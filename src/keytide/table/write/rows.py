@@ -128,9 +128,10 @@ def incoming_rows(data: pa.Table, schema: TableSchema, options: TableOptions, ta
     """Check and convert rows for a table.
 
     Kinds come from `rowkind.field`, or else from a `_row_kind` column, or else are +I; both are an
-    error. A row that meets the tombstone test is a -D whatever else it says (watermark rules
-    R6-R8). Rows that `ignore-delete` or `ignore-update-before` name are left out. Raises
-    `InvalidError` or `NotFoundError` naming table, column, what was found and what was expected.
+    error. A row that meets the tombstone test is a -D whatever else it says (rules R6 to R8 of
+    docs/semantics.md). Rows that `ignore-delete` or `ignore-update-before` name are left out.
+    Raises `InvalidError` or `NotFoundError` naming table, column, what was found and what was
+    expected.
     """
     given = typed_rows(data, schema, options, table)
     retracts = pc.invert(_is_add(given.kinds))
