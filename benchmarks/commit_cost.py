@@ -41,6 +41,7 @@ from keytide.table.commit.author import Author
 from keytide.table.commit.change import Change
 from keytide.table.commit.publish import Committed, Committer
 from keytide.table.write.bucket_writer import restamp
+from keytide.table.write.task import Written
 from keytide.table.write.writable import writable_view
 
 TABLE = "bench.t"
@@ -127,7 +128,8 @@ def build(
     committer = Committer(table.metadata, view, restamp)
     live, growing = table.stored.newest_files(), []
     for start in range(0, len(copies), files_per_commit):
-        change = Change(tuple(copies[start : start + files_per_commit]), Author.fresh())
+        written = Written(tuple(copies[start : start + files_per_commit]))
+        change = Change(written, Author.fresh())
         with stopwatch() as one:
             committed = committer.publish(change, live)
         assert isinstance(committed, Committed)

@@ -20,6 +20,7 @@ from keytide.table.commit.change import Change
 from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.table.read.sections import PlannedFile, sections_of
 from keytide.table.read.versions import MergedVersions
+from keytide.table.write.task import Written
 from keytide.types import arrow_schema
 
 
@@ -98,7 +99,6 @@ def _replace(
         source=FileSource.COMPACT,
     )
     changed = [replace(entry, kind=FileKind.DELETE) for entry in gone]
-    change = Change(
-        (*changed, replace(gone[0], file=file)), Author(str(uuid4())), kind=CommitKind.COMPACT
-    )
+    made = Written((*changed, replace(gone[0], file=file)))
+    change = Change(made, Author.fresh(), kind=CommitKind.COMPACT)
     publish(table, view, change, scan.live)

@@ -12,6 +12,7 @@ import keytide as kt
 from keytide.format import paths
 from keytide.table.commit.author import Author
 from keytide.table.commit.change import Change
+from keytide.table.write.task import Written
 from keytide.table.write.writable import writable_view
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
@@ -52,7 +53,7 @@ def test_data_file_outside_of_the_table_is_refused_by_name(name: str, warehouse:
         entry.file, file_name="data-1.parquet", external_path=outside,
         min_sequence_number=9, max_sequence_number=9,
     )  # fmt: skip
-    change = Change((replace(entry, file=file),), Author.fresh())
+    change = Change(Written((replace(entry, file=file),)), Author.fresh())
     publish(table, writable_view(table.stored), change, live)
     with pytest.raises(kt.UnsupportedError, match=outside):
         READS[name](table)

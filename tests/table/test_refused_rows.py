@@ -15,6 +15,7 @@ from keytide.table.commit.author import Author
 from keytide.table.commit.change import Change
 from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
 from keytide.table.write.rows import incoming_rows, to_arrow_table
+from keytide.table.write.task import Written
 from keytide.table.write.writable import writable_view
 
 Row = dict[str, Any]
@@ -89,7 +90,7 @@ def write_unchecked(table: kt.Table, rows: list[Row]) -> None:
         entries = BucketWriter(loose, live.partition_buckets).write(
             incoming, SequenceBase.after(live)
         )
-        publish(table, view, Change(tuple(entries), Author.fresh()), live)
+        publish(table, view, Change(Written(tuple(entries)), Author.fresh()), live)
 
 
 def without_functions(raw: Any) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -10,15 +10,16 @@ from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind
 from keytide.table.commit.author import Author
 from keytide.table.state.live_files import LiveFiles
+from keytide.table.write.task import Written
 
 __all__ = ["Change", "Conflict", "Decision", "Fits", "Restamp", "decide"]
 
 
 @dataclass(frozen=True)
 class Change:
-    """Entries that a commit adds or deletes, and who asks for it."""
+    """What a commit is to make of what tasks wrote, and who asks for it."""
 
-    entries: tuple[ManifestEntry, ...]
+    made: Written
     author: Author
     kind: CommitKind = CommitKind.APPEND
     replaces: Callable[[bytes], bool] | None = None
@@ -30,6 +31,15 @@ class Change:
     renumbers: bool = True
     """Whether the sequence numbers of its rows say no more than that they came later, so that they
     may be given anew. False where the numbers come from the rows."""
+
+    @property
+    def entries(self) -> tuple[ManifestEntry, ...]:
+        """The files that are added, and those that are deleted by name."""
+        return self.made.entries
+
+    def with_entries(self, entries: Iterable[ManifestEntry]) -> Change:
+        """The same change of other files."""
+        return replace(self, made=replace(self.made, entries=tuple(entries)))
 
     @property
     def operation(self) -> str:

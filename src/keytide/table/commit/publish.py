@@ -24,7 +24,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from keytide.errors import DataError
@@ -164,7 +164,7 @@ class _Attempt:
     def begin_again(self, redo: Redo) -> bool:
         """Make the change anew, which could not be made as it was; False if there is none now."""
         self._superseded, self._described = [], []
-        self._change = replace(self._change, entries=())
+        self._change = self._change.with_entries(())
         self._change = redo(self._live)
         return bool(self._change.entries)
 
@@ -196,7 +196,7 @@ class _Attempt:
                 entries[place] = self._committer.restamp(self._view, old, number)
                 self._superseded.append(self._view.file_path(old))
         finally:
-            self._change = replace(self._change, entries=tuple(entries))
+            self._change = self._change.with_entries(entries)
 
     def _create(self, snapshot: Snapshot) -> bool:
         """Create the snapshot file; after an error, read it back to learn the outcome."""

@@ -7,7 +7,6 @@ from dataclasses import replace
 from types import TracebackType
 
 from keytide.errors import ConflictError
-from keytide.format.manifest import ManifestEntry
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.table.commit.author import Author
 from keytide.table.commit.change import Change, Conflict
@@ -105,9 +104,10 @@ class Transaction:
         `DataError` when the store fails for good; then nothing is committed, unless the error says
         that the outcome is unknown.
         """
-        if not self._entries:
+        written = self._written
+        if not written.entries:
             return self._result(None)
-        return self._publish(Change(self._entries, self.author, renumbers=self._renumbers))
+        return self._publish(Change(written, self.author, renumbers=self._renumbers))
 
     def replace(self, replaces: Callable[[bytes], bool]) -> WriteResult:
         """Put what was taken in in the place of all files of some partitions, in one atomic commit.
@@ -115,14 +115,15 @@ class Transaction:
         Every try to commit replaces what is live by then. Raises as `commit`.
         """
         stored = {entry.partition for entry in self.state.live.entries}
-        if not self._entries and not any(map(replaces, stored)):
+        written = self._written
+        if not written.entries and not any(map(replaces, stored)):
             return self._result(None)
         kind = CommitKind.OVERWRITE
-        return self._publish(Change(self._entries, self.author, kind, replaces))
+        return self._publish(Change(written, self.author, kind, replaces))
 
     def touched(self) -> TouchedPartitions:
         """The partitions of what was taken in."""
-        return TouchedPartitions(frozenset(entry.partition for entry in self._entries))
+        return TouchedPartitions(frozenset(entry.partition for entry in self._written.entries))
 
     def derive(self, make: Callable[[WriteTask], Written]) -> WriteResult:
         """Append rows that `make` makes from the newest snapshot, in one atomic commit.
@@ -135,7 +136,7 @@ class Transaction:
         def made(live: LiveFiles) -> Change:
             self.state, self.taken = replace(self.state, live=live), []
             self.take(make(replace(self.task(), stored=None)))
-            return Change(self._entries, self.author, source=live, renumbers=self._renumbers)
+            return Change(self._written, self.author, source=live, renumbers=self._renumbers)
 
         change = made(self.state.live)
         return self._publish(change, made) if change.entries else self._result(None)
@@ -147,8 +148,8 @@ class Transaction:
             discard(self.view, self.taken)
 
     @property
-    def _entries(self) -> tuple[ManifestEntry, ...]:
-        return tuple(entry for written in self.taken for entry in written.entries)
+    def _written(self) -> Written:
+        return Written.together(self.taken)
 
     @property
     def _renumbers(self) -> bool:
@@ -165,20 +166,12 @@ class Transaction:
         return self._result(outcome)
 
     def _result(self, committed: Committed | None) -> WriteResult:
-        rows = sum(written.rows for written in self.taken)
+        written = self._written
+        late = written.out_of_order if self.view.options.counts_out_of_order else None
         if committed is None:
-            return WriteResult(None, rows, 0, 0, out_of_order=self._out_of_order)
+            return WriteResult(None, written.rows, 0, 0, out_of_order=late)
+        snapshot_id, entries = committed.snapshot.id, committed.change.entries
         if not committed.is_new:
-            return WriteResult(committed.snapshot.id, rows, 0, 0, is_new=False)
-        entries = committed.change.entries
+            return WriteResult(snapshot_id, written.rows, 0, 0, is_new=False)
         stored = sum(entry.file.row_count for entry in entries)
-        return WriteResult(
-            committed.snapshot.id, rows, stored, len(entries), out_of_order=self._out_of_order
-        )
-
-    @property
-    def _out_of_order(self) -> int | None:
-        counts = [written.out_of_order for written in self.taken]
-        if not self.view.options.counts_out_of_order:
-            return None
-        return None if None in counts else sum(count or 0 for count in counts)
+        return WriteResult(snapshot_id, written.rows, stored, len(entries), out_of_order=late)

@@ -26,8 +26,19 @@ class Written:
     """Files that a task wrote, as entries to commit, and how many rows it was given."""
 
     entries: tuple[ManifestEntry, ...]
-    rows: int
+    rows: int = 0
     out_of_order: int | None = None
+
+    @classmethod
+    def together(cls, parts: Iterable[Written]) -> Written:
+        """What several tasks wrote, in their order; a count that one of them lacks is unknown."""
+        made = list(parts)
+        late = [part.out_of_order for part in made]
+        return cls(
+            tuple(entry for part in made for entry in part.entries),
+            sum(part.rows for part in made),
+            None if None in late else sum(count or 0 for count in late),
+        )
 
 
 @dataclass(frozen=True)
