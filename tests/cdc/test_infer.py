@@ -5,8 +5,11 @@ from typing import Any
 import pytest
 from feeds import Message, batch
 
-from keytide.cdc import default_sequence, infer_columns, infer_primary_key
+from keytide.cdc import SequenceSource, default_sequence, infer, infer_columns, infer_primary_key
+from keytide.cdc.decode import Documents, read_events
+from keytide.cdc.infer import Sample
 from keytide.errors import InvalidError
+from keytide.types import AtomicType
 
 
 def columns(format: str, *messages: Message) -> str:
@@ -179,3 +182,31 @@ def test_other_formats_order_by_their_own_metadata(
     format: str, message: dict[str, Any], expected: list[str]
 ) -> None:
     assert [s.path for s in default_sequence(batch([message]), format)] == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "type"), [([1, 2], "BIGINT"), ([1, "x"], "STRING"), ([None], "STRING")]
+)
+def test_member_that_orders_changes_takes_the_type_of_its_values(
+    values: list[Any], type: str
+) -> None:
+    messages = [{"op": "c", "after": {"id": 1}, "source": {"tick": value}} for value in values]
+    found = Sample(batch(messages), "debezium-json", ("source.tick",)).source("source.tick")
+    assert (found.path, found.column, found.type.sql()) == ("source.tick", "_tick", type)
+
+
+def test_sample_that_answers_everything_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def counted(documents: Documents, *given: Any) -> Any:
+        read.append(len(documents.text))
+        return read_events(documents, *given)
+
+    monkeypatch.setattr(infer, "read_events", counted)
+    message = {"type": "INSERT", "data": [{"id": "1"}], "pkNames": ["id"], "es": 5, "id": 7, "n": 9}
+    sample = Sample(batch([message]), "canal-json", ("n",))
+    assert [f.name for f in sample.columns()] == ["id"]
+    assert sample.primary_key() == ("id",)
+    assert [s.column for s in sample.sequence()] == ["_es", "_id"]
+    assert sample.source("n") == SequenceSource("n", "_n", AtomicType("BIGINT"))
+    assert read == [1]

@@ -10,6 +10,7 @@ from feeds import Message, batch, feed
 import keytide as kt
 from keytide.cdc import decode
 from keytide.cdc.refuse import without_unmergeable
+from keytide.cdc.request import FeedRequest
 from keytide.cdc.target import feed_target
 from keytide.table.write.writable import writable_view
 
@@ -56,10 +57,11 @@ def test_feed_goes_into_no_table_that_takes_kinds_from_a_column(
     columns = feed("debezium-json", "id INT; op STRING").columns
     if exists:
         lake.create_table("t", columns, ["id"], options=options)
+    request = FeedRequest(
+        warehouse, "t", "", "debezium-json",
+        columns=columns, primary_key=("id",), options={"Rowkind.Field": "op"},
+    )  # fmt: skip
     before = lake.tables()
     with pytest.raises(kt.InvalidError, match="takes the kinds of rows from column 'op'"):
-        feed_target(
-            lake.catalog, "t", batch(FEED), "debezium-json",
-            columns=columns, primary_key=["id"], options={"Rowkind.Field": "op"},
-        )  # fmt: skip
+        feed_target(lake.catalog, request, batch(FEED))
     assert lake.tables() == before

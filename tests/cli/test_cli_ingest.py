@@ -1,4 +1,4 @@
-"""The options of `keytide ingest` become the arguments of an ingestion."""
+"""The options of `keytide ingest` become what a feed is told."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any
 import pytest
 
 from keytide.cdc.decode import FORMATS
-from keytide.cli.ingest import FeedFormat, IngestOptions
+from keytide.cdc.request import FeedRequest
+from keytide.cli.ingest import FeedFormat
 from keytide.types import Field, parse_sql_type
 
 Run = Callable[..., Any]
 
 
 @pytest.fixture
-def ingested(monkeypatch: pytest.MonkeyPatch) -> list[IngestOptions]:
+def ingested(monkeypatch: pytest.MonkeyPatch) -> list[FeedRequest]:
     """What the ingestion was called with, instead of carrying it out on Spark."""
-    calls: list[IngestOptions] = []
+    calls: list[FeedRequest] = []
 
-    def ingest(spark: Any, on_batch: Callable[[Any], None], **options: Any) -> Any:
-        calls.append(IngestOptions(**options))
+    def run_feed(request: FeedRequest, spark: Any, on_batch: Callable[[Any], None]) -> Any:
+        calls.append(request)
         counts = {"rows_in": 1_200, "applied": 1_190, "rejected": 2}
         on_batch(
             SimpleNamespace(batch_id=0, late=3, duplicate=4, skipped=1, seconds=0.25, **counts)
@@ -31,7 +32,7 @@ def ingested(monkeypatch: pytest.MonkeyPatch) -> list[IngestOptions]:
             table=calls[-1].table, dead_letter="shop.bad", batches=(None,), **counts
         )
 
-    members = {"": {}, ".ingest": {"ingest": ingest}, ".session": {"session": SimpleNamespace}}
+    members = {"": {}, ".ingest": {"run_feed": run_feed}, ".session": {"session": SimpleNamespace}}
     for name, values in members.items():
         module = ModuleType(f"keytide.spark{name}")
         vars(module).update(values)
@@ -44,17 +45,17 @@ def test_formats_are_those_that_can_be_decoded() -> None:
 
 
 def test_least_options_leave_the_rest_to_table_and_feed(
-    run: Run, ingested: list[IngestOptions]
+    run: Run, ingested: list[FeedRequest]
 ) -> None:
     done = run("ingest", "/wh/shop.db/orders", "--from", "/feed", "--format", "maxwell-json")
     assert done.code == 0
     assert ingested == [
-        IngestOptions(warehouse="/wh", table="shop.orders", source="/feed", format="maxwell-json")
+        FeedRequest(warehouse="/wh", table="shop.orders", source="/feed", format="maxwell-json")
     ]
 
 
 def test_batches_are_told_on_stderr_and_sums_on_stdout(
-    run: Run, ingested: list[IngestOptions]
+    run: Run, ingested: list[FeedRequest]
 ) -> None:
     done = run("ingest", "/wh/shop.db/orders", "--from", "/feed", "--format", "dms-json")
     assert done.err == (
@@ -71,7 +72,7 @@ def test_batches_are_told_on_stderr_and_sums_on_stdout(
     )
 
 
-def test_every_option_reaches_the_ingestion(run: Run, ingested: list[IngestOptions]) -> None:
+def test_every_option_reaches_the_ingestion(run: Run, ingested: list[FeedRequest]) -> None:
     done = run(
         "ingest", "shop.orders", "-w", "s3://lake/wh", "--from", "/feed/*.json",
         "--format", "debezium-json", "--schema", "id BIGINT NOT NULL, price DECIMAL(9, 2)",
@@ -82,12 +83,12 @@ def test_every_option_reaches_the_ingestion(run: Run, ingested: list[IngestOptio
     )  # fmt: skip
     assert done.code == 0
     assert ingested == [
-        IngestOptions(
+        FeedRequest(
             warehouse="s3://lake/wh",
             table="shop.orders",
             source="/feed/*.json",
             format="debezium-json",
-            schema=(
+            columns=(
                 Field(-1, "id", parse_sql_type("BIGINT NOT NULL")),
                 Field(-1, "price", parse_sql_type("DECIMAL(9, 2)")),
             ),
@@ -114,7 +115,7 @@ def test_every_option_reaches_the_ingestion(run: Run, ingested: list[IngestOptio
 )
 def test_option_that_does_not_parse_is_refused_before_anything_runs(
     run: Run,
-    ingested: list[IngestOptions],
+    ingested: list[FeedRequest],
     arguments: tuple[str, ...],
     code: int,
     message: str,
@@ -125,7 +126,7 @@ def test_option_that_does_not_parse_is_refused_before_anything_runs(
     assert message in done.err
 
 
-def test_path_outside_of_a_database_is_refused(run: Run, ingested: list[IngestOptions]) -> None:
+def test_path_outside_of_a_database_is_refused(run: Run, ingested: list[FeedRequest]) -> None:
     done = run("ingest", "/somewhere/orders", "--from", "/feed", "--format", "dms-json")
     assert (done.code, ingested) == (1, [])
     assert "warehouse/database.db/table" in done.err

@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import polars as pl
 import pyarrow as pa
@@ -35,7 +37,85 @@ from keytide.cdc.values import Encoding, convert, has_offset
 from keytide.errors import InvalidError
 from keytide.types import STRING, AtomicType, DataType, Field
 
-__all__ = ["default_sequence", "infer_columns", "infer_primary_key", "sequence_source"]
+__all__ = ["Sample", "default_sequence", "infer_columns", "infer_primary_key"]
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """The first messages of a feed, which are read once, and what they say of its table.
+
+    `paths` are members of the feed that :meth:`source` may be asked for. Raises InvalidError when
+    the format is unknown, and, where the messages are looked at, for messages of another type.
+    """
+
+    messages: pa.Array | pa.ChunkedArray
+    format: str
+    paths: tuple[str, ...] = ()
+
+    def columns(self) -> tuple[Field, ...]:
+        """The columns of the feed's rows; what :func:`infer_columns` gives."""
+        seen = _columns_seen(self._events, self._envelope)
+        columns = {**dict.fromkeys(seen), **_declared(self._documents, self._envelope)}
+        if not columns:
+            raise InvalidError(
+                f"The sample of {len(self.messages)} messages holds no row of format "
+                f"{self.format!r}: take a sample that does, or write the columns down"
+            )
+        return tuple(
+            Field(-1, name, type or _type_that_fits(seen[name])) for name, type in columns.items()
+        )
+
+    def primary_key(self) -> tuple[str, ...]:
+        """The key columns that messages name themselves; empty where none does."""
+        key_pointer = self._envelope.key_pointer
+        if key_pointer is None:
+            return ()
+        [names] = read_members(self._documents.objects.to_arrow(), [key_pointer])
+        lists = names.text.filter((names.kind == "ARRAY").fill_null(False))
+        return tuple(map(str, json.loads(lists[0]))) if len(lists) else ()
+
+    def sequence(self) -> tuple[SequenceSource, ...]:
+        """The ordering columns that the feed can fill; what :func:`default_sequence` gives."""
+        for ordering in self._envelope.orderings:
+            if self._member(ordering[0].path).count():
+                return ordering
+        return ()
+
+    def source(self, path: str) -> SequenceSource:
+        """The ordering column that a member of the feed fills, such as ``source.lsn``.
+
+        A member that the format is known for has its usual name and type; another is named after
+        its last part, and is BIGINT where every sampled value is a whole number, else STRING.
+        REQUIRES: a known member, or one of `paths`.
+        """
+        orderings = self._envelope.orderings
+        known = {source.path: source for ordering in orderings for source in ordering}
+        if path in known:
+            return known[path]
+        values = self._member(path).drop_nulls()
+        is_whole = len(values) > 0 and values.str.contains(r"^-?\d{1,18}$").all()
+        column = "_" + path.rsplit(".", 1)[-1]
+        return SequenceSource(path, column, BIGINT if is_whole else STRING)
+
+    @cached_property
+    def _envelope(self) -> Envelope:
+        return envelope_of(self.format)
+
+    @cached_property
+    def _documents(self) -> Documents:
+        return read_documents(self.messages)
+
+    @cached_property
+    def _members(self) -> list[str]:
+        leading = (ordering[0].path for ordering in self._envelope.orderings)
+        return list(dict.fromkeys((*leading, *self.paths)))
+
+    @cached_property
+    def _events(self) -> pl.DataFrame:
+        return read_events(self._documents, self._envelope, self._members)
+
+    def _member(self, path: str) -> pl.Series:
+        return self._events[f"meta_{self._members.index(path)}"]
 
 
 @checked
@@ -44,29 +124,13 @@ def infer_columns(messages: pa.Array | pa.ChunkedArray, format: str) -> tuple[Fi
 
     Ordering columns are not among them. Raises InvalidError when no message holds a row.
     """
-    envelope = envelope_of(format)
-    documents = read_documents(messages)
-    seen = _columns_seen(read_events(documents, envelope), envelope)
-    columns = {**dict.fromkeys(seen), **_declared(documents, envelope)}
-    if not columns:
-        raise InvalidError(
-            f"The sample of {len(messages)} messages holds no row of format {format!r}:"
-            " take a sample that does, or write the columns down"
-        )
-    return tuple(
-        Field(-1, name, type or _type_that_fits(seen[name])) for name, type in columns.items()
-    )
+    return Sample(messages, format).columns()
 
 
 @checked
 def infer_primary_key(messages: pa.Array | pa.ChunkedArray, format: str) -> tuple[str, ...]:
     """The key columns that messages name themselves (Canal, Maxwell); empty where none does."""
-    key_pointer = envelope_of(format).key_pointer
-    if key_pointer is None:
-        return ()
-    [names] = read_members(read_documents(messages).objects.to_arrow(), [key_pointer])
-    lists = names.text.filter((names.kind == "ARRAY").fill_null(False))
-    return tuple(map(str, json.loads(lists[0]))) if len(lists) else ()
+    return Sample(messages, format).primary_key()
 
 
 @checked
@@ -81,29 +145,7 @@ def default_sequence(
     Canal: ``es`` and ``id``. DMS: ``metadata.timestamp``, or ``AR_H_CHANGE_SEQ`` of flat rows.
     Empty when the sample has none of them.
     """
-    envelope = envelope_of(format)
-    leading = [ordering[0].path for ordering in envelope.orderings]
-    events = read_events(read_documents(messages), envelope, leading)
-    for place, ordering in enumerate(envelope.orderings):
-        if events[f"meta_{place}"].count():
-            return ordering
-    return ()
-
-
-def sequence_source(messages: pa.Array | pa.ChunkedArray, format: str, path: str) -> SequenceSource:
-    """The ordering column that a member of the feed fills, such as ``source.lsn``.
-
-    A member that the format is known for has its usual name and type; another is named after
-    its last part, and is BIGINT where every sampled value is a whole number, else STRING.
-    """
-    envelope = envelope_of(format)
-    known = {source.path: source for ordering in envelope.orderings for source in ordering}
-    if path in known:
-        return known[path]
-    values = read_events(read_documents(messages), envelope, [path])["meta_0"].drop_nulls()
-    is_whole = len(values) > 0 and values.str.contains(r"^-?\d{1,18}$").all()
-    column = "_" + path.rsplit(".", 1)[-1]
-    return SequenceSource(path, column, BIGINT if is_whole else STRING)
+    return Sample(messages, format).sequence()
 
 
 def _declared(documents: Documents, envelope: Envelope) -> Mapping[str, DataType]:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from keytide.cdc.feed import FeedSpec, SequenceSource
-from keytide.cdc.infer import default_sequence, infer_columns, infer_primary_key, sequence_source
+from keytide.cdc.infer import Sample
+from keytide.cdc.request import FeedRequest
 from keytide.errors import InvalidError, NotFoundError
 from keytide.options import TableOptions, keys, stored_names
 from keytide.table.catalog import Catalog
@@ -18,50 +19,33 @@ __all__ = ["feed_target"]
 
 
 def feed_target(
-    catalog: Catalog,
-    name: str,
-    sample: pa.Array,
-    format: str,
-    *,
-    columns: Sequence[Field] | None = None,
-    primary_key: Sequence[str] = (),
-    partition_by: Sequence[str] = (),
-    sequence_by: Sequence[str] = (),
-    options: Mapping[str, str] | None = None,
-    empty_as_null: Sequence[str] = (),
+    catalog: Catalog, request: FeedRequest, messages: pa.Array
 ) -> tuple[StoredTable, FeedSpec]:
     """Open or make the table of a feed, and say how its messages become rows.
 
-    A new table has the `columns`, else those that the `sample` of messages shows, and one more
-    for each feed member that orders changes (`sequence_by`, else what the format is known for);
-    these are its sequence field. In a table that exists, `sequence_by` fills its sequence fields,
-    in their order; sequence fields that the rows bring themselves need nothing.
+    A new table has the columns asked for, else those that a sample of `messages` shows, and one
+    more for each feed member that orders changes (`sequence_by`, else what the format is known
+    for); these are its sequence field. In a table that exists, `sequence_by` fills its sequence
+    fields, in their order; sequence fields that the rows bring themselves need nothing.
 
     Raises `InvalidError` when the feed shows no row or no key to make a table from, when the parts
     do not go together, and for a table that takes kinds of rows from one of its columns.
     """
+    sample = Sample(messages, request.format, request.sequence_by)
+    table = _existing(catalog, request.table)
+    options = stored_names(request.options) if table is None else table.schema.options
+    _refuse_rowkind_field(request.table, options)
+    if table is None:
+        return _made(catalog, request, sample)
+    schema, ordering = table.schema, _filled(table, request, sample)
+    return table, _feed_spec(request, schema.fields, schema.primary_keys, ordering)
+
+
+def _existing(catalog: Catalog, name: str) -> StoredTable | None:
     try:
-        table = catalog.table(name)
+        return catalog.table(name)
     except NotFoundError:
-        table = None
-    _refuse_rowkind_field(name, table.schema.options if table else stored_names(options or {}))
-    if table is not None:
-        spec = _spec_of(table, sample, format, sequence_by, empty_as_null)
-        return table, spec
-    ordering = _ordering(sample, format, sequence_by)
-    rows = tuple(columns) if columns is not None else infer_columns(sample, format)
-    key = tuple(primary_key) or infer_primary_key(sample, format)
-    if not key:
-        raise InvalidError(
-            f"table {name}: the feed does not say which columns are the primary key; name them"
-        )
-    stored = dict(options or {})
-    if ordering and keys.SEQUENCE_FIELD not in stored and keys.WATERMARK_KEY not in stored:
-        stored[keys.SEQUENCE_FIELD] = ",".join(source.column for source in ordering)
-    fields = (*rows, *(source.to_field() for source in ordering))
-    spec = _feed_spec(format, fields, key, ordering, empty_as_null)
-    table = catalog.create_table(name, fields, key, partition_by, stored)
-    return table, spec
+        return None
 
 
 def _refuse_rowkind_field(name: str, options: Mapping[str, str]) -> None:
@@ -73,50 +57,51 @@ def _refuse_rowkind_field(name: str, options: Mapping[str, str]) -> None:
         )
 
 
-def _spec_of(
-    table: StoredTable,
-    sample: pa.Array,
-    format: str,
-    sequence_by: Sequence[str],
-    empty_as_null: Sequence[str],
-) -> FeedSpec:
-    schema = table.schema
-    wanted = TableOptions.parse(schema.options).sequence_field
-    if sequence_by:
-        if len(sequence_by) != len(wanted):
-            raise InvalidError(
-                f"table {table.name} has the sequence field {', '.join(wanted) or '(none)'}, found "
-                f"{len(sequence_by)} member(s) to fill it: {', '.join(sequence_by)}"
-            )
-        pairs = zip(sequence_by, wanted, strict=True)
-        ordering = tuple(
-            SequenceSource(path, column, schema.field(column).type) for path, column in pairs
+def _made(catalog: Catalog, request: FeedRequest, sample: Sample) -> tuple[StoredTable, FeedSpec]:
+    ordering = tuple(map(sample.source, request.sequence_by)) or sample.sequence()
+    rows = sample.columns() if request.columns is None else request.columns
+    key = request.primary_key or sample.primary_key()
+    if not key:
+        raise InvalidError(
+            f"table {request.table}: the feed does not say which columns are the primary key; "
+            "name them"
         )
-    else:
-        known = default_sequence(sample, format) if wanted else ()
-        ordering = tuple(source for source in known if source.column in wanted)
-    return _feed_spec(format, schema.fields, schema.primary_keys, ordering, empty_as_null)
+    stored = dict(request.options)
+    if ordering and keys.SEQUENCE_FIELD not in stored and keys.WATERMARK_KEY not in stored:
+        stored[keys.SEQUENCE_FIELD] = ",".join(source.column for source in ordering)
+    fields = (*rows, *(source.to_field() for source in ordering))
+    spec = _feed_spec(request, fields, key, ordering)
+    return catalog.create_table(request.table, fields, key, request.partition_by, stored), spec
 
 
-def _ordering(
-    sample: pa.Array, format: str, sequence_by: Sequence[str]
-) -> tuple[SequenceSource, ...]:
-    if not sequence_by:
-        return default_sequence(sample, format)
-    return tuple(sequence_source(sample, format, path) for path in sequence_by)
+def _filled(table: StoredTable, request: FeedRequest, sample: Sample) -> tuple[SequenceSource, ...]:
+    """What fills the sequence fields of a table that exists."""
+    wanted = TableOptions.parse(table.schema.options).sequence_field
+    given = request.sequence_by
+    if not given:
+        known = sample.sequence() if wanted else ()
+        return tuple(source for source in known if source.column in wanted)
+    if len(given) != len(wanted):
+        raise InvalidError(
+            f"table {table.name} has the sequence field {', '.join(wanted) or '(none)'}, found "
+            f"{len(given)} member(s) to fill it: {', '.join(given)}"
+        )
+    return tuple(
+        SequenceSource(path, column, table.schema.field(column).type)
+        for path, column in zip(given, wanted, strict=True)
+    )
 
 
 def _feed_spec(
-    format: str,
+    request: FeedRequest,
     fields: Sequence[Field],
     key: Sequence[str],
     ordering: tuple[SequenceSource, ...],
-    empty_as_null: Sequence[str],
 ) -> FeedSpec:
     return FeedSpec(
-        format=format,
+        format=request.format,
         columns=tuple(fields),
         primary_key=tuple(key),
         sequence=ordering,
-        empty_as_null=frozenset(empty_as_null),
+        empty_as_null=frozenset(request.empty_as_null),
     )

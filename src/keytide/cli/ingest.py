@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -18,9 +16,10 @@ from keytide.errors import InvalidError
 from keytide.types import Field, RowType, parse_sql_type
 
 if TYPE_CHECKING:
+    from keytide.cdc.request import FeedRequest
     from keytide.spark.ingest import BatchReport, IngestReport
 
-__all__ = ["FeedFormat", "IngestOptions", "ingest", "ingest_command"]
+__all__ = ["FeedFormat", "ingest"]
 
 
 class FeedFormat(str, Enum):
@@ -32,85 +31,66 @@ class FeedFormat(str, Enum):
     DMS = "dms-json"
 
 
-@dataclass(frozen=True)
-class IngestOptions:
-    """What `keytide.spark.ingest.ingest` is called with, name by name.
-
-    `schema` None and empty tuples mean: take it from the table, or from the feed. `continuous`
-    goes on until it is stopped; otherwise the run ends when all files are read.
-    """
-
-    warehouse: str
-    table: str
-    source: str
-    format: str
-    schema: tuple[Field, ...] | None = None
-    primary_key: tuple[str, ...] = ()
-    partition_by: tuple[str, ...] = ()
-    sequence_by: tuple[str, ...] = ()
-    options: Mapping[str, str] = field(default_factory=dict)
-    empty_as_null: tuple[str, ...] = ()
-    checkpoint: str | None = None
-    dead_letter: str | None = None
-    max_files_per_batch: int | None = None
-    continuous: bool = False
+Source = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        help="Folder, file or glob of files, one JSON message a line; gzip is fine.",
+        metavar="PATH",
+    ),
+]
+FormatOption = Annotated[FeedFormat, typer.Option("--format", help="What the feed is.")]
+Schema = Annotated[
+    str | None,
+    typer.Option(help='Columns of a new table: "order_id BIGINT, status STRING".'),
+]
+PrimaryKey = Annotated[str | None, typer.Option(help="Key columns of a new table: order_id,line")]
+PartitionBy = Annotated[str | None, typer.Option(help="Partition columns of a new table: dt")]
+SequenceBy = Annotated[
+    str | None,
+    typer.Option(help="What orders the changes of a key, feed metadata: source.lsn"),
+]
+TableOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Option of a new table; may be repeated.", metavar="KEY=VALUE"),
+]
+EmptyAsNull = Annotated[
+    list[str] | None,
+    typer.Option(help="Column whose source writes '' for NULL; may be repeated.", metavar="COLUMN"),
+]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(
+        help="Folder of the stream's progress; by default beside the tables of a local warehouse.",
+        metavar="DIR",
+    ),
+]
+DeadLetter = Annotated[
+    str | None,
+    typer.Option(help="Table that takes the messages that cannot be applied.", metavar="TABLE"),
+]
+MaxFiles = Annotated[int | None, typer.Option(min=1, help="Files to read in one commit, at most.")]
+Continuous = Annotated[
+    bool,
+    typer.Option("--continuous/--once", help="Wait for more files, or end when all are read."),
+]
 
 
 def ingest(
     table: TableArgument,
-    source: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            help="Folder, file or glob of files, one JSON message a line; gzip is fine.",
-            metavar="PATH",
-        ),
-    ],
-    format: Annotated[FeedFormat, typer.Option("--format", help="What the feed is.")],
+    source: Source,
+    format: FormatOption,
     warehouse: Warehouse = None,
-    schema: Annotated[
-        str | None,
-        typer.Option(help='Columns of a new table: "order_id BIGINT, status STRING".'),
-    ] = None,
-    primary_key: Annotated[
-        str | None, typer.Option(help="Key columns of a new table: order_id,line")
-    ] = None,
-    partition_by: Annotated[
-        str | None, typer.Option(help="Partition columns of a new table: dt")
-    ] = None,
-    sequence_by: Annotated[
-        str | None,
-        typer.Option(help="What orders the changes of a key, feed metadata: source.lsn"),
-    ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(help="Option of a new table; may be repeated.", metavar="KEY=VALUE"),
-    ] = None,
-    empty_as_null: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Column whose source writes '' for NULL; may be repeated.", metavar="COLUMN"
-        ),
-    ] = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            help="Folder of the stream's progress; by default beside the tables of a local "
-            "warehouse.",
-            metavar="DIR",
-        ),
-    ] = None,
-    dead_letter: Annotated[
-        str | None,
-        typer.Option(help="Table that takes the messages that cannot be applied.", metavar="TABLE"),
-    ] = None,
-    max_files_per_batch: Annotated[
-        int | None, typer.Option(min=1, help="Files to read in one commit, at most.")
-    ] = None,
-    continuous: Annotated[
-        bool,
-        typer.Option("--continuous/--once", help="Wait for more files, or end when all are read."),
-    ] = False,
+    schema: Schema = None,
+    primary_key: PrimaryKey = None,
+    partition_by: PartitionBy = None,
+    sequence_by: SequenceBy = None,
+    option: TableOption = None,
+    empty_as_null: EmptyAsNull = None,
+    checkpoint: Checkpoint = None,
+    dead_letter: DeadLetter = None,
+    max_files_per_batch: MaxFiles = None,
+    continuous: Continuous = False,
 ) -> None:
     """Feed a table from files of Debezium, Maxwell, Canal or AWS DMS change data.
 
@@ -121,25 +101,41 @@ def ingest(
     Example: keytide ingest -w /data/lake shop.orders --from "/feed/*.json" --format debezium-json
     --primary-key order_id --schema "order_id BIGINT, status STRING" --sequence-by source.lsn
     """
+    # Change feeds bring DuckDB along, which other commands start without.
+    from keytide.cdc.request import FeedRequest
+
     root, name = split_table_path(table, warehouse)
-    report = ingest_command(
-        IngestOptions(
-            warehouse=root,
-            table=name,
-            source=source,
-            format=format.value,
-            schema=None if schema is None else _fields(schema),
-            primary_key=names(primary_key),
-            partition_by=names(partition_by),
-            sequence_by=names(sequence_by),
-            options=dict(map(_key_value, option or ())),
-            empty_as_null=tuple(n for text in empty_as_null or () for n in names(text)),
-            checkpoint=checkpoint,
-            dead_letter=dead_letter,
-            max_files_per_batch=max_files_per_batch,
-            continuous=continuous,
-        )
+    request = FeedRequest(
+        warehouse=root,
+        table=name,
+        source=source,
+        format=format.value,
+        columns=None if schema is None else _fields(schema),
+        primary_key=names(primary_key),
+        partition_by=names(partition_by),
+        sequence_by=names(sequence_by),
+        options=dict(map(_key_value, option or ())),
+        empty_as_null=tuple(n for text in empty_as_null or () for n in names(text)),
+        checkpoint=checkpoint,
+        dead_letter=dead_letter,
+        max_files_per_batch=max_files_per_batch,
+        continuous=continuous,
     )
+    _tell_in_all(_run(request))
+
+
+def _run(request: FeedRequest) -> IngestReport:
+    """Carry the feed out and tell of each batch. Raises `SetupError` without Spark."""
+    from keytide.spark.ingest import run_feed
+    from keytide.spark.session import session
+
+    with spark_log() as log:
+        with log.standard_error():
+            spark = session()
+        return run_feed(request, spark, _tell)
+
+
+def _tell_in_all(report: IngestReport) -> None:
     summary = {
         "table": report.table,
         "batches": len(report.batches),
@@ -150,17 +146,6 @@ def ingest(
     if report.rejected:
         summary["dead_letter"] = report.dead_letter
     write_document(summary, [Properties(summary)], Format.TABLE)
-
-
-def ingest_command(options: IngestOptions) -> IngestReport:
-    """Carry an ingestion out and tell of each batch. Raises `SetupError` without Spark."""
-    from keytide.spark.ingest import ingest as run
-    from keytide.spark.session import session
-
-    with spark_log() as log:
-        with log.standard_error():
-            spark = session()
-        return run(**vars(options), spark=spark, on_batch=_tell)
 
 
 def _tell(batch: BatchReport) -> None:

@@ -24,6 +24,7 @@ from keytide.cdc.batch import ChangeWriter, WrittenChanges
 from keytide.cdc.decode import decode
 from keytide.cdc.feed import FeedSpec
 from keytide.cdc.refuse import without_unmergeable
+from keytide.cdc.request import FeedRequest, columns_of
 from keytide.cdc.target import feed_target
 from keytide.errors import InvalidError
 from keytide.format.arrow import from_arrow, to_arrow
@@ -45,9 +46,9 @@ from keytide.table.read.scan import Scan
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.write.writable import writable_view
-from keytide.types import Field, RowType, parse_sql_type
+from keytide.types import Field
 
-__all__ = ["BatchReport", "IngestReport", "ingest"]
+__all__ = ["BatchReport", "IngestReport", "ingest", "run_feed"]
 
 _SAMPLE_MESSAGES = 1_000
 _BUCKET, _RAW, _REASON, _SKIPPED = map(scratch, ("bucket", "raw", "reason", "skipped"))
@@ -138,33 +139,41 @@ def ingest(
     there is no file, `DataError` for a file that Spark cannot read, such as one that was cut short,
     and what the batches raise, as Keytide errors.
     """
-    spark = spark or session()
-    catalog = Catalog(open_store(str(warehouse)))
-    target, spec = feed_target(
-        catalog,
-        table,
-        _sample(spark, source, table),
-        format,
-        columns=_columns(schema),
-        primary_key=primary_key,
-        partition_by=partition_by,
-        sequence_by=sequence_by,
-        options=options,
-        empty_as_null=empty_as_null,
+    request = FeedRequest(
+        warehouse=str(warehouse),
+        table=table,
+        source=source,
+        format=format,
+        columns=columns_of(schema),
+        primary_key=tuple(primary_key),
+        partition_by=tuple(partition_by),
+        sequence_by=tuple(sequence_by),
+        options=dict(options or {}),
+        empty_as_null=tuple(empty_as_null),
+        checkpoint=checkpoint,
+        dead_letter=dead_letter,
+        max_files_per_batch=max_files_per_batch,
+        continuous=continuous,
     )
-    letters = dead_letter or f"{target.name}_dead_letters"
+    return run_feed(request, spark or session(), on_batch)
+
+
+def run_feed(
+    request: FeedRequest,
+    spark: SparkSession,
+    on_batch: Callable[[BatchReport], None] | None = None,
+) -> IngestReport:
+    """Carry out what a feed is told, as `ingest` says; raises what it raises."""
+    catalog = Catalog(open_store(request.warehouse))
+    target, spec = feed_target(catalog, request, _sample(spark, request.source, request.table))
+    letters = request.dead_letter or f"{target.name}_dead_letters"
     run = _Ingestion(target, spec, DeadLetters(catalog, letters, target.name), on_batch)
-    stream = spark.readStream.format("text").options(**_LINES)
-    if max_files_per_batch is not None:
-        stream = stream.option("maxFilesPerTrigger", str(max_files_per_batch))
-    writer = (
-        stream.load(_as_glob(source))
-        .writeStream.foreachBatch(run.apply)
-        .option("checkpointLocation", checkpoint or _default_checkpoint(catalog, target))
-    )
-    if not continuous:
+    checkpoint = request.checkpoint or _default_checkpoint(catalog, target)
+    writer = _lines(spark, request).writeStream.foreachBatch(run.apply)
+    writer = writer.option("checkpointLocation", checkpoint)
+    if not request.continuous:
         writer = writer.trigger(availableNow=True)
-    with over_files(source, target.name):
+    with over_files(request.source, target.name):
         writer.start().awaitTermination()
     return IngestReport(target.name, letters, tuple(run.reports))
 
@@ -362,6 +371,14 @@ def _sample(spark: SparkSession, source: str, table: str) -> pa.Array:
         return lines.toArrow().column("message").combine_chunks()
 
 
+def _lines(spark: SparkSession, request: FeedRequest) -> DataFrame:
+    """The stream of the lines of all files, as they come."""
+    stream = spark.readStream.format("text").options(**_LINES)
+    if request.max_files_per_batch is not None:
+        stream = stream.option("maxFilesPerTrigger", str(request.max_files_per_batch))
+    return stream.load(_as_glob(request.source))
+
+
 def _as_glob(source: str) -> str:
     """The path such that a stream reads one file too; Spark takes a path that is no glob for a
     folder.
@@ -374,15 +391,6 @@ def _as_glob(source: str) -> str:
 def _messages(lines: DataFrame) -> DataFrame:
     """The bytes of each line, which Spark takes for text without looking at them."""
     return lines.select(F.col("value").cast("binary").alias("message"))
-
-
-def _columns(schema: str | Sequence[Field] | None) -> Sequence[Field] | None:
-    if not isinstance(schema, str):
-        return schema
-    row = parse_sql_type(f"ROW<{schema}>")
-    if not isinstance(row, RowType):
-        raise InvalidError(f"{schema!r} is no list of columns such as 'id BIGINT, name STRING'")
-    return row.fields
 
 
 def _default_checkpoint(catalog: Catalog, table: StoredTable) -> str:

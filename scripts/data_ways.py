@@ -1,0 +1,234 @@
+"""The ways of data through the modules of Keytide, followed by its calls.
+
+    python scripts/data_ways.py
+
+Runs one small example of each way and prints the modules that the data entered in order, how many
+there are, and how often a module was entered that had been left before: the returns.
+
+What counts. A call counts when data passes: a table, frame, array or series is among its arguments
+(on its object too, and in tuples, lists and dicts), or it is what the call gives back. Calls in the
+same module one after the other count once. Left out are the vocabulary (`arguments`, `errors`,
+`types`, `options`, ...) and the store, the bodies of comprehensions and lambdas, and what a module
+does as it is loaded; a generator counts where it begins. Work for threads is done at once, so that
+the order is the same in each run.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+
+DATA = (
+    pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray,
+    pl.DataFrame, pl.LazyFrame, pl.Series, pd.DataFrame,
+)  # fmt: skip
+VOCABULARY = {
+    "arguments", "errors", "lazy", "options", "process", "row_kind", "scratch", "store", "types",
+}  # fmt: skip
+
+
+@dataclass
+class Way:
+    """The modules that data entered, in the order of the calls."""
+
+    name: str
+    calls: list[str | None] = field(default_factory=list)
+    _open: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def modules(self) -> list[str]:
+        """The modules in order; calls in the same module one after the other count once."""
+        entered = [module for module in self.calls if module is not None]
+        return [m for m, before in zip(entered, [None, *entered], strict=False) if m != before]
+
+    @property
+    def distinct(self) -> list[str]:
+        """The modules by first entry."""
+        return list(dict.fromkeys(self.modules))
+
+    @property
+    def returns(self) -> int:
+        """How often a module was entered that had been left before."""
+        return len(self.modules) - len(self.distinct)
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """A block whose calls are followed."""
+        sys.setprofile(self._see)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+    def _see(self, frame: FrameType, event: str, value: Any) -> None:
+        module = _module_of(frame)
+        if module is None:
+            return
+        if event == "call" and id(frame) not in self._open:
+            given = frame.f_locals.values()
+            self._open[id(frame)] = len(self.calls)
+            self.calls.append(module if any(map(_is_data, given)) else None)
+        elif event == "return":
+            at = self._open.get(id(frame))
+            if at is not None and _is_data(value):
+                self.calls[at] = module
+            if not frame.f_code.co_flags & _GENERATOR or value is None:
+                self._open.pop(id(frame), None)
+
+
+_GENERATOR = 0x20
+
+
+def _module_of(frame: FrameType) -> str | None:
+    """The module of a call that may count, without the name of the package."""
+    package, _, name = frame.f_globals.get("__name__", "").partition(".")
+    if package != "keytide" or frame.f_code.co_name.startswith("<"):
+        return None
+    return None if name.split(".")[0] in VOCABULARY else name
+
+
+def _is_data(value: Any, depth: int = 2) -> bool:
+    if isinstance(value, DATA):
+        return True
+    if not depth:
+        return False
+    if isinstance(value, dict):
+        return any(_is_data(each, depth - 1) for each in value.values())
+    if isinstance(value, list | tuple):
+        return any(_is_data(each, depth - 1) for each in value)
+    members = getattr(value, "__dict__", None) if type(value).__module__[:7] == "keytide" else None
+    return bool(members) and any(_is_data(each, depth - 1) for each in members.values())
+
+
+class _AtOnce(concurrent.futures.Executor):
+    """Does what it is given at once, in the thread of the caller."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def submit(self, call: Callable[..., Any], /, *given: Any, **named: Any) -> Any:
+        done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        done.set_result(call(*given, **named))
+        return done
+
+    def map(self, call: Callable[..., Any], *given: Iterable[Any], **_: Any) -> Iterator[Any]:
+        return map(call, *given)
+
+
+concurrent.futures.ThreadPoolExecutor = _AtOnce  # type: ignore[misc, assignment]
+
+# What follows takes its threads from above.
+import keytide as kt  # noqa: E402
+from keytide.cdc import FeedSpec, SequenceSource, decode  # noqa: E402
+from keytide.types import Field, parse_sql_type  # noqa: E402
+
+ROWS = {"id": [1, 2, 3], "v": ["a", "b", "c"], "lsn": [10, 20, 30]}
+COLUMNS = tuple(
+    Field(-1, name, parse_sql_type(type))
+    for name, type in [("id", "BIGINT"), ("v", "STRING"), ("lsn", "BIGINT")]
+)
+SPEC = FeedSpec(
+    "debezium-json", COLUMNS, ("id",), (SequenceSource("source.lsn", "lsn", COLUMNS[2].type),)
+)
+MESSAGES: list[dict[str, Any] | str | None] = [
+    {"op": "c", "after": {"id": 4, "v": "d"}, "source": {"lsn": 40}},
+    {"op": "u", "before": {"id": 1, "v": "a"}, "after": {"id": 1, "v": "A"}, "source": {"lsn": 41}},
+    {"op": "u", "after": {"id": 2, "v": "__debezium_unavailable_value"}, "source": {"lsn": 42}},
+    {"op": "d", "before": {"id": 3, "v": "c"}, "source": {"lsn": 43}},
+    None,
+    "broken",
+]
+
+
+def messages() -> pa.Array:
+    """A batch of a feed: a new row, changes with and without a value, a delete, a bad message."""
+    return pa.array([json.dumps(m) if isinstance(m, dict) else m for m in MESSAGES])
+
+
+def new_table(warehouse: str) -> Any:
+    """A table in the order of changes, which the feed fits."""
+    options = {"sequence.field": "lsn", "bucket": "1"}
+    return kt.connect(warehouse).create_table("db.t", COLUMNS, ["id"], options=options)
+
+
+def rows_way(name: str, data: Any, read: Callable[[Any], Any]) -> Iterator[Way]:
+    """A table written and scanned."""
+    with tempfile.TemporaryDirectory() as warehouse:
+        table = new_table(warehouse)
+        for way, act in [
+            (Way(f"{name} written"), lambda: table.write(data)),
+            (Way(f"{name} scanned"), lambda: read(table.scan())),
+        ]:
+            act()  # what is made once and kept, is made before it is followed
+            with way.followed():
+                act()
+            yield way
+
+
+def change_way() -> Way:
+    """Messages decoded and written, without Spark."""
+    way = Way("change messages applied")
+    for followed in (Way("the first time, which loads modules"), way):
+        with tempfile.TemporaryDirectory() as warehouse:
+            table = new_table(warehouse)
+            table.write(pl.DataFrame(ROWS))
+            apply_changes(table, messages(), followed)
+    return way
+
+
+def apply_changes(table: Any, batch: pa.Array, way: Way) -> None:
+    """Decode a batch and write it into a table, as a task of an ingestion does."""
+    from dataclasses import replace
+
+    from keytide.cdc.batch import ChangeWriter
+    from keytide.cdc.refuse import without_unmergeable
+    from keytide.table.commit.transaction import Transaction
+    from keytide.table.read.scan import Scan
+    from keytide.table.write.writable import writable_view
+
+    view = writable_view(table.stored)
+    with Transaction.begin(table.stored, view) as transaction:
+        scan = Scan(view, table.metadata, transaction.live, view.order.columns)
+        stored = {
+            (plan.partition, plan.bucket): task
+            for plan, task in zip(scan.plan.buckets, scan.tasks(), strict=True)
+        }
+        writer = ChangeWriter(replace(transaction.task(), stored=None), SPEC, stored)
+        with way.followed():
+            found = without_unmergeable(decode(batch, SPEC), batch, view)
+            done = writer.write(found.rows)
+        transaction.take(done.written)
+        transaction.commit()
+
+
+def ways() -> Iterator[Way]:
+    """Each way, followed."""
+    yield from rows_way("a Polars frame", pl.DataFrame(ROWS), lambda scan: scan.to_polars())
+    yield from rows_way("a pandas frame", pd.DataFrame(ROWS), lambda scan: scan.to_pandas())
+    yield from rows_way("an Arrow table", pa.table(ROWS), lambda scan: scan.to_arrow())
+    yield change_way()
+
+
+def main() -> None:
+    """Print the ways."""
+    followed = list(ways())
+    for way in followed:
+        print(f"{way.name}: {len(way.distinct)} modules, {way.returns} returns")
+        print("   ", " > ".join(way.modules), "\n")
+    for way in followed:
+        print(f"{way.name:25}{len(way.distinct):>4} modules{way.returns:>4} returns")
+
+
+if __name__ == "__main__":
+    main()
