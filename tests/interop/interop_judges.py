@@ -161,7 +161,8 @@ class PypaimonRust:
     ) -> None:
         """See `Judge`."""
         lines = [f"{name} {kind}" for name, kind in columns.items()]
-        lines.append(f"PRIMARY KEY ({', '.join(primary_key)})")
+        if primary_key:
+            lines.append(f"PRIMARY KEY ({', '.join(primary_key)})")
         parts = f"PARTITIONED BY ({', '.join(partition_by)})" if partition_by else ""
         settings = ", ".join(f"'{key}' = '{value}'" for key, value in (options or {}).items())
         with _refusals():

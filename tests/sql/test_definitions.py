@@ -152,7 +152,6 @@ def test_alter_table_changes_what_readers_see(lake: kt.Lake) -> None:
         ("ALTER TABLE t RENAME TO u", "cannot be renamed"),
         ("ALTER TABLE t SET ('no-such-option' = '1')", "no-such-option"),
         ("CREATE TABLE u (id INTT)", "line 1, column 20"),
-        ("CREATE TABLE u (id INT)", "primary key"),
         ("CREATE TABLE u (id INT, PRIMARY KEY id)", "expected (, found 'id'"),
         ("CREATE TABLE u (id INT PRIMARY KEY) USING delta", "delta"),
         ("CREATE TABLE t (id INT PRIMARY KEY)", "exists"),

@@ -197,7 +197,6 @@ def deep(levels: int) -> kt.Field:
         ({"schema": [kt.Field(-1, "k", INT), kt.Field(-1, "r", TWICE)]}, "'r' have duplicates"),
         ({"primary_key": ["z"]}, "should include all primary key"),
         ({"primary_key": ["k", "k"]}, "must not contain duplicates"),
-        ({"primary_key": []}, "needs a primary key"),
         ({"name": ""}, "no table name"),
     ],
 )

@@ -198,7 +198,6 @@ def test_option_that_cannot_work_is_refused_and_no_table_is_made(
 @pytest.mark.parametrize(
     ("schema", "primary_key", "partition_by", "message"),
     [
-        (BASE, [], [], "needs a primary key"),
         (BASE, ["x"], [], r"missing \[x\]"),
         (BASE, ["k", "k"], [], r"must not contain duplicates: \[k\]"),
         (BASE, ["k"], ["x"], r"missing \[x\]"),

@@ -9,7 +9,6 @@ import pytest
 from publishing import publish
 
 import keytide as kt
-from keytide.format import paths
 from keytide.table.commit.author import Author
 from keytide.table.commit.change import Change
 from keytide.table.write.task import Written
@@ -29,18 +28,6 @@ def make_table(warehouse: str) -> kt.Table:
     table = kt.connect(warehouse).create_table("t", SCHEMA, ["k"])
     table.write([{"k": 1, "v": "a"}])
     return table
-
-
-@pytest.mark.parametrize("name", READS)
-def test_table_without_a_primary_key_is_named_as_such(name: str, warehouse: str) -> None:
-    table = make_table(warehouse)
-    bare = replace(table.table_schema, primary_keys=())
-    table.metadata.store.put(paths.schema_path(0), bare.to_json())
-    table = kt.Table(table.metadata.store, "t")
-    with pytest.raises(kt.UnsupportedError, match=r"table t has no primary key"):
-        READS[name](table)
-    with pytest.raises(kt.UnsupportedError, match="no primary key"):
-        table.write([{"k": 2, "v": "b"}])
 
 
 @pytest.mark.parametrize("name", READS)

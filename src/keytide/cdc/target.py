@@ -12,6 +12,7 @@ from keytide.cdc.request import FeedRequest
 from keytide.errors import InvalidError, NotFoundError
 from keytide.options import TableOptions, keys, stored_names
 from keytide.table.catalog import Catalog
+from keytide.table.definition.kind import require_key
 from keytide.table.state.stored import StoredTable
 from keytide.types import Field
 
@@ -37,6 +38,7 @@ def feed_target(
     _refuse_rowkind_field(request.table, options)
     if table is None:
         return _made(catalog, request, sample)
+    require_key(table.schema, table.name, "a change feed", "Ingest into a table with a primary key")
     schema, ordering = table.schema, _filled(table, request, sample)
     return table, _feed_spec(request, schema.fields, schema.primary_keys, ordering)
 

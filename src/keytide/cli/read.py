@@ -29,6 +29,7 @@ from keytide.cli.parameters import (
 from keytide.cli.progress import tracked_batches
 from keytide.errors import InvalidError, NotFoundError
 from keytide.lake.table import Table
+from keytide.table.definition.kind import require_key
 from keytide.table.read.scan import Explanation
 from keytide.table.read.why import Why
 from keytide.table.values.single import scalar_of_text
@@ -190,6 +191,7 @@ def _told(values: Mapping[str, Any], texts: Sequence[str]) -> str:
 
 def _key_of(table: Table, texts: list[str]) -> dict[str, Any]:
     schema = table.table_schema
+    require_key(schema, table.name, "a lookup by key", "Scan it with --where")
     if len(texts) != len(schema.primary_keys):
         raise typer.BadParameter(
             f"the primary key of {table.name} is {', '.join(schema.primary_keys)}; found "

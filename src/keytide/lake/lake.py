@@ -131,8 +131,9 @@ class Lake:
         """Make a table; atomic: of several callers one makes it.
 
         `schema` is an Arrow schema, or Keytide fields where a type has no Arrow name of its own.
-        Primary key columns become NOT NULL. Without the option `bucket` a table gets one bucket
-        a partition. Raises `AlreadyExistsError` unless `exists_ok`, `InvalidError` for a
+        Primary key columns become NOT NULL. An empty `primary_key` asks for an append table: it
+        keeps every row that is written. Without the option `bucket` a table gets one bucket a
+        partition. Raises `AlreadyExistsError` unless `exists_ok`, `InvalidError` for a
         definition that cannot work, or whose keys are not those of the table that exists,
         `UnsupportedError` for an option that nobody would obey, with nothing made. Warns of
         options that only other engines obey.

@@ -1,4 +1,4 @@
-"""A primary-key table, as users hold it."""
+"""A table, as users hold it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ __all__ = ["Table"]
 
 
 class Table:
-    """One primary-key table.
+    """One table, as a rule with a primary key.
 
     Any number of tables, processes and engines may write at the same time; every reader sees
-    one merged row per key. A table object is safe to share between threads, and looks at the
-    newest schema and snapshot whenever it reads or writes.
+    one merged row per key, or, of an append table, every row that was written.
+    A table object is safe to share between threads, and looks at the newest schema and snapshot
+    whenever it reads or writes.
     """
 
     def __init__(self, store: Store, name: str) -> None:

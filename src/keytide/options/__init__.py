@@ -13,11 +13,12 @@ from typing import Any
 from keytide.options.keys import columns_in
 from keytide.options.kinds import parse_memory_size
 from keytide.options.names import option_of, stored_name, stored_names
-from keytide.options.option import Change, ForOthers, Option, Refused
+from keytide.options.option import Acts, Change, ForOthers, Option, Refused
 from keytide.options.table import SECTIONS
 
 __all__ = [
     "SECTIONS",
+    "Acts",
     "Change",
     "ForOthers",
     "Option",
@@ -98,6 +99,11 @@ class TableOptions:
     write_buffer_bytes: int = _option("write-buffer-size")
 
     raw: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def bucket_count(self) -> int:
+        """The buckets that rows of a partition are spread over; one where they have no buckets."""
+        return max(1, self.bucket)
 
     @classmethod
     def parse(cls, raw: Mapping[str, str]) -> TableOptions:

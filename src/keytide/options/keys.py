@@ -52,6 +52,8 @@ BUCKET = _key("bucket")
 BUCKET_KEY = _key("bucket-key")
 BUCKET_FUNCTION_TYPE = _key("bucket-function.type")
 PRIMARY_KEY_NULLABLE = _key("primary-key.nullable")
+ROW_TRACKING_ENABLED = _key("row-tracking.enabled")
+DATA_EVOLUTION_ENABLED = _key("data-evolution.enabled")
 
 # -- which version wins ----------------------------------------------------------------------------
 
@@ -87,6 +89,7 @@ COUNT_LIMIT = _key("fields.<column>.count-limit")
 MERGE_MAP_TS_FIELD = _key("fields.<column>.merge-map-with-keytime.ts-field")
 TS_FIELD = _key("fields.<column>.ts-field")
 DEFAULT_VALUE = _key("fields.<columns>.default-value")
+USER = _key("user.<name>")
 
 # -- files and commits -----------------------------------------------------------------------------
 

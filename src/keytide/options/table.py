@@ -50,11 +50,12 @@ _LAYOUT = (
     Option("primary-key", NAMES, "The primary key, for SQL that has no other place for it; stored "
            "as the key, not as an option.", change=NEVER),
     Option("partition", NAMES, "The partition columns, likewise.", change=NEVER),
-    Option("bucket", BUCKETS, "Buckets per partition, 1 when a table is made without it. More "
-           "mean more parallel merging and more, smaller files; 200 MB to 1 GB of data per bucket "
-           "is a good size. A change is for later writes into new or overwritten partitions."),
-    Option("bucket-key", EXACT_COLUMNS, "Primary key columns whose hash picks the bucket; left "
-           "out, all of them.", change=FIXED),
+    Option("bucket", BUCKETS, "Buckets per partition, 1 when a table is made without it; -1, no "
+           "buckets, when it has no primary key. More mean more parallel merging and more, smaller "
+           "files; 200 MB to 1 GB of data per bucket is a good size. A change is for later writes "
+           "into new or overwritten partitions."),
+    Option("bucket-key", EXACT_COLUMNS, "Columns whose hash picks the bucket, of the primary key "
+           "if there is one; left out, all of the key.", change=FIXED),
     Option("bucket-function.type", choice("default", "mod", "hive"),
            "How the bucket is computed of the bucket key.", "default", FIXED),
     Option("partition.default-name", TEXT, "The folder name of NULL in a partition column.",
@@ -68,7 +69,7 @@ _LAYOUT = (
            "NULL in a key either way.", "false", FIXED),
     Option("type", choice("table", "format-table", "materialized-table", "object-table"),
            "The kind of table.", "table", NEVER,
-           Refused("Keytide makes tables with a primary key only", "leave it out")),
+           Refused("Keytide makes tables of its own files only", "leave it out")),
     _refused("branch", TEXT, "main", "The branch that is read and written.",
              "reads and writes of Keytide are of the main branch", "leave it out"),
     _refused("auto-create", BOOLEAN, "false", "Whether reading makes a missing table.",
@@ -80,9 +81,9 @@ _LAYOUT = (
              "Keytide writes below the table's own path",
              "make the table where its files should lie"),
     _refused("row-tracking.enabled", BOOLEAN, "false", "Whether rows have ids of their own.",
-             "tables with a primary key have none", "leave it out"),
+             "writes give rows no ids", "leave it out"),
     _refused("data-evolution.enabled", BOOLEAN, "false", "Whether columns are stored apart.",
-             "tables with a primary key cannot", "leave it out"),
+             "writes store whole rows", "leave it out"),
 )  # fmt: skip
 
 # -- which version wins ----------------------------------------------------------------------------
@@ -451,7 +452,7 @@ _FIXED_BUCKETS = "tables have a fixed number of buckets"
 _WRITERS = (
     _kept("async-file-write", BOOLEAN, "true", "Whether files are written beside.", _METADATA),
     _kept("bucket-append-ordered", BOOLEAN, "true", "Whether appended rows stay in order.",
-          "tables have a primary key"),
+          "rows are read in no promised order"),
     _kept("cache-page-size", SIZE, "64 kb", "Pages of the lookup cache.", _METADATA),
     _kept("page-size", SIZE, "64 kb", "Pages of the write buffer.", _METADATA),
     _kept("commit.force-create-snapshot", BOOLEAN, "false", "Whether empty commits count.",

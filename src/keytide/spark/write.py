@@ -69,7 +69,7 @@ def fill(transaction: Transaction, df: DataFrame) -> None:
     task, view = transaction.task(), transaction.view
     if _is_one_partition(df):
         task = replace(task, threads=os.cpu_count() or 1)  # a single task may use all cores
-    else:
+    elif not _scatters(view):
         df = _by_bucket(df, view)
     Executors().feed(BufferedTask(task), df, transaction.take)
 
@@ -135,7 +135,7 @@ def _by_bucket(df: DataFrame, view: TableView) -> DataFrame:
     partition_keys = [column(name) for name in view.schema.partition_keys]
     count = cores(df.sparkSession) * TASKS_PER_CORE
     if not partition_keys:
-        count = min(count, view.options.bucket)
+        count = min(count, view.options.bucket_count)
     target = F.pmod(F.hash(*partition_keys), F.lit(count)) if partition_keys else F.lit(0)
     rows = df.select(*names, F.monotonically_increasing_id().alias(_ORDER))
     if view.options.bucket > 1:
@@ -143,6 +143,12 @@ def _by_bucket(df: DataFrame, view: TableView) -> DataFrame:
         target = target + F.col(_BUCKET)
     targeted = rows.select(*names, _ORDER, target.alias(_TARGET))
     return targeted.repartitionById(count, _TARGET).drop(_TARGET)
+
+
+def _scatters(view: TableView) -> bool:
+    """Whether any number of tasks may write to where the rows go, as none is merged there."""
+    one_place = not view.schema.partition_keys and view.options.bucket_count == 1
+    return one_place and not view.kind.has_key
 
 
 def _is_one_partition(df: DataFrame) -> bool:

@@ -24,10 +24,13 @@ from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.result import Result
 from keytide.sql.statements import Delete, Query, Update
 from keytide.table.catalog import Catalog
+from keytide.table.definition.kind import require_key
 from keytide.table.local_writes import derive
 from keytide.table.state.stored import StoredTable
 
 __all__ = ["delete", "update"]
+
+_WAY_OUT = "Overwrite what is to stay"
 
 RunQuery: TypeAlias = "Callable[[BoundQuery], Result]"
 
@@ -38,6 +41,7 @@ def delete(catalog: Catalog, run: RunQuery, statement: Delete) -> int:
     Raises `UnsupportedError` where the table takes no deletes, or would drop them.
     """
     table = table_of(catalog, statement.table)
+    require_key(table.schema, table.name, "DELETE of single rows", _WAY_OUT)
     _check_deletable(table)
     rows = _Rows(catalog, run, table)
     return derive(table, lambda: rows.of(statement.query, RowKind.DELETE)).rows
@@ -52,6 +56,7 @@ def update(catalog: Catalog, run: RunQuery, statement: Update) -> int:
     newer.
     """
     table = table_of(catalog, statement.table)
+    require_key(table.schema, table.name, "UPDATE", _WAY_OUT)
     names = _assigned(statement, table)
     tree = statement.query.tree.copy()
     assert isinstance(tree, exp.Select)

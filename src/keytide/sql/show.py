@@ -58,8 +58,9 @@ def describe(table: StoredTable, *, extended: bool) -> pa.Table:
 def create_statement(schema: TableSchema, name: str) -> str:
     """CREATE TABLE that makes the table as it is now."""
     lines = [_column(f) for f in schema.fields]
-    keys = ", ".join(quoted(key) for key in schema.primary_keys)
-    lines.append(f"PRIMARY KEY ({keys}) NOT ENFORCED")
+    if schema.primary_keys:
+        keys = ", ".join(quoted(key) for key in schema.primary_keys)
+        lines.append(f"PRIMARY KEY ({keys}) NOT ENFORCED")
     text = f"CREATE TABLE {'.'.join(map(quoted, name.split('.')))} (\n  "
     text += ",\n  ".join(lines) + "\n)"
     if schema.comment:

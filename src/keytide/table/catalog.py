@@ -31,6 +31,7 @@ from keytide.table.definition.checks import (
     refuse_same_names,
     validate_definition,
 )
+from keytide.table.definition.kind import kind_of
 from keytide.table.state.stored import StoredTable
 from keytide.types import Field, type_from_arrow
 
@@ -134,8 +135,9 @@ class Catalog:
         """Make a table; atomic: of several callers one makes it.
 
         `schema` is an Arrow schema, or Keytide fields where a type has no Arrow name of its own.
-        Primary key columns become NOT NULL. Without the option `bucket` a table gets one bucket
-        a partition. Raises `AlreadyExistsError` unless `exists_ok`, `InvalidError` for a
+        Primary key columns become NOT NULL. An empty `primary_key` asks for an append table: it
+        keeps every row that is written. Without the option `bucket` a table gets one bucket a
+        partition. Raises `AlreadyExistsError` unless `exists_ok`, `InvalidError` for a
         definition that cannot work, or whose keys are not those of the table that exists,
         `UnsupportedError` for an option that nobody would obey, with nothing made. Warns of
         options that only other engines obey.
@@ -206,7 +208,7 @@ class Catalog:
             keys = _named_columns("primary_key", primary_key, given.pop(PRIMARY_KEY, None))
             partitions = _named_columns("partition_by", partition_by, given.pop(PARTITION, None))
             fields = _fields(schema)
-            stored = complete_options(given)
+            stored = complete_options(given, kind_of(keys))
             definition = TableSchema.create(
                 fields,
                 partition_keys=partitions,

@@ -13,6 +13,7 @@ from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
 from keytide.lazy import load
 from keytide.table.conditions.predicate import Comparison, IsNull, Predicate, conjunction, plain
+from keytide.table.definition.kind import require_key
 from keytide.table.read.scan import Scan
 from keytide.table.read.why import Why, why_of
 from keytide.table.state.stored import StoredTable
@@ -119,6 +120,7 @@ def _parsed(where: str, schema: TableSchema, table: str) -> Predicate:
 
 
 def _key_values(key: Any, schema: TableSchema, table: str) -> dict[str, Any]:
+    require_key(schema, table, "a lookup by key", "Scan it with a condition")
     names = schema.primary_keys
     if isinstance(key, Mapping):
         if set(key) != set(names):

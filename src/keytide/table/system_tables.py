@@ -79,8 +79,11 @@ def audit_log(scan: Scan) -> pa.Table:
 
 
 def read_optimized(scan: Scan) -> Scan:
-    """The scan, restricted to fully compacted files: nothing to merge, but rows may be old."""
-    top = _top_level(scan.view.options)
+    """The scan, restricted to fully compacted files: nothing to merge, but rows may be old.
+
+    Where nothing is ever merged, all files are there.
+    """
+    top = _top_level(scan.view.options) if scan.view.kind.has_key else 0
     files = scan.live.by_identity.items()
     kept = {identity: entry for identity, entry in files if entry.file.level >= top}
     live = replace(scan.live, by_identity=kept)

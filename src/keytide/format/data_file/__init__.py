@@ -1,7 +1,8 @@
-"""Key-value data files: Parquet written and read.
+"""Data files: Parquet written and read.
 
 A data file holds rows sorted by key, at most one per key: the key again under `_KEY_` names,
-`_SEQUENCE_NUMBER`, `_VALUE_KIND`, and every column of the table.
+`_SEQUENCE_NUMBER`, `_VALUE_KIND`, and every column of the table. Without a primary key it holds the
+columns alone, rows in any order.
 
 `RunWriter` turns one sorted table into one or more files; `FileReader` reads rows of a file as
 a Polars frame in the shape of the table's *current* schema, pairing columns by field id.

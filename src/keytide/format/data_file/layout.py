@@ -23,8 +23,7 @@ def physical_schema(schema: TableSchema, thin: bool = False) -> pa.Schema:
                 _with_id(pa.field(f.name, f.type.to_arrow(), nullable=f.type.nullable), f.id)
                 for f in keys
             ),
-            _with_id(pa.field(SEQUENCE_NUMBER, pa.int64(), nullable=False), SEQUENCE_FIELD_ID),
-            _with_id(pa.field(VALUE_KIND, pa.int8(), nullable=False), VALUE_KIND_FIELD_ID),
+            *(_SYSTEM_FIELDS if schema.primary_keys else ()),
             *(
                 _with_id(
                     arrow.field(f.name).with_type(_identified(f.type, f.id, 1)),
@@ -38,6 +37,12 @@ def physical_schema(schema: TableSchema, thin: bool = False) -> pa.Schema:
 
 def _with_id(field: pa.Field, field_id: int) -> pa.Field:
     return field.with_metadata({b"PARQUET:field_id": str(field_id).encode()})
+
+
+_SYSTEM_FIELDS = (
+    _with_id(pa.field(SEQUENCE_NUMBER, pa.int64(), nullable=False), SEQUENCE_FIELD_ID),
+    _with_id(pa.field(VALUE_KIND, pa.int8(), nullable=False), VALUE_KIND_FIELD_ID),
+)
 
 
 def _identified(data_type: DataType, field_id: int, depth: int) -> pa.DataType:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from keytide.format import int96
 from keytide.format.arrow import sliced_bytes
-from keytide.format.binary_row import encode_rows
+from keytide.format.binary_row import EMPTY_ROW, encode_rows
 from keytide.format.checksum import BLOCKS_KEY, FOOTER_SEAL, SEAL_KEY, UNSEALED, BlockSink
 from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND, physical_schema
 from keytide.format.encoding import codecs, dictionary_columns
@@ -80,9 +80,9 @@ class RunWriter:
     ) -> list[DataFileMeta]:
         """Write one run: table columns plus `_SEQUENCE_NUMBER` and `_VALUE_KIND`.
 
-        REQUIRES: rows sorted by key, one per key. The files returned follow each other in key
-        order. Raises `DataError` when the store refuses; files already written are left over
-        and harmless.
+        REQUIRES: rows sorted by key, one per key; without a key in any order. The files returned
+        follow each other in the order of the rows. Raises `DataError` when the store refuses; files
+        already written are left over and harmless.
         """
         cuts = _cut(run, self.target_file_size_bytes)
         jobs = [(cut, f"{directory}/{next(file_names)}") for cut in cuts]
@@ -153,7 +153,8 @@ class RunWriter:
 
     def _physical(self, rows: pa.Table) -> pa.Table:
         keys = () if self.thin else self.key_names
-        names = [*keys, SEQUENCE_NUMBER, VALUE_KIND, *self.schema.names]
+        system = (SEQUENCE_NUMBER, VALUE_KIND) if self.key_names else ()
+        names = [*keys, *system, *self.schema.names]
         return pa.Table.from_arrays(
             [rows.column(name) for name in names], schema=physical_schema(self.schema, self.thin)
         )
@@ -173,6 +174,8 @@ class RunWriter:
         firsts = lasts + 1 - np.array(lengths)
         min_keys, max_keys = (
             encode_rows([_whole(column) for column in keys.take(places).columns], key_types)
+            if key_types
+            else [EMPTY_ROW] * len(lengths)
             for places in (firsts, lasts)
         )
         key_stats = collect_piece_key_stats(keys, lengths, key_fields)

@@ -153,7 +153,7 @@ class Transaction:
 
     @property
     def _renumbers(self) -> bool:
-        return not self.view.options.sequence_auto_padding
+        return self.view.kind.has_key and not self.view.options.sequence_auto_padding
 
     def _publish(self, change: Change, redo: Redo | None = None) -> WriteResult:
         self._is_settled = True

@@ -17,6 +17,7 @@ from keytide.options import ForOthers, Refused, TableOptions, keys, option_of
 from keytide.row_kind import ROW_KIND
 from keytide.table.definition.counting import check_counted, with_stored_counts
 from keytide.table.definition.defaults import parse_default, read_defaults
+from keytide.table.definition.kind import TableKind, kind_of
 from keytide.types import AtomicType, Field, RowType
 
 __all__ = ["check_uses", "complete_options", "refuse_same_names", "validate_definition"]
@@ -29,15 +30,15 @@ _STORABLE = frozenset(
 )  # fmt: skip
 
 
-def complete_options(given: Mapping[str, str]) -> dict[str, str]:
+def complete_options(given: Mapping[str, str], kind: TableKind) -> dict[str, str]:
     """The options to store: those given, and those they imply.
 
-    The number of buckets is always written down, because the format's own default (dynamic
-    buckets) allows one writer at a time. A watermark key is a sequence field for every engine,
-    and merge functions are called by the names that every engine knows.
+    The number of buckets is always written down, as the kind of table has it. A watermark
+    key is a sequence field for every engine, and merge functions are called by the names that every
+    engine knows.
     """
     named = with_stored_names(with_stored_counts(given))
-    stored = {keys.BUCKET: "1", keys.FILE_FORMAT: "parquet", **named}
+    stored = {keys.BUCKET: kind.default_bucket, keys.FILE_FORMAT: "parquet", **named}
     options = TableOptions.parse(stored)
     if options.watermark_key:
         fields = ",".join(options.watermark_key)
@@ -59,11 +60,8 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
     _check_types(schema)
     _check_watermark_and_tombstone(schema, options)
     validate_merge_options(schema.fields, schema.primary_keys, schema.partition_keys, options)
-    if not schema.primary_keys:
-        raise InvalidError(
-            "a table needs a primary key: the columns whose values name a row. Give primary_key"
-        )
-    _check_layout(schema, options)
+    kind_of(schema.primary_keys).check(schema, options)
+    _check_file_format(options)
     _check_defaults(schema, options)
     check_counted(schema, options)
     return _warnings(schema, options)
@@ -113,19 +111,7 @@ def _check_types(schema: TableSchema) -> None:
             )
 
 
-def _check_layout(schema: TableSchema, options: TableOptions) -> None:
-    if schema.is_cross_partition:
-        missing = [n for n in schema.partition_keys if n not in schema.primary_keys]
-        raise UnsupportedError(
-            f"partition column(s) {', '.join(missing)} are not in the primary key "
-            f"{', '.join(schema.primary_keys)}: a key could then be in two partitions at once. Add "
-            f"them to the primary key, or partition by a key column"
-        )
-    if options.bucket < 1:
-        raise UnsupportedError(
-            f"'{keys.BUCKET}' = '{options.bucket}' needs an index that only one writer may keep; "
-            "this release writes tables with a fixed number of buckets: give a number from 1"
-        )
+def _check_file_format(options: TableOptions) -> None:
     if options.file_format != "parquet":
         raise UnsupportedError(
             f"'{keys.FILE_FORMAT}' = {options.file_format!r} cannot be written; use 'parquet'"

@@ -31,6 +31,7 @@ from keytide.format.schema import (
 )
 from keytide.options import TableOptions, stored_name, stored_names
 from keytide.table.definition.checks import refuse_same_names, validate_definition
+from keytide.table.definition.kind import kind_of
 from keytide.table.definition.option_changes import (
     completed_options,
     orders_versions,
@@ -195,7 +196,8 @@ def evolve(
     evolved = schema
     for change in changes:
         evolved = _apply(evolved, _as_stored(change))
-    evolved = replace(evolved, id=schema.id + 1, options=completed_options(evolved.options))
+    options = completed_options(evolved.options, kind_of(evolved.primary_keys))
+    evolved = replace(evolved, id=schema.id + 1, options=options)
     validate_schema(evolved)
     if has_rows:
         refuse_bucket_change(schema, evolved)

@@ -18,6 +18,7 @@ from keytide.merge.engines import compacts_by_lookup, engine_class
 from keytide.merge.functions.maps import MergeMapWithKeyTime
 from keytide.options import Change, Option, TableOptions, keys, option_of
 from keytide.table.definition.checks import complete_options
+from keytide.table.definition.kind import TableKind
 from keytide.types import Field, MapType, RowType
 
 __all__ = [
@@ -46,9 +47,9 @@ def with_option(options: Mapping[str, str], key: str, value: str | None) -> dict
 _WATERMARK, _SEQUENCE = keys.WATERMARK_KEY, keys.SEQUENCE_FIELD
 
 
-def completed_options(options: Mapping[str, str]) -> dict[str, str]:
+def completed_options(options: Mapping[str, str], kind: TableKind) -> dict[str, str]:
     """The options with those that they imply; the layout of the table stays as it was made."""
-    stored = complete_options(options)
+    stored = complete_options(options, kind)
     return {k: v for k, v in stored.items() if k in options or k not in _LAYOUT}
 
 

@@ -119,7 +119,7 @@ def plan_files(
     files = matching_buckets(files, view.schema, view.options, terms)
     funnel = funnel.after("bucket", files)
     hidden: list[ManifestEntry] = []
-    if view.options.deletion_vectors_enabled:
+    if view.kind.has_key and view.options.deletion_vectors_enabled:
         # Compacted files without their dead rows are together unique by key.
         hidden = [entry for entry in files if entry.file.level == 0]
         files = [entry for entry in files if entry.file.level > 0]
@@ -142,14 +142,18 @@ def _buckets(
     by_bucket: dict[BucketId, list[ManifestEntry]] = {}
     for entry in files:
         by_bucket.setdefault((entry.partition, entry.bucket), []).append(entry)
-    if not view.options.deletion_vectors_enabled and view.schema.primary_keys:
+    has_key = view.kind.has_key
+    if has_key and not view.options.deletion_vectors_enabled:
         planned = {b: [PlannedFile(e) for e in entries] for b, entries in by_bucket.items()}
         return sections_of(planned, view)
     places = _vector_places([f for f in vector_files if (f.partition, f.bucket) in by_bucket], view)
     return [
         BucketPlan(
             *bucket,
-            tuple(Section(((PlannedFile(e, places.get(e.file.file_name)),),)) for e in entries),
+            tuple(
+                Section(((PlannedFile(e, places.get(e.file.file_name), has_kinds=has_key),),))
+                for e in entries
+            ),
         )
         for bucket, entries in by_bucket.items()
     ]

@@ -22,6 +22,7 @@ from keytide.format.data_file import (
     read_together,
 )
 from keytide.merge.windows import Batch
+from keytide.row_kind import RowKind
 from keytide.table.conditions.matching import row_filter
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.read.sections import PlannedFile, Run, is_out_of_order
@@ -98,7 +99,7 @@ class StoredVersions:
             file_schema=self.view.schemas[file.meta.schema_id],
             fields=self._fields,
             system_columns=tuple(name for name in SYSTEM_COLUMNS if name in self.columns),
-            constants=(*self._partition_values, *_one_number(file)),
+            constants=(*self._partition_values, *_one_number(file), *_one_kind(file)),
             dead_rows=file.dead_rows,
         )
 
@@ -120,6 +121,12 @@ def _one_number(file: PlannedFile) -> Iterator[tuple[str, pl.Series]]:
     lowest, highest = file.meta.min_sequence_number, file.meta.max_sequence_number
     if lowest == highest:
         yield SEQUENCE_NUMBER, pl.Series([lowest], dtype=pl.Int64)
+
+
+def _one_kind(file: PlannedFile) -> Iterator[tuple[str, pl.Series]]:
+    """The kind of all rows, where none is stored."""
+    if not file.has_kinds:
+        yield VALUE_KIND, pl.Series([RowKind.INSERT], dtype=pl.Int8)
 
 
 def _small_together(files: Iterable[PlannedFile]) -> Iterator[Sequence[PlannedFile]]:

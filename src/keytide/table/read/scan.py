@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +73,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Scan:
-    """Rows of one snapshot: one merged row per key, in no promised order.
+    """Rows of one snapshot, in no promised order: one merged row per key, if there are keys.
 
     A scan is lazy and stays with its snapshot, whatever is committed later. Methods that return
     everything need memory for the result; `to_batches` needs only what 'read.memory' allows.
@@ -141,9 +141,9 @@ class Scan:
 
     def count(self) -> int:
         """The number of rows."""
-        key = self.view.schema.primary_keys[:1]
-        key_only = Scan(self.state, key, self.predicate, self.threads)
-        return sum(frame.height for frame in key_only._frames())
+        schema = self.view.schema
+        one_column = replace(self, columns=(schema.primary_keys or schema.names)[:1])
+        return sum(frame.height for frame in one_column._frames())
 
     def explain(self) -> Explanation:
         """How the scan will be carried out. Reads no data."""
@@ -170,10 +170,11 @@ class Scan:
 
     def _check_readable(self) -> None:
         refuse_forked_child()
-        if not self.view.schema.primary_keys:
+        reason = self.view.kind.why_not_readable(self.view.options)
+        if reason is not None:
             raise UnsupportedError(
-                f"table {self.view.name} has no primary key, and this release reads and writes "
-                f"tables with a primary key only; read it with the engine that made it"
+                f"table {self.view.name}: this release cannot read it: {reason}; read it with the "
+                f"engine that made it"
             )
 
     def _frames(self) -> Iterator[pl.DataFrame]:

@@ -26,10 +26,14 @@ _PLACE, _RANK = map(scratch, ("place", "rank"))
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """A data file to read, and where its dead rows are recorded, if it has some."""
+    """A data file to read, and where its dead rows are recorded, if it has some.
+
+    `has_kinds` tells whether it is stored of each row what kind it is of; else all are of +I.
+    """
 
     entry: ManifestEntry
     dead_rows: VectorPlace | None = None
+    has_kinds: bool = True
 
     @property
     def meta(self) -> DataFileMeta:
@@ -40,7 +44,7 @@ class PlannedFile:
     def may_retract(self) -> bool:
         """Whether rows of kind -U or -D may be among its rows."""
         # At level 0 some writers record no deletes although there are some.
-        return self.meta.level == 0 or self.meta.delete_row_count != 0
+        return self.has_kinds and (self.meta.level == 0 or self.meta.delete_row_count != 0)
 
     def as_stored(self) -> PlannedFile:
         """The file with all rows that are stored in it."""

@@ -22,6 +22,7 @@ from keytide.merge.order import MergeOrder, order_of
 from keytide.options import TableOptions
 from keytide.store import Store
 from keytide.table.definition.defaults import read_defaults
+from keytide.table.definition.kind import TableKind, kind_of
 from keytide.types import Field
 
 __all__ = ["TableView"]
@@ -41,6 +42,11 @@ class TableView:
     schemas: Mapping[int, TableSchema]
     options: TableOptions
     functions: Mapping[str, MergeFunction] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> TableKind:
+        """What the table is, with a primary key or without."""
+        return kind_of(self.schema.primary_keys)
 
     @cached_property
     def order(self) -> MergeOrder:

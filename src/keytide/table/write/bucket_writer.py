@@ -188,6 +188,8 @@ class BucketWriter:
 
     def _layers(self, batch: BucketBatch, base: SequenceBase) -> list[pl.DataFrame]:
         """The layers of all buckets, as a rule one, each with higher numbers than those below."""
+        if not self.view.kind.has_key:
+            return [_numbered_by_arrival(batch, base)]
         order = self.view.order
         if len(batch.buckets) > 1:
             order = replace(order, key=(BUCKET_NUMBER, *order.key))
@@ -237,6 +239,16 @@ class BucketWriter:
         is_add = rows.select(IS_ADD.alias("add"))["add"]
         padded = padded_sequence(rows[name], is_add, counter, paddings)
         return rows.with_columns(padded.alias(SEQUENCE_NUMBER))
+
+
+def _numbered_by_arrival(batch: BucketBatch, base: SequenceBase) -> pl.DataFrame:
+    """The rows as they came, each with a number of its own; the format counts rows like this."""
+    firsts = np.array([base.first(bucket) for bucket in batch.buckets])
+    places = np.arange(batch.rows.height) - np.repeat(batch.ends - batch.lengths, batch.lengths)
+    return batch.rows.with_columns(
+        pl.Series(SEQUENCE_NUMBER, firsts[batch.numbers] + places),
+        pl.Series(BUCKET_NUMBER, batch.numbers),
+    )
 
 
 def restamp(view: TableView, entry: ManifestEntry, sequence_number: int) -> ManifestEntry:

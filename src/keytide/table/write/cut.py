@@ -99,9 +99,10 @@ def cut_rows(
     if not frame.height:
         return Cut((), np.empty(0, np.int64))
     partitions, places = _partitions(frame, table, schema.partition_fields())
-    ids = _bucket_ids(table, schema, options) if options.bucket > 1 else 0
-    found, numbers = np.unique(places * options.bucket + ids, return_inverse=True)
-    buckets = (divmod(number, options.bucket) for number in found.tolist())
+    count = options.bucket_count
+    ids = _bucket_ids(table, schema, options) if count > 1 else 0
+    found, numbers = np.unique(places * count + ids, return_inverse=True)
+    buckets = (divmod(number, count) for number in found.tolist())
     return Cut(tuple((partitions[place], bucket) for place, bucket in buckets), numbers)
 
 

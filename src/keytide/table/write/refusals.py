@@ -6,6 +6,8 @@ or bytes that are no bitmap, from what the table holds.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -14,6 +16,7 @@ from keytide.errors import InvalidError
 from keytide.format.arrow import from_arrow
 from keytide.merge.order import VALUE_KIND
 from keytide.merge.refusal import Refusal, reasons
+from keytide.row_kind import RowKind
 from keytide.table.state.view import TableView
 from keytide.table.write.rows import is_ignored, typed_rows
 
@@ -30,10 +33,11 @@ def refuse_unmergeable(rows: pl.DataFrame, view: TableView) -> None:
         return
     why = reasons(refusals, rows.height)
     first = int(np.argmax(why.is_not_null().to_numpy()))
-    key = rows.select(view.schema.primary_keys).row(first, named=True)
+    key = rows.select(view.schema.primary_keys or view.schema.names).row(first, named=True)
+    done = "merged" if view.kind.has_key else "stored"
     raise InvalidError(
         f"table {view.name}: {rows.height - why.null_count()} of {rows.height} rows cannot be "
-        f"merged, the first with {', '.join(f'{k} = {v!r}' for k, v in key.items())}: {why[first]}"
+        f"{done}, the first with {', '.join(f'{k} = {v!r}' for k, v in key.items())}: {why[first]}"
     )
 
 
@@ -50,4 +54,13 @@ def why_refused(data: pa.Table, view: TableView) -> pl.Series:
 
 
 def _refusals(rows: pl.DataFrame, view: TableView) -> list[Refusal]:
-    return [refusal for refusal in view.engine.refusals(rows) if refusal.rows.any()]
+    found = view.engine.refusals(rows) if view.kind.has_key else _not_inserted(rows)
+    return [refusal for refusal in found if refusal.rows.any()]
+
+
+def _not_inserted(rows: pl.DataFrame) -> Iterator[Refusal]:
+    for kind in RowKind:
+        if kind is not RowKind.INSERT:
+            marks = np.asarray(rows[VALUE_KIND] == kind)
+            yield Refusal(marks, f"{kind.short} changes a row, and without a primary key none is "
+                          "named; an append table takes +I alone")  # fmt: skip

@@ -1,0 +1,153 @@
+"""Kinds of tables: what a primary key, or having none, means to whoever reads and writes.
+
+A table with a primary key keeps versions of keys: its files are sorted by key, carry a sequence
+number and a kind for each row, and are merged. An append table keeps rows: each file holds what one
+write brought, in order of arrival, and is read by itself. Another kind is another class here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from keytide.errors import InvalidError, UnsupportedError
+from keytide.format.schema import TableSchema
+from keytide.options import SECTIONS, Acts, TableOptions, keys, option_of
+
+__all__ = ["AppendTable", "KeyedTable", "TableKind", "kind_of", "require_key"]
+
+
+class TableKind(ABC):
+    """What sets one kind of table apart from the others."""
+
+    has_key: ClassVar[bool]
+    """Whether rows are versions of keys, stored with system columns and merged on reading."""
+
+    default_bucket: ClassVar[str]
+    """The option 'bucket' of a table that is made without it."""
+
+    @abstractmethod
+    def check(self, schema: TableSchema, options: TableOptions) -> None:
+        """Refuse a layout or options that cannot work; `InvalidError` or `UnsupportedError`."""
+
+    @abstractmethod
+    def why_not_readable(self, options: TableOptions) -> str | None:
+        """Why this release cannot read such a table; None where it can."""
+
+    @abstractmethod
+    def why_not_writable(self, options: TableOptions) -> str | None:
+        """Why this release must not write to such a table; None where it may."""
+
+
+class KeyedTable(TableKind):
+    """A table with a primary key."""
+
+    has_key = True
+    default_bucket = "1"  # the format's own default, dynamic buckets, allows one writer at a time
+
+    def check(self, schema: TableSchema, options: TableOptions) -> None:
+        """See `TableKind`."""
+        if schema.is_cross_partition:
+            missing = [n for n in schema.partition_keys if n not in schema.primary_keys]
+            raise UnsupportedError(
+                f"partition column(s) {', '.join(missing)} are not in the primary key "
+                f"{', '.join(schema.primary_keys)}: a key could then be in two partitions at once. "
+                f"Add them to the primary key, or partition by a key column"
+            )
+        if options.bucket < 1:
+            raise UnsupportedError(
+                f"'{keys.BUCKET}' = '{options.bucket}' needs an index that only one writer may "
+                "keep; this release writes tables with a fixed number of buckets: give a number "
+                "from 1"
+            )
+
+    def why_not_readable(self, options: TableOptions) -> str | None:
+        """See `TableKind`."""
+        return None
+
+    def why_not_writable(self, options: TableOptions) -> str | None:
+        """See `TableKind`."""
+        if options.bucket < 1:
+            kind = "dynamic" if options.bucket == -1 else "postpone"
+            return (
+                f"'{keys.BUCKET}' = '{options.bucket}' ({kind} buckets) allows one writer at a "
+                "time and an index that only its owner may keep. Use a fixed number of buckets"
+            )
+        if options.changelog_producer == "input":
+            return f"'{keys.CHANGELOG_PRODUCER}' = 'input' asks every writer for changelog files"
+        if options.deletion_vectors_enabled:
+            return f"'{keys.DELETION_VECTORS_ENABLED}' hides rows until a compaction"
+        return None
+
+
+class AppendTable(TableKind):
+    """A table without a primary key: rows are added, and replaced by overwrites only."""
+
+    has_key = False
+    default_bucket = "-1"  # no buckets: rows need not be brought together
+
+    def check(self, schema: TableSchema, options: TableOptions) -> None:
+        """See `TableKind`."""
+        for key, text in options.raw.items():
+            option = option_of(key)
+            if option in _OF_VERSIONS and option.parse(key, text) != option.default_value:
+                raise InvalidError(
+                    f"'{key}' = '{text}' says what becomes of the versions of a key, and the table "
+                    f"has no primary key: give it one, or leave the option out"
+                )
+        if options.bucket < -1:
+            raise InvalidError(
+                f"'{keys.BUCKET}' = '{options.bucket}' is for tables with a primary key; leave it "
+                f"out, or give a number from 1 and a '{keys.BUCKET_KEY}'"
+            )
+        if options.bucket > 0 and not options.bucket_key:
+            raise InvalidError(
+                f"You should define a '{keys.BUCKET_KEY}' for bucketed append mode: "
+                f"'{keys.BUCKET}' is '{options.bucket}' and there is no primary key to tell the "
+                f"bucket of a row by. Name columns, or leave '{keys.BUCKET}' out"
+            )
+
+    def why_not_readable(self, options: TableOptions) -> str | None:
+        """See `TableKind`."""
+        if options.value(keys.DATA_EVOLUTION_ENABLED):
+            return f"'{keys.DATA_EVOLUTION_ENABLED}' spreads a row over several files"
+        return None
+
+    def why_not_writable(self, options: TableOptions) -> str | None:
+        """See `TableKind`."""
+        if options.value(keys.ROW_TRACKING_ENABLED) or options.value(keys.DATA_EVOLUTION_ENABLED):
+            return f"'{keys.ROW_TRACKING_ENABLED}' asks every writer to number the rows"
+        if options.bucket > 0 and not options.bucket_key:
+            return f"'{keys.BUCKET}' = '{options.bucket}' without a '{keys.BUCKET_KEY}'"
+        if options.deletion_vectors_enabled:
+            return f"'{keys.DELETION_VECTORS_ENABLED}' needs an index that this release cannot keep"
+        return None
+
+
+_KEPT = (
+    keys.ROWKIND_FIELD, keys.IGNORE_DELETE, keys.IGNORE_UPDATE_BEFORE, keys.DEFAULT_VALUE,
+    keys.USER,
+)  # fmt: skip
+_OF_VERSIONS = [
+    option
+    for section in ("Which version wins", "Columns")
+    for option in SECTIONS[section]
+    if isinstance(option.use, Acts) and option.key not in _KEPT
+]
+
+_KEYED, _APPEND = KeyedTable(), AppendTable()
+
+
+def kind_of(primary_keys: Sequence[str]) -> TableKind:
+    """The kind of a table with these primary key columns."""
+    return _KEYED if primary_keys else _APPEND
+
+
+def require_key(schema: TableSchema, table: str, what: str, way_out: str) -> None:
+    """Raise `UnsupportedError` where there is no primary key, which `what` goes by."""
+    if not kind_of(schema.primary_keys).has_key:
+        raise UnsupportedError(
+            f"table {table} has no primary key, so {what} is not possible: no key names a row. "
+            f"{way_out}"
+        )
