@@ -25,7 +25,7 @@ Graph = dict[str, set[str]]
 # before it in its row.
 ROOMS = [
     ["errors"],
-    ["arguments", "html", "lazy", "process"],
+    ["arguments", "html", "lazy", "plural", "process"],
     ["types", "row_kind", "scratch", "options"],
     ["store"],
     ["format"],

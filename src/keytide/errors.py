@@ -12,9 +12,9 @@
     ├── UnsupportedError    (NotImplementedError)  the table needs something this release lacks
     └── SetupError          (RuntimeError)         mend the environment: Java, a missing extra
 
-Each kind is also the builtin that a caller would already catch.
-Messages are for people and may change: table, column, option or file, the value found, what
-was expected, the way out. Classes are for programs and stay.
+Each class is also a subclass of the builtin exception that a caller would already catch. Messages
+are for people and may change: table, column, option or file, the value found, what was expected,
+the way out. Classes are for programs and stay.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The one door for modules that are loaded when they are needed, and not before.
+"""The one place that loads modules on demand.
 
 Optional extras are among them (`keytide.spark` needs pyspark), and what takes long to load and is
-seldom used. A module behind the door is imported all the same: it stands below whoever opens it.
+seldom used. For the layers such a load is an import like any other: the module has to stand below
+its caller.
 """
 
 from __future__ import annotations

@@ -256,7 +256,7 @@ def test_get_of_key_that_is_not_there_is_exit_code_1(
     [
         (("one",), 1, "'id' is BIGINT NOT NULL, found 'one'"),
         (("9223372036854775808",), 1, "'id' is BIGINT NOT NULL"),
-        (("1", "2"), 2, "the primary key of shop.orders is id; found 2 value(s): 1 2"),
+        (("1", "2"), 2, "the primary key of shop.orders is id; found 2 values: 1 2"),
     ],
 )
 def test_get_of_key_that_does_not_fit(

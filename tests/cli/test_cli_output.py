@@ -153,7 +153,7 @@ def test_table_stops_early_and_says_so(capfdbinary: pytest.CaptureFixture[bytes]
     write_rows(table.to_batches(), table.schema, Format.TABLE)
     shown = capfdbinary.readouterr()
     assert len(shown.out.splitlines()) == TABLE_ROWS + 1
-    assert b"first 50 rows" in shown.err
+    assert b"50 rows shown" in shown.err
 
 
 @pytest.mark.parametrize("format", list(Format))

@@ -67,7 +67,7 @@ def test_file_that_is_no_text_is_refused(
     path.write_bytes(b"\xff\xfe")
     done = run("sql", "-w", warehouse, "--file", str(path))
     assert (done.code, done.out) == (1, "")
-    assert f"{path} is no text in UTF-8" in done.err
+    assert f"{path} is not UTF-8 text" in done.err
 
 
 @pytest.mark.parametrize("arguments", [["sql", "SELECT 1"], ["sql", "-w", ".", "x", "--file", "."]])

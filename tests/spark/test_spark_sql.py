@@ -76,7 +76,7 @@ def test_table_is_made_of_a_query_and_overwritten_by_another(lake: kt.Lake) -> N
     [
         ("SELECT nobody FROM t", "line 1, column 8"),
         ("INSERT INTO t (id, n) SELECT id, v FROM t", "column 'n'"),
-        ("INSERT INTO t (id) SELECT id, v FROM t", "2 column(s)"),
+        ("INSERT INTO t (id) SELECT id, v FROM t", "2 columns"),
         ("INSERT INTO t (id, v) SELECT if(id = 1, NULL, id), v FROM t", "'id'"),
     ],
 )

@@ -51,7 +51,7 @@ def test_relative_and_home_paths_become_absolute() -> None:
         ("ftp://host/a", "Unknown kind of store ftp://.*s3://"),
         ("file://host/a", "names the host 'host'"),
         ("s3:///a", "names no bucket"),
-        ("s3://bucket/a/../b", "no path inside a store"),
+        ("s3://bucket/a/../b", "not a path inside a store"),
         ("a\0b", "NUL"),
         ("file:///a%00b", "NUL"),
         ("s3://bucket/a\0b", "NUL"),

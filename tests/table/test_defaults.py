@@ -86,7 +86,7 @@ def test_default_of_a_column_is_written_instead_of_null(warehouse: str) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("fields.n.default-value", "seven", "'seven', which is no value of INT"),
+        ("fields.n.default-value", "seven", "'seven', which is not a value of INT"),
         ("fields.k.default-value", "1", "primary key column"),
         ("fields.d.default-value", "2026-02-30", "no value of DATE"),
     ],

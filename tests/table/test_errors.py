@@ -71,7 +71,7 @@ def test_unknown_table_is_refused_naming_those_there_are(lake: kt.Lake) -> None:
 
 @pytest.mark.parametrize("name", ["", "a.b.c", "a/b", ".t", "t."])
 def test_name_that_is_no_table_name_is_refused(lake: kt.Lake, name: str) -> None:
-    with pytest.raises(kt.InvalidError, match="is no table name"):
+    with pytest.raises(kt.InvalidError, match="is not a table name"):
         lake.create_table(name, BASE, ["k"])
     assert lake.tables() == []
 

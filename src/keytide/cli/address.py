@@ -59,7 +59,7 @@ def split_table_path(table: str, warehouse: str | None) -> tuple[str, str]:
     parent, _, database = root.rpartition("/")
     if not parent or not database or not folders or "/" in folders:
         raise InvalidError(
-            f"{table!r} is no table of a warehouse; expected warehouse/database.db/table, or "
+            f"{table!r} is not a table of a warehouse; expected warehouse/database.db/table, or "
             f"--warehouse and a name such as shop.orders"
         )
     return parent, f"{database}.{folders}"

@@ -1,4 +1,5 @@
-"""What people see: lines of text that are no wider than the terminal, and drop nothing unsaid.
+"""What people see: lines of text no wider than the terminal, which say so where they leave
+something out.
 
 A `Grid` shows rows as a table, or as one block a row with a value on each line. In a table, wide
 texts are cut to an ellipsis and columns for which there is no room are named below; in blocks

@@ -1,8 +1,8 @@
 """The command `keytide`.
 
-Data goes to standard output and everything else to standard error. The exit code is 0 when all
-went well, 1 for a problem (an error, a row that is not there), 2 for wrong usage and 130 after
-Ctrl-C. A reader that stops early (`| head`) is no problem.
+Data goes to standard output and everything else to standard error. The exit code is 0 when all went
+well, 1 for a problem (an error, a row that is not there), 2 for wrong usage and 130 after Ctrl-C. A
+reader that stops early (`| head`) is not an error.
 """
 
 from __future__ import annotations

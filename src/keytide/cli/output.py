@@ -25,6 +25,7 @@ from rich.console import Console
 from keytide.cli.grid import Column, Grid, Kind, Part
 from keytide.cli.text import cell_text, json_text, visible
 from keytide.errors import UnsupportedError
+from keytide.plural import counted
 
 __all__ = [
     "TABLE_ROWS",
@@ -106,7 +107,10 @@ def _write_table(
     one_more = pa.Table.from_batches(_first(batches, limit + 1), schema=schema)
     _print([Grid(_columns(one_more.slice(0, limit)))], format)
     if one_more.num_rows > limit:
-        note(f"the first {limit:,} rows; --limit shows more, --format json or csv writes them all")
+        note(
+            f"{counted(limit, 'row')} shown; --limit shows more, "
+            f"--format json or csv writes them all"
+        )
     if not one_more.num_rows:
         note("no rows")
 

@@ -29,6 +29,7 @@ from keytide.cli.parameters import (
 from keytide.cli.progress import tracked_batches
 from keytide.errors import InvalidError, NotFoundError
 from keytide.lake.table import Table
+from keytide.plural import counted
 from keytide.table.definition.kind import require_key
 from keytide.table.read.scan import Explanation
 from keytide.table.read.why import Why
@@ -195,7 +196,7 @@ def _key_of(table: Table, texts: list[str]) -> dict[str, Any]:
     if len(texts) != len(schema.primary_keys):
         raise typer.BadParameter(
             f"the primary key of {table.name} is {', '.join(schema.primary_keys)}; found "
-            f"{len(texts)} value(s): {' '.join(texts)}"
+            f"{counted(len(texts), 'value')}: {' '.join(texts)}"
         )
     fields = schema.select(schema.primary_keys)
     return {f.name: _parsed(text, f, table.name) for f, text in zip(fields, texts, strict=True)}

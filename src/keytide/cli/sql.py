@@ -13,6 +13,7 @@ from keytide.cli.output import Format, note, write_rows
 from keytide.cli.parameters import FormatOption, Limit, Warehouse
 from keytide.errors import InvalidError
 from keytide.lake.lake import Lake, connect
+from keytide.plural import counted
 from keytide.sql.result import Result
 
 __all__ = ["run_text", "sql"]
@@ -73,7 +74,7 @@ def _text_of(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidError(f"{file} is no text in UTF-8: {error}; save it as UTF-8") from error
+        raise InvalidError(f"{file} is not UTF-8 text; save it as UTF-8 ({error})") from error
     except OSError as error:
         raise InvalidError(f"{file} cannot be read: {error}") from error
 
@@ -83,4 +84,4 @@ def _write(result: Result, format: Format, limit: int | None) -> None:
     if rows.num_columns:
         write_rows(rows.to_batches(), rows.schema, format, limit)
     else:
-        note(f"{result.row_count:,} rows changed" if result.row_count else "done")
+        note(f"{counted(result.row_count, 'row')} changed" if result.row_count else "done")

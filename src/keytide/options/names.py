@@ -73,7 +73,7 @@ def _check(name: str, key: str, value: str) -> None:
 
 
 def _has_dots_of(name: str, spelt: str) -> bool:
-    """Whether dots stand only where the name has some; a dot is no hyphen."""
+    """Whether dots stand only where the name has some: a dot is not taken for a hyphen."""
     return all(own == "." for own, given in zip(name, spelt, strict=True) if given == ".")
 
 

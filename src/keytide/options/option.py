@@ -53,7 +53,7 @@ ACTS = Acts()
 _PLACE = re.compile(r"<(\w+)>")
 _PLACES = {
     "columns": "(?P<columns>.+)", "column": "(?P<columns>.+)", "name": "(.+)", "class": "(.+)",
-    "kind": "([^.]+)", "setting": "([^.]+)",
+    "type": "([^.]+)", "setting": "([^.]+)",
 }  # fmt: skip
 
 

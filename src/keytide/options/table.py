@@ -68,7 +68,7 @@ _LAYOUT = (
     Option("primary-key.nullable", BOOLEAN, "Whether key columns may be nullable; writers refuse "
            "NULL in a key either way.", "false", FIXED),
     Option("type", choice("table", "format-table", "materialized-table", "object-table"),
-           "The kind of table.", "table", NEVER,
+           "The type of the table.", "table", NEVER,
            Refused("Keytide makes tables of its own files only", "leave it out")),
     _refused("branch", TEXT, "main", "The branch that is read and written.",
              "reads and writes of Keytide are of the main branch", "leave it out"),
@@ -130,7 +130,7 @@ _COLUMNS = (
            change=FIXED),
     Option("fields.<columns>.sequence-group", COLUMNS, "Columns that follow the order of these, "
            "each group on its own.", change=FIXED),
-    Option("fields.<column>.ignore-retract", BOOLEAN, "Whether the function passes over `-D` and "
+    Option("fields.<column>.ignore-retract", BOOLEAN, "Whether the function ignores `-D` and "
            "`-U` rows.", "false", FIXED),
     Option("fields.<column>.count-values", BOOLEAN, "Whether writes store 1 in place of a value; "
            "set with the function `count`.", "false"),
@@ -247,9 +247,9 @@ _READING = (
           "reads use none"),
     _kept("file-index.in-manifest-threshold", SIZE, "500 b", "Smaller indexes go into manifests.",
           "writes make no index files"),
-    Option("file-index.<kind>.columns", COLUMNS, "Columns with an index of that kind.",
+    Option("file-index.<type>.columns", COLUMNS, "Columns with an index of that type.",
            use=ForOthers("writes make no index files")),
-    Option("file-index.<kind>.<columns>.<setting>", TEXT, "A setting of such an index.",
+    Option("file-index.<type>.<columns>.<setting>", TEXT, "A setting of such an index.",
            use=ForOthers("writes make no index files")),
     _kept("record-level.expire-time", DURATION, None, "The age at which a compaction drops rows.",
           "rows stay, and are read, until another engine's compaction drops them"),
@@ -301,14 +301,14 @@ _CHANGES = (
           _NO_STREAM),
     _kept("consumer-id", TEXT, None, "The name under which a stream keeps its place.", _NO_STREAM),
     _kept("consumer.expiration-time", DURATION, None, "When a place is forgotten.", _NO_STREAM),
-    _kept("consumer.ignore-progress", BOOLEAN, "false", "Whether the kept place is passed over.",
+    _kept("consumer.ignore-progress", BOOLEAN, "false", "Whether the kept place is ignored.",
           _NO_STREAM),
     _kept("consumer.mode", choice("exactly-once", "at-least-once"), "exactly-once",
           "How exactly a place is kept.", _NO_STREAM),
     _kept("consumer.changelog-only", BOOLEAN, "false", "Whether a place holds changelogs only.",
           _NO_STREAM),
-    _kept("snapshot.watermark-idle-timeout", DURATION, None, "When an idle source is passed over.",
-          _NO_STREAM),
+    _kept("snapshot.watermark-idle-timeout", DURATION, None,
+          "When an idle source is no longer waited for.", _NO_STREAM),
     _kept("sink.key-only-deletes.enabled", BOOLEAN, "false",
           "Whether deletes may bring their key only.", "a delete needs no more than its key"),
 )  # fmt: skip

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from keytide.errors import DataError
+from keytide.plural import counted
 from keytide.spark.connect import cores
 from keytide.spark.native import NativeShape, native_check, native_rows, shape_of
 from keytide.spark.python import check_python
@@ -156,9 +157,10 @@ def _check_not_null(rows: pl.DataFrame, never_null: Collection[str], table: str)
         count = rows[name].null_count()
         if count:
             raise DataError(
-                f"table {table}, column {name!r}: {count} rows are NULL, although statistics in a "
-                f"manifest say that none is. spark.read.format('keytide') reads the table without "
-                f"relying on them; overwrite it with those rows"
+                f"table {table}, column {name!r}: found {counted(count, 'row')} with NULL, "
+                f"although statistics in a manifest say that there is none. "
+                f"spark.read.format('keytide') reads the table without relying on them; overwrite "
+                f"it with those rows"
             )
 
 

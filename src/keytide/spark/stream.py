@@ -1,4 +1,4 @@
-"""Who commits a streaming batch: ids that a restarted query finds again.
+"""The author of a streaming batch: commit ids that are the same after a restart of the query.
 
 A query keeps its id over restarts, and a batch that is run again has the same number; together
 they make commits idempotent without any option. In a task they are among the local properties,
@@ -34,7 +34,7 @@ class StreamBatch:
 
     @property
     def author(self) -> Author:
-        """Who commits the batch."""
+        """The author under which the batch is committed."""
         return Author(f"spark-{self.query_id}", self.batch_id)
 
 

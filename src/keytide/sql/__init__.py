@@ -1,1 +1,1 @@
-"""The SQL door: statements over tables, on the local engine or on Spark."""
+"""SQL statements over tables, on the local engine or on Spark."""

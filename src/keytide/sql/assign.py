@@ -1,7 +1,7 @@
-"""What SQL lets be stored in a column: the rules of INSERT.
+"""Which values SQL stores in a column: the rules of INSERT.
 
-Numbers go into any column of numbers that holds them without loss, texts into times that they
-spell, dates into timestamps. Nothing else changes its kind by itself: a CAST says it.
+Numbers go into any numeric column that holds them without loss, texts into columns of dates and
+times, dates into timestamps. Any other conversion needs a CAST.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def assign(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray
 
 
 def check_assignable(source: pa.DataType, field: Field, table: str) -> None:
-    """Refuse types between which SQL does not convert by itself."""
+    """Refuse types between which SQL does not convert without a CAST."""
     if not _is_assignable(source, field.type.to_arrow()):
         raise InvalidError(
-            f"table {table}: column {field.name!r} is {field.type.sql()}, the query gives "
-            f"{source}; say CAST(... AS {field.type.with_nullable(True).sql()}) if that is meant"
+            f"table {table}: column {field.name!r} is {field.type.sql()}, the query returns "
+            f"{source}; use CAST(... AS {field.type.with_nullable(True).sql()}) if that is meant"
         )
 
 

@@ -1,7 +1,7 @@
-"""The clauses of a parsed statement: each is taken or refused, none is passed over.
+"""The clauses of a parsed statement: each is taken or refused, and none is ignored.
 
-The parser understands more of SQL than is carried out here. What it has found of a statement is
-therefore handed out clause by clause, and what nobody asked for is an error.
+The parser understands more SQL than is carried out here. So the clauses of a parsed statement are
+taken one by one, and any clause that is left over is an error.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Cursor:
-    """Stands before one token of a statement; `text` is the whole SQL text.
+    """A position before one token of a statement; `text` is the whole SQL text.
 
     `hints` are the options of `/*+ OPTIONS(...) */`, by the place where what they follow ends.
     """

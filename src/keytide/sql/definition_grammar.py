@@ -133,7 +133,9 @@ def _clause(cursor: Cursor, parts: _Parts) -> bool:
     if cursor.accept("USING"):
         engine = cursor.name("a format")
         if engine.lower() not in ("keytide", "paimon"):
-            raise cursor.error(f"this door makes keytide tables, not {engine!r}; leave USING out")
+            raise cursor.error(
+                f"found USING {engine}; this makes keytide tables only, leave USING out"
+            )
     elif cursor.accept("COMMENT"):
         if parts.comment is not None:
             raise cursor.error_at(start, "COMMENT is given twice")

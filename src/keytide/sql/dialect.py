@@ -62,7 +62,9 @@ def tokenize(text: str) -> list[Token]:
     try:
         return list(Words().tokenize(text))
     except sqlglot.errors.SqlglotError as error:
-        raise InvalidError(f"the SQL text does not parse: {error}") from error
+        raise InvalidError(
+            f"the SQL text cannot be split into words and symbols: {error}"
+        ) from error
 
 
 def parse_expression(text: str, start: int, end: int, into: Any = None) -> exp.Expr:

@@ -80,7 +80,7 @@ def _assignment(pair: exp.Expr, target: exp.Table, cursor: Cursor) -> tuple[str,
             return str(column.name), pair.expression
     raise cursor.error_at(
         _place(pair, cursor),
-        f"{pair.this.sql()} is no column of {target.alias_or_name}; a member of a ROW cannot be "
+        f"{pair.this.sql()} is not a column of {target.alias_or_name}; a member of a ROW cannot be "
         f"set by itself: set the whole column",
     )
 

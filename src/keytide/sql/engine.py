@@ -17,7 +17,8 @@ __all__ = ["Engine"]
 
 
 class Engine(Protocol):
-    """What computes queries: DuckDB in this process, or Spark. Its rows are of its own kind."""
+    """What computes queries: DuckDB in this process, or Spark. It represents rows in its own
+    way."""
 
     def query(self, bound: BoundQuery) -> Result:
         """Run a query."""

@@ -1,7 +1,7 @@
-"""A query as text for an engine, nothing of it lost on the way.
+"""A query as text for an engine, with no part of it lost.
 
-The generator warns of some clauses that a dialect does not have and passes others over in
-silence. Either way the engine would answer another question than the one asked.
+The generator warns of some clauses that a dialect does not have and drops others silently. Either
+way the engine would compute another query than the one given.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LostClauseError(InvalidError):
 def engine_text(tree: exp.Expr, dialect: str) -> str:
     """The text of a query in an engine's dialect.
 
-    Raises `LostClauseError` for what the dialect has no words for.
+    Raises `LostClauseError` for what the dialect cannot express.
     """
     try:
         text = _text(tree, dialect)
@@ -60,7 +60,7 @@ def _sentence(error: UnsupportedError) -> str:
 
 
 def _smallest(tree: exp.Expr, dialect: str) -> exp.Expr:
-    """The innermost part that the dialect has no words for."""
+    """The innermost part that the dialect cannot express."""
     for node in reversed(list(tree.bfs())):
         with suppress(Exception):  # a part alone may have no text
             try:

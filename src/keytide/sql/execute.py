@@ -10,6 +10,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from keytide.errors import AlreadyExistsError, InvalidError
+from keytide.plural import counted
 from keytide.sql.assign import assign
 from keytide.sql.dml import delete, update
 from keytide.sql.engine import Engine
@@ -187,8 +188,8 @@ def _assignment(statement: Insert, table: StoredTable, width: int) -> dict[str, 
         raise InvalidError(f"table {table.name}: a column is given twice in {statement.columns}")
     if len(targets) != width:
         raise InvalidError(
-            f"table {table.name}: the query gives {width} column(s), the statement names "
-            f"{len(targets)}: {', '.join(targets)}"
+            f"table {table.name}: the query returns {counted(width, 'column')}, the statement "
+            f"names {len(targets)}: {', '.join(targets)}"
         )
     places: dict[str, int | pa.Scalar] = {name: i for i, name in enumerate(targets)}
     for name, field in fields.items():
@@ -207,15 +208,15 @@ def _static_partition(statement: Insert, table: StoredTable) -> dict[str, pa.Sca
         name = column_of(given, fields, table.name)
         if name not in table.schema.partition_keys:
             raise InvalidError(
-                f"table {table.name}: PARTITION names {name!r}, which is no partition column; "
+                f"table {table.name}: PARTITION names {name!r}, which is not a partition column; "
                 f"those are: {', '.join(table.schema.partition_keys) or 'none'}"
             )
         if tree is not None:
             rows = run_locally(BoundQuery(exp.select(tree)))
             if rows.num_rows != 1:
                 raise InvalidError(
-                    f"table {table.name}: PARTITION gives {rows.num_rows} values for {name!r}; "
-                    f"expected one"
+                    f"table {table.name}: PARTITION gives {counted(rows.num_rows, 'value')} for "
+                    f"{name!r}; expected one"
                 )
             values[name] = assign(rows.column(0), fields[name], table.name)[0]
     return values

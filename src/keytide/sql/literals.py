@@ -1,7 +1,7 @@
 """VALUES of plain literals: rows straight from the tokens, with no tree and no engine between.
 
-A literal has a type of the kind that the engine would give it, so that a column takes or refuses
-the row the same, whichever way it comes. What is not plain is left to the engine.
+A literal has a type of the same family as the engine would give it, so a column takes or refuses a
+row in the same way whoever reads the literals. Everything else is left to the engine.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _is_regular(kinds: Sequence[TokenType], stride: int) -> bool:
 
 
 def _column(cells: Sequence[_Cell]) -> pa.Array | None:
-    """Literals of one type as an array; None for a mixture, or what is no literal."""
+    """Literals of one type as an array; None for a mixture, or where something else stands."""
     kinds = {kind for kind, text in cells if kind is not TokenType.VAR or text.upper() != "NULL"}
     if kinds == {TokenType.STRING}:
         return pa.array([t if k is TokenType.STRING else None for k, t in cells], pa.string())

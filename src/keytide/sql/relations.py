@@ -239,7 +239,7 @@ def _from_hint(options: Mapping[str, str], table: StoredTable) -> dict[str, Any]
         meaning = READ_OPTIONS.get(_in_own_spelling(key))
         if meaning is None:
             raise InvalidError(
-                f"table {table.name}: {key!r} is no option of a read; a query may give "
+                f"table {table.name}: {key!r} is not an option of a read; a query may give "
                 f"{', '.join(sorted(READ_OPTIONS))}"
             )
         if meaning == "version":

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from keytide.errors import UnsupportedError
 from keytide.format.arrow import from_arrow
+from keytide.plural import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +61,7 @@ class Result(ABC):
 
     def _repr_html_(self) -> str:
         frame = self.to_polars()
-        return frame._repr_html_() if frame.width else f"{self.row_count} rows changed"
+        return frame._repr_html_() if frame.width else f"{counted(self.row_count, 'row')} changed"
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from sqlglot.optimizer.qualify import qualify
 from sqlglot.schema import MappingSchema
 
 from keytide.errors import InvalidError
+from keytide.plural import counted
 from keytide.sql.dialect import Keytide, error_at
 from keytide.types import Field
 
@@ -163,7 +164,9 @@ def _check_names(node: exp.Unnest, spread: _Spread, text: str) -> None:
         place = min((n.meta["start"] for n in node.walk() if "start" in n.meta), default=0)
         names = f" ({', '.join(spread.fields)})" if spread.fields else ""
         raise error_at(
-            text, place, f"UNNEST gives {expected} column(s){names}, found {given} name(s) for them"
+            text,
+            place,
+            f"UNNEST gives {counted(expected, 'column')}{names}, found {counted(given, 'name')}",
         )
 
 

@@ -160,7 +160,7 @@ def check_path(path: str) -> str:
     """Return `path` when it names something inside a store, else raise `InvalidError`."""
     if "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
         raise InvalidError(
-            f"{path!r} is no path inside a store: give names separated by single '/', "
+            f"{path!r} is not a path inside a store; give names separated by single '/', "
             "without '.', '..' and NUL, relative to the store's root"
         )
     return path
@@ -193,9 +193,8 @@ def disk_errors(action: str, uri: str) -> Iterator[None]:
 def buffered(write: Callable[[memoryview], object]) -> Iterator[BinaryIO]:
     """A file whose content goes to `write` in large pieces, the last one at a clean exit.
 
-    A piece is valid only during the call. What `write` raises comes out of the body even when
-    the user of the file, as Parquet writers do, makes an error of its own of it or
-    swallows it.
+    A piece is valid only during the call. What `write` raises is raised by the `with` statement,
+    even where the code that uses the file wraps or swallows it, as Parquet writers do.
     """
     sink = _Sink(write)
     file = io.BufferedWriter(sink, _BUFFER_BYTES)

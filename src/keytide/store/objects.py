@@ -203,7 +203,9 @@ class ObjectStore(Store):
         except FileNotFoundError as error:
             raise storage_error(action, uri, error) from error
         except ValueError as error:
-            raise InvalidError(f"{uri} is no name for an object: {_reason(error, ())}") from error
+            raise InvalidError(
+                f"{uri} cannot name an object; choose another name ({_reason(error, ())})"
+            ) from error
         except (BaseError, OSError) as error:
             cause = _without_secrets(error, self.options)
             raise DataError(

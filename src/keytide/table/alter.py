@@ -21,6 +21,7 @@ from keytide.errors import (
 from keytide.format import paths
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, keys
+from keytide.plural import counted
 from keytide.table.definition.checks import check_uses, validate_definition
 from keytide.table.definition.evolution import SchemaChange, evolve
 from keytide.table.state.metadata import TableMetadata
@@ -54,8 +55,8 @@ def alter_table(
             return evolved
         base = metadata.latest_schema()
     raise ConflictError(
-        f"table {metadata.name}: {tries} tries to alter it lost the race against other changes; "
-        f"try again, or raise '{keys.COMMIT_MAX_RETRIES}'"
+        f"table {metadata.name}: {counted(tries, 'attempt')} to alter it lost the race against "
+        f"other changes; try again, or raise '{keys.COMMIT_MAX_RETRIES}'"
     )
 
 

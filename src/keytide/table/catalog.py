@@ -240,7 +240,7 @@ class Catalog:
         parts = name.split(".")
         if len(parts) > 2 or not all(part.strip() and not {"/", "\0"} & {*part} for part in parts):
             raise InvalidError(
-                f"{shown(name)} is no table name; expected 'table' or 'database.table'"
+                f"{shown(name)} is not a table name; expected 'table' or 'database.table'"
             )
         if longest := max((p for p in parts if len(p.encode()) > _NAME_BYTES_MAX), default=""):
             raise InvalidError(

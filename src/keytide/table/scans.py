@@ -12,6 +12,7 @@ from keytide.errors import InvalidError, NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
 from keytide.lazy import load
+from keytide.plural import counted
 from keytide.table.conditions.predicate import Comparison, IsNull, Predicate, conjunction, plain
 from keytide.table.definition.kind import require_key
 from keytide.table.read.scan import Scan
@@ -132,8 +133,8 @@ def _key_values(key: Any, schema: TableSchema, table: str) -> dict[str, Any]:
     values = key if isinstance(key, tuple | list) else (key,)
     if len(values) != len(names):
         raise InvalidError(
-            f"table {table}: the primary key is {', '.join(names)}, found {len(values)} value(s) "
-            f"{shown(key)}; give a tuple in this order, or a dict"
+            f"table {table}: the primary key is {', '.join(names)}, found "
+            f"{counted(len(values), 'value')}, {shown(key)}; give a tuple in this order, or a dict"
         )
     return dict(zip(names, values, strict=True))
 

@@ -1,4 +1,4 @@
-"""Bringing merge functions of one's own."""
+"""Registering merge functions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def register_merge_function(
     skip_nulls: bool = True,
     examples: Sequence[Any] = (),
 ) -> None:
-    """Let tables of this process fold columns by a function of one's own.
+    """Let tables of this process merge columns by the given function.
 
     A column uses it by the option `fields.<column>.aggregate-function` = name, in an
     `aggregation` table or in a sequence group of a `partial-update` table.
@@ -67,7 +67,7 @@ def register_merge_function(
     """
     refuse_forked_child()
     if not re.fullmatch(r"[A-Za-z_]\w*", name) or is_built_in(name):
-        reason = "is built in" if is_built_in(name) else "is no name of letters, digits and _"
+        reason = "is built in" if is_built_in(name) else "is not a name of letters, digits and _"
         raise InvalidError(f"merge function name {name!r} {reason}; choose another one")
     if not types:
         raise InvalidError(

@@ -1,4 +1,4 @@
-"""Merge functions that users bring: folds written as Polars expressions.
+"""Merge functions of users: folds written as Polars expressions.
 
 A `MergeFunction` is a picklable value, so a table carries those it needs to wherever it is read.
 Where a table names a function that nobody brought, an `UnregisteredFunction` stands in for it:

@@ -1,4 +1,4 @@
-"""Who makes a commit, and which of their commits it is."""
+"""The author of a commit: its user, and the number of the commit among those of the user."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Author"]
 
 @dataclass(frozen=True)
 class Author:
-    """Who commits, and which of their commits it is.
+    """A commit user, and an identifier that says which of its commits one is.
 
     The pair makes a commit idempotent: made twice, it changes nothing the second time. Identifiers
     of one user only grow.

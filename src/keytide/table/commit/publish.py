@@ -32,6 +32,7 @@ from keytide.format import paths
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.format.snapshot import Snapshot
 from keytide.options import keys
+from keytide.plural import counted
 from keytide.table.commit.change import Change, Conflict, Restamp, decide
 from keytide.table.commit.snapshot_files import SnapshotBuilder, wall_clock_ms
 from keytide.table.state.live_files import LiveFiles, load_live_files
@@ -112,8 +113,8 @@ class Committer:
             return committed
         attempt.discard_all()
         return Conflict(
-            f"{tries} tries to commit lost the race against other writers; try again, or raise "
-            f"'{keys.COMMIT_MAX_RETRIES}'"
+            f"{counted(tries, 'attempt')} to commit lost the race against other writers; try "
+            f"again, or raise '{keys.COMMIT_MAX_RETRIES}'"
         )
 
 

@@ -52,10 +52,10 @@ def complete_options(given: Mapping[str, str], kind: TableKind) -> dict[str, str
 
 
 def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]:
-    """Refuse what cannot work, and return warnings about what probably does not mean well.
+    """Refuse what cannot work, and return warnings about what is probably a mistake.
 
-    Raises `InvalidError`, or `UnsupportedError` for types and layouts that this release cannot
-    keep its promises for.
+    Raises `InvalidError`, or `UnsupportedError` for types and layouts that this release cannot keep
+    its promises for.
     """
     _check_types(schema)
     _check_watermark_and_tombstone(schema, options)

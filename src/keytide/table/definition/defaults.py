@@ -64,7 +64,7 @@ def parse_default(text: str, field: Field, what: str) -> pa.Scalar:
         return scalar_of_text(text, field, what)
     except InvalidError as error:
         raise InvalidError(
-            f"{what} is {text!r}, which is no value of {kind.sql()}, the type of column "
+            f"{what} is {text!r}, which is not a value of {kind.sql()}, the type of column "
             f"{field.name!r}"
         ) from error
 

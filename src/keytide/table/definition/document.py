@@ -24,7 +24,7 @@ Keys are those of Apache Paimon's table format, and a few of Keytide's own. What
 an option is one of three:
 
 - it **acts**: nothing more is said below;
-- it is **kept** for other engines that use the same table. Who sets it is warned, with a
+- it is **kept** for other engines that use the same table. Setting it gives a warning with a
   `KeytideWarning` that says what it means here;
 - it is **refused** with `UnsupportedError`, because nobody would obey it and rows or files would
   not be what the option promises.

@@ -15,6 +15,7 @@ from keytide import html
 from keytide.errors import UnsupportedError
 from keytide.format.arrow import polars_schema, to_arrow
 from keytide.format.snapshot import Snapshot
+from keytide.plural import counted
 from keytide.process import refuse_forked_child
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.read.plan import Funnel, ScanPlan, plan_scan
@@ -61,9 +62,9 @@ class Explanation:
             for s in self.funnel.stages
         ]
         lines.append(
-            f"{self.files_raw:,} files are read as they are; {self.files_merged:,} in "
-            f"{self.sections_merged:,} overlapping sections of at most {self.runs_max:,} runs are "
-            f"merged ({self.merge_engine})"
+            f"read as they are: {counted(self.files_raw, 'file')}; merged by {self.merge_engine}: "
+            f"{counted(self.files_merged, 'file')} in {counted(self.sections_merged, 'section')} "
+            f"of up to {counted(self.runs_max, 'overlapping run')}"
         )
         return "\n".join(lines)
 

@@ -15,6 +15,7 @@ from keytide.format.manifest import ManifestEntry
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.merge.outcomes import outcomes, shown
 from keytide.merge.provenance import VERSION, Provenance, provenance_of
+from keytide.plural import counted
 from keytide.row_kind import RowKind
 from keytide.table.read.plan import MARKED_DEAD
 from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
@@ -59,7 +60,7 @@ class Why:
 
     def __str__(self) -> str:
         key = ", ".join(f"{name} = {shown(value)}" for name, value in self.key.items())
-        count = f"{self.versions.num_rows} version" + ("s" if self.versions.num_rows != 1 else "")
+        count = counted(self.versions.num_rows, "version")
         title = f"{self.table}, {key}, snapshot {self.snapshot_id}: {count} ({self.merge_engine})"
         return "\n".join([title, *self._version_lines(), *self._row_lines()])
 
