@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +30,8 @@ LAYOUTS: list[tuple[list[str], dict[str, str]]] = [
     ([], {"bucket": "3", "bucket-key": "n"}),
     (["p"], {"bucket": "2", "bucket-key": "n,v"}),
 ]
+
+SAMPLES = Path(__file__).parents[1] / "data/samples"
 
 Row = dict[str, Any]
 
@@ -287,3 +291,19 @@ def test_table_with_row_ids_is_not_written(option: str, reads: bool, warehouse: 
     else:
         with pytest.raises(kt.UnsupportedError, match=option):
             table.scan().to_arrow()
+
+
+def test_rows_that_another_engine_marked_as_dead_are_left_out(tmp_path: Path) -> None:
+    """A table with vectors, whose key is taken away: files and vectors are read as they are."""
+    shutil.copytree(SAMPLES / "wh/spec.db/dv", tmp_path / "dv")
+    for path in (tmp_path / "dv/schema").glob("schema-*"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "primaryKeys": []}))
+    table = kt.open_table(tmp_path / "dv")
+    live = table.stored.newest_files()
+    assert live.snapshot is not None
+    vectors = table.metadata.index_files(live.snapshot)
+    dead = sum(r.cardinality or 0 for index in vectors for r in index.ranges or ())
+    assert dead > 0
+    assert table.scan().count() == sum(e.file.row_count for e in live.entries) - dead
+    with pytest.raises(kt.UnsupportedError, match="cannot write to it"):
+        table.write(table.scan().to_arrow())
