@@ -131,6 +131,10 @@ concurrent.futures.ThreadPoolExecutor = _AtOnce  # type: ignore[misc, assignment
 # What follows takes its threads from above.
 import keytide as kt  # noqa: E402
 from keytide.cdc import FeedSpec, SequenceSource, decode  # noqa: E402
+from keytide.cdc.batch import ChangeWriter  # noqa: E402
+from keytide.cdc.refuse import without_unmergeable  # noqa: E402
+from keytide.table.commit.transaction import Transaction  # noqa: E402
+from keytide.table.write.writable import writable_view  # noqa: E402
 from keytide.types import Field, parse_sql_type  # noqa: E402
 
 ROWS = {"id": [1, 2, 3], "v": ["a", "b", "c"], "lsn": [10, 20, 30]}
@@ -189,26 +193,13 @@ def change_way() -> Way:
 
 def apply_changes(table: Any, batch: pa.Array, way: Way) -> None:
     """Decode a batch and write it into a table, as a task of an ingestion does."""
-    from dataclasses import replace
-
-    from keytide.cdc.batch import ChangeWriter
-    from keytide.cdc.refuse import without_unmergeable
-    from keytide.table.commit.transaction import Transaction
-    from keytide.table.read.scan import Scan
-    from keytide.table.write.writable import writable_view
-
     view = writable_view(table.stored)
     with Transaction.begin(table.stored, view) as transaction:
-        scan = Scan(view, table.metadata, transaction.live, view.order.columns)
-        stored = {
-            (plan.partition, plan.bucket): task
-            for plan, task in zip(scan.plan.buckets, scan.tasks(), strict=True)
-        }
-        writer = ChangeWriter(replace(transaction.task(), stored=None), SPEC, stored)
+        writer = ChangeWriter.on(transaction, SPEC)
         with way.followed():
             found = without_unmergeable(decode(batch, SPEC), batch, view)
-            done = writer.write(found.rows)
-        transaction.take(done.written)
+            written = writer.write(found.rows).written
+        transaction.take(written)
         transaction.commit()
 
 

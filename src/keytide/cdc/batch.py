@@ -8,7 +8,7 @@ values that the source left out, and writes the rows.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 import pyarrow as pa
@@ -24,7 +24,9 @@ from keytide.cdc.feed import (
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.data_file import VALUE_KIND
 from keytide.row_kind import ROW_KIND
+from keytide.table.commit.transaction import Transaction
 from keytide.table.read.lookup import newest_versions
+from keytide.table.read.scan import Scan
 from keytide.table.read.task import ReadTask
 from keytide.table.state.live_files import BucketId
 from keytide.table.write.bucket_writer import BucketWriter
@@ -56,6 +58,16 @@ class ChangeWriter:
     spec: FeedSpec
     stored: Mapping[BucketId, ReadTask]
 
+    @classmethod
+    def on(cls, transaction: Transaction, spec: FeedSpec) -> ChangeWriter:
+        """Writes changes into what a transaction began with."""
+        scan = Scan(transaction.state, transaction.view.order.columns)
+        stored = {
+            (plan.partition, plan.bucket): task
+            for plan, task in zip(scan.plan.buckets, scan.tasks(), strict=True)
+        }
+        return cls(replace(transaction.task(), stored=None), spec, stored)
+
     def write(self, rows: pa.Table) -> WrittenChanges:
         """Write rows as `decode` returned them, in arrival order.
 
@@ -64,20 +76,23 @@ class ChangeWriter:
         """
         view = self.task.view
         counts = ChangeCounts()
-        filled, unknown = [], [_unknown_changes(from_arrow(rows.slice(0, 0)))]
+        filled, unknown = [], [REJECTED_SCHEMA.empty_table()]
         writer = BucketWriter(view, self.task.partition_buckets)
         for bucket, changes in writer.by_bucket(from_arrow(rows), rows):
             stored = self._stored_versions(bucket, changes)
             counts += count_changes(changes, stored, view.order)
             result = fill_unavailable(changes, stored, view.order, view.schema.names)
-            filled.append(self._exact(result.changes))
-            unknown.append(_unknown_changes(result.unknown))
+            filled.append(to_arrow(result.changes, self._stored_schema))
+            if result.unknown.height:
+                unknown.append(_unknown_changes(result.unknown))
         together = [pa.concat_tables(filled)] if filled else []
         return WrittenChanges(self.task.feed(together, 0), counts, pa.concat_tables(unknown))
 
-    def _exact(self, changes: pl.DataFrame) -> pa.Table:
-        exact = to_arrow(changes, self.spec.rows_schema)
-        return exact.drop_columns([ORDINAL_COLUMN, UNAVAILABLE_COLUMN, MESSAGE_COLUMN])
+    @property
+    def _stored_schema(self) -> pa.Schema:
+        """The columns of changes that the table takes."""
+        passing = (ORDINAL_COLUMN, UNAVAILABLE_COLUMN, MESSAGE_COLUMN)
+        return pa.schema([each for each in self.spec.rows_schema if each.name not in passing])
 
     def _stored_versions(self, bucket: BucketId, changes: pl.DataFrame) -> pl.DataFrame:
         """The newest stored version of each key of the changes, deletions included."""

@@ -18,7 +18,9 @@ def with_ranks(rows: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) -> p
     Places grow with the sequence; -1 stands for no stored version. `stored` holds at most one
     version of each key, with the columns of `order`. Rows keep their order.
     """
-    places = _places(pl.concat([_terms(rows, order), _terms(stored, order)]), order.descending)
+    fields = list(order.sequence)
+    versions = pl.concat([rows.select(fields), stored.select(fields)])
+    places = _places(_terms(versions, order), order.descending)
     ranked = rows.with_columns(places.head(rows.height).alias(RANK))
     before = stored.select(order.key).with_columns(places.slice(rows.height).alias(STORED_RANK))
     joined = ranked.join(

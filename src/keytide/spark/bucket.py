@@ -21,8 +21,7 @@ from keytide.format.bucket import SEED, bucket_ids
 from keytide.scratch import scratch
 from keytide.spark.predicate import column
 from keytide.table.state.view import TableView
-from keytide.table.values.columns import convert_column
-from keytide.table.values.single import as_key
+from keytide.table.values.columns import as_key, convert_column
 from keytide.types import Field, quoted
 
 __all__ = ["with_bucket"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -42,7 +42,6 @@ from keytide.store import open_store
 from keytide.table.catalog import Catalog
 from keytide.table.commit.author import Author
 from keytide.table.commit.transaction import Transaction
-from keytide.table.read.scan import Scan
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.write.writable import writable_view
@@ -239,17 +238,7 @@ class _Ingestion:
             transaction.take(part.written)
             keep(part)
 
-        Executors().feed(_ChangeTask(self._change_writer(transaction)), shuffled, take)
-
-    def _change_writer(self, transaction: Transaction) -> ChangeWriter:
-        view = transaction.view
-        scan = Scan(transaction.state, view.order.columns)
-        buckets = scan.plan.buckets
-        stored = {
-            (plan.partition, plan.bucket): task
-            for plan, task in zip(buckets, scan.tasks(), strict=True)
-        }
-        return ChangeWriter(replace(transaction.task(), stored=None), self._spec, stored)
+        Executors().feed(_ChangeTask(ChangeWriter.on(transaction, self._spec)), shuffled, take)
 
     def _keep_rejected(
         self, decoded: DataFrame, written: Sequence[WrittenChanges], batch_id: int

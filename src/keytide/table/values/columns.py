@@ -13,14 +13,33 @@ from keytide.errors import InvalidError
 from keytide.format.int96 import NANOSECONDS_MIN, has_nanoseconds
 from keytide.types import LENGTH_MAX, AtomicType, Field
 
-__all__ = [
-    "cast_exactly",
-    "check_lengths",
-    "check_nanoseconds",
-    "check_parts",
-    "check_text",
-    "convert_column",
-]
+__all__ = ["as_key", "cast_exactly", "convert_column", "stored_column"]
+
+
+def stored_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray:
+    """A column as it is stored outside the primary key.
+
+    Raises `InvalidError` naming the column for values that would be lost or that do not fit.
+    """
+    converted = convert_column(column, field, table)
+    _check_text(converted, field, table)
+    _check_lengths(converted, field, table)
+    _check_parts(converted, field, table)
+    _check_nanoseconds(converted, field, table)
+    return converted
+
+
+def as_key(column: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
+    """A stored column as it is stored in the primary key, where equal values have equal bytes.
+
+    SQL calls -0.0 and 0.0 equal, and CHARs that differ in trailing blanks (rules R27 and R28 of
+    docs/semantics.md), but buckets go by bytes.
+    """
+    if pa.types.is_floating(column.type):
+        return pc.add(column, pa.scalar(0.0, column.type))
+    if field.type.root == "CHAR":
+        return pc.utf8_rtrim(column, " ")
+    return column
 
 
 def convert_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray:
@@ -57,7 +76,7 @@ def cast_exactly(array: pa.Array, target: pa.DataType) -> pa.Array:
     return array.cast(target)
 
 
-def check_lengths(column: pa.ChunkedArray, field: Field, table: str) -> None:
+def _check_lengths(column: pa.ChunkedArray, field: Field, table: str) -> None:
     """Refuse texts and binaries longer than their type, and times finer than their precision."""
     kind = field.type
     if not isinstance(kind, AtomicType) or not len(column):
@@ -75,7 +94,7 @@ def check_lengths(column: pa.ChunkedArray, field: Field, table: str) -> None:
         _check_fraction(column, kind, field, table)
 
 
-def check_parts(column: pa.ChunkedArray, field: Field, table: str) -> None:
+def _check_parts(column: pa.ChunkedArray, field: Field, table: str) -> None:
     """Refuse NULL elements, entries and members where the nested type says NOT NULL."""
     if not _has_required_part(field.type.to_arrow()):
         return
@@ -88,7 +107,7 @@ def check_parts(column: pa.ChunkedArray, field: Field, table: str) -> None:
             )
 
 
-def check_nanoseconds(column: pa.ChunkedArray, field: Field, table: str) -> None:
+def _check_nanoseconds(column: pa.ChunkedArray, field: Field, table: str) -> None:
     """Refuse times in nanoseconds so early that readers of the format would overflow."""
     if not has_nanoseconds(column.type):
         return
@@ -103,7 +122,7 @@ def check_nanoseconds(column: pa.ChunkedArray, field: Field, table: str) -> None
             )
 
 
-def check_text(column: pa.ChunkedArray, field: Field, table: str) -> None:
+def _check_text(column: pa.ChunkedArray, field: Field, table: str) -> None:
     """Refuse text that is no UTF-8, which Arrow itself does not look at, wherever it is nested."""
     if _is_utf8(column):
         return

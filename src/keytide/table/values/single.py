@@ -13,20 +13,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from keytide.arguments import shown
 from keytide.errors import InvalidError
-from keytide.table.values.columns import (
-    check_lengths,
-    check_nanoseconds,
-    check_parts,
-    check_text,
-    convert_column,
-)
+from keytide.table.values.columns import as_key, stored_column
 from keytide.types import Field
 
-__all__ = ["array_of", "array_of_texts", "as_key", "key_value", "scalar_of_text", "stored_column"]
+__all__ = ["array_of", "array_of_texts", "key_value", "scalar_of_text"]
 
 
 def array_of(values: Sequence[Any], field: Field, table: str) -> pa.Array:
@@ -42,32 +35,6 @@ def array_of(values: Sequence[Any], field: Field, table: str) -> pa.Array:
             f"table {table}: column {field.name!r} is {field.type.sql()}, found a value that does "
             f"not fit: {error}"
         ) from error
-
-
-def stored_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray:
-    """A column as it is stored outside the primary key.
-
-    Raises `InvalidError` naming the column for values that would be lost or that do not fit.
-    """
-    converted = convert_column(column, field, table)
-    check_text(converted, field, table)
-    check_lengths(converted, field, table)
-    check_parts(converted, field, table)
-    check_nanoseconds(converted, field, table)
-    return converted
-
-
-def as_key(column: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
-    """A stored column as it is stored in the primary key, where equal values have equal bytes.
-
-    SQL calls -0.0 and 0.0 equal, and CHARs that differ in trailing blanks (rules R27 and R28 of
-    docs/semantics.md), but buckets go by bytes.
-    """
-    if pa.types.is_floating(column.type):
-        return pc.add(column, pa.scalar(0.0, column.type))
-    if field.type.root == "CHAR":
-        return pc.utf8_rtrim(column, " ")
-    return column
 
 
 def key_value(value: Any, field: Field, table: str) -> pa.Scalar:

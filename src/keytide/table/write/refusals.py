@@ -47,9 +47,9 @@ def why_refused(data: pa.Table, view: TableView) -> pl.Series:
     Raises what `incoming_rows` raises, but for NULLs.
     """
     given = typed_rows(data, view.schema, view.options, view.name)
+    ignored = is_ignored(given.kinds, view.options)
     rows = from_arrow(given.table).with_columns(pl.Series(VALUE_KIND, given.kinds, dtype=pl.Int8))
     why = reasons(_refusals(rows, view), rows.height)
-    ignored = is_ignored(given.kinds, view.options)
     return why if ignored is None else why.set(pl.Series(values=ignored), None)
 
 

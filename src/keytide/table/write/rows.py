@@ -22,7 +22,8 @@ from keytide.options import TableOptions, keys
 from keytide.row_kind import ROW_KIND, RowKind
 from keytide.table.definition.counting import with_counted_values
 from keytide.table.definition.defaults import with_write_defaults
-from keytide.table.values.single import array_of, as_key, stored_column
+from keytide.table.values.columns import as_key, stored_column
+from keytide.table.values.single import array_of
 from keytide.types import AtomicType, Field
 
 __all__ = ["Rows", "incoming_rows", "is_ignored", "to_arrow_table", "typed_rows"]
