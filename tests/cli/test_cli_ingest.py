@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keytide.cdc.decode import FORMATS
+from keytide.cdc import FORMATS
 from keytide.cdc.request import FeedRequest
 from keytide.cli.ingest import FeedFormat
 from keytide.types import Field, parse_sql_type

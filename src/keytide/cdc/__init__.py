@@ -17,7 +17,7 @@ Spark executor and in a script::
 """
 
 from keytide.cdc.debezium import debezium_encoding
-from keytide.cdc.decode import FORMATS, decode
+from keytide.cdc.decode import decode
 from keytide.cdc.feed import (
     ORDINAL_COLUMN,
     UNAVAILABLE_COLUMN,
@@ -26,6 +26,7 @@ from keytide.cdc.feed import (
     FeedSpec,
     SequenceSource,
 )
+from keytide.cdc.formats import FORMATS
 from keytide.cdc.infer import default_sequence, infer_columns, infer_primary_key
 from keytide.cdc.values import Encoding
 from keytide.row_kind import ROW_KIND as ROW_KIND_COLUMN

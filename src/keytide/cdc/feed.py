@@ -2,7 +2,7 @@
 
 A format is an :class:`Envelope`: SQL expressions that find, in one JSON document, what was done
 and the images of the rows before and after. Everything else is the same for every format and
-lives in :mod:`keytide.cdc.decode`.
+lives in :mod:`keytide.cdc.parse` and :mod:`keytide.cdc.decode`.
 """
 
 from __future__ import annotations

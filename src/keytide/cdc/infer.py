@@ -30,9 +30,10 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.arguments import checked
-from keytide.cdc.decode import Documents, envelope_of, read_documents, read_events, stated
 from keytide.cdc.feed import BIGINT, UNAVAILABLE_VALUE, Envelope, SequenceSource
+from keytide.cdc.formats import envelope_of
 from keytide.cdc.json_sql import JsonValues, read_entries, read_members
+from keytide.cdc.parse import Documents, read_documents, read_events, stated
 from keytide.cdc.values import Encoding, convert, has_offset
 from keytide.errors import InvalidError
 from keytide.types import STRING, AtomicType, DataType, Field

@@ -1,0 +1,28 @@
+"""The formats of change feeds by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from keytide.cdc.canal import CANAL
+from keytide.cdc.debezium import DEBEZIUM
+from keytide.cdc.dms import DMS
+from keytide.cdc.feed import Envelope
+from keytide.cdc.maxwell import MAXWELL
+from keytide.errors import InvalidError
+
+__all__ = ["FORMATS", "envelope_of"]
+
+FORMATS: Mapping[str, Envelope] = {
+    "debezium-json": DEBEZIUM,
+    "maxwell-json": MAXWELL,
+    "canal-json": CANAL,
+    "dms-json": DMS,
+}
+
+
+def envelope_of(format: str) -> Envelope:
+    """The envelope of a format; InvalidError names the known ones."""
+    if format not in FORMATS:
+        raise InvalidError(f"format: found {format!r}, expected one of {', '.join(FORMATS)}")
+    return FORMATS[format]

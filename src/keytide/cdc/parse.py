@@ -1,0 +1,330 @@
+"""From messages to changes: what was done, and the row images, as the messages spell them.
+
+One pass over the documents finds what was done and the row images, one reads the columns of the
+images. No value is converted here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.cdc.feed import Envelope, FeedSpec
+from keytide.cdc.json_sql import (
+    JsonValues,
+    exact_numbers,
+    literal,
+    pointer,
+    query,
+    read_members,
+)
+from keytide.errors import InvalidError
+
+__all__ = [
+    "STEP",
+    "Changes",
+    "Documents",
+    "Image",
+    "as_bytes",
+    "parse",
+    "read_documents",
+    "read_events",
+    "stated",
+]
+
+STEP = "_step"
+"""The column that numbers the rows to write, in order."""
+
+T = TypeVar("T")
+
+
+class Documents(NamedTuple):
+    """Messages as JSON, one line each.
+
+    ``text`` is None for null and for bytes that are no UTF-8. ``shape`` is the JSON type of the
+    whole, ``NULL`` for a null message too, ``GARBLED`` or ``INVALID``.
+    """
+
+    text: pl.Series
+    shape: pl.Series
+
+    @property
+    def objects(self) -> pl.Series:
+        """The texts of JSON objects, None for the others."""
+        return self.text.set(self.shape != "OBJECT", None)
+
+    def with_exact_numbers(self) -> Documents:
+        """The documents rewritten so that long fractions are read without loss; self if none is."""
+        objects = self.objects
+        exact = exact_numbers(objects)
+        return self if exact is objects else self._replace(text=exact)
+
+
+class Image(NamedTuple):
+    """A column as the images give it; ``left_out`` marks values that exist but are not sent."""
+
+    values: JsonValues
+    left_out: pl.Series
+
+    def filter(self, keep: pl.Series) -> Image:
+        """The same of some rows."""
+        values = JsonValues(self.values.text.filter(keep), self.values.kind.filter(keep))
+        return Image(values, self.left_out.filter(keep))
+
+
+class Changes(NamedTuple):
+    """The rows to write from messages of one layout, one of ``steps`` each.
+
+    ``steps`` has their ``kind``, ``action`` and ``ordinal``, ``images`` their columns by name, and
+    ``schema`` is the JSON text of the layout's schema.
+    """
+
+    steps: pl.DataFrame
+    images: Mapping[str, Image]
+    schema: str
+
+
+def parse(
+    messages: pa.Array | pa.ChunkedArray, spec: FeedSpec, envelope: Envelope
+) -> tuple[pl.DataFrame, list[Changes]]:
+    """What the messages do, as :func:`read_events` tells, and the rows to write by layout."""
+    documents = read_documents(messages)
+    events, steps, columns = _unfold(documents, spec, envelope)
+    if _has_fractions(columns, spec):
+        exact = documents.with_exact_numbers()
+        if exact is not documents:
+            events, steps, columns = _unfold(exact, spec, envelope)
+    images = _images(steps, columns, spec, envelope.placeholders(spec.unavailable_value))
+    schemas = _read_schemas(documents, events, envelope)
+    if len(schemas) == 1:
+        return events, [Changes(steps, images, text) for text in schemas.values()]
+    return events, [_of_layout(steps, images, *schema) for schema in schemas.items()]
+
+
+def as_bytes(messages: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Messages as bytes. InvalidError for messages that are no text or bytes."""
+    try:
+        return messages.cast(pa.large_binary())
+    except pa.ArrowException as error:
+        raise InvalidError(
+            f"messages: found {messages.type}, expected JSON documents as text or bytes"
+        ) from error
+
+
+def read_documents(messages: pa.Array | pa.ChunkedArray) -> Documents:
+    """The messages, validated one by one. InvalidError for messages that are no text or bytes."""
+    messages = as_bytes(messages)
+    text = _texts(messages)
+    shape = pl.Series(values=query(_SHAPES_SQL, documents=_numbered(text)).column("shape"))
+    return Documents(text, shape.set(pl.Series(values=messages.is_null()), "NULL"))
+
+
+def read_events(
+    documents: Documents, envelope: Envelope, paths: Sequence[str] = ()
+) -> pl.DataFrame:
+    """What the messages do: one line per changed row, or one for a message without any.
+
+    The columns of :meth:`Envelope.events_sql`; a message that is no object has a ``problem``.
+    """
+    events = pl.DataFrame(
+        query(envelope.events_sql(tuple(paths)), documents=_numbered(documents.objects))
+    )
+    is_object = documents.shape == "OBJECT"
+    if is_object.all():
+        return events
+    events = events.filter(is_object.gather(events["ordinal"]))
+    others = pl.DataFrame({"shape": documents.shape}).with_row_index("ordinal").filter(~is_object)
+    return pl.concat([events, others.select(*_WITHOUT_OBJECT)], how="diagonal")
+
+
+def stated(read: Callable[[Any], T], text: str) -> T | None:
+    """What is read from JSON that should describe a feed; None where it describes nothing.
+
+    Messages may say anything, so whatever reading trips over is an answer.
+    """
+    try:
+        return read(json.loads(text))
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return None
+
+
+_SHAPES_SQL = """
+    SELECT CASE
+        WHEN document IS NULL THEN 'GARBLED'
+        WHEN NOT json_valid(document) THEN 'INVALID'
+        WHEN starts_with(document, '{') THEN 'OBJECT'
+        ELSE json_type(document) END AS shape
+    FROM documents"""
+
+_WITHOUT_OBJECT = (
+    pl.col("ordinal").cast(pl.Int64),
+    pl.when(pl.col("shape") == "NULL").then(pl.lit("tombstone")).alias("action"),
+    pl.when(pl.col("shape") == "GARBLED")
+    .then(pl.lit("not UTF-8 text"))
+    .when(pl.col("shape") == "INVALID")
+    .then(pl.lit("not valid JSON"))
+    .when(pl.col("shape") != "NULL")
+    .then(pl.format("JSON of type {}, expected an object", "shape"))
+    .alias("problem"),
+)
+
+
+def _texts(messages: pa.Array | pa.ChunkedArray) -> pl.Series:
+    try:
+        # Text is looked at as bytes too: nothing says that it is UTF-8 before it was.
+        text = messages.cast(pa.large_binary()).cast(pa.large_string())
+        return pl.Series(values=text, dtype=pl.String)
+    except pa.ArrowInvalid:
+        found = query(
+            "SELECT try(decode(message)) FROM messages",
+            messages=pa.table({"message": messages.cast(pa.large_binary())}),
+        )
+        return pl.Series(values=found.column(0), dtype=pl.String)
+
+
+def _numbered(documents: pl.Series) -> pa.Table:
+    ordinals = pl.int_range(len(documents), eager=True)
+    return pa.table({"ordinal": ordinals.to_arrow(), "document": documents.to_arrow()})
+
+
+def _read_schemas(
+    documents: Documents, events: pl.DataFrame, envelope: Envelope
+) -> dict[int | None, str]:
+    """The JSON text of the schema of each layout in the events; `null` for messages without one."""
+    carriers = events.drop_nulls("layout").unique("layout", keep="first", maintain_order=True)
+    bare: dict[int | None, str] = {None: "null"}
+    if envelope.wrapper is None or carriers.is_empty():
+        return bare
+    texts = documents.text.gather(carriers["ordinal"])
+    [schemas] = read_members(texts.to_arrow(), [envelope.wrapper[1]])
+    found = dict(zip(carriers["layout"], schemas.text.fill_null("null"), strict=True))
+    return {**bare, **found} if events["layout"].null_count() else found
+
+
+def _unfold(
+    documents: Documents, spec: FeedSpec, envelope: Envelope
+) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, JsonValues]]:
+    """The events, a line per row to write, and the columns of the images of these rows."""
+    events = read_events(documents, envelope, [source.path for source in spec.sequence])
+    steps = _steps(events, spec)
+    names = [column.name for column in spec.image_columns]
+    found = read_members(steps["image"].to_arrow(), [pointer(name) for name in names])
+    return events, steps, dict(zip(names, found, strict=True))
+
+
+def _has_fractions(columns: Mapping[str, JsonValues], spec: FeedSpec) -> bool:
+    """Whether a decimal column has values that the JSON parser may have rounded to doubles."""
+    return any(
+        columns[column.name].kind.is_in(["DOUBLE", "ARRAY", "OBJECT"]).any()
+        for column in spec.image_columns
+        if "DECIMAL" in column.type.sql()
+    )
+
+
+def _of_layout(
+    steps: pl.DataFrame, images: Mapping[str, Image], layout: int | None, schema: str
+) -> Changes:
+    is_of_it = steps.select(pl.col("layout").eq_missing(layout))["layout"]
+    return Changes(
+        steps.filter(is_of_it), {n: each.filter(is_of_it) for n, each in images.items()}, schema
+    )
+
+
+def _steps(events: pl.DataFrame, spec: FeedSpec) -> pl.DataFrame:
+    """One line per row to write, in order: its kind and the images to read it from.
+
+    ``rest`` is the image to look at for what ``image`` leaves out.
+    """
+    accepted = events.filter(pl.col("action").is_in(_CHANGES) & pl.col("problem").is_null())
+    keys = ", ".join(literal(pointer(name)) for name in spec.primary_key)
+    moved = " OR ".join(
+        f"coalesce(old_key[{i}] <> new_key[{i}], FALSE)"
+        for i in range(1, len(spec.primary_key) + 1)
+    )
+    meta = "".join(f", meta_{i}" for i in range(len(spec.sequence)))
+    both = "WHEN before IS NOT NULL THEN [before_step, after_step]" if spec.before_images else ""
+    unfolded = query(
+        f"""
+        WITH keyed AS (
+            SELECT *, action = 'update' AND before IS NOT NULL AS is_comparable,
+                CASE WHEN is_comparable THEN json_extract_string(before, [{keys}]) END AS old_key,
+                CASE WHEN is_comparable THEN json_extract_string(after, [{keys}]) END AS new_key
+            FROM events),
+        compared AS (SELECT *, {moved} AS moved FROM keyed),
+        paired AS (
+            SELECT *,
+                {{'kind': CASE WHEN moved OR action = 'delete' THEN '-D' ELSE '-U' END,
+                    'image': before, 'rest': after}} AS before_step,
+                {{'kind': CASE WHEN moved OR action = 'insert' THEN '+I' ELSE '+U' END,
+                    'image': after, 'rest': before}} AS after_step
+            FROM compared),
+        listed AS (
+            SELECT *, unnest(CASE
+                WHEN moved THEN [before_step, after_step]
+                WHEN action = 'insert' THEN [after_step]
+                WHEN action = 'delete' THEN [before_step]
+                {both} ELSE [after_step] END) AS step
+            FROM paired)
+        SELECT ordinal, layout, action, step.kind, step.image, step.rest {meta} FROM listed""",
+        events=accepted.to_arrow(),
+    )
+    return pl.DataFrame(unfolded).with_row_index(STEP)
+
+
+_CHANGES = ["insert", "update", "delete"]
+
+
+def _images(
+    steps: pl.DataFrame,
+    columns: Mapping[str, JsonValues],
+    spec: FeedSpec,
+    placeholders: list[str],
+) -> dict[str, Image]:
+    """The columns by name: those of the images, and those that feed metadata fills."""
+    images = {}
+    for name, values in columns.items():
+        image = _completed(name, values, steps, placeholders)
+        if name in spec.empty_as_null:
+            text = image.values.text
+            image = image._replace(values=image.values.with_text(text.set(text == "", None)))
+        images[name] = image
+    never = pl.repeat(False, len(steps), dtype=pl.Boolean, eager=True)
+    for place, source in enumerate(spec.sequence):
+        # Feed metadata that is missing is NULL.
+        [values] = read_members(steps[f"meta_{place}"].to_arrow(), ["$"])
+        images[source.column] = Image(values, never)
+    return images
+
+
+def _completed(
+    name: str, values: JsonValues, steps: pl.DataFrame, placeholders: list[str]
+) -> Image:
+    """A column with its gaps filled from the other image of the same change.
+
+    A placeholder stands for a value that the change did not touch, so the other image may have
+    it. A column missing from an image before the change was not touched either.
+    """
+    covered = _is_one_of(values.text, placeholders)
+    is_before = steps["kind"].is_in(["-D", "-U"])
+    gap = covered | (values.kind.is_null() & is_before)
+    if gap.any():
+        [rest] = read_members(steps["rest"].set(~gap, None).to_arrow(), [pointer(name)])
+        known = gap & rest.kind.is_not_null() & ~_is_one_of(rest.text, placeholders)
+        # NULL in the other image may only mean that it was not sent.
+        known &= ~covered | rest.text.is_not_null()
+        values = JsonValues(
+            rest.text.zip_with(known, values.text), rest.kind.zip_with(known, values.kind)
+        )
+        covered &= ~known
+    # A new row has no earlier value to keep, and a deleted one needs none.
+    is_silent = values.kind.is_null() & (steps["action"] == "update")
+    left_out = (covered | is_silent) & (steps["kind"] != "-D")
+    return Image(values.with_text(values.text.set(covered, None)), left_out)
+
+
+def _is_one_of(text: pl.Series, placeholders: list[str]) -> pl.Series:
+    return text.is_in(placeholders).fill_null(False)
