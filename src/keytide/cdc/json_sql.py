@@ -44,10 +44,6 @@ class JsonValues(NamedTuple):
         """Where the value is a JSON number."""
         return self.kind.is_in(["BIGINT", "UBIGINT", "HUGEINT", "DOUBLE"]).fill_null(False)
 
-    def with_text(self, text: pl.Series) -> JsonValues:
-        """The same kinds with other text."""
-        return JsonValues(text, self.kind)
-
 
 def query(sql: str, **tables: pa.Table) -> pa.Table:
     """The result of one SELECT over Arrow tables, rows in input order.

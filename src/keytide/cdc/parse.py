@@ -208,11 +208,17 @@ def _read_schemas(
 def _unfold(
     documents: Documents, spec: FeedSpec, envelope: Envelope
 ) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, JsonValues]]:
-    """The events, a line per row to write, and the columns of the images of these rows."""
+    """The events, a line per row to write, and the columns of these rows.
+
+    Columns come from the images, and from feed metadata where that fills them.
+    """
     events = read_events(documents, envelope, [source.path for source in spec.sequence])
     steps = _steps(events, spec)
     names = [column.name for column in spec.image_columns]
     found = read_members(steps["image"].to_arrow(), [pointer(name) for name in names])
+    for place in range(len(spec.sequence)):
+        found += read_members(steps[f"meta_{place}"].to_arrow(), ["$"])
+    names += [source.column for source in spec.sequence]
     return events, steps, dict(zip(names, found, strict=True))
 
 
@@ -286,18 +292,17 @@ def _images(
 ) -> dict[str, Image]:
     """The columns by name: those of the images, and those that feed metadata fills."""
     images = {}
-    for name, values in columns.items():
-        image = _completed(name, values, steps, placeholders)
+    for column in spec.image_columns:
+        name = column.name
+        image = _completed(name, columns[name], steps, placeholders)
         if name in spec.empty_as_null:
             text = image.values.text
-            image = image._replace(values=image.values.with_text(text.set(text == "", None)))
+            image = image._replace(values=image.values._replace(text=text.set(text == "", None)))
         images[name] = image
+    # Feed metadata that is missing is NULL.
     never = pl.repeat(False, len(steps), dtype=pl.Boolean, eager=True)
-    for place, source in enumerate(spec.sequence):
-        # Feed metadata that is missing is NULL.
-        [values] = read_members(steps[f"meta_{place}"].to_arrow(), ["$"])
-        images[source.column] = Image(values, never)
-    return images
+    filled = {source.column: Image(columns[source.column], never) for source in spec.sequence}
+    return images | filled
 
 
 def _completed(
@@ -323,7 +328,7 @@ def _completed(
     # A new row has no earlier value to keep, and a deleted one needs none.
     is_silent = values.kind.is_null() & (steps["action"] == "update")
     left_out = (covered | is_silent) & (steps["kind"] != "-D")
-    return Image(values.with_text(values.text.set(covered, None)), left_out)
+    return Image(values._replace(text=values.text.set(covered, None)), left_out)
 
 
 def _is_one_of(text: pl.Series, placeholders: list[str]) -> pl.Series:

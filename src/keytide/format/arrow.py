@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from keytide.types import Field, arrow_schema
 
-__all__ = ["from_arrow", "polars_schema", "sliced_bytes", "to_arrow"]
+__all__ = ["from_arrow", "polars_schema", "to_arrow"]
 
 
 def from_arrow(table: pa.Table) -> pl.DataFrame:
@@ -41,11 +41,6 @@ def to_arrow(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
         for column, field in zip(table.columns, schema, strict=True)
     ]
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def sliced_bytes(table: pa.Table) -> int:
-    """Bytes of the rows a (sliced) table shows, not of the buffers it holds on to."""
-    return int(table.get_total_buffer_size()) if table.num_rows == 0 else int(table.nbytes)
 
 
 def _restore(array: pa.Array, target: pa.DataType) -> pa.Array:

@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from keytide.format import int96
-from keytide.format.arrow import sliced_bytes
 from keytide.format.binary_row import EMPTY_ROW, encode_rows
 from keytide.format.checksum import BLOCKS_KEY, FOOTER_SEAL, SEAL_KEY, UNSEALED, BlockSink
 from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND, physical_schema
@@ -149,7 +148,7 @@ class RunWriter:
     def _codec(self, rows: pa.Table, level: int) -> str:
         if self.compression is not None:
             return self.compression
-        return "lz4" if level == 0 and sliced_bytes(rows) < _SMALL_FILE_BYTES else "zstd"
+        return "lz4" if level == 0 and _sliced_bytes(rows) < _SMALL_FILE_BYTES else "zstd"
 
     def _physical(self, rows: pa.Table) -> pa.Table:
         keys = () if self.thin else self.key_names
@@ -172,11 +171,10 @@ class RunWriter:
         key_types = [f.type for f in key_fields]
         lasts = np.cumsum(lengths) - 1
         firsts = lasts + 1 - np.array(lengths)
+        ends = [list(map(_whole, keys.take(places).columns)) for places in (firsts, lasts)]
         min_keys, max_keys = (
-            encode_rows([_whole(column) for column in keys.take(places).columns], key_types)
-            if key_types
-            else [EMPTY_ROW] * len(lengths)
-            for places in (firsts, lasts)
+            encode_rows(columns, key_types) if key_types else [EMPTY_ROW] * len(lengths)
+            for columns in ends
         )
         key_stats = collect_piece_key_stats(keys, lengths, key_fields)
         value_stats, columns = collect_piece_stats(
@@ -214,7 +212,7 @@ def _write_parquet(output: Any, rows: pa.Table, codec: str, zstd_level: int) -> 
     nanoseconds = any(int96.has_nanoseconds(t) for t in rows.schema.types)
     if nanoseconds:
         rows = _with_int96_bytes(rows)
-    row_bytes = max(1, sliced_bytes(rows) // max(1, rows.num_rows))
+    row_bytes = max(1, _sliced_bytes(rows) // max(1, rows.num_rows))
     group_rows = min(max(_ROW_GROUP_BYTES // row_bytes, _ROW_GROUP_ROWS_MIN), _ROW_GROUP_ROWS_MAX)
     dictionary = dictionary_columns(rows)
     compression = codecs(rows, codec, dictionary)
@@ -251,7 +249,7 @@ def _with_int96(footer: bytes) -> bytes:
 
 
 def _cut(run: pa.Table, target_file_size_bytes: int) -> list[pa.Table]:
-    estimate = sliced_bytes(run) * _COMPRESSION_GUESS
+    estimate = _sliced_bytes(run) * _COMPRESSION_GUESS
     pieces = max(1, round(estimate / target_file_size_bytes), run.num_rows // _PARALLEL_ROWS)
     rows = -(-run.num_rows // pieces) if run.num_rows else 1
     return [run.slice(start, rows) for start in range(0, run.num_rows, rows)]
@@ -262,6 +260,11 @@ def _slices(rows: pa.Table, lengths: Iterable[int]) -> Iterator[pa.Table]:
     for length in lengths:
         yield rows.slice(start, length)
         start += length
+
+
+def _sliced_bytes(table: pa.Table) -> int:
+    """Bytes of the rows a (sliced) table shows, not of the buffers it holds on to."""
+    return int(table.get_total_buffer_size()) if table.num_rows == 0 else int(table.nbytes)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
