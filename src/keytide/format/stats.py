@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.errors import InvalidError
-from keytide.format.arrow import from_arrow
 from keytide.format.binary_row import EMPTY_ROW, encode_rows
 from keytide.types import AtomicType, DataType, Field
 
@@ -220,7 +219,7 @@ def _piece_column_stats(
 def _measured(column: pa.ChunkedArray, pieces: npt.NDArray[np.int64] | None) -> pa.Table:
     """How many NULLs, the smallest and the largest value, one row for each piece."""
     # One column at a time: what Polars plans takes longer by the square of its columns.
-    frame = from_arrow(pa.table([_comparable(column)], ["c"]))
+    frame = pl.Series("c", pl.from_arrow(_comparable(column), rechunk=False)).to_frame()
     values = pl.col("c")
     bounds = [values.min(), values.max()]
     if frame.schema["c"].is_float():
