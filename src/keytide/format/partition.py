@@ -114,19 +114,19 @@ def _plain_values(column: pa.Array, field: Field) -> list[Any]:
     return list(plain.to_pylist())
 
 
-def _text_function(kind: DataType, *, legacy: bool) -> Callable[[Any], str]:
-    if kind.is_nested or not isinstance(kind, AtomicType):
-        raise InvalidError(f"A partition column cannot be of type {kind.sql()}")
-    digits = kind.precision or 0
-    if kind.root == "DATE":
+def _text_function(type_: DataType, *, legacy: bool) -> Callable[[Any], str]:
+    if type_.is_nested or not isinstance(type_, AtomicType):
+        raise InvalidError(f"A partition column cannot be of type {type_.sql()}")
+    digits = type_.precision or 0
+    if type_.root == "DATE":
         return str if legacy else lambda days: str(np.datetime64(days, "D"))
-    if kind.root == "TIME":
+    if type_.root == "TIME":
         return str if legacy else lambda millis: _time_text(millis, digits)
-    if kind.root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
-        unit = kind.to_arrow().unit
+    if type_.root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
+        unit = type_.to_arrow().unit
         text_of = _short_timestamp_text if legacy else _full_timestamp_text
         return lambda units: text_of(*_seconds_and_nanos(units, unit), digits)
-    return _TEXT_OF.get(kind.root, str)
+    return _TEXT_OF.get(type_.root, str)
 
 
 def _boolean_text(value: bool) -> str:

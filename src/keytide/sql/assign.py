@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as kinds
+from pyarrow import types
 
 from keytide.errors import InvalidError
 from keytide.table.values.columns import cast_exactly
@@ -48,18 +48,18 @@ def check_assignable(source: pa.DataType, field: Field, table: str) -> None:
 
 
 def _is_assignable(source: pa.DataType, target: pa.DataType) -> bool:
-    if kinds.is_null(source) or source.equals(target):
+    if types.is_null(source) or source.equals(target):
         return True
-    if kinds.is_map(target):
-        return kinds.is_map(source) and all(
+    if types.is_map(target):
+        return types.is_map(source) and all(
             _is_assignable(s, t)
             for s, t in ((source.key_type, target.key_type), (source.item_type, target.item_type))
         )
-    if kinds.is_list(target):
+    if types.is_list(target):
         return _is_list(source) and _is_assignable(source.value_type, target.value_type)
-    if kinds.is_struct(target):
+    if types.is_struct(target):
         return (
-            kinds.is_struct(source)
+            types.is_struct(source)
             and source.num_fields == target.num_fields
             and all(_is_assignable(s.type, t.type) for s, t in zip(source, target, strict=True))
         )
@@ -77,50 +77,52 @@ _STORES = {
 }
 
 
-def _class(kind: pa.DataType) -> str:
-    if kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind):
+def _class(type_: pa.DataType) -> str:
+    if types.is_integer(type_) or types.is_floating(type_) or types.is_decimal(type_):
         return "number"
-    if kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind):
+    if types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_):
         return "text"
-    if kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind):
+    if types.is_binary(type_) or types.is_large_binary(type_) or types.is_fixed_size_binary(type_):
         return "bytes"
     for name in ("boolean", "date", "time", "timestamp"):
-        if getattr(kinds, f"is_{name}")(kind):
+        if getattr(types, f"is_{name}")(type_):
             return name
-    return str(kind)
+    return str(type_)
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
+def _is_list(type_: pa.DataType) -> bool:
+    return bool(
+        types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_)
+    )
 
 
 def _stored(array: pa.Array, target: pa.DataType) -> pa.Array:
     if array.type.equals(target):
         return array
-    if kinds.is_struct(target):
+    if types.is_struct(target):
         # Members of ROW(...) have no names of their own: position decides.
         members = [_stored(array.field(i), target.field(i).type) for i in range(len(target))]
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(members, fields=list(target), mask=mask)
-    if kinds.is_map(target):
+    if types.is_map(target):
         # Neither is sliced: engines give whole chunks, and a concatenation is one for sure.
         whole = pa.concat_arrays([array])
         keys, items = _stored(whole.keys, target.key_type), _stored(whole.items, target.item_type)
         return pa.MapArray.from_arrays(whole.offsets, keys, items, type=target, mask=_mask(whole))
-    if kinds.is_list(target):
+    if types.is_list(target):
         whole = pa.concat_arrays([array]).cast(pa.list_(array.type.value_type))
         values = _stored(whole.values, target.value_type)
         return pa.ListArray.from_arrays(whole.offsets, values, type=target, mask=_mask(whole))
-    if kinds.is_timestamp(target):
+    if types.is_timestamp(target):
         return _stored_timestamp(array, target)
-    if kinds.is_floating(target):
+    if types.is_floating(target):
         return _stored_float(array, target)
     return cast_exactly(array, target)
 
 
 def _stored_timestamp(array: pa.Array, target: pa.DataType) -> pa.Array:
     """Finer fractions of a second are cut off; texts and times without a zone are in UTC."""
-    if not kinds.is_timestamp(array.type):
+    if not types.is_timestamp(array.type):
         array = array.cast(pa.timestamp("us"))
     array = array.cast(pa.timestamp(array.type.unit, tz=array.type.tz and "UTC"))
     array = pc.floor_temporal(array, unit=_UNIT_NAMES[target.unit])
@@ -131,7 +133,7 @@ _UNIT_NAMES = {"s": "second", "ms": "millisecond", "us": "microsecond", "ns": "n
 
 
 def _stored_float(array: pa.Array, target: pa.DataType) -> pa.Array:
-    if kinds.is_decimal(array.type):
+    if types.is_decimal(array.type):
         array = array.cast(pa.string())  # the nearest number; Arrow's own cast misses it
     return array.cast(pa.float64()).cast(target, safe=False)
 

@@ -61,7 +61,7 @@ def create_table(cursor: Cursor, query: Callable[[Cursor], Query]) -> CreateTabl
 def column(cursor: Cursor) -> tuple[Field, bool]:
     """A column's definition, and whether it is the primary key."""
     name = cursor.name("a column or PRIMARY KEY")
-    kind = column_type(cursor)
+    type_ = column_type(cursor)
     given: dict[str, str] = {}
     is_key = False
     while True:
@@ -74,9 +74,9 @@ def column(cursor: Cursor) -> tuple[Field, bool]:
         elif cursor.accept("DEFAULT"):
             _once(cursor, start, given, "DEFAULT", _default(cursor))
         elif cursor.accept("NOT", "NULL"):
-            kind = kind.with_nullable(False)
+            type_ = type_.with_nullable(False)
         else:
-            return Field(-1, name, kind, given.get("COMMENT"), given.get("DEFAULT")), is_key
+            return Field(-1, name, type_, given.get("COMMENT"), given.get("DEFAULT")), is_key
 
 
 def column_type(cursor: Cursor) -> DataType:

@@ -35,23 +35,23 @@ def balanced_chains(tree: exp.Expr) -> exp.Expr:
 
     What walks trees takes time and stack by their depth.
     """
-    for kind in (exp.And, exp.Or):
-        for node in [n for n in tree.find_all(kind) if not isinstance(n.parent, kind)]:
+    for joint in (exp.And, exp.Or):
+        for node in [n for n in tree.find_all(joint) if not isinstance(n.parent, joint)]:
             terms = list(node.flatten(unnest=False))
             if len(terms) > _CHAIN_MAX:
-                node.replace(_nested(kind, terms))
+                node.replace(_nested(joint, terms))
     return tree
 
 
 _CHAIN_MAX = 50
 
 
-def _nested(kind: type[exp.Expr], terms: list[exp.Expr]) -> exp.Expr:
+def _nested(joint: type[exp.Expr], terms: list[exp.Expr]) -> exp.Expr:
     while len(terms) > 1:
         pairs = zip(terms[::2], terms[1::2], strict=False)
         odd = terms[len(terms) // 2 * 2 :]
-        terms = [*(kind(this=exp.paren(a, copy=False) if isinstance(a, kind) else a,
-                        expression=exp.paren(b, copy=False) if isinstance(b, kind) else b)
+        terms = [*(joint(this=exp.paren(a, copy=False) if isinstance(a, joint) else a,
+                         expression=exp.paren(b, copy=False) if isinstance(b, joint) else b)
                    for a, b in pairs), *odd]  # fmt: skip
     return terms[0]
 
@@ -203,20 +203,20 @@ def _text(text: str) -> str:
 
 def _literal(node: exp.Expr, field: Field) -> str | None:
     """A literal that is the same value of the column's type to everybody, or None."""
-    kind = field.type
-    assert isinstance(kind, AtomicType)
+    type_ = field.type
+    assert isinstance(type_, AtomicType)
     if isinstance(node, exp.Boolean):
-        return str(bool(node.this)).upper() if kind.root == "BOOLEAN" else None
+        return str(bool(node.this)).upper() if type_.root == "BOOLEAN" else None
     number = _number(node)
     if number is not None:
-        agrees = _NUMBERS.get(kind.root)
-        return number if agrees is not None and agrees(number, kind) else None
+        agrees = _NUMBERS.get(type_.root)
+        return number if agrees is not None and agrees(number, type_) else None
     if isinstance(node, exp.Literal) and node.is_string:
-        if kind.root == "VARCHAR":
+        if type_.root == "VARCHAR":
             return _text(node.this)
-        pattern = _MOMENTS.get(kind.root)
-        return _moment(node.this, kind) if pattern and pattern.fullmatch(node.this) else None
-    return _typed(node, kind)
+        pattern = _MOMENTS.get(type_.root)
+        return _moment(node.this, type_) if pattern and pattern.fullmatch(node.this) else None
+    return _typed(node, type_)
 
 
 def _number(node: exp.Expr) -> str | None:
@@ -230,24 +230,24 @@ def _number(node: exp.Expr) -> str | None:
     return sign + text if re.fullmatch(r"\d+(\.\d*)?|\.\d+", text, re.ASCII) else None
 
 
-def _typed(node: exp.Expr, kind: AtomicType) -> str | None:
+def _typed(node: exp.Expr, type_: AtomicType) -> str | None:
     """`DATE '...'` and `TIMESTAMP '...'`, or a CAST of the same."""
     if not isinstance(node, exp.Cast) or not isinstance(node.this, exp.Literal):
         return None
     text, target = node.this, node.to
     if not text.is_string or target.expressions:
         return None
-    if target.this == exp.DType.DATE and kind.root in ("DATE", "TIMESTAMP"):
+    if target.this == exp.DType.DATE and type_.root in ("DATE", "TIMESTAMP"):
         return _text(text.this) if _DATE.fullmatch(text.this) else None
-    if target.this == exp.DType.TIMESTAMPNTZ and kind.root == "TIMESTAMP":
-        return _moment(text.this, kind) if _TIMESTAMP.fullmatch(text.this) else None
+    if target.this == exp.DType.TIMESTAMPNTZ and type_.root == "TIMESTAMP":
+        return _moment(text.this, type_) if _TIMESTAMP.fullmatch(text.this) else None
     return None
 
 
-def _moment(text: str, kind: AtomicType) -> str | None:
+def _moment(text: str, type_: AtomicType) -> str | None:
     """A time in quotes, unless it has more digits than the column."""
     fraction = re.search(r"\.(\d+)", text)
-    digits = {"ms": 3}.get(getattr(kind.to_arrow(), "unit", ""), 6)
+    digits = {"ms": 3}.get(getattr(type_.to_arrow(), "unit", ""), 6)
     return None if fraction and len(fraction[1]) > digits else _text(text)
 
 
@@ -262,34 +262,34 @@ _MOMENTS = {
 }
 
 
-def _is_whole(number: str, kind: AtomicType) -> bool:
-    bits = kind.to_arrow().bit_width
+def _is_whole(number: str, type_: AtomicType) -> bool:
+    bits = type_.to_arrow().bit_width
     if "." in number or len(number) > 20:
         return False
     return bool(-(1 << bits - 1) <= int(number) < 1 << bits - 1)
 
 
-def _is_decimal(number: str, kind: AtomicType) -> bool:
+def _is_decimal(number: str, type_: AtomicType) -> bool:
     """Whether the type that holds both has at most 38 digits; beyond, engines round."""
     whole, _, fraction = number.lstrip("-").partition(".")
     # A whole number is taken for a BIGINT.
     digits = len(whole) if "." in number else 19
-    precision, scale = kind.precision or 0, kind.scale or 0
+    precision, scale = type_.precision or 0, type_.scale or 0
     if len(whole) > 18:
         return False
     return bool(max(precision - scale, digits) + max(scale, len(fraction)) <= 38)
 
 
-def _is_double(number: str, kind: AtomicType) -> bool:
+def _is_double(number: str, type_: AtomicType) -> bool:
     """Whether every way to read it gives the nearest DOUBLE: few digits, a small power of ten."""
     digits = number.lstrip("-").replace(".", "")
     return len(digits) <= 15
 
 
-def _is_float(number: str, kind: AtomicType) -> bool:
+def _is_float(number: str, type_: AtomicType) -> bool:
     """Whether it is a FLOAT without rounding: some engines compare as DOUBLE."""
     nearest = Decimal(float(np.float32(number)))
-    return _is_double(number, kind) and nearest == Decimal(number)
+    return _is_double(number, type_) and nearest == Decimal(number)
 
 
 _NUMBERS: dict[str, Callable[[str, AtomicType], bool]] = {
