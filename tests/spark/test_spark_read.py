@@ -316,7 +316,7 @@ def test_statistics_that_miss_a_null_are_an_error_and_not_a_value(
     table.write(ROWS.slice(1, 4))
     monkeypatch.setattr("keytide.table.read.statistics._null_count", lambda entry, position: 0)
     with pytest.raises(
-        Exception, match=r"DataError: table default.t, column '[xs]': \d rows are NULL"
+        Exception, match=r"DataError: table default.t, column '[xs]': found \d rows? with NULL"
     ):
         table.scan().to_spark(spark).collect()
     through_source = spark.read.format("keytide").load(table.uri)
