@@ -192,7 +192,7 @@ def _told(values: Mapping[str, Any], texts: Sequence[str]) -> str:
 
 def _key_of(table: Table, texts: list[str]) -> dict[str, Any]:
     schema = table.table_schema
-    require_key(schema, table.name, "a lookup by key", "Scan it with --where")
+    require_key(schema, table.name, "a lookup by key", "Query it with keytide sql")
     if len(texts) != len(schema.primary_keys):
         raise typer.BadParameter(
             f"the primary key of {table.name} is {', '.join(schema.primary_keys)}; found "
