@@ -88,7 +88,7 @@ def test_default_of_a_column_is_written_instead_of_null(warehouse: str) -> None:
     [
         ("fields.n.default-value", "seven", "'seven', which is not a value of INT"),
         ("fields.k.default-value", "1", "primary key column"),
-        ("fields.d.default-value", "2026-02-30", "no value of DATE"),
+        ("fields.d.default-value", "2026-02-30", "not a value of DATE"),
     ],
 )
 def test_default_that_cannot_be_is_refused(
