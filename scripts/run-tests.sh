@@ -1,20 +1,8 @@
 #!/bin/sh
-# run-tests.sh PYTEST...: every test, in two runs side by side. The Spark tests share one session,
-# so they share one process, and often wait for it; the others take two processes, which give way,
-# so that neither core is idle at the end. Both runs happen, whatever the other one says.
-set -u
-spark_output=$(mktemp)
-spark_run=
-trap 'kill $spark_run 2>/dev/null; rm -f "$spark_output"' EXIT
-trap 'exit 130' INT TERM
-
-export POLARS_MAX_THREADS=1 # three processes share two cores already
-
-"$@" -m spark >"$spark_output" 2>&1 &
-spark_run=$!
-nice -n 5 "$@" -n 2 --dist worksteal -m "not spark"
+# run-tests.sh PYTEST...: every test, in two runs. Sessions of Spark need both cores, so their tests
+# come last, in two processes with a session each; of the others three processes, which often wait
+# for a disk or for a process of their own. Both runs happen, whatever the first one says.
+"$@" -n 3 --dist worksteal -m "not spark or driver"
 status=$?
-wait "$spark_run" || status=$?
-spark_run=
-cat "$spark_output"
+"$@" -n 2 --dist loadfile -m "spark and not driver" || status=$?
 exit $status

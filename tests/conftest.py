@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # A run without a deadline: the first example of a test pays for imports and compilation.
 settings.register_profile(
     "default",
-    max_examples=16,
+    max_examples=12,
     stateful_step_count=20,
     deadline=None,
     print_blob=True,
@@ -32,6 +32,11 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 if "PYTEST_XDIST_WORKER" in os.environ:
     # The workers share the cores already.
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that wait for Spark drivers come first, so that no worker is left with them alone."""
+    items.sort(key=lambda item: item.get_closest_marker("driver") is None)
 
 
 @pytest.fixture

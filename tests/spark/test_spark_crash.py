@@ -13,7 +13,7 @@ import pytest
 
 import keytide as kt
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.driver, pytest.mark.slow]
 
 FILES, ROWS = 4, 30
 

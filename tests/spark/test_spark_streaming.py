@@ -92,7 +92,7 @@ def test_every_batch_is_applied_once_and_a_replayed_one_not_again(
     assert [s.commit_identifier for s in table.snapshots()] == commits
 
 
-@pytest.mark.slow
+@pytest.mark.driver
 @pytest.mark.timeout(900)
 def test_a_driver_killed_at_random_moments_loses_and_repeats_nothing(
     tmp_path: Path, warehouse: str

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.driver, pytest.mark.slow]
 
 MESSAGES = b"".join(
     b'{"op":"c","before":null,"after":{"id":%d},"source":{"lsn":%d}}\n' % (n, n)
