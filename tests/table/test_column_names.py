@@ -197,7 +197,7 @@ def deep(levels: int) -> kt.Field:
         ({"schema": [kt.Field(-1, "k", INT), kt.Field(-1, "r", TWICE)]}, "'r' have duplicates"),
         ({"primary_key": ["z"]}, "should include all primary key"),
         ({"primary_key": ["k", "k"]}, "must not contain duplicates"),
-        ({"name": ""}, "no table name"),
+        ({"name": ""}, "not a table name"),
     ],
 )
 def test_definition_that_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> None:

@@ -232,7 +232,7 @@ def test_every_name_race_lost_is_a_conflict_and_leaves_nothing_behind() -> None:
     table = kt.connect("", store=store).create_table("t", SCHEMA, ["p", "k"], options=options)
     table.write(as_dicts(OLD))
     before = sorted(info.path for info in store.list())
-    with pytest.raises(kt.ConflictError, match=r"4 tries .*raise 'commit\.max-retries'"):
+    with pytest.raises(kt.ConflictError, match=r"4 attempts .*raise 'commit\.max-retries'"):
         write(Taken(store), CHANGE)
     assert sorted(info.path for info in store.list()) == before
 
