@@ -156,6 +156,8 @@ def main() -> None:
     if arguments.one:
         print(json.dumps(measured(arguments.one)))
         return
+    if arguments.against and not (arguments.against / "keytide").is_dir():
+        parser.error(f"{arguments.against} holds no keytide package; name the folder src of one")
     candidates = {"this": _SOURCES} | ({"other": arguments.against} if arguments.against else {})
     rows = []
     for workload in arguments.only:
