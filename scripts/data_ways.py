@@ -129,13 +129,13 @@ class _AtOnce(concurrent.futures.Executor):
 concurrent.futures.ThreadPoolExecutor = _AtOnce  # type: ignore[misc, assignment]
 
 # What follows takes its threads from above.
-import keytide as kt  # noqa: E402
-from keytide.cdc import FeedSpec, SequenceSource, decode  # noqa: E402
-from keytide.cdc.batch import ChangeWriter  # noqa: E402
-from keytide.cdc.refuse import without_unmergeable  # noqa: E402
-from keytide.table.commit.transaction import Transaction  # noqa: E402
-from keytide.table.write.writable import writable_view  # noqa: E402
-from keytide.types import Field, parse_sql_type  # noqa: E402
+import keytide as kt  # noqa: E402  # see above
+from keytide.cdc import FeedSpec, SequenceSource, decode  # noqa: E402  # see above
+from keytide.cdc.batch import ChangeWriter  # noqa: E402  # see above
+from keytide.cdc.refuse import without_unmergeable  # noqa: E402  # see above
+from keytide.table.commit.transaction import Transaction  # noqa: E402  # see above
+from keytide.table.write.writable import writable_view  # noqa: E402  # see above
+from keytide.types import Field, parse_sql_type  # noqa: E402  # see above
 
 ROWS = {"id": [1, 2, 3], "v": ["a", "b", "c"], "lsn": [10, 20, 30]}
 COLUMNS = tuple(

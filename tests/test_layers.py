@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from import_graph import ROOMS, arrows_up, circles, import_graph, modules, picture, room_of  # noqa: E402
+from import_graph import ROOMS, arrows_up, circles, import_graph, modules, picture, room_of  # noqa: E402  # behind the path
 
 GRAPH = import_graph()
 MODULES = sorted(modules())

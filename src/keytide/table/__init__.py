@@ -1,7 +1,6 @@
 """Tables: reading, writing and committing them.
 
-`metadata` finds and caches what is stored; `live_files` is one snapshot's files as a value;
-`predicate` and `plan` decide what a scan reads, without reading data; `read` and `write` carry
-tasks out; `commit` is the one place where a snapshot is made; `table` and `lake` are what users
-hold.
+From low to high: `values`, `definition` and `conditions` check what users give; `state` is a table
+as it is stored; `read` and `write` go from files to rows and back; `commit` is the one place where
+a snapshot is made. `catalog`, `scans` and `local_writes` are what the layers above call.
 """

@@ -1,7 +1,7 @@
 """Writing rows: cut by partition and bucket, as a rule one sorted run per bucket.
 
 A `BucketWriter` is a picklable value: the same code writes on the driver and on executors. What it
-returns, `BucketFiles`, is what a commit needs. Several versions of a key in one write are merged
+returns are the entries to commit. Several versions of a key in one write are merged
 before they are stored (rule R24 of docs/semantics.md), in layers where one row cannot stand for
 them.
 """
