@@ -45,12 +45,12 @@ def checked(call: Callable[_P, _T]) -> Callable[_P, _T]:
 
     @functools.wraps(call)
     def guarded(*arguments: _P.args, **named: _P.kwargs) -> _T:
-        kinds = _annotations(call)
+        annotations = _annotations(call)
 
         def one(parameter: str, value: Any) -> Any:
-            if parameter not in kinds:
+            if parameter not in annotations:
                 return value
-            return _checked_argument(value, kinds[parameter], parameter, name)
+            return _checked_argument(value, annotations[parameter], parameter, name)
 
         # Of too many, too few and unknown arguments, Python tells best: the call does.
         placed = [one(*each) for each in zip(places, arguments, strict=False)]
@@ -80,9 +80,9 @@ _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 
 
-def _checked_argument(value: Any, kind: Any, parameter: str, call: str) -> Any:
+def _checked_argument(value: Any, wanted: Any, parameter: str, call: str) -> Any:
     try:
-        return _taken(value, kind, parameter)
+        return _taken(value, wanted, parameter)
     except _MisfitError as misfit:
         raise InvalidError(f"{call}: {misfit}") from misfit.__cause__
 
@@ -93,10 +93,10 @@ def _annotations(call: Callable[..., Any]) -> dict[str, Any]:
     scope = call.__globals__
     found = {}
     for name, parameter in inspect.signature(call).parameters.items():
-        kind = _evaluated(parameter.annotation, scope)
-        if kind is not Any and kind is not parameter.empty:
+        wanted = _evaluated(parameter.annotation, scope)
+        if wanted is not Any and wanted is not parameter.empty:
             is_many = parameter.kind is parameter.VAR_POSITIONAL
-            found[name] = types.GenericAlias(tuple, (kind, ...)) if is_many else kind
+            found[name] = types.GenericAlias(tuple, (wanted, ...)) if is_many else wanted
     return found
 
 
@@ -106,45 +106,45 @@ def _evaluated(annotation: Any, scope: dict[str, Any]) -> Any:
     return annotation
 
 
-def _taken(value: Any, kind: Any, name: str) -> Any:
+def _taken(value: Any, wanted: Any, name: str) -> Any:
     """The value in plain form. Raises `_MisfitError`."""
-    if type(value) is kind and kind is not str:
+    if type(value) is wanted and wanted is not str:
         return value
-    origin = typing.get_origin(kind)
-    if kind is Any or kind is object:
+    origin = typing.get_origin(wanted)
+    if wanted is Any or wanted is object:
         return value
     if origin in (typing.Union, types.UnionType):
-        return _taken_by_one(value, typing.get_args(kind), name)
+        return _taken_by_one(value, typing.get_args(wanted), name)
     if origin is typing.Literal:
-        if not any(type(value) is type(each) and value == each for each in typing.get_args(kind)):
-            raise _misfit(value, kind, name)
+        if not any(type(value) is type(each) and value == each for each in typing.get_args(wanted)):
+            raise _misfit(value, wanted, name)
         return value
     try:
         if _is_one_of_many(origin):
-            return _taken_members(value, kind, origin, name)
+            return _taken_members(value, wanted, origin, name)
     except (_MisfitError, RecursionError):
         raise
     except Exception as error:  # a method of the caller's own object
-        raise _misfit(value, kind, name) from error
-    return _taken_plain(value, origin or kind, name)
+        raise _misfit(value, wanted, name) from error
+    return _taken_plain(value, origin or wanted, name)
 
 
-def _taken_by_one(value: Any, kinds: Sequence[Any], name: str) -> Any:
-    for kind in kinds:
+def _taken_by_one(value: Any, choices: Sequence[Any], name: str) -> Any:
+    for wanted in choices:
         # What is wrong with a member of a list, or with a text, says more than its type.
-        if _holds_many(value, kind) or (kind is str and isinstance(value, str)):
-            return _taken(value, kind, name)
+        if _holds_many(value, wanted) or (wanted is str and isinstance(value, str)):
+            return _taken(value, wanted, name)
         with contextlib.suppress(_MisfitError):
-            return _taken(value, kind, name)
-    raise _misfit(value, typing.Union[tuple(kinds)], name)  # noqa: UP007  # made of values
+            return _taken(value, wanted, name)
+    raise _misfit(value, typing.Union[tuple(choices)], name)  # noqa: UP007  # made of values
 
 
 def _is_one_of_many(origin: Any) -> bool:
     return isinstance(origin, type) and issubclass(origin, Mapping | Sequence | Set)
 
 
-def _holds_many(value: Any, kind: Any) -> bool:
-    origin = typing.get_origin(kind)
+def _holds_many(value: Any, wanted: Any) -> bool:
+    origin = typing.get_origin(wanted)
     if not _is_one_of_many(origin) or isinstance(value, str | bytes | bytearray | memoryview):
         return False
     if issubclass(origin, tuple):
@@ -152,10 +152,10 @@ def _holds_many(value: Any, kind: Any) -> bool:
     return isinstance(value, Set if issubclass(origin, Set) else origin)
 
 
-def _taken_members(value: Any, kind: Any, origin: Any, name: str) -> Any:
-    if not _holds_many(value, kind):
-        raise _misfit(value, kind, name)
-    member = typing.get_args(kind)
+def _taken_members(value: Any, wanted: Any, origin: Any, name: str) -> Any:
+    if not _holds_many(value, wanted):
+        raise _misfit(value, wanted, name)
+    member = typing.get_args(wanted)
     if issubclass(origin, Mapping):
         return {
             _taken(key, member[0], f"a key of {name}"): _taken_entry(v, member[1], key, name)
@@ -167,33 +167,33 @@ def _taken_members(value: Any, kind: Any, origin: Any, name: str) -> Any:
     return members if isinstance(value, list) and origin is not tuple else tuple(members)
 
 
-def _taken_entry(value: Any, kind: Any, key: Any, name: str) -> Any:
-    if kind is str and not isinstance(value, str):
+def _taken_entry(value: Any, wanted: Any, key: Any, name: str) -> Any:
+    if wanted is str and not isinstance(value, str):
         raise _MisfitError(
             f"{name.removesuffix('s')} {shown(key)} has the value {shown(value)} of type "
             f"{type(value).__name__}; expected a text, for example {shown(shown(value))}"
         )
-    return _taken(value, kind, f"{name}[{shown(key)}]")
+    return _taken(value, wanted, f"{name}[{shown(key)}]")
 
 
-def _taken_plain(value: Any, kind: Any, name: str) -> Any:
-    if kind is None or kind is type(None):
+def _taken_plain(value: Any, wanted: Any, name: str) -> Any:
+    if wanted is None or wanted is type(None):
         fits = value is None
-    elif kind is int:
+    elif wanted is int:
         # numpy's durations count as integers, and are none.
         fits = isinstance(value, Integral) and hasattr(value, "__index__")
         fits = fits and not isinstance(value, bool)
-    elif kind is Callable:
+    elif wanted is Callable:
         fits = callable(value)
     else:
-        fits = not isinstance(kind, type) or isinstance(value, kind)
+        fits = not isinstance(wanted, type) or isinstance(value, wanted)
     if not fits:
-        raise _misfit(value, kind, name)
-    if kind is int:
+        raise _misfit(value, wanted, name)
+    if wanted is int:
         return int(value)
-    if kind is str or kind is Path:
-        _check_unicode(str.__str__(value) if kind is str else str(value), name)
-    return str.__str__(value) if kind is str else value
+    if wanted is str or wanted is Path:
+        _check_unicode(str.__str__(value) if wanted is str else str(value), name)
+    return str.__str__(value) if wanted is str else value
 
 
 def _check_unicode(text: str, name: str) -> None:
@@ -206,25 +206,24 @@ def _check_unicode(text: str, name: str) -> None:
         ) from None
 
 
-def _misfit(value: Any, kind: Any, name: str) -> _MisfitError:
+def _misfit(value: Any, wanted: Any, name: str) -> _MisfitError:
     way_out = ""
-    kinds = typing.get_args(kind) if typing.get_origin(kind) is typing.Union else (kind,)
-    if isinstance(value, str) and any(map(_is_texts, kinds)):
-        brackets = "({},)" if any(typing.get_origin(k) is tuple for k in kinds) else "[{}]"
+    choices = typing.get_args(wanted) if typing.get_origin(wanted) is typing.Union else (wanted,)
+    if isinstance(value, str) and any(map(_is_texts, choices)):
+        brackets = "({},)" if any(typing.get_origin(k) is tuple for k in choices) else "[{}]"
         way_out = f", such as {brackets.format(shown(value))}"
-    return _MisfitError(
-        f"{name} is {shown(value)} of type {type(value).__name__}; expected {_told(kind)}{way_out}"
-    )
+    found = f"{shown(value)} of type {type(value).__name__}"
+    return _MisfitError(f"{name} is {found}; expected {_told(wanted)}{way_out}")
 
 
-def _is_texts(kind: Any) -> bool:
-    origin = typing.get_origin(kind)
-    return typing.get_args(kind) in ((str,), (str, ...)) and _is_one_of_many(origin)
+def _is_texts(wanted: Any) -> bool:
+    origin = typing.get_origin(wanted)
+    return typing.get_args(wanted) in ((str,), (str, ...)) and _is_one_of_many(origin)
 
 
-def _told(kind: Any, *, many: bool = False) -> str:
+def _told(wanted: Any, *, many: bool = False) -> str:
     """An annotation in words."""
-    origin, members = typing.get_origin(kind), typing.get_args(kind)
+    origin, members = typing.get_origin(wanted), typing.get_args(wanted)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(dict.fromkeys(_told(each, many=many) for each in members))
     if origin is typing.Literal:
@@ -235,9 +234,9 @@ def _told(kind: Any, *, many: bool = False) -> str:
             return word + f"{_told(members[0], many=True)} to {_told(members[1], many=True)}"
         word = "set" if issubclass(origin, Set) else "tuple" if origin is tuple else "list"
         return (f"{word}s" if many else f"a {word}") + f" of {_told(members[0], many=True)}"
-    one, more = _WORDS.get(origin or kind, ("", ""))
+    one, more = _WORDS.get(origin or wanted, ("", ""))
     if not one:
-        return str(getattr(kind, "__name__", kind))
+        return str(getattr(wanted, "__name__", wanted))
     return more if many else one
 
 

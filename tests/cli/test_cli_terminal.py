@@ -9,7 +9,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from wcwidth import wcswidth
 
-from keytide.cli.grid import WIDTH_MIN, Column, Grid, Kind, Part, Properties, Words, fitted_widths
+from keytide.cli.grid import (
+    WIDTH_MIN,
+    Column,
+    Content,
+    Grid,
+    Part,
+    Properties,
+    Words,
+    fitted_widths,
+)
 from keytide.cli.text import visible
 
 ALPHABET = string.ascii_letters + "0_.,'\"[]\\" + "éß日本語😀❤" + "\x1b\x07\n\r\t\u202e"
@@ -27,14 +36,14 @@ def texts(length: int, least: int = 0) -> st.SearchStrategy[str]:
 @st.composite
 def grids(draw: st.DrawFn) -> Grid:
     rows = draw(st.integers(0, 4))
-    kinds = {Kind.FIGURE: NUMBERS, Kind.TIME: TIMES, Kind.TEXT: texts(300)}
+    contents = {Content.FIGURE: NUMBERS, Content.TIME: TIMES, Content.TEXT: texts(300)}
 
-    def column(name: str, kind: Kind) -> Column:
-        cells = st.lists(st.none() | kinds[kind], min_size=rows, max_size=rows)
-        return Column(name, draw(cells), kind)
+    def column(name: str, content: Content) -> Column:
+        cells = st.lists(st.none() | contents[content], min_size=rows, max_size=rows)
+        return Column(name, draw(cells), content)
 
-    some = st.dictionaries(texts(60, least=1), st.sampled_from(Kind), min_size=1, max_size=30)
-    return Grid([column(name, kind) for name, kind in draw(some).items()])
+    some = st.dictionaries(texts(60, least=1), st.sampled_from(Content), min_size=1, max_size=30)
+    return Grid([column(name, content) for name, content in draw(some).items()])
 
 
 def lines_of(shown: Part, width: int | None, *, vertical: bool = False) -> list[str]:
@@ -127,10 +136,10 @@ not shown: amount,
 
 def test_table_names_what_it_leaves_out() -> None:
     columns = [
-        Column("id", ["1"], Kind.FIGURE),
+        Column("id", ["1"], Content.FIGURE),
         Column("text", ["a long text of some words"]),
-        Column("amount", ["12"], Kind.FIGURE),
-        Column("when", ["2026-01-31 12:00:00.000Z"], Kind.TIME),
+        Column("amount", ["12"], Content.FIGURE),
+        Column("when", ["2026-01-31 12:00:00.000Z"], Content.TIME),
     ]
     assert lines_of(Grid(columns), 21) == NARROW.splitlines()
 

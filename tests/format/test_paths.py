@@ -6,7 +6,7 @@ import pytest
 
 from keytide.errors import InvalidError
 from keytide.format import paths
-from keytide.format.paths import Hint, MetadataKind
+from keytide.format.paths import Hint, MetadataFile
 
 SAMPLES = Path(__file__).parents[1] / "data" / "samples"
 UUID = "0b7e2a5c-1111-4222-8333-444455556666"
@@ -90,9 +90,9 @@ def test_negative_ids_are_refused(make) -> None:
         make(-1)
 
 
-@pytest.mark.parametrize("kind", list(MetadataKind))
-def test_metadata_names_begin_with_what_they_hold(kind: MetadataKind) -> None:
-    assert paths.metadata_file_name(kind, UUID, 14) == f"{kind.value}-{UUID}-14"
+@pytest.mark.parametrize("file", list(MetadataFile))
+def test_metadata_names_begin_with_what_they_hold(file: MetadataFile) -> None:
+    assert paths.metadata_file_name(file, UUID, 14) == f"{file.value}-{UUID}-14"
 
 
 @pytest.mark.parametrize("number", [1, 10, 2**53])
@@ -112,8 +112,8 @@ def test_hint_of_another_writer_is_read_or_ignored(data: bytes, expected: int | 
 def test_fresh_names_never_repeat_and_follow_their_uuid() -> None:
     names = paths.FileNames(UUID)
     made = [
-        names.metadata(MetadataKind.MANIFEST),
-        names.metadata(MetadataKind.MANIFEST_LIST),
+        names.metadata(MetadataFile.MANIFEST),
+        names.metadata(MetadataFile.MANIFEST_LIST),
         names.data_file("parquet"),
     ]
     assert made == [

@@ -115,7 +115,7 @@ def settings_of(options: Sequence[Option]) -> list[SetOption]:
         SetOption(key, value)
         for option in options
         for key in keys_of(option)
-        for value in VALUES.get(option.key, option.kind.samples[:2])
+        for value in VALUES.get(option.key, option.type.samples[:2])
     ]
 
 

@@ -47,9 +47,9 @@ def key_of(option: Option) -> str:
 def other_value(option: Option) -> str:
     """A value that is not the default."""
     samples = (
-        text for text in option.kind.samples if option.parse("", text) != option.default_value
+        text for text in option.type.samples if option.parse("", text) != option.default_value
     )
-    return next(samples, option.kind.samples[0])
+    return next(samples, option.type.samples[0])
 
 
 # -- names and values ------------------------------------------------------------------------------
@@ -106,10 +106,10 @@ def test_what_is_no_option_is_refused(options: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "option", [o for o in ROWS if o.kind.wrong is not None], ids=lambda option: option.key
+    "option", [o for o in ROWS if o.type.wrong is not None], ids=lambda option: option.key
 )
 def test_value_that_does_not_parse_is_refused_by_create_and_alter(option: Option) -> None:
-    wrong, key = option.kind.wrong, key_of(option)
+    wrong, key = option.type.wrong, key_of(option)
     assert wrong is not None
     with pytest.raises(kt.InvalidError, match=re.escape(f"option {key!r} has the value {wrong!r}")):
         new_table({key: wrong})
@@ -124,7 +124,7 @@ def test_value_that_does_not_parse_is_refused_by_create_and_alter(option: Option
 NOT_ACTING = [
     pytest.param(option, value, id=f"{option.key}={value}")
     for option in ROWS
-    for value in (option.kind.samples if option.uses else option.kind.samples[:2])
+    for value in (option.type.samples if option.uses else option.type.samples[:2])
     if option.use_of(value) != ACTS
 ]
 

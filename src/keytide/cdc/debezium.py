@@ -172,19 +172,19 @@ def _type_of(member: Mapping[str, Any]) -> DataType:
 
 
 def _nullable_type_of(member: Mapping[str, Any]) -> DataType:
-    name, kind = str(member.get("name")), str(member.get("type"))
+    name, type_ = str(member.get("name")), str(member.get("type"))
     if name == _DECIMAL:
         precision = int((member.get("parameters") or {}).get("connect.decimal.precision", 38))
         return AtomicType("DECIMAL", precision=precision, scale=_scale(member))
     if name in _TYPE_OF_NAME:
         return _TYPE_OF_NAME[name]
-    if kind == "array":
+    if type_ == "array":
         return ArrayType(_type_of(member["items"]))
-    if kind == "map":
+    if type_ == "map":
         return MapType(_type_of(member["keys"]), _type_of(member["values"]))
-    if kind == "struct":
+    if type_ == "struct":
         return RowType(tuple(Field(-1, m["field"], _type_of(m)) for m in member["fields"]))
-    return _TYPE_OF_PRIMITIVE.get(kind, STRING)
+    return _TYPE_OF_PRIMITIVE.get(type_, STRING)
 
 
 def _scale(member: Mapping[str, Any]) -> int:

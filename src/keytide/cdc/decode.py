@@ -155,7 +155,7 @@ def _shown(values: JsonValues) -> pl.Expr:
     text = pl.lit(values.text)
     short = pl.when(text.str.len_chars() > 100).then(text.str.head(100) + "...").otherwise(text)
     quoted = pl.concat_str(pl.lit("'"), short, pl.lit("'"))
-    return pl.when(pl.lit(values.kind) == "VARCHAR").then(quoted).otherwise(short)
+    return pl.when(pl.lit(values.type) == "VARCHAR").then(quoted).otherwise(short)
 
 
 def _unavailable_names(images: Mapping[str, Image], length: int) -> pa.Array:

@@ -72,7 +72,7 @@ class Sample:
         if key_pointer is None:
             return ()
         [names] = read_members(self._documents.objects.to_arrow(), [key_pointer])
-        lists = names.text.filter((names.kind == "ARRAY").fill_null(False))
+        lists = names.text.filter((names.type == "ARRAY").fill_null(False))
         return tuple(map(str, json.loads(lists[0]))) if len(lists) else ()
 
     def sequence(self) -> tuple[SequenceSource, ...]:
@@ -154,7 +154,7 @@ def _declared(documents: Documents, envelope: Envelope) -> Mapping[str, DataType
     if envelope.types_pointer is None:
         return {}
     [schemas] = read_members(documents.objects.to_arrow(), [envelope.types_pointer])
-    distinct = schemas.text.filter(schemas.kind == "OBJECT").unique(maintain_order=True)
+    distinct = schemas.text.filter(schemas.type == "OBJECT").unique(maintain_order=True)
     types: dict[str, DataType] = {}
     for text in distinct:
         types |= stated(envelope.read_types, text) or {}
@@ -164,25 +164,25 @@ def _declared(documents: Documents, envelope: Envelope) -> Mapping[str, DataType
 def _columns_seen(events: pl.DataFrame, envelope: Envelope) -> dict[str, JsonValues]:
     """Every value of each column in the images of a sample; placeholders as None."""
     images = pl.concat([events["after"], events["before"]]).drop_nulls()
-    kinds = pl.repeat("OBJECT", len(images), dtype=pl.String, eager=True)
-    _, names, values = read_entries(JsonValues(images, kinds))
+    json_types = pl.repeat("OBJECT", len(images), dtype=pl.String, eager=True)
+    _, names, values = read_entries(JsonValues(images, json_types))
     is_known = ~values.text.is_in(envelope.placeholders(UNAVAILABLE_VALUE))
     entries = pl.DataFrame(
-        {"name": names.text, "text": values.text.set(~is_known, None), "kind": values.kind}
+        {"name": names.text, "text": values.text.set(~is_known, None), "type": values.type}
     ).filter(~pl.col("name").is_in(envelope.housekeeping))
     groups = entries.partition_by("name", maintain_order=True)
-    return {group["name"][0]: JsonValues(group["text"], group["kind"]) for group in groups}
+    return {group["name"][0]: JsonValues(group["text"], group["type"]) for group in groups}
 
 
 def _type_that_fits(values: JsonValues) -> DataType:
     values = JsonValues(*(column.filter(values.text.is_not_null()) for column in values))
-    kinds = set(values.kind)
-    if not kinds:
+    json_types = set(values.type)
+    if not json_types:
         return STRING
-    if kinds <= {"VARCHAR"}:
+    if json_types <= {"VARCHAR"}:
         candidates = _types_of_strings(values.text)
     else:
-        candidates = next((types for known, types in _TYPES_OF_KINDS if kinds <= known), ())
+        candidates = next((types for known, types in _TYPES_OF_JSON if json_types <= known), ())
     return next((type for type in candidates if _fits(values, type)), STRING)
 
 
@@ -198,7 +198,7 @@ def _fits(values: JsonValues, type: DataType) -> bool:
     return bool(array.null_count == 0)
 
 
-_TYPES_OF_KINDS: Sequence[tuple[frozenset[str], Sequence[DataType]]] = (
+_TYPES_OF_JSON: Sequence[tuple[frozenset[str], Sequence[DataType]]] = (
     (frozenset({"BOOLEAN"}), [AtomicType("BOOLEAN")]),
     (frozenset({"BIGINT", "UBIGINT"}), [BIGINT, AtomicType("DECIMAL", precision=38, scale=0)]),
     (frozenset({"BIGINT", "UBIGINT", "DOUBLE"}), [AtomicType("DOUBLE")]),

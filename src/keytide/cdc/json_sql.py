@@ -32,17 +32,17 @@ class JsonValues(NamedTuple):
     """One column of JSON values.
 
     ``text`` is the value without quotes (objects and arrays stay JSON text), None for JSON null
-    and for a missing value. ``kind`` is DuckDB's JSON type (``VARCHAR``, ``BIGINT``, ``UBIGINT``,
+    and for a missing value. ``type`` is DuckDB's JSON type (``VARCHAR``, ``BIGINT``, ``UBIGINT``,
     ``DOUBLE``, ``BOOLEAN``, ``OBJECT``, ``ARRAY``, ``NULL``), None for a missing value.
     """
 
     text: pl.Series
-    kind: pl.Series
+    type: pl.Series
 
     @property
     def is_number(self) -> pl.Series:
         """Where the value is a JSON number."""
-        return self.kind.is_in(["BIGINT", "UBIGINT", "HUGEINT", "DOUBLE"]).fill_null(False)
+        return self.type.is_in(["BIGINT", "UBIGINT", "HUGEINT", "DOUBLE"]).fill_null(False)
 
 
 def query(sql: str, **tables: pa.Table) -> pa.Table:
@@ -72,12 +72,12 @@ def read_members(documents: pa.Array, pointers: Sequence[str]) -> list[JsonValue
     REQUIRES: every document is valid JSON or None.
     """
     paths = "[" + ", ".join(map(literal, pointers)) + "]"
-    picks = ", ".join(f"texts[{i}], kinds[{i}]" for i in range(1, len(pointers) + 1))
+    picks = ", ".join(f"texts[{i}], types[{i}]" for i in range(1, len(pointers) + 1))
     if not pointers:
         return []
     found = query(
         f"SELECT {picks} FROM (SELECT json_extract_string(document, {paths}) AS texts,"
-        f" json_type(document, {paths}) AS kinds FROM documents)",
+        f" json_type(document, {paths}) AS types FROM documents)",
         documents=pa.table({"document": documents}),
     )
     columns = [_strings(column) for column in found.columns]
@@ -103,9 +103,9 @@ def read_entries(values: JsonValues) -> tuple[pa.Array, JsonValues, JsonValues]:
     return lengths, JsonValues(names, _constant("VARCHAR", len(names))), items
 
 
-def from_json_text(values: JsonValues, kind: str) -> pa.Array:
-    """The JSON text of the values of one kind, None for the others."""
-    return _documents(values, kind).column(0).combine_chunks()
+def from_json_text(values: JsonValues, type_: str) -> pa.Array:
+    """The JSON text of the values of one JSON type, None for the others."""
+    return _documents(values, type_).column(0).combine_chunks()
 
 
 def exact_numbers(documents: pl.Series) -> pl.Series:
@@ -166,19 +166,19 @@ def _engine() -> duckdb.DuckDBPyConnection:
 atexit.register(_engine.cache_clear)
 
 
-def _documents(values: JsonValues, kind: str) -> pa.Table:
-    """The JSON text of each value of one kind, also where a string holds it."""
-    wanted = literal(kind)
+def _documents(values: JsonValues, type_: str) -> pa.Table:
+    """The JSON text of each value of one JSON type, also where a string holds it."""
+    wanted = literal(type_)
     return query(
-        f"SELECT CASE WHEN kind = {wanted} THEN text"
-        " WHEN kind = 'VARCHAR' AND json_valid(text)"
+        f"SELECT CASE WHEN type = {wanted} THEN text"
+        " WHEN type = 'VARCHAR' AND json_valid(text)"
         f" THEN CASE WHEN json_type(text) = {wanted} THEN text END END AS document FROM texts",
-        texts=pa.table({"text": values.text.to_arrow(), "kind": values.kind.to_arrow()}),
+        texts=pa.table({"text": values.text.to_arrow(), "type": values.type.to_arrow()}),
     )
 
 
-def _read_parts(values: JsonValues, kind: str, path: str) -> tuple[pa.Array, JsonValues]:
-    documents = _documents(values, kind)
+def _read_parts(values: JsonValues, type_: str, path: str) -> tuple[pa.Array, JsonValues]:
+    documents = _documents(values, type_)
     parts = query(
         f"SELECT unnest(json_extract_string(document, {path})),"
         f" unnest(json_type(document, {path})) FROM documents",
@@ -189,8 +189,8 @@ def _read_parts(values: JsonValues, kind: str, path: str) -> tuple[pa.Array, Jso
         " FROM documents",
         documents=documents,
     )
-    texts, kinds = (_strings(column) for column in parts.columns)
-    return lengths.column(0).combine_chunks(), JsonValues(texts, kinds)
+    texts, types = (_strings(column) for column in parts.columns)
+    return lengths.column(0).combine_chunks(), JsonValues(texts, types)
 
 
 def _strings(column: pa.ChunkedArray) -> pl.Series:

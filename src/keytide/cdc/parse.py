@@ -72,7 +72,7 @@ class Image(NamedTuple):
 
     def filter(self, keep: pl.Series) -> Image:
         """The same of some rows."""
-        values = JsonValues(self.values.text.filter(keep), self.values.kind.filter(keep))
+        values = JsonValues(self.values.text.filter(keep), self.values.type.filter(keep))
         return Image(values, self.left_out.filter(keep))
 
 
@@ -225,7 +225,7 @@ def _unfold(
 def _has_fractions(columns: Mapping[str, JsonValues], spec: FeedSpec) -> bool:
     """Whether a decimal column has values that the JSON parser may have rounded to doubles."""
     return any(
-        columns[column.name].kind.is_in(["DOUBLE", "ARRAY", "OBJECT"]).any()
+        columns[column.name].type.is_in(["DOUBLE", "ARRAY", "OBJECT"]).any()
         for column in spec.image_columns
         if "DECIMAL" in column.type.sql()
     )
@@ -315,18 +315,18 @@ def _completed(
     """
     covered = _is_one_of(values.text, placeholders)
     is_before = steps["kind"].is_in(["-D", "-U"])
-    gap = covered | (values.kind.is_null() & is_before)
+    gap = covered | (values.type.is_null() & is_before)
     if gap.any():
         [rest] = read_members(steps["rest"].set(~gap, None).to_arrow(), [pointer(name)])
-        known = gap & rest.kind.is_not_null() & ~_is_one_of(rest.text, placeholders)
+        known = gap & rest.type.is_not_null() & ~_is_one_of(rest.text, placeholders)
         # NULL in the other image may only mean that it was not sent.
         known &= ~covered | rest.text.is_not_null()
         values = JsonValues(
-            rest.text.zip_with(known, values.text), rest.kind.zip_with(known, values.kind)
+            rest.text.zip_with(known, values.text), rest.type.zip_with(known, values.type)
         )
         covered &= ~known
     # A new row has no earlier value to keep, and a deleted one needs none.
-    is_silent = values.kind.is_null() & (steps["action"] == "update")
+    is_silent = values.type.is_null() & (steps["action"] == "update")
     left_out = (covered | is_silent) & (steps["kind"] != "-D")
     return Image(values._replace(text=values.text.set(covered, None)), left_out)
 

@@ -143,10 +143,10 @@ def _decimal_texts(values: JsonValues, type: AtomicType, encoding: Encoding) -> 
     if encoding.decimal_scale is not None:
         scale = type.scale if encoding.decimal_scale == "column" else encoding.decimal_scale
         # Neither a JSON number nor text with a point can be base64.
-        is_coded = (values.kind == "VARCHAR") & ~text.str.contains(".", literal=True)
+        is_coded = (values.type == "VARCHAR") & ~text.str.contains(".", literal=True)
         decoded = _unscaled_texts(_keep(text, is_coded)) + f"e{-int(scale or 0)}"
         text = decoded.zip_with(is_coded.fill_null(False), text)
-    is_struct = values.kind == "OBJECT"
+    is_struct = values.type == "OBJECT"
     return _variable_scale(values, text) if is_struct.any() else text
 
 
@@ -155,7 +155,7 @@ def _variable_scale(values: JsonValues, others: pl.Series) -> pl.Series:
     scale, value = read_members(from_json_text(values, "OBJECT"), ["/scale", "/value"])
     exponents = (-_whole_numbers(scale.text)).cast(pl.String)
     structs = _unscaled_texts(value.text) + "e" + exponents
-    mixed: pl.Series = structs.zip_with(values.kind == "OBJECT", others)
+    mixed: pl.Series = structs.zip_with(values.type == "OBJECT", others)
     return mixed
 
 

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from keytide.cli.text import visible
 
-__all__ = ["Column", "Grid", "Kind", "Part", "Properties", "Words", "grid"]
+__all__ = ["Column", "Content", "Grid", "Part", "Properties", "Words", "grid"]
 
 WIDTH_MIN = 10
 """The narrowest terminal that lines are fitted to."""
@@ -37,7 +37,7 @@ class Part(Protocol):
         """Its lines, none wider than `width`; `vertical` asks for blocks in place of tables."""
 
 
-class Kind(Enum):
+class Content(Enum):
     """What the cells of a column are: texts may be cut, figures stand to the right."""
 
     TEXT = "text"
@@ -51,7 +51,7 @@ class Column:
 
     name: str
     cells: Sequence[str | None]
-    kind: Kind = Kind.TEXT
+    content: Content = Content.TEXT
 
     @property
     def width(self) -> int:
@@ -85,10 +85,10 @@ class Grid:
 
     def _table(self, widths: Sequence[int]) -> Iterator[Text]:
         shown = self.columns[: len(widths)]
-        kinds = [column.kind for column in shown]
-        yield _row([Text(visible(column.name), "bold") for column in shown], widths, kinds)
+        contents = [column.content for column in shown]
+        yield _row([Text(visible(column.name), "bold") for column in shown], widths, contents)
         for cells in zip(*(column.cells for column in shown), strict=True):
-            yield _row(list(map(_cell, cells)), widths, kinds)
+            yield _row(list(map(_cell, cells)), widths, contents)
 
     def _blocks(self, width: int | None) -> Iterator[Text]:
         names = [column.name for column in self.columns]
@@ -131,7 +131,7 @@ def grid(rows: Sequence[Mapping[str, Any]]) -> Grid:
             Column(
                 name,
                 [_figure(row[name]) for row in rows],
-                Kind.FIGURE if all(_is_number(row[name]) for row in rows) else Kind.TEXT,
+                Content.FIGURE if all(_is_number(row[name]) for row in rows) else Content.TEXT,
             )
             for name in names
         ]
@@ -165,16 +165,16 @@ def _grown(widths: Sequence[int], wished: Sequence[int], room: int) -> list[int]
 
 
 def _least_width(column: Column, wish: int) -> int:
-    if column.kind is not Kind.TEXT:
+    if column.content is not Content.TEXT:
         return wish
     return max(cell_len(visible(column.name)), min(wish, _TEXT_WIDTH_MIN))
 
 
-def _row(cells: Sequence[Text], widths: Sequence[int], kinds: Sequence[Kind]) -> Text:
-    for cell, width, kind in zip(cells, widths, kinds, strict=True):
+def _row(cells: Sequence[Text], widths: Sequence[int], contents: Sequence[Content]) -> Text:
+    for cell, width, content in zip(cells, widths, contents, strict=True):
         cell.truncate(width, overflow="ellipsis")
         blanks = width - cell.cell_len
-        cell.pad_left(blanks) if kind is Kind.FIGURE else cell.pad_right(blanks)
+        cell.pad_left(blanks) if content is Content.FIGURE else cell.pad_right(blanks)
     line = Text(" " * _GAP).join(cells)
     return _stripped(line)
 

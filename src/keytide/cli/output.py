@@ -22,7 +22,7 @@ import typer
 from pyarrow import csv
 from rich.console import Console
 
-from keytide.cli.grid import Column, Grid, Kind, Part
+from keytide.cli.grid import Column, Content, Grid, Part
 from keytide.cli.text import cell_text, json_text, visible
 from keytide.errors import UnsupportedError
 from keytide.plural import counted
@@ -120,15 +120,15 @@ def _columns(rows: pa.Table) -> list[Column]:
         cell_text(pl.nth(i), field.type).alias(str(i)) for i, field in enumerate(rows.schema)
     )
     return [
-        Column(field.name, texts.to_series(i).to_list(), _kind(field.type))
+        Column(field.name, texts.to_series(i).to_list(), _content(field.type))
         for i, field in enumerate(rows.schema)
     ]
 
 
-def _kind(type: pa.DataType) -> Kind:
+def _content(type: pa.DataType) -> Content:
     if pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type):
-        return Kind.FIGURE
-    return Kind.TIME if pa.types.is_temporal(type) else Kind.TEXT
+        return Content.FIGURE
+    return Content.TIME if pa.types.is_temporal(type) else Content.TEXT
 
 
 def _print(parts: Sequence[Part], format: Format) -> None:

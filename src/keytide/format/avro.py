@@ -188,8 +188,8 @@ def _integer(bits: int) -> Misfit:
     return check
 
 
-def _instance(kind: type) -> Misfit:
-    return lambda value: None if isinstance(value, kind) else f": {value!r}"
+def _instance(wanted: type) -> Misfit:
+    return lambda value: None if isinstance(value, wanted) else f": {value!r}"
 
 
 def _milliseconds(value: Any) -> str | None:

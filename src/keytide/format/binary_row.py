@@ -118,7 +118,7 @@ def encode_rows(
     """
     if not columns:
         return [EMPTY_ROW[:ARITY_SIZE_BYTES] + bytes([row_kind]) + EMPTY_ROW[5:]]
-    slots = [slots_of(column, kind) for column, kind in zip(columns, types, strict=True)]
+    slots = [slots_of(column, type_) for column, type_ in zip(columns, types, strict=True)]
     fixed_size = header_size_bytes(len(slots)) + WORD_SIZE_BYTES * len(slots)
     offsets, row_sizes = _offsets(slots, fixed_size)
     fixed = _fixed_parts(slots, offsets, row_kind)
@@ -142,20 +142,20 @@ def decode_rows(rows: Sequence[bytes], types: Sequence[DataType]) -> list[pa.Arr
     UnsupportedError for a TIMESTAMP beyond what nanoseconds can hold.
     """
     image = _RowImage.of(rows, len(types))
-    return [_decoded(image, place, kind) for place, kind in enumerate(types)]
+    return [_decoded(image, place, type_) for place, type_ in enumerate(types)]
 
 
-def slots_of(column: pa.Array | pa.ChunkedArray, kind: DataType) -> Slots:
+def slots_of(column: pa.Array | pa.ChunkedArray, type_: DataType) -> Slots:
     """A column's share of its rows; the cost is linear in rows and bytes."""
-    array = conformed(column, kind)
+    array = conformed(column, type_)
     nulls = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
-    if not isinstance(kind, AtomicType) or kind.is_nested:
-        return _nested_slots(array, kind)
-    if kind.root in ("CHAR", "VARCHAR", "BINARY", "VARBINARY"):
+    if not isinstance(type_, AtomicType) or type_.is_nested:
+        return _nested_slots(array, type_)
+    if type_.root in ("CHAR", "VARCHAR", "BINARY", "VARBINARY"):
         return _text_slots(array, nulls)
-    if kind.root == "DECIMAL":
-        return _decimal_slots(array, kind.precision or 0)
-    if kind.root in ("TIMESTAMP", "TIMESTAMP_LTZ") and (kind.precision or 0) > 3:
+    if type_.root == "DECIMAL":
+        return _decimal_slots(array, type_.precision or 0)
+    if type_.root in ("TIMESTAMP", "TIMESTAMP_LTZ") and (type_.precision or 0) > 3:
         return _timestamp_slots(array, nulls)
     return Slots(plain_words(array).astype(np.uint64, copy=False), nulls)
 
@@ -185,17 +185,17 @@ def decimal_halves(array: pa.Array) -> tuple[Array, Array]:
     return low.view(np.uint64), high
 
 
-def conformed(column: pa.Array | pa.ChunkedArray, kind: DataType) -> pa.Array:
+def conformed(column: pa.Array | pa.ChunkedArray, type_: DataType) -> pa.Array:
     """The column as one array of exactly its type's Arrow type; InvalidError if it cannot be."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    target = kind.to_arrow()
+    target = type_.to_arrow()
     if array.type.equals(target):
         return array
     try:
         return array.cast(target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidError(
-            f"Values of Arrow type {array.type} do not fit a column of type {kind.sql()}: {error}"
+            f"Values of Arrow type {array.type} do not fit a column of type {type_.sql()}: {error}"
         ) from error
 
 
@@ -215,10 +215,10 @@ def plain_words(array: pa.Array) -> Array:
 _INLINE_MASKS = np.array([(1 << 8 * size) - 1 for size in range(8)], np.uint64)
 
 
-def _nested_slots(array: pa.Array, kind: DataType) -> Slots:
+def _nested_slots(array: pa.Array, type_: DataType) -> Slots:
     if array.null_count < len(array):
         raise InvalidError(
-            f"A value of type {kind.sql()} has no place in a key, partition or statistics row: "
+            f"A value of type {type_.sql()} has no place in a key, partition or statistics row: "
             "use a column of a scalar type"
         )
     return Slots(np.zeros(len(array), np.uint64), np.ones(len(array), bool))
@@ -375,21 +375,21 @@ class _RowImage:
         return Bytes(self.rows.data, self.rows.starts + offsets, sizes)
 
 
-def _decoded(image: _RowImage, place: int, kind: DataType) -> pa.Array:
-    target = kind.to_arrow()
+def _decoded(image: _RowImage, place: int, type_: DataType) -> pa.Array:
+    target = type_.to_arrow()
     nulls = image.nulls(place)
-    if not isinstance(kind, AtomicType) or kind.is_nested:
+    if not isinstance(type_, AtomicType) or type_.is_nested:
         return pa.nulls(len(nulls), target)
-    if kind.root in ("CHAR", "VARCHAR", "BINARY", "VARBINARY"):
+    if type_.root in ("CHAR", "VARCHAR", "BINARY", "VARBINARY"):
         return _decoded_text(image, place, nulls, target)
-    if kind.root == "DECIMAL":
+    if type_.root == "DECIMAL":
         return _decoded_decimal(image, place, nulls, target)
     words = image.words(place)
-    if kind.root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
-        if (kind.precision or 0) > 3:
+    if type_.root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
+        if (type_.precision or 0) > 3:
             words = _units_since_epoch(image, words, nulls, target.unit)
         return pa.array(words.view(np.int64), mask=nulls).view(target)
-    if kind.root == "BOOLEAN":
+    if type_.root == "BOOLEAN":
         return pa.array((words & np.uint64(0xFF)) != 0, mask=nulls)
     carrier = np.dtype(f"u{target.bit_width // 8}")
     return pa.array(words.astype(carrier), mask=nulls).view(target)

@@ -109,7 +109,7 @@ def _mod_buckets(
     columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[DataType], num_buckets: int
 ) -> npt.NDArray[np.int32]:
     if len(types) != 1 or types[0].root not in ("INT", "BIGINT"):
-        found = ", ".join(kind.sql() for kind in types)
+        found = ", ".join(type_.sql() for type_ in types)
         raise InvalidError(
             f"'{keys.BUCKET_FUNCTION_TYPE}' = 'mod' needs one {keys.BUCKET_KEY} column of type INT "
             f"or BIGINT, found ({found}); choose another '{keys.BUCKET_KEY}' or the function "
@@ -160,7 +160,7 @@ _TAIL_MASKS = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF, 0xFFFFFFFF], np.uint32)
 
 
 def _murmur_block(columns: Sequence[pa.Array], types: Sequence[DataType]) -> Array:
-    slots = [slots_of(column, kind) for column, kind in zip(columns, types, strict=True)]
+    slots = [slots_of(column, type_) for column, type_ in zip(columns, types, strict=True)]
     # One element stands for all rows until the first word in which rows differ.
     hashes = np.full(1, SEED, np.uint32)
     for word in _header_words(slots):
@@ -229,27 +229,27 @@ def _finished(hashes: Array, sizes_bytes: Array | int) -> npt.NDArray[np.int32]:
 
 def _hive_block(columns: Sequence[pa.Array], types: Sequence[DataType]) -> Array:
     hashes = np.zeros(_row_count(columns), np.uint32)
-    for column, kind in zip(columns, types, strict=True):
-        hashes = hashes * np.uint32(31) + _hive_values(column, kind)
+    for column, type_ in zip(columns, types, strict=True):
+        hashes = hashes * np.uint32(31) + _hive_values(column, type_)
     return hashes
 
 
-def _hive_values(column: pa.Array, kind: DataType) -> Array:
+def _hive_values(column: pa.Array, type_: DataType) -> Array:
     """The hash of every value of a column; 0 for a null."""
     if column.null_count == len(column):
         return np.zeros(len(column), np.uint32)
-    if kind.root not in _HIVE_ROOTS:
+    if type_.root not in _HIVE_ROOTS:
         raise InvalidError(
-            f"'{keys.BUCKET_FUNCTION_TYPE}' = 'hive' cannot hash a column of type {kind.sql()}; "
+            f"'{keys.BUCKET_FUNCTION_TYPE}' = 'hive' cannot hash a column of type {type_.sql()}; "
             f"choose another '{keys.BUCKET_KEY}' or the function 'default'"
         )
-    array = conformed(column, kind)
-    if kind.root in ("CHAR", "VARCHAR", "BINARY", "VARBINARY"):
+    array = conformed(column, type_)
+    if type_.root in ("CHAR", "VARCHAR", "BINARY", "VARBINARY"):
         return _hive_text(text_bytes(array))
-    if kind.root == "DECIMAL":
-        return _hive_decimals(array, kind.to_arrow().scale)
+    if type_.root == "DECIMAL":
+        return _hive_decimals(array, type_.to_arrow().scale)
     bits = plain_words(array)
-    if kind.root in ("FLOAT", "DOUBLE"):
+    if type_.root in ("FLOAT", "DOUBLE"):
         bits = _java_float_bits(bits)
     return _folded(bits)
 

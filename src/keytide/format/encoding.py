@@ -62,7 +62,7 @@ def _is_vain(column: pa.ChunkedArray, codec: str) -> bool:
 
 @lru_cache(maxsize=64)
 def _leaf_paths(schema: pa.Schema) -> list[str]:
-    if not any(pa.types.is_nested(kind) for kind in schema.types):
+    if not any(pa.types.is_nested(type_) for type_ in schema.types):
         return list(schema.names)
     footer = io.BytesIO()
     pq.write_metadata(schema, footer)

@@ -142,38 +142,38 @@ class _List(NamedTuple):
     items: list[Any]
 
 
-def _read_value(protocol: TCompactProtocol, kind: int) -> Any:
-    if kind == TType.STRUCT:
+def _read_value(protocol: TCompactProtocol, type_: int) -> Any:
+    if type_ == TType.STRUCT:
         return list(_read_members(protocol))
-    if kind in (TType.LIST, TType.SET):
+    if type_ in (TType.LIST, TType.SET):
         item_type, size = protocol.readListBegin()
         items = [_read_value(protocol, item_type) for _ in range(size)]
         protocol.readListEnd()
         return _List(item_type, items)
-    return getattr(protocol, _READERS[kind])()
+    return getattr(protocol, _READERS[type_])()
 
 
 def _read_members(protocol: TCompactProtocol) -> Iterator[_Member]:
     protocol.readStructBegin()
     while True:
-        _, kind, number = protocol.readFieldBegin()
-        if kind == TType.STOP:
+        _, type_, number = protocol.readFieldBegin()
+        if type_ == TType.STOP:
             break
-        yield _Member(kind, number, _read_value(protocol, kind))
+        yield _Member(type_, number, _read_value(protocol, type_))
         protocol.readFieldEnd()
     protocol.readStructEnd()
 
 
-def _write_value(protocol: TCompactProtocol, kind: int, value: Any) -> None:
-    if kind == TType.STRUCT:
+def _write_value(protocol: TCompactProtocol, type_: int, value: Any) -> None:
+    if type_ == TType.STRUCT:
         _write_members(protocol, value)
-    elif kind in (TType.LIST, TType.SET):
+    elif type_ in (TType.LIST, TType.SET):
         protocol.writeListBegin(value.type, len(value.items))
         for item in value.items:
             _write_value(protocol, value.type, item)
         protocol.writeListEnd()
     else:
-        getattr(protocol, _READERS[kind].replace("read", "write"))(value)
+        getattr(protocol, _READERS[type_].replace("read", "write"))(value)
 
 
 def _write_members(protocol: TCompactProtocol, members: list[_Member]) -> None:

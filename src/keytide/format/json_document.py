@@ -23,7 +23,7 @@ __all__ = [
     "TEXT",
     "TEXTS",
     "TEXT_BY_NAME",
-    "Kind",
+    "MemberType",
     "member",
     "optional_member",
     "read_document",
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Kind:
+class MemberType:
     """What a member may hold, and how to say so."""
 
     name: str
@@ -50,13 +50,13 @@ def _is_integer(value: Any) -> bool:
     return is_number and -(2**63) <= value < 2**63
 
 
-INTEGER = Kind("an integer of at most 64 bits", _is_integer)
-TEXT = Kind("a text", _is_text)
-TEXTS = Kind("a list of texts", lambda v: isinstance(v, list) and all(map(_is_text, v)))
-TEXT_BY_NAME = Kind(
+INTEGER = MemberType("an integer of at most 64 bits", _is_integer)
+TEXT = MemberType("a text", _is_text)
+TEXTS = MemberType("a list of texts", lambda v: isinstance(v, list) and all(map(_is_text, v)))
+TEXT_BY_NAME = MemberType(
     "an object of texts", lambda v: isinstance(v, dict) and all(map(_is_text, v.values()))
 )
-OBJECTS = Kind(
+OBJECTS = MemberType(
     "a list of objects", lambda v: isinstance(v, list) and all(isinstance(m, dict) for m in v)
 )
 
@@ -75,20 +75,20 @@ def read_document(data: bytes, path: str) -> dict[str, Any]:
     return document
 
 
-def member(document: Mapping[str, Any], name: str, kind: Kind, path: str) -> Any:
-    """A member that has to be there; DataError, naming `path`, when it is not or is no `kind`."""
+def member(document: Mapping[str, Any], name: str, type_: MemberType, path: str) -> Any:
+    """A member that has to be there. Raises `DataError`, naming `path`, for another type."""
     value = document.get(name)
-    if not kind.fits(value):
+    if not type_.fits(value):
         found = "nothing" if value is None else repr(value)
-        raise DataError(f"{path}: member {name!r} should be {kind.name}, found {found}")
+        raise DataError(f"{path}: member {name!r} should be {type_.name}, found {found}")
     return value
 
 
 def optional_member(
-    document: Mapping[str, Any], name: str, kind: Kind, path: str, default: Any = None
+    document: Mapping[str, Any], name: str, type_: MemberType, path: str, default: Any = None
 ) -> Any:
     """The same, or `default` for a member that is missing or null."""
-    return default if document.get(name) is None else member(document, name, kind, path)
+    return default if document.get(name) is None else member(document, name, type_, path)
 
 
 def write_document(

@@ -39,7 +39,7 @@ __all__ = [
     "POSTPONE_BUCKET",
     "FileNames",
     "Hint",
-    "MetadataKind",
+    "MetadataFile",
     "bucket_dir",
     "bucket_name",
     "data_file_name",
@@ -78,7 +78,7 @@ class Hint(str, Enum):
     EARLIEST = "EARLIEST"
 
 
-class MetadataKind(str, Enum):
+class MetadataFile(str, Enum):
     """What a generated metadata file holds; the value is the prefix of its name."""
 
     MANIFEST = "manifest"
@@ -97,9 +97,9 @@ class FileNames:
         self.uuid = uuid or new_uuid()
         self._numbers = itertools.count()
 
-    def metadata(self, kind: MetadataKind) -> str:
+    def metadata(self, file: MetadataFile) -> str:
         """The next manifest, manifest list, index manifest or index name."""
-        return metadata_file_name(kind, self.uuid, next(self._numbers))
+        return metadata_file_name(file, self.uuid, next(self._numbers))
 
     def data_file(self, extension: str, prefix: str = DATA_FILE_PREFIX) -> str:
         """The next data file name; `extension` has no leading dot."""
@@ -178,9 +178,9 @@ def decode_hint(data: bytes) -> int | None:
 # Found by the name that metadata records
 
 
-def metadata_file_name(kind: MetadataKind, uuid: str, number: int) -> str:
+def metadata_file_name(file: MetadataFile, uuid: str, number: int) -> str:
     """The name of a manifest, manifest list, index manifest or index file."""
-    return f"{kind.value}-{uuid}-{_checked_id(number)}"
+    return f"{file.value}-{uuid}-{_checked_id(number)}"
 
 
 def manifest_path(name: str) -> str:

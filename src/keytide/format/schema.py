@@ -277,12 +277,12 @@ def _check_field(each: Field) -> None:
 
 def _parts(each: Field) -> list[Field]:
     """The parts of a nested column one level below, each as a column of its name."""
-    kind = each.type
-    if isinstance(kind, RowType):
-        return list(kind.fields)
-    inner = [kind.key, kind.value] if isinstance(kind, MapType) else []
-    if isinstance(kind, ArrayType | MultisetType | VectorType):
-        inner = [kind.element]
+    type_ = each.type
+    if isinstance(type_, RowType):
+        return list(type_.fields)
+    inner = [type_.key, type_.value] if isinstance(type_, MapType) else []
+    if isinstance(type_, ArrayType | MultisetType | VectorType):
+        inner = [type_.element]
     return [replace(each, type=part) for part in inner]
 
 
@@ -317,20 +317,20 @@ def _defaults_before(version: int) -> dict[str, str]:
     return defaults | ({keys.FILE_FORMAT: "orc"} if version < 3 else {})
 
 
-def _renumbered(kind: DataType, ids: Iterator[int]) -> DataType:
-    if isinstance(kind, (ArrayType, MultisetType, VectorType)):
-        return replace(kind, element=_renumbered(kind.element, ids))
-    if isinstance(kind, MapType):
-        key = _renumbered(kind.key, ids)
-        return replace(kind, key=key, value=_renumbered(kind.value, ids))
-    if isinstance(kind, RowType):
-        return replace(kind, fields=tuple(_renumbered_member(m, ids) for m in kind.fields))
-    return kind
+def _renumbered(type_: DataType, ids: Iterator[int]) -> DataType:
+    if isinstance(type_, (ArrayType, MultisetType, VectorType)):
+        return replace(type_, element=_renumbered(type_.element, ids))
+    if isinstance(type_, MapType):
+        key = _renumbered(type_.key, ids)
+        return replace(type_, key=key, value=_renumbered(type_.value, ids))
+    if isinstance(type_, RowType):
+        return replace(type_, fields=tuple(_renumbered_member(m, ids) for m in type_.fields))
+    return type_
 
 
 def _renumbered_member(member: Field, ids: Iterator[int]) -> Field:
-    kind = _renumbered(member.type, ids)
-    return replace(member, id=next(ids), type=kind)
+    type_ = _renumbered(member.type, ids)
+    return replace(member, id=next(ids), type=type_)
 
 
 def _all_fields(fields: Iterable[Field]) -> Iterator[Field]:
@@ -339,14 +339,14 @@ def _all_fields(fields: Iterable[Field]) -> Iterator[Field]:
         yield from _all_fields(_members(each.type))
 
 
-def _members(kind: DataType) -> Iterator[Field]:
-    if isinstance(kind, (ArrayType, MultisetType, VectorType)):
-        yield from _members(kind.element)
-    elif isinstance(kind, MapType):
-        yield from _members(kind.key)
-        yield from _members(kind.value)
-    elif isinstance(kind, RowType):
-        yield from kind.fields
+def _members(type_: DataType) -> Iterator[Field]:
+    if isinstance(type_, (ArrayType, MultisetType, VectorType)):
+        yield from _members(type_.element)
+    elif isinstance(type_, MapType):
+        yield from _members(type_.key)
+        yield from _members(type_.value)
+    elif isinstance(type_, RowType):
+        yield from type_.fields
 
 
 def _check_columns(schema: TableSchema) -> None:

@@ -25,7 +25,7 @@ from keytide.format.json_document import (
     INTEGER,
     TEXT,
     TEXT_BY_NAME,
-    Kind,
+    MemberType,
     member,
     read_document,
     write_document,
@@ -156,14 +156,16 @@ def _camel(name: str) -> str:
     return first + "".join(part.capitalize() for part in rest)
 
 
-def _kind(annotation: str) -> Kind:
+def _member_type(annotation: str) -> MemberType:
     if annotation.startswith("int"):
         return INTEGER
     return TEXT_BY_NAME if annotation.startswith("Mapping") else TEXT
 
 
 # Attribute, member and what it may hold, in Java's order.
-_MEMBERS = {field.name: (_camel(field.name), _kind(str(field.type))) for field in fields(Snapshot)}
+_MEMBERS = {
+    field.name: (_camel(field.name), _member_type(str(field.type))) for field in fields(Snapshot)
+}
 _REQUIRED = frozenset(
     {
         "version",
@@ -205,9 +207,9 @@ def _snapshot_from_document(document: Mapping[str, Any], path: str) -> Snapshot:
             "this release reads; upgrade keytide"
         )
     values: dict[str, Any] = {}
-    for name, (stored, kind) in _MEMBERS.items():
+    for name, (stored, type_) in _MEMBERS.items():
         if name in _REQUIRED or document.get(stored) is not None:
-            values[name] = member(document, stored, kind, path)
+            values[name] = member(document, stored, type_, path)
     values["commit_kind"] = _commit_kind(values["commit_kind"], path)
     return Snapshot(**values)
 
@@ -216,7 +218,7 @@ def _commit_kind(text: str, path: str) -> CommitKind:
     try:
         return CommitKind(text)
     except ValueError as error:
-        known = ", ".join(kind.value for kind in CommitKind)
+        known = ", ".join(each.value for each in CommitKind)
         raise UnsupportedError(f"{path}: commitKind {text!r} is none of {known}") from error
 
 

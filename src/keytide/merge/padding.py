@@ -41,21 +41,21 @@ def padded_sequence(
 
 
 def _as_integer(field: pl.Series) -> Any:
-    kind = field.dtype
-    if kind == pl.Datetime:
+    dtype = field.dtype
+    if dtype == pl.Datetime:
         return field.dt.epoch("ms")
-    if kind == pl.Date:
+    if dtype == pl.Date:
         return field.to_physical().cast(pl.Int64)
-    if kind == pl.String:
+    if dtype == pl.String:
         return _parsed(field)
-    if kind.is_float():
+    if dtype.is_float():
         return field.cast(pl.Int64, strict=False)
-    if kind.is_decimal():
+    if dtype.is_decimal():
         return _truncated(field)
-    if kind.is_integer():
+    if dtype.is_integer():
         return field.cast(pl.Int64)
     raise InvalidError(
-        f"sequence field {field.name!r} is {kind}, which '{keys.SEQUENCE_AUTO_PADDING}' cannot "
+        f"sequence field {field.name!r} is {dtype}, which '{keys.SEQUENCE_AUTO_PADDING}' cannot "
         "turn into a number; use a numeric, text, date or timestamp column"
     )
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from keytide.options.keys import columns_in
-from keytide.options.kinds import parse_memory_size
 from keytide.options.names import option_of, stored_name, stored_names
 from keytide.options.option import Acts, Change, ForOthers, Option, Refused
 from keytide.options.table import SECTIONS
+from keytide.options.value_types import parse_memory_size
 
 __all__ = [
     "SECTIONS",

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from keytide.errors import InvalidError
-from keytide.options.kinds import Kind
+from keytide.options.value_types import ValueType
 
 __all__ = ["ACTS", "Acts", "Change", "ForOthers", "Option", "Refused", "Use"]
 
@@ -68,7 +68,7 @@ class Option:
     """
 
     key: str
-    kind: Kind
+    type: ValueType
     meaning: str
     default: str | None = None
     change: Change = Change.FREE
@@ -108,18 +108,18 @@ class Option:
     @property
     def default_value(self) -> Any:
         """The typed value where the option is not set."""
-        return self.kind.absent if self.default is None else self.kind.parse(self.default)
+        return self.type.absent if self.default is None else self.type.parse(self.default)
 
     def parse(self, key: str, text: str) -> Any:
         """The typed value of a text. Raises `InvalidError` naming option, value and what is due."""
         try:
-            return self.kind.parse(text)
+            return self.type.parse(text)
         except ValueError as error:
             raise InvalidError(f"option {key!r} has the value {text!r}; expected {error}") from None
 
     def use_of(self, text: str) -> Use:
         """What is done with a value; the default asks for nothing that is not done anyway."""
-        value = self.kind.parse(text)
+        value = self.type.parse(text)
         if self.default is not None and value == self.default_value:
             return ACTS
         return self.uses.get(str(value).lower(), self.use)
@@ -128,4 +128,4 @@ class Option:
         """The columns that a key names and those that its value lists, both with their blanks."""
         match = self.pattern.fullmatch(key)
         in_key = match["columns"].split(",") if match and "columns" in match.groupdict() else []
-        return tuple(in_key), tuple(text.split(",")) if self.kind.lists_columns else ()
+        return tuple(in_key), tuple(text.split(",")) if self.type.lists_columns else ()

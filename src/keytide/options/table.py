@@ -8,7 +8,8 @@ as well.
 
 from __future__ import annotations
 
-from keytide.options.kinds import (
+from keytide.options.option import ACTS, Change, ForOthers, Option, Refused
+from keytide.options.value_types import (
     BOOLEAN,
     BUCKETS,
     COLUMN,
@@ -22,12 +23,11 @@ from keytide.options.kinds import (
     SIZE,
     STATS_MODE,
     TEXT,
-    Kind,
+    ValueType,
     choice,
     integer,
     size,
 )
-from keytide.options.option import ACTS, Change, ForOthers, Option, Refused
 
 __all__ = ["SECTIONS"]
 
@@ -36,12 +36,14 @@ FREE, FIXED, ONE_WAY, NEVER = Change.FREE, Change.FIXED, Change.ONE_WAY, Change.
 _NESTED = ("nested_update", "nested_partial_update")
 
 
-def _kept(key: str, kind: Kind, default: str | None, meaning: str, here: str) -> Option:
-    return Option(key, kind, meaning, default, use=ForOthers(here))
+def _kept(key: str, type_: ValueType, default: str | None, meaning: str, here: str) -> Option:
+    return Option(key, type_, meaning, default, use=ForOthers(here))
 
 
-def _refused(key: str, kind: Kind, default: str | None, meaning: str, *refused: str) -> Option:
-    return Option(key, kind, meaning, default, use=Refused(*refused))
+def _refused(
+    key: str, type_: ValueType, default: str | None, meaning: str, *refused: str
+) -> Option:
+    return Option(key, type_, meaning, default, use=Refused(*refused))
 
 
 # -- keys and layout -------------------------------------------------------------------------------
@@ -201,8 +203,8 @@ _READ_INSTEAD = (
 )
 
 
-def _read(key: str, kind: Kind, default: str | None, meaning: str) -> Option:
-    return _refused(key, kind, default, meaning, _READ_GIVES, _READ_INSTEAD)
+def _read(key: str, type_: ValueType, default: str | None, meaning: str) -> Option:
+    return _refused(key, type_, default, meaning, _READ_GIVES, _READ_INSTEAD)
 
 
 _READING = (
@@ -321,8 +323,8 @@ _VECTORS = Refused(
 )
 
 
-def _compacting(key: str, kind: Kind, default: str | None, meaning: str) -> Option:
-    return _kept(key, kind, default, meaning, _NO_COMPACTION)
+def _compacting(key: str, type_: ValueType, default: str | None, meaning: str) -> Option:
+    return _kept(key, type_, default, meaning, _NO_COMPACTION)
 
 
 _COMPACTION = (

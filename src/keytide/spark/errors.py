@@ -56,8 +56,8 @@ def keytide_error(text: str) -> KeytideError | None:
             else None
         )
     name, message = raised[-1].groups()
-    kind = getattr(keytide.errors, name, KeytideError)
-    error: KeytideError = kind(message.strip())
+    error_class = getattr(keytide.errors, name, KeytideError)
+    error: KeytideError = error_class(message.strip())
     return error
 
 

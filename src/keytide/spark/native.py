@@ -98,15 +98,17 @@ def _reads_as(old: DataType, new: DataType) -> bool:
     return bool(old.with_nullable(True) == new.with_nullable(True))
 
 
-def _spark_reads(kind: DataType) -> bool:
-    if isinstance(kind, AtomicType):
+def _spark_reads(type_: DataType) -> bool:
+    if isinstance(type_, AtomicType):
         # Nanoseconds are stored as INT96, which Spark takes for instants.
-        return kind.root in _READABLE or (kind.root in _TIMESTAMPS and (kind.precision or 0) <= 6)
-    if isinstance(kind, ArrayType | MultisetType):
-        return _spark_reads(kind.element)
-    if isinstance(kind, MapType):
-        return _spark_reads(kind.key) and _spark_reads(kind.value)
-    return isinstance(kind, RowType) and all(_spark_reads(f.type) for f in kind.fields)
+        return type_.root in _READABLE or (
+            type_.root in _TIMESTAMPS and (type_.precision or 0) <= 6
+        )
+    if isinstance(type_, ArrayType | MultisetType):
+        return _spark_reads(type_.element)
+    if isinstance(type_, MapType):
+        return _spark_reads(type_.key) and _spark_reads(type_.value)
+    return isinstance(type_, RowType) and all(_spark_reads(f.type) for f in type_.fields)
 
 
 _READABLE = frozenset(

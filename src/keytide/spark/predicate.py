@@ -78,16 +78,16 @@ def _is_char(field: Field) -> bool:
 
 
 def _literal(value: Any, field: Field, schema: StructType) -> Column:
-    kind = schema[field.name].dataType
-    if isinstance(kind, TimestampType | TimestampNTZType):
+    type_ = schema[field.name].dataType
+    if isinstance(type_, TimestampType | TimestampNTZType):
         micros = value * {"ms": 1000, "us": 1}[field.type.to_arrow().unit]
-        if isinstance(kind, TimestampType):
+        if isinstance(type_, TimestampType):
             return F.timestamp_micros(F.lit(micros))
         # A datetime would be read in the zone of the session or of this machine.
         value = (datetime(1970, 1, 1) + timedelta(microseconds=micros)).isoformat()
     elif _is_char(field):
         value = value.rstrip(" ")
-    return F.lit(value).cast(kind)
+    return F.lit(value).cast(type_)
 
 
 def _like_pattern(pattern: str) -> str:

@@ -52,7 +52,9 @@ class Words(Keytide):
         """Keeps words that sqlglot joins apart, and statements that it swallows whole."""
 
         KEYWORDS: ClassVar = {
-            word: kind for word, kind in Keytide.Tokenizer.KEYWORDS.items() if not word[0].isalpha()
+            word: token
+            for word, token in Keytide.Tokenizer.KEYWORDS.items()
+            if not word[0].isalpha()
         }
         COMMANDS: ClassVar = set()
 

@@ -46,11 +46,11 @@ def update_from(tree: exp.Expr, cursor: Cursor) -> Update:
     return Update(name, _rows_of(target, where, cursor), assignments)
 
 
-def _whole(cursor: Cursor, kind: type[exp.Expr]) -> exp.Expr:
+def _whole(cursor: Cursor, node_type: type[exp.Expr]) -> exp.Expr:
     """All of a statement, not taken yet: places are looked up in it."""
     tree = parse_expression(cursor.text, cursor.start, cursor.end)
-    if not isinstance(tree, kind):
-        raise cursor.error(f"expected {kind.key.upper()} of the rows of a table")
+    if not isinstance(tree, node_type):
+        raise cursor.error(f"expected {node_type.key.upper()} of the rows of a table")
     return tree
 
 

@@ -26,11 +26,11 @@ _Cell = tuple[TokenType, str]
 def literal_rows(tokens: Sequence[Token]) -> pa.Table | None:
     """The rows of `(literal, ...), (literal, ...)`, or None for anything else."""
     cells = _with_signs(tokens)
-    kinds = [kind for kind, _ in cells]
-    if TokenType.R_PAREN not in kinds:
+    types = [type_ for type_, _ in cells]
+    if TokenType.R_PAREN not in types:
         return None
-    stride = kinds.index(TokenType.R_PAREN) + 2  # a row and the comma behind it
-    if stride % 2 or not _is_regular([*kinds, TokenType.COMMA], stride):
+    stride = types.index(TokenType.R_PAREN) + 2  # a row and the comma behind it
+    if stride % 2 or not _is_regular([*types, TokenType.COMMA], stride):
         return None
     columns = []
     for place in range(1, stride - 2, 2):
@@ -42,9 +42,9 @@ def literal_rows(tokens: Sequence[Token]) -> pa.Table | None:
 
 
 def _with_signs(tokens: Sequence[Token]) -> list[_Cell]:
-    """Kinds and texts of tokens, where a sign is part of the number behind it."""
+    """Types and texts of tokens, where a sign is part of the number behind it."""
     cells = [(token.token_type, str(token.text)) for token in tokens]
-    if not any(kind is TokenType.DASH for kind, _ in cells):
+    if not any(type_ is TokenType.DASH for type_, _ in cells):
         return cells
     signed: list[_Cell] = []
     for cell in cells:
@@ -55,26 +55,28 @@ def _with_signs(tokens: Sequence[Token]) -> list[_Cell]:
     return signed
 
 
-def _is_regular(kinds: Sequence[TokenType], stride: int) -> bool:
+def _is_regular(types: Sequence[TokenType], stride: int) -> bool:
     """Whether all rows have their brackets and commas where the first one has them."""
     between = [TokenType.L_PAREN, *[TokenType.COMMA] * (stride // 2 - 2), TokenType.R_PAREN]
     places = [*range(0, stride, 2), stride - 1]
     expected = [*between, TokenType.COMMA]
-    return len(kinds) % stride == 0 and all(
-        set(kinds[place::stride]) == {kind} for place, kind in zip(places, expected, strict=True)
+    return len(types) % stride == 0 and all(
+        set(types[place::stride]) == {type_} for place, type_ in zip(places, expected, strict=True)
     )
 
 
 def _column(cells: Sequence[_Cell]) -> pa.Array | None:
     """Literals of one type as an array; None for a mixture, or where something else stands."""
-    kinds = {kind for kind, text in cells if kind is not TokenType.VAR or text.upper() != "NULL"}
-    if kinds == {TokenType.STRING}:
-        return pa.array([t if k is TokenType.STRING else None for k, t in cells], pa.string())
-    if kinds == {TokenType.NUMBER}:
-        return _numbers([text if kind is TokenType.NUMBER else None for kind, text in cells])
+    types = {type_ for type_, text in cells if type_ is not TokenType.VAR or text.upper() != "NULL"}
+    if types == {TokenType.STRING}:
+        return pa.array(
+            [text if type_ is TokenType.STRING else None for type_, text in cells], pa.string()
+        )
+    if types == {TokenType.NUMBER}:
+        return _numbers([text if type_ is TokenType.NUMBER else None for type_, text in cells])
     words = [text.upper() for _, text in cells]
-    if kinds <= {TokenType.VAR} and set(words) <= _WORDS.keys():
-        return pa.array([_WORDS[word] for word in words], pa.bool_() if kinds else pa.null())
+    if types <= {TokenType.VAR} and set(words) <= _WORDS.keys():
+        return pa.array([_WORDS[word] for word in words], pa.bool_() if types else pa.null())
     return None
 
 

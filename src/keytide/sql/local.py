@@ -203,8 +203,8 @@ def _has_backslash(pattern: exp.Expr) -> bool:
 
 def _with_plain_integers(rows: pa.Table, types: list[str]) -> pa.Table:
     """Sums of whole numbers, which DuckDB gives in 128 bits, as BIGINT where they fit."""
-    for i, kind in enumerate(types):
-        if kind == "HUGEINT":
+    for i, type_ in enumerate(types):
+        if type_ == "HUGEINT":
             try:
                 narrow = rows.column(i).cast(pa.int64())
             except pa.ArrowInvalid:

@@ -39,8 +39,8 @@ def resolve_unnests(
     found = list(_unnests(tree))
     if not found:
         return tree
-    for node, kind in zip(found, _types(tree, fields, len(found)), strict=True):
-        spread = _Spread.of(node, kind)
+    for node, type_ in zip(found, _types(tree, fields, len(found)), strict=True):
+        spread = _Spread.of(node, type_)
         _check_names(node, spread, text)
         node.meta[_SPREAD] = spread
     return tree
@@ -52,9 +52,9 @@ def duckdb_unnest(node: exp.Expr) -> exp.Expr:
     if spread is None:
         return node
     value = node.expressions[0]
-    if spread.kind is _Kind.ENTRIES:
+    if spread.shape is _Shape.ENTRIES:
         value = exp.Anonymous(this="map_entries", expressions=[value])
-    depth = [] if spread.kind is _Kind.VALUES else [_named_argument("max_depth", 2)]
+    depth = [] if spread.shape is _Shape.VALUES else [_named_argument("max_depth", 2)]
     query = exp.select(exp.Explode(this=value.copy(), expressions=depth))
     if spread.has_ordinality:
         query = query.select(exp.Anonymous(this="generate_subscripts", expressions=[
@@ -78,7 +78,7 @@ def spark_unnest(node: exp.Expr) -> exp.Expr:
     return _relation(node, _generator(node.expressions[0], spread), spread)
 
 
-class _Kind(Enum):
+class _Shape(Enum):
     """What an UNNEST makes columns of."""
 
     VALUES = "values"
@@ -90,18 +90,18 @@ class _Kind(Enum):
 class _Spread:
     """What an UNNEST spreads. `fields` are those of the rows, where they are known."""
 
-    kind: _Kind
+    shape: _Shape
     fields: tuple[str, ...]
     columns: tuple[exp.Identifier, ...]
     has_ordinality: bool
 
     @classmethod
     def of(cls, node: exp.Unnest, type_: exp.DataType | None) -> _Spread:
-        kind, fields = _kind_of(node.expressions[0], type_)
+        shape, fields = _shape_of(node.expressions[0], type_)
         alias = node.args.get("alias")
         given = [] if alias is None else list(alias.columns)
-        if kind is None:
-            kind = _Kind.VALUES if len(given) < 2 else _Kind.ROWS
+        if shape is None:
+            shape = _Shape.VALUES if len(given) < 2 else _Shape.ROWS
         offset = node.args.get("offset")
         names = given or [exp.to_identifier(name, quoted=True) for name in fields]
         if not names:
@@ -109,7 +109,7 @@ class _Spread:
         if offset:
             known = isinstance(offset, exp.Identifier) and given
             names.append(offset if known else exp.to_identifier("ordinality"))
-        return cls(kind, fields, tuple(name.copy() for name in names), bool(offset))
+        return cls(shape, fields, tuple(name.copy() for name in names), bool(offset))
 
 
 _SPREAD = "spread"
@@ -143,22 +143,22 @@ def _types(
     return types if len(types) == count else [None] * count
 
 
-def _kind_of(value: exp.Expr, type_: exp.DataType | None) -> tuple[_Kind | None, tuple[str, ...]]:
+def _shape_of(value: exp.Expr, type_: exp.DataType | None) -> tuple[_Shape | None, tuple[str, ...]]:
     if type_ is not None and type_.is_type(exp.DType.MAP):
-        return _Kind.ENTRIES, _ENTRY
+        return _Shape.ENTRIES, _ENTRY
     if type_ is not None and type_.is_type(exp.DType.ARRAY) and type_.expressions:
         element = type_.expressions[0]
         if element.is_type(exp.DType.STRUCT):
-            return _Kind.ROWS, tuple(member.name for member in element.expressions)
+            return _Shape.ROWS, tuple(member.name for member in element.expressions)
         if not element.is_type(exp.DType.UNKNOWN):
-            return _Kind.VALUES, ()
+            return _Shape.VALUES, ()
     if isinstance(value, exp.Bracket) and value.this.name.upper() == "MAP":
-        return _Kind.ENTRIES, _ENTRY
+        return _Shape.ENTRIES, _ENTRY
     return None, ()
 
 
 def _check_names(node: exp.Unnest, spread: _Spread, text: str) -> None:
-    expected = len(spread.fields) or (1 if spread.kind is _Kind.VALUES else 0)
+    expected = len(spread.fields) or (1 if spread.shape is _Shape.VALUES else 0)
     given = len(spread.columns) - spread.has_ordinality
     if expected and given != expected:
         place = min((n.meta["start"] for n in node.walk() if "start" in n.meta), default=0)
@@ -196,19 +196,19 @@ def _generator(value: exp.Expr, spread: _Spread, suffix: str = "") -> exp.Expr:
     """Spark's function that makes the rows."""
     if spread.has_ordinality:
         return exp.Anonymous(this=f"INLINE{suffix}", expressions=[_numbered(value, spread)])
-    name = "INLINE" if spread.kind is _Kind.ROWS else "EXPLODE"
+    name = "INLINE" if spread.shape is _Shape.ROWS else "EXPLODE"
     return exp.Anonymous(this=f"{name}{suffix}", expressions=[value.copy()])
 
 
 def _numbered(value: exp.Expr, spread: _Spread) -> exp.Expr:
     """An array of rows that have their number as last field."""
     item, place = exp.to_identifier("item"), exp.to_identifier("place")
-    if spread.kind is _Kind.ROWS and not spread.fields:
+    if spread.shape is _Shape.ROWS and not spread.fields:
         raise InvalidError(
             f"UNNEST({value.sql(dialect=Keytide)}) WITH ORDINALITY: the fields of the rows are not "
             f"known; CAST the value to its type"
         )
-    if spread.kind is _Kind.ENTRIES:
+    if spread.shape is _Shape.ENTRIES:
         value = exp.Anonymous(this="MAP_ENTRIES", expressions=[value])
     names = [exp.to_identifier(name, quoted=True) for name in spread.fields]
     members: list[exp.Expr] = [exp.Dot(this=item, expression=name) for name in names] or [item]

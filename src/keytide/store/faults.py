@@ -74,8 +74,8 @@ class Fault:
 
     def matches(self, operation: str, path: str) -> bool:
         """Whether the fault counts this operation."""
-        kinds = _WRITES if self.operation == "write" else (self.operation,)
-        return operation in kinds and fnmatchcase(path, self.match)
+        operations = _WRITES if self.operation == "write" else (self.operation,)
+        return operation in operations and fnmatchcase(path, self.match)
 
 
 class FaultyStore(Store):

@@ -286,8 +286,8 @@ def _fields(schema: pa.Schema | Sequence[Field]) -> list[Field]:
     fields = []
     for column in schema:
         try:
-            kind = type_from_arrow(column.type, column.nullable)
+            type_ = type_from_arrow(column.type, column.nullable)
         except InvalidError as error:
             raise InvalidError(f"column {column.name!r}: {error}") from error
-        fields.append(Field(-1, column.name, kind))
+        fields.append(Field(-1, column.name, type_))
     return fields

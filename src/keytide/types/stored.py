@@ -66,7 +66,7 @@ def _field_from_json(value: Any, ids: Iterator[int]) -> Field:
         raise InvalidError(f"A field must be a JSON object, found {value!r}")
     number = _integer_member(value, "id") if "id" in value else next(ids)
     name = _member(value, "name")
-    kind = _type_from_json(_member(value, "type"), ids)
+    type_ = _type_from_json(_member(value, "type"), ids)
     description, default = value.get("description"), value.get("defaultValue")
     if not isinstance(name, str):
         raise InvalidError(f"The name of a field is a text, found {name!r}")
@@ -75,7 +75,7 @@ def _field_from_json(value: Any, ids: Iterator[int]) -> Field:
             raise InvalidError(
                 f"Description and default of field {name!r} are texts, found {text!r}"
             )
-    return Field(number, name, kind, description, default)
+    return Field(number, name, type_, description, default)
 
 
 def _integer_member(value: Mapping[str, Any], name: str) -> int:

@@ -185,11 +185,11 @@ def _row(text: TypeText) -> DataType:
 def _sql_field(text: TypeText) -> Field:
     name = _unquoted(text.take())
     text.accept(":")
-    kind = _sql_type(text)
+    type_ = _sql_type(text)
     text.accept("COMMENT")
     description = _unquoted(text.take()) if text.peek().startswith("'") else None
     default = text.take() if text.accept("DEFAULT") else None
-    return Field(-1, name, kind, description, default)
+    return Field(-1, name, type_, description, default)
 
 
 def _unquoted(token: str) -> str:

@@ -6,13 +6,13 @@
     0                                          an empty set
     1  keys u64  node...  containers           any other
 
-    node        kind u8, children u16, prefix length u8, prefix, body; children follow their parent
+    node        type u8, children u16, prefix length u8, prefix, body; children follow their parent
       0, 1      up to 4 or 16 children: their key bytes in a big-endian word or two, stored swapped
       2         up to 48: for each key byte the child's number or 255, in words stored swapped
       3         up to 256: a bit for each key byte that has a child
       4         a leaf: the upper 48 bits of its numbers, big-endian, and its container u64
     containers  1 u32, 254 u8, count u32, container..., count u64, 0 u32, count - 1 u32
-    container   1 u8, kind u8, cardinality u32, payload (0 u8 alone: none)
+    container   1 u8, type u8, cardinality u32, payload (0 u8 alone: none)
       0         runs: their count u16, then first and length - 1 of each as u16
       1, 2      65536 bits, or the lower 16 bits of each number as u16
 
@@ -52,7 +52,7 @@ class _Container:
     """The numbers that share their upper 48 bits."""
 
     upper: bytes
-    kind: int
+    type: int
     cardinality: int
     payload: bytes
 
@@ -91,7 +91,7 @@ def encode_bitmap64(bitmap: BitMap64) -> bytes:
     parts = [struct.pack("<BQ", 1, count), *_nodes(leaves, 0)]
     parts.append(struct.pack("<IBI", 1, _NOT_TRIMMED, count))
     for container in containers:
-        parts.append(struct.pack("<BBI", 1, container.kind, container.cardinality))
+        parts.append(struct.pack("<BBI", 1, container.type, container.cardinality))
         parts.append(container.payload)
     parts.append(struct.pack("<QII", count, 0, count - 1))
     return b"".join(parts)
@@ -133,12 +133,12 @@ def _read(reader: _Reader) -> Iterator[_Container]:
     stored: dict[int, tuple[int, int, bytes]] = {}
     for array in range(reader.number("I")):
         if reader.number("B") != _NOT_TRIMMED:
-            raise ValueError("its containers are of an unknown kind")
+            raise ValueError("its containers are of an unknown type")
         for number in range(reader.number("I")):
             if reader.number("B"):
-                kind, cardinality = reader.unpack("BI")
-                payload = _payload(reader, kind, cardinality)
-                stored[array << 32 | number] = _in_portable_kind(kind, cardinality, payload)
+                type_, cardinality = reader.unpack("BI")
+                payload = _payload(reader, type_, cardinality)
+                stored[array << 32 | number] = _in_portable_form(type_, cardinality, payload)
     reader.unpack("QII")
     for upper, number in sorted(leaves):
         if number not in stored:
@@ -150,35 +150,35 @@ def _leaves(reader: _Reader, count: int) -> list[tuple[bytes, int]]:
     """Upper bits and containers; inner nodes only lead the way to them."""
     leaves: list[tuple[bytes, int]] = []
     while len(leaves) < count:
-        kind, _, prefix_length = reader.unpack("BHB")
-        if kind > _LEAF:
-            raise ValueError(f"it has a node of unknown kind {kind}")
+        type_, _, prefix_length = reader.unpack("BHB")
+        if type_ > _LEAF:
+            raise ValueError(f"it has a node of unknown type {type_}")
         reader.take(prefix_length)
-        body = reader.take(_BODY_BYTES[kind])
-        if kind == _LEAF:
+        body = reader.take(_BODY_BYTES[type_])
+        if type_ == _LEAF:
             leaves.append((body[:6], int.from_bytes(body[6:], "little")))
     return leaves
 
 
-def _payload(reader: _Reader, kind: int, cardinality: int) -> bytes:
-    if kind == _RUNS:
+def _payload(reader: _Reader, type_: int, cardinality: int) -> bytes:
+    if type_ == _RUNS:
         (runs,) = struct.unpack_from("<H", reader.data, reader.position)
         return reader.take(2 + 4 * runs)
-    if kind not in (_BITS, _NUMBERS):
-        raise ValueError(f"it has a container of unknown kind {kind}")
-    return reader.take(_BITS_BYTES if kind == _BITS else 2 * cardinality)
+    if type_ not in (_BITS, _NUMBERS):
+        raise ValueError(f"it has a container of unknown type {type_}")
+    return reader.take(_BITS_BYTES if type_ == _BITS else 2 * cardinality)
 
 
-def _in_portable_kind(kind: int, cardinality: int, payload: bytes) -> tuple[int, int, bytes]:
+def _in_portable_form(type_: int, cardinality: int, payload: bytes) -> tuple[int, int, bytes]:
     """The portable layout tells bits from numbers by the cardinality alone."""
-    if kind == _BITS and cardinality <= _NUMBERS_MAX:
+    if type_ == _BITS and cardinality <= _NUMBERS_MAX:
         bits = np.unpackbits(np.frombuffer(payload, np.uint8), bitorder="little")
         return _NUMBERS, cardinality, np.flatnonzero(bits).astype("<u2").tobytes()
-    if kind == _NUMBERS and cardinality > _NUMBERS_MAX:
+    if type_ == _NUMBERS and cardinality > _NUMBERS_MAX:
         bits = np.zeros(1 << 16, np.uint8)
         bits[np.frombuffer(payload, "<u2")] = 1
         return _BITS, cardinality, np.packbits(bits, bitorder="little").tobytes()
-    return kind, cardinality, payload
+    return type_, cardinality, payload
 
 
 def _nodes(leaves: Sequence[tuple[bytes, int]], depth: int) -> Iterator[bytes]:
@@ -193,22 +193,22 @@ def _nodes(leaves: Sequence[tuple[bytes, int]], depth: int) -> Iterator[bytes]:
     groups = [
         (key, list(group)) for key, group in itertools.groupby(leaves, lambda leaf: leaf[0][place])
     ]
-    kind = next(kind for kind, most in enumerate(_CHILDREN_MAX) if len(groups) <= most)
-    yield struct.pack("<BHB", kind, len(groups), len(prefix)) + prefix
-    yield _body(kind, [key for key, _ in groups])
+    type_ = next(type_ for type_, most in enumerate(_CHILDREN_MAX) if len(groups) <= most)
+    yield struct.pack("<BHB", type_, len(groups), len(prefix)) + prefix
+    yield _body(type_, [key for key, _ in groups])
     for _, group in groups:
         yield from _nodes(group, place + 1)
 
 
-def _body(kind: int, keys: Sequence[int]) -> bytes:
-    if kind == 3:
+def _body(type_: int, keys: Sequence[int]) -> bytes:
+    if type_ == 3:
         return sum(1 << key for key in keys).to_bytes(32, "little")
-    if kind == 2:
+    if type_ == 2:
         table = bytearray([_NO_CHILD] * 256)
         for number, key in enumerate(keys):
             table[key] = number
     else:
-        table = bytearray(keys).ljust(_BODY_BYTES[kind], b"\x00")
+        table = bytearray(keys).ljust(_BODY_BYTES[type_], b"\x00")
     word = min(8, len(table))
     return b"".join(bytes(table[i : i + word][::-1]) for i in range(0, len(table), word))
 
@@ -232,23 +232,23 @@ def _portable_containers(reader: _Reader, high: int) -> Iterator[_Container]:
         reader.take(4 * count)
     for number, (low, less_one) in enumerate(keys):
         cardinality = less_one + 1
-        kind = _BITS if cardinality > _NUMBERS_MAX else _NUMBERS
-        kind = _RUNS if run_flags >> number & 1 else kind
-        payload = _payload(reader, kind, cardinality)
-        yield _Container(struct.pack(">IH", high, low), kind, cardinality, payload)
+        type_ = _BITS if cardinality > _NUMBERS_MAX else _NUMBERS
+        type_ = _RUNS if run_flags >> number & 1 else type_
+        payload = _payload(reader, type_, cardinality)
+        yield _Container(struct.pack(">IH", high, low), type_, cardinality, payload)
 
 
 def _without_vain_runs(container: _Container) -> _Container:
     """Bits or numbers instead of runs that are no shorter."""
     is_large = container.cardinality > _NUMBERS_MAX
     plain_bytes = _BITS_BYTES if is_large else 2 * container.cardinality
-    if container.kind != _RUNS or len(container.payload) < plain_bytes:
+    if container.type != _RUNS or len(container.payload) < plain_bytes:
         return container
     runs = np.frombuffer(container.payload, "<u2", offset=2).reshape(-1, 2).astype(np.int64)
     numbers = np.concatenate([np.arange(first, first + more + 1) for first, more in runs])
     payload = numbers.astype("<u2").tobytes()
-    kind, _, payload = _in_portable_kind(_NUMBERS, container.cardinality, payload)
-    return _Container(container.upper, kind, container.cardinality, payload)
+    type_, _, payload = _in_portable_form(_NUMBERS, container.cardinality, payload)
+    return _Container(container.upper, type_, container.cardinality, payload)
 
 
 def _portable(containers: Sequence[_Container]) -> bytes:
@@ -262,7 +262,7 @@ def _portable(containers: Sequence[_Container]) -> bytes:
 
 def _portable32(containers: Sequence[_Container]) -> bytes:
     count = len(containers)
-    run_flags = sum(1 << n for n, c in enumerate(containers) if c.kind == _RUNS)
+    run_flags = sum(1 << n for n, c in enumerate(containers) if c.type == _RUNS)
     head = struct.pack("<II", _COOKIE, count)
     if run_flags:
         cookie = struct.pack("<I", count - 1 << 16 | _COOKIE_WITH_RUNS)

@@ -156,9 +156,9 @@ class _Trials:
         return pl.Series("value", values, dtype=shape.dtype, strict=False)
 
     def _fitting(self, examples: Sequence[Any]) -> list[Any]:
-        kind = self.field.to_arrow().type
+        type_ = self.field.to_arrow().type
         try:
-            given = pa.table({"value": pa.array(examples, kind)})
+            given = pa.table({"value": pa.array(examples, type_)})
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise InvalidError(
                 f"merge function {self.function.name!r}: examples are values of "

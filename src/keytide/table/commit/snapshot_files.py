@@ -19,7 +19,7 @@ from keytide.format.manifest import (
     merge_entries,
     summarize,
 )
-from keytide.format.paths import FileNames, MetadataKind
+from keytide.format.paths import FileNames, MetadataFile
 from keytide.format.snapshot import Snapshot
 from keytide.table.commit.change import Change
 from keytide.table.state.live_files import LiveFiles
@@ -116,7 +116,7 @@ class SnapshotBuilder:
     def _manifest(
         self, entries: Sequence[ManifestEntry], files: dict[str, bytes]
     ) -> ManifestFileMeta:
-        name = self._names.metadata(MetadataKind.MANIFEST)
+        name = self._names.metadata(MetadataFile.MANIFEST)
         data = encode_manifest(entries)
         files[paths.manifest_path(name)] = data
         types = [f.type for f in self._view.schema.partition_fields()]
@@ -125,7 +125,7 @@ class SnapshotBuilder:
     def _manifest_list(
         self, manifests: Sequence[ManifestFileMeta], files: dict[str, bytes]
     ) -> tuple[str, int]:
-        name = self._names.metadata(MetadataKind.MANIFEST_LIST)
+        name = self._names.metadata(MetadataFile.MANIFEST_LIST)
         data = encode_manifest_list(manifests)
         files[paths.manifest_path(name)] = data
         return name, len(data)

@@ -72,7 +72,7 @@ class Transaction:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        raised: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:

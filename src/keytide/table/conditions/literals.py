@@ -23,21 +23,21 @@ NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 
 
 class Literal(NamedTuple):
-    """A literal as it is written: its kind, and its text without quotes.
+    """A literal as it is written: its form, and its text without quotes.
 
-    Kinds are NUMBER, TEXT, BYTES (in hexadecimal digits), BOOLEAN, NULL, and for `DATE '...'` and
+    Forms are NUMBER, TEXT, BYTES (in hexadecimal digits), BOOLEAN, NULL, and for `DATE '...'` and
     its kin the word in front.
     """
 
-    kind: str
+    form: str
     text: str
 
     def __str__(self) -> str:
         """The literal as SQL text."""
-        if self.kind in ("NUMBER", "BOOLEAN", "NULL"):
+        if self.form in ("NUMBER", "BOOLEAN", "NULL"):
             return self.text
         quoted = "'" + self.text.replace("'", "''") + "'"
-        return {"TEXT": "", "BYTES": "X"}.get(self.kind, self.kind + " ") + quoted
+        return {"TEXT": "", "BYTES": "X"}.get(self.form, self.form + " ") + quoted
 
 
 def values_of(literals: Sequence[Literal], field: Field) -> list[Any]:
@@ -88,8 +88,8 @@ class _Fit:
     high: Decimal | None
 
     @classmethod
-    def of(cls, value: Decimal, kind: AtomicType) -> _Fit:
-        precision, scale = kind.precision or 0, kind.scale or 0
+    def of(cls, value: Decimal, type_: AtomicType) -> _Fit:
+        precision, scale = type_.precision or 0, type_.scale or 0
         largest = Decimal((0, (9,) * precision, -scale))
         smallest = largest.copy_negate()
         if value > largest:
@@ -114,14 +114,14 @@ def _wrong(literal: Literal) -> ValueError:
     return ValueError(str(literal))
 
 
-def _texts(literals: Sequence[Literal], *kinds: str) -> list[str]:
+def _texts(literals: Sequence[Literal], *forms: str) -> list[str]:
     for literal in literals:
-        if literal.kind not in kinds:
+        if literal.form not in forms:
             raise _wrong(literal)
     return [literal.text for literal in literals]
 
 
-def _decimals(literals: Sequence[Literal], kind: AtomicType) -> list[Any]:
+def _decimals(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
     _texts(literals, "NUMBER", "TEXT")
     for literal in literals:
         if not _NUMBER.fullmatch(literal.text):
@@ -129,14 +129,14 @@ def _decimals(literals: Sequence[Literal], kind: AtomicType) -> list[Any]:
     return [Decimal(literal.text) for literal in literals]
 
 
-def _whole_numbers(literals: Sequence[Literal], kind: AtomicType) -> list[Any]:
+def _whole_numbers(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
     texts = _texts(literals, "NUMBER", "TEXT")
-    bits = kind.to_arrow().bit_width
+    bits = type_.to_arrow().bit_width
     low, high = -(1 << bits - 1), (1 << bits - 1) - 1
     found = []
     for literal, text in zip(literals, texts, strict=True):
         if not _WHOLE.fullmatch(text):
-            (number,) = _decimals([literal], kind)
+            (number,) = _decimals([literal], type_)
             in_range = low <= number <= high
             if not in_range or number != number.to_integral_value():
                 raise _wrong(literal)
@@ -150,12 +150,12 @@ def _whole_numbers(literals: Sequence[Literal], kind: AtomicType) -> list[Any]:
     return found
 
 
-def _floats(literals: Sequence[Literal], kind: AtomicType) -> list[Any]:
-    width = np.float32 if kind.root == "FLOAT" else np.float64
+def _floats(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
+    width = np.float32 if type_.root == "FLOAT" else np.float64
     found = []
     for literal in literals:
         (text,) = _texts([literal], "NUMBER", "TEXT")
-        is_named = literal.kind == "TEXT" and _NO_NUMBERS.fullmatch(text)
+        is_named = literal.form == "TEXT" and _NO_NUMBERS.fullmatch(text)
         if not is_named and not _NUMBER.fullmatch(text):
             raise _wrong(literal)
         with np.errstate(over="ignore"):
@@ -166,39 +166,39 @@ def _floats(literals: Sequence[Literal], kind: AtomicType) -> list[Any]:
     return found
 
 
-def _booleans(literals: Sequence[Literal], kind: AtomicType) -> list[Any]:
+def _booleans(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
     for literal in literals:
-        if literal.kind not in ("BOOLEAN", "TEXT") or literal.text.lower() not in _TRUTH:
+        if literal.form not in ("BOOLEAN", "TEXT") or literal.text.lower() not in _TRUTH:
             raise _wrong(literal)
     return [_TRUTH[literal.text.lower()] for literal in literals]
 
 
-def _characters(literals: Sequence[Literal], kind: AtomicType) -> list[Any]:
+def _characters(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
     return _texts(literals, "TEXT")
 
 
-def _bytes(literals: Sequence[Literal], kind: AtomicType) -> list[Any]:
+def _bytes(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
     texts = _texts(literals, "TEXT", "BYTES")
     return [
-        text.encode() if literal.kind == "TEXT" else bytes.fromhex(text)
+        text.encode() if literal.form == "TEXT" else bytes.fromhex(text)
         for literal, text in zip(literals, texts, strict=True)
     ]
 
 
-def _moments(literals: Sequence[Literal], kind: AtomicType) -> list[Any]:
-    texts = _texts(literals, "TEXT", *_MOMENTS[kind.root])
+def _moments(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
+    texts = _texts(literals, "TEXT", *_MOMENTS[type_.root])
     for literal in literals:
-        if literal.kind == "DATE" and not _DATE.fullmatch(literal.text):
+        if literal.form == "DATE" and not _DATE.fullmatch(literal.text):
             raise _wrong(literal)
         if literal.text.startswith("0000"):  # the years of the format are 1 to 9999
             raise _wrong(literal)
     try:
-        return [plain(value) for value in array_of_texts(texts, kind.to_arrow())]
+        return [plain(value) for value in array_of_texts(texts, type_.to_arrow())]
     except (pa.ArrowInvalid, ValueError) as error:
         if len(literals) == 1:
             raise _wrong(literals[0]) from error
         for literal in literals:
-            _moments([literal], kind)
+            _moments([literal], type_)
         raise
 
 

@@ -73,14 +73,14 @@ _TOKEN = re.compile(
 
 
 class _Token(NamedTuple):
-    kind: str
+    form: str
     text: str
     start: int
 
     @property
     def word(self) -> str:
         """The keyword or sign that it is, or nothing."""
-        return self.text.upper() if self.kind in ("WORD", "SIGN") else ""
+        return self.text.upper() if self.form in ("WORD", "SIGN") else ""
 
 
 def _tokens(text: str) -> list[_Token]:
@@ -167,7 +167,7 @@ class _Parser:
                 break
         if len(open_) > 1:
             self.fail("expected ), AND or OR")
-        if self.ahead.kind != "END":
+        if self.ahead.form != "END":
             self.fail("expected AND, OR or the end")
         return open_[0].result()
 
@@ -260,7 +260,7 @@ class _Parser:
         if column.type.root not in ("CHAR", "VARCHAR"):
             self.fail(f"LIKE is for texts, and column {column.name} is {column.type.sql()}")
         pattern = self._expected_literal()
-        if pattern.kind != "TEXT":
+        if pattern.form != "TEXT":
             self.fail("LIKE takes a pattern in quotes")
         return Like(column.name, pattern.text)
 
@@ -276,9 +276,9 @@ class _Parser:
     def _column(self) -> Field:
         is_wrapped = self.accept("(")
         token = self.ahead
-        if token.kind == "QUOTED":
+        if token.form == "QUOTED":
             name = _unquoted(token.text)
-        elif token.kind == "WORD" and token.word not in _RESERVED:
+        elif token.form == "WORD" and token.word not in _RESERVED:
             name = token.text
         else:
             self.fail("expected a column")
@@ -310,7 +310,7 @@ class _Parser:
             return literal
         if token.word in ("-", "+"):
             number = self.tokens[self.place + 1]
-            if number.kind != "NUMBER":
+            if number.form != "NUMBER":
                 self.fail("expected a number behind the sign")
             self.place += 2
             return Literal("NUMBER", token.word.replace("+", "") + number.text)
@@ -320,11 +320,11 @@ class _Parser:
         return found
 
     def _plain_literal(self, token: _Token) -> Literal | None:
-        if token.kind == "NUMBER":
+        if token.form == "NUMBER":
             return Literal("NUMBER", token.text)
-        if token.kind == "TEXT":
+        if token.form == "TEXT":
             return Literal("TEXT", _unquoted(token.text))
-        if token.kind == "BYTES":
+        if token.form == "BYTES":
             digits = token.text[2:-1]
             if not re.fullmatch(r"([0-9a-fA-F]{2})*", digits):
                 self.fail("expected pairs of hexadecimal digits")
@@ -334,13 +334,13 @@ class _Parser:
         if token.word == "NULL":
             return Literal("NULL", "NULL")
         following = self.tokens[min(self.place + 1, len(self.tokens) - 1)]
-        if token.word in _TYPED and following.kind == "TEXT":
+        if token.word in _TYPED and following.form == "TEXT":
             self.place += 1
             return Literal(token.word, _unquoted(following.text))
         return None
 
     def _values(self, column: Field, literals: Sequence[Literal], start: int) -> list[object]:
-        if any(literal.kind == "NULL" for literal in literals):
+        if any(literal.form == "NULL" for literal in literals):
             raise InvalidError(
                 f"table {self.table}: {self._shown(start)} compares column {column.name} with "
                 f"NULL, which never holds; write IS NULL"

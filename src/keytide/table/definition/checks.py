@@ -146,8 +146,10 @@ def _check_key_columns(schema: TableSchema, role: str, names: tuple[str, ...]) -
                 f"'{role}' names column {name!r}, which is not in {', '.join(schema.names)}"
             )
         if schema.field(name).type.is_nested:
-            kind = schema.field(name).type.sql()
-            raise InvalidError(f"'{role}' must name primitive columns: {name!r} is a nested {kind}")
+            type_ = schema.field(name).type.sql()
+            raise InvalidError(
+                f"'{role}' must name primitive columns: {name!r} is a nested {type_}"
+            )
         if name in schema.primary_keys:
             raise InvalidError(
                 f"'{role}' names column {name!r}, which is in the primary key; versions of one "
@@ -172,17 +174,17 @@ def _check_tombstone(field: Field, marker: str | None) -> None:
 def _warnings(schema: TableSchema, options: TableOptions) -> list[str]:
     messages = _idle_options(options)
     for name in options.tombstone_key:
-        kind = schema.field(name).type
-        if kind.root in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
+        type_ = schema.field(name).type
+        if type_.root in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
             messages.append(
-                f"tombstone key {name!r} is {kind.sql()}: every value deletes, 0 as well; only "
+                f"tombstone key {name!r} is {type_.sql()}: every value deletes, 0 as well; only "
                 f"NULL keeps a row. Use a BOOLEAN column if 0 should mean alive"
             )
     for name in options.watermark_key:
-        kind = schema.field(name).type
-        if kind.root in ("FLOAT", "DOUBLE"):
+        type_ = schema.field(name).type
+        if type_.root in ("FLOAT", "DOUBLE"):
             messages.append(
-                f"watermark key {name!r} is {kind.sql()}: NaN is fresher than any number; prefer "
+                f"watermark key {name!r} is {type_.sql()}: NaN is fresher than any number; prefer "
                 f"a timestamp or a whole number"
             )
     return messages

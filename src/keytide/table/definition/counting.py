@@ -54,9 +54,9 @@ def check_counted(schema: TableSchema, options: TableOptions) -> None:
     for name in sorted(counted_columns(options)):
         if name not in schema.names:
             continue  # the option outlived its column
-        kind = schema.field(name).type
-        if not pa.types.is_integer(kind.to_arrow()):
+        type_ = schema.field(name).type
+        if not pa.types.is_integer(type_.to_arrow()):
             raise InvalidError(
                 f"'{keys.key_of(keys.AGGREGATE_FUNCTION, name)}' = 'count' needs a column of whole "
-                f"numbers, and {name!r} is {kind.sql()}; make it BIGINT"
+                f"numbers, and {name!r} is {type_.sql()}; make it BIGINT"
             )

@@ -54,17 +54,17 @@ def with_write_defaults(
 
 def parse_default(text: str, field: Field, what: str) -> pa.Scalar:
     """A default's text as a value of its column. Raises `InvalidError` naming `what` gave it."""
-    kind = field.type
-    if not isinstance(kind, AtomicType) or kind.root in _BYTES:
+    type_ = field.type
+    if not isinstance(type_, AtomicType) or type_.root in _BYTES:
         raise InvalidError(
-            f"{what} is {text!r}, and column {field.name!r} is {kind.sql()}; only texts, numbers, "
+            f"{what} is {text!r}, and column {field.name!r} is {type_.sql()}; only texts, numbers, "
             f"booleans and times can have a default"
         )
     try:
         return scalar_of_text(text, field, what)
     except InvalidError as error:
         raise InvalidError(
-            f"{what} is {text!r}, which is not a value of {kind.sql()}, the type of column "
+            f"{what} is {text!r}, which is not a value of {type_.sql()}, the type of column "
             f"{field.name!r}"
         ) from error
 

@@ -67,8 +67,8 @@ def _row(option: Option) -> str:
 
 def _value(option: Option) -> str:
     if not option.default:
-        return option.kind.name
-    return f"{option.kind.name}; left out: `{option.default}`"
+        return option.type.name
+    return f"{option.type.name}; left out: `{option.default}`"
 
 
 def _notes(option: Option) -> Iterator[str]:

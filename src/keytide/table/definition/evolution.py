@@ -395,10 +395,10 @@ def _with_siblings(
     if len(path) == 1:
         return edit(fields)
 
-    def edit_members(kind: DataType) -> DataType:
-        if not isinstance(kind, RowType):
-            raise _no_part(kind, path[-1], path)
-        return replace(kind, fields=edit(kind.fields))
+    def edit_members(type_: DataType) -> DataType:
+        if not isinstance(type_, RowType):
+            raise _no_part(type_, path[-1], path)
+        return replace(type_, fields=edit(type_.fields))
 
     return _with_type(fields, path[:-1], edit_members)
 
@@ -408,27 +408,27 @@ def _with_type(
 ) -> tuple[Field, ...]:
     """The fields with the type at `path` edited; `depth` names of it lead to the fields."""
     index = _index(fields, path[: depth + 1])
-    kind = _with_part(fields[index].type, path, edit, depth + 1)
-    return _replaced(fields, index, replace(fields[index], type=kind))
+    type_ = _with_part(fields[index].type, path, edit, depth + 1)
+    return _replaced(fields, index, replace(fields[index], type=type_))
 
 
 def _with_part(
-    kind: DataType, path: Path, edit: Callable[[DataType], DataType], depth: int
+    type_: DataType, path: Path, edit: Callable[[DataType], DataType], depth: int
 ) -> DataType:
     if depth == len(path):
-        return edit(kind)
-    if isinstance(kind, RowType):
-        return replace(kind, fields=_with_type(kind.fields, path, edit, depth))
-    if isinstance(kind, ArrayType) and path[depth] == "element":
-        return replace(kind, element=_with_part(kind.element, path, edit, depth + 1))
-    if isinstance(kind, MapType) and path[depth] == "value":
-        return replace(kind, value=_with_part(kind.value, path, edit, depth + 1))
-    raise _no_part(kind, path[depth], path)
+        return edit(type_)
+    if isinstance(type_, RowType):
+        return replace(type_, fields=_with_type(type_.fields, path, edit, depth))
+    if isinstance(type_, ArrayType) and path[depth] == "element":
+        return replace(type_, element=_with_part(type_.element, path, edit, depth + 1))
+    if isinstance(type_, MapType) and path[depth] == "value":
+        return replace(type_, value=_with_part(type_.value, path, edit, depth + 1))
+    raise _no_part(type_, path[depth], path)
 
 
-def _no_part(kind: DataType, name: str, path: Path) -> NotFoundError:
+def _no_part(type_: DataType, name: str, path: Path) -> NotFoundError:
     return NotFoundError(
-        f"{kind.sql()} has no part {name!r}, which the path {path_text(path)} names; members of a "
+        f"{type_.sql()} has no part {name!r}, which the path {path_text(path)} names; members of a "
         f"ROW go by their names, of an ARRAY there is 'element', of a MAP 'value'"
     )
 

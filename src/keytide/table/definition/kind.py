@@ -69,9 +69,9 @@ class KeyedTable(TableKind):
     def why_not_writable(self, options: TableOptions) -> str | None:
         """See `TableKind`."""
         if options.bucket < 1:
-            kind = "dynamic" if options.bucket == -1 else "postpone"
+            mode = "dynamic" if options.bucket == -1 else "postpone"
             return (
-                f"'{keys.BUCKET}' = '{options.bucket}' ({kind} buckets) allows one writer at a "
+                f"'{keys.BUCKET}' = '{options.bucket}' ({mode} buckets) allows one writer at a "
                 "time and an index that only its owner may keep. Use a fixed number of buckets"
             )
         if options.changelog_producer == "input":

@@ -90,7 +90,7 @@ class _Statement:
 
     @property
     def default(self) -> Any:
-        return () if self.option.kind.lists_columns else self.option.default_value
+        return () if self.option.type.lists_columns else self.option.default_value
 
 
 def _statements(schema: TableSchema, known: set[int]) -> dict[tuple[str, str], _Statement]:
@@ -119,7 +119,7 @@ def _statement(
         for names in option.columns_of(key, text)
     )
     columns = tuple(each for each in named if isinstance(each, str) or each in known)
-    if not option.kind.lists_columns:
+    if not option.type.lists_columns:
         speaks = not named or columns
         return _Statement(key, option, columns, _typed(option, key, text)) if speaks else None
     value = tuple(each for each in listed if isinstance(each, str) or each in known)
@@ -265,7 +265,7 @@ def _columns_of(key: str, value: str) -> Iterator[str]:
     match, option = _columns_in_key(key), option_of(key)
     if match is not None:
         yield from (name.strip() for name in match["columns"].split(","))
-    if option is not None and option.kind.lists_columns:
+    if option is not None and option.type.lists_columns:
         yield from (name.strip() for name in value.split(","))
 
 
@@ -285,7 +285,7 @@ def _renamed_option(key: str, value: str, old: str, new: str) -> tuple[str, str]
     if match is not None:
         start, end = match.span("columns")
         key = f"{key[:start]}{_renamed_list(match['columns'], old, new)}{key[end:]}"
-    is_listed = option is not None and option.kind.lists_columns
+    is_listed = option is not None and option.type.lists_columns
     return key, _renamed_list(value, old, new) if is_listed else value
 
 

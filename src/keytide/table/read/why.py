@@ -245,7 +245,7 @@ def _schema(fields: Sequence[Field]) -> pa.Schema:
     def free(name: str) -> str:
         return name if name not in own.names else free(f"_{name}")
 
-    before = [pa.field(free(name), kind) for name, kind in _SYSTEM_COLUMNS.items()]
+    before = [pa.field(free(name), type_) for name, type_ in _SYSTEM_COLUMNS.items()]
     return pa.schema([*before, *own, pa.field(free(_OUTCOME[0]), _OUTCOME[1])])
 
 

@@ -78,20 +78,20 @@ def cast_exactly(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 def _check_lengths(column: pa.ChunkedArray, field: Field, table: str) -> None:
     """Refuse texts and binaries longer than their type, and times finer than their precision."""
-    kind = field.type
-    if not isinstance(kind, AtomicType) or not len(column):
+    type_ = field.type
+    if not isinstance(type_, AtomicType) or not len(column):
         return
-    if kind.length is not None and kind.length < LENGTH_MAX:
-        length = pc.utf8_length if kind.root in ("CHAR", "VARCHAR") else pc.binary_length
+    if type_.length is not None and type_.length < LENGTH_MAX:
+        length = pc.utf8_length if type_.root in ("CHAR", "VARCHAR") else pc.binary_length
         longest = pc.max(length(column)).as_py()
-        if longest is not None and longest > kind.length:
-            unit = "characters" if kind.root in ("CHAR", "VARCHAR") else "bytes"
+        if longest is not None and longest > type_.length:
+            unit = "characters" if type_.root in ("CHAR", "VARCHAR") else "bytes"
             raise InvalidError(
-                f"table {table}: column {field.name!r} is {kind.sql()}, found a value of "
+                f"table {table}: column {field.name!r} is {type_.sql()}, found a value of "
                 f"{longest} {unit}; shorten it or widen the column"
             )
-    if kind.root in ("TIMESTAMP", "TIMESTAMP_LTZ", "TIME"):
-        _check_fraction(column, kind, field, table)
+    if type_.root in ("TIMESTAMP", "TIMESTAMP_LTZ", "TIME"):
+        _check_fraction(column, type_, field, table)
 
 
 def _check_parts(column: pa.ChunkedArray, field: Field, table: str) -> None:
@@ -221,18 +221,18 @@ def _part_values(array: pa.Array) -> list[pa.Array]:
 _UNIT_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
-def _check_fraction(column: pa.ChunkedArray, kind: AtomicType, field: Field, table: str) -> None:
-    spare = _UNIT_DIGITS[column.type.unit] - (kind.precision or 0)
+def _check_fraction(column: pa.ChunkedArray, type_: AtomicType, field: Field, table: str) -> None:
+    spare = _UNIT_DIGITS[column.type.unit] - (type_.precision or 0)
     if spare <= 0:
         return
-    ticks = column.cast(pa.int32() if kind.root == "TIME" else pa.int64()).cast(pa.int64())
+    ticks = column.cast(pa.int32() if type_.root == "TIME" else pa.int64()).cast(pa.int64())
     step = pa.scalar(10**spare, pa.int64())
     remainder = pc.subtract(ticks, pc.multiply(pc.divide(ticks, step), step))
     finer = pc.not_equal(remainder, pa.scalar(0, pa.int64()))
     if pc.any(finer).as_py():
         value = column.filter(finer)[0].as_py()
         raise InvalidError(
-            f"table {table}: column {field.name!r} is {kind.sql()}, found {value}, which has more "
+            f"table {table}: column {field.name!r} is {type_.sql()}, found {value}, which has more "
             f"digits after the second; round it before writing"
         )
 

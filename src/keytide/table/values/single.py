@@ -107,9 +107,9 @@ def _times(texts: Sequence[str], target: pa.DataType) -> pa.Array:
 _NO_VALUE = (pa.ArrowException, AttributeError, TypeError, ValueError, OverflowError)
 
 
-def _unchanged(given: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _unchanged(given: Sequence[Any], type_: pa.DataType) -> pa.Array:
     """An array of values. Raises one of `_NO_VALUE` for a value that is another one in it."""
-    made = pa.array(given, type=kind)
+    made = pa.array(given, type=type_)
     kept = made.to_pylist()
     if kept == given:
         return made

@@ -1,4 +1,4 @@
-"""Kinds of option values: how a text is read, and what a good and a bad one look like."""
+"""Types of option values: how a text is read, and what a good and a bad one look like."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
     "SIZE",
     "STATS_MODE",
     "TEXT",
-    "Kind",
+    "ValueType",
     "choice",
     "integer",
     "parse_memory_size",
@@ -30,7 +30,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Kind:
+class ValueType:
     """What the values of an option look like.
 
     `parse` gives the typed value of a text, or raises `ValueError` saying what was expected.
@@ -180,35 +180,35 @@ def _file_name(text: str) -> str:
     return text
 
 
-def choice(*allowed: str) -> Kind:
+def choice(*allowed: str) -> ValueType:
     """One of some words, in any letter case."""
-    return Kind(", ".join(f"`{word}`" for word in allowed), _one_of(allowed), allowed, "?")
+    return ValueType(", ".join(f"`{word}`" for word in allowed), _one_of(allowed), allowed, "?")
 
 
-def integer(low: int = 0, high: int = _INT_MAX) -> Kind:
+def integer(low: int = 0, high: int = _INT_MAX) -> ValueType:
     """A whole number of at least `low`."""
     samples = (str(low + 3), str(low + 4))
     name = "a whole number" if low < 0 else f"a whole number from {low}"
-    return Kind(name, _whole(low, high), samples, "1.5")
+    return ValueType(name, _whole(low, high), samples, "1.5")
 
 
-def size(least: int = 0) -> Kind:
+def size(least: int = 0) -> ValueType:
     """A size of at least so many bytes."""
-    return Kind("a size", _size_from(least), ("64 mb", "32 mb"), "64 miles")
+    return ValueType("a size", _size_from(least), ("64 mb", "32 mb"), "64 miles")
 
 
-BOOLEAN = Kind("`true` or `false`", _boolean, ("true", "false"), "maybe")
-BUCKETS = Kind("a whole number from 1", _buckets, ("4", "7"), "0", absent=-1)
-COLUMN = Kind("a column", _column, ("a",), " ", lists_columns=True)
-COLUMNS = Kind("columns", _names, ("a", "b"), absent=(), lists_columns=True)
-ENGINE = Kind("a merge engine", _engine, ("partial-update", "deduplicate"), "?")
+BOOLEAN = ValueType("`true` or `false`", _boolean, ("true", "false"), "maybe")
+BUCKETS = ValueType("a whole number from 1", _buckets, ("4", "7"), "0", absent=-1)
+COLUMN = ValueType("a column", _column, ("a",), " ", lists_columns=True)
+COLUMNS = ValueType("columns", _names, ("a", "b"), absent=(), lists_columns=True)
+ENGINE = ValueType("a merge engine", _engine, ("partial-update", "deduplicate"), "?")
 EXACT_COLUMNS = replace(COLUMNS, parse=lambda text: tuple(text.split(",")))  # not trimmed
-DURATION = Kind("a duration", _duration_ms, ("7 s", "9 s"), "a while")
-NAMES = Kind("names", _names, ("a", "b"), absent=())
-PADDINGS = Kind(
+DURATION = ValueType("a duration", _duration_ms, ("7 s", "9 s"), "a while")
+NAMES = ValueType("names", _names, ("a", "b"), absent=())
+PADDINGS = ValueType(
     ", ".join(f"`{name}`" for name in _PADDINGS), _paddings, ("row-kind-flag",), "?", absent=()
 )
-FILE_NAME = Kind("a text", _file_name, ("abc", "xyz"), "a/b")
+FILE_NAME = ValueType("a text", _file_name, ("abc", "xyz"), "a/b")
 SIZE = size()
-STATS_MODE = Kind("`none`, `counts`, `full`, `truncate(n)`", _stats_mode, ("counts",), "some")
-TEXT = Kind("a text", str, ("abc", "xyz"))
+STATS_MODE = ValueType("`none`, `counts`, `full`, `truncate(n)`", _stats_mode, ("counts",), "some")
+TEXT = ValueType("a text", str, ("abc", "xyz"))
