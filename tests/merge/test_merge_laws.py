@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from merging import Merging
 
 # The laws of the functions are many: each takes a share of the examples.
-SHARE = settings(max_examples=max(10, settings().max_examples // 4))
+SHARE = settings(max_examples=max(6, settings().max_examples // 4))
 
 KEYS = st.integers(0, 2)
 LENGTHS = st.lists(st.integers(1, 4), max_size=5)

