@@ -18,8 +18,7 @@ from keytide.format.stats import (
     EMPTY_STATS,
     SimpleStats,
     StatsMode,
-    collect_key_stats,
-    collect_stats,
+    collect_piece_stats,
     truncate_max,
     truncate_min,
 )
@@ -33,6 +32,14 @@ NAN, INF = float("nan"), float("inf")
 
 def field(name: str, sql_type: str) -> Field:
     return Field(0, name, parse_sql_type(sql_type))
+
+
+def collect_stats(
+    table: pa.Table, fields: list[Field], mode: str
+) -> tuple[SimpleStats, tuple[str, ...] | None]:
+    """Statistics of a table of one piece without keys, and the names of the columns covered."""
+    _, (stats,), names = collect_piece_stats(table, [table.num_rows], [], fields, mode)
+    return stats, names
 
 
 def stats_of(values: list[Any], sql_type: str, mode: str = "full") -> tuple[Any, Any, int | None]:
@@ -221,7 +228,7 @@ def test_empty_statistics_have_the_bytes_of_an_empty_row() -> None:
 def test_key_statistics_cover_every_key_column_and_are_cut_at_128() -> None:
     keys = [field("s", "STRING NOT NULL"), field("t", "TIMESTAMP(9) NOT NULL")]
     table = pa.table({"s": ["x" * 200], "t": pa.array([1], pa.timestamp("ns"))})
-    stats = collect_key_stats(table, keys)
+    ((stats,), _, _) = collect_piece_stats(table, [1], keys, keys, "none")
     low, high = "x" * 128, "x" * 127 + "y"
     assert decoded(stats, [key.type for key in keys]) == [(low, high, 0), (None, None, None)]
 

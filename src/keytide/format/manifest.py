@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -257,14 +257,16 @@ def _partition_stats(entries: Sequence[ManifestEntry], types: Sequence[DataType]
         return EMPTY_STATS
     counts = Counter(entry.partition for entry in entries)
     if not counts:
-        return row_stats([unknown_stats(type_) for type_ in types], types)[0]
+        [[unknown]] = row_stats([[unknown_stats(type_) for type_ in types]])
+        return unknown
     entry_counts = pa.array(counts.values(), pa.int64())
     columns = decode_rows(list(counts), types)
     stats = [
         _partition_column_stats(column, type_, entry_counts)
         for column, type_ in zip(columns, types, strict=True)
     ]
-    return row_stats(stats, types)[0]
+    [[stored]] = row_stats([stats])
+    return stored
 
 
 def _partition_column_stats(
@@ -272,7 +274,7 @@ def _partition_column_stats(
 ) -> ColumnStats:
     bounds = column_stats(column, type_, StatsMode("full"))
     null_count = sum(entry_counts.filter(column.is_null()).to_pylist())
-    return ColumnStats(bounds.minimum, bounds.maximum, (null_count,))
+    return replace(bounds, null_counts=(null_count,))
 
 
 # Records to values

@@ -7,8 +7,9 @@ maximum mean "unknown" (unless every value is null), and a truncated maximum is 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +24,10 @@ from keytide.types import AtomicType, DataType, Field
 __all__ = [
     "EMPTY_STATS",
     "ColumnStats",
+    "PieceStats",
     "SimpleStats",
     "StatsMode",
-    "collect_key_stats",
-    "collect_piece_key_stats",
     "collect_piece_stats",
-    "collect_stats",
     "column_stats",
     "has_statistics",
     "row_stats",
@@ -36,8 +35,6 @@ __all__ = [
     "truncate_min",
     "unknown_stats",
 ]
-
-KEY_STATS_LENGTH = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +56,22 @@ EMPTY_STATS = SimpleStats(EMPTY_ROW, EMPTY_ROW, ())
 class ColumnStats:
     """Statistics of one column in some pieces; bounds and counts are null where unknown."""
 
+    type: DataType
     minimum: pa.Array
     maximum: pa.Array
     null_counts: tuple[int | None, ...]
+
+    def within(self, mode: StatsMode) -> ColumnStats:
+        """As much of them as a mode keeps, in bounds that every reader finds the values within."""
+        minimum, maximum = self.minimum, self.maximum
+        if mode.name == "counts":
+            minimum = maximum = pa.nulls(len(minimum), minimum.type)
+        elif pa.types.is_floating(minimum.type):
+            # Readers that order -0.0 before 0.0 must find either zero inside the bounds.
+            minimum, maximum = _zero_as(minimum, -0.0), _zero_as(maximum, 0.0)
+        elif mode.length is not None and _is_text_or_binary(minimum.type):
+            minimum, maximum = _truncated(minimum, maximum, mode.length)
+        return replace(self, minimum=minimum, maximum=maximum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,79 +97,82 @@ class StatsMode:
         return cls(match.group().split("(")[0].lower(), None if length is None else int(length))
 
 
-def collect_stats(
-    table: pa.Table, fields: Sequence[Field], mode: str
-) -> tuple[SimpleStats, tuple[str, ...] | None]:
-    """Statistics of a file's value columns, and the names of the columns that they cover.
+_KEY_MODE = StatsMode("truncate", 128)
 
-    The names are None exactly when every field is covered. Nested columns and TIMESTAMP(7..9)
-    never are, for their Parquet form carries no statistics; under mode ``none`` no column is.
+
+class PieceStats(NamedTuple):
+    """Statistics of some pieces of a table, one for each: of their keys and of their values.
+
+    `columns` are the names of the value columns covered, None exactly when every one is. Nested
+    columns and TIMESTAMP(7..9) never are, for their Parquet form carries no statistics; under mode
+    ``none`` no column is. Keys have all of their columns, whatever the mode.
     """
-    (stats,), names = collect_piece_stats(table, [table.num_rows], fields, mode)
-    return stats, names
 
-
-def collect_key_stats(table: pa.Table, fields: Sequence[Field]) -> SimpleStats:
-    """Statistics of the key columns `fields`: always all of them, whatever the table's mode."""
-    (stats,) = collect_piece_key_stats(table, [table.num_rows], fields)
-    return stats
+    keys: list[SimpleStats]
+    values: list[SimpleStats]
+    columns: tuple[str, ...] | None
 
 
 def collect_piece_stats(
-    table: pa.Table, lengths: Sequence[int], fields: Sequence[Field], mode: str
-) -> tuple[list[SimpleStats], tuple[str, ...] | None]:
-    """The same for each of the pieces that a table is cut into, which have `lengths` rows.
+    table: pa.Table,
+    lengths: Sequence[int],
+    keys: Sequence[Field],
+    fields: Sequence[Field],
+    mode: str,
+) -> PieceStats:
+    """Statistics of each of the pieces that a table is cut into, which have `lengths` rows.
 
     REQUIRES: no piece of several is empty.
     """
     parsed = StatsMode.parse(mode)
     covered = [f for f in fields if parsed.name != "none" and has_statistics(f.type)]
-    columns = _piece_column_stats(table, lengths, covered, parsed)
-    stats = row_stats(columns, [f.type for f in covered], len(lengths))
-    every_column = len(covered) == len(fields)
-    return stats, None if every_column else tuple(f.name for f in covered)
-
-
-def collect_piece_key_stats(
-    table: pa.Table, lengths: Sequence[int], fields: Sequence[Field]
-) -> list[SimpleStats]:
-    """Statistics of the key columns of each piece of a table."""
-    mode = StatsMode("truncate", KEY_STATS_LENGTH)
-    covered = [f for f in fields if has_statistics(f.type)]
-    found = iter(_piece_column_stats(table, lengths, covered, mode))
-    columns = [
-        next(found) if has_statistics(f.type) else unknown_stats(f.type, len(lengths))
-        for f in fields
+    # A piece is the group of its rows; a table that is all one piece needs no groups.
+    pieces = None if len(lengths) == 1 else np.repeat(np.arange(len(lengths)), lengths)
+    measured = {
+        f.name: _measured(table.column(f.name), f.type, pieces)
+        for f in {f.name: f for f in (*keys, *covered)}.values()
+        if has_statistics(f.type)
+    }
+    of_keys = [
+        measured[f.name].within(_KEY_MODE)
+        if f.name in measured
+        else unknown_stats(f.type, len(lengths))
+        for f in keys
     ]
-    return row_stats(columns, [f.type for f in fields], len(lengths))
+    of_values = [measured[f.name].within(parsed) for f in covered]
+    every_column = len(covered) == len(fields)
+    key_rows, value_rows = row_stats([of_keys, of_values], len(lengths))
+    return PieceStats(
+        key_rows, value_rows, None if every_column else tuple(f.name for f in covered)
+    )
 
 
-def row_stats(
-    columns: Sequence[ColumnStats], types: Sequence[DataType], count: int = 1
-) -> list[SimpleStats]:
-    """Store column statistics of `count` pieces as rows; `types` are those of the columns."""
-    if not columns:
-        return [EMPTY_STATS] * count
-    # Bounds may be unknown for any column, so the row's types are the nullable ones.
-    nullable = [type_.with_nullable(True) for type_ in types]
-    min_values = encode_rows([column.minimum for column in columns], nullable)
-    max_values = encode_rows([column.maximum for column in columns], nullable)
-    null_counts = zip(*(column.null_counts for column in columns), strict=True)
-    return [SimpleStats(*row) for row in zip(min_values, max_values, null_counts, strict=True)]
+def row_stats(groups: Iterable[Sequence[ColumnStats]], count: int = 1) -> list[list[SimpleStats]]:
+    """Store groups of column statistics of `count` pieces: for each group a row for each piece."""
+    stored = []
+    for columns in groups:
+        if not columns:
+            stored.append([EMPTY_STATS] * count)
+            continue
+        # Bounds may be unknown for any column, so the row's types are the nullable ones.
+        types = [column.type.with_nullable(True) for column in columns]
+        min_values = encode_rows([column.minimum for column in columns], types)
+        max_values = encode_rows([column.maximum for column in columns], types)
+        null_counts = zip(*(column.null_counts for column in columns), strict=True)
+        rows = zip(min_values, max_values, null_counts, strict=True)
+        stored.append([SimpleStats(*row) for row in rows])
+    return stored
 
 
 def column_stats(column: pa.Array, type_: DataType, mode: StatsMode) -> ColumnStats:
     """Statistics of one column of a type that has them."""
-    field = Field(-1, "column", type_)
-    table = pa.table({field.name: column})
-    (stats,) = _piece_column_stats(table, [len(column)], [field], mode)
-    return stats
+    return _measured(pa.chunked_array([column]), type_, None).within(mode)
 
 
 def unknown_stats(type_: DataType, count: int = 1) -> ColumnStats:
     """Statistics that say nothing."""
     unknown = pa.nulls(count, type_.to_arrow())
-    return ColumnStats(unknown, unknown, (None,) * count)
+    return ColumnStats(type_, unknown, unknown, (None,) * count)
 
 
 def has_statistics(type_: DataType) -> bool:
@@ -193,31 +206,10 @@ def truncate_max(value: str | bytes, length: int) -> str | bytes | None:
 _MODE = re.compile(r"none|counts|full|truncate\((?P<length>[1-9][0-9]*)\)", re.IGNORECASE)
 
 
-def _piece_column_stats(
-    table: pa.Table, lengths: Sequence[int], fields: Sequence[Field], mode: StatsMode
-) -> list[ColumnStats]:
-    if not fields:
-        return []
-    # A piece is the group of its rows; a table that is all one piece needs no groups.
-    pieces = None if len(lengths) == 1 else np.repeat(np.arange(len(lengths)), lengths)
-    stats = []
-    for f in fields:
-        arrow_type = f.type.to_arrow()
-        nulls, low, high = _measured(table.column(f.name), pieces).columns
-        minimum, maximum = (_whole(bound).cast(arrow_type) for bound in (low, high))
-        if mode.name == "counts":
-            minimum = maximum = pa.nulls(len(lengths), arrow_type)
-        elif pa.types.is_floating(arrow_type):
-            # Readers that order -0.0 before 0.0 must find either zero inside the bounds.
-            minimum, maximum = _zero_as(minimum, -0.0), _zero_as(maximum, 0.0)
-        elif mode.length is not None and _is_text_or_binary(arrow_type):
-            minimum, maximum = _truncated(minimum, maximum, mode.length)
-        stats.append(ColumnStats(minimum, maximum, tuple(nulls.to_pylist())))
-    return stats
-
-
-def _measured(column: pa.ChunkedArray, pieces: npt.NDArray[np.int64] | None) -> pa.Table:
-    """How many NULLs, the smallest and the largest value, one row for each piece."""
+def _measured(
+    column: pa.ChunkedArray, type_: DataType, pieces: npt.NDArray[np.int64] | None
+) -> ColumnStats:
+    """How many NULLs, the smallest and the largest value of each piece."""
     # One column at a time: what Polars plans takes longer by the square of its columns.
     frame = pl.Series("c", pl.from_arrow(_comparable(column), rechunk=False)).to_frame()
     values = pl.col("c")
@@ -230,7 +222,10 @@ def _measured(column: pa.ChunkedArray, pieces: npt.NDArray[np.int64] | None) -> 
         found = frame.select(terms)
     else:
         found = frame.group_by(pl.Series("piece", pieces), maintain_order=True).agg(terms)
-    return found.select("c", "min", "max").to_arrow(compat_level=pl.CompatLevel.oldest())
+    table = found.select("c", "min", "max").to_arrow(compat_level=pl.CompatLevel.oldest())
+    nulls, low, high = table.columns
+    minimum, maximum = (_whole(bound).cast(type_.to_arrow()) for bound in (low, high))
+    return ColumnStats(type_, minimum, maximum, tuple(nulls.to_pylist()))
 
 
 def _whole(bounds: pa.ChunkedArray) -> pa.Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 
 import polars as pl
 import pyarrow as pa
@@ -59,7 +59,9 @@ class FileReader:
 
         Raises `DataError` naming the path when the file is missing, torn or not Parquet.
         """
-        return self._collect(self.lazy(offset, length, where))
+        frame = self.lazy(offset, length, where)
+        with _naming_file(self.store, self.path):
+            return frame.collect()
 
     def lazy(
         self, offset: int = 0, length: int | None = None, where: pl.Expr | None = None
@@ -67,16 +69,16 @@ class FileReader:
         """The same as a plan; from local disk nothing is decoded yet."""
         with _naming_file(self.store, self.path):
             source = _open(self.store, self.path, numbered=self.dead_rows is not None)
-            names = self._stored_names(source.schema)
-            whole = offset == 0 and length is None and len(names) == len(source.schema)
+            names = self._stored_names(source.names)
+            whole = offset == 0 and length is None and len(names) == len(source.names)
             wanted = None if whole else partial(byte_ranges, names, offset, length)
             check_blocks(self.store, self.path, wanted)
-            frame = source.rows(names, offset, length)
+            frame, stored = source.rows(names, offset, length)
         if self.dead_rows is not None:
             frame = frame.filter(~pl.col(_POSITION).is_in(self._dead_positions.implode()))
         # Not `select` alone: a frame of nothing but constants would have one row.
         names = [*(f.name for f in self.fields), *self.system_columns]
-        frame = frame.with_columns(self._expressions(source.schema)).select(names)
+        frame = frame.with_columns(self._expressions(stored)).select(names)
         return frame if where is None else frame.filter(where)
 
     def spans(self, rows_max: int) -> list[Span]:
@@ -97,17 +99,13 @@ class FileReader:
         assert self.dead_rows is not None
         return pl.Series(dead_positions(self.store, self.dead_rows), dtype=pl.UInt32)
 
-    def _stored_names(self, stored: pl.Schema) -> list[str]:
+    def _stored_names(self, stored: Sequence[str]) -> list[str]:
         """The columns of the file that the expressions look at."""
         constants = dict(self.constants)
         old_names = {f.id: f.name for f in self.file_schema.fields}
         wanted = [old_names.get(f.id, "") for f in self.fields if f.name not in constants]
         system = [name for name in self.system_columns if name not in constants]
         return [name for name in (*wanted, *system) if name in stored]
-
-    def _collect(self, frame: pl.LazyFrame) -> pl.DataFrame:
-        with _naming_file(self.store, self.path):
-            return frame.collect()
 
     def _expressions(self, stored: pl.Schema) -> list[pl.Expr]:
         constants = dict(self.constants)
@@ -164,9 +162,15 @@ class _MappedFile:
     frame: pl.LazyFrame
     schema: pl.Schema
 
-    def rows(self, names: list[str], offset: int, length: int | None) -> pl.LazyFrame:
+    @property
+    def names(self) -> Sequence[str]:
+        return self.schema.names()
+
+    def rows(
+        self, names: Sequence[str], offset: int, length: int | None
+    ) -> tuple[pl.LazyFrame, pl.Schema]:
         whole = offset == 0 and length is None
-        return self.frame if whole else self.frame.slice(offset, length)
+        return (self.frame if whole else self.frame.slice(offset, length)), self.schema
 
 
 @dataclass(frozen=True)
@@ -174,10 +178,12 @@ class _FetchedFile:
     """A file in an object store or a small one: the column chunks of the wanted rows are read."""
 
     file: pq.ParquetFile
-    schema: pl.Schema
+    names: Sequence[str]
     numbered: bool
 
-    def rows(self, names: list[str], offset: int, length: int | None) -> pl.LazyFrame:
+    def rows(
+        self, names: Sequence[str], offset: int, length: int | None
+    ) -> tuple[pl.LazyFrame, pl.Schema]:
         metadata = self.file.metadata
         stop = metadata.num_rows if length is None else min(offset + length, metadata.num_rows)
         groups: list[int] = []
@@ -188,9 +194,10 @@ class _FetchedFile:
                 first_row = start if not groups else first_row
                 groups.append(group)
             start = end
-        table = self.file.read_row_groups(groups, columns=names or self.schema.names()[:1])
+        table = self.file.read_row_groups(groups, columns=names or self.names[:1])
         frame = from_arrow(table.slice(offset - first_row, stop - offset))
-        return (frame.with_row_index(_POSITION, offset) if self.numbered else frame).lazy()
+        rows = frame.with_row_index(_POSITION, offset) if self.numbered else frame
+        return rows.lazy(), frame.schema
 
 
 def _open(store: Store, path: str, *, numbered: bool) -> _MappedFile | _FetchedFile:
@@ -211,8 +218,7 @@ def _open(store: Store, path: str, *, numbered: bool) -> _MappedFile | _FetchedF
         return _MappedFile(frame, frame.collect_schema())
     source = store.open_input(path)
     file = pq.ParquetFile(source, pre_buffer=local is None, page_checksum_verification=True)
-    # A footer's metadata has checksums, so that no two files share it.
-    return _FetchedFile(file, _stored_schema(file.schema_arrow.remove_metadata()), numbered)
+    return _FetchedFile(file, file.schema_arrow.names, numbered)
 
 
 @contextmanager
@@ -248,8 +254,3 @@ def _literal(value: pl.Series) -> pl.Expr:
     if value.dtype.is_temporal():  # Python's times have no nanoseconds
         return pl.lit(value.to_physical()[0]).cast(value.dtype)
     return pl.lit(value[0], dtype=value.dtype)
-
-
-@lru_cache(maxsize=256)
-def _stored_schema(schema: pa.Schema) -> pl.Schema:
-    return from_arrow(schema.empty_table()).schema

@@ -25,7 +25,7 @@ from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND, physica
 from keytide.format.encoding import codecs, dictionary_columns
 from keytide.format.manifest import DataFileMeta, FileSource
 from keytide.format.schema import TableSchema
-from keytide.format.stats import collect_piece_key_stats, collect_piece_stats
+from keytide.format.stats import collect_piece_stats
 from keytide.row_kind import RowKind
 from keytide.store import Store
 
@@ -172,13 +172,10 @@ class RunWriter:
         lasts = np.cumsum(lengths) - 1
         firsts = lasts + 1 - np.array(lengths)
         ends = [list(map(_whole, keys.take(places).columns)) for places in (firsts, lasts)]
+        stats = collect_piece_stats(rows, lengths, key_fields, self.schema.fields, self.stats_mode)
         min_keys, max_keys = (
             encode_rows(columns, key_types) if key_types else [EMPTY_ROW] * len(lengths)
             for columns in ends
-        )
-        key_stats = collect_piece_key_stats(keys, lengths, key_fields)
-        value_stats, columns = collect_piece_stats(
-            rows, lengths, self.schema.fields, self.stats_mode
         )
         sequences = rows.column(SEQUENCE_NUMBER).to_numpy()
         retracts = pc.is_in(
@@ -189,8 +186,8 @@ class RunWriter:
             "row_count": lengths,
             "min_key": min_keys,
             "max_key": max_keys,
-            "key_stats": key_stats,
-            "value_stats": value_stats,
+            "key_stats": stats.keys,
+            "value_stats": stats.values,
             "min_sequence_number": np.minimum.reduceat(sequences, firsts).tolist(),
             "max_sequence_number": np.maximum.reduceat(sequences, firsts).tolist(),
             "delete_row_count": np.add.reduceat(retracts, firsts, dtype=np.int64).tolist(),
@@ -202,7 +199,7 @@ class RunWriter:
             level=level,
             creation_time=_local_wall_clock_ms(),
             file_source=source,
-            value_stats_cols=columns,
+            value_stats_cols=stats.columns,
         )
         files = zip(*described.values(), strict=True)
         return [made(**dict(zip(described, file, strict=True))) for file in files]
