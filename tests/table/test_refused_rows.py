@@ -13,9 +13,9 @@ import keytide as kt
 from keytide.options import TableOptions
 from keytide.table.commit.author import Author
 from keytide.table.commit.change import Change
-from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
-from keytide.table.write.rows import incoming_rows, to_arrow_table
-from keytide.table.write.task import Written
+from keytide.table.write.bucket_writer import SequenceBase
+from keytide.table.write.rows import to_arrow_table
+from keytide.table.write.task import WriteTask
 from keytide.table.write.writable import writable_view
 
 Row = dict[str, Any]
@@ -86,11 +86,8 @@ def write_unchecked(table: kt.Table, rows: list[Row]) -> None:
         loose = replace(view, options=options)
         names = {"_row_kind": "+I", **row}
         arrow = to_arrow_table([names], view.schema, table.name)
-        incoming = incoming_rows(arrow, view.schema, options, table.name)
-        entries = BucketWriter(loose, live.partition_buckets).write(
-            incoming, SequenceBase.after(live)
-        )
-        publish(table, view, Change(Written(tuple(entries)), Author.fresh()), live)
+        task = WriteTask(loose, live.partition_buckets, SequenceBase.after(live))
+        publish(table, view, Change(task.feed([arrow], 0), Author.fresh()), live)
 
 
 def without_functions(raw: Any) -> dict[str, str]:

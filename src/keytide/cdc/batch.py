@@ -29,7 +29,7 @@ from keytide.table.read.lookup import newest_versions
 from keytide.table.read.scan import Scan
 from keytide.table.read.task import ReadTask
 from keytide.table.state.live_files import BucketId
-from keytide.table.write.bucket_writer import BucketWriter
+from keytide.table.write.cut import cut_rows
 from keytide.table.write.task import WriteTask, Written
 
 __all__ = ["ChangeWriter", "WrittenChanges"]
@@ -77,11 +77,12 @@ class ChangeWriter:
         view = self.task.view
         counts = ChangeCounts()
         filled, unknown = [], [REJECTED_SCHEMA.empty_table()]
-        writer = BucketWriter(view, self.task.partition_buckets)
-        for bucket, changes in writer.by_bucket(from_arrow(rows), rows):
+        frame = from_arrow(rows)
+        cut = cut_rows(frame, rows, view, self.task.partition_buckets)
+        for bucket, changes in cut.parts(frame):
             stored = self._stored_versions(bucket, changes)
-            counts += count_changes(changes, stored, view.order)
             result = fill_unavailable(changes, stored, view.order, view.schema.names)
+            counts += count_changes(changes, stored, view.order)
             filled.append(to_arrow(result.changes, self._stored_schema))
             if result.unknown.height:
                 unknown.append(_unknown_changes(result.unknown))

@@ -9,6 +9,7 @@ from keytide.cdc.feed import ORDINAL_COLUMN, REJECTED_SCHEMA, Decoded
 from keytide.row_kind import ROW_KIND
 from keytide.table.state.view import TableView
 from keytide.table.write.refusals import why_refused
+from keytide.table.write.rows import typed_rows
 
 __all__ = ["without_unmergeable"]
 
@@ -22,7 +23,8 @@ def without_unmergeable(
     """
     rows = decoded.rows
     columns = [n for n in rows.column_names if n in (*view.schema.names, ROW_KIND)]
-    why = why_refused(rows.select(columns), view)
+    given = typed_rows(rows.select(columns), view.schema, view.options, view.name)
+    why = why_refused(given.frame, view)
     if why.null_count() == len(why):
         return decoded
     ordinals = pl.Series("ordinal", values=rows[ORDINAL_COLUMN])

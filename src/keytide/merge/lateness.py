@@ -36,7 +36,7 @@ def is_late(order: MergeOrder) -> pl.Expr:
 
 
 def _terms(frame: pl.DataFrame, order: MergeOrder) -> pl.DataFrame:
-    terms = order.sequence_terms(frame)
+    terms = order.sequence_terms(frame.schema)
     return frame.select(term.alias(f"term_{i}") for i, term in enumerate(terms))
 
 

@@ -57,7 +57,7 @@ class MergeOrder:
         """
         if arrival_decides and not self.sequence:
             return self._sort_by_key(versions)
-        by = [*(pl.col(name) for name in self.key), *self.sequence_terms(versions)]
+        by = [*(pl.col(name) for name in self.key), *self.sequence_terms(versions.schema)]
         descending = [False] * len(self.key) + [self.descending] * len(self.sequence)
         if not arrival_decides:
             by += [pl.col(SEQUENCE_NUMBER), IS_ADD]
@@ -77,12 +77,12 @@ class MergeOrder:
         key = rows[self.key[0]]
         return bool(key.null_count() == 0 and key.is_sorted() and not (key == key.shift(1)).any())
 
-    def sequence_terms(self, versions: pl.DataFrame) -> list[pl.Expr]:
-        """The sequence fields of `versions` such that equal values look the same."""
+    def sequence_terms(self, types: pl.Schema) -> list[pl.Expr]:
+        """The sequence fields of versions of these types such that equal values look the same."""
         terms = []
         for name in self.sequence:
             column = pl.col(name)
-            if versions.schema[name].is_float():
+            if types[name].is_float():
                 column = column + 0.0  # -0.0 becomes 0.0
             elif name in self.padded:
                 column = column.str.strip_chars_end(" ")

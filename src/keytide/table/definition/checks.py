@@ -16,7 +16,7 @@ from keytide.merge.validation import validate_merge_options
 from keytide.options import ForOthers, Refused, TableOptions, keys, option_of
 from keytide.row_kind import ROW_KIND
 from keytide.table.definition.counting import check_counted, with_stored_counts
-from keytide.table.definition.defaults import parse_default, read_defaults
+from keytide.table.definition.defaults import read_defaults, write_default
 from keytide.table.definition.kind import TableKind, kind_of
 from keytide.types import AtomicType, Field, RowType
 
@@ -217,4 +217,4 @@ def _check_defaults(schema: TableSchema, options: TableOptions) -> None:
     read_defaults(schema, options)
     for field in schema.fields:
         if field.default_value is not None:
-            parse_default(field.default_value, field, f"DEFAULT of column {field.name!r}")
+            write_default(field)

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, keys
 
-__all__ = ["check_counted", "counted_columns", "with_counted_values", "with_stored_counts"]
+__all__ = ["check_counted", "counted_columns", "with_stored_counts"]
 
 
 def with_stored_counts(raw: Mapping[str, str]) -> dict[str, str]:
@@ -35,18 +34,6 @@ def counted_columns(options: TableOptions) -> frozenset[str]:
     """The columns whose written values are counted."""
     chosen = options.by_columns(keys.COUNT_VALUES)
     return frozenset(column for column, value in chosen.items() if value.lower() == "true")
-
-
-def with_counted_values(
-    columns: Mapping[str, pa.ChunkedArray], options: TableOptions
-) -> dict[str, pa.ChunkedArray]:
-    """The columns with 1 for each value of those that are counted."""
-    counted = dict(columns)
-    for name in counted_columns(options) & columns.keys():
-        column = columns[name]
-        one, none = pa.scalar(1, column.type), pa.scalar(None, column.type)
-        counted[name] = pc.if_else(column.is_valid(), one, none)
-    return counted
 
 
 def check_counted(schema: TableSchema, options: TableOptions) -> None:

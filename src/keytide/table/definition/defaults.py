@@ -7,8 +7,6 @@ included.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 import pyarrow as pa
 
 from keytide.errors import InvalidError
@@ -17,7 +15,7 @@ from keytide.options import TableOptions, keys
 from keytide.table.values.single import scalar_of_text
 from keytide.types import AtomicType, Field
 
-__all__ = ["parse_default", "read_defaults", "with_write_defaults"]
+__all__ = ["parse_default", "read_defaults", "write_default"]
 
 _BYTES = ("BINARY", "VARBINARY")
 
@@ -39,17 +37,13 @@ def read_defaults(schema: TableSchema, options: TableOptions) -> dict[str, pa.Sc
     return defaults
 
 
-def with_write_defaults(
-    columns: Mapping[str, pa.ChunkedArray], fields: Iterable[Field]
-) -> dict[str, pa.ChunkedArray]:
-    """The columns with the DEFAULT of their field instead of NULL."""
-    filled = dict(columns)
-    for field in fields:
-        column = filled.get(field.name)
-        if field.default_value is not None and column is not None and column.null_count:
-            value = parse_default(field.default_value, field, f"DEFAULT of column {field.name!r}")
-            filled[field.name] = column.fill_null(value)
-    return filled
+def write_default(field: Field) -> pa.Scalar:
+    """What a write stores instead of NULL: the column's DEFAULT, of which there is one.
+
+    Raises `InvalidError` for one that is no value of the column.
+    """
+    assert field.default_value is not None
+    return parse_default(field.default_value, field, f"DEFAULT of column {field.name!r}")
 
 
 def parse_default(text: str, field: Field, what: str) -> pa.Scalar:

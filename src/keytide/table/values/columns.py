@@ -13,7 +13,7 @@ from keytide.errors import InvalidError
 from keytide.format.int96 import NANOSECONDS_MIN, has_nanoseconds
 from keytide.types import LENGTH_MAX, AtomicType, Field
 
-__all__ = ["as_key", "cast_exactly", "convert_column", "stored_column"]
+__all__ = ["as_key", "cast_exactly", "convert_column", "key_column", "stored_column"]
 
 
 def stored_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray:
@@ -27,6 +27,11 @@ def stored_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.Chunk
     _check_parts(converted, field, table)
     _check_nanoseconds(converted, field, table)
     return converted
+
+
+def key_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray:
+    """A column as it is stored in the primary key; raises as `stored_column`."""
+    return as_key(stored_column(column, field, table), field)
 
 
 def as_key(column: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from keytide.arguments import shown
 from keytide.errors import InvalidError
-from keytide.table.values.columns import as_key, stored_column
+from keytide.table.values.columns import key_column, stored_column
 from keytide.types import Field
 
 __all__ = ["array_of", "array_of_texts", "key_value", "scalar_of_text"]
@@ -53,8 +53,7 @@ def key_value(value: Any, field: Field, table: str) -> pa.Scalar:
             f"table {table}: key column {field.name!r} is {field.type.sql()}, found "
             f"{shown(value)} of type {type(value).__name__}: {error}"
         ) from error
-    stored = stored_column(pa.chunked_array([given]), field, table)
-    return as_key(stored, field)[0]
+    return key_column(pa.chunked_array([given]), field, table)[0]
 
 
 def scalar_of_text(text: str, field: Field, table: str) -> pa.Scalar:

@@ -17,27 +17,22 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from keytide.errors import ConflictError
 from keytide.format import paths
-from keytide.format.arrow import from_arrow, to_arrow
+from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND, FileReader, RunWriter
 from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
 from keytide.merge.layers import layers
 from keytide.merge.order import IS_ADD
 from keytide.merge.padding import padded_sequence
-from keytide.options import TableOptions, keys
+from keytide.options import TableOptions
 from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.state.view import TableView
-from keytide.table.write.cut import BUCKET_NUMBER, BucketBatch, Cut, cut_rows
-from keytide.table.write.refusals import refuse_unmergeable
-from keytide.table.write.rows import Rows
+from keytide.table.write.cut import BUCKET_NUMBER, BucketBatch
 from keytide.types import AtomicType, Field, arrow_schema
 
 __all__ = ["BucketWriter", "SequenceBase", "restamp"]
 
 _SMALL_ROWS = 200_000
-# Small buckets are sorted and merged together until they have this many rows.
-_BATCH_ROWS = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -81,27 +76,19 @@ class SequenceBase:
 
 @dataclass(frozen=True)
 class BucketWriter:
-    """Writes rows of one table into sorted level-0 files.
-
-    `partition_buckets` holds the number of buckets that existing partitions have.
-    """
+    """Writes rows of one table into sorted level-0 files."""
 
     view: TableView
-    partition_buckets: Mapping[bytes, int]
 
-    def write(self, rows: Rows, base: SequenceBase, *, threads: int = 1) -> list[ManifestEntry]:
-        """Write rows and return the entries to commit, none for no rows.
+    def write(
+        self, batches: Sequence[BucketBatch], base: SequenceBase, *, threads: int = 1
+    ) -> list[ManifestEntry]:
+        """Write rows and return the entries to commit.
 
         Rows are merged per key first. Files are durable on return but belong to nobody until
-        they are committed; when writing fails or is stopped, they are deleted. Raises
-        `InvalidError` for rows that the table's engine could not merge, `DataError` when the store
-        refuses, `ConflictError` when a partition has another number of buckets.
+        they are committed; when writing fails or is stopped, they are deleted. Raises `DataError`
+        when the store refuses. REQUIRES: the table's engine can merge the rows.
         """
-        frame = from_arrow(rows.table).with_columns(
-            pl.Series(VALUE_KIND, rows.kinds, dtype=pl.Int8)
-        )
-        refuse_unmergeable(frame, self.view)
-        batches = list(self._cut(frame, rows.table).batches(frame, _BATCH_ROWS))
         files = _NewFiles(self.view)
         try:
             parts = self._write_batches(batches, base, files, threads)
@@ -109,28 +96,6 @@ class BucketWriter:
             self.view.store.discard(files.given)
             raise
         return [entry for part in parts for entry in part]
-
-    def by_bucket(
-        self, frame: pl.DataFrame, table: pa.Table
-    ) -> Iterator[tuple[BucketId, pl.DataFrame]]:
-        """The rows of `frame` by partition and bucket, in arrival order within each.
-
-        `table` has the same rows, with the key and partition columns in their exact types.
-        """
-        return self._cut(frame, table).parts(frame)
-
-    def _cut(self, frame: pl.DataFrame, table: pa.Table) -> Cut:
-        cut = cut_rows(frame, table, self.view.schema, self.view.options)
-        wanted = self.view.options.bucket
-        for partition in dict.fromkeys(partition for partition, _ in cut.buckets):
-            found = self.partition_buckets.get(partition, wanted)
-            if found != wanted:
-                raise ConflictError(
-                    f"table {self.view.name}: Try to write partition/table with a new bucket num "
-                    f"{wanted}, but the previous bucket num is {found}. Set '{keys.BUCKET}' back "
-                    f"to {found}, or overwrite the partition to lay it out anew"
-                )
-        return cut
 
     # -- the buckets of a batch -----------------------------------------------------------------
 
@@ -234,8 +199,8 @@ class BucketWriter:
             firsts = np.array([base.first(bucket) for bucket in batch.buckets])
             return rows.with_columns(pl.Series(SEQUENCE_NUMBER, firsts[batch.numbers]))
         (name,) = self.view.options.sequence_field[:1]
-        starts = np.repeat(batch.ends - batch.lengths, batch.lengths)
-        counter = pl.Series(base.row_count + np.arange(rows.height) - starts)
+        places = np.arange(rows.height) - batch.starts[batch.numbers]
+        counter = pl.Series(base.row_count + places)
         is_add = rows.select(IS_ADD.alias("add"))["add"]
         padded = padded_sequence(rows[name], is_add, counter, paddings)
         return rows.with_columns(padded.alias(SEQUENCE_NUMBER))
@@ -244,7 +209,7 @@ class BucketWriter:
 def _numbered_by_arrival(batch: BucketBatch, base: SequenceBase) -> pl.DataFrame:
     """The rows as they came, each with a number of its own; the format counts rows like this."""
     firsts = np.array([base.first(bucket) for bucket in batch.buckets])
-    places = np.arange(batch.rows.height) - np.repeat(batch.ends - batch.lengths, batch.lengths)
+    places = np.arange(batch.rows.height) - batch.starts[batch.numbers]
     return batch.rows.with_columns(
         pl.Series(SEQUENCE_NUMBER, firsts[batch.numbers] + places),
         pl.Series(BUCKET_NUMBER, batch.numbers),

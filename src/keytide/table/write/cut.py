@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,12 +11,14 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from keytide.errors import ConflictError
 from keytide.format.binary_row import encode_rows
 from keytide.format.bucket import bucket_ids
 from keytide.format.schema import TableSchema
-from keytide.options import TableOptions
+from keytide.options import TableOptions, keys
 from keytide.scratch import scratch
 from keytide.table.state.live_files import BucketId
+from keytide.table.state.view import TableView
 from keytide.types import Field
 
 __all__ = ["BUCKET_NUMBER", "BucketBatch", "Cut", "cut_rows"]
@@ -33,22 +35,14 @@ Numbers = npt.NDArray[np.int64]
 class BucketBatch:
     """The rows of some buckets: those of the first one, then those of the next.
 
-    Within a bucket they are in order of arrival. `ends` says where each bucket's rows end.
+    Within a bucket they are in order of arrival. `starts` says where each bucket's rows begin,
+    `numbers` which place in `buckets` the bucket of each row has.
     """
 
     buckets: tuple[BucketId, ...]
-    ends: Numbers
+    starts: Numbers
+    numbers: Numbers
     rows: pl.DataFrame
-
-    @property
-    def lengths(self) -> Numbers:
-        """How many rows each bucket has."""
-        return np.diff(self.ends, prepend=0)
-
-    @property
-    def numbers(self) -> Numbers:
-        """The place of each row's bucket in `buckets`."""
-        return np.repeat(np.arange(len(self.buckets)), self.lengths)
 
 
 @dataclass(frozen=True)
@@ -68,13 +62,17 @@ class Cut:
         if not self.buckets:
             return
         rows = frame if len(self.buckets) == 1 else frame[pl.Series(self._positions)]
-        ends = self._ends
+        lengths = np.bincount(self.numbers, minlength=len(self.buckets))
+        ends = np.cumsum(lengths)
+        starts = ends - lengths
         first, start = 0, 0
         for last, end in enumerate(ends.tolist()):
             if end - start >= rows_min or last == len(ends) - 1:
+                some = slice(first, last + 1)
                 yield BucketBatch(
-                    self.buckets[first : last + 1],
-                    ends[first : last + 1] - start,
+                    self.buckets[some],
+                    starts[some] - start,
+                    np.repeat(np.arange(last + 1 - first), lengths[some]),
                     rows.slice(start, end - start),
                 )
                 first, start = last + 1, end
@@ -83,27 +81,40 @@ class Cut:
     def _positions(self) -> Numbers:
         return np.argsort(self.numbers, kind="stable")
 
-    @cached_property
-    def _ends(self) -> Numbers:
-        return np.cumsum(np.bincount(self.numbers, minlength=len(self.buckets)))
-
 
 def cut_rows(
-    frame: pl.DataFrame, table: pa.Table, schema: TableSchema, options: TableOptions
+    frame: pl.DataFrame, table: pa.Table, view: TableView, partition_buckets: Mapping[bytes, int]
 ) -> Cut:
     """Cut rows by the partitions and the number of buckets of a table.
 
-    `table` has the rows of `frame` with the key and partition columns in their exact types.
-    Buckets come by partition, in the order in which the rows bring them, then by number.
+    `table` has the rows of `frame` with the key and partition columns in their exact types,
+    `partition_buckets` the number of buckets that existing partitions have. Buckets come by
+    partition, in the order in which the rows bring them, then by number. Raises `ConflictError`
+    when a partition has another number of buckets than the table.
     """
     if not frame.height:
         return Cut((), np.empty(0, np.int64))
-    partitions, places = _partitions(frame, table, schema.partition_fields())
-    count = options.bucket_count
-    ids = _bucket_ids(table, schema, options) if count > 1 else 0
+    partitions, places = _partitions(frame, table, view.schema.partition_fields())
+    _refuse_other_layout(partitions, view, partition_buckets)
+    count = view.options.bucket_count
+    ids = _bucket_ids(table, view.schema, view.options) if count > 1 else 0
     found, numbers = np.unique(places * count + ids, return_inverse=True)
     buckets = (divmod(number, count) for number in found.tolist())
     return Cut(tuple((partitions[place], bucket) for place, bucket in buckets), numbers)
+
+
+def _refuse_other_layout(
+    partitions: Iterable[bytes], view: TableView, partition_buckets: Mapping[bytes, int]
+) -> None:
+    wanted = view.options.bucket
+    for partition in partitions:
+        found = partition_buckets.get(partition, wanted)
+        if found != wanted:
+            raise ConflictError(
+                f"table {view.name}: Try to write partition/table with a new bucket num {wanted}, "
+                f"but the previous bucket num is {found}. Set '{keys.BUCKET}' back to {found}, or "
+                "overwrite the partition to lay it out anew"
+            )
 
 
 def _partitions(

@@ -7,7 +7,7 @@ so tables ask for it with 'write.count-out-of-order'.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import polars as pl
 import pyarrow.compute as pc
@@ -21,26 +21,31 @@ from keytide.table.read.plan import plan_files
 from keytide.table.read.task import ReadTask
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.view import TableView
-from keytide.table.write.bucket_writer import BucketWriter
+from keytide.table.write.cut import cut_rows
 from keytide.table.write.rows import Rows
 
 __all__ = ["count_out_of_order"]
 
 
-def count_out_of_order(writer: BucketWriter, rows: Rows, entries: Iterable[ManifestEntry]) -> int:
+def count_out_of_order(
+    rows: Rows,
+    entries: Iterable[ManifestEntry],
+    view: TableView,
+    partition_buckets: Mapping[bytes, int],
+) -> int:
     """How many rows are older than a version of their key that arrived before them.
 
     That is one in the files of `entries`, or a row before. Rows of kind -U announce nothing and
     are not counted, and without sequence fields no row is. Reads the stored versions of the keys.
     Runs on the driver or an executor.
     """
-    view = writer.view
     if not view.order.sequence:
         return 0
     rows = rows.filter(pc.not_equal(rows.kinds, int(RowKind.UPDATE_BEFORE)))
     files = _by_bucket(entries)
     count = 0
-    for bucket, part in writer.by_bucket(from_arrow(rows.table), rows.table):
+    frame = from_arrow(rows.table)
+    for bucket, part in cut_rows(frame, rows.table, view, partition_buckets).parts(frame):
         stored = _stored(view, files.get(bucket, []), part)
         ranked = with_ranks(part.select(view.order.columns), stored, view.order)
         count += int(ranked.select(is_late(view.order).sum()).item())

@@ -10,15 +10,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 
 from keytide.errors import InvalidError
-from keytide.format.arrow import from_arrow
 from keytide.merge.order import VALUE_KIND
 from keytide.merge.refusal import Refusal, reasons
 from keytide.row_kind import RowKind
 from keytide.table.state.view import TableView
-from keytide.table.write.rows import is_ignored, typed_rows
+from keytide.table.write.rows import ignored_kinds
 
 __all__ = ["refuse_unmergeable", "why_refused"]
 
@@ -41,16 +39,13 @@ def refuse_unmergeable(rows: pl.DataFrame, view: TableView) -> None:
     )
 
 
-def why_refused(data: pa.Table, view: TableView) -> pl.Series:
-    """Why the engine could not merge each of some rows; NULL where it can.
+def why_refused(rows: pl.DataFrame, view: TableView) -> pl.Series:
+    """Why the engine could not merge each of some rows; NULL where it can, or ignores the row.
 
-    Raises what `incoming_rows` raises, but for NULLs.
+    `rows` have the table's columns and `_VALUE_KIND`.
     """
-    given = typed_rows(data, view.schema, view.options, view.name)
-    ignored = is_ignored(given.kinds, view.options)
-    rows = from_arrow(given.table).with_columns(pl.Series(VALUE_KIND, given.kinds, dtype=pl.Int8))
     why = reasons(_refusals(rows, view), rows.height)
-    return why if ignored is None else why.set(pl.Series(values=ignored), None)
+    return why.set(rows[VALUE_KIND].is_in(ignored_kinds(view.options)), None)
 
 
 def _refusals(rows: pl.DataFrame, view: TableView) -> list[Refusal]:

@@ -6,7 +6,7 @@ Values are converted only where nothing can be lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -16,17 +16,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.errors import InvalidError, KeytideError, NotFoundError
+from keytide.format.arrow import from_arrow
 from keytide.format.schema import TableSchema
 from keytide.merge.engines import engine_class
+from keytide.merge.order import VALUE_KIND
 from keytide.options import TableOptions, keys
 from keytide.row_kind import ROW_KIND, RowKind
-from keytide.table.definition.counting import with_counted_values
-from keytide.table.definition.defaults import with_write_defaults
-from keytide.table.values.columns import as_key, stored_column
-from keytide.table.values.single import array_of
+from keytide.table.definition.counting import counted_columns
+from keytide.table.definition.defaults import write_default
+from keytide.table.values.columns import key_column, stored_column
+from keytide.table.values.single import array_of, key_value
 from keytide.types import AtomicType, Field
 
-__all__ = ["Rows", "incoming_rows", "is_ignored", "to_arrow_table", "typed_rows"]
+__all__ = ["Rows", "ignored_kinds", "incoming_rows", "to_arrow_table", "typed_rows"]
 
 _KINDS = [kind.short for kind in RowKind]
 
@@ -41,6 +43,12 @@ class Rows:
     def filter(self, keep: pa.ChunkedArray) -> Rows:
         """The rows for which `keep` is true."""
         return Rows(self.table.filter(keep), self.kinds.filter(keep))
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """The same as a Polars frame, with the kinds as `_VALUE_KIND`."""
+        kinds = pl.Series(VALUE_KIND, self.kinds, dtype=pl.Int8)
+        return from_arrow(self.table).with_columns(kinds)
 
 
 def to_arrow_table(data: Any, schema: TableSchema, table: str) -> pa.Table:
@@ -140,10 +148,13 @@ def incoming_rows(data: pa.Table, schema: TableSchema, options: TableOptions, ta
         name: _without_forbidden_nulls(column, schema.field(name), retracts, schema, table)
         for name, column in zip(given.table.column_names, given.table.columns, strict=True)
     }
-    columns = with_counted_values(columns, options)
+    for name in counted_columns(options) & columns.keys():
+        columns[name] = _counted(columns[name])
     rows = Rows(pa.table(columns, schema=schema.arrow_schema()), given.kinds)
-    ignored = is_ignored(rows.kinds, options)
-    return rows if ignored is None else rows.filter(pc.invert(ignored))
+    ignored = ignored_kinds(options)
+    if not ignored:
+        return rows
+    return rows.filter(pc.invert(pc.is_in(rows.kinds, pa.array(ignored, pa.int8()))))
 
 
 def typed_rows(data: pa.Table, schema: TableSchema, options: TableOptions, table: str) -> Rows:
@@ -152,19 +163,16 @@ def typed_rows(data: pa.Table, schema: TableSchema, options: TableOptions, table
     Raises as `incoming_rows`.
     """
     kinds = _row_kinds(data, options, table)
-    columns = with_write_defaults(_pair_columns(data, schema, options, kinds, table), schema.fields)
-    columns |= {name: as_key(columns[name], schema.field(name)) for name in schema.primary_keys}
+    columns = _pair_columns(data, schema, options, kinds, table)
+    columns |= _filled_with_defaults(columns, schema, table)
     return Rows(pa.table(columns), _with_tombstones(kinds, columns, schema, options))
 
 
-def is_ignored(kinds: pa.ChunkedArray, options: TableOptions) -> pa.ChunkedArray | None:
-    """Which rows the table leaves out for their kind; None where it leaves out none."""
-    ignored: list[int] = []
+def ignored_kinds(options: TableOptions) -> list[RowKind]:
+    """The kinds of the rows that the table leaves out."""
     if options.ignore_delete:
-        ignored = [RowKind.DELETE, RowKind.UPDATE_BEFORE]
-    elif options.ignore_update_before:
-        ignored = [RowKind.UPDATE_BEFORE]
-    return pc.is_in(kinds, pa.array(ignored, type=pa.int8())) if ignored else None
+        return [RowKind.DELETE, RowKind.UPDATE_BEFORE]
+    return [RowKind.UPDATE_BEFORE] if options.ignore_update_before else []
 
 
 # -- kinds ---------------------------------------------------------------------------------------
@@ -259,10 +267,31 @@ def _pair_columns(
     for field in schema.fields:
         if field.name in places:
             given = data.column(places[field.name])
-            columns[field.name] = stored_column(given, field, table)
+            stored = key_column if field.name in schema.primary_keys else stored_column
+            columns[field.name] = stored(given, field, table)
         else:
             columns[field.name] = _missing_column(field, schema, options, kinds, table)
     return columns
+
+
+def _filled_with_defaults(
+    columns: Mapping[str, pa.ChunkedArray], schema: TableSchema, table: str
+) -> Iterator[tuple[str, pa.ChunkedArray]]:
+    """The columns with NULLs that have a DEFAULT, which takes their place."""
+    for field in schema.fields:
+        column = columns[field.name]
+        if field.default_value is None or not column.null_count:
+            continue
+        value = write_default(field)
+        if field.name in schema.primary_keys:
+            value = key_value(value, field, table)
+        yield field.name, column.fill_null(value)
+
+
+def _counted(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """1 for each value, as the aggregate function `count` stores them."""
+    one, none = pa.scalar(1, column.type), pa.scalar(None, column.type)
+    return pc.if_else(column.is_valid(), one, none)
 
 
 def _refuse_unknown_columns(names: Iterable[str], schema: TableSchema, table: str) -> None:

@@ -11,14 +11,19 @@ from keytide.format.manifest import ManifestEntry
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
 from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
+from keytide.table.write.cut import cut_rows
 from keytide.table.write.out_of_order import count_out_of_order
 from keytide.table.write.partition_spec import PartitionSpec
+from keytide.table.write.refusals import refuse_unmergeable
 from keytide.table.write.rows import incoming_rows
 
 __all__ = ["RUNS_PER_PART", "WriteTask", "Written"]
 
 RUNS_PER_PART = 1 << 16
 """How far the sequence numbers of neighbouring parts lie apart."""
+
+# Small buckets are sorted and merged together until they have this many rows.
+_BATCH_ROWS = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -72,22 +77,30 @@ class WriteTask:
         `NotFoundError` or `UnsupportedError` for rows that do not fit, `ConflictError` when a
         partition has another number of buckets, `DataError` when the store refuses.
         """
-        writer = BucketWriter(self.view, self.partition_buckets)
         base = replace(self.base, offset=number * RUNS_PER_PART)
-        entries: list[ManifestEntry] = []
-        count, late = 0, None if self.stored is None else 0
+        made = [Written((), out_of_order=None if self.stored is None else 0)]
         try:
             for run in rows:
-                incoming = incoming_rows(run, self.view.schema, self.view.options, self.view.name)
-                if self.partition is not None:
-                    self.partition.check(incoming.table)
-                if self.stored is not None and late is not None:
-                    late += count_out_of_order(writer, incoming, (*self.stored, *entries))
-                written = writer.write(incoming, base, threads=self.threads)
-                base = base.behind(written, run.num_rows)
-                entries += written
-                count += run.num_rows
+                made.append(self._write(run, base, made))
+                base = base.behind(made[-1].entries, run.num_rows)
         except BaseException:
+            entries = Written.together(made).entries
             self.view.store.discard([self.view.file_path(entry) for entry in entries])
             raise
-        return Written(tuple(entries), count, late)
+        return Written.together(made)
+
+    def _write(self, run: pa.Table, base: SequenceBase, before: Iterable[Written]) -> Written:
+        """Write rows as one run per bucket; `before` tells what was written of the part so far."""
+        view, late = self.view, None
+        rows = incoming_rows(run, view.schema, view.options, view.name)
+        if self.partition is not None:
+            self.partition.check(rows.table)
+        if self.stored is not None:
+            known = (*self.stored, *Written.together(before).entries)
+            late = count_out_of_order(rows, known, view, self.partition_buckets)
+        frame = rows.frame
+        refuse_unmergeable(frame, view)
+        cut = cut_rows(frame, rows.table, view, self.partition_buckets)
+        batches = list(cut.batches(frame, _BATCH_ROWS))
+        entries = BucketWriter(view).write(batches, base, threads=self.threads)
+        return Written(tuple(entries), run.num_rows, late)
