@@ -271,9 +271,8 @@ def _from_version(version: exp.Version, table: StoredTable) -> dict[str, Any]:
     while isinstance(literal, exp.Cast):
         literal = literal.this
     if not isinstance(literal, exp.Literal):
-        raise InvalidError(
-            f"table {table.name}: AS OF needs a literal, found {version.expression.sql()}"
-        )
+        found = "nothing" if version.expression is None else version.expression.sql()
+        raise InvalidError(f"table {table.name}: AS OF needs a literal, found {found}")
     value = str(literal.this)
     if version.name.upper() == "VERSION":
         return _version(value)
