@@ -52,7 +52,7 @@ def checked(call: Callable[_P, _T]) -> Callable[_P, _T]:
                 return value
             return _checked_argument(value, annotations[parameter], parameter, name)
 
-        # Of too many, too few and unknown arguments, Python tells best: the call does.
+        # Too many, too few and unknown arguments are left to the call: Python reports them best.
         placed = [one(*each) for each in zip(places, arguments, strict=False)]
         rest = arguments[len(places) :]
         rest = one(others, rest) if rest and others else rest
@@ -101,6 +101,7 @@ def _annotations(call: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _evaluated(annotation: Any, scope: dict[str, Any]) -> Any:
+    # More than once: a quoted name is a text within the text that annotations are stored as.
     while isinstance(annotation, str):
         annotation = eval(annotation, scope)
     return annotation
@@ -108,6 +109,7 @@ def _evaluated(annotation: Any, scope: dict[str, Any]) -> Any:
 
 def _taken(value: Any, wanted: Any, name: str) -> Any:
     """The value in plain form. Raises `_MisfitError`."""
+    # What most calls bring. A text goes on: it may hold half of a character, see `_check_unicode`.
     if type(value) is wanted and wanted is not str:
         return value
     origin = typing.get_origin(wanted)
@@ -147,6 +149,7 @@ def _holds_many(value: Any, wanted: Any) -> bool:
     origin = typing.get_origin(wanted)
     if not _is_one_of_many(origin) or isinstance(value, str | bytes | bytearray | memoryview):
         return False
+    # Any sequence stands for a tuple; `_taken_members` makes one of it.
     if issubclass(origin, tuple):
         origin = Sequence
     return isinstance(value, Set if issubclass(origin, Set) else origin)
@@ -180,7 +183,7 @@ def _taken_plain(value: Any, wanted: Any, name: str) -> Any:
     if wanted is None or wanted is type(None):
         fits = value is None
     elif wanted is int:
-        # numpy's durations count as integers, and are none.
+        # numpy's durations are registered as Integral, but are no numbers.
         fits = isinstance(value, Integral) and hasattr(value, "__index__")
         fits = fits and not isinstance(value, bool)
     elif wanted is Callable:

@@ -1,5 +1,7 @@
-"""Forked processes. The threads of Polars, of Arrow and of the object stores do not survive a fork,
-and a child would wait for them for ever. So a child whose parent has worked on tables may not.
+"""Forked processes, which cannot work on tables once their parent has.
+
+The threads of Polars, of Arrow and of the object stores do not survive a fork, and a child would
+wait for them for ever. Such a child is refused, which is better than one that hangs.
 """
 
 from __future__ import annotations

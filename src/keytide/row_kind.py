@@ -34,7 +34,7 @@ class RowKind(IntEnum):
     @classmethod
     @checked
     def parse(cls, text: str) -> RowKind:
-        """The kind of a short string in either case; InvalidError for anything else."""
+        """The kind of a short string in either case. Raises `InvalidError` for anything else."""
         for kind in cls:
             if kind.short == text.upper():
                 return kind

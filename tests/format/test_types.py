@@ -94,7 +94,7 @@ def test_broken_stored_text_names_place_and_cause(text: str, gist: str) -> None:
         ({"type": "ARRAY"}, "'element' is missing"),
         ({"type": "MAP", "key": "INT"}, "'value' is missing"),
         ({"element": "INT"}, "'type' is missing"),
-        ({"type": "TREE", "element": "INT"}, "TREE is no nested type"),
+        ({"type": "TREE", "element": "INT"}, "TREE is not a nested type"),
         ({"type": "ROW", "fields": ["INT"]}, "must be a JSON object"),
         (7, "must be text or a JSON object"),
     ],

@@ -96,7 +96,7 @@ def test_example_of_another_type_is_refused() -> None:
     itself: list[Any] = []
     itself.append(itself)
     for example in ("a", itself, 2**40):
-        with pytest.raises(kt.InvalidError, match="'mine': examples are values of INT"):
+        with pytest.raises(kt.InvalidError, match="'mine': the examples must be values of INT"):
             kt.register_merge_function("mine", total, types=["INT"], examples=[1, example])
 
 

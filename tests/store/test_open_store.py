@@ -48,7 +48,7 @@ def test_relative_and_home_paths_become_absolute() -> None:
     ("location", "message"),
     [
         ("", "empty: name a directory"),
-        ("ftp://host/a", "Unknown kind of store ftp://.*s3://"),
+        ("ftp://host/a", "no store has the scheme ftp://.*s3://"),
         ("file://host/a", "names the host 'host'"),
         ("s3:///a", "names no bucket"),
         ("s3://bucket/a/../b", "not a path inside a store"),

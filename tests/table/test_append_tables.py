@@ -307,3 +307,15 @@ def test_rows_that_another_engine_marked_as_dead_are_left_out(tmp_path: Path) ->
     assert table.scan().count() == sum(e.file.row_count for e in live.entries) - dead
     with pytest.raises(kt.UnsupportedError, match="cannot write to it"):
         table.write(table.scan().to_arrow())
+
+
+@pytest.mark.parametrize(("partition_by", "options"), LAYOUTS)
+def test_explanation_speaks_of_no_merge_as_there_is_none(
+    partition_by: list[str], options: dict[str, str]
+) -> None:
+    table = new_table(partition_by, **options)
+    table.write(parsed("a1x b2y"))
+    told = table.scan().explain()
+    assert (told.merge_engine, told.files_merged) == (None, 0)
+    assert "merged" not in str(told)
+    assert "deduplicate" not in str(told)

@@ -204,7 +204,7 @@ def test_option_that_cannot_work_is_refused_and_no_table_is_made(
         (BASE, ["k"], ["k"], "only one record in a partition"),
         (BASE, "k", [], r"primary_key is 'k' .*expected a list of texts, such as \['k'\]"),
         (BASE.append(pa.field("k", pa.string())), ["k"], [], r"must not contain duplicates: \[k\]"),
-        (BASE.append(pa.field("_row_kind", pa.string())), ["k"], [], "is taken"),
+        (BASE.append(pa.field("_row_kind", pa.string())), ["k"], [], "is kept for the kind"),
         (BASE.append(pa.field("_VALUE_KIND", pa.int8())), ["k"], [], "reserved"),
         (BASE.append(pa.field("x", pa.null())), ["k"], [], "column 'x'"),
         (BASE.append(pa.field("x", pa.duration("s"))), ["k"], [], "column 'x'"),

@@ -276,7 +276,7 @@ def test_type_that_would_lose_values_is_refused_saying_what_may_be_done(old: str
         (ChangeColumnNullability(("k",), nullable=True), "primary key column 'k'"),
         (ChangeColumnNullability(("v",), nullable=False), "'v' .*stored may hold NULL"),
         (DropColumn(("m", "value", "z")), "Cannot drop all fields: 'm.value.z' is the only one"),
-        (AddColumn(("_row_kind",), T("STRING")), "taken by the kind"),
+        (AddColumn(("_row_kind",), T("STRING")), "kept for the kind"),
         (SetOption("merge-engine", "aggregation"), "Change 'merge-engine' is not supported yet"),
         (SetOption("bucket-key", "k"), "Change 'bucket-key'"),
         (SetOption("primary-key", "k"), "Change 'primary-key'"),
@@ -323,7 +323,7 @@ def test_change_that_is_none_is_refused_where_it_is_made(
         (ChangeColumnType(("m", "key"), T("STRING")), "no part 'key'"),
         (AddColumn(("c",), T("INT"), position=After("x")), "no column 'x'"),
         (MoveColumn(("v",), After("v")), "no column 'v'"),
-        (RemoveOption("sequence.field"), "'sequence.field' is not set; set are bucket"),
+        (RemoveOption("sequence.field"), "'sequence.field' is not set; those that are: bucket"),
     ],
 )
 def test_what_is_not_there_cannot_be_changed(change: SchemaChange, message: str) -> None:

@@ -60,6 +60,7 @@ def count_changes(changes: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder
         return ChangeCounts(applied=changes[ORDINAL_COLUMN].n_unique())
     ranked = with_ranks(changes, stored, order)
     is_first = pl.struct(*order.key, RANK).is_first_distinct()
+    # A change has the place in the order that the source gave it, so an equal one is the same.
     seen = (pl.col(RANK) == pl.col(STORED_RANK)) | ~is_first
     verdict = pl.when(seen).then(2).when(is_late(order)).then(1).otherwise(0)
     verdicts = (

@@ -60,7 +60,7 @@ class ChangeWriter:
 
     @classmethod
     def on(cls, transaction: Transaction, spec: FeedSpec) -> ChangeWriter:
-        """Writes changes into what a transaction began with."""
+        """Changes to be written on top of what a transaction began with."""
         scan = Scan(transaction.state, transaction.view.order.columns)
         stored = {
             (plan.partition, plan.bucket): task

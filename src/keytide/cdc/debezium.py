@@ -79,6 +79,7 @@ def placeholder_texts(value: str) -> list[str]:
     coded = base64.b64encode(raw).decode()
     # Arrays of uuid carry the version 3 uuid that Java derives from the bytes.
     named = str(uuid.UUID(bytes=hashlib.md5(raw, usedforsecurity=False).digest(), version=3))
+    # The forms that the connector gives the placeholder in columns of arrays, bytes and hstore.
     wrapped = [[value], [coded], [named], list(raw), {value: value}]
     return [value, coded, *(json.dumps(each, separators=(",", ":")) for each in wrapped)]
 

@@ -94,6 +94,7 @@ class Sample:
         if path in known:
             return known[path]
         values = self._member(path).drop_nulls()
+        # 18 digits always fit a BIGINT; 19 may not.
         is_whole = len(values) > 0 and values.str.contains(r"^-?\d{1,18}$").all()
         column = "_" + path.rsplit(".", 1)[-1]
         return SequenceSource(path, column, BIGINT if is_whole else STRING)
@@ -123,14 +124,18 @@ class Sample:
 def infer_columns(messages: pa.Array | pa.ChunkedArray, format: str) -> tuple[Field, ...]:
     """The columns of a feed's rows, in the order of their first appearance, ids -1.
 
-    Ordering columns are not among them. Raises InvalidError when no message holds a row.
+    Ordering columns are not among them. Raises `InvalidError` when no message holds a row, and as
+    `infer_primary_key` does.
     """
     return Sample(messages, format).columns()
 
 
 @checked
 def infer_primary_key(messages: pa.Array | pa.ChunkedArray, format: str) -> tuple[str, ...]:
-    """The key columns that messages name themselves (Canal, Maxwell); empty where none does."""
+    """The key columns that messages name themselves (Canal, Maxwell); empty where none does.
+
+    Raises `InvalidError` for an unknown format, and for messages that are neither text nor bytes.
+    """
     return Sample(messages, format).primary_key()
 
 
@@ -144,7 +149,7 @@ def default_sequence(
     ``row``; ``source.commit_lsn`` and ``change_lsn``; ``source.scn``), else ``source.ts_ms`` and
     ``ts_ms``. Maxwell: the binlog position where it is written, else ``ts``, ``xid``, ``xoffset``.
     Canal: ``es`` and ``id``. DMS: ``metadata.timestamp``, or ``AR_H_CHANGE_SEQ`` of flat rows.
-    Empty when the sample has none of them.
+    Empty when the sample has none of them. Raises as `infer_primary_key` does.
     """
     return Sample(messages, format).sequence()
 

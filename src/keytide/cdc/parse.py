@@ -94,6 +94,7 @@ def parse(
     """What the messages do, as :func:`read_events` tells, and the rows to write by layout."""
     documents = read_documents(messages)
     events, steps, columns = _unfold(documents, spec, envelope)
+    # Rewriting documents takes as long as reading them, so it is done only where a column needs it.
     if _has_fractions(columns, spec):
         exact = documents.with_exact_numbers()
         if exact is not documents:
@@ -106,7 +107,7 @@ def parse(
 
 
 def as_bytes(messages: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Messages as bytes. InvalidError for messages that are no text or bytes."""
+    """Messages as bytes. Raises `InvalidError` for messages that are neither text nor bytes."""
     try:
         return messages.cast(pa.large_binary())
     except pa.ArrowException as error:
@@ -116,7 +117,7 @@ def as_bytes(messages: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray
 
 
 def read_documents(messages: pa.Array | pa.ChunkedArray) -> Documents:
-    """The messages, validated one by one. InvalidError for messages that are no text or bytes."""
+    """The messages, validated one by one. Raises as `as_bytes`."""
     messages = as_bytes(messages)
     text = _texts(messages)
     shape = pl.Series(values=query(_SHAPES_SQL, documents=_numbered(text)).column("shape"))
@@ -247,6 +248,7 @@ def _steps(events: pl.DataFrame, spec: FeedSpec) -> pl.DataFrame:
     """
     accepted = events.filter(pl.col("action").is_in(_CHANGES) & pl.col("problem").is_null())
     keys = ", ".join(literal(pointer(name)) for name in spec.primary_key)
+    # An update that changes the key is a delete of the old key and an insert of the new one.
     moved = " OR ".join(
         f"coalesce(old_key[{i}] <> new_key[{i}], FALSE)"
         for i in range(1, len(spec.primary_key) + 1)

@@ -41,5 +41,7 @@ def columns_of(schema: str | Sequence[Field] | None) -> tuple[Field, ...] | None
         return None if schema is None else tuple(schema)
     row = parse_sql_type(f"ROW<{schema}>")
     if not isinstance(row, RowType):
-        raise InvalidError(f"{schema!r} is no list of columns such as 'id BIGINT, name STRING'")
+        raise InvalidError(
+            f"the columns {schema!r} do not parse; write them as 'id BIGINT, name STRING'"
+        )
     return row.fields

@@ -11,6 +11,7 @@ from keytide.cdc.infer import Sample
 from keytide.cdc.request import FeedRequest
 from keytide.errors import InvalidError, NotFoundError
 from keytide.options import TableOptions, keys, stored_names
+from keytide.plural import counted
 from keytide.table.catalog import Catalog
 from keytide.table.definition.kind import require_key
 from keytide.table.state.stored import StoredTable
@@ -85,8 +86,9 @@ def _filled(table: StoredTable, request: FeedRequest, sample: Sample) -> tuple[S
         return tuple(source for source in known if source.column in wanted)
     if len(given) != len(wanted):
         raise InvalidError(
-            f"table {table.name} has the sequence field {', '.join(wanted) or '(none)'}, found "
-            f"{len(given)} member(s) to fill it: {', '.join(given)}"
+            f"table {table.name} has {counted(len(wanted), 'sequence field')} "
+            f"({', '.join(wanted)}), found {counted(len(given), 'member')} of the feed to fill "
+            f"them: {', '.join(given)}; name as many, in the order of the fields"
         )
     return tuple(
         SequenceSource(path, column, table.schema.field(column).type)

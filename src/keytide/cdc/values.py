@@ -172,6 +172,7 @@ def _decimal_places(text: pl.Series) -> pl.Series:
     has_exponent = text.str.contains("[eE]").fill_null(False)
     if not has_exponent.any():
         return places
+    # 1.250e1 has as many places as its digits without the zeros at the end, less the exponent.
     mantissa = text.str.extract(r"^([^eE]*)")
     exponent = text.str.extract(r"[eE](.*)$").cast(pl.Int64, strict=False)
     fraction = mantissa.str.extract(r"\.(\d*)$").str.len_bytes().fill_null(0).cast(pl.Int64)
@@ -209,6 +210,7 @@ def _int128_array(raw: pl.Series) -> pa.Array:
     place = np.repeat(offsets[1:], sizes) - offsets[0] - 1 - np.arange(len(data))
     wide = np.zeros((len(array), _INT128_BYTES), np.uint8)
     wide[row, place] = data
+    # Of an empty text any byte will do: its size keeps it from counting.
     first = np.minimum(offsets[:-1] - offsets[0], max(len(data) - 1, 0))
     negative = (data[first] >= 0x80) & (sizes > 0) if len(data) else np.zeros(len(array), bool)
     padding = np.arange(_INT128_BYTES) >= sizes[:, None]

@@ -209,6 +209,6 @@ def _parsed(text: str, field: Field, table: str) -> Any:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
         raise InvalidError(
-            f"table {table}: key column {field.name!r} is {field.type.sql()}, found {text!r}: "
-            f"{error}"
+            f"table {table}: key column {field.name!r} is {field.type.sql()}, found {text!r}; "
+            f"write its bytes as base64: {error}"
         ) from error

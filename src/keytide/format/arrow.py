@@ -35,6 +35,7 @@ def to_arrow(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
     REQUIRES: every column of the schema is in the frame with a type that `from_arrow` makes of
     it, or one that casts to it without loss.
     """
+    # Without views, which the schema does not have and which would be copied once more.
     table = frame.select(schema.names).to_arrow(compat_level=pl.CompatLevel.oldest())
     columns = [
         pa.chunked_array([_restore(chunk, field.type) for chunk in column.chunks], type=field.type)
@@ -64,6 +65,7 @@ def _restore(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _relist(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
+    # Offsets and NULLs stay as they are: only the children have another type.
     offsets = _from_zero(array.offsets.cast(pa.int32()))
     validity = _from_zero(array.is_valid()) if array.null_count else None
     buffers = [None if validity is None else validity.buffers()[1], offsets.buffers()[1]]

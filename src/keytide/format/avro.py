@@ -60,8 +60,8 @@ class RecordType:
         """All records of a container file, in order; any codec of the Avro specification.
 
         `size` is the length that metadata recorded for the file, when it did: a file torn between
-        two blocks would otherwise look complete. DataError, naming `path`, when the file is torn
-        or a member holds what it may not; UnsupportedError when it has another version.
+        two blocks would otherwise look complete. Raises DataError, naming `path`, when the file is
+        torn or a member holds what it may not; UnsupportedError when it has another version.
         """
         if size is not None and len(data) != size:
             raise DataError(
@@ -72,7 +72,7 @@ class RecordType:
         except Exception as error:  # codecs and the decoder fail in ways of their own
             raise DataError(f"{path}: not a complete Avro file ({error})") from error
         if not HEADER_SEAL.is_intact(data):
-            raise DataError(f"{path}: other bytes than were written; restore the file")
+            raise DataError(f"{path}: its bytes are not those that were written; restore the file")
         for found in records:
             self._check_version(found, path)
             misfit = self.misfit(found)
@@ -84,7 +84,7 @@ class RecordType:
         """The bytes of a container file with a record for each value, perhaps for none.
 
         Compressed with zstandard level 1. Values of nullable arrays are lists: Avro's writer takes
-        a tuple there for a choice between types. InvalidError for what no reader could read.
+        a tuple there for a choice between types. Raises InvalidError for what no reader could read.
         """
         buffer = io.BytesIO()
         try:

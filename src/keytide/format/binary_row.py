@@ -102,6 +102,7 @@ class Slots:
 
 def header_size_bytes(arity: int) -> int:
     """Size of row kind and null bits, in whole words."""
+    # 8 bits of row kind, then one for each field.
     return (arity + 8 + 63) // 64 * 8
 
 
@@ -229,6 +230,8 @@ def _text_slots(array: pa.Array, nulls: Array | None) -> Slots:
     sizes = text.sizes_bytes
     is_inline = sizes <= INLINE_SIZE_BYTES_MAX
     inline_sizes = np.where(is_inline, sizes, 0)
+    # The bytes stand in the slot from its lowest on; the topmost one has its high bit set and says
+    # how many they are.
     inline = text.words_at(text.starts, "<u8") & _INLINE_MASKS[inline_sizes]
     marks = (inline_sizes.astype(np.uint64) | np.uint64(0x80)) << np.uint64(56)
     words = np.where(is_inline, inline | marks, sizes.astype(np.uint64))
@@ -253,6 +256,7 @@ def _decimal_slots(array: pa.Array, precision: int) -> Slots:
 
 def _is_beyond(low: Array, high: Array, precision: int) -> Array:
     """Whether a decimal's magnitude needs more digits than its precision."""
+    # Negated in 128 bits by halves: the low one carries into the high one where it is 0.
     magnitude_low = np.where(high < 0, ~low + np.uint64(1), low)
     carry = (magnitude_low == 0).astype(np.int64)
     magnitude_high = np.where(high < 0, ~high + carry, high).view(np.uint64)
@@ -268,6 +272,7 @@ def _minimal_big_endian(low: Array, high: Array) -> tuple[Array, Array]:
     bytes_of = [half.astype(half.dtype.newbyteorder(">")).view(np.uint8) for half in (high, low)]
     big_endian = np.hstack([half.reshape(-1, 8) for half in bytes_of])
     signs = big_endian[:, :1] >> 7
+    # A leading byte can go where it is all sign and the next one begins with the sign as well.
     is_sign = big_endian[:, :-1] == signs * np.uint8(255)
     is_redundant = is_sign & ((big_endian[:, 1:] >> 7) == signs)
     skipped = np.logical_and.accumulate(is_redundant, axis=1).sum(axis=1)
@@ -280,6 +285,7 @@ def _timestamp_slots(array: pa.Array, nulls: Array | None) -> Slots:
     values = plain_words(array).view(np.int64)
     per_milli, nanos_per_unit = (1_000, 1_000) if array.type.unit == "us" else (1_000_000, 1)
     millis = values // per_milli
+    # Floor division, so nanoseconds count up from the millisecond before the epoch too.
     nanos = (values - millis * per_milli) * nanos_per_unit
     outside = _equal_items(millis.astype("<i8").view(np.uint8), WORD_SIZE_BYTES)
     return Slots(nanos.astype(np.uint64), nulls, outside)
@@ -390,6 +396,7 @@ def _decoded(image: _RowImage, place: int, type_: DataType) -> pa.Array:
             words = _units_since_epoch(image, words, nulls, target.unit)
         return pa.array(words.view(np.int64), mask=nulls).view(target)
     if type_.root == "BOOLEAN":
+        # A boolean is the first byte of its slot.
         return pa.array((words & np.uint64(0xFF)) != 0, mask=nulls)
     carrier = np.dtype(f"u{target.bit_width // 8}")
     return pa.array(words.astype(carrier), mask=nulls).view(target)
@@ -397,6 +404,7 @@ def _decoded(image: _RowImage, place: int, type_: DataType) -> pa.Array:
 
 def _decoded_text(image: _RowImage, place: int, nulls: Array, target: pa.DataType) -> pa.Array:
     words = image.words(place)
+    # See `_text_slots`.
     marks = (words >> np.uint64(56)).astype(np.int64)
     is_inline = marks >= 0x80
     sizes = np.where(is_inline, marks & 0x7F, (words & np.uint64(0xFFFFFFFF)).astype(np.int64))
@@ -429,6 +437,7 @@ def _sign_extended(image: _RowImage, words: Array) -> Array:
     item = image.outside(words, sizes)
     places = np.arange(16) - (16 - sizes)[:, None]
     found = item.data[item.starts[:, None] + np.maximum(places, 0)]
+    # Java writes as few bytes as hold the sign; the sign fills the rest.
     fill = np.where(sizes > 0, (item.data[item.starts] >> 7) * np.uint8(255), 0)
     big_endian = np.where(places >= 0, found, fill[:, None]).astype(np.uint8)
     return np.ascontiguousarray(big_endian[:, ::-1]).view("<i8")
@@ -440,6 +449,7 @@ def _units_since_epoch(image: _RowImage, words: Array, nulls: Array, unit: str) 
     millis = np.where(nulls, 0, image.rows.words_at(starts, "<i8"))
     nanos = (words & np.uint64(0xFFFFFFFF)).astype(np.int64)
     per_milli, nanos_per_unit = (1_000, 1_000) if unit == "us" else (1_000_000, 1)
+    # One less, for the nanoseconds that are added.
     millis_max = np.iinfo(np.int64).max // per_milli - 1
     if (np.abs(millis) > millis_max).any():
         raise UnsupportedError(

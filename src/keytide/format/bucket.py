@@ -35,6 +35,7 @@ Array = npt.NDArray[Any]
 BlockFunction = Callable[[Sequence[pa.Array], Sequence[DataType]], Array]
 
 BLOCK_ROWS = 16_384
+# Of the format: every engine has to find a key in the same bucket.
 SEED = 42
 
 
@@ -88,7 +89,8 @@ def _default_buckets(
         return np.zeros(_row_count(columns), np.int32)
 
     def buckets_of(block: Sequence[pa.Array], types: Sequence[DataType]) -> Array:
-        # The remainder's magnitude is that of the hash: the sign can go first.
+        # Java takes the magnitude of the remainder, which is the remainder of the magnitude. The
+        # magnitude of the least 32-bit number wraps to itself, and is right when read as unsigned.
         magnitudes = np.abs(_murmur_block(block, types)).view(np.uint32)
         return _remainder(magnitudes, num_buckets)
 
@@ -99,6 +101,7 @@ def _hive_buckets(
     columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[DataType], num_buckets: int
 ) -> npt.NDArray[np.int32]:
     def buckets_of(block: Sequence[pa.Array], types: Sequence[DataType]) -> Array:
+        # As Hive does: the sign bit goes, the magnitude is not taken.
         hashes = _hive_block(block, types) & np.uint32(0x7FFFFFFF)
         return _remainder(hashes, num_buckets)
 
@@ -273,6 +276,7 @@ def _java_float_bits(bits: Array) -> Array:
 def _hive_text(text: Bytes) -> Array:
     """The polynomial of 31 over signed bytes, as differences of running sums."""
     sizes = text.sizes_bytes
+    # In 32 bits throughout: overflow wraps as it does for an int of Java.
     powers = np.full(int(sizes.max(initial=0)), 31, np.uint32)
     powers[:1] = 1
     np.multiply.accumulate(powers, out=powers)
@@ -291,6 +295,7 @@ def _hive_decimals(array: pa.Array, scale: int) -> Array:
     limbs = _magnitude_limbs(low, high)
     scales = np.full(len(array), scale, np.uint32)
     left = np.arange(len(array))
+    # As often as there are digits behind the point, on the values that still end in zero.
     for _ in range(scale):
         quotients, remainders = _divided_by_ten(limbs[:, left])
         left, quotients = left[remainders == 0], quotients[:, remainders == 0]

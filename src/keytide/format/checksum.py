@@ -50,9 +50,11 @@ UNSEALED = "keytide-crc32:00000000"
 _BLOCKS = re.compile(
     BLOCKS_KEY.encode() + rb"\x18[\x80-\xff]*[\x00-\x7f]keytide-crc32s:((?:[0-9a-f]{8})*);"
 )
+# Small enough that a reader of one column checks little more than that column.
 _BLOCK_BYTES = 1 << 18
 # From here on it pays to check with several threads.
 _PARALLEL_BLOCKS = 16
+# A long-lived process must not remember every file that it ever read.
 _FILES_MAX = 10_000
 
 
@@ -78,6 +80,7 @@ class Seal:
         if not spans:
             return True
         start, end = spans[self.place]
+        # The sum was taken with zeros in its own place.
         unsealed = zlib.crc32(data[end:], zlib.crc32(b"00000000", zlib.crc32(data[:start])))
         return int(data[start:end], 16) == unsealed
 
@@ -158,12 +161,13 @@ def check_blocks(
         file.seek(0)
         torn = _torn_blocks(store.uri_of(path), file.read_buffer(size), footer, ranges)
     if torn:
-        raise OSError(f"other bytes than were written, from byte {torn[0]} on")
+        raise OSError(f"its bytes are not those that were written, from byte {torn[0]} on")
 
 
 def check_footer(file: pa.NativeFile) -> bytes:
-    """The footer with its length and magic. OSError when it is not as it was written."""
+    """The footer with its length and magic. Raises OSError when it is not as it was written."""
     size = file.size()
+    # The last 8 bytes are the length of the footer and the magic.
     file.seek(max(0, size - 8))
     length = int.from_bytes(file.read(4), "little") + 8
     if length > size:
@@ -172,7 +176,7 @@ def check_footer(file: pa.NativeFile) -> bytes:
     footer: bytes = file.read(length)
     file.seek(0)
     if not FOOTER_SEAL.is_intact(footer):
-        raise OSError("another footer than was written")
+        raise OSError("its footer is not the one that was written")
     return footer
 
 
@@ -184,6 +188,7 @@ def byte_ranges(
     wanted = frozenset(names)
     paths = (metadata.schema.column(i).path for i in range(metadata.num_columns))
     leaves = [i for i, path in enumerate(paths) if not wanted.isdisjoint(_beginnings(path))]
+    # The magic at the beginning belongs to every read.
     ranges, first = [(0, 4)], 0
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         if first < stop and first + group.num_rows > offset:
@@ -214,6 +219,7 @@ def _torn_blocks(
     sums = np.frombuffer(bytes.fromhex(found[-1].decode()), ">u4")
     wanted = np.zeros(len(sums), dtype=bool)
     for start, stop in ranges:
+        # The first block is rounded down and the last one up: a range touches whole blocks.
         wanted[start // _BLOCK_BYTES : -(-stop // _BLOCK_BYTES)] = True
     known = _CHECKED.of(name, len(sums))
     blocks = np.flatnonzero(wanted & ~known).tolist()

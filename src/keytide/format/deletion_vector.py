@@ -82,8 +82,8 @@ def dead_positions(store: Store, place: VectorPlace) -> npt.NDArray[np.int64]:
 def read_vectors(data: bytes, ranges: Iterable[VectorRange], path: str) -> dict[str, Vector]:
     """The vectors of an index file by the data file that they belong to.
 
-    DataError, naming `path`, when a vector is torn or its checksum is wrong; UnsupportedError when
-    the file has another version.
+    Raises DataError, naming `path`, when a vector is torn or its checksum is wrong, and
+    UnsupportedError when the file has another version.
     """
     _check_version(data, path)
     return {place.data_file_name: _read_vector(data, place, path) for place in ranges}
@@ -92,13 +92,14 @@ def read_vectors(data: bytes, ranges: Iterable[VectorRange], path: str) -> dict[
 def write_vectors(vectors: Mapping[str, Vector]) -> tuple[bytes, tuple[VectorRange, ...]]:
     """An index file with the vectors of data files, in the mapping's order, and their places.
 
-    InvalidError when a 32-bit vector holds a position beyond 2147483647.
+    Raises InvalidError when a 32-bit vector holds a position beyond 2147483647.
     """
     chunks = [bytes([FILE_VERSION])]
     ranges = []
     offset = 1
     for data_file_name, vector in vectors.items():
         chunk = encode_vector(vector)
+        # What is recorded as the length is another thing in each form, see `VectorRange`.
         length = len(chunk) if isinstance(vector, BitMap64) else len(chunk) - _FRAME_LENGTH
         ranges.append(VectorRange(data_file_name, offset, length, len(vector)))
         chunks.append(chunk)
@@ -107,7 +108,7 @@ def write_vectors(vectors: Mapping[str, Vector]) -> tuple[bytes, tuple[VectorRan
 
 
 def encode_vector(vector: Vector) -> bytes:
-    """One vector with its size field and checksum."""
+    """One vector with its size field and checksum. Raises InvalidError like `write_vectors`."""
     if isinstance(vector, BitMap64):
         magic = _MAGIC_64
     else:
@@ -149,7 +150,10 @@ def _read_vector(data: bytes, place: VectorRange, path: str, *, start: int = 0) 
         raise DataError(f"{where} fails its checksum")
     magic, body = content[:4], content[4:]
     if magic not in (_MAGIC_32, _MAGIC_64):
-        raise UnsupportedError(f"{where} is of an unknown kind, magic number {magic.hex()}")
+        raise UnsupportedError(
+            f"{where} has the unknown magic number {magic.hex()}; this release reads vectors of "
+            f"32 and of 64 bits"
+        )
     is_64_bit = magic == _MAGIC_64
     expected = len(content) + _FRAME_LENGTH if is_64_bit else len(content)
     if place.length != expected:

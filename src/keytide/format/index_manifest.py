@@ -39,7 +39,7 @@ class IndexFile:
 
     `partition` is the binary row of the partition columns. `row_count` counts vectors or hashes.
     `ranges` are the places of the vectors, None for other types. Types that this release does not
-    know are carried unchanged, `global_index` being theirs.
+    know are carried on unchanged; `global_index` is a member of such types.
     """
 
     index_type: str
@@ -70,7 +70,7 @@ def replace_index_files(
 def encode_index_manifest(files: Iterable[IndexFile]) -> bytes:
     """The bytes of an index manifest with these files, in their order.
 
-    InvalidError for a member that no reader could read back.
+    Raises InvalidError for a member that no reader could read back.
     """
     return _RECORDS.write(files, _index_record)
 
@@ -78,8 +78,8 @@ def encode_index_manifest(files: Iterable[IndexFile]) -> bytes:
 def decode_index_manifest(data: bytes, path: str) -> list[IndexFile]:
     """The index files of an index manifest of any writer and release, in the file's order.
 
-    DataError, naming `path`, when the file is torn or lacks a required member; UnsupportedError
-    when it has another version.
+    Raises DataError, naming `path`, when the file is torn or lacks a required member, and
+    UnsupportedError when it has another version.
     """
     records = _RECORDS.read(data, path)
     for found in records:

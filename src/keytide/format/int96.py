@@ -25,6 +25,7 @@ NANOSECONDS_MIN = -106_751 * 86_400 * 1_000_000_000
 _WIDTH = 12
 _NANOS_PER_DAY = 86_400 * 1_000_000_000
 _JULIAN_DAY_OF_EPOCH = 2_440_588
+# The numbers that Parquet's Thrift definition gives to types, and below to members.
 _FIXED_LEN_BYTE_ARRAY, _INT96 = 7, 3
 _MAGIC = b"PAR1"
 
@@ -62,6 +63,9 @@ def mark_footer(footer: bytes) -> bytes:
     """
     protocol = TCompactProtocol(TMemoryBuffer(footer))
     metadata = _read_value(protocol, TType.STRUCT)
+    # FileMetaData: 2 schema, 4 row_groups. SchemaElement: 1 type, 2 type_length, 5 num_children,
+    # 6 and 10 annotations. RowGroup: 1 columns. ColumnChunk: 3 meta_data. ColumnMetaData: 1 type,
+    # 12 statistics.
     leaves = [element for element in _field(metadata, 2).items if not _has(element, 5)]
     marked = [index for index, leaf in enumerate(leaves) if _is_bare_twelve_bytes(leaf)]
     for index in marked:
@@ -118,6 +122,7 @@ def _encode_child(child: pa.Array, target: pa.DataType) -> pa.Array:
 
 def _encode_timestamps(array: pa.Array) -> pa.Array:
     nanos = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    # Floor division: before the epoch too, the time of the day counts up from midnight.
     days = np.floor_divide(nanos, _NANOS_PER_DAY)
     packed = np.empty(len(nanos), dtype=[("nanos", "<i8"), ("day", "<i4")])
     packed["nanos"] = nanos - days * _NANOS_PER_DAY

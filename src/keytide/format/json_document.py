@@ -64,7 +64,7 @@ OBJECTS = MemberType(
 def read_document(data: bytes, path: str) -> dict[str, Any]:
     """Parse a file that holds one JSON object; numbers with a fraction become Decimal.
 
-    DataError, naming `path`, when the file is torn or holds something else.
+    Raises DataError, naming `path`, when the file is torn or holds something else.
     """
     try:
         document = json.loads(data, parse_float=Decimal)
@@ -96,18 +96,19 @@ def write_document(
 ) -> bytes:
     """The UTF-8 bytes of a value's document, members in its order, no newline at the end.
 
-    InvalidError unless `parse` makes an equal value of them: what cannot be read is not written.
+    Raises InvalidError unless `parse` makes an equal value of them: what cannot be read is not
+    written.
     """
     what = type(value).__name__
     try:
         data = _text(document_of(value), indent="").encode()
         read = parse(data, what)
     except KeytideError as error:
-        raise InvalidError(f"cannot be stored as {error}") from error
+        raise InvalidError(f"{what} could not be read back if it were stored: {error}") from error
     except (AttributeError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise InvalidError(f"{what} cannot be stored as JSON: {error}") from error
     if read != value:
-        raise InvalidError(f"{what} would be read back as another one, {read!r}, than {value!r}")
+        raise InvalidError(f"{what} {value!r} would be read back as another one, {read!r}")
     return data
 
 
@@ -118,6 +119,7 @@ def _text(value: Any, indent: str) -> str:
         items = [_text(item, indent) for item in value]
         return f"[ {', '.join(items)} ]" if items else "[ ]"
     if isinstance(value, Decimal):
+        # Java writes no exponent.
         return format(value, "f")
     return json.dumps(value, ensure_ascii=False)
 

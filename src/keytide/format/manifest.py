@@ -64,7 +64,10 @@ Identity = tuple[bytes, int, int, str, tuple[str, ...], bytes | None, str | None
 
 
 class FileKind(IntEnum):
-    """Whether an entry adds or deletes its file. Persisted; do not change."""
+    """Whether an entry adds or deletes its file: the format calls that the entry's kind.
+
+    Persisted; do not change.
+    """
 
     ADD = 0
     DELETE = 1
@@ -210,7 +213,7 @@ def summarize(
 def encode_manifest(entries: Iterable[ManifestEntry]) -> bytes:
     """The bytes of a manifest with these entries, in their order.
 
-    InvalidError for a member that no reader could read back.
+    Raises InvalidError for a member that no reader could read back.
     """
     return _ENTRIES.write(entries, _entry_record)
 
@@ -218,8 +221,8 @@ def encode_manifest(entries: Iterable[ManifestEntry]) -> bytes:
 def decode_manifest(data: bytes, path: str, size: int | None = None) -> list[ManifestEntry]:
     """The entries of a manifest of any writer and release, in the file's order.
 
-    `size` is the length recorded in the manifest list. DataError, naming `path`, when the file is
-    torn or lacks a required member; UnsupportedError when it has another version.
+    `size` is the length recorded in the manifest list. Raises DataError, naming `path`, when the
+    file is torn or lacks a required member, and UnsupportedError when it has another version.
     """
     return _decode(_ENTRIES.read(data, path, size), path, _entry)
 
@@ -230,7 +233,7 @@ def encode_manifest_list(manifests: Iterable[ManifestFileMeta]) -> bytes:
 
 
 def decode_manifest_list(data: bytes, path: str, size: int | None = None) -> list[ManifestFileMeta]:
-    """The manifests of a manifest list, in order; errors as in `decode_manifest`.
+    """The manifests of a manifest list, in order. Raises errors as `decode_manifest` does.
 
     `size` is the length recorded in the snapshot, None when its writer did not record it.
     """
@@ -255,6 +258,7 @@ def _by_kind(
 def _partition_stats(entries: Sequence[ManifestEntry], types: Sequence[DataType]) -> SimpleStats:
     if not types:
         return EMPTY_STATS
+    # Each partition is decoded once, however many of the entries are its own.
     counts = Counter(entry.partition for entry in entries)
     if not counts:
         [[unknown]] = row_stats([[unknown_stats(type_) for type_ in types]])

@@ -42,7 +42,7 @@ def partition_path(
     """The directory of one partition, given its Python values in partition order.
 
     Empty for an unpartitioned table; no slash at either end. ``legacy`` is the option
-    ``partition.legacy-name``. InvalidError for a value that does not fit its column.
+    ``partition.legacy-name``. Raises InvalidError for a value that does not fit its column.
     """
     columns = [_one_value(value, each) for value, each in zip(values, fields, strict=True)]
     if not columns:
@@ -57,7 +57,10 @@ def partition_paths(
     legacy: bool = True,
     default_name: str = DEFAULT_PARTITION_NAME,
 ) -> list[str]:
-    """The directories of many partitions, given one Arrow column per partition column."""
+    """The directories of many partitions, given one Arrow column per partition column.
+
+    Raises InvalidError for a column of a nested type.
+    """
     levels = [
         _level_texts(column, each, legacy=legacy, default_name=default_name)
         for column, each in zip(columns, fields, strict=True)

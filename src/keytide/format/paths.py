@@ -130,12 +130,12 @@ def tag_dir() -> str:
 
 
 def schema_path(schema_id: int) -> str:
-    """The file of a schema."""
+    """The file of a schema. Raises `InvalidError` for a number that is no id."""
     return join(schema_dir(), f"schema-{_checked_id(schema_id)}")
 
 
 def snapshot_path(snapshot_id: int) -> str:
-    """The file of a snapshot."""
+    """The file of a snapshot. Raises `InvalidError` for a number that is no id."""
     return join(snapshot_dir(), f"snapshot-{_checked_id(snapshot_id)}")
 
 
@@ -216,6 +216,7 @@ def join(*parts: str) -> str:
 # Ids are canonical decimals of a signed 64-bit number: "01" names another file than "1".
 _ID = r"0|[1-9][0-9]{0,18}"
 
+# One digit less than an id may have: what could go beyond 64 bits is no hint.
 _HINT = re.compile(rb"\s*([0-9]{1,18})\s*")
 _NUMBER = re.compile(_ID)
 

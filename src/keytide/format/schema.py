@@ -55,7 +55,8 @@ __all__ = [
     "validate_schema",
 ]
 
-# Persisted in schema and data files: do not change.
+# Persisted in schema and data files: do not change. Ids of system columns are as high as 31 bits
+# allow and those of key columns begin halfway, so that they never meet the ids of table columns.
 SCHEMA_VERSION = 3
 KEY_FIELD_ID_START = 1073741823
 VALUE_KIND_FIELD_ID = 2147483645
@@ -119,7 +120,7 @@ class TableSchema:
     def from_json(cls, data: bytes, path: str = "schema") -> TableSchema:
         """Read a schema file; older versions get the defaults that were in force then.
 
-        UnsupportedError, naming ``path``, for a version newer than this release knows;
+        Raises UnsupportedError, naming ``path``, for a version newer than this release knows, and
         DataError for a file that is torn or lacks members.
         """
         document = read_document(data, path)
@@ -144,7 +145,7 @@ class TableSchema:
     def to_json(self) -> bytes:
         """The schema file, members in Java's order. Always written as the latest version.
 
-        InvalidError for a member that no reader could read back.
+        Raises InvalidError for a member that no reader could read back.
         """
         return write_document(self, _document, TableSchema.from_json)
 
@@ -160,7 +161,7 @@ class TableSchema:
 
     @property
     def trimmed_primary_keys(self) -> tuple[str, ...]:
-        """The key columns that are no partition columns, in primary-key order."""
+        """The key columns that are not partition columns, in primary-key order."""
         return tuple(name for name in self.primary_keys if name not in self.partition_keys)
 
     @property
@@ -169,7 +170,7 @@ class TableSchema:
         return bool(self.primary_keys) and not set(self.partition_keys) <= set(self.primary_keys)
 
     def field(self, name: str) -> Field:
-        """The column of that name; NotFoundError with the nearest names when there is none."""
+        """The column of that name. Raises NotFoundError naming the nearest if there is none."""
         found = self.by_name.get(name)
         if found is not None:
             return found
@@ -177,7 +178,7 @@ class TableSchema:
         raise NotFoundError(f"No column {name!r}; did you mean {', '.join(near)}?")
 
     def select(self, names: Iterable[str]) -> tuple[Field, ...]:
-        """The columns of those names, in the given order; NotFoundError for a missing one."""
+        """The columns of those names, in that order. Raises NotFoundError if one is missing."""
         return tuple(self.field(name) for name in names)
 
     def partition_fields(self) -> tuple[Field, ...]:
@@ -235,8 +236,8 @@ def validate_schema(schema: TableSchema) -> None:
 def check_fields(fields: Iterable[Field]) -> None:
     """Raise InvalidError for columns, or members of them, that cannot be stored under their names.
 
-    Names are not blank, without NUL, no patterns of Polars, and each once among their neighbours;
-    types are not nested too deep.
+    A name may not be blank, have a NUL in it, look like a pattern of Polars, or occur twice among
+    its neighbours; a type may not be nested too deeply.
     """
     levels = list(fields)
     for depth in itertools.count():
@@ -254,6 +255,7 @@ def check_fields(fields: Iterable[Field]) -> None:
         levels = parts
 
 
+# Reading and writing go down such a type step by step, as other engines do: deep ones break them.
 NESTING_MAX = 32
 
 
@@ -267,8 +269,8 @@ def _check_field(each: Field) -> None:
         )
     if each.name == "*" or (each.name.startswith("^") and each.name.endswith("$")):
         raise InvalidError(
-            f"column {each.name!r} has the name of a pattern, which stands for many columns; give "
-            "it another one"
+            f"column {each.name!r} has a name that would be taken for a pattern of many columns; "
+            "give it another one"
         )
     if isinstance(each.type, RowType):
         names = [member.name for member in each.type.fields]
@@ -305,7 +307,7 @@ def _parsed_fields(members: Sequence[Mapping[str, Any]], path: str) -> tuple[Fie
     try:
         return tuple(map(parse_field, members))
     except (InvalidError, RecursionError) as error:
-        raise DataError(f"{path}: {error}") from error
+        raise DataError(f"{path}: a column is not as a schema file may have it: {error}") from error
 
 
 def _not_null(column: Field) -> Field:
@@ -313,6 +315,7 @@ def _not_null(column: Field) -> Field:
 
 
 def _defaults_before(version: int) -> dict[str, str]:
+    # What was left out in a file of those days meant something else than it does today.
     defaults = {keys.BUCKET: "1"} if version < 2 else {}
     return defaults | ({keys.FILE_FORMAT: "orc"} if version < 3 else {})
 

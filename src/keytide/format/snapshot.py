@@ -43,12 +43,13 @@ __all__ = [
 
 SNAPSHOT_VERSION = 3
 FIRST_SNAPSHOT_ID = 1
+# Of commits that nobody numbers: batch writes of every engine have it.
 BATCH_COMMIT_IDENTIFIER = 2**63 - 1
 NO_WATERMARK = -(2**63)
 
 
 class CommitKind(str, Enum):
-    """What a commit did. Persisted; do not change."""
+    """What a commit did: the format calls that the commit's kind. Persisted; do not change."""
 
     APPEND = "APPEND"
     COMPACT = "COMPACT"
@@ -93,7 +94,7 @@ class Snapshot:
     def from_json(cls, data: bytes, path: str) -> Snapshot:
         """Parse a snapshot, changelog or tag file; `path` is for messages.
 
-        DataError when the file is torn or a member is missing or of the wrong type;
+        Raises DataError when the file is torn or a member is missing or of the wrong type, and
         UnsupportedError when a later format version wrote it.
         """
         return _snapshot_from_document(read_document(data, path), path)
@@ -101,7 +102,7 @@ class Snapshot:
     def to_json(self) -> bytes:
         """The file's bytes. Equal snapshots give equal bytes.
 
-        InvalidError for a member that no reader could read back.
+        Raises InvalidError for a member that no reader could read back.
         """
         return write_document(self, _snapshot_document, Snapshot.from_json)
 
@@ -120,7 +121,7 @@ class Tag:
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> Tag:
-        """Parse a tag file; same errors as `Snapshot.from_json`."""
+        """Parse a tag file. Raises errors as `Snapshot.from_json` does."""
         document = read_document(data, path)
         return cls(
             snapshot=_snapshot_from_document(document, path),
@@ -129,7 +130,7 @@ class Tag:
         )
 
     def to_json(self) -> bytes:
-        """The file's bytes. InvalidError for a member that no reader could read back."""
+        """The file's bytes. Raises InvalidError for a member that no reader could read back."""
         return write_document(self, _tag_document, Tag.from_json)
 
 
@@ -141,11 +142,11 @@ class Consumer:
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> Consumer:
-        """Parse a consumer file; DataError when it is torn."""
+        """Parse a consumer file. Raises DataError when it is torn."""
         return cls(member(read_document(data, path), "nextSnapshot", INTEGER, path))
 
     def to_json(self) -> bytes:
-        """The file's bytes. InvalidError for a number that no reader could read back."""
+        """The file's bytes. Raises InvalidError for a number that no reader could read back."""
         return write_document(
             self, lambda consumer: {"nextSnapshot": consumer.next_snapshot}, Consumer.from_json
         )
@@ -219,7 +220,9 @@ def _commit_kind(text: str, path: str) -> CommitKind:
         return CommitKind(text)
     except ValueError as error:
         known = ", ".join(each.value for each in CommitKind)
-        raise UnsupportedError(f"{path}: commitKind {text!r} is none of {known}") from error
+        raise UnsupportedError(
+            f"{path}: commitKind {text!r} is none of {known}; use a newer release for this table"
+        ) from error
 
 
 _EPOCH = datetime(1970, 1, 1)

@@ -86,7 +86,7 @@ class StatsMode:
 
     @classmethod
     def parse(cls, text: str) -> StatsMode:
-        """Parse the option's value, in any case; InvalidError names the four forms."""
+        """Parse the option's value, in any case. Raises InvalidError, naming the four forms."""
         match = _MODE.fullmatch(text.strip())
         if match is None:
             raise InvalidError(
@@ -97,6 +97,7 @@ class StatsMode:
         return cls(match.group().split("(")[0].lower(), None if length is None else int(length))
 
 
+# Longer bounds than other columns have: reads by key are the ones that prune best.
 _KEY_MODE = StatsMode("truncate", 128)
 
 

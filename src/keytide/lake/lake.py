@@ -42,6 +42,9 @@ def connect(
     SQL sees the tables of the warehouse and nothing else, unless `allow_external_files`: then
     queries may name other files and addresses too (`read_csv('...')`, `FROM 'a.parquet'`), and
     whatever else the engine reaches, with the rights of this process.
+
+    Raises `InvalidError` for an address that no store has, or an option that its store does not
+    know.
     """
     opened = store if store is not None else open_store(str(warehouse), options)
     return Lake(Catalog(opened, allow_external_files), spark)
@@ -51,7 +54,7 @@ def connect(
 def open_table(path: str | Path, *, options: Mapping[str, str] | None = None) -> Table:
     """Open the table that lies at a path or address, whatever warehouse it is in.
 
-    Raises `NotFoundError` when there is none.
+    Raises `NotFoundError` when there is none, `InvalidError` as `connect` does.
     """
     return Table.of(open_stored(str(path), options))
 
@@ -99,12 +102,18 @@ class Lake:
 
     @checked
     def tables(self, database: str | None = None) -> list[str]:
-        """Names of the tables, of one database or of all, sorted."""
+        """Names of the tables, of one database or of all, sorted.
+
+        Raises `DataError` when the store fails.
+        """
         return self._catalog.tables(database)
 
     @checked
     def table(self, name: str) -> Table:
-        """Open a table. Raises `NotFoundError` naming the tables there are."""
+        """Open a table.
+
+        Raises `NotFoundError` naming the tables there are, `InvalidError` for what is no name.
+        """
         return Table.of(self._catalog.table(name))
 
     @checked
@@ -135,7 +144,7 @@ class Lake:
         keeps every row that is written. Without the option `bucket` a table gets one bucket a
         partition. Raises `AlreadyExistsError` unless `exists_ok`, `InvalidError` for a
         definition that cannot work, or whose keys are not those of the table that exists,
-        `UnsupportedError` for an option that nobody would obey, with nothing made. Warns of
+        `UnsupportedError` for an option that no engine would obey, with nothing made. Warns of
         options that only other engines obey.
         """
         made = self._catalog.create_table(
@@ -194,7 +203,7 @@ class Lake:
 
     @checked
     def sql_results(self, text: str) -> Iterator[Result]:
-        """Run SQL statements, one for each result that is taken. Parses and raises as `sql`."""
+        """Run SQL statements, one for each result that is taken. Parses, and raises, as `sql`."""
         results: Iterator[Result] = load("keytide.sql.execute").results(
             self._catalog, self._engine(), text
         )

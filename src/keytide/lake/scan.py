@@ -17,7 +17,7 @@ class Scan(core.Scan):
 
     A scan is lazy and stays with its snapshot, whatever is committed later. Methods that return
     everything need memory for the result; `to_batches` needs only what 'read.memory' allows.
-    Raises `DataError` naming the file that is missing or torn, when it is read.
+    What is wrong with stored files is found when they are read, see `to_batches`.
     """
 
     @classmethod
@@ -28,7 +28,8 @@ class Scan(core.Scan):
     def to_spark(self, spark: Any) -> Any:
         """The rows as a Spark DataFrame: a plan over native Parquet reads where nothing overlaps.
 
-        Needs the `spark` extra. The DataFrame stays with the scan's snapshot.
+        The DataFrame stays with the scan's snapshot. Raises `SetupError` without the `spark` extra,
+        and as `tasks` does; a file that is missing or torn is found when Spark reads it.
         """
         return load("keytide.spark.read").scan_to_spark(self, spark)
 

@@ -63,27 +63,30 @@ class Table:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns as an Arrow schema."""
+        """The columns as an Arrow schema. Raises as `table_schema`."""
         return self.table_schema.arrow_schema()
 
     @property
     def table_schema(self) -> TableSchema:
-        """The newest stored definition: columns with ids, keys, options."""
+        """The newest stored definition: columns with ids, keys, options.
+
+        Raises `NotFoundError` where the table has been dropped, `DataError` for a torn schema file.
+        """
         return self._stored.schema
 
     @property
     def primary_key(self) -> tuple[str, ...]:
-        """The primary key columns."""
+        """The primary key columns. Raises as `table_schema`."""
         return self.table_schema.primary_keys
 
     @property
     def partition_by(self) -> tuple[str, ...]:
-        """The partition columns."""
+        """The partition columns. Raises as `table_schema`."""
         return self.table_schema.partition_keys
 
     @property
     def options(self) -> dict[str, str]:
-        """The options as stored."""
+        """The options as stored. Raises as `table_schema`."""
         return dict(self.table_schema.options)
 
     @property
@@ -154,7 +157,7 @@ class Table:
         anew with the number of buckets that the table has now.
 
         `snapshot_id` of the result is None when there was nothing to replace and nothing to
-        write. Raises what `write` raises.
+        write. Raises what `write` raises, `UnsupportedError` for a Spark DataFrame.
         """
         if is_spark_dataframe(data):
             raise UnsupportedError(
@@ -165,7 +168,8 @@ class Table:
     def truncate(self) -> WriteResult:
         """Delete all rows, in one atomic commit. Older snapshots keep theirs.
 
-        `snapshot_id` of the result is None when there were none. Raises as `overwrite`.
+        `snapshot_id` of the result is None when there were none. Raises `UnsupportedError`,
+        `ConflictError` and `DataError` as `write` does.
         """
         return local_writes.truncate(self._stored)
 
@@ -178,9 +182,10 @@ class Table:
         read as they were. Of several callers at once each one's changes are made on top of the
         others'.
 
-        Raises `InvalidError`, `NotFoundError` or `AlreadyExistsError` for what may not be done,
-        saying what may, with nothing changed; `ConflictError` when a change that came first rules
-        these out; `DataError` when the store fails.
+        Raises, with nothing changed, `InvalidError`, `NotFoundError` or `AlreadyExistsError` for
+        what may not be done, saying what may; `UnsupportedError` for what this release cannot
+        keep its promises for; `ConflictError` when a change that came first rules these out;
+        `DataError` when the store fails.
         """
         return alter_table(self.metadata, changes)
 
@@ -215,6 +220,9 @@ class Table:
         `key` is the value of a single-column key, a tuple in primary key order, or a dict by
         column. Reads only what can hold the key: one bucket, its files by key range, and of
         them the row groups around the key.
+
+        Raises `InvalidError` for what is no key of the table, `UnsupportedError` for a table
+        without a primary key, `DataError` for a file that is missing or torn.
         """
         return get_row(self._stored, key)
 
@@ -237,7 +245,7 @@ class Table:
         return why_row(self._stored, key, snapshot_id, tag, as_of)
 
     def snapshots(self) -> list[Snapshot]:
-        """The snapshots that are there, oldest first."""
+        """The snapshots that are there, oldest first. Raises `DataError` for a torn one."""
         return [self.metadata.snapshot(number) for number in self.metadata.snapshot_ids()]
 
 

@@ -117,6 +117,7 @@ class Aggregation(MergeEngine):
     def layer_starts(self, versions: pl.DataFrame) -> Marks | None:
         """What begins a removed row anew; a retract that needs what older versions hold."""
         is_add = versions.select(IS_ADD).to_series().to_numpy()
+        # The common case, told without a look at keys: nothing but adds, which fold anywhere.
         if is_add.all() and all(fold.function.folds_adds for fold in self.folds.values()):
             return None
         slices = KeySlices.of(versions, self.order.key)
@@ -156,10 +157,13 @@ class Aggregation(MergeEngine):
         counts, removing = self._counting(versions, slices, is_add)
         is_removed = removing >= 0
         lasts = np.where(is_removed, removing, slices.lasts)
-        # A version that begins a removed row anew stands as it is, like any lone version.
+        # A version that begins a removed row anew stands as it is, like any lone version: that is
+        # how it looks to a merge that has only what came after the removal.
         stands = slices.count_where(counts) < 2 if self.remove_record_on_delete else None
         adds, retracts = counts & is_add, counts & ~is_add
         are_retracts = np.zeros(slices.count, dtype=bool)
+        # A row made of retracts alone would have NULLs. Where a column may have none, it stays a
+        # retract until an add comes.
         if self.not_null and retracts.any():
             are_retracts = ~is_removed & ~slices.any_where(adds)
         kinds = np.where(are_retracts, RowKind.UPDATE_BEFORE, RowKind.INSERT)

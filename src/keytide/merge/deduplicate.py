@@ -55,6 +55,7 @@ class Deduplicate(MergeEngine):
         """The last row of each key."""
         if self.ignore_delete:
             versions = versions.filter(IS_ADD)
+        # One comparison with the next row, for versions are sorted: nothing is grouped.
         return versions.filter(self.order.last_of_key())
 
     @property

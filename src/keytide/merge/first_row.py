@@ -73,7 +73,7 @@ class FirstRow(MergeEngine):
             yield Refusal(retracts_of(rows), _REFUSED)
 
     def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
-        """The first row of each key; `InvalidError` when a key has a retract among its versions."""
+        """The first row of each key. Raises `InvalidError` for a key with a retract and more."""
         if self.ignore_delete:
             versions = versions.filter(IS_ADD)
         return merge_repeated(versions, self.order.key, _first, in_key_order=in_key_order)

@@ -19,6 +19,7 @@ def with_ranks(rows: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) -> p
     version of each key, with the columns of `order`. Rows keep their order.
     """
     fields = list(order.sequence)
+    # Ranked together, sequences of several fields compare as single numbers from here on.
     versions = pl.concat([rows.select(fields), stored.select(fields)])
     places = _places(_terms(versions, order), order.descending)
     ranked = rows.with_columns(places.head(rows.height).alias(RANK))

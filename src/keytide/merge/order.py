@@ -72,6 +72,7 @@ class MergeOrder:
 
     def is_strictly_sorted(self, rows: pl.DataFrame) -> bool:
         """Whether rows come in key order with one row per key."""
+        # Only asked to save a sort: for several columns the answer would cost nearly as much.
         if len(self.key) > 1 or rows.height < 2:
             return rows.height < 2
         key = rows[self.key[0]]
@@ -120,6 +121,7 @@ def _packed_argsort(key: pl.Series) -> npt.NDArray[np.uint64] | None:
     values = key.to_physical().to_numpy()
     low, high = int(values.min()), int(values.max())
     row_bits = len(values).bit_length()
+    # Value above the lowest one, then row number: equal values keep their order.
     if (high - low).bit_length() + row_bits > 64:
         return None
     words = _packed(values, low, row_bits)

@@ -241,6 +241,7 @@ class _Teller:
         return f"{tie}of rows of the same {SEQUENCE_NUMBER} the later one wins"
 
     def _ordered(self, name: str, lost: Any, won: Any, is_less: bool) -> str:
+        # Neither wins by the sequence, so it was the place: late adds of a group fill gaps only.
         if not is_less and not (self.order.descending and name in self.order.sequence):
             return f"both were late for {name}, and it was there first"
         return f"sequence field {name} {shown(lost)} {'<' if is_less else '>'} {shown(won)}"
@@ -249,6 +250,7 @@ class _Teller:
         """A value as it orders versions: NULL lowest, NaN highest, CHAR without trailing blanks."""
         if value is None:
             return 0, 0
+        # NaN, which alone is not equal to itself.
         if value != value:
             return 2, 0
         padded = self.order.padded.union(*(group.padded for group in self.engine.groups))

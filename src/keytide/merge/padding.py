@@ -72,6 +72,7 @@ def _parsed(field: pl.Series) -> pl.Series:
 
 
 def _truncated(field: pl.Series) -> pl.Series:
+    # A cast to a whole number would round; Java cuts the fraction off.
     text = field.cast(pl.String).str.split_exact(".", 1).struct.field("field_0")
     whole: pl.Series = text.cast(pl.Int64)
     return whole

@@ -153,6 +153,7 @@ class PartialUpdate(MergeEngine):
         if self.on_retract is OnRetract.REFUSE and deletes.any():
             raise InvalidError(_REFUSED)
         last_delete = slices.last_where(deletes)
+        # What a -D removed may not fill the gaps of the row that was begun after it.
         counts = slices.rows > last_delete[slices.keys]
         is_removed = last_delete == slices.lasts
         kinds = np.where(is_removed, RowKind.DELETE, RowKind.INSERT)

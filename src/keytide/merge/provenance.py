@@ -187,6 +187,7 @@ class _Origins(AggregateFunction):
 
     def _reaches(self, inputs: Inputs) -> Marks:
         """Which inputs equal the result."""
+        # Inputs are numbers of versions here; the extreme is looked for among their values.
         places = self.values[VERSION].search_sorted(inputs.values.list.first())
         values = self.values[self.column].gather(places)
         result = self.function.fold(replace(inputs, values=values))
@@ -199,6 +200,8 @@ class _Origins(AggregateFunction):
 
 def _removal(engine: MergeEngine, traced: MergeEngine, numbers: pl.DataFrame) -> Removal | None:
     """When the row was removed for the last time, seen by merging ever more of the versions."""
+    # No member of an engine tells when a row was removed; its merge does, asked once more for each
+    # version. A key has few, and only `why` asks.
     if not engine.removes_rows or numbers.select(IS_ADD.all()).item():
         return None
     removed = [_is_removed(numbers.head(count), traced) for count in range(1, numbers.height + 1)]

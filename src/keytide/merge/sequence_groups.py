@@ -97,7 +97,7 @@ class SequenceGroups(MergeEngine):
         options: TableOptions,
         functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
     ) -> SequenceGroups:
-        """The engine for a table with sequence groups."""
+        """The engine for a table with sequence groups. Raises as `MergeEngine.of` does."""
         groups = sequence_groups_of(fields, options)
         protected = {name for group in groups for name in group.protected}
         names = function_names(protected, options)
@@ -224,6 +224,7 @@ class SequenceGroups(MergeEngine):
         if self.ignore_delete or (not decides and adds_fold and is_add.all()):
             return None
         slices = KeySlices.of(versions, self.order.key)
+        # No key twice: the first version of a key is never marked.
         if slices.count == versions.height:
             return None
         ranks = {group: _ranks(versions, group, slices) for group in self.groups}
@@ -273,6 +274,8 @@ class SequenceGroups(MergeEngine):
         protected = [name for name in group.protected if name in versions.columns]
         folded = [name for name in protected if name in self.folds]
         plain = [name for name in protected if name not in self.folds]
+        # The sequence is that of the winner even where it is a retract: an older version that
+        # arrives later must still lose against it.
         columns = take_columns(versions, group.sequence, winners)
         columns += take_columns(versions, plain, life.or_image(given))
         if folded:
@@ -286,7 +289,7 @@ class SequenceGroups(MergeEngine):
 
     def _folded(self, name: str, inputs: Inputs, life: _Life) -> pl.Series:
         fold = self.folds[name]
-        # A delete of the row that comes late takes nothing back: what it was told of is gone.
+        # A delete of the row that comes late takes nothing back: what it would take is gone.
         inputs = replace(inputs, retracts=inputs.retracts & ~life.deletes_row)
         images = inputs.values.gather(pl.Series(life.images))
         column = fold.fold(inputs, life.is_retract)
@@ -337,6 +340,8 @@ class _Life:
         after = slices.rows > removing[slices.keys]
         returning = slices.first_where(is_add & decides & after)
         is_removed = (removing >= 0) & (returning < 0)
+        # Where the versions that count begin: nowhere for a removed row, at the first one for a row
+        # that was never removed, else where the row came back.
         begins = np.where(is_removed, versions.height, np.where(removing < 0, -1, returning))
         counts = slices.rows >= begins[slices.keys]
         return cls(
@@ -418,6 +423,7 @@ def _plain_ranks(term: pl.Series, key_count: int) -> Positions | None:
     if least is None or greatest is None or values.null_count() > term.null_count():
         return None
     distance = int(greatest) - int(least) + 2
+    # `_newest_so_far` puts the number of the key before the rank, in 64 bits.
     if distance.bit_length() + key_count.bit_length() > 62:
         return None
     ranks: Positions = (values - least + 1).fill_null(0).to_numpy()

@@ -160,12 +160,14 @@ def _merged(
             named = ", ".join(f"{name} = {value!r}" for name, value in values.items())
             raise InvalidError(f"the versions with {named} cannot be merged: {error}") from error
         half = slices.count // 2
+        # The message should name a key, and a kernel works on all at once: halves find the first
+        # one that fails in as many merges as the number of keys has bits.
         middle = int(slices.ends[half - 1])
         front = KeySlices(slices.starts[:half], slices.ends[:half])
         back = KeySlices(slices.starts[half:] - middle, slices.ends[half:] - middle)
         _merged(versions.head(middle), front, key, merge)
         _merged(versions.slice(middle), back, key, merge)
-        raise
+        raise  # each half can be merged alone: nothing better is known than what was said
 
 
 def rows_with(

@@ -33,6 +33,7 @@ def merge_runs(
     filled = [run for run in runs if run.height]
     if len(filled) <= 1:
         return filled
+    # The largest run is the one that a level holds already; what is newer is small beside it.
     largest = max(range(len(filled)), key=lambda i: filled[i].height)
     others = [run for i, run in enumerate(filled) if i != largest]
     base = filled[largest]

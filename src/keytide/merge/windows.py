@@ -39,6 +39,7 @@ def key_windows(
     with ThreadPoolExecutor() as pool:
         list(pool.map(_Cursor.fill, cursors))  # the first batches are read side by side
     while waiting := [cursor for cursor in cursors if cursor.fill()]:
+        # Each pass takes at least the batch whose last key is the bound, so windows make progress.
         open_ended = [cursor for cursor in waiting if not cursor.holds_the_last]
         bound = _smallest_last_key(open_ended, key) if open_ended else None
         yield [cursor.take(bound) for cursor in cursors]

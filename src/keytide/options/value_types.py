@@ -46,6 +46,7 @@ class ValueType:
     lists_columns: bool = False
 
 
+# Other engines read the same texts as long and int of Java.
 _LONG_MAX = 2**63 - 1
 _INT_MAX = 2**31 - 1
 
@@ -92,6 +93,7 @@ def _duration_ms(text: str) -> int:
 
 
 def _quantity(text: str, units: Mapping[str, int], expected: str) -> int:
+    # Not `\d`, which takes the digits of every script. 2^63 has 19 digits.
     match = re.fullmatch(r"\s*([0-9]{1,19})\s*([a-zµ]*)\s*", text.lower())
     if match is None or match.group(2) not in units:
         raise ValueError(expected)

@@ -47,7 +47,7 @@ class DeadLetters:
         """Store messages (`raw` as bytes, `reason`) once, however often a batch is repeated.
 
         Their digests make that so. A batch that is repeated may refuse other messages than it did
-        at first, so they are not committed in the name of the batch.
+        at first, so they are not committed in the name of the batch. Raises what `append` raises.
         """
         table = self._table()
         raw = F.col("raw")

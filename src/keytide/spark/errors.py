@@ -29,7 +29,7 @@ _UNFIT_PYTHON = re.compile(
 
 @contextmanager
 def on_driver() -> Iterator[None]:
-    """Raise what a task raised as the same kind of Keytide error, where it was one.
+    """Raise what a task raised as the same Keytide error, where it was one.
 
     A file that Spark's own reader cannot read is a `DataError`.
     """
@@ -65,8 +65,8 @@ def keytide_error(text: str) -> KeytideError | None:
 def over_files(source: str, table: str) -> Iterator[None]:
     """Raise what Spark says while it reads files for a table as a Keytide error.
 
-    `NotFoundError` where there are no files, what a task raised where it was a Keytide error, and
-    `DataError` for the rest, which names the file where one is at fault.
+    Raises `NotFoundError` where there are no files, what a task raised where it was a Keytide
+    error, and `DataError` for the rest, which names the file where one is at fault.
     """
     try:
         yield
@@ -78,7 +78,10 @@ def _of_a_file(text: str) -> DataError | None:
     unreadable = _UNREADABLE.search(text)
     if unreadable is None:
         return None
-    return DataError(f"{unreadable[1]} cannot be read ({_last_reason(text)})")
+    return DataError(
+        f"{unreadable[1]} cannot be read; restore it, or read an older snapshot "
+        f"({_last_reason(text)})"
+    )
 
 
 def _of_files(text: str, source: str, table: str) -> KeytideError:
@@ -93,7 +96,10 @@ def _of_files(text: str, source: str, table: str) -> KeytideError:
             f"table {table}: {unreadable[1]} cannot be read ({reason}); nothing of its batch was "
             f"applied. Put a whole file in its place and run again"
         )
-    return keytide_error(text) or DataError(f"table {table}: Spark stopped: {reason}")
+    return keytide_error(text) or DataError(
+        f"table {table}: Spark stopped while it read {source}; run again when the cause is mended: "
+        f"{reason}"
+    )
 
 
 _UNREADABLE = re.compile(r"error while reading file (\S+?)\.\s")

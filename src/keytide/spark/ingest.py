@@ -122,13 +122,13 @@ def ingest(
 
     `source` is a folder, a file or a glob. Lines end with a line feed; a message that cannot be
     applied is kept in the table `dead_letter` byte for byte, whatever bytes it holds (`raw`), with
-    the reason. The table is opened, or made from `schema` (SQL text or fields)
-    and `primary_key`, or from what the first messages show; `sequence_by` names the members of
-    a message that order changes, such as `source.lsn`, where the format's usual ones will not
-    do. Progress lies in `checkpoint`, by default beside the tables of a local warehouse.
+    the reason. The table is opened, or made from `schema` (SQL text or fields) and `primary_key`,
+    or from what the first messages show; `sequence_by` names the members of a message that order
+    changes, such as `source.lsn`, where the usual ones of the format will not do. Progress lies in
+    `checkpoint`, by default beside the tables of a local warehouse.
 
     A micro-batch is decoded in pieces, but the changes of one bucket are held in memory by the
-    task that writes them: bound batches with `max_files_per_batch`.
+    task that writes them: limit batches with `max_files_per_batch`.
 
     Runs until every file is applied, or, `continuous`, until it is stopped. Exactly once: with
     the same checkpoint a file is applied once, and a batch that was cut short is done again
@@ -162,7 +162,7 @@ def run_feed(
     spark: SparkSession,
     on_batch: Callable[[BatchReport], None] | None = None,
 ) -> IngestReport:
-    """Carry out what a feed is told, as `ingest` says; raises what it raises."""
+    """Carry out a request as `ingest` says. Raises what it raises."""
     catalog = Catalog(open_store(request.warehouse))
     target, spec = feed_target(catalog, request, _sample(spark, request.source, request.table))
     letters = request.dead_letter or f"{target.name}_dead_letters"
@@ -206,6 +206,8 @@ class _Ingestion:
         parts: list[WrittenChanges] = []
         try:
             self._write(transaction, decoded, parts.append)
+            # Before the commit: a batch that is repeated after a crash keeps them again, at no
+            # cost.
             rejected = self._keep_rejected(decoded, parts, transaction.author.identifier)
             snapshot_id = transaction.commit().snapshot_id
             skipped = int(decoded.agg(F.coalesce(F.sum(_SKIPPED), F.lit(0))).collect()[0][0])
@@ -270,6 +272,7 @@ def _decoded(messages: DataFrame, spec: FeedSpec, view: TableView) -> DataFrame:
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
+        # The order of the messages, over all tasks: no partition has 2^40 of them.
         ordinal = 0 if context is None else context.partitionId() << 40
         for batch in batches:
             for table in _decode_batch(batch.column(0), spec, view, ordinal):
@@ -373,6 +376,7 @@ def _as_glob(source: str) -> str:
     folder.
     """
     path = source.rstrip("/")
+    # The last character in brackets makes a glob that only this path fits.
     is_plain = path[-1:].isalnum() and not set("*?[]{}\\") & set(path)
     return f"{path[:-1]}[{path[-1]}]" if is_plain else source
 

@@ -18,6 +18,7 @@ JAVA_VERSION_MIN = 17
 """What Spark 4 needs."""
 
 _INSTALLED_BELOW = (Path("/usr/lib/jvm"), Path("/Library/Java/JavaVirtualMachines"))
+# A first start on a busy machine takes seconds; a Java that hangs must not hang the session.
 _ANSWER_SECONDS_MAX = 60
 
 

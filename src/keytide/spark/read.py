@@ -53,8 +53,9 @@ def scan_to_spark(scan: Scan, spark: SparkSession) -> DataFrame:
     """The rows of a scan as a lazy DataFrame that stays with the scan's snapshot.
 
     Driver only; reads metadata, no data. Works on classic and Spark Connect sessions, where the
-    executors see the same paths. What a task raises reaches the user as Spark's PythonException
-    with the Keytide error's text.
+    executors see the same paths. Raises `SetupError` where Spark runs another Python, and what
+    planning raises. What a task raises later reaches the user as Spark's PythonException with the
+    text of the Keytide error.
     """
     check_python(spark)
     split = split_scan(scan)

@@ -19,19 +19,20 @@ __all__ = ["register", "session"]
 
 # Arrow checks each access to a value again; Spark asks for rows that are there.
 _ARROW_IN_JAVA = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+# The JVM gets a part of the machine: Python workers hold the rows that are merged.
 _MEMORY_SHARE = 4
 _MEMORY_GIB_MAX = 8
 
 
 def session(conf: Mapping[str, Any] | None = None, /, **settings: Any) -> SparkSession:
-    """A local Spark session, well set: this Python, Arrow, UTC, little noise, `keytide` registered.
+    """A local Spark session in which all works: this Python, Arrow, UTC, `keytide` registered.
 
     Every setting can be overridden, as a mapping or by keywords: `spark_ui_enabled=True` means
     `spark.ui.enabled`, `master="local[4]"` means `spark.master`. A session that already runs is
     returned with those settings applied that Spark can still change. `remote="..."` makes a
     Spark Connect session.
 
-    Raises `SetupError` when there is no Java 17 or newer.
+    Raises `SetupError` when there is no Java 17 or newer, and as `register` does.
     """
     given = {_key(name): _text(value) for name, value in {**(conf or {}), **settings}.items()}
     _use_this_python(given)

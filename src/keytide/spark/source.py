@@ -145,11 +145,11 @@ class SourceOptions:
         )
 
     def table(self) -> StoredTable:
-        """Open the table."""
+        """Open the table. Raises `NotFoundError` when there is none at the path."""
         return open_stored(self.path, dict(self.store))
 
     def table_to_write(self) -> StoredTable:
-        """Open the table. Raises `InvalidError` for options that only reads have."""
+        """Open the table to write. Raises `InvalidError` for options that only reads have."""
         table = self.table()
         given = {
             "columns": self.columns, "where": self.where, "snapshot-id": self.snapshot_id,
@@ -164,7 +164,7 @@ class SourceOptions:
         return table
 
     def scan(self, columns: Sequence[str] | None = None) -> Scan:
-        """The scan that the options describe, of other columns if given."""
+        """The scan that the options describe, of other columns if given. Raises as `Table.scan`."""
         table = self.table()
         wanted = self.columns if columns is None else columns
         scan = scan_table(table, wanted, self.where, self.snapshot_id, self.tag, self.as_of)
@@ -225,7 +225,7 @@ class NoStreamReader(DataSourceStreamReader):
         self.path = path
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        """What a stream asks first."""
+        """What a stream asks first. Raises `UnsupportedError`."""
         raise UnsupportedError(
             f"table {self.path}: reading a table as a stream (spark.readStream) is not in this "
             f"release; spark.read.format('keytide') reads a snapshot, and writeStream writes"

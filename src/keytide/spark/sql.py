@@ -63,11 +63,11 @@ class SparkEngine:
         self._spark = spark
 
     def query(self, bound: BoundQuery) -> Result:
-        """A query as a lazy result. Raises `InvalidError` for what Spark refuses."""
+        """A query as a lazy result. Raises `InvalidError` that quotes Spark where it refuses it."""
         return SparkResult(self.rows(bound), bound)
 
     def rows(self, bound: BoundQuery) -> DataFrame:
-        """A query as a lazy DataFrame."""
+        """A query as a lazy DataFrame. Raises as `query`."""
         frames = {relation.view: self._frame(relation) for relation in bound.relations}
         try:
             return self._spark.sql(_text(bound, frames), **frames)

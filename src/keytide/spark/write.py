@@ -51,7 +51,7 @@ def append(table: StoredTable, df: DataFrame, author: Author | None = None) -> W
     after an error nothing is committed, and the files of finished tasks are deleted. Inside a
     `foreachBatch` function, commit user and identifier come from the query and batch by
     themselves; on Spark Connect they have to be given there. A repeated write runs no job, so it
-    reports no rows.
+    reports no rows. Raises as `Table.write` does.
     """
     check_python(df.sparkSession)
     view = writable_view(table)
@@ -65,7 +65,7 @@ def append(table: StoredTable, df: DataFrame, author: Author | None = None) -> W
 
 
 def fill(transaction: Transaction, df: DataFrame) -> None:
-    """Write a DataFrame as the parts of a transaction; one Spark job."""
+    """Write a DataFrame as the parts of a transaction; one Spark job. Raises as `append`."""
     task, view = transaction.task(), transaction.view
     if _is_one_partition(df):
         task = replace(task, threads=os.cpu_count() or 1)  # a single task may use all cores
@@ -81,7 +81,7 @@ class BufferedTask:
     task: WriteTask
 
     def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
-        """Write the rows as one or more sorted runs per bucket, as `WriteTask.feed`."""
+        """Write the rows as one or more sorted runs per bucket. Raises as `WriteTask.feed`."""
         return self.task.feed(_runs(rows, self.task.view.options.write_buffer_bytes), number)
 
 
@@ -136,6 +136,8 @@ def _by_bucket(df: DataFrame, view: TableView) -> DataFrame:
     count = cores(df.sparkSession) * TASKS_PER_CORE
     if not partition_keys:
         count = min(count, view.options.bucket_count)
+    # Any spread will do that keeps a bucket together: the bucket itself is computed by the format's
+    # own hash, below.
     target = F.pmod(F.hash(*partition_keys), F.lit(count)) if partition_keys else F.lit(0)
     rows = df.select(*names, F.monotonically_increasing_id().alias(_ORDER))
     if view.options.bucket > 1:

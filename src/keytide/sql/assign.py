@@ -124,6 +124,7 @@ def _stored_timestamp(array: pa.Array, target: pa.DataType) -> pa.Array:
     """Finer fractions of a second are cut off; texts and times without a zone are in UTC."""
     if not types.is_timestamp(array.type):
         array = array.cast(pa.timestamp("us"))
+    # The same moments: a zone only shows them, and rounding down should not depend on it.
     array = array.cast(pa.timestamp(array.type.unit, tz=array.type.tz and "UTC"))
     array = pc.floor_temporal(array, unit=_UNIT_NAMES[target.unit])
     return array.cast(pa.timestamp(target.unit, array.type.tz)).cast(target)

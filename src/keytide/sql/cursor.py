@@ -78,7 +78,7 @@ class Cursor:
     def expect_end(self) -> None:
         """Refuse what is left over."""
         if not self.at_end:
-            raise self.error("unexpected")
+            raise self.error("expected the end of the statement")
         for place in self.hints:
             raise self.error_at(place, "a hint OPTIONS belongs behind the name of a table to read")
 

@@ -29,7 +29,7 @@ class _Parts:
 
 
 def create_table(cursor: Cursor, query: Callable[[Cursor], Query]) -> CreateTable:
-    """Parse what follows CREATE; `query` parses that of AS."""
+    """Parse what follows CREATE; `query` parses the query behind AS."""
     cursor.expect("TABLE")
     exists_ok = cursor.accept("IF", "NOT", "EXISTS")
     name = ".".join(cursor.path("a table name"))
@@ -156,7 +156,7 @@ def _clause(cursor: Cursor, parts: _Parts) -> bool:
 
 
 def _partition_column(cursor: Cursor, parts: _Parts) -> str:
-    """A column's name, or a column of its own as in Hive's way."""
+    """A column's name, or the definition of a column, as Hive has it."""
     if cursor.peek(1) in (",", ")"):
         return cursor.name("a column")
     field_, _ = column(cursor)

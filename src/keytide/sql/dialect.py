@@ -60,19 +60,21 @@ class Words(Keytide):
 
 
 def tokenize(text: str) -> list[Token]:
-    """The tokens of a text. Raises `InvalidError` pointing at what is none."""
+    """The tokens of a text. Raises `InvalidError` for what is no word and no symbol of SQL."""
     try:
         return list(Words().tokenize(text))
     except sqlglot.errors.SqlglotError as error:
         raise InvalidError(
-            f"the SQL text cannot be split into words and symbols: {error}"
+            f"the SQL text cannot be split into words and symbols; look for a quote or a comment "
+            f"that is not closed: {error}"
         ) from error
 
 
 def parse_expression(text: str, start: int, end: int, into: Any = None) -> exp.Expr:
     """Parse the part of a SQL text from `start` up to `end`.
 
-    Places in the tree and in errors count from the beginning of the whole text.
+    Places in the tree and in errors count from the beginning of the whole text. Raises
+    `InvalidError` pointing at the place that does not parse.
     """
     # Blanks instead of what comes before keep every place.
     blank = "".join("\n" if c == "\n" else " " for c in text[:start])
@@ -85,9 +87,11 @@ def parse_expression(text: str, start: int, end: int, into: Any = None) -> exp.E
         place = _offset(text, found.get("line"), found.get("col"))
         place = place and max(0, place + 1 - len(found.get("highlight") or "x"))
         what = _plain(found.get("description") or str(error).splitlines()[0])
-        raise error_at(text, start if place is None else place, what) from error
+        place = start if place is None else place
+        raise error_at(text, place, f"the SQL text does not parse here: {what}") from error
     except sqlglot.errors.SqlglotError as error:
-        raise error_at(text, start, str(error).splitlines()[0]) from error
+        what = str(error).splitlines()[0]
+        raise error_at(text, start, f"the SQL text does not parse from here on: {what}") from error
 
 
 def error_at(text: str, offset: int, message: str) -> InvalidError:

@@ -17,8 +17,7 @@ __all__ = ["Engine"]
 
 
 class Engine(Protocol):
-    """What computes queries: DuckDB in this process, or Spark. It represents rows in its own
-    way."""
+    """What computes queries: DuckDB in this process, or Spark. Each has its own form of rows."""
 
     def query(self, bound: BoundQuery) -> Result:
         """Run a query."""

@@ -39,7 +39,10 @@ def engine_text(tree: exp.Expr, dialect: str) -> str:
         place = f": {shown}" if (shown := _shown(node)) else ""
         raise LostClauseError(f"{_sentence(error)} in {dialect}{place}", node) from error
     except Exception as error:  # generators trip over functions with too few arguments
-        raise InvalidError(f"the query has no form in {dialect}: {error}") from error
+        raise InvalidError(
+            f"the query cannot be written for {dialect}; write its functions with all of their "
+            f"arguments: {error}"
+        ) from error
     for node, name in _optional(tree):
         if _is_lost(node, name, dialect):
             word = name.strip("_").upper().replace("_", " ")
@@ -71,7 +74,7 @@ def _smallest(tree: exp.Expr, dialect: str) -> exp.Expr:
 
 
 def _optional(tree: exp.Expr) -> Iterator[tuple[exp.Expr, str]]:
-    """What users may add to a part of a query, with the part; what always gets through is left out.
+    """What users may add to a part of a query, with the part; what is never lost is left out.
 
     Flags of functions and operators are the parser's notes, not a user's words.
     """

@@ -49,7 +49,7 @@ def run(catalog: Catalog, engine: Engine, text: str) -> Result:
     """Carry out a SQL text; the result is that of its last statement. Raises as `results`."""
     given = deque(results(catalog, engine, text), maxlen=1)
     if not given:
-        raise InvalidError("the SQL text has no statement")
+        raise InvalidError("the SQL text has no statement; write one, such as SHOW TABLES")
     return given[0]
 
 
@@ -68,7 +68,10 @@ def _carried_out(catalog: Catalog, engine: Engine, statement: Statement) -> Resu
     try:
         return _ACTIONS[type(statement)](catalog, engine, statement)
     except RecursionError as error:
-        raise InvalidError("a statement is nested too deeply to be carried out") from error
+        raise InvalidError(
+            "a statement is nested too deeply to be carried out; write a part of it as a statement "
+            "of its own"
+        ) from error
 
 
 def _query(catalog: Catalog, engine: Engine, statement: Query) -> Result:
@@ -185,7 +188,11 @@ def _assignment(statement: Insert, table: StoredTable, width: int) -> dict[str, 
     named = [column_of(name, fields, table.name) for name in statement.columns]
     targets = named or [name for name in fields if name not in constants]
     if len(set(targets)) < len(targets) or set(targets) & set(constants):
-        raise InvalidError(f"table {table.name}: a column is given twice in {statement.columns}")
+        raise InvalidError(
+            f"table {table.name}: INSERT names a column twice, among its columns "
+            f"({', '.join(statement.columns)}) and its PARTITION ({', '.join(constants)}); name "
+            f"each once"
+        )
     if len(targets) != width:
         raise InvalidError(
             f"table {table.name}: the query returns {counted(width, 'column')}, the statement "

@@ -41,7 +41,7 @@ def parse_statements(text: str) -> list[Statement]:
     Raises `InvalidError` with the line, and a pointer to the place, of what does not parse.
     """
     if not isinstance(text, str):
-        raise InvalidError(f"SQL is a text, found {type(text).__name__}")
+        raise InvalidError(f"the SQL is a {type(text).__name__}; give a text")
     return [_statement(text, tokens) for tokens in _split(tokenize(text))]
 
 
@@ -64,7 +64,7 @@ def _statement(text: str, tokens: Sequence[Token]) -> Statement:
     try:
         statement = parse(cursor)
     except RecursionError as error:
-        message = "the statement is nested too deeply to be understood"
+        message = "the statement is nested too deeply to be parsed; write it in several steps"
         raise error_at(text, int(tokens[0].start), message) from error
     cursor.expect_end()
     return statement
@@ -140,7 +140,7 @@ def _insert(cursor: Cursor) -> Insert:
 
 
 def _rows(cursor: Cursor) -> Query | Rows:
-    """What an INSERT inserts; plain literals need nobody to compute them."""
+    """What an INSERT inserts; plain literals need no engine to compute them."""
     found = literal_rows(cursor.rest()[1:]) if cursor.peek() == "VALUES" else None
     if found is None:
         return _query(cursor)

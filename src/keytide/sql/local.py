@@ -37,11 +37,11 @@ class LocalEngine:
     allows_external_files: bool = False
 
     def query(self, bound: BoundQuery) -> Result:
-        """Run a query. Raises `InvalidError` with DuckDB's words for what it refuses."""
+        """Run a query. Raises `InvalidError` that quotes DuckDB where it refuses the query."""
         return LocalResult(self.rows(bound))
 
     def rows(self, bound: BoundQuery) -> pa.Table:
-        """The rows of a query, also for an INSERT."""
+        """The rows of a query, also for an INSERT. Raises as `query`."""
         return run_locally(bound, allows_external_files=self.allows_external_files)
 
     def assigned(
@@ -76,7 +76,8 @@ class LocalEngine:
 def run_locally(bound: BoundQuery, *, allows_external_files: bool = False) -> pa.Table:
     """The rows of a query. Tables are streamed, and held only as far as the query needs it.
 
-    A Ctrl-C cancels it and is raised as `KeyboardInterrupt`.
+    A Ctrl-C cancels it and is raised as `KeyboardInterrupt`. Raises `InvalidError` that quotes
+    DuckDB where it refuses the query, and what reading the tables raises.
     """
     streams = []
     with local_connection(allows_external_files) as connection:
@@ -182,7 +183,7 @@ def _source(relation: Relation) -> Any:
 
 
 def _constructors(node: exp.Expr) -> exp.Expr:
-    """What DuckDB says otherwise: Flink's `MAP['k', v, ...]`, and Spark's backslash in LIKE."""
+    """What DuckDB writes differently: `MAP['k', v, ...]` of Flink, a backslash in LIKE of Spark."""
     if isinstance(node, exp.Bracket) and node.this.name.upper() == "MAP":
         values = node.expressions
         return exp.VarMap(

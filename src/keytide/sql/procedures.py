@@ -30,7 +30,9 @@ def call(catalog: Catalog, statement: Call) -> pa.Table:
     except TypeError as error:
         parameters = list(inspect.signature(procedure).parameters.values())[1:]
         names = (str(parameter.replace(annotation=parameter.empty)) for parameter in parameters)
-        raise InvalidError(f"sys.{name}: {error}; it takes ({', '.join(names)})") from None
+        raise InvalidError(
+            f"the arguments of sys.{name} do not fit, it takes ({', '.join(names)}): {error}"
+        ) from None
     return procedure(*bound.args, **bound.kwargs)
 
 

@@ -43,6 +43,7 @@ def balanced_chains(tree: exp.Expr) -> exp.Expr:
     return tree
 
 
+# Long lists of conditions are made by programs; below this no stack is in danger.
 _CHAIN_MAX = 50
 
 
@@ -283,6 +284,7 @@ def _is_decimal(number: str, type_: AtomicType) -> bool:
 def _is_double(number: str, type_: AtomicType) -> bool:
     """Whether every way to read it gives the nearest DOUBLE: few digits, a small power of ten."""
     digits = number.lstrip("-").replace(".", "")
+    # A DOUBLE keeps 15 decimal digits exactly, however it is parsed.
     return len(digits) <= 15
 
 

@@ -104,13 +104,16 @@ class BoundQuery:
             raise error_at(self.text, min(starts, default=0), str(lost)) from lost
 
     def refused(self, message: str) -> InvalidError:
-        """An error of the engine, pointing at the first name in it that the query has, too."""
+        """An error of the engine, pointing at the first name in it that the query has too."""
         words = re.findall(r"[\"`']([^\"`']+)[\"`']", message)
         for node in self.tree.walk():
             start = node.meta.get("start")
             if start is not None and node.name in words:
-                return error_at(self.text, start, f"the query cannot run: {message}")
-        return InvalidError(f"the query cannot run: {message}")
+                return error_at(self.text, start, f"{_CANNOT_RUN}: {message}")
+        return InvalidError(f"{_CANNOT_RUN}: {message}")
+
+
+_CANNOT_RUN = "the query cannot run as it is written; the engine says"
 
 
 def bind(query: Query, catalog: Catalog) -> BoundQuery:
@@ -169,6 +172,7 @@ def _table_nodes(tree: exp.Expr) -> tuple[list[exp.Table], list[exp.Table]]:
 
 def _refuse_other_tables(tree: exp.Expr, known: Sequence[exp.Table], query: Query) -> None:
     """Refuse names that would reach the engine although nobody here has understood them."""
+    # A name that nobody has looked up would be the engine's to find: a variable, a file, a table.
     resolved = {id(node) for node in known}
     for node in tree.find_all(exp.Table):
         is_unread = id(node) not in resolved or isinstance(node.parent, exp.Into)
@@ -266,13 +270,19 @@ def _whole(key: str, value: str, table: StoredTable) -> int:
 
 def _from_version(version: exp.Version, table: StoredTable) -> dict[str, Any]:
     if version.text("kind").upper() != "AS OF":
-        raise InvalidError(f"table {table.name}: expected AS OF, found {version.sql()}")
+        raise InvalidError(
+            f"table {table.name}: expected AS OF to say which snapshot is read, found "
+            f"{version.sql()}"
+        )
     literal = version.expression
     while isinstance(literal, exp.Cast):
         literal = literal.this
     if not isinstance(literal, exp.Literal):
         found = "nothing" if version.expression is None else version.expression.sql()
-        raise InvalidError(f"table {table.name}: AS OF needs a literal, found {found}")
+        raise InvalidError(
+            f"table {table.name}: AS OF needs a literal, such as a number or a time in quotes, "
+            f"found {found}"
+        )
     value = str(literal.this)
     if version.name.upper() == "VERSION":
         return _version(value)
@@ -345,6 +355,7 @@ def _needs(tree: exp.Expr, fields: Mapping[str, Sequence[Field]]) -> _Needs:
         tree.copy(), dialect=Keytide, schema=schema, quote_identifiers=False,
         validate_qualify_columns=True, isolate_tables=False,
     )  # fmt: skip
+    # A wildcard that is left may stand for any column, so all of them are read.
     is_whole = _has_wildcards(tree) or any(
         not isinstance(star.parent, exp.Count) for star in qualified.find_all(exp.Star)
     )

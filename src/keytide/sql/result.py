@@ -22,7 +22,9 @@ __all__ = ["LocalResult", "Result", "changed"]
 class Result(ABC):
     """The rows of a statement, in the shape that is asked for.
 
-    Statements that define something return no rows.
+    Statements that define something return no rows. On DuckDB the rows are there already; on Spark
+    they are computed when they are asked for, which raises `InvalidError` where Spark cannot
+    compute one, and what reading the tables raises.
     """
 
     @abstractmethod
@@ -48,7 +50,7 @@ class Result(ABC):
         return from_arrow(self.to_arrow())
 
     def to_pandas(self) -> pd.DataFrame:
-        """The rows as a pandas frame. Raises ImportError without pandas."""
+        """The rows as a pandas frame. Raises `ImportError` without pandas."""
         frame: pd.DataFrame = self.to_arrow().to_pandas()
         return frame
 

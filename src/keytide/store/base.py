@@ -171,7 +171,7 @@ def storage_error(action: str, uri: str, cause: OSError) -> DataError:
     if isinstance(cause, FileNotFoundError):
         return DataError(
             f"Cannot {action} {uri}: it does not exist. Check the path; if a table's metadata "
-            "names this file, the snapshot was expired meanwhile: read a newer one"
+            "names this file, the snapshot has expired since: read a newer one"
         )
     reason = cause.strerror or str(cause)
     way_out = _WAYS_OUT.get(cause.errno or 0, "Check the disk and the path, then try again")
@@ -236,6 +236,7 @@ class _Sink(io.RawIOBase):
             raise
 
 
+# Parquet's writer hands over many small pieces; a disk or a request should see few large ones.
 _BUFFER_BYTES = 1 << 18
 
 _PERMISSION = "Give this user the right to read and write there"

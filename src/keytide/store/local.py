@@ -33,7 +33,9 @@ __all__ = ["LocalStore"]
 
 T = TypeVar("T")
 
+# What `put_all` holds open at a time: a process may have 1024 files by default on most systems.
 _OPEN_FILES_MAX = 256
+# A sync is waiting, not work, so this has nothing to do with the number of cores.
 _SYNC_THREADS = 8
 # Below this, starting threads takes longer than waiting for one sync after the other.
 _SIDE_BY_SIDE_MIN = 8
@@ -110,6 +112,7 @@ class LocalStore(Store):
 
     def hint(self, path: str, data: bytes) -> None:
         """Replace a file without waiting for the disk; a failing disk is ignored."""
+        # Not synced: whoever finds an old hint, or none, lists the folder instead.
         full = self._full(path)
         with suppress(OSError), _temporary(full) as file:
             _write(file, data)
@@ -199,12 +202,15 @@ def _create_file(full: str) -> FileIO:
     try:
         return FileIO(full, "xb")
     except FileNotFoundError:
+        # Folders are made when the first file misses them: looking each time would cost every
+        # write.
         _make_directory(os.path.dirname(full))
         return FileIO(full, "xb")
 
 
 def _put_together(files: Sequence[tuple[str, bytes]]) -> None:
     """Write files whose names are durable as soon as their directories are synced."""
+    # Names above come first: a file is not durable in a folder whose own name could be lost.
     directories = {os.path.dirname(full) for full, _ in files}
     _side_by_side(_sync_directory, _make_directories(directories))
     with ExitStack() as temporaries:
@@ -215,6 +221,8 @@ def _put_together(files: Sequence[tuple[str, bytes]]) -> None:
                 _write(file, data)
             written.append((file, full))
         _side_by_side(_sync_file, written)
+        # Renamed only when all bytes are on disk: no name may stand for bytes that a crash could
+        # take.
         for file, full in written:
             with disk_errors("write", full):
                 os.replace(file.name, full)

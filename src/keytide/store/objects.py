@@ -245,6 +245,9 @@ class _RangeReader(io.RawIOBase):
 
     Each read that the last answer does not cover is one request. Short reads ask for more than
     they need, because readers of footers go on with their neighbours.
+
+    obstore's own reader fetches one buffer after the other, however much a read asks for, so that
+    a column chunk would take many requests in turn; and what it raises does not name the object.
     """
 
     def __init__(self, store: ObjectStore, path: str, size_bytes: int) -> None:
@@ -328,7 +331,7 @@ def _connect(bucket: str, options: tuple[tuple[str, str], ...], retries: int) ->
             raise
         raise ValueError(
             "an option or a variable of the environment, such as AWS_ALLOW_HTTP, has a value that "
-            "it may not have"
+            "is not allowed"
         ) from None
     return handle
 
@@ -361,8 +364,11 @@ def _scrubbed(text: str, options: tuple[tuple[str, str], ...]) -> str:
 
 
 _MEMORY = "memory://"
+# S3 takes no part of an upload below 5 MiB, except the last.
 _PART_BYTES = 8 << 20
+# A request takes about as long as the transfer of so many bytes: up to here, one for all is best.
 _WHOLE_READ_BYTES = 8 << 20
+# A footer with the metadata of many column chunks fits.
 _READ_AHEAD_BYTES = 1 << 18
 _PARALLEL_REQUESTS = 16
 _RETRIES = 5

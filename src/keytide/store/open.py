@@ -32,7 +32,10 @@ def open_store(location: str | os.PathLike[str], options: Mapping[str, str] | No
         return _local(os.path.expanduser(text), options or {})
     if scheme not in _OBJECT_SCHEMES:
         known = ", ".join(f"{name}://" for name in ("file", *_OBJECT_SCHEMES))
-        raise InvalidError(f"Unknown kind of store {scheme}:// - use a path or one of {known}")
+        raise InvalidError(
+            f"no store has the scheme {scheme}:// - give a path, or a URI that begins with one of "
+            f"{known}"
+        )
     return _objects(scheme, rest, options or {})
 
 

@@ -37,9 +37,10 @@ def alter_table(
 ) -> TableSchema:
     """Make the changes, all of them in one new schema, and return it; durable on return.
 
-    Options for other engines are warned of. Raises what `evolve` raises, and `UnsupportedError` for
-    an option that nobody would obey, with nothing changed; `ConflictError` when another change that
-    came first rules these out, or too many races were lost; `DataError` when the store fails.
+    Warns of options that only other engines obey. Raises, with nothing changed, what `evolve`
+    raises; `InvalidError` for no change at all; `UnsupportedError` for an option that no engine
+    would obey; `ConflictError` when another change came first and rules these out, or when too many
+    races were lost; `DataError` when the store fails.
     """
     if not changes:
         raise InvalidError(f"table {metadata.name}: alter was given no change; give at least one")
@@ -84,6 +85,8 @@ def _create(metadata: TableMetadata, schema: TableSchema) -> bool:
     try:
         return metadata.store.create(path, data)
     except DataError:
+        # The response may be lost although the file was made. Equal bytes are as good as its own:
+        # whoever wrote them made the same change at the same millisecond.
         if metadata.store.exists(path) and metadata.store.read(path) == data:
             return True
         raise

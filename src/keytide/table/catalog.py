@@ -39,6 +39,7 @@ __all__ = ["DEFAULT_DATABASE", "Catalog", "open_stored"]
 
 DEFAULT_DATABASE = "default"
 _DATABASE_SUFFIX = ".db"
+# Names of files have 255 bytes at most, and some systems put a suffix of their own behind.
 _NAME_BYTES_MAX = 240
 
 
@@ -77,7 +78,10 @@ class Catalog:
         return below is None or below.parent.is_dir()
 
     def tables(self, database: str | None = None) -> list[str]:
-        """Names of the tables, of one database or of all, sorted."""
+        """Names of the tables, of one database or of all, sorted.
+
+        Raises `DataError` when the store fails.
+        """
         names = []
         for folder in self._databases():
             found = folder.removesuffix(_DATABASE_SUFFIX)
@@ -88,7 +92,10 @@ class Catalog:
         return sorted(names)
 
     def table(self, name: str) -> StoredTable:
-        """Open a table. Raises `NotFoundError` naming the tables there are."""
+        """Open a table.
+
+        Raises `NotFoundError` naming the tables there are, `InvalidError` for what is no name.
+        """
         database, table = self._split(name)
         path = _path(database, table)
         if not self._exists(path):
@@ -139,7 +146,7 @@ class Catalog:
         keeps every row that is written. Without the option `bucket` a table gets one bucket a
         partition. Raises `AlreadyExistsError` unless `exists_ok`, `InvalidError` for a
         definition that cannot work, or whose keys are not those of the table that exists,
-        `UnsupportedError` for an option that nobody would obey, with nothing made. Warns of
+        `UnsupportedError` for an option that no engine would obey, with nothing made. Warns of
         options that only other engines obey.
         """
         database, table = self._split(name)
@@ -148,6 +155,8 @@ class Catalog:
             full_name, schema, primary_key, partition_by, options, comment
         )
         path = _path(database, table)
+        # Looked for first, because the schema of an altered table has another number: creating the
+        # first one would succeed where it was expired.
         created = not self._exists(path) and self.store.create(
             paths.join(path, paths.schema_path(0)), definition.to_json()
         )
@@ -171,7 +180,7 @@ class Catalog:
         options: Mapping[str, str] | None = None,
         comment: str | None = None,
     ) -> WriteResult:
-        """Make a table with the rows that `fill` writes, as `Lake.create_table_as` says."""
+        """Make a table with the rows that `fill` writes. Raises as `Lake.create_table_as` does."""
         database, table = self._split(name)
         full_name, path = f"{database}.{table}", _path(database, table)
         definition = self._definition(
@@ -223,6 +232,7 @@ class Catalog:
         except (InvalidError, NotFoundError, UnsupportedError) as error:
             raise type(error)(f"table {name}: {error}") from error
         for message in messages:
+            # Six calls up is the line of the user's own code.
             warnings.warn(f"table {name}: {message}", KeytideWarning, stacklevel=6)
         return definition
 

@@ -46,7 +46,7 @@ class FeedTask(Protocol[T_co]):
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """What one feed task made, or the error that no repetition mends.
+    """What one feed task made, or the error that trying again would not mend.
 
     Errors travel as values, so that a cluster does not try again what cannot succeed, and what
     other tasks made arrives all the same.
@@ -58,7 +58,7 @@ class Outcome(Generic[T]):
 
 
 def attempted(task: FeedTask[T], rows: Iterable[pa.Table], number: int) -> Outcome[T]:
-    """Run a feed task. Raises only what a repetition may mend, such as `DataError`."""
+    """Run a feed task. Raises only what trying again may mend, such as `DataError`."""
     try:
         return Outcome(number, task.feed(rows, number))
     except (ConflictError, InvalidError, NotFoundError, UnsupportedError) as error:
@@ -77,7 +77,7 @@ def settled(outcomes: Iterable[Outcome[T]], take: Callable[[T], None]) -> None:
 
 
 class Runner(Protocol[Rows_contra]):
-    """Runs feed tasks over rows of one kind."""
+    """Runs feed tasks over rows, which each runner takes in a form of its own."""
 
     def feed(self, task: FeedTask[T], rows: Rows_contra, take: Callable[[T], None]) -> None:
         """Run a task for each part of the rows and hand on what was made, in their order.

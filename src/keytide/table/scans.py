@@ -32,18 +32,19 @@ def scan_table(
     tag: str | None = None,
     as_of: datetime | date | str | int | None = None,
 ) -> Scan:
-    """A scan of one snapshot, the newest by default, as `Table.scan` says."""
+    """A scan of one snapshot, the newest by default. Raises as `Table.scan` does."""
     snapshot = _snapshot_to_read(table, snapshot_id, tag, as_of)
     travels = snapshot_id is not None or tag is not None or as_of is not None
     schema = table.schema
     if travels and snapshot is not None:
+        # Who looks back sees the columns of then; who does not sees today's, whoever wrote last.
         schema = table.metadata.schema(snapshot.schema_id)
     predicate = None if where is None else _parsed(where, schema, table.name)
     return _scan(table, schema, snapshot, _selected(table, schema, columns), predicate)
 
 
 def get_row(table: StoredTable, key: Mapping[str, Any] | Any) -> dict[str, Any] | None:
-    """The row of one key, or None, as `Table.get` says."""
+    """The row of one key, or None. Raises as `Table.get` does."""
     schema = table.schema
     predicate = _key_predicate(_key_values(key, schema, table.name), schema, table.name)
     newest = table.metadata.latest_snapshot()
@@ -58,7 +59,7 @@ def why_row(
     tag: str | None = None,
     as_of: datetime | date | str | int | None = None,
 ) -> Why:
-    """Every stored version of a key, and what became of each, as `Table.why` says."""
+    """Every stored version of a key, and what became of each. Raises as `Table.why` does."""
     scan = scan_table(table, snapshot_id=snapshot_id, tag=tag, as_of=as_of)
     schema = scan.view.schema
     values = _key_values(key, schema, table.name)
@@ -158,7 +159,8 @@ def _epoch_ms(moment: datetime | date | str | int, table: str) -> int:
             moment = datetime.fromisoformat(text)
         except ValueError:
             raise InvalidError(
-                f"table {table}: as_of {moment!r} is no ISO time such as '2026-01-31T12:00:00'"
+                f"table {table}: as_of is {moment!r}, which is no ISO time; write it like "
+                f"'2026-01-31T12:00:00'"
             ) from None
     if not isinstance(moment, datetime):
         moment = datetime(moment.year, moment.month, moment.day)
@@ -166,5 +168,7 @@ def _epoch_ms(moment: datetime | date | str | int, table: str) -> int:
         moment = moment.replace(tzinfo=timezone.utc)
     try:
         return int(moment.timestamp() * 1000)
-    except (ValueError, OverflowError) as error:  # pandas has a datetime that is none
-        raise InvalidError(f"table {table}: as_of is {shown(moment)}: {error}") from error
+    except (ValueError, OverflowError) as error:  # such as pandas' NaT, which is a datetime too
+        raise InvalidError(
+            f"table {table}: as_of is {shown(moment)}, which is not a moment in time: {error}"
+        ) from error

@@ -95,6 +95,7 @@ def _kind_text(kinds: Mapping[int, str]) -> pl.Expr:
 
 
 def _top_level(options: TableOptions) -> int:
+    # The format's own default: as many levels as runs that start a compaction, and one more.
     trigger: int = options.value(keys.NUM_SORTED_RUN_COMPACTION_TRIGGER)
     levels: int = options.value(keys.NUM_LEVELS) or trigger + 1
     return levels - 1

@@ -111,6 +111,7 @@ class AtomicType(DataType):
             return _ARROW_OF[self.root]
         if self.root == "DECIMAL":
             return pa.decimal128(self.precision, self.scale)
+        # Any zone would do: the values count from the epoch in UTC, and a zone only shows them.
         zone = "UTC" if self.root == "TIMESTAMP_LTZ" else None
         return pa.timestamp(_timestamp_unit(self.precision or 0), tz=zone)
 
@@ -322,7 +323,10 @@ class VectorType(DataType):
 @checked_members
 @dataclass(frozen=True)
 class Field:
-    """A column, or a member of a ROW. Its ``id`` outlives renames; -1 means not yet assigned."""
+    """A column, or a member of a ROW. Its ``id`` outlives renames; -1 means not yet assigned.
+
+    Raises InvalidError for an argument of another type.
+    """
 
     id: int
     name: str

@@ -31,7 +31,10 @@ def parse_type(value: str | Mapping[str, Any]) -> DataType:
 
 
 def parse_field(value: Mapping[str, Any]) -> Field:
-    """The field of a schema file's ``fields`` entry. Unknown members are ignored."""
+    """The field of a schema file's ``fields`` entry. Unknown members are ignored.
+
+    Raises InvalidError, naming the member, for what a schema file may not hold.
+    """
     return _field_from_json(value, itertools.count())
 
 
@@ -53,12 +56,12 @@ def _type_from_json(value: Any, ids: Iterator[int]) -> DataType:
     if root == "ROW":
         members = _member(value, "fields")
         if not isinstance(members, Sequence) or isinstance(members, str):
-            raise InvalidError(f"The fields of a ROW are a list, found {members!r}")
+            raise InvalidError(f"The fields of a ROW must be a list, found {members!r}")
         return RowType(tuple(_field_from_json(m, ids) for m in members), nullable)
     if root == "VECTOR":
         element = _type_from_json(_member(value, "element"), ids)
         return VectorType(element, _integer_member(value, "length"), nullable)
-    raise head.error(f"{root} is no nested type; known are ARRAY, MAP, MULTISET, ROW, VECTOR")
+    raise head.error(f"{root} is not a nested type; known are ARRAY, MAP, MULTISET, ROW, VECTOR")
 
 
 def _field_from_json(value: Any, ids: Iterator[int]) -> Field:
@@ -69,11 +72,11 @@ def _field_from_json(value: Any, ids: Iterator[int]) -> Field:
     type_ = _type_from_json(_member(value, "type"), ids)
     description, default = value.get("description"), value.get("defaultValue")
     if not isinstance(name, str):
-        raise InvalidError(f"The name of a field is a text, found {name!r}")
+        raise InvalidError(f"The name of a field must be a text, found {name!r}")
     for text in (description, default):
         if not isinstance(text, str | None):
             raise InvalidError(
-                f"Description and default of field {name!r} are texts, found {text!r}"
+                f"Description and default of field {name!r} must be texts, found {text!r}"
             )
     return Field(number, name, type_, description, default)
 

@@ -210,6 +210,7 @@ def _atomic_type(text: TypeText, synonym_of: Mapping[str, str]) -> DataType:
 
 
 def _with_parameters(text: TypeText, root: str) -> AtomicType:
+    # What is left out has the format's own default: DECIMAL(10, 0), CHAR(1), TIME(0), TIMESTAMP(6).
     if root in ("STRING", "BYTES"):
         return STRING if root == "STRING" else BYTES
     if root == "DECIMAL":

@@ -47,6 +47,8 @@ _SYSTEM_FIELDS = (
 
 def _identified(data_type: DataType, field_id: int, depth: int) -> pa.DataType:
     """The Arrow type with field ids on nested nodes."""
+    # Nested nodes have ids computed from their column's, far above those of columns, and keys of
+    # maps count downwards from the same number as other nodes count up: rules of the format.
     node = 1024 * field_id + depth
     if isinstance(data_type, ArrayType):
         element = pa.field(

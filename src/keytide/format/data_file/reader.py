@@ -71,6 +71,7 @@ class FileReader:
             source = _open(self.store, self.path, numbered=self.dead_rows is not None)
             names = self._stored_names(source.names)
             whole = offset == 0 and length is None and len(names) == len(source.names)
+            # None checks every block without a look at where the columns lie.
             wanted = None if whole else partial(byte_ranges, names, offset, length)
             check_blocks(self.store, self.path, wanted)
             frame, stored = source.rows(names, offset, length)
@@ -194,6 +195,7 @@ class _FetchedFile:
                 first_row = start if not groups else first_row
                 groups.append(group)
             start = end
+        # Some column is always read: of none, Arrow would not know how many rows there are.
         table = self.file.read_row_groups(groups, columns=names or self.names[:1])
         frame = from_arrow(table.slice(offset - first_row, stop - offset))
         rows = frame.with_row_index(_POSITION, offset) if self.numbered else frame
@@ -217,6 +219,7 @@ def _open(store: Store, path: str, *, numbered: bool) -> _MappedFile | _FetchedF
         )
         return _MappedFile(frame, frame.collect_schema())
     source = store.open_input(path)
+    # pre_buffer joins neighbouring column chunks into one request.
     file = pq.ParquetFile(source, pre_buffer=local is None, page_checksum_verification=True)
     return _FetchedFile(file, file.schema_arrow.names, numbered)
 

@@ -213,6 +213,7 @@ def _write_parquet(output: Any, rows: pa.Table, codec: str, zstd_level: int) -> 
     group_rows = min(max(_ROW_GROUP_BYTES // row_bytes, _ROW_GROUP_ROWS_MIN), _ROW_GROUP_ROWS_MAX)
     dictionary = dictionary_columns(rows)
     compression = codecs(rows, codec, dictionary)
+    # Arrow refuses a level for a codec that has none.
     zstd_leaves = [path for path, leaf_codec in compression.items() if leaf_codec == "zstd"]
     sink = BlockSink(output)
     with pq.ParquetWriter(
@@ -230,6 +231,7 @@ def _write_parquet(output: Any, rows: pa.Table, codec: str, zstd_level: int) -> 
     ) as writer:
         writer.write_table(rows, row_group_size=group_rows)
         writer.add_key_value_metadata({BLOCKS_KEY: sink.end_of_blocks(), SEAL_KEY: UNSEALED})
+    # The footer was held back, so that it can be changed and sealed before it is written.
     footer = bytes(sink.rest or b"")
     output.write(FOOTER_SEAL.set(_with_int96(footer) if nanoseconds else footer))
 
@@ -247,6 +249,7 @@ def _with_int96(footer: bytes) -> bytes:
 
 def _cut(run: pa.Table, target_file_size_bytes: int) -> list[pa.Table]:
     estimate = _sliced_bytes(run) * _COMPRESSION_GUESS
+    # A run of very many rows is cut more finely than its size asks for: each piece has a thread.
     pieces = max(1, round(estimate / target_file_size_bytes), run.num_rows // _PARALLEL_ROWS)
     rows = -(-run.num_rows // pieces) if run.num_rows else 1
     return [run.slice(start, rows) for start in range(0, run.num_rows, rows)]

@@ -59,7 +59,7 @@ class RoaringBitmap32(AggregateFunction):
     def _no_bitmap(self) -> str:
         return (
             f"column {self.column!r}: aggregate function {self.name!r} found a value that is "
-            f"no serialized roaring bitmap of this kind"
+            f"no serialized roaring bitmap as this function takes them"
         )
 
     def union(self, values: Sequence[bytes]) -> bytes:

@@ -17,6 +17,7 @@ from keytide.options import keys
 
 __all__ = ["AggregateFunction", "AggregatedColumn", "Inputs", "leaves_null", "unsound"]
 
+# Lower than every rank, so that it loses to each.
 _NEVER = np.iinfo(np.int64).min
 
 
@@ -174,7 +175,7 @@ class AggregatedColumn:
     ignore_retract: bool = False
 
     def fold(self, inputs: Inputs, are_retracts: Marks) -> pl.Series:
-        """As the function folds; `InvalidError` for a retract that it cannot take back.
+        """As the function folds. Raises `InvalidError` for a retract that it cannot take back.
 
         The marked keys have nothing but retracts, which become one: it takes back what they take
         back together, and holds the last one's value where none of them takes part.
@@ -191,7 +192,7 @@ class AggregatedColumn:
         return told
 
     def needs_older(self, inputs: Inputs) -> Marks:
-        """The inputs that only a fold with the older ones does justice to."""
+        """The inputs that have to be folded together with the older ones to take full effect."""
         if not self.function.can_retract or self.ignore_retract:
             inputs = replace(inputs, retracts=np.zeros_like(inputs.retracts))
         if self.function.folds_adds and not inputs.retracts.any():
@@ -199,7 +200,7 @@ class AggregatedColumn:
         return self.function.needs_older(inputs)
 
     def accepted(self, inputs: Inputs) -> Inputs:
-        """The inputs that the function may see."""
+        """The inputs that the function may see. Raises `InvalidError` for one it cannot take."""
         if self.ignore_retract:
             return replace(inputs, retracts=np.zeros_like(inputs.retracts))
         if not self.function.can_retract and inputs.retracts.any():

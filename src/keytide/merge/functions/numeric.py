@@ -82,7 +82,7 @@ class Product(AggregateFunction):
         return inputs.retracts & inputs.is_present
 
     def fold(self, inputs: Inputs) -> pl.Series:
-        """The products; `InvalidError` for one that does not fit and for division by zero."""
+        """The products. Raises `InvalidError` if one does not fit, and for division by zero."""
         if inputs.values.dtype.is_decimal() or inputs.retracts.any():
             return self._step_by_step(inputs)
         return _reduced(self, inputs, np.multiply, identity=1)
@@ -90,6 +90,8 @@ class Product(AggregateFunction):
     def _step_by_step(self, inputs: Inputs) -> pl.Series:
         """Fold the second inputs of all keys at once, then the third ones, and so on."""
         rows, starts, lengths = _inputs_from_first_add(inputs)
+        # Keys by falling number of inputs: those that still have one at a depth are then the first
+        # ones, and the others are cut off behind them as they finish.
         longest_first = np.argsort(-lengths, kind="stable")
         starts, lengths = starts[longest_first], lengths[longest_first]
         state = inputs.values.gather(rows[starts[lengths > 0]])
@@ -270,6 +272,7 @@ def _over(values: pl.Series, divisors: pl.Series) -> pl.Series:
         return _computed(pc.divide, values, divisors)
     if dtype.is_integer():
         wide, by = values.cast(pl.Int128), divisors.cast(pl.Int128)
+        # Java's division truncates towards zero; Polars rounds down.
         quotient = wide.abs() // by.abs() * wide.sign() * by.sign()
     else:
         quotient = values / divisors

@@ -356,4 +356,5 @@ _OTHER_NAMES = {
     "max": "max",
     "min": "min",
 }
+# Names that other documents have for a function, and what stands for it here.
 _GONE = {"count": f"it is chosen column by column: '{keys.AGGREGATE_FUNCTION}' = 'count'"}

@@ -225,6 +225,7 @@ def _portable_containers(reader: _Reader, high: int) -> Iterator[_Container]:
     """The containers of the numbers whose upper 32 bits are `high`."""
     cookie = reader.number("I")
     has_runs = cookie & 0xFFFF == _COOKIE_WITH_RUNS
+    # With runs, the number of containers stands in the upper half of the cookie.
     count = (cookie >> 16) + 1 if has_runs else reader.number("I")
     run_flags = int.from_bytes(reader.take((count + 7) // 8), "little") if has_runs else 0
     keys = [reader.unpack("HH") for _ in range(count)]

@@ -54,7 +54,7 @@ class _Sketch(AggregateFunction):
     def _no_sketch(self) -> str:
         return (
             f"column {self.column!r}: aggregate function {self.name!r} found a value that is "
-            f"no serialized sketch of this kind"
+            f"no serialized sketch as this function takes them"
         )
 
     def union(self, library: Any, values: Sequence[bytes]) -> bytes:
@@ -75,6 +75,7 @@ class HllSketch(_Sketch):
     def union(self, library: Any, values: Sequence[bytes]) -> bytes:
         """The HLL union, in its compact form."""
         sketches = [library.hll_sketch.deserialize(value) for value in values]
+        # Registers of a large sketch can be folded into fewer, never the other way round.
         union = library.hll_union(min(sketch.lg_config_k for sketch in sketches))
         for sketch in sketches:
             union.update(sketch)

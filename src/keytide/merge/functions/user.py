@@ -1,8 +1,8 @@
 """Merge functions of users: folds written as Polars expressions.
 
 A `MergeFunction` is a picklable value, so a table carries those it needs to wherever it is read.
-Where a table names a function that nobody brought, an `UnregisteredFunction` stands in for it:
-the other columns stay readable.
+Where a table names a function that this process has not registered, an `UnregisteredFunction`
+stands in for it, so that the other columns stay readable.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class MergeFunction:
         return results.with_columns(self._fitted(results[_VALUE], dtype))
 
     def taken_back(self, added: pl.Series, taken: pl.Series) -> pl.Series:
-        """What is left of each folded value when another is taken back."""
+        """What is left of each folded value when another is taken back. Raises as `folded` does."""
         assert self.retract is not None
         retract = self.retract
         frame = pl.DataFrame({_ADDED: added, _TAKEN: taken})
@@ -92,7 +92,7 @@ class MergeFunction:
         """The results in the column's type, where only their width differs from it."""
         if results.dtype == dtype:
             return results
-        if _kind(results.dtype) != _kind(dtype) and results.dtype != pl.Null:
+        if _family(results.dtype) != _family(dtype) and results.dtype != pl.Null:
             hint = "; reduce the values to one" if results.dtype == pl.List(dtype) else ""
             raise InvalidError(
                 f"merge function {self.name!r} gives {results.dtype} for a column of {dtype}; "
@@ -128,7 +128,7 @@ class UserFunction(AggregateFunction):
         return self.given.retract is not None
 
     def fold(self, inputs: Inputs) -> pl.Series:
-        """The folded values; `InvalidError` naming column and function when that fails."""
+        """The folded values. Raises `InvalidError` naming column and function when that fails."""
         try:
             added = self._folded(inputs, inputs.adds)
             retracts = inputs.retracts
@@ -138,7 +138,7 @@ class UserFunction(AggregateFunction):
                 return added
             left = self.given.taken_back(added, self._folded(inputs, retracts))
         except InvalidError as error:
-            raise InvalidError(f"column {self.column!r}: {error}") from error
+            raise InvalidError(f"column {self.column!r} cannot be merged: {error}") from error
         result: pl.Series = left.zip_with(pl.Series(inputs.slices.any_where(retracts)), added)
         return result
 
@@ -181,7 +181,7 @@ def _unpickled(payload: bytes) -> MergeFunction:
     return MergeFunction(*cloudpickle.loads(payload))
 
 
-def _kind(dtype: pl.DataType) -> Any:
+def _family(dtype: pl.DataType) -> Any:
     """What types that differ in width only have in common."""
     if dtype.is_integer() or dtype.is_float() or dtype.is_decimal():
         return dtype.is_integer(), dtype.is_float()

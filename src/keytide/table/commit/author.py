@@ -26,7 +26,10 @@ class Author:
 
     @classmethod
     def given(cls, user: str | None, identifier: int | None) -> Author | None:
-        """The author that a caller names, or None; `InvalidError` for what cannot be stored."""
+        """The author that a caller names, or None.
+
+        Raises `InvalidError` for one without the other, and for what cannot be stored.
+        """
         if user is None:
             if identifier is not None:
                 raise InvalidError(
@@ -61,8 +64,12 @@ class Author:
         for snapshot_id in range(0 if newest is None else newest.id, after_id, -1):
             try:
                 snapshot = metadata.snapshot(snapshot_id)
+            # Expired: what a commit did so long ago, nobody can tell. Writers that repeat
+            # themselves do so soon.
             except NotFoundError:
                 return None
+            # The kind counts too: a user's overwrite may have the number that an append of theirs
+            # had.
             if snapshot.commit_user == self.user and snapshot.commit_kind is kind:
                 return snapshot if snapshot.commit_identifier >= self.identifier else None
         return None

@@ -48,6 +48,7 @@ class Change:
 
     def changed(self, live: LiveFiles) -> tuple[ManifestEntry, ...]:
         """The entries with those that delete what is live in the partitions to replace."""
+        # Found anew at each try: what another writer added meanwhile is replaced as well.
         if self.replaces is None:
             return self.entries
         gone = {p for p in {entry.partition for entry in live.entries} if self.replaces(p)}
@@ -101,6 +102,8 @@ def decide(change: Change, live: LiveFiles) -> Decision:
             "another writer changed rows of a bucket from which this commit's rows were made; "
             "read them again and redo the work"
         )
+    # A compaction keeps the numbers of the rows that it rewrites: higher ones would put them above
+    # what was written since.
     if change.kind is not CommitKind.APPEND or not change.renumbers:
         return Fits()
     numbers = _numbers_needed(change, live)
@@ -131,6 +134,7 @@ def _has_changed(change: Change, source: LiveFiles, live: LiveFiles) -> bool:
     """Whether files came to, or left, a bucket of the change; rows keep to their buckets."""
     buckets = {(entry.partition, entry.bucket) for entry in change.entries}
     before, now = source.by_identity, live.by_identity
+    # Files are never changed: whatever happened to rows shows as files that came or went.
     moved = (before.get(identity) or now[identity] for identity in before.keys() ^ now.keys())
     return any((entry.partition, entry.bucket) in buckets for entry in moved)
 

@@ -130,7 +130,7 @@ class _Attempt:
         self._latest = known.snapshot
         self._tried: set[str | None] = set()
         self._in_doubt = False
-        """Whether a snapshot that was tried may be there, although nobody said so."""
+        """Whether a snapshot that was tried may be there although the store did not say so."""
         self._superseded: list[str] = []
         self._described: list[str] = []
 
@@ -144,6 +144,7 @@ class _Attempt:
         if own is None:
             self._in_doubt = False
             return None
+        # One of the snapshots tried here: it landed although the call that made it failed.
         return Committed(own, self._live, self._change, is_new=own.uuid in self._tried)
 
     def run(self) -> Committed | Conflict | None:
@@ -155,6 +156,7 @@ class _Attempt:
             self._restamp(decision)
         new = self._builder.build(self._change, self._latest, self._live)
         self._described += new.files
+        # Stored before the snapshot that names them: whoever finds the snapshot finds all of it.
         self._metadata.store.put_all(new.files)
         self._tried.add(new.snapshot.uuid)
         self._in_doubt = True
@@ -165,6 +167,7 @@ class _Attempt:
     def begin_again(self, redo: Redo) -> bool:
         """Make the change anew, which could not be made as it was; False if there is none now."""
         self._superseded, self._described = [], []
+        # Those files are gone: should `redo` fail, there is nothing of them left to clean up.
         self._change = self._change.with_entries(())
         self._change = redo(self._live)
         return bool(self._change.entries)
@@ -197,6 +200,7 @@ class _Attempt:
                 entries[place] = self._committer.restamp(self._view, old, number)
                 self._superseded.append(self._view.file_path(old))
         finally:
+            # After an error too: the files made so far are this change's to clean up.
             self._change = self._change.with_entries(entries)
 
     def _create(self, snapshot: Snapshot) -> bool:
@@ -221,6 +225,7 @@ class _Attempt:
 
 def _backoff(wait_ms_min: int, wait_ms_max: int) -> Iterator[float]:
     """Waits in milliseconds that double up to a limit, with jitter so that racers part."""
+    # At least a millisecond, or a table with waits of 0 would spin.
     limit = max(1, wait_ms_min)
     while True:
         yield random.uniform(0, limit)

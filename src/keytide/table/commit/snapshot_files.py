@@ -70,11 +70,15 @@ class SnapshotBuilder:
         snapshot = Snapshot(
             uuid=paths.new_uuid(),
             id=1 if latest is None else latest.id + 1,
+            # A writer that began before an alteration must not take the table back to the older
+            # schema.
             schema_id=schema_id if latest is None else max(latest.schema_id, schema_id),
             base_manifest_list=base_name,
             base_manifest_list_size=base_size,
             delta_manifest_list=delta_name,
             delta_manifest_list_size=delta_size,
+            # Not changed by any commit that is made here, so the index of the snapshot before
+            # stays.
             index_manifest=None if latest is None else latest.index_manifest,
             commit_user=change.author.user,
             writer_version=_WRITER_VERSION,
@@ -84,6 +88,7 @@ class SnapshotBuilder:
             total_record_count=(latest.total_record_count if latest else 0) + rows,
             delta_record_count=rows,
             watermark=None if latest is None else latest.watermark,
+            # Statistics are about the columns of one schema.
             statistics=self._carried_statistics(latest),
             properties=None if latest is None else latest.properties,
             next_row_id=0 if latest is None else latest.next_row_id or 0,

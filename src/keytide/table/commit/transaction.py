@@ -59,6 +59,7 @@ class Transaction:
         state = TableState(view, table.newest_files())
         if author is None:
             return cls(table, state, Author.fresh(), None)
+        # In the snapshot just seen and those before it; `Committer` looks at those that come after.
         done = author.own(table.metadata, state.snapshot, CommitKind.APPEND)
         return cls(table, state, author, done)
 
@@ -110,9 +111,9 @@ class Transaction:
         return self._publish(Change(written, self.author, renumbers=self._renumbers))
 
     def replace(self, replaces: Callable[[bytes], bool]) -> WriteResult:
-        """Put what was taken in in the place of all files of some partitions, in one atomic commit.
+        """Replace all files of some partitions by what was taken in, in one atomic commit.
 
-        Every try to commit replaces what is live by then. Raises as `commit`.
+        Every try to commit replaces what is live by then. Raises as `commit` does.
         """
         stored = {entry.partition for entry in self.state.live.entries}
         written = self._written
@@ -130,7 +131,7 @@ class Transaction:
 
         When another writer reaches one of their buckets meanwhile, nothing is committed and they
         are made again, as often as 'commit.max-retries' says; so no other write is undone. Raises
-        what `make` raises, and as `commit`.
+        what `make` raises, and as `commit` does.
         """
 
         def made(live: LiveFiles) -> Change:
@@ -153,10 +154,13 @@ class Transaction:
 
     @property
     def _renumbers(self) -> bool:
+        # Padded numbers are made of a column of the rows: higher ones would say what the column
+        # does not. Rows without a key have no numbers that say anything.
         return self.view.kind.has_key and not self.view.options.sequence_auto_padding
 
     def _publish(self, change: Change, redo: Redo | None = None) -> WriteResult:
         self._is_settled = True
+        # From here on the files are the committer's to delete: it knows what a snapshot may name.
         committer = Committer(self._table.metadata, self.view, restamp)
         outcome = committer.publish(change, self.state.live, redo)
         if isinstance(outcome, Conflict):

@@ -43,10 +43,10 @@ class Literal(NamedTuple):
 def values_of(literals: Sequence[Literal], field: Field) -> list[Any]:
     """Literals as values of a column, see `predicate.plain`; decimals keep their own scale.
 
-    Raises `ValueError` for a literal that is no value of the column's type.
+    Raises `ValueError`, with the literal as its text, for one that is no value of that type.
     """
     if not isinstance(field.type, AtomicType) or field.type.root not in _CONVERT:
-        raise ValueError(f"{field.type.sql()} has no literals")
+        raise _wrong(literals[0])  # such a type has no literals
     return _CONVERT[field.type.root](literals, field.type)
 
 
@@ -198,6 +198,7 @@ def _moments(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
         if len(literals) == 1:
             raise _wrong(literals[0]) from error
         for literal in literals:
+            # Converted together, none is named; alone, the wrong one is.
             _moments([literal], type_)
         raise
 

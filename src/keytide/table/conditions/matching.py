@@ -156,6 +156,7 @@ def _within(node: Comparison, columns: _Columns) -> pl.Expr:
     if node.operator == "=":
         return (low <= value) & (high >= value)
     if node.operator == "!=":
+        # Only a file whose every value is this one has no other.
         ends = pl.col(f"{node.column}.min"), pl.col(f"{node.column}.max")
         return ~((ends[0] == value) & (ends[1] == value))
     return _COMPARE[node.operator](low if node.operator in ("<", "<=") else high, value)

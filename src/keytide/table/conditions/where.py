@@ -350,7 +350,7 @@ class _Parser:
         except ValueError as error:
             raise InvalidError(
                 f"table {self.table}: {self._shown(start)} compares column {column.name} of type "
-                f"{column.type.sql()} with {error}"
+                f"{column.type.sql()} with {error}, which is not a value of that type"
             ) from error
 
     # -- errors ------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
 def check_uses(given: Mapping[str, str]) -> list[str]:
     """What to say of options that a user sets and that Keytide leaves to other engines.
 
-    Raises `UnsupportedError` for an option that would be obeyed by nobody.
+    Raises `UnsupportedError` for an option that no engine would obey.
     """
     messages = []
     for key, value in given.items():
@@ -104,7 +104,9 @@ def refuse_same_names(fields: Iterable[Field]) -> None:
 def _check_types(schema: TableSchema) -> None:
     for field in schema.fields:
         if field.name == ROW_KIND:
-            raise InvalidError(f"column name {ROW_KIND!r} is taken by the kind of incoming rows")
+            raise InvalidError(
+                f"column name {ROW_KIND!r} is kept for the kind of incoming rows; choose another"
+            )
         if isinstance(field.type, AtomicType) and field.type.root not in _STORABLE:
             raise UnsupportedError(
                 f"column {field.name!r} is {field.type.sql()}, which this release cannot write"

@@ -26,7 +26,7 @@ an option is one of three:
 - it **acts**: nothing more is said below;
 - it is **kept** for other engines that use the same table. Setting it gives a warning with a
   `KeytideWarning` that says what it means here;
-- it is **refused** with `UnsupportedError`, because nobody would obey it and rows or files would
+- it is **refused** with `UnsupportedError`, because no engine would obey it and rows or files would
   not be what the option promises.
 
 An option with its default value is never warned of or refused. Tables that others have made keep

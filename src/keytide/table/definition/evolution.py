@@ -202,6 +202,7 @@ def evolve(
     if has_rows:
         refuse_bucket_change(schema, evolved)
     validate_definition(evolved, TableOptions.parse(evolved.options))
+    # Last: a definition that cannot work is reported as such, not as a change that is forbidden.
     refuse_changes(schema, evolved, has_rows=has_rows)
     return evolved
 
@@ -223,7 +224,7 @@ def _apply(schema: TableSchema, change: SchemaChange) -> TableSchema:
         options = with_option(schema.options, change.key, None)
         if options == schema.options:
             there = ", ".join(sorted(schema.options)) or "none"
-            raise NotFoundError(f"option {change.key!r} is not set; set are {there}")
+            raise NotFoundError(f"option {change.key!r} is not set; those that are: {there}")
         return replace(schema, options=options)
     if isinstance(change, ChangeComment) and change.path == ():
         return replace(schema, comment=change.comment)
@@ -244,8 +245,8 @@ def _add(schema: TableSchema, change: AddColumn) -> TableSchema:
             f"stored have no value for it; add it as nullable"
         )
     new = Field(-1, change.path[-1], change.type, change.comment, change.default)
+    # Above all that were ever used: an old file may hold a dropped column under its id.
     (numbered,) = assign_field_ids([new], schema.highest_field_id + 1)
-
     refuse_same_names([numbered])
 
     def insert(siblings: tuple[Field, ...]) -> tuple[Field, ...]:
@@ -283,6 +284,7 @@ def _rename(schema: TableSchema, change: RenameColumn) -> TableSchema:
 
     def rename(siblings: tuple[Field, ...]) -> tuple[Field, ...]:
         index = _index(siblings, change.path)
+        # Without the column itself, which may change its own letter case.
         others = (*siblings[:index], *siblings[index + 1 :])
         _refuse_taken(others, change.path, new)
         return _replaced(siblings, index, replace(siblings[index], name=new))
@@ -365,7 +367,7 @@ def _refuse_key(
 
 
 def _refuse_unpadding(schema: TableSchema, path: Path, old: DataType, new: DataType) -> None:
-    """Trailing blanks count in a VARCHAR and not in a CHAR, so versions would change places."""
+    """Refuse CHAR to VARCHAR: there trailing blanks count, and versions would change places."""
     roots = old.root, new.root
     if len(path) == 1 and roots == ("CHAR", "VARCHAR") and orders_versions(schema, path[0]):
         raise InvalidError(

@@ -29,7 +29,10 @@ class TableKind(ABC):
 
     @abstractmethod
     def check(self, schema: TableSchema, options: TableOptions) -> None:
-        """Refuse a layout or options that cannot work; `InvalidError` or `UnsupportedError`."""
+        """Refuse a layout or options that cannot work.
+
+        Raises `InvalidError`, or `UnsupportedError` for what this release lacks.
+        """
 
     @abstractmethod
     def why_not_readable(self, options: TableOptions) -> str | None:
@@ -51,9 +54,9 @@ class KeyedTable(TableKind):
         if schema.is_cross_partition:
             missing = [n for n in schema.partition_keys if n not in schema.primary_keys]
             raise UnsupportedError(
-                f"partition column(s) {', '.join(missing)} are not in the primary key "
-                f"{', '.join(schema.primary_keys)}: a key could then be in two partitions at once. "
-                f"Add them to the primary key, or partition by a key column"
+                f"the primary key {', '.join(schema.primary_keys)} lacks the partition columns "
+                f"{', '.join(missing)}: a key could then be in two partitions at once. Add them to "
+                f"the primary key, or partition by a key column"
             )
         if options.bucket < 1:
             raise UnsupportedError(
@@ -125,6 +128,7 @@ class AppendTable(TableKind):
         return None
 
 
+# Options about versions that say something about rows too, so append tables may have them.
 _KEPT = (
     keys.ROWKIND_FIELD, keys.IGNORE_DELETE, keys.IGNORE_UPDATE_BEFORE, keys.DEFAULT_VALUE,
     keys.USER,

@@ -50,6 +50,7 @@ _WATERMARK, _SEQUENCE = keys.WATERMARK_KEY, keys.SEQUENCE_FIELD
 def completed_options(options: Mapping[str, str], kind: TableKind) -> dict[str, str]:
     """The options with those that they imply; the layout of the table stays as it was made."""
     stored = complete_options(options, kind)
+    # A table made elsewhere may lack them: what they mean then is not what a new table gets.
     return {k: v for k, v in stored.items() if k in options or k not in _LAYOUT}
 
 
@@ -95,6 +96,7 @@ class _Statement:
 
 def _statements(schema: TableSchema, known: set[int]) -> dict[tuple[str, str], _Statement]:
     """The statements on which stored rows depend, by their option and its columns."""
+    # By ids, a renamed column is the same and one that was dropped and added again is not.
     ids = {field.name: field.id for field in schema.fields}
     found = {}
     for key, text in schema.options.items():
@@ -194,7 +196,7 @@ def _refuse_lookup(before: TableOptions, after: TableOptions) -> None:
             f"{key!r} cannot change from {before.changelog_producer!r} to "
             f"{after.changelog_producer!r} in a table of engine {before.merge_engine!r} with rows: "
             f"its compacted values {contains} those on the levels above, and would be counted "
-            f"otherwise from now on; {_REWRITE}"
+            f"twice or not at all from now on; {_REWRITE}"
         )
 
 

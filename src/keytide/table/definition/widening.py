@@ -58,6 +58,7 @@ _DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}
 _EXACT_FLOATS = {
     "TINYINT": ("FLOAT", "DOUBLE"),
     "SMALLINT": ("FLOAT", "DOUBLE"),
+    # A FLOAT has 24 bits of whole number and a DOUBLE 53; a BIGINT fits neither.
     "INT": ("DOUBLE",),
     "FLOAT": ("DOUBLE",),
 }

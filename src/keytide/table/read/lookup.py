@@ -13,6 +13,7 @@ from keytide.table.read.task import ReadTask
 
 __all__ = ["key_range", "newest_versions"]
 
+# Beside a write, which holds its rows already: less than 'read.memory'.
 _MEMORY_BYTES = 256 << 20
 
 
@@ -25,6 +26,7 @@ def newest_versions(
     bounded memory.
     """
     names = keys.columns
+    # The range prunes files; which keys are really there is for the join to say.
     task = replace(task, columns=tuple(columns), predicate=key_range(keys))
     for frame in task.outcomes(_MEMORY_BYTES):
         found = frame.join(keys, on=names, how="semi", nulls_equal=True)

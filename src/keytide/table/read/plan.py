@@ -112,6 +112,7 @@ def plan_files(
     """Plan a scan over some files; `vector_files` mark dead rows. Raises as `plan_scan`."""
     # Statistics know nothing of defaults.
     terms = conjuncts(without_columns(predicate, view.defaults(columns_of(predicate))))
+    # Rows in a postponed bucket are not part of the table before its writer has placed them.
     files = [entry for entry in entries if entry.bucket >= 0]
     funnel = Funnel().after("all", files)
     files = matching_partitions(files, view.schema, terms)
@@ -146,6 +147,8 @@ def _buckets(
     if has_key and not view.options.deletion_vectors_enabled:
         planned = {b: [PlannedFile(e) for e in entries] for b, entries in by_bucket.items()}
         return sections_of(planned, view)
+    # Without keys nothing is merged, and compacted files with vectors are unique by key: each file
+    # is a section of its own.
     places = _vector_places([f for f in vector_files if (f.partition, f.bucket) in by_bucket], view)
     return [
         BucketPlan(

@@ -19,6 +19,7 @@ def prefetched(items: Iterator[T]) -> Iterator[T]:
     caller that stops early does not wait for the item that is being made.
     """
     end = object()
+    # A pool of its own that nobody waits for: a caller may stop in the middle of an item.
     with unawaited_threads(1) as pool:
         coming = pool.submit(next, items, end)
         while (item := coming.result()) is not end:

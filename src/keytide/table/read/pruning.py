@@ -41,6 +41,7 @@ __all__ = [
     "matching_statistics",
 ]
 
+# Beyond this, hashing every combination takes longer than reading files that hold none.
 _POINTS_MAX = 1 << 20
 
 _PLACE = scratch("place")
@@ -93,6 +94,7 @@ def _spellings(values: Sequence[Any] | None, field: Field) -> pa.Array | None:
         return None
     assert isinstance(field.type, AtomicType)
     if field.type.root in ("FLOAT", "DOUBLE"):
+        # NaN, the only value that differs from itself, has as many forms as a float has spare bits.
         if any(value != value for value in values):
             return None
         values = [*values, *(-0.0 for value in values if value == 0)]
@@ -148,6 +150,7 @@ def matching_statistics(
     fields = tuple(f for f in view.schema.fields if f.name in columns_of(about))
     bounds = value_bounds(files, fields, view.schemas)
     possible = bounds.with_columns(may_match(about, fields).alias("kept"))["kept"].to_list()
+    # Statistics are of single files, and a section that is merged survives or falls as a whole.
     kept_files = {id(entry) for entry, keep in zip(files, possible, strict=True) if keep}
     is_put_together = not engine_class(view.options).picks_a_version
 

@@ -34,6 +34,8 @@ class Rows:
     @property
     def versions(self) -> MergedVersions:
         """The merged versions that the rows are made of."""
+        # A condition on a column with a default is about what is shown, so it is left to
+        # `outcomes`, and the column has to be read for it.
         columns = (*self._table_columns, VALUE_KIND) if self._defaults else self.columns
         condition = without_columns(self.predicate, self._defaults)
         return MergedVersions(self.view, tuple(dict.fromkeys((*columns, VALUE_KIND))), condition)

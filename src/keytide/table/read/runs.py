@@ -75,6 +75,8 @@ class StoredVersions:
     def _sorted_parts(self, file: PlannedFile, rows_max: int) -> Iterator[Batch]:
         if not is_out_of_order(file.entry, self.view.schema.trimmed_primary_key_fields()):
             return self._parts(file, rows_max)
+        # The whole file at once: there is no other way to sort it. Such files come from writers
+        # that sort NaN first, and are rare.
         rows = self.of_file(file).sort(self.view.order.key, nulls_last=False)
         return iter([Batch(rows, is_last=True)])
 

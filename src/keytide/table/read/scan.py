@@ -39,12 +39,12 @@ class Explanation:
 
     `funnel` counts what each pruning step left. `files_raw` are read as they are;
     `files_merged`, in `sections_merged` sections of at most `runs_max` overlapping runs, are
-    merged by `merge_engine`.
+    merged by `merge_engine`, which is None for an append table: nothing of it is ever merged.
     """
 
     table: str
     snapshot_id: int | None
-    merge_engine: str
+    merge_engine: str | None
     funnel: Funnel
     files_raw: int
     files_merged: int
@@ -61,12 +61,16 @@ class Explanation:
             f"{s.bytes:>15,}"
             for s in self.funnel.stages
         ]
-        lines.append(
-            f"read as they are: {counted(self.files_raw, 'file')}; merged by {self.merge_engine}: "
-            f"{counted(self.files_merged, 'file')} in {counted(self.sections_merged, 'section')} "
-            f"of up to {counted(self.runs_max, 'overlapping run')}"
-        )
-        return "\n".join(lines)
+        return "\n".join([*lines, "; ".join(self._readings())])
+
+    def _readings(self) -> Iterator[str]:
+        yield f"read as they are: {counted(self.files_raw, 'file')}"
+        if self.merge_engine is not None:
+            yield (
+                f"merged by {self.merge_engine}: {counted(self.files_merged, 'file')} in "
+                f"{counted(self.sections_merged, 'section')} of up to "
+                f"{counted(self.runs_max, 'overlapping run')}"
+            )
 
     def _repr_html_(self) -> str:
         return html.preformatted(str(self))
@@ -78,7 +82,7 @@ class Scan:
 
     A scan is lazy and stays with its snapshot, whatever is committed later. Methods that return
     everything need memory for the result; `to_batches` needs only what 'read.memory' allows.
-    Raises `DataError` naming the file that is missing or torn, when it is read.
+    What is wrong with stored files is found when they are read, see `to_batches`.
     """
 
     state: TableState
@@ -108,52 +112,57 @@ class Scan:
 
     @cached_property
     def plan(self) -> ScanPlan:
-        """What will be read, decided from metadata alone."""
+        """What will be read, decided from metadata alone. Raises `DataError` for torn metadata."""
         refuse_forked_child()
         return plan_scan(self.state, self.predicate)
 
     def to_arrow(self) -> pa.Table:
-        """The rows as one Arrow table with the exact types of the columns."""
+        """The rows as an Arrow table, in the columns' exact types. Raises as `to_batches`."""
         schema = self.schema
         tables = [to_arrow(frame, schema) for frame in prefetched(self._frames())]
         return pa.concat_tables([schema.empty_table(), *tables])
 
     def to_polars(self) -> pl.DataFrame:
-        """The rows as a Polars frame, in the types that Polars gives to those of `schema`."""
+        """The rows as a Polars frame, in Polars' own types. Raises as `to_batches`."""
         empty = pl.DataFrame(schema=polars_schema(self.view.schema.select(self.columns)))
         rows: pl.DataFrame = pl.concat([empty, *self._frames()], rechunk=False)
         return rows
 
     def to_pandas(self) -> pd.DataFrame:
-        """The rows as a pandas frame."""
+        """The rows as a pandas frame. Raises as `to_batches`."""
         frame: pd.DataFrame = self.to_arrow().to_pandas()
         return frame
 
     def to_pylist(self) -> list[dict[str, Any]]:
-        """The rows as dicts."""
+        """The rows as dicts. Raises as `to_batches`."""
         rows: list[dict[str, Any]] = self.to_arrow().to_pylist()
         return rows
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows as Arrow record batches, in memory bounded by 'read.memory'."""
+        """The rows as Arrow record batches, in memory bounded by 'read.memory'.
+
+        Raises `DataError` naming a file that is missing or torn, `InvalidError` naming a key whose
+        versions cannot be merged, `UnsupportedError` for a table that this release cannot read,
+        `SetupError` for one whose merge function is not registered.
+        """
         for task in self.tasks():
             for table in task.tables(self.view.options.read_memory_bytes):
                 yield from table.to_batches()
 
     def count(self) -> int:
-        """The number of rows."""
+        """The number of rows. Raises as `to_batches`."""
         schema = self.view.schema
         one_column = replace(self, columns=(schema.primary_keys or schema.names)[:1])
         return sum(frame.height for frame in one_column._frames())
 
     def explain(self) -> Explanation:
-        """How the scan will be carried out. Reads no data."""
+        """How the scan will be carried out. Reads no data. Raises as `plan`."""
         sections = [section for bucket in self.plan.buckets for section in bucket.sections]
         merged = [section for section in sections if section.needs_merge]
         return Explanation(
             table=self.view.name,
             snapshot_id=None if self.snapshot is None else self.snapshot.id,
-            merge_engine=self.view.options.merge_engine,
+            merge_engine=self.view.options.merge_engine if self.view.kind.has_key else None,
             funnel=self.plan.funnel,
             files_raw=sum(len(s.files) for s in sections if not s.needs_merge),
             files_merged=sum(len(s.files) for s in merged),
@@ -162,7 +171,10 @@ class Scan:
         )
 
     def tasks(self) -> list[ReadTask]:
-        """The scan as picklable tasks, one per bucket."""
+        """The scan as picklable tasks, one per bucket.
+
+        Raises as `plan`, and `UnsupportedError` for a table that this release cannot read.
+        """
         self._check_readable()
         return [
             ReadTask(self.view, bucket, self.columns, self.predicate)

@@ -99,6 +99,8 @@ def sections_of(
 ) -> list[BucketPlan]:
     """The files of each bucket, given in commit order, cut into sections in key order."""
     crowded = [file for files in buckets.values() if len(files) > 1 for file in files]
+    # Ends are decoded and ranked for all buckets at once. Ranks of different buckets are never
+    # compared, but one sort is much cheaper than thousands.
     ranges = iter(_overlaps(crowded, view.schema))
     plans = []
     for bucket, files in buckets.items():
@@ -141,6 +143,7 @@ def _overlaps(files: Sequence[PlannedFile], schema: TableSchema) -> list[_Placed
     placed = []
     for order, file in enumerate(files):
         low, high = ranked[order], ranked[count + order]
+        # Its ends do not bound it, so it is taken to overlap with everything.
         if low > high:  # sorted by another order, see `is_out_of_order`
             low, high = min(ranked), max(ranked)
         placed.append(_Placed(file, order, low, high))
@@ -180,6 +183,8 @@ def _section(files: list[_Placed], options: TableOptions) -> Section:
     for file in files:
         groups.setdefault(_run_key(file), []).append(file)
     runs = [run for group in groups.values() for run in _disjoint(group)]
+    # Oldest first. Of equal numbers the higher level is the older one, for files only move upwards,
+    # and within a level the commit decides.
     runs.sort(key=lambda run: (_min_sequence(run), -run[0].planned.meta.level, run[0].order))
     ascending = all(
         _max_sequence(older) < _min_sequence(newer) for older, newer in itertools.pairwise(runs)

@@ -38,6 +38,7 @@ def key_bounds(files: Sequence[ManifestEntry], fields: Sequence[Field]) -> pl.Da
         says_nothing = (low > high).fill_null(value=False)
         low, high = low.set(says_nothing, None), high.set(says_nothing, None)
     columns = {f"{first.name}.min": low, f"{first.name}.max": high}
+    # Some writers store no key statistics, as a row without fields.
     with_stats = [_arity(e.file.key_stats.min_values) == len(fields) for e in files]
     if len(fields) > 1 and all(with_stats):
         stats_lows = decoded([e.file.key_stats.min_values for e in files], fields)
@@ -101,6 +102,7 @@ def _group_bounds(
     stored = [file_schema.by_name[name] for name in names if name in file_schema.by_name]
     places = {old.id: place for place, old in enumerate(stored)}
     rows = [entry.file.row_count for entry in files]
+    # A row of another number of fields cannot be matched with columns: nothing is known then.
     usable = all(_arity(e.file.value_stats.min_values) == len(stored) for e in files)
     found: dict[str, pl.Series] = {}
     types = polars_schema(fields)

@@ -31,7 +31,10 @@ class ReadTask:
     predicate: Predicate | None = None
 
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
-        """The rows, in frames that together with their making fit in about `memory_bytes`."""
+        """The rows, in frames that together with their making fit in about `memory_bytes`.
+
+        Raises as `MergedVersions.of` does.
+        """
         rows = self._rows
         for versions in self._versions(rows, memory_bytes):
             shown = rows.shown(versions)

@@ -86,6 +86,8 @@ class MergedVersions:
         if sizes[largest] > held[largest]:
             runs[largest] = prefetched(runs[largest])
         check = self._check_of_merged
+        # A filter on other columns comes after the merge: before it, an older version that fulfils
+        # it would come back.
         for window in key_windows(runs, order.key):
             with self.view.reading():
                 counted = without_contained(window, section.containing, order.key)
@@ -125,6 +127,8 @@ def batch_rows(sizes: Sequence[int], rows: int) -> list[int]:
     of its own. What is left of this half is the least for the others, which share by their size,
     so that windows cover alike key ranges of each.
     """
+    # Half for the runs that fit whole, half to share: small runs are many at level 0, and without
+    # the cut each of them would begin windows of a few rows.
     spare, left, total = rows // 2, len(sizes), max(1, sum(sizes))
     held = [0] * len(sizes)
     for run in sorted(range(len(sizes)), key=sizes.__getitem__):
@@ -148,6 +152,7 @@ def _row_bytes(files: Sequence[PlannedFile], fields: Sequence[Field]) -> int:
     stored = sum(file.meta.file_size for file in files) // rows
     types = [f.type.to_arrow() for f in fields]
     fixed = sum(_fixed_bytes(t) for t in types)
+    # Texts and nested values: a guess from the size on disk, which compression halves at the least.
     variable = sum(1 for t in types if not _fixed_bytes(t))
     return max(16, fixed + variable * max(24, 2 * stored))
 

@@ -169,7 +169,7 @@ def _of_section(section: Section, stored: StoredVersions) -> list[_Stored]:
 
 
 def _is_dead(file: PlannedFile, stored: StoredVersions) -> bool:
-    """Whether readers skip the version that is stored in the file."""
+    """Whether readers skip the version that is stored in the file, of which there is one."""
     return file.dead_rows is not None and not stored.of_file(file).height
 
 

@@ -21,6 +21,7 @@ __all__ = ["NO_FILES", "BucketId", "BucketState", "LiveFiles", "load_live_files"
 BucketId: TypeAlias = "tuple[bytes, int]"
 """Serialized partition row and bucket number."""
 
+# More steps, each of them a snapshot and a manifest to read, take longer than one whole load.
 _STEPS_MAX = 64
 
 
@@ -64,6 +65,7 @@ class LiveFiles:
         for entry in changes:
             if entry.kind is FileKind.DELETE:
                 by_identity.pop(entry.identity, None)
+        # A partition without files is laid out anew by whoever writes to it next.
         buckets, partitions = dict(self.buckets), dict(self.partition_buckets)
         _note_buckets(buckets, partitions, changes)
         deleted_from = {entry.partition for entry in changes if entry.kind is FileKind.DELETE}
@@ -130,6 +132,8 @@ def _note_buckets(
 ) -> None:
     for entry in entries:
         key = (entry.partition, entry.bucket)
+        # Deleted files too: a number that was used once must not come back, or an older version
+        # could.
         highest = max(buckets.get(key, _EMPTY).max_sequence_number, entry.file.max_sequence_number)
         buckets[key] = BucketState(highest, entry.total_buckets)
         if entry.kind is FileKind.ADD:

@@ -29,13 +29,18 @@ from keytide.store import Store
 
 __all__ = ["TableMetadata"]
 
+# Of manifests and of lists each; an entry takes about a kilobyte.
 _CACHED_ENTRIES_MAX = 500_000
 
 V = TypeVar("V")
 
 
 class _SizedCache(Generic[V]):
-    """Least recently used values, bounded by how many records they hold together."""
+    """The values used last, bounded by how many records they hold together.
+
+    A manifest may have one entry or a hundred thousand, so a bound on the number of values, which
+    is all that `functools.lru_cache` has, bounds nothing.
+    """
 
     def __init__(self, records_max: int) -> None:
         self._records_max = records_max
@@ -48,6 +53,8 @@ class _SizedCache(Generic[V]):
             if key in self._values:
                 self._values.move_to_end(key)
                 return self._values[key]
+        # Not under the lock: a slow store must not keep those waiting who look for something else.
+        # Two may load the same file, and get the same.
         values = load()
         with self._lock:
             if key not in self._values:
@@ -91,7 +98,7 @@ class TableMetadata:
         return self.schema(max(ids))
 
     def schema(self, schema_id: int) -> TableSchema:
-        """The schema of that id."""
+        """The schema of that id. Raises `DataError` when its file is missing or torn."""
         if schema_id not in self._schemas:
             path = paths.schema_path(schema_id)
             uri = self.store.uri_of(path)
@@ -117,6 +124,8 @@ class TableMetadata:
         """The id of the newest snapshot."""
         hinted = self._hint(paths.Hint.LATEST)
         if hinted is not None and self._has_snapshot(hinted):
+            # The hint is written after the snapshot, or not at all: the newest one may be further
+            # on.
             while self._has_snapshot(hinted + 1):
                 hinted += 1
             return hinted
@@ -204,7 +213,10 @@ class TableMetadata:
     # -- manifests ----------------------------------------------------------------------------
 
     def manifest_list(self, name: str, size: int | None = None) -> Sequence[ManifestFileMeta]:
-        """The manifests that a list names, in order. `size` is the recorded one, in bytes."""
+        """The manifests that a list names, in order. `size` is the recorded one, in bytes.
+
+        Raises `DataError` naming the file when it is missing or torn.
+        """
 
         def load() -> Sequence[ManifestFileMeta]:
             path = paths.manifest_path(name)
@@ -213,7 +225,7 @@ class TableMetadata:
         return _MANIFEST_LISTS.get((self.uri, name), load)
 
     def manifest(self, meta: ManifestFileMeta) -> Sequence[ManifestEntry]:
-        """The file entries of a manifest, in order."""
+        """The file entries of a manifest, in order. Raises as `manifest_list` does."""
 
         def load() -> Sequence[ManifestEntry]:
             path = paths.manifest_path(meta.file_name)

@@ -65,6 +65,7 @@ class StoredTable:
 
     def view(self, schema: TableSchema) -> TableView:
         """The table at one of its schemas, with those that stored files refer to."""
+        # All of them: which ones the live files refer to would take the manifests to tell.
         schemas = {number: self.metadata.schema(number) for number in range(schema.id + 1)}
         options = TableOptions.parse(schema.options)
         functions = registered_functions(options)

@@ -59,7 +59,7 @@ class TableView:
         return self.engine_in(self.order)
 
     def engine_in(self, order: MergeOrder) -> MergeEngine:
-        """The engine for versions in another order, one that tells buckets apart, say."""
+        """The engine for versions in another order, such as one that tells buckets apart."""
         return engine_of(
             order,
             self.schema.fields,
@@ -84,7 +84,7 @@ class TableView:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """A block whose merge errors name the table and what works all the same."""
+        """A block whose merge errors name the table and what can still be read."""
         try:
             with self.naming_table():
                 yield

@@ -41,6 +41,7 @@ def as_key(column: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
     docs/semantics.md), but buckets go by bytes.
     """
     if pa.types.is_floating(column.type):
+        # -0.0 + 0.0 is 0.0, and nothing else changes.
         return pc.add(column, pa.scalar(0.0, column.type))
     if field.type.root == "CHAR":
         return pc.utf8_rtrim(column, " ")
@@ -51,9 +52,9 @@ def convert_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.Chun
     """The column in the exact Arrow type of `field`.
 
     Whole numbers may change width and become decimals, decimals and fractions of a second may
-    change scale, as long as every value survives; float widens to double. Nothing else changes
-    its kind. Raises `InvalidError` naming the type found, the type expected, and the first value
-    that would be lost.
+    change scale, as long as every value survives; float widens to double. Nothing else
+    becomes another type. Raises `InvalidError` naming the type found, the type expected, and the
+    first value that would be lost.
     """
     target = field.type.to_arrow()
     if column.type.equals(target):
@@ -77,6 +78,8 @@ def convert_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.Chun
 def cast_exactly(array: pa.Array, target: pa.DataType) -> pa.Array:
     """Arrow's checked cast, which for decimals looks at the values, not at their type."""
     if pa.types.is_decimal(target) and pa.types.is_integer(array.type):
+        # By way of a decimal that holds every integer: Arrow itself asks for so many digits
+        # whatever the values are.
         array = array.cast(pa.decimal128(20, 0))
     return array.cast(target)
 
@@ -380,7 +383,8 @@ def _convert_map(array: pa.Array, target: pa.DataType, field: Field, table: str)
         keys, items = array.values.field(0), array.values.field(1)
     if keys.null_count:
         raise InvalidError(
-            f"table {table}: column {field.name!r} is {field.type.sql()}, found a NULL map key"
+            f"table {table}: column {field.name!r} is {field.type.sql()}, found a NULL map key; "
+            f"leave the entry out"
         )
     entries = pa.StructArray.from_arrays(
         [
@@ -393,6 +397,8 @@ def _convert_map(array: pa.Array, target: pa.DataType, field: Field, table: str)
 
 
 def _relist(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
+    # A slice has offsets into values of its whole array, and may begin in the middle of a byte of
+    # validity: both are made anew, the values stay.
     validity = array.is_valid().buffers()[1] if array.null_count else None
     offsets = array.offsets
     return pa.Array.from_buffers(

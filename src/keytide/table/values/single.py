@@ -51,7 +51,8 @@ def key_value(value: Any, field: Field, table: str) -> pa.Scalar:
     except Exception as error:  # the methods of a caller's value may raise anything
         raise InvalidError(
             f"table {table}: key column {field.name!r} is {field.type.sql()}, found "
-            f"{shown(value)} of type {type(value).__name__}: {error}"
+            f"{shown(value)} of type {type(value).__name__}; give a value of the column's type: "
+            f"{error}"
         ) from error
     return key_column(pa.chunked_array([given]), field, table)[0]
 
@@ -66,7 +67,8 @@ def scalar_of_text(text: str, field: Field, table: str) -> pa.Scalar:
         column = pa.chunked_array([array_of_texts([text], field.type.to_arrow())])
     except _NO_VALUE as error:
         raise InvalidError(
-            f"table {table}: column {field.name!r} is {field.type.sql()}, found {text!r}: {error}"
+            f"table {table}: column {field.name!r} is {field.type.sql()}, found {text!r}, which "
+            f"is not a value of that type: {error}"
         ) from error
     return stored_column(column, field, table)[0]
 
@@ -79,6 +81,7 @@ def array_of_texts(texts: Sequence[str], target: pa.DataType) -> pa.Array:
     if pa.types.is_time(target):
         return _times(texts, target)
     if pa.types.is_timestamp(target):
+        # Arrow refuses digits beyond the unit even where they are zeros.
         texts = [_without_spare_digits(text) for text in texts]
         if target.tz is not None:
             texts = [text if _ZONE.search(text) else _in_utc(text) for text in texts]
@@ -110,6 +113,7 @@ def _unchanged(given: Sequence[Any], type_: pa.DataType) -> pa.Array:
     """An array of values. Raises one of `_NO_VALUE` for a value that is another one in it."""
     made = pa.array(given, type=type_)
     kept = made.to_pylist()
+    # The common case, told by one comparison of lists.
     if kept == given:
         return made
     for before, after in zip(given, kept, strict=True):

@@ -32,6 +32,7 @@ from keytide.types import AtomicType, Field, arrow_schema
 
 __all__ = ["BucketWriter", "SequenceBase", "restamp"]
 
+# Below this, threads cost more than they save.
 _SMALL_ROWS = 200_000
 
 
@@ -115,6 +116,7 @@ class BucketWriter:
     def _write_batch(
         self, batch: BucketBatch, base: SequenceBase, files: _NewFiles, threads: int
     ) -> list[ManifestEntry]:
+        # Names of its own for each batch: batches are written in threads.
         names = paths.FileNames()
         return [
             entry
@@ -162,6 +164,7 @@ class BucketWriter:
             pl.Series(BUCKET_NUMBER, batch.numbers)
         )
         is_padded = bool(self.view.options.sequence_auto_padding)
+        # Padded numbers come from the rows, so the order of arrival is not theirs.
         versions = order.sort(numbered, arrival_decides=not is_padded)
         with self.view.naming_table():
             found = layers(versions, self.view.engine_in(order), order.key)

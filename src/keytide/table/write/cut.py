@@ -26,6 +26,7 @@ __all__ = ["BUCKET_NUMBER", "BucketBatch", "Cut", "cut_rows"]
 BUCKET_NUMBER = scratch("bucket")
 """The place of a row's bucket in a batch; no column of a table begins like this."""
 
+# The binary row without fields.
 _EMPTY_PARTITION = bytes(12)
 
 Numbers = npt.NDArray[np.int64]
@@ -98,6 +99,7 @@ def cut_rows(
     _refuse_other_layout(partitions, view, partition_buckets)
     count = view.options.bucket_count
     ids = _bucket_ids(table, view.schema, view.options) if count > 1 else 0
+    # Partition and bucket in one number, which sorts as the pair does.
     found, numbers = np.unique(places * count + ids, return_inverse=True)
     buckets = (divmod(number, count) for number in found.tolist())
     return Cut(tuple((partitions[place], bucket) for place, bucket in buckets), numbers)
@@ -125,6 +127,7 @@ def _partitions(
         return [_EMPTY_PARTITION], np.zeros(frame.height, np.int64)
     names = [f.name for f in fields]
     rows = frame.select(names).with_row_index(BUCKET_NUMBER)
+    # Only the first row of each partition is encoded; the others are told by it.
     first = rows.select(pl.col(BUCKET_NUMBER).first().over(names)).to_series()
     firsts, places = np.unique(first.to_numpy(), return_inverse=True)
     values = table.select(names).take(pa.array(firsts)).combine_chunks()

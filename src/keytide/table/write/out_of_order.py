@@ -63,6 +63,7 @@ def _stored(view: TableView, files: Sequence[ManifestEntry], rows: pl.DataFrame)
     """What the files of one bucket hold for the keys of `rows`."""
     columns = view.order.columns
     keys = rows.select(view.order.key).unique()
+    # With no file at all, a frame of the right types is left.
     found = [rows.select(columns).clear()]
     for bucket in plan_files(view, files, key_range(keys)).buckets:
         task = ReadTask(view, bucket, columns)

@@ -23,7 +23,7 @@ __all__ = ["PartitionSpec", "TouchedPartitions", "every_partition"]
 
 
 def every_partition(partition: bytes) -> bool:
-    """Fits whatever partition there is."""
+    """Fits every partition."""
     return True
 
 
@@ -58,7 +58,7 @@ class PartitionSpec:
 
     @classmethod
     def parse(cls, given: Mapping[str, Any], schema: TableSchema, table: str) -> PartitionSpec:
-        """The spec of values by column. Raises `InvalidError` for what is no partition of it."""
+        """The spec of values by column. Raises `InvalidError` for what names no partition."""
         wrong = [name for name in given if name not in schema.partition_keys]
         if wrong or not given:
             found = ", ".join(map(repr, wrong)) or "no column"
@@ -105,6 +105,7 @@ def _value(value: Any, field: Field, table: str) -> pa.Array:
     stored = key_value(value, field, table)
     if not stored.is_valid and not field.type.nullable:
         raise InvalidError(
-            f"table {table}: partition column {field.name!r} is {field.type.sql()}, found NULL"
+            f"table {table}: partition column {field.name!r} is {field.type.sql()}, found NULL; "
+            f"give it a value"
         )
     return pa.array([stored], type=stored.type)

@@ -1,7 +1,7 @@
 """Rows that a table's engine could not merge: refused where they come in.
 
-What is stored can then be read: a scan need not tell a retract that nothing can be taken back by,
-or bytes that are no bitmap, from what the table holds.
+What is stored can then be read: a scan never meets a retract that cannot be taken back, or bytes
+that are no bitmap.
 """
 
 from __future__ import annotations

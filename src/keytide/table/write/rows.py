@@ -236,6 +236,7 @@ def _with_tombstones(
     if not options.tombstone_key:
         return kinds
     (name,) = options.tombstone_key
+    # Last, and whatever kind the row was given: rule R8.
     dead = _is_tombstone(columns[name], schema.field(name), options.tombstone_string_key_value)
     return pc.if_else(dead, pa.scalar(int(RowKind.DELETE), pa.int8()), kinds)
 
@@ -298,7 +299,9 @@ def _refuse_unknown_columns(names: Iterable[str], schema: TableSchema, table: st
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise InvalidError(f"table {table}: the rows have two columns named {name!r}")
+            raise InvalidError(
+                f"table {table}: the rows have two columns named {name!r}; rename or drop one"
+            )
         seen.add(name)
         if name != ROW_KIND and name not in schema.by_name:
             raise NotFoundError(
@@ -343,7 +346,8 @@ def _without_forbidden_nulls(
             f"{field.name!r} is {field.type.sql()} and {count} of {len(column)} rows bring NULL; "
             f"filter them out or give them a value"
         )
-    # A deletion needs some value here; nobody ever sees it.
+    # A delete may leave a NOT NULL column out, but its file cannot: any value does, as no reader
+    # ever shows it.
     return pc.fill_null(column, _filler(field.type.to_arrow()))
 
 

@@ -20,7 +20,12 @@ from keytide.table.write.rows import incoming_rows
 __all__ = ["RUNS_PER_PART", "WriteTask", "Written"]
 
 RUNS_PER_PART = 1 << 16
-"""How far the sequence numbers of neighbouring parts lie apart."""
+"""How far the sequence numbers of neighbouring parts lie apart.
+
+Parts are written at the same time and do not know how many runs the others need. A part of more
+runs would reach into the numbers of the next one; at the size of a write buffer it would hold
+terabytes.
+"""
 
 # Small buckets are sorted and merged together until they have this many rows.
 _BATCH_ROWS = 64 << 10
