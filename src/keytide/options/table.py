@@ -18,6 +18,7 @@ from keytide.options.value_types import (
     ENGINE,
     EXACT_COLUMNS,
     FILE_NAME,
+    FOLDER,
     NAMES,
     PADDINGS,
     SIZE,
@@ -65,7 +66,7 @@ _LAYOUT = (
     Option("partition.legacy-name", BOOLEAN, "Whether dates in partition folders are written as "
            "numbers of days.", "true", FIXED),
     Option("data-file.prefix", FILE_NAME, "How names of data files begin.", "data-"),
-    Option("data-file.path-directory", TEXT, "A folder below the table for its data files.",
+    Option("data-file.path-directory", FOLDER, "A folder below the table for its data files.",
            change=FIXED),
     Option("primary-key.nullable", BOOLEAN, "Whether key columns may be nullable; writers refuse "
            "NULL in a key either way.", "false", FIXED),

@@ -16,6 +16,7 @@ __all__ = [
     "ENGINE",
     "EXACT_COLUMNS",
     "FILE_NAME",
+    "FOLDER",
     "NAMES",
     "PADDINGS",
     "SIZE",
@@ -177,9 +178,16 @@ def _column(text: str) -> str:
 
 
 def _file_name(text: str) -> str:
-    if "/" in text:
-        raise ValueError("the beginning of a file's name, without '/'")
+    if "/" in text or "\0" in text:
+        raise ValueError("the beginning of a file's name, without '/' and NUL")
     return text
+
+
+def _folder(text: str) -> str:
+    folder = text.strip("/")
+    if folder and ("\0" in folder or {"", ".", ".."}.intersection(folder.split("/"))):
+        raise ValueError("a folder below the table: names with single '/' between, no '.' and '..'")
+    return folder
 
 
 def choice(*allowed: str) -> ValueType:
@@ -211,6 +219,7 @@ PADDINGS = ValueType(
     ", ".join(f"`{name}`" for name in _PADDINGS), _paddings, ("row-kind-flag",), "?", absent=()
 )
 FILE_NAME = ValueType("a text", _file_name, ("abc", "xyz"), "a/b")
+FOLDER = ValueType("a folder", _folder, ("abc", "x/yz"), "../abc")
 SIZE = size()
 STATS_MODE = ValueType("`none`, `counts`, `full`, `truncate(n)`", _stats_mode, ("counts",), "some")
 TEXT = ValueType("a text", str, ("abc", "xyz"))
