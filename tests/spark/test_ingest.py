@@ -171,6 +171,17 @@ def test_any_bytes_between_good_messages_are_dead_letters_byte_for_byte(feed: Fe
     assert {raw for (raw,) in feed.rows(report.dead_letter, "raw")} == {b"first", *garbage}
 
 
+def test_batch_that_is_repeated_and_refuses_other_messages_keeps_all_of_them(feed: Feed) -> None:
+    from keytide.spark.dead_letters import DeadLetters
+
+    catalog = kt.connect(feed.warehouse)._catalog
+    letters = DeadLetters(catalog, "shop.bad", "shop.people")
+    for refused in ([b"1", b"2"], [b"2", b"3"]):
+        rows = [(bytearray(raw), "because") for raw in refused]
+        letters.keep(feed.spark.createDataFrame(rows, "raw binary, reason string"), batch_id=4)
+    assert feed.rows("shop.bad", "raw", "batch_id") == [(b"1", 4), (b"2", 4), (b"3", 4)]
+
+
 def test_dead_letter_table_of_text_takes_other_bytes_as_digits(feed: Feed) -> None:
     types = {"digest": "STRING", "reason": "STRING", "raw": "STRING", "batch_id": "BIGINT"}
     fields = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in types.items()]
