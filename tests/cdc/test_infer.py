@@ -6,8 +6,9 @@ import pytest
 from feeds import Message, batch
 
 from keytide.cdc import SequenceSource, default_sequence, infer, infer_columns, infer_primary_key
+from keytide.cdc.documents import Documents
 from keytide.cdc.infer import Sample
-from keytide.cdc.parse import Documents, read_events
+from keytide.cdc.parse import read_events
 from keytide.errors import InvalidError
 from keytide.types import AtomicType
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.arguments import checked
+from keytide.cdc.documents import as_bytes, read_documents
 from keytide.cdc.feed import (
     MESSAGE_COLUMN,
     ORDINAL_COLUMN,
@@ -25,7 +26,7 @@ from keytide.cdc.feed import (
 )
 from keytide.cdc.formats import envelope_of
 from keytide.cdc.json_sql import JsonValues
-from keytide.cdc.parse import STEP, Changes, Image, as_bytes, parse, stated
+from keytide.cdc.parse import STEP, Changes, Image, parse, stated
 from keytide.cdc.values import convert
 from keytide.types import Field
 
@@ -42,7 +43,7 @@ def decode(messages: pa.Array | pa.ChunkedArray, spec: FeedSpec) -> Decoded:
     """
     envelope = envelope_of(spec.format)
     messages = as_bytes(messages)
-    events, layouts = parse(messages, spec, envelope)
+    events, layouts = parse(read_documents(messages), spec, envelope)
     typed = [_typed(changes, spec, envelope) for changes in layouts]
     rows = pa.concat_tables(typed)
     if len(typed) > 1:

@@ -30,10 +30,11 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.arguments import checked
+from keytide.cdc.documents import Documents, read_documents
 from keytide.cdc.feed import BIGINT, UNAVAILABLE_VALUE, Envelope, SequenceSource
 from keytide.cdc.formats import envelope_of
 from keytide.cdc.json_sql import JsonValues, read_entries, read_members
-from keytide.cdc.parse import Documents, read_documents, read_events, stated
+from keytide.cdc.parse import read_events, stated
 from keytide.cdc.values import Encoding, convert, has_offset
 from keytide.errors import InvalidError
 from keytide.types import STRING, AtomicType, DataType, Field
@@ -71,7 +72,7 @@ class Sample:
         key_pointer = self._envelope.key_pointer
         if key_pointer is None:
             return ()
-        [names] = read_members(self._documents.objects.to_arrow(), [key_pointer])
+        [names] = read_members(self._documents.text.to_arrow(), [key_pointer])
         lists = names.text.filter((names.type == "ARRAY").fill_null(False))
         return tuple(map(str, json.loads(lists[0]))) if len(lists) else ()
 
@@ -158,7 +159,7 @@ def _declared(documents: Documents, envelope: Envelope) -> Mapping[str, DataType
     """The types that messages state; a later message is right about a column."""
     if envelope.types_pointer is None:
         return {}
-    [schemas] = read_members(documents.objects.to_arrow(), [envelope.types_pointer])
+    [schemas] = read_members(documents.text.to_arrow(), [envelope.types_pointer])
     distinct = schemas.text.filter(schemas.type == "OBJECT").unique(maintain_order=True)
     types: dict[str, DataType] = {}
     for text in distinct:

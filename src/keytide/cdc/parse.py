@@ -13,25 +13,21 @@ from typing import Any, NamedTuple, TypeVar
 import polars as pl
 import pyarrow as pa
 
+from keytide.cdc.documents import Documents
 from keytide.cdc.feed import Envelope, FeedSpec
 from keytide.cdc.json_sql import (
     JsonValues,
-    exact_numbers,
     literal,
     pointer,
     query,
     read_members,
 )
-from keytide.errors import InvalidError
 
 __all__ = [
     "STEP",
     "Changes",
-    "Documents",
     "Image",
-    "as_bytes",
     "parse",
-    "read_documents",
     "read_events",
     "stated",
 ]
@@ -40,28 +36,6 @@ STEP = "_step"
 """The column that numbers the rows to write, in order."""
 
 T = TypeVar("T")
-
-
-class Documents(NamedTuple):
-    """Messages as JSON, one line each.
-
-    ``text`` is None for null and for bytes that are no UTF-8. ``shape`` is the JSON type of the
-    whole, ``NULL`` for a null message too, ``GARBLED`` or ``INVALID``.
-    """
-
-    text: pl.Series
-    shape: pl.Series
-
-    @property
-    def objects(self) -> pl.Series:
-        """The texts of JSON objects, None for the others."""
-        return self.text.set(self.shape != "OBJECT", None)
-
-    def with_exact_numbers(self) -> Documents:
-        """The documents rewritten so that long fractions are read without loss; self if none is."""
-        objects = self.objects
-        exact = exact_numbers(objects)
-        return self if exact is objects else self._replace(text=exact)
 
 
 class Image(NamedTuple):
@@ -89,10 +63,9 @@ class Changes(NamedTuple):
 
 
 def parse(
-    messages: pa.Array | pa.ChunkedArray, spec: FeedSpec, envelope: Envelope
+    documents: Documents, spec: FeedSpec, envelope: Envelope
 ) -> tuple[pl.DataFrame, list[Changes]]:
     """What the messages do, as :func:`read_events` tells, and the rows to write by layout."""
-    documents = read_documents(messages)
     events, steps, columns = _unfold(documents, spec, envelope)
     # Rewriting documents takes as long as reading them, so it is done only where a column needs it.
     if _has_fractions(columns, spec):
@@ -106,24 +79,6 @@ def parse(
     return events, [_of_layout(steps, images, *schema) for schema in schemas.items()]
 
 
-def as_bytes(messages: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Messages as bytes. Raises `InvalidError` for messages that are neither text nor bytes."""
-    try:
-        return messages.cast(pa.large_binary())
-    except pa.ArrowException as error:
-        raise InvalidError(
-            f"messages: found {messages.type}, expected JSON documents as text or bytes"
-        ) from error
-
-
-def read_documents(messages: pa.Array | pa.ChunkedArray) -> Documents:
-    """The messages, validated one by one. Raises as `as_bytes`."""
-    messages = as_bytes(messages)
-    text = _texts(messages)
-    shape = pl.Series(values=query(_SHAPES_SQL, documents=_numbered(text)).column("shape"))
-    return Documents(text, shape.set(pl.Series(values=messages.is_null()), "NULL"))
-
-
 def read_events(
     documents: Documents, envelope: Envelope, paths: Sequence[str] = ()
 ) -> pl.DataFrame:
@@ -131,9 +86,7 @@ def read_events(
 
     The columns of :meth:`Envelope.events_sql`; a message that is no object has a ``problem``.
     """
-    events = pl.DataFrame(
-        query(envelope.events_sql(tuple(paths)), documents=_numbered(documents.objects))
-    )
+    events = pl.DataFrame(query(envelope.events_sql(tuple(paths)), documents=_numbered(documents)))
     is_object = documents.shape == "OBJECT"
     if is_object.all():
         return events
@@ -153,14 +106,6 @@ def stated(read: Callable[[Any], T], text: str) -> T | None:
         return None
 
 
-_SHAPES_SQL = """
-    SELECT CASE
-        WHEN document IS NULL THEN 'GARBLED'
-        WHEN NOT json_valid(document) THEN 'INVALID'
-        WHEN starts_with(document, '{') THEN 'OBJECT'
-        ELSE json_type(document) END AS shape
-    FROM documents"""
-
 _WITHOUT_OBJECT = (
     pl.col("ordinal").cast(pl.Int64),
     pl.when(pl.col("shape") == "NULL").then(pl.lit("tombstone")).alias("action"),
@@ -174,22 +119,9 @@ _WITHOUT_OBJECT = (
 )
 
 
-def _texts(messages: pa.Array | pa.ChunkedArray) -> pl.Series:
-    try:
-        # Text is looked at as bytes too: nothing says that it is UTF-8 before it was.
-        text = messages.cast(pa.large_binary()).cast(pa.large_string())
-        return pl.Series(values=text, dtype=pl.String)
-    except pa.ArrowInvalid:
-        found = query(
-            "SELECT try(decode(message)) FROM messages",
-            messages=pa.table({"message": messages.cast(pa.large_binary())}),
-        )
-        return pl.Series(values=found.column(0), dtype=pl.String)
-
-
-def _numbered(documents: pl.Series) -> pa.Table:
-    ordinals = pl.int_range(len(documents), eager=True)
-    return pa.table({"ordinal": ordinals.to_arrow(), "document": documents.to_arrow()})
+def _numbered(documents: Documents) -> pa.Table:
+    ordinals = pl.int_range(len(documents.text), eager=True)
+    return pa.table({"ordinal": ordinals.to_arrow(), "document": documents.text.to_arrow()})
 
 
 def _read_schemas(

@@ -1,0 +1,71 @@
+"""Messages as JSON documents, validated one by one before anything is read from them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.cdc.json_sql import exact_numbers, query
+from keytide.errors import InvalidError
+
+__all__ = ["Documents", "as_bytes", "read_documents"]
+
+
+class Documents(NamedTuple):
+    """Messages as JSON, one line each.
+
+    ``text`` is that of a JSON object, None for all else. ``shape`` is the JSON type of the whole,
+    ``NULL`` for a null message too, ``GARBLED`` for bytes that are no UTF-8, or ``INVALID``.
+    """
+
+    text: pl.Series
+    shape: pl.Series
+
+    def with_exact_numbers(self) -> Documents:
+        """The documents rewritten so that long fractions are read without loss; self if none is."""
+        exact = exact_numbers(self.text)
+        return self if exact is self.text else self._replace(text=exact)
+
+
+def as_bytes(messages: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Messages as bytes. Raises `InvalidError` for messages that are neither text nor bytes."""
+    try:
+        return messages.cast(pa.large_binary())
+    except pa.ArrowException as error:
+        raise InvalidError(
+            f"messages: found {messages.type}, expected JSON documents as text or bytes"
+        ) from error
+
+
+def read_documents(messages: pa.Array | pa.ChunkedArray) -> Documents:
+    """The messages, validated one by one. Raises as `as_bytes`."""
+    messages = as_bytes(messages)
+    text = _texts(messages)
+    found = query(_SHAPES_SQL, documents=pa.table({"document": text.to_arrow()}))
+    is_null = pl.Series(values=messages.is_null())
+    shape = pl.Series(values=found.column("shape")).set(is_null, "NULL")
+    return Documents(text.set(shape != "OBJECT", None), shape)
+
+
+_SHAPES_SQL = """
+    SELECT CASE
+        WHEN document IS NULL THEN 'GARBLED'
+        WHEN NOT json_valid(document) THEN 'INVALID'
+        WHEN starts_with(document, '{') THEN 'OBJECT'
+        ELSE json_type(document) END AS shape
+    FROM documents"""
+
+
+def _texts(messages: pa.Array | pa.ChunkedArray) -> pl.Series:
+    try:
+        # Text is looked at as bytes too: nothing says that it is UTF-8 before it was.
+        text = messages.cast(pa.large_binary()).cast(pa.large_string())
+        return pl.Series(values=text, dtype=pl.String)
+    except pa.ArrowInvalid:
+        found = query(
+            "SELECT try(decode(message)) FROM messages",
+            messages=pa.table({"message": messages.cast(pa.large_binary())}),
+        )
+        return pl.Series(values=found.column(0), dtype=pl.String)
