@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+import inspect
+import re
+from functools import cached_property
+from types import FunctionType, ModuleType
 
 import keytide
+import keytide.cdc
+import keytide.lake.lake
+import keytide.lake.scan
+import keytide.lake.table
+import keytide.spark
+import keytide.sql.result
+import keytide.table.definition.evolution
 
 
 def test_public_names_are_sorted_and_listed_once() -> None:
@@ -23,3 +33,56 @@ def test_no_public_name_is_left_out() -> None:
         if not name.startswith("_") and name != "annotations" and not isinstance(value, ModuleType)
     }
     assert reachable - set(keytide.__all__) == set()
+
+
+# -- docstrings name the errors ------------------------------------------------------------------
+
+MODULES = (
+    keytide,
+    keytide.spark,
+    keytide.lake.lake,
+    keytide.lake.scan,
+    keytide.lake.table,
+    keytide.table.definition.evolution,
+    keytide.cdc,
+)
+
+RAISE_NOTHING = {
+    "they give what the object holds": """
+        Lake.uri Lake.spark Lake.allows_external_files Lake.catalog Table.name Table.uri
+        Table.metadata Table.stored Scan.view Scan.live Scan.schema Scan.snapshot Why.to_arrow""",
+    "they spell a sound value in another way": """
+        Table.of Scan.of RowKind.short RowKind.is_add Field.sql Field.to_arrow Field.to_json
+        SequenceSource.to_field FeedSpec.image_columns FeedSpec.rows_schema""",
+    "a folder that cannot be looked at counts as missing": "Lake.exists",
+}
+"""Public calls whose docstrings name no error, and why there is none."""
+
+
+def public_calls() -> dict[str, str]:
+    """The docstrings of all that users call, by name."""
+    things = {name: getattr(module, name) for module in MODULES for name in module.__all__}
+    found = {}
+    for name, thing in {**things, "Result": keytide.sql.result.Result}.items():
+        if not inspect.isclass(thing):
+            found |= {name: inspect.getdoc(thing) or ""} if callable(thing) else {}
+        elif not issubclass(thing, BaseException):
+            found |= {f"{name}.{member}": doc for member, doc in members(thing).items()}
+    return found
+
+
+def members(owner: type) -> dict[str, str]:
+    """The docstrings of the public methods and properties, inherited ones of Keytide included."""
+    calls = (property, cached_property, FunctionType, classmethod)
+    classes = [each for each in reversed(owner.__mro__) if each.__module__.startswith("keytide")]
+    own = {name: value for each in classes for name, value in vars(each).items()}
+    return {
+        name: inspect.getdoc(value) or ""
+        for name, value in own.items()
+        if not name.startswith("_") and isinstance(value, calls)
+    }
+
+
+def test_every_public_call_names_the_errors_that_it_raises() -> None:
+    silent = {name for name, doc in public_calls().items() if not re.search(r"\b[Rr]aises?\b", doc)}
+    assert silent == set(" ".join(RAISE_NOTHING.values()).split())

@@ -151,6 +151,7 @@ def test_option_that_keytide_leaves_to_others_warns_or_is_refused(
         with pytest.warns(kt.KeytideWarning, match=re.escape(f"'{key}' is kept")) as caught:
             act()
         assert any(use.here in str(warning.message) for warning in caught)
+        assert {warning.filename for warning in caught} == {__file__}
 
 
 @pytest.mark.parametrize("option", ROWS, ids=lambda option: option.key)

@@ -12,7 +12,7 @@ from keytide.cdc.request import FeedRequest
 from keytide.errors import InvalidError, NotFoundError
 from keytide.options import TableOptions, keys, stored_names
 from keytide.plural import counted
-from keytide.table.catalog import Catalog
+from keytide.table.catalog import Catalog, NewTable
 from keytide.table.definition.kind import require_key
 from keytide.table.state.stored import StoredTable
 from keytide.types import Field
@@ -74,7 +74,8 @@ def _made(catalog: Catalog, request: FeedRequest, sample: Sample) -> tuple[Store
         stored[keys.SEQUENCE_FIELD] = ",".join(source.column for source in ordering)
     fields = (*rows, *(source.to_field() for source in ordering))
     spec = _feed_spec(request, fields, key, ordering)
-    return catalog.create_table(request.table, fields, key, request.partition_by, stored), spec
+    wanted = NewTable(fields, key, request.partition_by, stored)
+    return catalog.create_table(request.table, wanted), spec
 
 
 def _filled(table: StoredTable, request: FeedRequest, sample: Sample) -> tuple[SequenceSource, ...]:

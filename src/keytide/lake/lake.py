@@ -14,7 +14,7 @@ from keytide.lake.table import Table, is_spark_dataframe
 from keytide.lazy import load
 from keytide.sql.result import Result
 from keytide.store import Store, open_store
-from keytide.table.catalog import Catalog, open_stored
+from keytide.table.catalog import Catalog, NewTable, open_stored
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
 from keytide.table.local_writes import fill
@@ -147,10 +147,8 @@ class Lake:
         `UnsupportedError` for an option that no engine would obey, with nothing made. Warns of
         options that only other engines obey.
         """
-        made = self._catalog.create_table(
-            name, schema, primary_key, partition_by, options, comment, exists_ok=exists_ok
-        )
-        return Table.of(made)
+        wanted = NewTable(schema, primary_key, partition_by, options, comment)
+        return Table.of(self._catalog.create_table(name, wanted, exists_ok=exists_ok))
 
     @checked
     def create_table_as(
@@ -177,9 +175,8 @@ class Lake:
                 view = transaction.view
                 fill(transaction, to_arrow_table(rows, view.schema, view.name))
 
-        return self._catalog.create_filled(
-            name, write, schema, primary_key, partition_by, options, comment
-        )
+        wanted = NewTable(schema, primary_key, partition_by, options, comment)
+        return self._catalog.create_filled(name, wanted, write)
 
     @checked
     def drop_table(self, name: str, *, missing_ok: bool = False) -> None:

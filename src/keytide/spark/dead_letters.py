@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 from keytide.errors import InvalidError, NotFoundError
 from keytide.spark.write import append
-from keytide.table.catalog import Catalog
+from keytide.table.catalog import Catalog, NewTable
 from keytide.table.commit.author import Author
 from keytide.table.state.stored import StoredTable
 from keytide.types import BYTES, STRING, AtomicType, Field
@@ -63,13 +63,9 @@ class DeadLetters:
         try:
             return self._catalog.table(self._name)
         except NotFoundError:
-            return self._catalog.create_table(
-                self._name,
-                _COLUMNS,
-                primary_key=_KEY,
-                comment=f"messages that could not be applied to {self._subject}",
-                exists_ok=True,
-            )
+            comment = f"messages that could not be applied to {self._subject}"
+            wanted = NewTable(_COLUMNS, _KEY, comment=comment)
+            return self._catalog.create_table(self._name, wanted, exists_ok=True)
 
 
 def _check(table: StoredTable) -> None:

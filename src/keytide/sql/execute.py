@@ -38,7 +38,7 @@ from keytide.sql.statements import (
     Update,
 )
 from keytide.table.alter import alter_table
-from keytide.table.catalog import Catalog
+from keytide.table.catalog import Catalog, NewTable
 from keytide.table.local_writes import overwrite, truncate
 from keytide.table.state.stored import StoredTable
 
@@ -108,15 +108,8 @@ def _create_empty(
         columns = (*schema.fields, *columns)
         keys, partitions = keys or schema.primary_keys, partitions or schema.partition_keys
         options = {**schema.options, **options}
-    return catalog.create_table(
-        statement.name,
-        columns,
-        primary_key=keys,
-        partition_by=partitions,
-        options=options,
-        comment=statement.comment,
-        exists_ok=statement.exists_ok,
-    )
+    wanted = NewTable(columns, keys, partitions, options, statement.comment)
+    return catalog.create_table(statement.name, wanted, exists_ok=statement.exists_ok)
 
 
 def _create_as(catalog: Catalog, engine: Engine, statement: CreateTable, query: Query) -> Result:
@@ -126,14 +119,15 @@ def _create_as(catalog: Catalog, engine: Engine, statement: CreateTable, query: 
             f"the list of columns out (PRIMARY KEY may stay)"
         )
     rows = engine.rows(bind(query, catalog))
-    written = catalog.create_filled(
-        statement.name,
-        lambda transaction: engine.fill(transaction, rows),
+    wanted = NewTable(
         engine.schema(rows),
-        primary_key=statement.primary_key,
-        partition_by=statement.partition_by,
-        options=statement.options,
-        comment=statement.comment,
+        statement.primary_key,
+        statement.partition_by,
+        statement.options,
+        statement.comment,
+    )
+    written = catalog.create_filled(
+        statement.name, wanted, lambda transaction: engine.fill(transaction, rows)
     )
     return changed(written.rows)
 

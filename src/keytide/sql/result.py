@@ -29,28 +29,28 @@ class Result(ABC):
 
     @abstractmethod
     def to_arrow(self) -> pa.Table:
-        """The rows as an Arrow table."""
+        """The rows as an Arrow table. Raises what computing them raises."""
 
     @property
     def row_count(self) -> int:
-        """How many rows were returned, or changed by INSERT."""
+        """How many rows were returned, or changed by INSERT. Raises as `to_arrow`."""
         return int(self.to_arrow().num_rows)
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns."""
+        """The columns. Raises as `to_arrow`."""
         return self.to_arrow().schema
 
     def to_pylist(self) -> list[dict[str, Any]]:
-        """The rows as dicts."""
+        """The rows as dicts. Raises as `to_arrow`."""
         return list(self.to_arrow().to_pylist())
 
     def to_polars(self) -> pl.DataFrame:
-        """The rows as a Polars frame."""
+        """The rows as a Polars frame. Raises as `to_arrow`."""
         return from_arrow(self.to_arrow())
 
     def to_pandas(self) -> pd.DataFrame:
-        """The rows as a pandas frame. Raises `ImportError` without pandas."""
+        """The rows as a pandas frame. Raises `ImportError` without pandas, else as `to_arrow`."""
         frame: pd.DataFrame = self.to_arrow().to_pandas()
         return frame
 

@@ -99,7 +99,8 @@ def _warn(table: str, old: TableSchema, new: TableSchema) -> None:
         known = []  # the changes mended it
     doubts = validate_definition(new, TableOptions.parse(new.options))
     for message in [*(doubt for doubt in doubts if doubt not in known), *_messages(old, new)]:
-        warnings.warn(f"table {table}: {message}", KeytideWarning, stacklevel=4)
+        # The line that calls `Table.alter`, which its check of arguments stands around.
+        warnings.warn(f"table {table}: {message}", KeytideWarning, stacklevel=5)
 
 
 def _messages(old: TableSchema, new: TableSchema) -> list[str]:

@@ -35,7 +35,7 @@ from keytide.table.definition.kind import kind_of
 from keytide.table.state.stored import StoredTable
 from keytide.types import Field, type_from_arrow
 
-__all__ = ["DEFAULT_DATABASE", "Catalog", "open_stored"]
+__all__ = ["DEFAULT_DATABASE", "Catalog", "NewTable", "open_stored"]
 
 DEFAULT_DATABASE = "default"
 _DATABASE_SUFFIX = ".db"
@@ -51,6 +51,17 @@ def open_stored(path: str, options: Mapping[str, str] | None = None) -> StoredTa
     if parent.endswith(_DATABASE_SUFFIX):
         name = f"{parent.removesuffix(_DATABASE_SUFFIX)}.{name}"
     return StoredTable(open_store(text, options), name)
+
+
+@dataclass(frozen=True)
+class NewTable:
+    """What a table to make should be, as its maker says: see `Lake.create_table`."""
+
+    schema: pa.Schema | Sequence[Field]
+    primary_key: Sequence[str]
+    partition_by: Sequence[str] = ()
+    options: Mapping[str, str] | None = None
+    comment: str | None = None
 
 
 @dataclass(frozen=True)
@@ -128,33 +139,11 @@ class Catalog:
             )
         return found[0] if found else None
 
-    def create_table(
-        self,
-        name: str,
-        schema: pa.Schema | Sequence[Field],
-        primary_key: Sequence[str],
-        partition_by: Sequence[str] = (),
-        options: Mapping[str, str] | None = None,
-        comment: str | None = None,
-        *,
-        exists_ok: bool = False,
-    ) -> StoredTable:
-        """Make a table; atomic: of several callers one makes it.
-
-        `schema` is an Arrow schema, or Keytide fields where a type has no Arrow name of its own.
-        Primary key columns become NOT NULL. An empty `primary_key` asks for an append table: it
-        keeps every row that is written. Without the option `bucket` a table gets one bucket a
-        partition. Raises `AlreadyExistsError` unless `exists_ok`, `InvalidError` for a
-        definition that cannot work, or whose keys are not those of the table that exists,
-        `UnsupportedError` for an option that no engine would obey, with nothing made. Warns of
-        options that only other engines obey.
-        """
+    def create_table(self, name: str, wanted: NewTable, *, exists_ok: bool = False) -> StoredTable:
+        """Make a table; atomic: of several callers one makes it. Raises as `Lake.create_table`."""
         database, table = self._split(name)
-        full_name = f"{database}.{table}"
-        definition = self._definition(
-            full_name, schema, primary_key, partition_by, options, comment
-        )
-        path = _path(database, table)
+        full_name, path = f"{database}.{table}", _path(database, table)
+        definition = _definition(full_name, wanted)
         # Looked for first, because the schema of an altered table has another number: creating the
         # first one would succeed where it was expired.
         created = not self._exists(path) and self.store.create(
@@ -171,21 +160,12 @@ class Catalog:
         return made
 
     def create_filled(
-        self,
-        name: str,
-        fill: Callable[[Transaction], None],
-        schema: pa.Schema | Sequence[Field],
-        primary_key: Sequence[str],
-        partition_by: Sequence[str] = (),
-        options: Mapping[str, str] | None = None,
-        comment: str | None = None,
+        self, name: str, wanted: NewTable, fill: Callable[[Transaction], None]
     ) -> WriteResult:
         """Make a table with the rows that `fill` writes. Raises as `Lake.create_table_as` does."""
         database, table = self._split(name)
         full_name, path = f"{database}.{table}", _path(database, table)
-        definition = self._definition(
-            full_name, schema, primary_key, partition_by, options, comment
-        )
+        definition = _definition(full_name, wanted)
         if self._exists(path):
             raise AlreadyExistsError(f"table {full_name} exists in {self.uri}; choose another name")
         return create_filled(self.store.sub(path), full_name, definition, fill)
@@ -202,39 +182,6 @@ class Catalog:
                 return
             self.table(name)
         self.store.delete_tree(path)
-
-    def _definition(
-        self,
-        name: str,
-        schema: pa.Schema | Sequence[Field],
-        primary_key: Sequence[str],
-        partition_by: Sequence[str],
-        options: Mapping[str, str] | None,
-        comment: str | None,
-    ) -> TableSchema:
-        try:
-            given = stored_names({} if options is None else options)
-            keys = _named_columns("primary_key", primary_key, given.pop(PRIMARY_KEY, None))
-            partitions = _named_columns("partition_by", partition_by, given.pop(PARTITION, None))
-            fields = _fields(schema)
-            stored = complete_options(given, kind_of(keys))
-            definition = TableSchema.create(
-                fields,
-                partition_keys=partitions,
-                primary_keys=keys,
-                options=stored,
-                comment=comment,
-                time_millis=time.time_ns() // 1_000_000,
-            )
-            messages = validate_definition(definition, TableOptions.parse(stored))
-            messages += check_uses(given)
-            refuse_same_names(definition.fields)
-        except (InvalidError, NotFoundError, UnsupportedError) as error:
-            raise type(error)(f"table {name}: {error}") from error
-        for message in messages:
-            # Six calls up is the line of the user's own code.
-            warnings.warn(f"table {name}: {message}", KeytideWarning, stacklevel=6)
-        return definition
 
     def _databases(self) -> list[str]:
         return [n for n in self.store.list_names() if n.endswith(_DATABASE_SUFFIX)]
@@ -258,6 +205,33 @@ class Catalog:
                 f"folder, whose name has at most {_NAME_BYTES_MAX}"
             )
         return (parts[0], parts[1]) if len(parts) == 2 else (DEFAULT_DATABASE, parts[0])
+
+
+def _definition(name: str, wanted: NewTable) -> TableSchema:
+    """The definition to store. Raises errors that name the table, and warns of doubts."""
+    try:
+        given = stored_names({} if wanted.options is None else wanted.options)
+        keys = _named_columns("primary_key", wanted.primary_key, given.pop(PRIMARY_KEY, None))
+        partitions = _named_columns("partition_by", wanted.partition_by, given.pop(PARTITION, None))
+        fields = _fields(wanted.schema)
+        stored = complete_options(given, kind_of(keys))
+        definition = TableSchema.create(
+            fields,
+            partition_keys=partitions,
+            primary_keys=keys,
+            options=stored,
+            comment=wanted.comment,
+            time_millis=time.time_ns() // 1_000_000,
+        )
+        messages = validate_definition(definition, TableOptions.parse(stored))
+        messages += check_uses(given)
+        refuse_same_names(definition.fields)
+    except (InvalidError, NotFoundError, UnsupportedError) as error:
+        raise type(error)(f"table {name}: {error}") from error
+    for message in messages:
+        # The line that calls `Lake.create_table`, which its check of arguments stands around.
+        warnings.warn(f"table {name}: {message}", KeytideWarning, stacklevel=5)
+    return definition
 
 
 def _check_same_keys(table: StoredTable, wanted: TableSchema) -> None:
