@@ -86,6 +86,8 @@ class ChangeWriter:
             filled.append(to_arrow(result.changes, self._stored_schema))
             if result.unknown.height:
                 unknown.append(_unknown_changes(result.unknown))
+        # One run per bucket, however many changes: versions of a key are merged before they are
+        # stored.
         together = [pa.concat_tables(filled)] if filled else []
         return WrittenChanges(self.task.feed(together, 0), counts, pa.concat_tables(unknown))
 

@@ -46,10 +46,12 @@ def decode(messages: pa.Array | pa.ChunkedArray, spec: FeedSpec) -> Decoded:
     events, layouts = parse(read_documents(messages), spec, envelope)
     typed = [_typed(changes, spec, envelope) for changes in layouts]
     rows = pa.concat_tables(typed)
+    # Layouts were typed one by one; the messages' own order is what decides between versions.
     if len(typed) > 1:
         rows = rows.sort_by(STEP)
     refused = _refused(events, pl.DataFrame(rows.select([ORDINAL_COLUMN, _PROBLEM])))
     ordinals = pl.Series(values=rows[ORDINAL_COLUMN])
+    # A message is taken or refused as a whole: half of its rows is a state that never was.
     accepted = ~ordinals.is_in(refused["ordinal"].implode())
     return Decoded(
         rows=_with_messages(rows.filter(accepted.to_arrow()), messages, spec),
@@ -96,8 +98,10 @@ def _typed(changes: Changes, spec: FeedSpec, envelope: Envelope) -> pa.Table:
     steps, images = changes.steps, changes.images
     default = spec.encoding or envelope.encoding
     encodings = stated(lambda found: envelope.read_layout(found, default), changes.schema)
-    problems = [] if encodings is not None else [_unreadable(len(steps))]
-    encodings = encodings or {}
+    problems: list[pl.Series] = []
+    if encodings is None:
+        unreadable = "schema: not as a connector writes it"
+        encodings, problems = {}, [pl.repeat(unreadable, len(steps), eager=True)]
     arrays = [
         convert(images[column.name].values, column.type, encodings.get(column.name, default))
         for column in spec.columns
@@ -131,10 +135,6 @@ def _problems(
         reason = pl.format(f"{{}}: found no value, expected {expected} NOT NULL", place)
         problems.append(pl.select(pl.when(lacking).then(reason)).to_series())
     return problems
-
-
-def _unreadable(length: int) -> pl.Series:
-    return pl.repeat("schema: not as a connector writes it", length, eager=True)
 
 
 def _first_problems(problems: list[pl.Series], length: int) -> pl.Series:

@@ -191,7 +191,7 @@ class Envelope:
         ``meta_0``... as JSON text of the given paths.
         """
         plain = [path for path in paths if path not in self.metadata]
-        columns = {**self.members, **{f"at {path}": _path_pointer(path) for path in plain}}
+        columns = {**self.members, **{f"at {path}": pointer(*path.split(".")) for path in plain}}
         named = ", ".join(
             f"""nullif(found[{i}]::VARCHAR, 'null') AS "{name}\""""
             for i, name in enumerate(columns, start=1)
@@ -249,10 +249,6 @@ class Envelope:
 
 
 _DECODER_COLUMNS = (ROW_KIND, ORDINAL_COLUMN, UNAVAILABLE_COLUMN, MESSAGE_COLUMN)
-
-
-def _path_pointer(path: str) -> str:
-    return pointer(*path.split("."))
 
 
 def _check_known(what: str, names: Iterable[str], known: Sequence[str]) -> None:

@@ -100,7 +100,8 @@ def read_entries(values: JsonValues) -> tuple[pa.Array, JsonValues, JsonValues]:
         documents=_documents(values, "OBJECT"),
     )
     names = _strings(keys.column(0))
-    return lengths, JsonValues(names, _constant("VARCHAR", len(names))), items
+    types = pl.repeat("VARCHAR", len(names), dtype=pl.String, eager=True)
+    return lengths, JsonValues(names, types), items
 
 
 def from_json_text(values: JsonValues, type_: str) -> pa.Array:
@@ -195,7 +196,3 @@ def _read_parts(values: JsonValues, type_: str, path: str) -> tuple[pa.Array, Js
 
 def _strings(column: pa.ChunkedArray) -> pl.Series:
     return pl.Series(values=column, dtype=pl.String)
-
-
-def _constant(text: str, length: int) -> pl.Series:
-    return pl.repeat(text, length, dtype=pl.String, eager=True)

@@ -71,6 +71,7 @@ def _made(catalog: Catalog, request: FeedRequest, sample: Sample) -> tuple[Store
         )
     stored = dict(request.options)
     if ordering and keys.SEQUENCE_FIELD not in stored and keys.WATERMARK_KEY not in stored:
+        # Without it the order of arrival would decide, and a file that is read late would win.
         stored[keys.SEQUENCE_FIELD] = ",".join(source.column for source in ordering)
     fields = (*rows, *(source.to_field() for source in ordering))
     spec = _feed_spec(request, fields, key, ordering)

@@ -251,6 +251,7 @@ def _by_kind(
     added: dict[Identity, ManifestEntry] = {}
     deleted: dict[Identity, ManifestEntry] = {}
     for entry in entries:
+        # In any order: an identity is never added again after its deletion.
         (added if entry.kind is FileKind.ADD else deleted)[entry.identity] = entry
     return added, deleted
 

@@ -95,6 +95,7 @@ def _one_value(value: Any, column: Field) -> pa.Array:
 
 
 def _level_texts(column: pa.Array, field: Field, *, legacy: bool, default_name: str) -> list[str]:
+    # Names are escaped as well as values: both may hold what separates them.
     name = escape_path_name(field.name)
     text_of = _text_function(field.type, legacy=legacy)
     texts = (None if value is None else text_of(value) for value in _plain_values(column, field))

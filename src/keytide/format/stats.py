@@ -251,6 +251,7 @@ def _is_text_or_binary(arrow_type: pa.DataType) -> bool:
 def _truncated(minima: pa.Array, maxima: pa.Array, length: int) -> tuple[pa.Array, pa.Array]:
     lows, highs = [], []
     for low, high in zip(minima.to_pylist(), maxima.to_pylist(), strict=True):
+        # A long text of nothing but the highest character has no bound above it that is short.
         bound = None if high is None else truncate_max(high, length)
         # One bound without the other would be read as "all null" or "unknown" at will.
         lows.append(None if bound is None else truncate_min(low, length))

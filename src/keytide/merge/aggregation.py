@@ -121,6 +121,7 @@ class Aggregation(MergeEngine):
         if is_add.all() and all(fold.function.folds_adds for fold in self.folds.values()):
             return None
         slices = KeySlices.of(versions, self.order.key)
+        # What has to be stored apart: a function may need what older versions hold, for one column.
         alone = np.zeros(versions.height, dtype=bool)
         for name in (name for name in versions.columns if name in self.folds):
             alone |= self.folds[name].needs_older(Inputs(versions[name], slices, is_add, ~is_add))
@@ -166,6 +167,7 @@ class Aggregation(MergeEngine):
         # retract until an add comes.
         if self.not_null and retracts.any():
             are_retracts = ~is_removed & ~slices.any_where(adds)
+        # Not a -D: in a table where that removes the row, it would remove one that nobody deleted.
         kinds = np.where(are_retracts, RowKind.UPDATE_BEFORE, RowKind.INSERT)
         kinds = np.where(is_removed, RowKind.DELETE, kinds)
         columns = [pl.Series(VALUE_KIND, kinds, dtype=versions.schema[VALUE_KIND])]
@@ -192,4 +194,5 @@ class Aggregation(MergeEngine):
         # What is taken back from a removed row was not in it any more.
         begun = (slices.rows >= first_add[slices.keys]) & (first_add >= 0)[slices.keys]
         counts = after & (begun | (last_delete < 0)[slices.keys])
+        # A -D is what remains of the key only until an add begins the row anew.
         return counts, np.where(first_add < 0, last_delete, -1)

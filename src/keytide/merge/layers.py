@@ -35,6 +35,8 @@ def _layers(
     versions: pl.DataFrame, engine: MergeEngine, key: tuple[str, ...]
 ) -> Iterator[pl.DataFrame]:
     while (starts := engine.layer_starts(versions)) is not None and starts.any():
+        # All keys at once: a layer has the versions of each key up to its first mark, and what is
+        # left is looked at again, for marks hold only for a merge that begins there.
         lowest = _before_first(starts, KeySlices.of(versions, key))
         yield engine.merge(versions.filter(pl.Series(lowest)))
         versions = versions.filter(pl.Series(~lowest))

@@ -60,6 +60,7 @@ class MergeOrder:
         by = [*(pl.col(name) for name in self.key), *self.sequence_terms(versions.schema)]
         descending = [False] * len(self.key) + [self.descending] * len(self.sequence)
         if not arrival_decides:
+            # False sorts before True: of equal numbers a retract comes before an add.
             by += [pl.col(SEQUENCE_NUMBER), IS_ADD]
             descending += [False, False]
         return versions.sort(by, descending=descending, nulls_last=False, maintain_order=True)

@@ -156,9 +156,12 @@ class PartialUpdate(MergeEngine):
         # What a -D removed may not fill the gaps of the row that was begun after it.
         counts = slices.rows > last_delete[slices.keys]
         is_removed = last_delete == slices.lasts
+        # The -D stays as the row of its key: older versions, in files not read here, must stay
+        # removed.
         kinds = np.where(is_removed, RowKind.DELETE, RowKind.INSERT)
         columns = [pl.Series(VALUE_KIND, kinds, dtype=versions.schema[VALUE_KIND])]
         for name in (name for name in versions.columns if name in self.filled):
+            # NULL says nothing in this engine, so it never replaces a value.
             last = slices.last_where(versions[name].is_not_null().to_numpy() & counts)
             columns.append(take(versions[name], np.where(is_removed, slices.lasts, last)))
         return rows_with(versions, slices.lasts, columns)

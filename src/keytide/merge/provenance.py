@@ -87,6 +87,7 @@ def provenance_of(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine
     merged = engine.merge(versions)
     if not merged.height:
         return Provenance(merged)
+    # A second merge, of numbers instead of values: whatever it copies tells where it came from.
     traced, numbers = _traced(engine, versions), _numbered(versions, order, engine)
     origin = traced.merge(numbers).row(0, named=True)
     winners = {group.sequence: origin[_winner(i)] for i, group in enumerate(engine.groups)}

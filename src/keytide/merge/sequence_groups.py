@@ -267,6 +267,7 @@ class SequenceGroups(MergeEngine):
     def _group_columns(
         self, versions: pl.DataFrame, group: SequenceGroup, rank: Positions, life: _Life
     ) -> list[pl.Series]:
+        # Rank 0 is a version whose sequence fields are all NULL: it says nothing about the group.
         winners = _winners(rank, life.slices)
         given = np.where((winners >= 0) & life.adds[winners], winners, -1)
         if not group.decides_about_row:
@@ -280,6 +281,8 @@ class SequenceGroups(MergeEngine):
         columns += take_columns(versions, plain, life.or_image(given))
         if folded:
             heard = rank > 0
+            # A function is given the late versions too, as if they had come first: a sum needs them
+            # all.
             is_late = ~_newest_so_far(rank, life.slices)
             adds, retracts = life.adds & heard, life.retracts & heard
             for name in folded:
@@ -336,6 +339,8 @@ class _Life:
             if group.decides_about_row:
                 decides |= _newest_so_far(ranks[group], slices)
                 speaks |= ranks[group] > 0
+        # Only a version that is the newest of a deciding group when it arrives decides: a late -D
+        # does not remove what came after it.
         removing = slices.last_where(deletes & decides)
         after = slices.rows > removing[slices.keys]
         returning = slices.first_where(is_add & decides & after)

@@ -37,6 +37,7 @@ def merge_runs(
     largest = max(range(len(filled)), key=lambda i: filled[i].height)
     others = [run for i, run in enumerate(filled) if i != largest]
     base = filled[largest]
+    # Rows of the largest run whose key is in no other one are not copied, sorted or merged.
     touched = _touched(base, others, order.key)
     if arrival_decides and engine.newest_decides and largest == 0:
         again = base.clear()  # older than all that touches it, so nothing of it is needed

@@ -104,6 +104,7 @@ def _at_most(bound: pl.DataFrame, key: tuple[str, ...]) -> pl.Expr:
         if bound[name][0] is None:
             result = column.is_null() & result
         else:
+            # NULL is the lowest key, so below every bound that is not NULL itself.
             below = (column < limit).fill_null(value=True)
             equal = (column == limit).fill_null(value=False)
             result = below | (equal & result)

@@ -240,6 +240,7 @@ class _Script:
             return "crash" if self._crashed else next(iter(actions), None)
 
     def _strikes(self, number: int, fault: Fault) -> bool:
+        # Counted in all runs that share the script, whichever store of them is asked.
         self._seen[number] += 1
         return fault.nth <= self._seen[number] < fault.nth + fault.times
 

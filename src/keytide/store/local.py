@@ -204,7 +204,7 @@ def _create_file(full: str) -> FileIO:
     except FileNotFoundError:
         # Folders are made when the first file misses them: looking each time would cost every
         # write.
-        _make_directory(os.path.dirname(full))
+        _side_by_side(_sync_directory, _make_directories([os.path.dirname(full)]))
         return FileIO(full, "xb")
 
 
@@ -226,11 +226,6 @@ def _put_together(files: Sequence[tuple[str, bytes]]) -> None:
         for file, full in written:
             with disk_errors("write", full):
                 os.replace(file.name, full)
-
-
-def _make_directory(directory: str) -> None:
-    """Make a directory and the missing ones above it, each name durable."""
-    _side_by_side(_sync_directory, _make_directories([directory]))
 
 
 def _make_directories(directories: Iterable[str]) -> Collection[str]:

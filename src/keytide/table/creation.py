@@ -30,6 +30,7 @@ def create_filled(
     """
     table = _UnmadeTable(store, name, definition)
     with Transaction.begin(table, writable_view(table)) as transaction:
+        # Data first: a table that can be seen should never be without the rows it was made with.
         fill(transaction)
         _create_definition(store, name, definition)
         try:

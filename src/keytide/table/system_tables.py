@@ -69,9 +69,10 @@ def audit_log(scan: Scan) -> pa.Table:
     """
     schema = pa.schema([pa.field("rowkind", pa.string(), nullable=False), *scan.schema])
     kinds = {int(kind): kind.short for kind in RowKind}
+    rowkind = pl.col(VALUE_KIND).replace_strict(kinds, return_dtype=pl.String).alias("rowkind")
     memory = scan.view.options.read_memory_bytes
     parts = [
-        to_arrow(frame.with_columns(_kind_text(kinds)), schema)
+        to_arrow(frame.with_columns(rowkind), schema)
         for task in scan.tasks()
         for frame in task.outcomes(memory)
     ]
@@ -88,10 +89,6 @@ def read_optimized(scan: Scan) -> Scan:
     kept = {identity: entry for identity, entry in files if entry.file.level >= top}
     live = replace(scan.live, by_identity=kept)
     return replace(scan, state=replace(scan.state, live=live))
-
-
-def _kind_text(kinds: Mapping[int, str]) -> pl.Expr:
-    return pl.col(VALUE_KIND).replace_strict(kinds, return_dtype=pl.String).alias("rowkind")
 
 
 def _top_level(options: TableOptions) -> int:

@@ -56,6 +56,7 @@ def _binary_from_arrow(arrow_type: pa.DataType) -> DataType:
 
 
 def _time_from_arrow(arrow_type: pa.DataType) -> DataType:
+    # A TIME is stored in milliseconds; finer ones are refused above.
     return AtomicType("TIME", precision=0 if arrow_type.unit == "s" else 3)
 
 

@@ -18,6 +18,7 @@ def evolved_column(new: Field, old: Field | None, stored: pl.Schema) -> pl.Expr:
     `stored` are the columns of the file as Polars reads them.
     """
     target = _polars_type(new)
+    # A file may lack columns of its schema: not every writer stores all of them.
     if old is None or old.name not in stored:
         return pl.lit(None, dtype=target).alias(new.name)
     column = pl.col(old.name)
@@ -44,6 +45,7 @@ def _evolve(column: pl.Expr, old: DataType, new: DataType) -> pl.Expr:
             else pl.lit(None, dtype=polars_schema([f])[f.name]).alias(f.name)
             for f in new.fields
         ]
+        # A struct made of members would be a row of NULLs where the whole was NULL.
         return pl.when(column.is_not_null()).then(pl.struct(members))
     if isinstance(old, ArrayType) and isinstance(new, ArrayType):
         return column.list.eval(_evolve(pl.element(), old.element, new.element))

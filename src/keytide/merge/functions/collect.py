@@ -72,6 +72,7 @@ class Union(AggregateFunction):
 
 def _first_not_taken_back() -> pl.Expr:
     """Of equal elements, the place of the first one added after the last one taken out."""
+    # -1 comes before every place: nothing was taken out.
     taken_back = _PLACE.filter(~_IS_ADD).max().fill_null(-1)
     return _PLACE.filter(_IS_ADD & _PLACE.gt(taken_back)).head(1)
 

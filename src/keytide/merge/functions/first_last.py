@@ -28,6 +28,7 @@ class LastValue(AggregateFunction):
         """The last values."""
         in_order = inputs.adds if inputs.is_late is None else inputs.adds & ~inputs.is_late
         last = inputs.slices.last_where(in_order | inputs.retracts)
+        # A retract that is last leaves NULL, and so does a key without any version that counts.
         return take(inputs.values, np.where(inputs.adds[last], last, -1))
 
 

@@ -48,6 +48,7 @@ class ListAgg(AggregateFunction):
             .explode("token")
             .with_row_index("place")
         )
+        # Over the tokens of the first input too, which stays whole but counts as there.
         is_repeated = pl.struct("key", "token").is_first_distinct().not_()
         news = tokens.filter(~pl.col("is_first") & ~is_repeated & _is_not_blank("token"))
         firsts = tokens.filter("is_first").unique("key", keep="first", maintain_order=True)

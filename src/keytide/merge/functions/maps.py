@@ -67,6 +67,8 @@ class MergeMapWithKeyTime(AggregateFunction):
         )
         entries = entries.sort("rank", "place").drop("place").with_row_index("place")
         place = pl.col("place").cast(pl.Int64)
+        # An entry with a NULL ROW takes its key out as a later map only; in the first map it is an
+        # entry.
         removed = place.filter(pl.col("is_removal") & ~pl.col("is_base")).max().fill_null(-1)
         newest = (
             entries.filter(place > removed.over("key", "name"))

@@ -93,6 +93,7 @@ class NestedUpdate(_NestedTable):
         if self.key:
             rows = self._newest(rows, identity)
         if self.count_limit is not None:
+            # Counted in the order in which keys came, so that the rows kept are the first ones.
             rows = rows.sort("key", "place")
             rows = rows.filter(pl.int_range(pl.len()).over("key") < self.count_limit)
         return inputs.lists_of(rows)

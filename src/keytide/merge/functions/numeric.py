@@ -54,7 +54,9 @@ class Sum(AggregateFunction):
         sums = _by_key(inputs.slices, values, total, shadow)
         exact = sums["value"].to_physical().abs()
         limit = _UNSCALED_SUM_MAX / 10 ** _scale(values.dtype)
-        if (sums["shadow"].abs() > limit).any() or (exact >= _power_of_ten(38)).any():
+        if (sums["shadow"].abs() > limit).any() or (
+            exact >= pl.Series([10**38], dtype=pl.Int128)
+        ).any():
             raise self.does_not_fit(values.dtype)
         return _fitted(self, sums["value"], values.dtype)
 
@@ -299,7 +301,3 @@ def _computed(
 def _scale(dtype: pl.DataType) -> int:
     scale: int = getattr(dtype, "scale", 0)
     return scale
-
-
-def _power_of_ten(exponent: int) -> pl.Series:
-    return pl.Series([10**exponent], dtype=pl.Int128)

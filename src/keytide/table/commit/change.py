@@ -52,6 +52,7 @@ class Change:
         if self.replaces is None:
             return self.entries
         gone = {p for p in {entry.partition for entry in live.entries} if self.replaces(p)}
+        # Deletes come before adds, so that the change reads as what it does; readers need no order.
         deletes = tuple(
             replace(entry, kind=FileKind.DELETE)
             for entry in live.entries

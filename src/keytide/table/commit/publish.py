@@ -94,6 +94,7 @@ class Committer:
         options = self.view.options
         waits = _backoff(options.commit_retry_wait_ms_min, options.commit_retry_wait_ms_max)
         tries = options.commit_retries_max + 1
+        # Before each try: an earlier one may have landed although its answer was lost.
         for tries_left in reversed(range(tries)):
             outcome = attempt.look() or attempt.run()
             if isinstance(outcome, Committed):
@@ -214,6 +215,7 @@ class _Attempt:
             try:
                 return store.read(path) == data
             except DataError as unread:
+                # Nothing is there: the first error says why, and better than this one.
                 if isinstance(unread.__cause__, FileNotFoundError):
                     raise error from error.__cause__
                 raise DataError(

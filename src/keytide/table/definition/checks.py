@@ -47,6 +47,7 @@ def complete_options(given: Mapping[str, str], kind: TableKind) -> dict[str, str
                 f"'{keys.WATERMARK_KEY}' is {fields!r} and '{keys.SEQUENCE_FIELD}' is "
                 f"{','.join(options.sequence_field)!r}; they order the same versions, so give one"
             )
+        # Engines that know no watermark key then order versions as it does.
         stored[keys.SEQUENCE_FIELD] = fields
     return stored
 

@@ -193,6 +193,7 @@ class Scan:
     def _frames(self) -> Iterator[pl.DataFrame]:
         tasks = self.tasks()
         threads = max(1, min(self.threads, len(tasks)))
+        # 'read.memory' is for the scan as a whole, so its threads share it.
         memory = self.view.options.read_memory_bytes // threads
         if threads == 1:
             for task in tasks:

@@ -38,6 +38,7 @@ class ReadTask:
         rows = self._rows
         for versions in self._versions(rows, memory_bytes):
             shown = rows.shown(versions)
+            # Frames of a window may hold nothing but deletes.
             if shown.height:
                 yield shown
 

@@ -79,6 +79,8 @@ class MergedVersions:
         )
         rows = _rows_in(memory_bytes, section.files, self._fields(stored.columns))
         sizes = [sum(file.meta.row_count for file in run) for run in section.runs]
+        # Batches of runs that are cut alike by key give windows in which most of each batch is
+        # used.
         held = batch_rows(sizes, rows)
         runs = [stored.of_run(*sized) for sized in zip(section.runs, held, strict=True)]
         # The largest run is most of the reading; its next batch is read while this one is merged.

@@ -198,6 +198,7 @@ class _History:
         ordered = [stored[place] for place in versions[VERSION]]
         numbers = pl.int_range(first, first + pl.len(), dtype=pl.Int64)
         versions = versions.with_columns(numbers.alias(VERSION))
+        # Hidden versions are told about, but must not change what the others become.
         seen = versions.filter(pl.Series([each.hidden is None for each in ordered]))
         with view.naming_table():
             provenance = provenance_of(seen, order, engine)

@@ -101,6 +101,8 @@ def _step(metadata: TableMetadata, target: Snapshot, known: LiveFiles) -> LiveFi
     try:
         if metadata.snapshot(base.id) != base:
             return None  # dropped and made anew, or rolled back: ids came back
+        # The target is passed in: it was read already, and reading it again could give another one
+        # of that id.
         for snapshot_id in range(base.id + 1, target.id):
             known = _advance(metadata, known, metadata.snapshot(snapshot_id))
     except NotFoundError:

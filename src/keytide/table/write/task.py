@@ -82,6 +82,7 @@ class WriteTask:
         `NotFoundError` or `UnsupportedError` for rows that do not fit, `ConflictError` when a
         partition has another number of buckets, `DataError` when the store refuses.
         """
+        # Later parts have higher numbers, whichever of them is written first.
         base = replace(self.base, offset=number * RUNS_PER_PART)
         made = [Written((), out_of_order=None if self.stored is None else 0)]
         try:
