@@ -374,7 +374,7 @@ class _RowImage:
         ).astype(np.uint64)
 
     def outside(self, words: Array, sizes: Array) -> Bytes:
-        """The bytes that slots point to; DataError when some lie outside their row."""
+        """The bytes that slots point to. Raises DataError when some lie outside their row."""
         offsets = (words >> np.uint64(32)).astype(np.int64)
         if (offsets + sizes > self.rows.sizes_bytes).any():
             raise DataError("A binary row points to bytes behind its end: the row is corrupt")

@@ -103,7 +103,7 @@ class PartialUpdate(MergeEngine):
             yield Refusal(retracts_of(rows), _REFUSED)
 
     def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
-        """The filled row of each key; `InvalidError` when a retract is refused."""
+        """The filled row of each key. Raises `InvalidError` when a retract is refused."""
         if self.on_retract is OnRetract.IGNORE:
             versions = versions.filter(IS_ADD)
         elif self.on_retract is OnRetract.REMOVE_ROW:

@@ -48,8 +48,8 @@ class FeedTask(Protocol[T_co]):
 class Outcome(Generic[T]):
     """What one feed task made, or the error that trying again would not mend.
 
-    Errors travel as values, so that a cluster does not try again what cannot succeed, and what
-    other tasks made arrives all the same.
+    Errors travel as values, so that a cluster does not try again what cannot succeed, and so that
+    what other tasks made arrives nevertheless.
     """
 
     number: int

@@ -37,7 +37,7 @@ def scan_table(
     travels = snapshot_id is not None or tag is not None or as_of is not None
     schema = table.schema
     if travels and snapshot is not None:
-        # Who looks back sees the columns of then; who does not sees today's, whoever wrote last.
+        # A reader who travels back sees the columns of that time; others see today's columns.
         schema = table.metadata.schema(snapshot.schema_id)
     predicate = None if where is None else _parsed(where, schema, table.name)
     return _scan(table, schema, snapshot, _selected(table, schema, columns), predicate)

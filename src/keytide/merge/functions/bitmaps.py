@@ -25,7 +25,7 @@ class RoaringBitmap32(AggregateFunction):
     """The union of the adds, bitmaps of 32-bit numbers in the portable roaring format.
 
     NULL counts for nothing. Order does not matter and folding may be split up; equal sets have
-    equal bytes. No retraction. `InvalidError` for a value that is no such bitmap.
+    equal bytes. No retraction. Raises `InvalidError` for a value that is no such bitmap.
     """
 
     name: ClassVar[str] = "rbm32"

@@ -67,7 +67,7 @@ class HllSketch(_Sketch):
 
     NULL counts for nothing. Order does not matter and folding may be split up: the registers are
     the same. Of sketches of several sizes the union has the smallest. No retraction.
-    `InvalidError` for a value that is no such sketch, `SetupError` without the library.
+    Raises `InvalidError` for a value that is no such sketch, `SetupError` without the library.
     """
 
     name: ClassVar[str] = "hll_sketch"
