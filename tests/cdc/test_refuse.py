@@ -1,4 +1,4 @@
-"""Messages that a table could not merge are rejected as wholes, before anything is written."""
+"""Changes as a table takes them: keys as stored, unmergeable messages rejected as wholes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from feeds import Message, batch, feed
 
 import keytide as kt
 from keytide.cdc import decode
-from keytide.cdc.refuse import without_unmergeable
+from keytide.cdc.refuse import as_table_takes
 from keytide.cdc.request import FeedRequest
 from keytide.cdc.target import feed_target
 from keytide.table.write.writable import writable_view
@@ -40,13 +40,30 @@ def test_messages_that_cannot_be_merged_are_rejected(
     table = kt.connect(warehouse).create_table("t", spec.columns, ["id"], options=options)
     messages = batch(FEED)
 
-    found = without_unmergeable(decode(messages, spec), messages, writable_view(table.stored))
+    found = as_table_takes(decode(messages, spec), messages, writable_view(table.stored))
 
     rejected: list[dict[str, Any]] = found.rejected.to_pylist()
     assert [each["ordinal"] for each in rejected] == refused
     assert [each["raw"] for each in rejected] == [messages[i].as_py().encode() for i in refused]
     assert all(each["reason"] for each in rejected)
     assert set(found.rows["_ordinal"].to_pylist()) == {*range(len(FEED))} - {*refused}
+
+
+@pytest.mark.parametrize(
+    ("type", "given"), [("CHAR(3)", ["a", "a ", "a  "]), ("DOUBLE", [0.0, -0.0, 0.0])]
+)
+def test_equal_keys_are_the_same_however_messages_write_them(
+    warehouse: str, type: str, given: list[Any]
+) -> None:
+    spec = feed("debezium-json", f"id {type}; v INT")
+    table = kt.connect(warehouse).create_table("t", spec.columns, ["id"])
+    messages = batch([{"op": "c", "after": {"id": key, "v": 1}} for key in given])
+
+    found = as_table_takes(decode(messages, spec), messages, writable_view(table.stored))
+
+    assert found.rejected.num_rows == 0
+    assert found.rows.schema == spec.rows_schema
+    assert len({str(key) for key in found.rows["id"].to_pylist()}) == 1
 
 
 @pytest.mark.parametrize("exists", [True, False])

@@ -237,15 +237,21 @@ def test_a_key_change_moves_the_row_and_counts_once(feed: Feed) -> None:
     assert feed.rows() == [(7, "a")]
 
 
-def test_a_value_that_the_source_left_out_keeps_what_the_key_has(feed: Feed) -> None:
-    feed.add("a.json", change("c", 1, None, row(1, "a", "large")))
-    feed.run()
-    left_out = {"id": 1, "name": "b", "note": "__debezium_unavailable_value"}
+@pytest.mark.parametrize(
+    ("type", "first", "again"), [("BIGINT", 1, 1), ("CHAR(9)", "x", "x  "), ("DOUBLE", 0.0, -0.0)]
+)
+def test_a_value_that_the_source_left_out_keeps_what_the_key_has(
+    feed: Feed, type: str, first: Any, again: Any
+) -> None:
+    options = {"schema": f"id {type}, name STRING, note STRING", "options": {"bucket": "5"}}
+    feed.add("a.json", change("c", 1, None, {"id": first, "name": "a", "note": "large"}))
+    feed.run(**options)
+    left_out = {"id": again, "name": "b", "note": "__debezium_unavailable_value"}
     feed.add("b.json", change("u", 2, None, left_out))
 
-    feed.run()
+    feed.run(**options)
 
-    assert feed.rows("shop.people", "id", "name", "note") == [(1, "b", "large")]
+    assert feed.rows("shop.people", "id", "name", "note") == [(first, "b", "large")]
 
 
 @pytest.mark.parametrize("type", ["STRING", "BYTES"])

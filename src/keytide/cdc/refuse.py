@@ -1,4 +1,4 @@
-"""Messages that a table could not merge, told from those that it can before anything is written."""
+"""Changes as a table takes them: keys as it stores them, and no message that it could not merge."""
 
 from __future__ import annotations
 
@@ -11,22 +11,26 @@ from keytide.table.state.view import TableView
 from keytide.table.write.refusals import why_refused
 from keytide.table.write.rows import typed_rows
 
-__all__ = ["without_unmergeable"]
+__all__ = ["as_table_takes"]
 
 
-def without_unmergeable(
+def as_table_takes(
     decoded: Decoded, messages: pa.Array | pa.ChunkedArray, view: TableView
 ) -> Decoded:
-    """The batch with messages rejected whose rows the table's engine could not merge.
+    """The batch with its keys as they are stored, and without what the engine could not merge.
 
-    A message is rejected as a whole. `messages` are those that were decoded.
+    Rows meet in buckets, and find their stored versions, by the bytes of their keys: two ways of
+    writing one CHAR have to be one here already. A message is rejected as a whole, `messages` are
+    those that were decoded.
     """
+    columns = [n for n in decoded.rows.column_names if n in (*view.schema.names, ROW_KIND)]
+    given = typed_rows(decoded.rows.select(columns), view.schema, view.options, view.name)
     rows = decoded.rows
-    columns = [n for n in rows.column_names if n in (*view.schema.names, ROW_KIND)]
-    given = typed_rows(rows.select(columns), view.schema, view.options, view.name)
+    for name in view.schema.primary_key:
+        rows = rows.set_column(rows.column_names.index(name), name, given.table[name])
     why = why_refused(given.frame, view)
     if why.null_count() == len(why):
-        return decoded
+        return decoded._replace(rows=rows)
     ordinals = pl.Series("ordinal", values=rows[ORDINAL_COLUMN])
     refused = pl.DataFrame([ordinals, why.alias("reason")]).drop_nulls("reason")
     refused = refused.unique("ordinal", keep="first", maintain_order=True)

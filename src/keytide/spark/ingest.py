@@ -23,7 +23,7 @@ from keytide.cdc.apply import ChangeCounts
 from keytide.cdc.batch import ChangeWriter, WrittenChanges
 from keytide.cdc.decode import decode
 from keytide.cdc.feed import FeedSpec
-from keytide.cdc.refuse import without_unmergeable
+from keytide.cdc.refuse import as_table_takes
 from keytide.cdc.request import FeedRequest, columns_of
 from keytide.cdc.target import feed_target
 from keytide.errors import InvalidError
@@ -285,7 +285,7 @@ def _decoded(messages: DataFrame, spec: FeedSpec, view: TableView) -> DataFrame:
 def _decode_batch(
     messages: pa.Array, spec: FeedSpec, view: TableView, ordinal: int
 ) -> Iterator[pa.Table]:
-    decoded = without_unmergeable(decode(messages, spec), messages, view)
+    decoded = as_table_takes(decode(messages, spec), messages, view)
     rows, rejected, tombstones, control = decoded
     at = rows.column_names.index("_ordinal")
     numbers = pc.add(rows.column("_ordinal"), pa.scalar(ordinal, pa.int64()))
