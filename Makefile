@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help venv interop-env demo test test-fast fuzz interop spark-versions lint types format lock bench clean
+.PHONY: help venv interop-env demo test test-fast soak fuzz interop spark-versions lint types format lock bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,11 +28,14 @@ interop-env: .venv-pypaimon/.ready  ## Make .venv-pypaimon, another reader to co
 demo: venv  ## Run the demonstration
 	@$(WITH_JAVA) $(PY) demo/demo.py
 
-test: lint types interop-env  ## Lint, check types and run every test
+test: lint types interop-env  ## Lint, check types and run every test but those of `make soak`
 	@$(WITH_JAVA) sh scripts/run-tests.sh $(PYTEST)
 
 test-fast: venv  ## Run the tests that need neither Spark nor patience; ARGS="-k name" picks some
 	@$(PYTEST) -n 2 -m "not spark and not slow" $(ARGS)
+
+soak: venv  ## Run the tests that kill drivers of Spark for minutes
+	@$(WITH_JAVA) $(PYTEST) -m soak $(ARGS)
 
 fuzz: venv  ## Look for faults for MINUTES=10 with random use; SEED=1 REPLAY=sql:17 runs a case again
 	@$(PY) tests/fuzz/fuzz_run.py --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) \

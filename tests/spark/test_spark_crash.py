@@ -87,7 +87,7 @@ def make_feed(folder: Path) -> dict[int, int]:
     ("way", "crashes"),
     [
         ("sink", ["before:snapshot-2", "after:snapshot-3"]),
-        ("foreachBatch", ["after:snapshot-2"]),
+        pytest.param("foreachBatch", ["after:snapshot-2"], marks=pytest.mark.soak),
     ],
 )
 def test_driver_killed_inside_commits_applies_each_batch_once(

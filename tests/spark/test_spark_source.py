@@ -76,27 +76,28 @@ def test_as_of_reads_the_past(table: kt.Table, session: Any) -> None:
     assert len(ids(frame)) in (15, 20)  # both commits may be of one millisecond
 
 
-@pytest.mark.parametrize(
-    "condition",
-    [
-        "id = 12",
-        "id in (1, 2, 3)",
-        "id > 3 and x <= 7.5",
-        "s is null",
-        "s is not null and not (s = 'text 1')",
-        "s <=> 'text 2'",
-        "s like 'text%'",
-        "d >= 11.50",
-        "day between date'2024-01-12' and date'2024-01-15'",
-        "n < timestamp_ntz'2024-01-05'",
-        "z = timestamp'2024-01-13 00:00:00'",
-        "id = 2 or s = 'text 3'",
-    ],
-)
-def test_query_of_a_view_filters_as_a_scan(condition: str, table: kt.Table, session: Any) -> None:
+CONDITIONS = [
+    "id = 12",
+    "id in (1, 2, 3)",
+    "id > 3 and x <= 7.5",
+    "s is null",
+    "s is not null and not (s = 'text 1')",
+    "s <=> 'text 2'",
+    "s like 'text%'",
+    "d >= 11.50",
+    "day between date'2024-01-12' and date'2024-01-15'",
+    "n < timestamp_ntz'2024-01-05'",
+    "z = timestamp'2024-01-13 00:00:00'",
+    "id = 2 or s = 'text 3'",
+]
+
+
+def test_queries_of_a_view_filter_as_spark_does(table: kt.Table, session: Any) -> None:
     session.sql(f"create or replace temporary view v using keytide options (path '{table.uri}')")
-    expected = ids(table.scan().to_spark(session).where(condition))
-    assert ids(session.sql(f"select id, x from v where {condition}")) == expected
+    plain = session.createDataFrame(table.scan().to_arrow())
+    for condition in CONDITIONS:
+        found = session.sql(f"select id, x from v where {condition}")
+        assert ids(found) == ids(plain.where(condition)), condition
 
 
 def test_queries_of_one_frame_do_not_see_filters_of_others(table: kt.Table, session: Any) -> None:

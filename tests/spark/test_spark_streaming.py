@@ -18,7 +18,7 @@ import keytide as kt
 
 pytestmark = pytest.mark.spark
 
-FILES, ROWS, KILLS = 4, 40, 1
+FILES, ROWS, KILLS = 4, 40, 3
 # One number a row, counted up: a batch applied twice or not at all shows in the sums.
 DRIVER = """
 import sys
@@ -92,9 +92,10 @@ def test_every_batch_is_applied_once_and_a_replayed_one_not_again(
     assert [s.commit_identifier for s in table.snapshots()] == commits
 
 
+@pytest.mark.soak
 @pytest.mark.driver
 @pytest.mark.timeout(900)
-def test_a_driver_killed_at_a_random_moment_loses_and_repeats_nothing(
+def test_a_driver_killed_at_random_moments_loses_and_repeats_nothing(
     tmp_path: Path, warehouse: str
 ) -> None:
     make_feed(tmp_path / "feed")

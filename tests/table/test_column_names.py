@@ -163,7 +163,7 @@ def test_changes_of_a_feed_may_have_every_name() -> None:
 
 def test_scratch_names_are_no_columns() -> None:
     for name in (scratch("row"), "_KEY_a", "_key_a", "*", "^.*$", "a\0b", *SYSTEM_NAMES, *TAKEN):
-        with pytest.raises(kt.InvalidError, match=r"reserved|taken|pattern|NUL"):
+        with pytest.raises(kt.InvalidError, match=r"reserved|taken|kept|pattern|NUL"):
             table_of(["k", name], ["k"])
         table = table_of(["k", "v"], ["k"])
         with pytest.raises(kt.InvalidError, match=r"reserved|taken|pattern|NUL"):

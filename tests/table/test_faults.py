@@ -136,7 +136,7 @@ def test_failure_of_any_operation_is_told_or_harmless(
         assert_sound(store, NEW)
 
 
-@pytest.mark.parametrize("action", ["fail", "torn", "disk-full", "lost-response", "crash"])
+@pytest.mark.parametrize("action", ["fail", "lost-response", "crash"])
 @pytest.mark.parametrize(("operation", "nth"), PLACES)
 def test_named_commit_is_made_once_however_often_it_is_tried(
     operation: str, nth: int, action: Action
