@@ -27,7 +27,7 @@ from keytide.merge.padding import padded_sequence
 from keytide.options import TableOptions
 from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.state.view import TableView
-from keytide.table.write.cut import BUCKET_NUMBER, BucketBatch
+from keytide.table.write.cut import BUCKET_NUMBER, BucketBatch, Numbers
 from keytide.types import AtomicType, Field, arrow_schema
 
 __all__ = ["BucketWriter", "SequenceBase", "restamp"]
@@ -200,10 +200,9 @@ class BucketWriter:
         rows, paddings = batch.rows, self.view.options.sequence_auto_padding
         if not paddings:
             firsts = np.array([base.first(bucket) for bucket in batch.buckets])
-            return rows.with_columns(pl.Series(SEQUENCE_NUMBER, firsts[batch.numbers]))
+            return rows.with_columns(pl.Series(SEQUENCE_NUMBER, np.repeat(firsts, batch.lengths)))
         (name,) = self.view.options.sequence_field[:1]
-        places = np.arange(rows.height) - batch.starts[batch.numbers]
-        counter = pl.Series(base.row_count + places)
+        counter = pl.Series(_counted_from(base.row_count, batch))
         is_add = rows.select(IS_ADD.alias("add"))["add"]
         padded = padded_sequence(rows[name], is_add, counter, paddings)
         return rows.with_columns(padded.alias(SEQUENCE_NUMBER))
@@ -212,11 +211,15 @@ class BucketWriter:
 def _numbered_by_arrival(batch: BucketBatch, base: SequenceBase) -> pl.DataFrame:
     """The rows as they came, each with a number of its own; the format counts rows like this."""
     firsts = np.array([base.first(bucket) for bucket in batch.buckets])
-    places = np.arange(batch.rows.height) - batch.starts[batch.numbers]
     return batch.rows.with_columns(
-        pl.Series(SEQUENCE_NUMBER, firsts[batch.numbers] + places),
+        pl.Series(SEQUENCE_NUMBER, _counted_from(firsts, batch)),
         pl.Series(BUCKET_NUMBER, batch.numbers),
     )
+
+
+def _counted_from(firsts: Numbers | int, batch: BucketBatch) -> Numbers:
+    """Numbers that count the rows of each bucket, from its first number or from one for all."""
+    return np.repeat(firsts - batch.starts, batch.lengths) + np.arange(batch.rows.height)
 
 
 def restamp(view: TableView, entry: ManifestEntry, sequence_number: int) -> ManifestEntry:

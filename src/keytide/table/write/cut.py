@@ -21,7 +21,7 @@ from keytide.table.state.live_files import BucketId
 from keytide.table.state.view import TableView
 from keytide.types import Field
 
-__all__ = ["BUCKET_NUMBER", "BucketBatch", "Cut", "cut_rows"]
+__all__ = ["BUCKET_NUMBER", "BucketBatch", "Cut", "Numbers", "cut_rows"]
 
 BUCKET_NUMBER = scratch("bucket")
 """The place of a row's bucket in a batch; no column of a table begins like this."""
@@ -36,14 +36,22 @@ Numbers = npt.NDArray[np.int64]
 class BucketBatch:
     """The rows of some buckets: those of the first one, then those of the next.
 
-    Within a bucket they are in order of arrival. `starts` says where each bucket's rows begin,
-    `numbers` which place in `buckets` the bucket of each row has.
+    Within a bucket they are in order of arrival. `lengths` says how many rows each bucket has.
     """
 
     buckets: tuple[BucketId, ...]
-    starts: Numbers
-    numbers: Numbers
+    lengths: Numbers
     rows: pl.DataFrame
+
+    @property
+    def starts(self) -> Numbers:
+        """Where the rows of each bucket begin."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    @property
+    def numbers(self) -> Numbers:
+        """The place of each row's bucket in `buckets`; made anew, for it is as long as the rows."""
+        return np.repeat(np.arange(len(self.buckets)), self.lengths)
 
 
 @dataclass(frozen=True)
@@ -64,18 +72,11 @@ class Cut:
             return
         rows = frame if len(self.buckets) == 1 else frame[pl.Series(self._positions)]
         lengths = np.bincount(self.numbers, minlength=len(self.buckets))
-        ends = np.cumsum(lengths)
-        starts = ends - lengths
         first, start = 0, 0
-        for last, end in enumerate(ends.tolist()):
-            if end - start >= rows_min or last == len(ends) - 1:
-                some = slice(first, last + 1)
-                yield BucketBatch(
-                    self.buckets[some],
-                    starts[some] - start,
-                    np.repeat(np.arange(last + 1 - first), lengths[some]),
-                    rows.slice(start, end - start),
-                )
+        for last, end in enumerate(np.cumsum(lengths).tolist()):
+            if end - start >= rows_min or last == len(lengths) - 1:
+                some, part = slice(first, last + 1), rows.slice(start, end - start)
+                yield BucketBatch(self.buckets[some], lengths[some], part)
                 first, start = last + 1, end
 
     @cached_property
