@@ -132,7 +132,7 @@ concurrent.futures.ThreadPoolExecutor = _AtOnce  # type: ignore[misc, assignment
 import keytide as kt  # noqa: E402  # see above
 from keytide.cdc import FeedSpec, SequenceSource, decode  # noqa: E402  # see above
 from keytide.cdc.batch import ChangeWriter  # noqa: E402  # see above
-from keytide.cdc.refuse import without_unmergeable  # noqa: E402  # see above
+from keytide.cdc.refuse import as_table_takes  # noqa: E402  # see above
 from keytide.table.commit.transaction import Transaction  # noqa: E402  # see above
 from keytide.table.write.writable import writable_view  # noqa: E402  # see above
 from keytide.types import Field, parse_sql_type  # noqa: E402  # see above
@@ -197,7 +197,7 @@ def apply_changes(table: Any, batch: pa.Array, way: Way) -> None:
     with Transaction.begin(table.stored, view) as transaction:
         writer = ChangeWriter.on(transaction, SPEC)
         with way.followed():
-            found = without_unmergeable(decode(batch, SPEC), batch, view)
+            found = as_table_takes(decode(batch, SPEC), batch, view)
             written = writer.write(found.rows).written
         transaction.take(written)
         transaction.commit()

@@ -95,6 +95,7 @@ CONDITIONS = [
 def test_queries_of_a_view_filter_as_spark_does(table: kt.Table, session: Any) -> None:
     session.sql(f"create or replace temporary view v using keytide options (path '{table.uri}')")
     plain = session.createDataFrame(table.scan().to_arrow())
+    assert ids(plain) == LIVE
     for condition in CONDITIONS:
         found = session.sql(f"select id, x from v where {condition}")
         assert ids(found) == ids(plain.where(condition)), condition

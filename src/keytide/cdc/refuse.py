@@ -26,7 +26,7 @@ def as_table_takes(
     columns = [n for n in decoded.rows.column_names if n in (*view.schema.names, ROW_KIND)]
     given = typed_rows(decoded.rows.select(columns), view.schema, view.options, view.name)
     rows = decoded.rows
-    for name in view.schema.primary_key:
+    for name in view.schema.primary_keys:
         rows = rows.set_column(rows.column_names.index(name), name, given.table[name])
     why = why_refused(given.frame, view)
     if why.null_count() == len(why):

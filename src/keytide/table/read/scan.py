@@ -119,8 +119,10 @@ class Scan:
     def to_arrow(self) -> pa.Table:
         """The rows as an Arrow table, in the columns' exact types. Raises as `to_batches`."""
         schema = self.schema
-        tables = [to_arrow(frame, schema) for frame in prefetched(self._frames())]
-        return pa.concat_tables([schema.empty_table(), *tables])
+        tables = (to_arrow(frame, schema) for frame in prefetched(self._frames()))
+        # No empty batches: pyspark's createDataFrame loses the rows behind one.
+        batches = [each for table in tables for each in table.to_batches() if each.num_rows]
+        return pa.Table.from_batches(batches, schema)
 
     def to_polars(self) -> pl.DataFrame:
         """The rows as a Polars frame, in Polars' own types. Raises as `to_batches`."""
@@ -147,7 +149,7 @@ class Scan:
         """
         for task in self.tasks():
             for table in task.tables(self.view.options.read_memory_bytes):
-                yield from table.to_batches()
+                yield from (batch for batch in table.to_batches() if batch.num_rows)
 
     def count(self) -> int:
         """The number of rows. Raises as `to_batches`."""

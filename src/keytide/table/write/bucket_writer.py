@@ -161,7 +161,7 @@ class BucketWriter:
         if len(batch.buckets) > 1:
             order = replace(order, key=(BUCKET_NUMBER, *order.key))
         numbered = self._with_sequence_numbers(batch, base).with_columns(
-            pl.Series(BUCKET_NUMBER, batch.numbers)
+            pl.Series(BUCKET_NUMBER, _bucket_numbers(batch))
         )
         is_padded = bool(self.view.options.sequence_auto_padding)
         # Padded numbers come from the rows, so the order of arrival is not theirs.
@@ -213,13 +213,19 @@ def _numbered_by_arrival(batch: BucketBatch, base: SequenceBase) -> pl.DataFrame
     firsts = np.array([base.first(bucket) for bucket in batch.buckets])
     return batch.rows.with_columns(
         pl.Series(SEQUENCE_NUMBER, _counted_from(firsts, batch)),
-        pl.Series(BUCKET_NUMBER, batch.numbers),
+        pl.Series(BUCKET_NUMBER, _bucket_numbers(batch)),
     )
 
 
 def _counted_from(firsts: Numbers | int, batch: BucketBatch) -> Numbers:
     """Numbers that count the rows of each bucket, from its first number or from one for all."""
-    return np.repeat(firsts - batch.starts, batch.lengths) + np.arange(batch.rows.height)
+    starts = np.cumsum(batch.lengths) - batch.lengths
+    return np.repeat(firsts - starts, batch.lengths) + np.arange(batch.rows.height)
+
+
+def _bucket_numbers(batch: BucketBatch) -> Numbers:
+    """The place of each row's bucket in the batch's `buckets`."""
+    return np.repeat(np.arange(len(batch.buckets)), batch.lengths)
 
 
 def restamp(view: TableView, entry: ManifestEntry, sequence_number: int) -> ManifestEntry:

@@ -43,16 +43,6 @@ class BucketBatch:
     lengths: Numbers
     rows: pl.DataFrame
 
-    @property
-    def starts(self) -> Numbers:
-        """Where the rows of each bucket begin."""
-        return np.cumsum(self.lengths) - self.lengths
-
-    @property
-    def numbers(self) -> Numbers:
-        """The place of each row's bucket in `buckets`; made anew, for it is as long as the rows."""
-        return np.repeat(np.arange(len(self.buckets)), self.lengths)
-
 
 @dataclass(frozen=True)
 class Cut:
