@@ -1,4 +1,4 @@
-"""A write of nothing, whatever holds it: no error, no snapshot."""
+"""A write of nothing makes no snapshot, and no part of what a scan gives is empty."""
 
 from __future__ import annotations
 
@@ -50,3 +50,15 @@ def test_unknown_column_without_rows_is_refused(warehouse: str) -> None:
     table = kt.connect(warehouse).create_table("t", SCHEMA, ["k"])
     with pytest.raises(kt.KeytideError, match="'x'"):
         table.write(pd.DataFrame({"k": [], "v": [], "x": []}))
+
+
+@pytest.mark.parametrize("where", [None, "k > 15", "k < 0"])
+def test_chunks_and_batches_of_a_scan_hold_rows(warehouse: str, where: str | None) -> None:
+    table = kt.connect(warehouse).create_table("t", SCHEMA, ["k"], options={"bucket": "3"})
+    table.write([{"k": key, "v": "a"} for key in range(20)])
+    table.write([{"k": key, "v": "b", "_row_kind": "-D"} for key in range(0, 16, 2)])
+    scan = table.scan(where=where)
+    chunks = [len(chunk) for column in scan.to_arrow().columns for chunk in column.chunks]
+    assert 0 not in chunks
+    assert 0 not in [batch.num_rows for batch in scan.to_batches()]
+    assert sum(chunks) == 2 * scan.count()
