@@ -108,5 +108,6 @@ class WriteTask:
         refuse_unmergeable(frame, view)
         cut = cut_rows(frame, rows.table, view, self.partition_buckets)
         batches = list(cut.batches(frame, _BATCH_ROWS))
+        del cut  # It is as long as the rows, and writing has no use for it.
         entries = BucketWriter(view).write(batches, base, threads=self.threads)
         return Written(tuple(entries), run.num_rows, late)
