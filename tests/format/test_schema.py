@@ -99,6 +99,16 @@ def test_missing_time_is_zero_and_null_comment_is_none() -> None:
     assert schema.comment is None
 
 
+@pytest.mark.parametrize("keys", ["primaryKeys", "partitionKeys"])
+def test_keys_that_are_no_columns_are_damage(keys: str) -> None:
+    fields = [Field(-1, name, parse_sql_type("INT")) for name in "kp"]
+    schema = TableSchema.create(fields, primary_keys=["k", "p"], partition_keys=["p"])
+    document = json.loads(schema.to_json())
+    document[keys] = [name.upper() for name in document[keys]]
+    with pytest.raises(DataError, match=r"the-file: the keys .* are no columns"):
+        TableSchema.from_json(json.dumps(document).encode(), "the-file")
+
+
 def test_newer_version_is_unsupported_and_names_the_file() -> None:
     with pytest.raises(UnsupportedError, match=r"db/t/schema/schema-0: schema version 4"):
         TableSchema.from_json(stored_with(version=4), "db/t/schema/schema-0")

@@ -121,7 +121,7 @@ class TableSchema:
         """Read a schema file; older versions get the defaults that were in force then.
 
         Raises UnsupportedError, naming ``path``, for a version newer than this release knows, and
-        DataError for a file that is torn or lacks members.
+        DataError for a file that is torn, lacks members or names keys that are no columns.
         """
         document = read_document(data, path)
         version = optional_member(document, "version", INTEGER, path, default=1)
@@ -131,7 +131,7 @@ class TableSchema:
                 "that this release reads; use a newer release for this table"
             )
         options = optional_member(document, "options", TEXT_BY_NAME, path, default={})
-        return cls(
+        schema = cls(
             id=member(document, "id", INTEGER, path),
             fields=_parsed_fields(member(document, "fields", OBJECTS, path), path),
             highest_field_id=member(document, "highestFieldId", INTEGER, path),
@@ -141,6 +141,13 @@ class TableSchema:
             comment=optional_member(document, "comment", TEXT, path),
             time_millis=optional_member(document, "timeMillis", INTEGER, path, default=0),
         )
+        unknown = {*schema.partition_keys, *schema.primary_keys} - {*schema.names}
+        if unknown:
+            raise DataError(
+                f"{path}: the keys {_listed(sorted(unknown))} are no columns of the schema, which "
+                f"has {_listed(schema.names)}; the file is damaged, restore it from a copy"
+            )
+        return schema
 
     def to_json(self) -> bytes:
         """The schema file, members in Java's order. Always written as the latest version.
