@@ -32,7 +32,7 @@ ROOMS = [
     ["merge"],
     ["table.values", "table.definition", "table.conditions"],
     ["table.state", "table.runner"],
-    ["table.read", "table.write", "table.commit"],
+    ["table.read", "table.changes", "table.write", "table.commit"],
     ["table"],
     ["cdc", "sql"],
     ["spark"],

@@ -9,6 +9,7 @@ from types import FunctionType, ModuleType
 
 import keytide
 import keytide.cdc
+import keytide.lake.changes
 import keytide.lake.lake
 import keytide.lake.scan
 import keytide.lake.table
@@ -40,6 +41,7 @@ def test_no_public_name_is_left_out() -> None:
 MODULES = (
     keytide,
     keytide.spark,
+    keytide.lake.changes,
     keytide.lake.lake,
     keytide.lake.scan,
     keytide.lake.table,
@@ -50,10 +52,11 @@ MODULES = (
 RAISE_NOTHING = {
     "they give what the object holds": """
         Lake.uri Lake.spark Lake.allows_external_files Lake.catalog Table.name Table.uri
-        Table.metadata Table.stored Scan.view Scan.live Scan.schema Scan.snapshot Why.to_arrow""",
+        Table.metadata Table.stored Scan.view Scan.live Scan.fields Scan.schema Scan.snapshot
+        Changes.view Changes.fields Changes.schema Why.to_arrow""",
     "they spell a sound value in another way": """
-        Table.of Scan.of RowKind.short RowKind.is_add Field.sql Field.to_arrow Field.to_json
-        SequenceSource.to_field FeedSpec.image_columns FeedSpec.rows_schema""",
+        Table.of Scan.of Changes.of RowKind.short RowKind.is_add Field.sql Field.to_arrow
+        Field.to_json SequenceSource.to_field FeedSpec.image_columns FeedSpec.rows_schema""",
     "a folder that cannot be looked at counts as missing": "Lake.exists",
 }
 """Public calls whose docstrings name no error, and why there is none."""

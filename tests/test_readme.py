@@ -23,7 +23,7 @@ def test_plain_python_example_prints_what_its_comments_say(
 
     printed = capsys.readouterr().out.splitlines()
     promised = re.findall(r"print\(.*?\)\s+# ([\[{].+)", BLOCKS[0])
-    assert len(promised) == 2
+    assert len(promised) == 3
     assert printed[: len(promised)] == promised
 
 

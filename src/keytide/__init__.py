@@ -24,6 +24,7 @@ from keytide.errors import (
     SetupError,
     UnsupportedError,
 )
+from keytide.lake.changes import Changes
 from keytide.lake.lake import Lake, connect, open_table
 from keytide.lake.scan import Scan
 from keytide.lake.table import Table
@@ -42,6 +43,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AlreadyExistsError",
+    "Changes",
     "ConflictError",
     "DataError",
     "Explanation",

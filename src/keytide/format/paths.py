@@ -3,7 +3,8 @@
 A table's directory::
 
     schema/schema-<id>                      snapshot/snapshot-<id>    snapshot/LATEST, EARLIEST
-    tag/tag-<name>
+    tag/tag-<name>                          consumer/consumer-<name>
+    changelog/changelog-<id>
     manifest/manifest-<uuid>-<n>            manifest/manifest-list-<uuid>-<n>
     manifest/index-manifest-<uuid>-<n>      index/index-<uuid>-<n>
     [<partition>/]bucket-<b>/data-<uuid>-<n>.<format>
@@ -42,6 +43,9 @@ __all__ = [
     "MetadataFile",
     "bucket_dir",
     "bucket_name",
+    "changelog_path",
+    "consumer_dir",
+    "consumer_path",
     "data_file_name",
     "decode_hint",
     "encode_hint",
@@ -50,6 +54,7 @@ __all__ = [
     "manifest_path",
     "metadata_file_name",
     "new_uuid",
+    "parse_consumer_name",
     "parse_schema_name",
     "parse_snapshot_name",
     "parse_tag_name",
@@ -144,6 +149,21 @@ def tag_path(tag: str) -> str:
     return join(tag_dir(), f"tag-{_checked_name(tag, 'tag')}")
 
 
+def changelog_path(snapshot_id: int) -> str:
+    """The file of a changelog that outlives its snapshot."""
+    return join("changelog", f"changelog-{_checked_id(snapshot_id)}")
+
+
+def consumer_dir() -> str:
+    """The folder of the consumers."""
+    return "consumer"
+
+
+def consumer_path(consumer: str) -> str:
+    """The file of a consumer. Raises `InvalidError` when its name cannot be part of a file name."""
+    return join(consumer_dir(), f"consumer-{_checked_name(consumer, 'consumer')}")
+
+
 def snapshot_hint_path(hint: Hint) -> str:
     """The file of a hint about snapshots."""
     return join(snapshot_dir(), hint.value)
@@ -162,6 +182,11 @@ def parse_snapshot_name(name: str) -> int | None:
 def parse_tag_name(name: str) -> str | None:
     """The tag of a file inside ``tag/``."""
     return _named(name, "tag-")
+
+
+def parse_consumer_name(name: str) -> str | None:
+    """The consumer of a file inside ``consumer/``."""
+    return _named(name, "consumer-")
 
 
 def encode_hint(snapshot_id: int) -> bytes:

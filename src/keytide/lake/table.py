@@ -13,11 +13,13 @@ from keytide.arguments import checked
 from keytide.errors import UnsupportedError
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
+from keytide.lake.changes import Changes
 from keytide.lake.scan import Scan
 from keytide.lazy import load
 from keytide.store import Store
 from keytide.table import local_writes
 from keytide.table.alter import alter_table
+from keytide.table.changes.changes import changes_of
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
 from keytide.table.definition.evolution import SchemaChange
@@ -243,6 +245,31 @@ class Table:
         Raises what `get` raises, and `NotFoundError` for an unknown snapshot or tag.
         """
         return why_row(self._stored, key, snapshot_id, tag, as_of)
+
+    @checked
+    def changes(
+        self, start: int | str, end: int | str | None = None, mode: str = "diff"
+    ) -> Changes:
+        """What happened after snapshot `start` up to `end`, as rows with their `_row_kind`.
+
+        Both are ids of snapshots or names of tags; 0 is the beginning, and without an `end` it is
+        the newest snapshot. The rows have the columns of the end. They are found in one of three
+        ways, the `mode`:
+
+        - 'diff' compares the rows that both snapshots show, of any table: '+I' and '-D' for
+          keys that only one of them has, '-U' and '+U' with both images, one behind the other,
+          for rows that differ. Of a table without a primary key it compares files: the rows of
+          files that are gone are '-D', those of new ones '+I', the same row perhaps both.
+        - 'delta' gives the rows as they were written, commit by commit, with the kinds that they
+          came with. An overwrite does not say what it replaced.
+        - 'changelog' gives the changelog that was stored with the commits, where the table's
+          'changelog-producer' asks writers or compactions for one.
+
+        Raises `NotFoundError` for a snapshot that is not there, or not any more, and for an
+        unknown tag; `InvalidError` for an unknown mode, a start behind the end, and mode
+        'changelog' of a table that stores none.
+        """
+        return Changes.of(changes_of(self._stored, start, end, mode))
 
     def snapshots(self) -> list[Snapshot]:
         """The snapshots that are there, oldest first. Raises `DataError` for a torn one."""

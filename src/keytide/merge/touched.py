@@ -15,7 +15,7 @@ from keytide.merge.engine import MergeEngine
 from keytide.merge.order import MergeOrder
 from keytide.scratch import scratch
 
-__all__ = ["merge_runs", "without_contained"]
+__all__ = ["merge_runs", "with_keys", "without_contained"]
 
 
 def merge_runs(
@@ -67,6 +67,11 @@ def without_contained(
         if before and counted[run].height:
             counted[run] = counted[run].filter(~_touched(counted[run], before, key))
     return counted
+
+
+def with_keys(rows: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
+    """The rows whose key is among `keys`, which are frames of the key columns, in their order."""
+    return rows.filter(_touched(rows, [keys], tuple(keys.columns))) if rows.height else rows
 
 
 def _touched(base: pl.DataFrame, others: Sequence[pl.DataFrame], key: tuple[str, ...]) -> pl.Series:

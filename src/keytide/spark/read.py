@@ -8,10 +8,10 @@ is one Spark task that runs the same `ReadTask`s as a local scan.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import polars as pl
 import pyarrow as pa
@@ -25,6 +25,7 @@ from keytide.spark.native import NativeShape, native_check, native_rows, shape_o
 from keytide.spark.python import check_python
 from keytide.spark.runner import Executors
 from keytide.spark.types import batch_schema, spark_batches, spark_schema
+from keytide.table.read.row_source import FramesTask
 from keytide.table.read.scan import Scan
 from keytide.table.read.sections import PlannedFile
 from keytide.table.read.statistics import columns_without_nulls
@@ -34,6 +35,7 @@ __all__ = [
     "BinTask",
     "ReadBin",
     "ReadSplit",
+    "bytes_of_read",
     "pack",
     "scan_to_spark",
     "split_scan",
@@ -48,6 +50,8 @@ TASK_MEMORY_BYTES = 256 << 20
 
 ReadBin: TypeAlias = "tuple[ReadTask, ...]"
 
+T = TypeVar("T")
+
 
 def scan_to_spark(scan: Scan, spark: SparkSession) -> DataFrame:
     """The rows of a scan as a lazy DataFrame that stays with the scan's snapshot.
@@ -60,7 +64,7 @@ def scan_to_spark(scan: Scan, spark: SparkSession) -> DataFrame:
     check_python(spark)
     split = split_scan(scan)
     parts = [native_rows(scan, shape, files, spark) for shape, files in split.native.items()]
-    bins = pack(split.tasks, cores(spark) * BINS_PER_CORE)
+    bins = pack(split.tasks, cores(spark) * BINS_PER_CORE, bytes_of_read)
     if bins or not parts:
         parts.append(_merged(scan, bins, spark))
     return reduce(lambda one, other: one.unionAll(other), parts)
@@ -97,10 +101,11 @@ def split_tasks(scan: Scan) -> list[ReadTask]:
     return [part for task in scan.tasks() for part in task.by_section()]
 
 
-def pack(tasks: Iterable[ReadTask], bins_max: int) -> list[ReadBin]:
+def pack(tasks: Iterable[T], bins_max: int, bytes_of: Callable[[T], int]) -> list[tuple[T, ...]]:
     """Distribute tasks over at most `bins_max` bins of about equal bytes, the largest first."""
-    by_size = sorted(((_bytes(task), task) for task in tasks), key=lambda pair: -pair[0])
-    bins: list[tuple[int, list[ReadTask]]] = [(0, []) for _ in range(min(bins_max, len(by_size)))]
+    sized = ((bytes_of(task), task) for task in tasks)
+    by_size = sorted(sized, key=lambda pair: -pair[0])
+    bins: list[tuple[int, list[T]]] = [(0, []) for _ in range(min(bins_max, len(by_size)))]
     for size, task in by_size:
         index = min(range(len(bins)), key=lambda i: bins[i][0])
         filled, members = bins[index]
@@ -113,7 +118,7 @@ def pack(tasks: Iterable[ReadTask], bins_max: int) -> list[ReadBin]:
 class BinTask:
     """Reads and merges a bin; columns of `never_null` are refused where they are NULL after all."""
 
-    tasks: ReadBin
+    tasks: tuple[FramesTask, ...]
     schema: pa.Schema
     table: str
     never_null: frozenset[str] = frozenset()
@@ -127,7 +132,8 @@ class BinTask:
                 yield from spark_batches(frame, self.schema)
 
 
-def _bytes(task: ReadTask) -> int:
+def bytes_of_read(task: ReadTask) -> int:
+    """The size of the files that a task reads."""
     return sum(file.meta.file_size for file in task.bucket.files)
 
 

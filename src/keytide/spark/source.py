@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.snapshot import Snapshot
 from keytide.spark.connect import CORES_UNKNOWN
-from keytide.spark.read import BINS_PER_CORE, BinTask, pack, split_tasks
+from keytide.spark.read import BINS_PER_CORE, BinTask, bytes_of_read, pack, split_tasks
 from keytide.spark.runner import attempted_here, rows_here
 from keytide.spark.stream import StreamBatch, batch_of_task
 from keytide.spark.types import spark_schema
@@ -204,7 +204,7 @@ class ScanReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The bins, pickled with what they need."""
         scan = self.options.scan(self.columns)
-        bins = pack(split_tasks(scan), CORES_UNKNOWN * BINS_PER_CORE)
+        bins = pack(split_tasks(scan), CORES_UNKNOWN * BINS_PER_CORE, bytes_of_read)
         tasks = (BinTask(members, scan.schema, scan.view.name) for members in bins)
         return [InputPartition(pickle.dumps(task)) for task in tasks]
 

@@ -23,6 +23,7 @@ from keytide.types import Field, MapType, RowType
 
 __all__ = [
     "completed_options",
+    "keeps_stored_rows",
     "orders_versions",
     "refuse_bucket_change",
     "refuse_changes",
@@ -78,6 +79,15 @@ def refuse_changes(before: TableSchema, after: TableSchema, *, has_rows: bool) -
     if has_rows:
         _refuse_other_time(before, after)
         _refuse_lookup(TableOptions.parse(before.options), TableOptions.parse(after.options))
+
+
+def keeps_stored_rows(before: TableSchema, after: TableSchema) -> bool:
+    """Whether stored rows are the same under the options of both, whoever changed them."""
+    try:
+        refuse_changes(before, after, has_rows=True)
+    except InvalidError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from keytide.format.data_file import (
     FileReader,
     read_together,
 )
+from keytide.merge.touched import with_keys
 from keytide.merge.windows import Batch
 from keytide.row_kind import RowKind
 from keytide.table.conditions.matching import row_filter
@@ -43,13 +44,15 @@ class StoredVersions:
     """Reads versions as they are stored in the files of one partition.
 
     `columns` are those of the table, and `_SEQUENCE_NUMBER` and `_VALUE_KIND`, for who needs
-    them; the `condition` looks at no other columns than these.
+    them; the `condition` looks at no other columns than these. Of `keys`, each of them once, only
+    runs know; they leave out the versions of all others.
     """
 
     view: TableView
     partition: bytes
     columns: tuple[str, ...]
     condition: Predicate | None = None
+    keys: pl.DataFrame | None = None
 
     def of_file(self, file: PlannedFile) -> pl.DataFrame:
         """All versions in a file, as they come."""
@@ -70,7 +73,8 @@ class StoredVersions:
         """
         for file in run:
             for batch in self._sorted_parts(file, rows_max):
-                yield batch._replace(is_last=batch.is_last and file is run[-1])
+                rows = batch.rows if self.keys is None else with_keys(batch.rows, self.keys)
+                yield Batch(rows, is_last=batch.is_last and file is run[-1])
 
     def _sorted_parts(self, file: PlannedFile, rows_max: int) -> Iterator[Batch]:
         if not is_out_of_order(file.entry, self.view.schema.trimmed_primary_key_fields()):

@@ -5,30 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
-
-import polars as pl
-import pyarrow as pa
+from functools import cached_property
 
 from keytide import html
 from keytide.errors import UnsupportedError
-from keytide.format.arrow import polars_schema, to_arrow
 from keytide.format.snapshot import Snapshot
 from keytide.plural import counted
 from keytide.process import refuse_forked_child
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.read.plan import Funnel, ScanPlan, plan_scan
-from keytide.table.read.prefetch import prefetched
+from keytide.table.read.row_source import RowSource
 from keytide.table.read.task import ReadTask
-from keytide.table.runner import Threads
 from keytide.table.state.live_files import LiveFiles
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
-from keytide.types import arrow_schema
-
-if TYPE_CHECKING:
-    import pandas as pd
+from keytide.types import Field
 
 __all__ = ["Explanation", "Scan"]
 
@@ -77,7 +68,7 @@ class Explanation:
 
 
 @dataclass(frozen=True)
-class Scan:
+class Scan(RowSource):
     """Rows of one snapshot, in no promised order: one merged row per key, if there are keys.
 
     A scan is lazy and stays with its snapshot, whatever is committed later. Methods that return
@@ -101,9 +92,9 @@ class Scan:
         return self.state.live
 
     @property
-    def schema(self) -> pa.Schema:
-        """The Arrow schema of the result."""
-        return arrow_schema(self.view.schema.select(self.columns))
+    def fields(self) -> tuple[Field, ...]:
+        """The columns of the result."""
+        return self.view.schema.select(self.columns)
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -115,41 +106,6 @@ class Scan:
         """What will be read, decided from metadata alone. Raises `DataError` for torn metadata."""
         refuse_forked_child()
         return plan_scan(self.state, self.predicate)
-
-    def to_arrow(self) -> pa.Table:
-        """The rows as an Arrow table, in the columns' exact types. Raises as `to_batches`."""
-        schema = self.schema
-        tables = (to_arrow(frame, schema) for frame in prefetched(self._frames()))
-        # No empty batches: pyspark's createDataFrame loses the rows behind one.
-        batches = [each for table in tables for each in table.to_batches() if each.num_rows]
-        return pa.Table.from_batches(batches, schema)
-
-    def to_polars(self) -> pl.DataFrame:
-        """The rows as a Polars frame, in Polars' own types. Raises as `to_batches`."""
-        empty = pl.DataFrame(schema=polars_schema(self.view.schema.select(self.columns)))
-        rows: pl.DataFrame = pl.concat([empty, *self._frames()], rechunk=False)
-        return rows
-
-    def to_pandas(self) -> pd.DataFrame:
-        """The rows as a pandas frame. Raises as `to_batches`."""
-        frame: pd.DataFrame = self.to_arrow().to_pandas()
-        return frame
-
-    def to_pylist(self) -> list[dict[str, Any]]:
-        """The rows as dicts. Raises as `to_batches`."""
-        rows: list[dict[str, Any]] = self.to_arrow().to_pylist()
-        return rows
-
-    def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows as Arrow record batches, in memory bounded by 'read.memory'.
-
-        Raises `DataError` naming a file that is missing or torn, `InvalidError` naming a key whose
-        versions cannot be merged, `UnsupportedError` for a table that this release cannot read,
-        `SetupError` for one whose merge function is not registered.
-        """
-        for task in self.tasks():
-            for table in task.tables(self.view.options.read_memory_bytes):
-                yield from (batch for batch in table.to_batches() if batch.num_rows)
 
     def count(self) -> int:
         """The number of rows. Raises as `to_batches`."""
@@ -191,20 +147,3 @@ class Scan:
                 f"table {self.view.name}: this release cannot read it: {reason}; read it with the "
                 f"engine that made it"
             )
-
-    def _frames(self) -> Iterator[pl.DataFrame]:
-        tasks = self.tasks()
-        threads = max(1, min(self.threads, len(tasks)))
-        # 'read.memory' is for the scan as a whole, so its threads share it.
-        memory = self.view.options.read_memory_bytes // threads
-        if threads == 1:
-            for task in tasks:
-                yield from task.frames(memory)
-            return
-        whole = [partial(_all_frames, task, memory) for task in tasks]
-        for frames in Threads(threads).map(whole):
-            yield from frames
-
-
-def _all_frames(task: ReadTask, memory_bytes: int) -> list[pl.DataFrame]:
-    return list(task.frames(memory_bytes))

@@ -47,6 +47,19 @@ class MergedVersions:
     columns: tuple[str, ...]
     condition: Predicate | None = None
 
+    def in_order(
+        self, bucket: BucketPlan, memory_bytes: int, keys: pl.DataFrame | None = None
+    ) -> Iterator[pl.DataFrame]:
+        """The same as frames with `columns` in key order, of some keys or, without `keys`, of all.
+
+        REQUIRES: sections that were cut by key. Raises as `of`.
+        """
+        key = list(self.view.order.key)
+        for section in bucket.sections:
+            read = self._merged_in_order if section.needs_merge else self._lone_in_order
+            for frame in read(bucket, section, memory_bytes, keys):
+                yield frame.select(self.columns).sort(key, nulls_last=False)
+
     def of(self, bucket: BucketPlan, memory_bytes: int) -> Iterator[list[pl.DataFrame]]:
         """Windows of the bucket: frames with `columns`, perhaps others, and any order of rows.
 
@@ -62,6 +75,22 @@ class MergedVersions:
                 files = [file for section in sections for file in section.files]
                 yield from ([frame] for frame in self._lone(bucket, files, memory_bytes))
 
+    def _lone_in_order(
+        self, bucket: BucketPlan, section: Section, memory_bytes: int, keys: pl.DataFrame | None
+    ) -> Iterator[pl.DataFrame]:
+        columns = _unique(self.columns, sorted(columns_of(self.condition)))
+        stored = StoredVersions(self.view, bucket.partition, columns, self.condition, keys)
+        rows = max(_BATCH_ROWS_MIN, _rows_in(memory_bytes, section.files, self._fields(columns)))
+        for run in section.runs:
+            yield from (batch.rows for batch in stored.of_run(run, rows))
+
+    def _merged_in_order(
+        self, bucket: BucketPlan, section: Section, memory_bytes: int, keys: pl.DataFrame | None
+    ) -> Iterator[pl.DataFrame]:
+        for window in self._merged(bucket, section, memory_bytes, keys):
+            if window:
+                yield pl.concat([piece.select(self.columns) for piece in window])
+
     def _lone(
         self, bucket: BucketPlan, files: Sequence[PlannedFile], memory_bytes: int
     ) -> Iterator[pl.DataFrame]:
@@ -71,11 +100,15 @@ class MergedVersions:
         return stored.of_lone_files(files, max(_BATCH_ROWS_MIN, rows))
 
     def _merged(
-        self, bucket: BucketPlan, section: Section, memory_bytes: int
+        self,
+        bucket: BucketPlan,
+        section: Section,
+        memory_bytes: int,
+        keys: pl.DataFrame | None = None,
     ) -> Iterator[list[pl.DataFrame]]:
         order, engine = self.view.order, self.view.engine
         stored = StoredVersions(
-            self.view, bucket.partition, self._columns_to_merge(section), self._about_key
+            self.view, bucket.partition, self._columns_to_merge(section), self._about_key, keys
         )
         rows = _rows_in(memory_bytes, section.files, self._fields(stored.columns))
         sizes = [sum(file.meta.row_count for file in run) for run in section.runs]

@@ -161,6 +161,19 @@ class TableMetadata:
             ) from error
         return Snapshot.from_json(data, self.store.uri_of(path))
 
+    def logged(self, snapshot_id: int) -> Snapshot:
+        """The snapshot of that id, or the changelog that outlives it.
+
+        Raises `NotFoundError` as `snapshot`.
+        """
+        path = paths.changelog_path(snapshot_id)
+        try:
+            return self.snapshot(snapshot_id)
+        except NotFoundError:
+            if not self.store.exists(path):
+                raise
+        return Snapshot.from_json(self.store.read(path), self.store.uri_of(path))
+
     def tag(self, name: str) -> Snapshot:
         """The snapshot that a tag keeps. Raises `NotFoundError` naming the tags there are."""
         path = paths.tag_path(name)
@@ -241,6 +254,11 @@ class TableMetadata:
     def delta_manifests(self, snapshot: Snapshot) -> Sequence[ManifestFileMeta]:
         """The manifests of what a snapshot's commit changed."""
         return self.manifest_list(snapshot.delta_manifest_list, snapshot.delta_manifest_list_size)
+
+    def changelog_manifests(self, snapshot: Snapshot) -> Sequence[ManifestFileMeta]:
+        """The manifests of the changelog that is stored with a snapshot, if there is one."""
+        name, size = snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size
+        return () if name is None else self.manifest_list(name, size)
 
     def entries(self, manifests: Iterable[ManifestFileMeta]) -> list[ManifestEntry]:
         """The entries of several manifests, in order."""

@@ -1,0 +1,43 @@
+"""Changes as Spark plans: the same tasks as a local read of them, on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+from pyspark.sql import DataFrame, SparkSession
+
+from keytide.spark.connect import cores
+from keytide.spark.python import check_python
+from keytide.spark.read import BINS_PER_CORE, BinTask, pack
+from keytide.spark.runner import Executors
+from keytide.spark.types import spark_schema
+from keytide.table.changes.changes import Changes, ChangesTask
+
+__all__ = ["bins_of", "changes_to_spark"]
+
+
+def changes_to_spark(changes: Changes, spark: SparkSession) -> DataFrame:
+    """The changes as a lazy DataFrame that stays with their snapshots.
+
+    Driver only; reads metadata, no data. Works on classic and Spark Connect sessions. What a task
+    raises reaches the user as Spark's PythonException with the Keytide error's text.
+    """
+    check_python(spark)
+    bins = bins_of(changes, cores(spark) * BINS_PER_CORE)
+    return Executors().rows(bins, spark_schema(changes.schema), spark)
+
+
+def bins_of(changes: Changes, bins_max: int) -> list[BinTask]:
+    """The tasks in at most `bins_max` bins; those of a bucket stay together, in their order."""
+    buckets: dict[tuple[bytes, int], list[ChangesTask]] = {}
+    for task in changes.tasks():
+        buckets.setdefault(task.place, []).append(task)
+    bins = pack(buckets.values(), bins_max, _bytes)
+    flat = (tuple(chain.from_iterable(members)) for members in bins)
+    return [BinTask(tasks, changes.schema, changes.view.name) for tasks in flat]
+
+
+def _bytes(tasks: Sequence[ChangesTask]) -> int:
+    files: Iterable[int] = (file.meta.file_size for task in tasks for file in task.files)
+    return sum(files)

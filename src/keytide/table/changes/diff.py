@@ -1,0 +1,232 @@
+"""The difference between two snapshots, planned from metadata and carried out by key ranges.
+
+Files that are live in both snapshots hold the same rows, so a group of buckets is read only where
+the live files differ, and of these buckets only keys that occur in files which one of the
+snapshots has and the other has not. That holds where both snapshots are read alike; where an
+alteration in between says otherwise what becomes of stored rows, every key is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeAlias
+
+import polars as pl
+
+from keytide.format.index_manifest import IndexFile
+from keytide.format.manifest import Identity, ManifestEntry
+from keytide.merge.engines import engine_class
+from keytide.merge.windows import key_windows
+from keytide.row_kind import RowKind
+from keytide.table.changes.difference import difference
+from keytide.table.changes.files import FilesTask
+from keytide.table.changes.images import Images
+from keytide.table.conditions.predicate import Predicate
+from keytide.table.definition.option_changes import keeps_stored_rows
+from keytide.table.read.lookup import key_range
+from keytide.table.read.plan import plan_files
+from keytide.table.read.runs import StoredVersions
+from keytide.table.read.sections import BucketPlan, PlannedFile, is_out_of_order
+from keytide.table.read.statistics import decoded
+from keytide.table.state.state import TableState
+from keytide.table.state.view import TableView
+
+__all__ = ["DiffTask", "plan_diff"]
+
+Group: TypeAlias = "tuple[bytes | int, ...]"
+"""Buckets between which a key may move from one snapshot to another."""
+
+# The keys of changed files are held while rows are read, in so much of the memory.
+_KEYS_SHARE = 8
+_KEY_BYTES = 64
+
+
+@dataclass(frozen=True)
+class DiffTask:
+    """What leads from the rows before to those after, of one group of buckets. Pickles.
+
+    Keys that occur in none of the `changed` files have equal rows; None: any row may differ.
+    """
+
+    before: Images
+    after: Images
+    changed: tuple[PlannedFile, ...] | None
+
+    @property
+    def view(self) -> TableView:
+        """The table as its rows are shown."""
+        return self.after.target
+
+    @property
+    def files(self) -> list[PlannedFile]:
+        """What is read, each file once for each snapshot."""
+        buckets = (*self.before.buckets, *self.after.buckets)
+        return [file for bucket in buckets for file in bucket.files]
+
+    @property
+    def place(self) -> tuple[bytes, int]:
+        """A bucket among those that are read."""
+        first = (*self.before.buckets, *self.after.buckets)[0]
+        return first.partition, first.bucket
+
+    def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
+        """The changes, in key order within a bucket; a pair of -U and +U is in one frame."""
+        key = self.view.schema.trimmed_primary_keys
+        keys = self._changed_keys(memory_bytes // _KEYS_SHARE)
+        before = self.before.runs(memory_bytes // 2, keys)
+        after = self.after.runs(memory_bytes // 2, keys)
+        for window in key_windows([*before, *after], key):
+            # A run that had no batch yet has no columns either.
+            empty = next(frame for frame in window if frame.width).clear()
+            then, now = (
+                pl.concat([empty, *(frame for frame in side if frame.width)])
+                for side in (window[: len(before)], window[len(before) :])
+            )
+            told = difference(then, now, key)
+            if told.height:
+                yield told
+
+    def _changed_keys(self, memory_bytes: int) -> pl.DataFrame | None:
+        """The keys in changed files, where they fit in the memory."""
+        if self.changed is None:
+            return None
+        key = self.view.schema.trimmed_primary_keys
+        rows = sum(file.meta.row_count for file in self.changed)
+        if rows * _KEY_BYTES * len(key) > memory_bytes:
+            return None
+        found = (
+            StoredVersions(self.view, file.entry.partition, key).of_file(file.as_stored())
+            for file in self.changed
+        )
+        return pl.concat(found).unique()
+
+
+def plan_diff(before: TableState, after: TableState) -> list[DiffTask | FilesTask]:
+    """What leads from one snapshot to another one, as tasks of one group of buckets each.
+
+    Rows have the columns of `after`. Raises as `plan_files`.
+    """
+    alike = are_read_alike(before.view, after.view)
+    if alike:
+        before = replace(before, view=after.view)
+    groups = _groups(before, after, differing=alike)
+    if not after.view.kind.has_key:
+        return [task for group in groups for task in _append_tasks(*group)]
+    made = (_diff_task(*group, alike=alike) for group in groups)
+    return [task for task in made if task is not None]
+
+
+def are_read_alike(before: TableView, after: TableView) -> bool:
+    """Whether files have the same rows under both, but for columns that one of them lacks."""
+    if before.schema == after.schema:
+        return True
+    was = {field.id: field.type for field in before.schema.fields}
+    retyped = any(was.get(f.id, f.type) != f.type for f in after.schema.fields)
+    return (
+        keeps_stored_rows(before.schema, after.schema)
+        and before.options.deletion_vectors_enabled == after.options.deletion_vectors_enabled
+        and (not retyped or engine_class(after.options).picks_a_version)
+    )
+
+
+# -- groups of buckets -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Side:
+    """What one of the snapshots has of a group."""
+
+    view: TableView
+    entries: tuple[ManifestEntry, ...]
+    vector_files: tuple[IndexFile, ...]
+
+    def plan(self, condition: Predicate | None = None) -> tuple[BucketPlan, ...]:
+        return plan_files(self.view, self.entries, condition, self.vector_files).buckets
+
+    @cached_property
+    def shown(self) -> dict[Identity, PlannedFile]:
+        """The files that readers look at."""
+        return {file.entry.identity: file for bucket in self.plan() for file in bucket.files}
+
+    def without(self, other: _Side) -> list[PlannedFile]:
+        """The files that the other one lacks, or whose dead rows are not the same there."""
+        return [file for each, file in self.shown.items() if other.shown.get(each) != file]
+
+
+def _groups(before: TableState, after: TableState, *, differing: bool) -> list[tuple[_Side, _Side]]:
+    """Both sides of each group; with `differing` only where the files are not the same."""
+    group_of = _grouping(before, after)
+    sides = [_by_group(state, group_of) for state in (after, before)]
+    pairs = []
+    for group in dict.fromkeys(group for side in sides for group in side):
+        now, then = (side.get(group, ((), ())) for side in sides)
+        if not differing or _names(now) != _names(then):
+            pairs.append((_Side(before.view, *then), _Side(after.view, *now)))
+    return pairs
+
+
+_Files: TypeAlias = "tuple[tuple[ManifestEntry, ...], tuple[IndexFile, ...]]"
+
+
+def _names(files: _Files) -> tuple[set[Identity], set[str]]:
+    entries, vector_files = files
+    return {entry.identity for entry in entries}, {file.file_name for file in vector_files}
+
+
+def _by_group(state: TableState, group_of: Callable[[bytes, int], Group]) -> dict[Group, _Files]:
+    entries: dict[Group, list[ManifestEntry]] = {}
+    vectors: dict[Group, list[IndexFile]] = {}
+    for entry in state.live.entries:
+        entries.setdefault(group_of(entry.partition, entry.bucket), []).append(entry)
+    for file in state.vector_files:
+        vectors.setdefault(group_of(file.partition, file.bucket), []).append(file)
+    return {group: (tuple(own), tuple(vectors.get(group, ()))) for group, own in entries.items()}
+
+
+def _grouping(before: TableState, after: TableState) -> Callable[[bytes, int], Group]:
+    """Which buckets are compared together: those between which keys may have moved."""
+    if after.view.schema.is_cross_partition:
+        return lambda partition, bucket: ()
+    then, now = before.live.partition_buckets, after.live.partition_buckets
+
+    def group(partition: bytes, bucket: int) -> Group:
+        counts = {side[partition] for side in (then, now) if partition in side}
+        is_fixed = len(counts) == 1 and min(counts) > 0
+        return (partition, bucket) if is_fixed else (partition,)
+
+    return group
+
+
+# -- tasks -----------------------------------------------------------------------------------------
+
+
+def _diff_task(before: _Side, after: _Side, *, alike: bool) -> DiffTask | None:
+    if not alike:
+        sides = [Images(side.view, after.view, side.plan()) for side in (before, after)]
+        return DiffTask(sides[0], sides[1], None)
+    changed = [*before.without(after), *after.without(before)]
+    if not changed:
+        return None
+    condition = _hull(changed, after.view)
+    sides = [
+        Images(side.view, after.view, side.plan(condition), condition) for side in (before, after)
+    ]
+    return DiffTask(sides[0], sides[1], tuple(changed))
+
+
+def _hull(files: Sequence[PlannedFile], view: TableView) -> Predicate | None:
+    """A condition that holds for all keys in some files."""
+    fields = view.schema.trimmed_primary_key_fields()
+    if any(is_out_of_order(file.entry, fields) for file in files):
+        return None
+    ends = [end for file in files for end in (file.meta.min_key, file.meta.max_key)]
+    return key_range(decoded(ends, fields))
+
+
+def _append_tasks(before: _Side, after: _Side) -> Iterator[FilesTask]:
+    gone, come = before.without(after), after.without(before)
+    for files, kind in ((gone, RowKind.DELETE), (come, RowKind.INSERT)):
+        if files:
+            yield FilesTask(after.view, tuple(files), kind)

@@ -1,0 +1,67 @@
+"""The difference between two images of some keys, as a pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import and_
+
+import polars as pl
+
+from keytide.row_kind import ROW_KIND, RowKind
+from keytide.scratch import scratch
+
+__all__ = ["difference", "with_kind"]
+
+_IS_AFTER = scratch("is_after")
+_HAS_PARTNER = scratch("has_partner")
+_IS_EQUAL = scratch("is_equal")
+
+
+def difference(before: pl.DataFrame, after: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
+    """What leads from the rows before to those after, with `_row_kind`, in key order.
+
+    -D and +I for keys that only one side has, -U and +U next to each other for those whose rows
+    differ, nothing for equal rows. NULL equals NULL, NaN equals NaN, 0.0 equals -0.0.
+
+    REQUIRES: both have the same columns, `key` among them, and one row per key.
+    """
+    if not before.height or not after.height:
+        rows, kind = (after, RowKind.INSERT) if after.height else (before, RowKind.DELETE)
+        return with_kind(rows.sort(key, nulls_last=False), kind)
+    sides = [
+        side.with_columns(pl.lit(is_after).alias(_IS_AFTER))
+        for side, is_after in ((before, False), (after, True))
+    ]
+    rows = pl.concat(sides).sort([*key, _IS_AFTER], nulls_last=False)
+    is_last = pl.int_range(pl.len()) == pl.len() - 1
+    others = [name for name in before.columns if name not in key]
+    rows = rows.with_columns((~is_last & _equals_next(key)).alias(_HAS_PARTNER)).with_columns(
+        (pl.col(_HAS_PARTNER) & _equals_next(others)).alias(_IS_EQUAL)
+    )
+    told = rows.with_columns(_kind()).filter(~(pl.col(_IS_EQUAL) | _row_before(_IS_EQUAL)))
+    return told.select(ROW_KIND, *before.columns)
+
+
+def with_kind(rows: pl.DataFrame, kind: RowKind) -> pl.DataFrame:
+    """The rows with one kind, in the first column."""
+    return rows.select(pl.lit(kind.short).alias(ROW_KIND), *rows.columns)
+
+
+def _equals_next(columns: Sequence[str]) -> pl.Expr:
+    """Whether a row has the values of the next one."""
+    equal = [pl.col(name).eq_missing(pl.col(name).shift(-1)) for name in columns]
+    return reduce(and_, equal, pl.lit(value=True))
+
+
+def _row_before(flag: str) -> pl.Expr:
+    return pl.col(flag).shift(1, fill_value=False)
+
+
+def _kind() -> pl.Expr:
+    def either(paired: pl.Expr, pair: RowKind, alone: RowKind) -> pl.Expr:
+        return pl.when(paired).then(pl.lit(pair.short)).otherwise(pl.lit(alone.short))
+
+    after = either(_row_before(_HAS_PARTNER), RowKind.UPDATE_AFTER, RowKind.INSERT)
+    before = either(pl.col(_HAS_PARTNER), RowKind.UPDATE_BEFORE, RowKind.DELETE)
+    return pl.when(pl.col(_IS_AFTER)).then(after).otherwise(before).alias(ROW_KIND)

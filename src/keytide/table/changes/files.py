@@ -1,0 +1,60 @@
+"""Rows as they are stored in some files, with their kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+import polars as pl
+
+from keytide.format.data_file import VALUE_KIND
+from keytide.row_kind import ROW_KIND, RowKind
+from keytide.table.changes.difference import with_kind
+from keytide.table.read.rows import Rows
+from keytide.table.read.runs import StoredVersions
+from keytide.table.read.sections import PlannedFile
+from keytide.table.state.view import TableView
+
+__all__ = ["FilesTask"]
+
+_KINDS = {int(kind): kind.short for kind in RowKind}
+_ROWS_MIN = 8 << 10
+_ROW_BYTES = 256
+_COPIES = 4
+
+
+@dataclass(frozen=True)
+class FilesTask:
+    """The rows of files of one bucket, file by file, nothing merged. Pickles.
+
+    All rows are of `kind`, or of the kinds that are stored with them. NULL is shown as the
+    column's default.
+    """
+
+    view: TableView
+    files: tuple[PlannedFile, ...]
+    kind: RowKind | None = None
+
+    @property
+    def place(self) -> tuple[bytes, int]:
+        """The bucket."""
+        return self.files[0].entry.partition, self.files[0].entry.bucket
+
+    def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
+        """The rows, with `_row_kind` in the first column."""
+        names = self.view.schema.names
+        rows_max = max(_ROWS_MIN, memory_bytes // _ROW_BYTES // _COPIES)
+        shown = Rows(self.view, names)
+        for partition, files in groupby(self.files, lambda file: file.entry.partition):
+            stored = StoredVersions(self.view, partition, (*names, VALUE_KIND))
+            for frame in stored.of_lone_files(files, rows_max):
+                if frame.height:
+                    yield self._told(shown.outcomes(frame))
+
+    def _told(self, rows: pl.DataFrame) -> pl.DataFrame:
+        names = self.view.schema.names
+        if self.kind is not None:
+            return with_kind(rows.select(names), self.kind)
+        kinds = pl.col(VALUE_KIND).replace_strict(_KINDS, return_dtype=pl.String)
+        return rows.select(kinds.alias(ROW_KIND), *names)

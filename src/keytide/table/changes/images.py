@@ -1,0 +1,79 @@
+"""Images: the rows that a snapshot shows, in key order, with the columns of another schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import polars as pl
+
+from keytide.format.data_file import VALUE_KIND
+from keytide.format.data_file.evolved import evolved_column
+from keytide.merge.windows import Batch
+from keytide.table.conditions.predicate import Predicate
+from keytide.table.read.rows import Rows
+from keytide.table.read.sections import BucketPlan
+from keytide.table.read.versions import MergedVersions
+from keytide.table.state.view import TableView
+
+__all__ = ["Images"]
+
+
+@dataclass(frozen=True)
+class Images:
+    """Rows of some buckets, merged as `view` says and shown as `target` shows them.
+
+    Columns are paired by their ids; those that `view` lacks are NULL, or what `target` shows in
+    its place. The `condition` is about the key. Pickles.
+    """
+
+    view: TableView
+    target: TableView
+    buckets: tuple[BucketPlan, ...]
+    condition: Predicate | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many versions may be read."""
+        return sum(file.meta.row_count for bucket in self.buckets for file in bucket.files)
+
+    def runs(self, memory_bytes: int, keys: pl.DataFrame | None = None) -> list[Iterator[Batch]]:
+        """The rows as runs with one row per key, which no two of them have in common.
+
+        Of some keys or, without `keys`, of all. The runs together fit in about `memory_bytes`.
+        """
+        chains = [chain for bucket in self.buckets for chain in self._chains(bucket)]
+        share = memory_bytes // max(1, len(chains))
+        return [self._run(chain, share, keys) for chain in chains]
+
+    def _chains(self, bucket: BucketPlan) -> list[BucketPlan]:
+        """The bucket in parts whose sections were cut by key."""
+        if not self.view.options.deletion_vectors_enabled:
+            return [bucket]
+        return [BucketPlan(bucket.partition, bucket.bucket, (each,)) for each in bucket.sections]
+
+    def _run(
+        self, chain: BucketPlan, memory_bytes: int, keys: pl.DataFrame | None
+    ) -> Iterator[Batch]:
+        versions = MergedVersions(self.view, (*self._stored, VALUE_KIND), self.condition)
+        shown = Rows(self.target, self.target.schema.names)
+        for frame in versions.in_order(chain, memory_bytes, keys):
+            yield Batch(shown.shown(self._mapped(frame)))
+
+    @cached_property
+    def _stored(self) -> tuple[str, ...]:
+        """The columns of `view` that `target` has too."""
+        wanted = {field.id for field in self.target.schema.fields}
+        return tuple(field.name for field in self.view.schema.fields if field.id in wanted)
+
+    def _mapped(self, versions: pl.DataFrame) -> pl.DataFrame:
+        if self.view.schema.fields == self.target.schema.fields:
+            return versions
+        was = {field.id: field for field in self.view.schema.fields}
+        columns = [
+            evolved_column(field, was.get(field.id), versions.schema)
+            for field in self.target.schema.fields
+        ]
+        # Not `select` alone: a frame of nothing but constants would have one row.
+        return versions.with_columns(columns).select(*self.target.schema.names, VALUE_KIND)

@@ -1,0 +1,97 @@
+"""Rows as commits brought them: what each of them wrote, or the changelog that it stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from keytide.errors import InvalidError, NotFoundError, UnsupportedError
+from keytide.format.manifest import FileKind, ManifestEntry
+from keytide.format.snapshot import CommitKind, Snapshot
+from keytide.options import keys
+from keytide.table.changes.files import FilesTask
+from keytide.table.read.sections import PlannedFile
+from keytide.table.state.live_files import BucketId
+from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.view import TableView
+
+__all__ = ["Commit", "changelogs", "deltas", "plan_written"]
+
+_WRITES_ROWS = (CommitKind.APPEND, CommitKind.OVERWRITE)
+_WAY_OUT = "mode='diff' finds the changes of any table, with nothing stored for it"
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The files in which the rows of a commit are told."""
+
+    snapshot_id: int
+    entries: tuple[ManifestEntry, ...]
+
+
+def plan_written(view: TableView, commits: Iterable[Commit]) -> list[FilesTask]:
+    """The rows in the files, commit by commit, as tasks of one bucket each."""
+    return [task for commit in commits for task in _tasks(view, commit)]
+
+
+def deltas(metadata: TableMetadata, snapshots: Iterable[Snapshot]) -> Iterator[Commit]:
+    """What each commit wrote; those that only laid rows out anew wrote none."""
+    for snapshot in snapshots:
+        if snapshot.commit_kind in _WRITES_ROWS:
+            entries = metadata.entries(metadata.delta_manifests(snapshot))
+            written = [e for e in entries if e.kind is FileKind.ADD and e.file.level == 0]
+            yield Commit(snapshot.id, tuple(written))
+
+
+def changelogs(
+    metadata: TableMetadata, snapshots: Sequence[Snapshot], view: TableView
+) -> Iterator[Commit]:
+    """The changelog that is stored with each commit.
+
+    Raises `InvalidError` where the table keeps none, `NotFoundError` naming a commit that lacks
+    it, `UnsupportedError` for files that hold the changelogs of several buckets.
+    """
+    producer = view.options.changelog_producer
+    if producer == "none" and all(each.changelog_manifest_list is None for each in snapshots):
+        raise InvalidError(
+            f"table {view.name} stores no changelog: '{keys.CHANGELOG_PRODUCER}' is 'none'. "
+            f"{_WAY_OUT}"
+        )
+    for snapshot in snapshots:
+        if producer == "input" and _lacks_changelog(snapshot):
+            raise NotFoundError(
+                f"table {view.name} has no changelog of snapshot {snapshot.id}, which was "
+                f"committed before '{keys.CHANGELOG_PRODUCER}' was set, or by a writer that makes "
+                f"none. {_WAY_OUT}; or begin at snapshot {snapshot.id}"
+            )
+        entries = metadata.entries(metadata.changelog_manifests(snapshot))
+        for entry in entries:
+            _refuse_shared(entry, view)
+        yield Commit(snapshot.id, tuple(entries))
+
+
+def _lacks_changelog(snapshot: Snapshot) -> bool:
+    return (
+        snapshot.commit_kind is CommitKind.APPEND
+        and snapshot.changelog_manifest_list is None
+        and snapshot.delta_record_count > 0
+    )
+
+
+def _refuse_shared(entry: ManifestEntry, view: TableView) -> None:
+    if not entry.file.file_name.endswith((".parquet", ".orc", ".avro")):
+        raise UnsupportedError(
+            f"table {view.name}: changelog file {entry.file.file_name} holds the changes of "
+            f"several buckets, which this release does not read. {_WAY_OUT}"
+        )
+
+
+def _tasks(view: TableView, commit: Commit) -> Iterator[FilesTask]:
+    buckets: dict[BucketId, list[ManifestEntry]] = {}
+    for entry in commit.entries:
+        if entry.bucket >= 0:
+            buckets.setdefault((entry.partition, entry.bucket), []).append(entry)
+    for files in buckets.values():
+        files.sort(key=lambda entry: entry.file.min_sequence_number)
+        planned = (PlannedFile(entry, has_kinds=view.kind.has_key) for entry in files)
+        yield FilesTask(view, tuple(planned))

@@ -1,0 +1,117 @@
+"""Rows that tasks give, in the shape that a caller likes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.format.arrow import polars_schema, to_arrow
+from keytide.table.read.prefetch import prefetched
+from keytide.table.runner import Threads
+from keytide.table.state.view import TableView
+from keytide.types import Field, arrow_schema
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["FramesTask", "RowSource"]
+
+
+class FramesTask(Protocol):
+    """Work that gives rows. Pickles."""
+
+    @property
+    def view(self) -> TableView:
+        """The table that it reads."""
+        ...
+
+    def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
+        """The rows, in frames that together with their making fit in about `memory_bytes`."""
+        ...
+
+
+class RowSource:
+    """Rows of `fields`, given by `tasks` one after the other; each shape asks for them anew.
+
+    Methods that return everything need memory for the result; `to_batches` needs only what
+    'read.memory' allows.
+    """
+
+    threads: int
+
+    @property
+    def view(self) -> TableView:
+        """The table at the schema that is read by."""
+        raise NotImplementedError
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The columns of the result."""
+        raise NotImplementedError
+
+    def tasks(self) -> Sequence[FramesTask]:
+        """The work as picklable tasks, whose rows come in their order."""
+        raise NotImplementedError
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the result."""
+        return arrow_schema(self.fields)
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as an Arrow table, in the columns' exact types. Raises as `to_batches`."""
+        schema = self.schema
+        tables = (to_arrow(frame, schema) for frame in prefetched(self._frames()))
+        # No empty batches: pyspark's createDataFrame loses the rows behind one.
+        batches = [each for table in tables for each in table.to_batches() if each.num_rows]
+        return pa.Table.from_batches(batches, schema)
+
+    def to_polars(self) -> pl.DataFrame:
+        """The rows as a Polars frame, in Polars' own types. Raises as `to_batches`."""
+        empty = pl.DataFrame(schema=polars_schema(self.fields))
+        rows: pl.DataFrame = pl.concat([empty, *self._frames()], rechunk=False)
+        return rows
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The rows as a pandas frame. Raises as `to_batches`."""
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """The rows as dicts. Raises as `to_batches`."""
+        rows: list[dict[str, Any]] = self.to_arrow().to_pylist()
+        return rows
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows as Arrow record batches, in memory bounded by 'read.memory'.
+
+        Raises `DataError` naming a file that is missing or torn, `InvalidError` naming a key whose
+        versions cannot be merged, `UnsupportedError` for a table that this release cannot read,
+        `SetupError` for one whose merge function is not registered.
+        """
+        schema = self.schema
+        for task in self.tasks():
+            for frame in task.frames(self.view.options.read_memory_bytes):
+                batches = to_arrow(frame, schema).to_batches()
+                yield from (batch for batch in batches if batch.num_rows)
+
+    def _frames(self) -> Iterator[pl.DataFrame]:
+        tasks = self.tasks()
+        threads = max(1, min(self.threads, len(tasks)))
+        # 'read.memory' is for all of the rows, so the threads share it.
+        memory = self.view.options.read_memory_bytes // threads
+        if threads == 1:
+            for task in tasks:
+                yield from task.frames(memory)
+            return
+        whole = [partial(_all_frames, task, memory) for task in tasks]
+        for frames in Threads(threads).map(whole):
+            yield from frames
+
+
+def _all_frames(task: FramesTask, memory_bytes: int) -> list[pl.DataFrame]:
+    return list(task.frames(memory_bytes))
