@@ -257,7 +257,7 @@ def test_deletes_that_the_table_ignores_are_left_out() -> None:
         ({"bucket": "2", "bucket-key": "z"}, "Field z can not be found"),
         ({"row-tracking.enabled": "true"}, "no ids"),
         ({"deletion-vectors.enabled": "true"}, "compaction"),
-        ({"file.format": "orc"}, "use 'parquet'"),
+        ({"file.format": "avro"}, "use 'parquet' or 'orc'"),
     ],
 )
 def test_option_without_meaning_or_support_is_refused(

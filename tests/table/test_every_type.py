@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from type_values import ALL, NESTED, SCALARS, column_of, cycled, kind_of
 
 import keytide as kt
 from json_values import rows_as_text
 from keytide.store import open_store
 from keytide.store.faults import FaultyStore
 from keytide.types import Field
+from type_values import ALL, NESTED, SCALARS, column_of, cycled, kind_of
 
 ROW_COUNT = 24
 COLUMNS = {f"c{i}": text for i, text in enumerate(ALL)}

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from type_values import SCALARS, column_of, kind_of
 
 import keytide as kt
 from keytide.table.values.single import stored_column
 from keytide.types import Field
+from type_values import SCALARS, column_of, kind_of
 
 EXTRA: dict[str, list[Any]] = {
     "FLOAT": [-0.0, 0.1, -1.5],

@@ -165,8 +165,8 @@ _COLUMNS = (
 # -- writing ---------------------------------------------------------------------------------------
 
 _WRITING = (
-    Option("file.format", choice("parquet", "orc", "avro"), "The format of data files; Keytide "
-           "reads and writes `parquet`.", "parquet"),
+    Option("file.format", choice("parquet", "orc", "avro"), "The format of new data files; all "
+           "of them are read, `avro` is not written.", "parquet"),
     Option("file.compression", choice("zstd", "snappy", "gzip", "lz4", "none"), "The codec of data "
            "files. Left out it is `zstd`, and `lz4` for small files at level 0: a frequent upsert "
            "is written faster, and is written again by the next compaction anyway."),

@@ -1,4 +1,4 @@
-"""Data files: Parquet written and read.
+"""Data files written and read: one module for each format, behind one protocol.
 
 A data file holds rows sorted by key, at most one per key: the key again under `_KEY_` names,
 `_SEQUENCE_NUMBER`, `_VALUE_KIND`, and every column of the table. Without a primary key it holds the
@@ -8,17 +8,26 @@ columns alone, rows in any order.
 a Polars frame in the shape of the table's *current* schema, pairing columns by field id.
 """
 
+from keytide.format.data_file.formats import WRITABLE
 from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND, physical_schema
-from keytide.format.data_file.reader import WHOLE_FILE, FileReader, Span, read_together
+from keytide.format.data_file.reader import (
+    WHOLE_FILE,
+    FileReader,
+    Span,
+    read_side_by_side,
+    read_together,
+)
 from keytide.format.data_file.writer import RunWriter
 
 __all__ = [
     "SEQUENCE_NUMBER",
     "VALUE_KIND",
     "WHOLE_FILE",
+    "WRITABLE",
     "FileReader",
     "RunWriter",
     "Span",
     "physical_schema",
+    "read_side_by_side",
     "read_together",
 ]

@@ -1,7 +1,4 @@
-"""Sorted rows written as Parquet, with all that a manifest says of them.
-
-Physical types and encodings are those that Java readers before 2.0 understand.
-"""
+"""Sorted rows written as data files, with all that a manifest says of them."""
 
 from __future__ import annotations
 
@@ -16,13 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from keytide.format import int96
 from keytide.format.binary_row import EMPTY_ROW, encode_rows
-from keytide.format.checksum import BLOCKS_KEY, FOOTER_SEAL, SEAL_KEY, UNSEALED, BlockSink
+from keytide.format.data_file.formats import WRITABLE
 from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND, physical_schema
-from keytide.format.encoding import codecs, dictionary_columns
 from keytide.format.manifest import DataFileMeta, FileSource
 from keytide.format.schema import TableSchema
 from keytide.format.stats import collect_piece_stats
@@ -31,10 +25,6 @@ from keytide.store import Store
 
 __all__ = ["RunWriter"]
 
-_ROW_GROUP_BYTES = 64 << 20
-_ROW_GROUP_ROWS_MIN = 64 << 10
-# Readers take whole row groups at a time, so windows of a merge can be no finer.
-_ROW_GROUP_ROWS_MAX = 1 << 18
 # Zstd at level 1 roughly halves Arrow's bytes; only the cut between files depends on it.
 _COMPRESSION_GUESS = 0.5
 # Below this, in Arrow's bytes, an upsert's latency counts for more than its size.
@@ -55,6 +45,7 @@ class RunWriter:
 
     store: Store
     schema: TableSchema
+    file_format: str = "parquet"
     compression: str | None = None
     """None lets the size decide: zstd, and lz4 for small files at level 0."""
     zstd_level: int = 1
@@ -121,7 +112,7 @@ class RunWriter:
 
     def _encoded(self, physical: pa.Table) -> bytes:
         sink = pa.BufferOutputStream()
-        _write_parquet(sink, physical, self._codec(physical, 0), self.zstd_level)
+        self._write(sink, physical, 0)
         data: bytes = sink.getvalue().to_pybytes()
         return data
 
@@ -138,12 +129,15 @@ class RunWriter:
         with ThreadPoolExecutor(1) as pool:
             description = pool.submit(self._describe, rows, {path: rows.num_rows}, level, source)
             physical = self._physical(rows)
-            codec = self._codec(physical, level)
             with self.store.open_output(path) as output:
-                _write_parquet(output, physical, codec, self.zstd_level)
+                self._write(output, physical, level)
                 size = int(output.tell())
             (meta,) = description.result()
             return replace(meta, file_size=size)
+
+    def _write(self, output: Any, physical: pa.Table, level: int) -> None:
+        codec = self._codec(physical, level)
+        WRITABLE[self.file_format].write(output, physical, codec, self.zstd_level)
 
     def _codec(self, rows: pa.Table, level: int) -> str:
         if self.compression is not None:
@@ -203,48 +197,6 @@ class RunWriter:
         )
         files = zip(*described.values(), strict=True)
         return [made(**dict(zip(described, file, strict=True))) for file in files]
-
-
-def _write_parquet(output: Any, rows: pa.Table, codec: str, zstd_level: int) -> None:
-    nanoseconds = any(int96.has_nanoseconds(t) for t in rows.schema.types)
-    if nanoseconds:
-        rows = _with_int96_bytes(rows)
-    row_bytes = max(1, _sliced_bytes(rows) // max(1, rows.num_rows))
-    group_rows = min(max(_ROW_GROUP_BYTES // row_bytes, _ROW_GROUP_ROWS_MIN), _ROW_GROUP_ROWS_MAX)
-    dictionary = dictionary_columns(rows)
-    compression = codecs(rows, codec, dictionary)
-    # Arrow refuses a level for a codec that has none.
-    zstd_leaves = [path for path, leaf_codec in compression.items() if leaf_codec == "zstd"]
-    sink = BlockSink(output)
-    with pq.ParquetWriter(
-        sink,
-        rows.schema,
-        compression=compression,
-        compression_level=dict.fromkeys(zstd_leaves, zstd_level) or None,
-        data_page_version="1.0",
-        version="2.6",
-        store_decimal_as_integer=True,
-        write_time_adjusted_to_utc=True,
-        use_dictionary=dictionary,
-        store_schema=False,
-        write_page_checksum=True,
-    ) as writer:
-        writer.write_table(rows, row_group_size=group_rows)
-        writer.add_key_value_metadata({BLOCKS_KEY: sink.end_of_blocks(), SEAL_KEY: UNSEALED})
-    # The footer was held back, so that it can be changed and sealed before it is written.
-    footer = bytes(sink.rest or b"")
-    output.write(FOOTER_SEAL.set(_with_int96(footer) if nanoseconds else footer))
-
-
-def _with_int96_bytes(rows: pa.Table) -> pa.Table:
-    columns = [int96.encode_column(column) for column in rows.columns]
-    fields = [f.with_type(int96.physical_type(f.type)) for f in rows.schema]
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
-
-
-def _with_int96(footer: bytes) -> bytes:
-    marked = int96.mark_footer(footer[:-8])
-    return marked + len(marked).to_bytes(4, "little") + footer[-4:]
 
 
 def _cut(run: pa.Table, target_file_size_bytes: int) -> list[pa.Table]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from keytide.errors import InvalidError, UnsupportedError
+from keytide.format.data_file import WRITABLE
 from keytide.format.schema import TableSchema
 from keytide.merge.engines import engine_class, engines_with
 from keytide.merge.functions.registry import (
@@ -115,9 +116,10 @@ def _check_types(schema: TableSchema) -> None:
 
 
 def _check_file_format(options: TableOptions) -> None:
-    if options.file_format != "parquet":
+    if options.file_format not in WRITABLE:
         raise UnsupportedError(
-            f"'{keys.FILE_FORMAT}' = {options.file_format!r} cannot be written; use 'parquet'"
+            f"'{keys.FILE_FORMAT}' = {options.file_format!r} cannot be written; use "
+            f"{' or '.join(map(repr, WRITABLE))}"
         )
 
 

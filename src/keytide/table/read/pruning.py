@@ -142,8 +142,12 @@ def matching_key_ranges(
 def matching_statistics(
     buckets: list[BucketPlan], view: TableView, terms: Sequence[Predicate]
 ) -> list[BucketPlan]:
-    """The buckets with the sections of which statistics say that a row may fulfil the terms."""
-    about = conjunction(t for t in terms if columns_of(t))
+    """The buckets with the sections of which statistics say that a row may fulfil the terms.
+
+    Terms about the key have done their part with `matching_key_ranges`.
+    """
+    key = frozenset(view.schema.trimmed_primary_keys)
+    about = conjunction(t for t in terms if columns_of(t) and not columns_of(t) <= key)
     if about is None or not buckets:
         return buckets
     files = [file.entry for bucket in buckets for file in bucket.files]

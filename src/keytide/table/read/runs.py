@@ -19,6 +19,7 @@ from keytide.format.data_file import (
     VALUE_KIND,
     WHOLE_FILE,
     FileReader,
+    read_side_by_side,
     read_together,
 )
 from keytide.merge.touched import with_keys
@@ -76,13 +77,26 @@ class StoredVersions:
                 rows = batch.rows if self.keys is None else with_keys(batch.rows, self.keys)
                 yield Batch(rows, is_last=batch.is_last and file is run[-1])
 
+    def of_runs(self, runs: Sequence[Run]) -> list[pl.DataFrame]:
+        """The versions of each run in key order, all at once: for a condition that few fulfil.
+
+        REQUIRES: the key is among the columns.
+        """
+        files = [file for run in runs for file in run]
+        frames = iter(read_side_by_side([self._reader(file) for file in files], self._where))
+        return [pl.concat([self._in_order(file, next(frames)) for file in run]) for run in runs]
+
+    def _in_order(self, file: PlannedFile, rows: pl.DataFrame) -> pl.DataFrame:
+        if not is_out_of_order(file.entry, self.view.schema.trimmed_primary_key_fields()):
+            return rows
+        return rows.sort(self.view.order.key, nulls_last=False)
+
     def _sorted_parts(self, file: PlannedFile, rows_max: int) -> Iterator[Batch]:
         if not is_out_of_order(file.entry, self.view.schema.trimmed_primary_key_fields()):
             return self._parts(file, rows_max)
         # The whole file at once: there is no other way to sort it. Such files come from writers
         # that sort NaN first, and are rare.
-        rows = self.of_file(file).sort(self.view.order.key, nulls_last=False)
-        return iter([Batch(rows, is_last=True)])
+        return iter([Batch(self._in_order(file, self.of_file(file)), is_last=True)])
 
     def _parts(self, file: PlannedFile, rows_max: int) -> Iterator[Batch]:
         reader = self._reader(file)
@@ -107,6 +121,7 @@ class StoredVersions:
             system_columns=tuple(name for name in SYSTEM_COLUMNS if name in self.columns),
             constants=(*self._partition_values, *_one_number(file), *_one_kind(file)),
             dead_rows=file.dead_rows,
+            size=file.meta.file_size,
         )
 
     @cached_property

@@ -7,6 +7,7 @@ of: a reader leaves them out, a compaction writes them again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +20,13 @@ from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.merge.touched import merge_runs, without_contained
 from keytide.merge.windows import key_windows
 from keytide.table.conditions.matching import row_filter
-from keytide.table.conditions.predicate import Predicate, columns_of, conjunction, conjuncts
+from keytide.table.conditions.predicate import (
+    Predicate,
+    columns_of,
+    conjunction,
+    conjuncts,
+    equal_values,
+)
 from keytide.table.read.prefetch import prefetched
 from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.table.read.sections import BucketPlan, PlannedFile, Section
@@ -111,6 +118,23 @@ class MergedVersions:
             self.view, bucket.partition, self._columns_to_merge(section), self._about_key, keys
         )
         rows = _rows_in(memory_bytes, section.files, self._fields(stored.columns))
+        check = self._check_of_merged
+        # A filter on other columns comes after the merge: before it, an older version that fulfils
+        # it would come back.
+        for window in self._windows(stored, section, rows):
+            with self.view.reading():
+                counted = without_contained(window, section.containing, order.key)
+                pieces = merge_runs(counted, order, engine, arrival_decides=section.arrival_decides)
+            yield pieces if check is None else [piece.filter(check) for piece in pieces]
+
+    def _windows(
+        self, stored: StoredVersions, section: Section, rows: int
+    ) -> Iterator[list[pl.DataFrame]]:
+        """The versions of a section by windows of keys, about `rows` at a time."""
+        keys = _pinned_keys(self._about_key, self.view.order.key)
+        if keys is not None and keys * len(section.runs) <= rows:
+            yield stored.of_runs(section.runs)
+            return
         sizes = [sum(file.meta.row_count for file in run) for run in section.runs]
         # Batches of runs that are cut alike by key give windows in which most of each batch is
         # used.
@@ -120,14 +144,7 @@ class MergedVersions:
         largest = sizes.index(max(sizes))
         if sizes[largest] > held[largest]:
             runs[largest] = prefetched(runs[largest])
-        check = self._check_of_merged
-        # A filter on other columns comes after the merge: before it, an older version that fulfils
-        # it would come back.
-        for window in key_windows(runs, order.key):
-            with self.view.reading():
-                counted = without_contained(window, section.containing, order.key)
-                pieces = merge_runs(counted, order, engine, arrival_decides=section.arrival_decides)
-            yield pieces if check is None else [piece.filter(check) for piece in pieces]
+        yield from key_windows(runs, self.view.order.key)
 
     def _columns_to_merge(self, section: Section) -> tuple[str, ...]:
         """What is wanted, and what decides; numbers only where they do or are wanted."""
@@ -175,6 +192,13 @@ def batch_rows(sizes: Sequence[int], rows: int) -> list[int]:
         max(_BATCH_ROWS_MIN, whole or max(spare // max(1, left), rows * size // total))
         for whole, size in zip(held, sizes, strict=True)
     ]
+
+
+def _pinned_keys(condition: Predicate | None, key: Sequence[str]) -> int | None:
+    """How many keys can fulfil a condition; None where it leaves some column open."""
+    terms = conjuncts(condition)
+    values = [equal_values(terms, name) for name in key]
+    return None if None in values else math.prod(len(some or ()) for some in values)
 
 
 def _rows_in(memory_bytes: int, files: Sequence[PlannedFile], fields: Sequence[Field]) -> int:

@@ -258,6 +258,7 @@ def _run_writer(view: TableView) -> RunWriter:
     return RunWriter(
         store=view.store,
         schema=view.schema,
+        file_format=options.file_format,
         compression=options.file_compression,
         zstd_level=options.file_compression_zstd_level,
         target_file_size_bytes=options.target_file_size_bytes,
@@ -282,7 +283,7 @@ class _NewFiles:
 
 
 def _data_file_name(names: paths.FileNames, options: TableOptions) -> str:
-    return names.data_file("parquet", options.data_file_prefix)
+    return names.data_file(options.file_format, options.data_file_prefix)
 
 
 def _added(bucket: BucketId, total: int, file: DataFileMeta) -> ManifestEntry:

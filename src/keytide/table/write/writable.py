@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from keytide.errors import UnsupportedError
+from keytide.format.data_file import WRITABLE
 from keytide.options import TableOptions, keys
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
@@ -24,6 +25,10 @@ def writable_view(table: StoredTable) -> TableView:
 
 
 def _why_not_stored(options: TableOptions) -> str | None:
-    if options.file_format != "parquet":
-        return f"'{keys.FILE_FORMAT}' = {options.file_format!r}; only 'parquet' can be written"
+    if options.file_format not in WRITABLE:
+        return (
+            f"'{keys.FILE_FORMAT}' = {options.file_format!r} cannot be written, only "
+            f"{' and '.join(map(repr, WRITABLE))}; set it to one of them: files of several formats "
+            f"may lie in one table"
+        )
     return None

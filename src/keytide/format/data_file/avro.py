@@ -1,0 +1,211 @@
+"""Avro data files, read with Polars.
+
+Polars decodes columns, but knows neither maps nor zstandard. A map of Avro has the bytes of an
+array of key and value, so that a file's blocks are given to Polars unpacked, behind a header that
+calls each map such an array: as many blocks at a time as hold the wanted rows.
+"""
+
+from __future__ import annotations
+
+import io
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from typing import Any, NamedTuple
+
+import fastavro
+import polars as pl
+import pyarrow as pa
+
+from keytide.format.arrow import from_arrow, to_arrow
+from keytide.format.data_file.layout import physical_schema
+from keytide.format.data_file.stored_file import Rows, StoredFile, numbered_rows
+from keytide.format.schema import TableSchema
+from keytide.store import Store
+
+__all__ = ["group_rows", "stored_file"]
+
+_SYNC_BYTES = 16
+_SYNC = bytes(_SYNC_BYTES)
+_BATCH_BYTES = 64 << 20
+
+
+def stored_file(
+    store: Store, path: str, schema: TableSchema, size: int | None, *, numbered: bool
+) -> StoredFile:
+    """The file, whose types are told by the schema it was written with."""
+    source = store.open_input(path)
+    if size is not None and source.size() != size:
+        raise OSError(f"{source.size()} bytes found where {size} were recorded")
+    container = _Container.of(source)
+    expected = physical_schema(schema)
+    there = [expected.field(name) for name in container.names if name in expected.names]
+    return _BlockFile(source, container, pa.schema(there).remove_metadata(), numbered)
+
+
+def group_rows(store: Store, path: str) -> list[int]:
+    """The rows of the blocks."""
+    with store.open_input(path) as source:
+        return [block.rows for block in _Container.of(source).blocks]
+
+
+@contextmanager
+def _decoding() -> Iterator[None]:
+    """A block in which codecs and decoder fail with an OSError, not in ways of their own."""
+    try:
+        yield
+    except Exception as error:
+        raise OSError(str(error)) from error
+
+
+class _Block(NamedTuple):
+    """Where a block lies in its file, its own header and its end included."""
+
+    start: int
+    stop: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class _Container:
+    """What the header of a file says, and where its blocks are."""
+
+    header: bytes
+    schema: dict[str, Any]
+    blocks: tuple[_Block, ...]
+
+    @classmethod
+    def of(cls, source: pa.NativeFile) -> _Container:
+        """Look through a file. Raises OSError for one that ends within a block."""
+        source.seek(0)
+        with _decoding():
+            reader: Any = fastavro.reader(source)
+        end = source.tell()
+        schema = reader.writer_schema
+        source.seek(0)
+        header = source.read(end)
+        return cls(header, schema, tuple(_blocks(source, end)))
+
+    @property
+    def names(self) -> list[str]:
+        """The columns."""
+        return [field["name"] for field in self.schema["fields"]]
+
+
+def _blocks(source: pa.NativeFile, start: int) -> Iterator[_Block]:
+    size = source.size()
+    while start < size:
+        source.seek(start)
+        rows, length = _long(source), _long(source)
+        stop = source.tell() + length + _SYNC_BYTES
+        if rows < 0 or length < 0 or stop > size:
+            raise OSError(f"a block from byte {start} to {stop} in a file of {size}")
+        yield _Block(start, stop, rows)
+        start = stop
+
+
+def _long(source: pa.NativeFile) -> int:
+    value: int = 0
+    shift = 0
+    while True:
+        byte: bytes = source.read(1)
+        if not byte or shift > 63:
+            raise OSError("no whole number where a block begins")
+        value |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return (value >> 1) ^ -(value & 1)
+        shift += 7
+
+
+def _long_bytes(value: int) -> bytes:
+    """A count as Avro writes it."""
+    value <<= 1
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*found, value))
+
+
+@dataclass(frozen=True)
+class _BlockFile:
+    """A file of which the blocks are read that hold wanted rows."""
+
+    source: pa.NativeFile
+    container: _Container
+    columns: pa.Schema
+    numbered: bool
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The columns."""
+        names: list[str] = self.columns.names
+        return names
+
+    def rows(self, names: Sequence[str], offset: int, length: int | None) -> Rows:
+        """The rows, decoded."""
+        names = list(names) or self.columns.names[:1]
+        schema = pa.schema([self.columns.field(name) for name in names])
+        blocks, first_row = self._blocks_of(offset, length)
+        tables = [to_arrow(self._decoded(together, names), schema) for together in _batches(blocks)]
+        table = pa.concat_tables([schema.empty_table(), *tables]).slice(offset - first_row, length)
+        return numbered_rows(from_arrow(table), offset, numbered=self.numbered)
+
+    def _blocks_of(self, offset: int, length: int | None) -> tuple[list[_Block], int]:
+        """The blocks that hold some rows, and where the first of them begins."""
+        found: list[_Block] = []
+        first_row, start = offset, 0
+        for block in self.container.blocks:
+            if start + block.rows > offset and (length is None or start < offset + length):
+                first_row = first_row if found else start
+                found.append(block)
+            start += block.rows
+        return found, first_row
+
+    def _decoded(self, blocks: list[_Block], names: list[str]) -> pl.DataFrame:
+        start, stop = blocks[0].start, blocks[-1].stop
+        self.source.seek(start)
+        packed = io.BytesIO(self.container.header + self.source.read(stop - start))
+        unpacked = io.BytesIO()
+        fastavro.writer(unpacked, self._readable, [], codec="null", sync_marker=_SYNC)
+        with _decoding():
+            for block in fastavro.block_reader(packed):
+                payload = block.bytes_.getvalue()
+                unpacked.write(_long_bytes(block.num_records) + _long_bytes(len(payload)))
+                unpacked.write(payload + _SYNC)
+        unpacked.seek(0)
+        return pl.read_avro(unpacked, columns=names)
+
+    @cached_property
+    def _readable(self) -> Any:
+        return _without_maps(self.container.schema, count())
+
+
+def _batches(blocks: list[_Block]) -> Iterator[list[_Block]]:
+    """The blocks, a bounded number of bytes at a time."""
+    while blocks:
+        end = bisect_right(blocks, blocks[0].start + _BATCH_BYTES, key=lambda block: block.stop)
+        yield blocks[: max(1, end)]
+        blocks = blocks[max(1, end) :]
+
+
+def _without_maps(node: Any, numbers: Iterator[int]) -> Any:
+    """A type in which each map is an array of key and value, which has the same bytes."""
+    if isinstance(node, list):
+        return [_without_maps(one, numbers) for one in node]
+    if not isinstance(node, dict):
+        return node
+    if node["type"] == "map":
+        members = [("key", "string"), ("value", _without_maps(node["values"], numbers))]
+        fields = [{"name": name, "type": kind} for name, kind in members]
+        entry = {"type": "record", "name": f"entry_{next(numbers)}", "fields": fields}
+        return {"type": "array", "items": entry}
+    if node["type"] == "array":
+        return {"type": "array", "items": _without_maps(node["items"], numbers)}
+    if node["type"] in ("record", "error"):
+        fields = [{**f, "type": _without_maps(f["type"], numbers)} for f in node["fields"]]
+        return {**node, "fields": fields}
+    return node

@@ -1,0 +1,32 @@
+"""The file formats by the extension of a file's name, which decides how it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from keytide.errors import UnsupportedError
+from keytide.format.data_file import avro, orc, parquet
+from keytide.format.data_file.stored_file import FileFormat, WritableFormat
+from keytide.options.keys import FILE_FORMAT
+
+__all__ = ["FORMATS", "WRITABLE", "format_name", "format_of"]
+
+WRITABLE: Mapping[str, WritableFormat] = {"parquet": parquet, "orc": orc}
+FORMATS: Mapping[str, FileFormat] = {**WRITABLE, "avro": avro}
+
+
+def format_of(path: str) -> FileFormat:
+    """How to read a file. Raises `UnsupportedError` for an extension that is none of ours."""
+    name = format_name(path)
+    if name not in FORMATS:
+        raise UnsupportedError(
+            f"data file {path}: the format {name!r} cannot be read, only {', '.join(FORMATS)}; "
+            f"rewrite the file with '{FILE_FORMAT}' = 'parquet' in the engine that wrote it"
+        )
+    return FORMATS[name]
+
+
+def format_name(path: str) -> str:
+    """The format that a file's name tells; a codec may follow it."""
+    parts = path.rsplit("/", 1)[-1].lower().split(".")[1:]
+    return next((part for part in reversed(parts) if part in FORMATS), parts[-1] if parts else "")

@@ -1,0 +1,190 @@
+"""ORC data files.
+
+ORC knows no time of day and no instants as Java's writers use it: a TIME is an INT of milliseconds,
+and a timestamp with local time zone is stored as UTC's wall clock. Arrow reads ORC timestamps as
+nanoseconds, which end in the year 2262, and writes fractions of seconds before 1970 in a way that
+other readers take for other times; so neither are written.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property, lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.orc as po
+
+from keytide.errors import InvalidError, SetupError
+from keytide.format.arrow import from_arrow
+from keytide.format.data_file.layout import physical_schema
+from keytide.format.data_file.stored_file import Rows, StoredFile, numbered_rows
+from keytide.format.schema import TableSchema
+from keytide.options.keys import FILE_FORMAT
+from keytide.store import Store
+
+__all__ = ["group_rows", "stored_file", "write"]
+
+_STRIPE_BYTES = 64 << 20
+_CODECS = {"gzip": "zlib", "none": "uncompressed"}
+
+
+def stored_file(
+    store: Store, path: str, schema: TableSchema, size: int | None, *, numbered: bool
+) -> StoredFile:
+    """The file, whose types are told by the schema it was written with."""
+    file = po.ORCFile(store.open_input(path))
+    expected = physical_schema(schema)
+    there = [expected.field(name) for name in file.schema.names if name in expected.names]
+    return _StripedFile(file, pa.schema(there).remove_metadata(), numbered)
+
+
+def group_rows(store: Store, path: str) -> list[int]:
+    """The rows of the stripes, which only reading tells."""
+    with store.open_input(path) as source:
+        return _stripe_rows(po.ORCFile(source))
+
+
+def write(output: Any, rows: pa.Table, codec: str, zstd_level: int) -> None:
+    """Write rows; ORC's own level of compression takes the place of `zstd_level`."""
+    with po.ORCWriter(
+        output, compression=_CODECS.get(codec, codec), stripe_size=_STRIPE_BYTES
+    ) as writer:
+        writer.write(_as_stored(rows))
+
+
+@dataclass(frozen=True)
+class _StripedFile:
+    """A file of which the stripes are read that hold wanted rows."""
+
+    file: po.ORCFile
+    columns: pa.Schema
+    numbered: bool
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The columns."""
+        names: list[str] = self.columns.names
+        return names
+
+    def rows(self, names: Sequence[str], offset: int, length: int | None) -> Rows:
+        """The rows, decoded."""
+        names = list(names) or self.columns.names[:1]
+        schema = pa.schema([self.columns.field(name) for name in names])
+        if any(_has_timestamps(t) for t in schema.types) and _wraps_timestamps():
+            raise SetupError(
+                f"pyarrow {pa.__version__} reads timestamps of ORC files before 1678 and after "
+                f"2262 as others, without saying so; install a newer one"
+            )
+        stop = self.file.nrows if length is None else min(offset + length, self.file.nrows)
+        pieces, start = [], 0
+        for stripe, count in enumerate(self._stripe_rows):
+            first, last = max(offset - start, 0), min(stop - start, count)
+            if first < last:
+                batch = self.file.read_stripe(stripe, columns=names)
+                piece = pa.Table.from_batches([batch]).select(names)
+                pieces.append(piece.slice(first, last - first).cast(schema))
+            start += count
+        table = pa.concat_tables([schema.empty_table(), *pieces])
+        return numbered_rows(from_arrow(table), offset, numbered=self.numbered)
+
+    @cached_property
+    def _stripe_rows(self) -> list[int]:
+        return _stripe_rows(self.file)
+
+
+def _stripe_rows(file: po.ORCFile) -> list[int]:
+    if file.nstripes == 1:
+        return [file.nrows]
+    narrow = min(zip(file.schema.types, file.schema.names, strict=True), key=_width)[1]
+    stripes = (file.read_stripe(i, columns=[narrow]) for i in range(file.nstripes))
+    return [stripe.num_rows for stripe in stripes]
+
+
+def _width(column: tuple[pa.DataType, str]) -> int:
+    try:
+        return int(column[0].bit_width)
+    except ValueError:
+        return 1 << 16
+
+
+# -- what is stored otherwise ----------------------------------------------------------------------
+
+
+def _as_stored(rows: pa.Table) -> pa.Table:
+    """Rows in the types that ORC has. Raises `InvalidError` for a time that could not be read."""
+    columns = list(map(_as_stored_column, rows.schema, rows.columns))
+    return pa.Table.from_arrays(columns, names=rows.schema.names)
+
+
+def _as_stored_column(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    try:
+        stored = column.cast(_stored_type(field.type))
+    except pa.ArrowInvalid as error:
+        raise _not_storable(field.name, f"no times before 1678 and after 2262 ({error})") from error
+    for chunk in stored.chunks if _has_timestamps(field.type) else ():
+        # What lies beside a slice is nobody's business.
+        if any(map(_has_early_fractions, _timestamps(pa.concat_arrays([chunk])))):
+            raise _not_storable(field.name, "no times before 1970 that are no whole seconds")
+    return stored
+
+
+def _not_storable(name: str, what: str) -> InvalidError:
+    return InvalidError(
+        f"column {name!r}: ORC files take {what}; write them with '{FILE_FORMAT}' = 'parquet'"
+    )
+
+
+def _timestamps(array: pa.Array) -> Iterator[pa.Array]:
+    """The timestamps of an array, at any depth."""
+    if pa.types.is_timestamp(array.type):
+        yield array
+    elif pa.types.is_struct(array.type):
+        for member in array.flatten():
+            yield from _timestamps(member)
+    elif pa.types.is_map(array.type):
+        yield from _timestamps(array.keys)
+        yield from _timestamps(array.items)
+    elif pa.types.is_list(array.type):
+        yield from _timestamps(array.flatten())
+
+
+def _has_early_fractions(times: pa.Array) -> bool:
+    ticks = times.cast(pa.int64()).drop_null().to_numpy()
+    return bool(((ticks < 0) & (ticks % 1_000_000_000 != 0)).any())
+
+
+def _stored_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("ns")
+    if pa.types.is_time(kind):
+        return pa.int32()
+    if pa.types.is_map(kind):
+        return pa.map_(_stored_type(kind.key_type), _stored_type(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(_stored_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, _stored_type(f.type)) for f in kind.fields])
+    return kind
+
+
+def _has_timestamps(kind: pa.DataType) -> bool:
+    if pa.types.is_nested(kind):
+        return any(_has_timestamps(kind.field(i).type) for i in range(kind.num_fields))
+    return bool(pa.types.is_timestamp(kind))
+
+
+@lru_cache(maxsize=1)
+def _wraps_timestamps() -> bool:
+    """Whether Arrow wraps what is beyond its nanoseconds around, as older releases do."""
+    first = pa.table({"t": pa.array([datetime.min], pa.timestamp("us"))})
+    file = io.BytesIO()
+    po.write_table(first, file)
+    try:
+        po.ORCFile(io.BytesIO(file.getvalue())).read()
+    except pa.ArrowInvalid:
+        return False
+    return True

@@ -1,0 +1,201 @@
+"""Parquet data files.
+
+Physical types and encodings are those that Java readers before 2.0 understand. Footer and blocks
+carry checksums, which are looked at before anything is decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from keytide.format import int96
+from keytide.format.arrow import from_arrow
+from keytide.format.checksum import (
+    BLOCKS_KEY,
+    FOOTER_SEAL,
+    SEAL_KEY,
+    UNSEALED,
+    BlockSink,
+    byte_ranges,
+    check_blocks,
+    check_footer,
+)
+from keytide.format.data_file.stored_file import POSITION, Rows, StoredFile, numbered_rows
+from keytide.format.encoding import codecs, dictionary_columns
+from keytide.format.schema import TableSchema
+from keytide.store import Store
+
+__all__ = ["group_rows", "stored_file", "write"]
+
+# Planning a lazy read of a smaller file takes longer than reading all of it.
+_LAZY_FILE_BYTES_MIN = 128 << 10
+
+# A mapping holds the footer of its file, some ten kilobytes.
+_MAPPINGS_MAX = 1_000
+
+_Read: TypeAlias = "tuple[tuple[str, ...], int, int | None]"
+"""Which columns of which rows are read."""
+
+_ROW_GROUP_BYTES = 64 << 20
+_ROW_GROUP_ROWS_MIN = 64 << 10
+# Readers take whole row groups at a time, so windows of a merge can be no finer.
+_ROW_GROUP_ROWS_MAX = 1 << 18
+
+
+def stored_file(
+    store: Store, path: str, schema: TableSchema, size: int | None, *, numbered: bool
+) -> StoredFile:
+    """The file as it is: its columns know their types."""
+    local = store.local_path(path)
+    if local is not None:
+        found = local.stat()
+        if found.st_size >= _LAZY_FILE_BYTES_MIN:
+            version = (found.st_ino, found.st_size, found.st_mtime_ns)
+            return _MappedFile(store, path, _mapped(local, version, numbered))
+    source = store.open_input(path)
+    # pre_buffer joins neighbouring column chunks into one request.
+    file = pq.ParquetFile(source, pre_buffer=local is None, page_checksum_verification=True)
+    return _FetchedFile(store, path, file, file.schema_arrow.names, numbered)
+
+
+def group_rows(store: Store, path: str) -> list[int]:
+    """The rows of the row groups."""
+    with store.open_input(path) as file:
+        check_footer(file)
+        footer = pq.read_metadata(file)
+    return [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
+
+
+def write(output: Any, rows: pa.Table, codec: str, zstd_level: int) -> None:
+    """Write rows, of which each column and nested node has its field id."""
+    nanoseconds = any(int96.has_nanoseconds(t) for t in rows.schema.types)
+    if nanoseconds:
+        rows = _with_int96_bytes(rows)
+    row_bytes = max(1, rows.nbytes // max(1, rows.num_rows))
+    group_rows = min(max(_ROW_GROUP_BYTES // row_bytes, _ROW_GROUP_ROWS_MIN), _ROW_GROUP_ROWS_MAX)
+    dictionary = dictionary_columns(rows)
+    compression = codecs(rows, codec, dictionary)
+    # Arrow refuses a level for a codec that has none.
+    zstd_leaves = [path for path, leaf_codec in compression.items() if leaf_codec == "zstd"]
+    sink = BlockSink(output)
+    with pq.ParquetWriter(
+        sink,
+        rows.schema,
+        compression=compression,
+        compression_level=dict.fromkeys(zstd_leaves, zstd_level) or None,
+        data_page_version="1.0",
+        version="2.6",
+        store_decimal_as_integer=True,
+        write_time_adjusted_to_utc=True,
+        use_dictionary=dictionary,
+        store_schema=False,
+        write_page_checksum=True,
+    ) as writer:
+        writer.write_table(rows, row_group_size=group_rows)
+        writer.add_key_value_metadata({BLOCKS_KEY: sink.end_of_blocks(), SEAL_KEY: UNSEALED})
+    # The footer was held back, so that it can be changed and sealed before it is written.
+    footer = bytes(sink.rest or b"")
+    output.write(FOOTER_SEAL.set(_with_int96(footer) if nanoseconds else footer))
+
+
+@dataclass(frozen=True)
+class _Mapping:
+    """A plan over a file that has read its footer, and the reads whose blocks were checked."""
+
+    frame: pl.LazyFrame
+    schema: pl.Schema
+    checked: set[_Read] = field(default_factory=set)
+
+
+@lru_cache(maxsize=_MAPPINGS_MAX)
+def _mapped(local: Path, version: tuple[int, ...], numbered: bool) -> _Mapping:
+    """The mapping of one version of a file: a look-up reads little else than footers."""
+    # A row index keeps Polars from skipping row groups, so only deletion vectors get one.
+    frame = pl.scan_parquet(
+        local,
+        glob=False,
+        hive_partitioning=False,
+        row_index_name=POSITION if numbered else None,
+    )
+    return _Mapping(frame, frame.collect_schema())
+
+
+@dataclass(frozen=True)
+class _MappedFile:
+    """A large file on local disk, which Polars maps and reads with all cores."""
+
+    store: Store
+    path: str
+    mapping: _Mapping
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The columns."""
+        return self.mapping.schema.names()
+
+    def rows(self, names: Sequence[str], offset: int, length: int | None) -> Rows:
+        """The rows, of which nothing is decoded yet."""
+        read = (tuple(names), offset, length)
+        if read not in self.mapping.checked:
+            _check_blocks(self, names, offset, length)
+            self.mapping.checked.add(read)
+        whole = offset == 0 and length is None
+        frame = self.mapping.frame if whole else self.mapping.frame.slice(offset, length)
+        return frame, self.mapping.schema
+
+
+@dataclass(frozen=True)
+class _FetchedFile:
+    """A file in an object store or a small one: the column chunks of the wanted rows are read."""
+
+    store: Store
+    path: str
+    file: pq.ParquetFile
+    names: Sequence[str]
+    numbered: bool
+
+    def rows(self, names: Sequence[str], offset: int, length: int | None) -> Rows:
+        """The rows, decoded."""
+        _check_blocks(self, names, offset, length)
+        metadata = self.file.metadata
+        stop = metadata.num_rows if length is None else min(offset + length, metadata.num_rows)
+        groups: list[int] = []
+        first_row, start = 0, 0
+        for group in range(metadata.num_row_groups):
+            end = start + metadata.row_group(group).num_rows
+            if start < stop and end > offset:
+                first_row = start if not groups else first_row
+                groups.append(group)
+            start = end
+        # Some column is always read: of none, Arrow would not know how many rows there are.
+        table = self.file.read_row_groups(groups, columns=names or self.names[:1])
+        frame = from_arrow(table.slice(offset - first_row, stop - offset))
+        return numbered_rows(frame, offset, numbered=self.numbered)
+
+
+def _check_blocks(
+    file: _MappedFile | _FetchedFile, names: Sequence[str], offset: int, length: int | None
+) -> None:
+    whole = offset == 0 and length is None and len(names) == len(file.names)
+    # None checks every block without a look at where the columns lie.
+    wanted = None if whole else partial(byte_ranges, names, offset, length)
+    check_blocks(file.store, file.path, wanted)
+
+
+def _with_int96_bytes(rows: pa.Table) -> pa.Table:
+    columns = [int96.encode_column(column) for column in rows.columns]
+    fields = [f.with_type(int96.physical_type(f.type)) for f in rows.schema]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _with_int96(footer: bytes) -> bytes:
+    marked = int96.mark_footer(footer[:-8])
+    return marked + len(marked).to_bytes(4, "little") + footer[-4:]

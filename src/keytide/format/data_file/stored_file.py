@@ -1,0 +1,64 @@
+"""What a file format does for data files: the seam behind which Parquet, ORC and Avro differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.format.schema import TableSchema
+from keytide.scratch import scratch
+from keytide.store import Store
+
+__all__ = ["POSITION", "FileFormat", "Rows", "StoredFile", "WritableFormat", "numbered_rows"]
+
+POSITION = scratch("position")
+"""The column that counts the rows of a file, from 0."""
+
+
+Rows: TypeAlias = "tuple[pl.LazyFrame, pl.Schema]"
+"""Rows as a plan, and the columns that they have as Polars reads them."""
+
+
+class StoredFile(Protocol):
+    """A data file that was opened: its columns in the types of the schema it was written with."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The columns that it has."""
+
+    def rows(self, names: Sequence[str], offset: int, length: int | None) -> Rows:
+        """Rows `[offset, offset + length)` with at least the columns `names`, in file order.
+
+        With `POSITION` where it was asked for.
+        """
+
+
+class FileFormat(Protocol):
+    """Reads the files of one format; errors are those of the library behind it."""
+
+    def stored_file(
+        self, store: Store, path: str, schema: TableSchema, size: int | None, *, numbered: bool
+    ) -> StoredFile:
+        """A file that was written with `schema`; `numbered` asks for the column `POSITION`.
+
+        `size` is the recorded one, in bytes, by which a format without a footer tells a torn file.
+        """
+
+    def group_rows(self, store: Store, path: str) -> list[int]:
+        """How many rows the parts have that a file is read in, in their order."""
+
+
+class WritableFormat(FileFormat, Protocol):
+    """Writes such files too."""
+
+    def write(self, output: Any, rows: pa.Table, codec: str, zstd_level: int) -> None:
+        """Write rows to a binary file, field ids included where the format knows them."""
+
+
+def numbered_rows(frame: pl.DataFrame, offset: int, *, numbered: bool) -> Rows:
+    """Rows that begin at `offset` of their file, with their positions if asked for."""
+    rows = frame.with_row_index(POSITION, offset) if numbered else frame
+    return rows.lazy(), frame.schema
