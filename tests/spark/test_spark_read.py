@@ -19,6 +19,7 @@ from keytide.spark.read import bytes_of_read, pack, split_scan, split_tasks
 from keytide.spark.types import batch_schema, spark_schema
 from keytide.store import open_store
 from keytide.store.faults import FaultyStore
+from keytide.table.definition.evolution import SetOption
 from keytide.types import Field, parse_sql_type
 
 pytestmark = pytest.mark.spark
@@ -253,6 +254,16 @@ def test_store_without_local_files_is_read_by_tasks(warehouse: str, spark: Any) 
     far = kt.connect(warehouse, store=FaultyStore(open_store(warehouse))).table("t")
     split = split_scan(far.scan())
     assert (split.native, len(split.tasks)) == ({}, 2)
+
+
+def test_files_in_orc_are_read_by_tasks_beside_parquet(warehouse: str, spark: Any) -> None:
+    table = make_table(warehouse, **{"file.format": "orc", "bucket": "1"})
+    table.write(ROWS.slice(0, 8))
+    table.alter(SetOption("file.format", "parquet"))
+    table.write(ROWS.slice(8))
+    scan = table.scan(where="x > 3")
+    assert_same(scan, spark)
+    assert operators(scan, spark) == {"FileScan", "MapInArrow"}
 
 
 def test_missing_file_is_named(warehouse: str, spark: Any) -> None:

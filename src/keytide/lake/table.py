@@ -24,7 +24,7 @@ from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
 from keytide.table.definition.evolution import SchemaChange
 from keytide.table.read.why import Why
-from keytide.table.scans import get_row, scan_table, why_row
+from keytide.table.scans import get_row, get_rows, scan_table, why_row
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 
@@ -227,6 +227,15 @@ class Table:
         without a primary key, `DataError` for a file that is missing or torn.
         """
         return get_row(self._stored, key)
+
+    @checked
+    def get_many(self, keys: Sequence[Any]) -> pa.Table:
+        """The rows of those of some keys that there are, in the order of the keys, each once.
+
+        Keys are given as to `get`. Reads what can hold one of them, all at once: far less than
+        as many calls of `get`. Raises what `get` raises.
+        """
+        return get_rows(self._stored, keys)
 
     @checked
     def why(

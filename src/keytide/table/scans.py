@@ -7,21 +7,26 @@ from dataclasses import replace
 from datetime import date, datetime, timezone
 from typing import Any
 
+import polars as pl
+import pyarrow as pa
+
 from keytide.arguments import shown
 from keytide.errors import InvalidError, NotFoundError
+from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
 from keytide.lazy import load
 from keytide.plural import counted
-from keytide.table.conditions.predicate import Comparison, IsNull, Predicate, conjunction, plain
+from keytide.scratch import scratch
+from keytide.table.conditions.predicate import Comparison, In, IsNull, Predicate, conjunction, plain
 from keytide.table.definition.kind import require_key
 from keytide.table.read.scan import Scan
 from keytide.table.read.why import Why, why_of
 from keytide.table.state.stored import StoredTable
-from keytide.table.values.single import key_value
+from keytide.table.values.single import key_value, key_values
 from keytide.types import Field
 
-__all__ = ["get_row", "scan_table", "why_row"]
+__all__ = ["get_row", "get_rows", "scan_table", "why_row"]
 
 
 def scan_table(
@@ -48,8 +53,21 @@ def get_row(table: StoredTable, key: Mapping[str, Any] | Any) -> dict[str, Any] 
     schema = table.schema
     predicate = _key_predicate(_key_values(key, schema, table.name), schema, table.name)
     newest = table.metadata.latest_snapshot()
-    rows = _scan(table, schema, newest, schema.names, predicate).to_pylist()
+    scan = _scan(table, schema, newest, schema.names, predicate)
+    # Not by `to_pylist`, which has threads read ahead: for one row they cost more than they save.
+    rows = to_arrow(scan.to_polars(), scan.schema).to_pylist()
     return rows[0] if rows else None
+
+
+def get_rows(table: StoredTable, keys: Sequence[Any]) -> pa.Table:
+    """The rows of some keys, as `Table.get_many` says."""
+    schema = table.schema
+    wanted = _key_frame(keys, schema, table.name)
+    newest = table.metadata.latest_snapshot()
+    scan = _scan(table, schema, newest, schema.names, _among(wanted, schema))
+    names = list(schema.primary_keys)
+    rows = scan.to_polars().join(wanted, on=names, how="inner", nulls_equal=True)
+    return to_arrow(rows.sort(_PLACE), scan.schema)
 
 
 def why_row(
@@ -142,6 +160,35 @@ def _key_values(key: Any, schema: TableSchema, table: str) -> dict[str, Any]:
 
 def _key_predicate(values: Mapping[str, Any], schema: TableSchema, table: str) -> Predicate | None:
     return conjunction(_equals(schema.field(n), v, table) for n, v in values.items())
+
+
+def _key_frame(keys: Sequence[Any], schema: TableSchema, table: str) -> pl.DataFrame:
+    """Keys as a frame of the key columns, each once, with the place of the first."""
+    given = [_key_values(key, schema, table) for key in keys]
+    columns = {
+        f.name: key_values([values[f.name] for values in given], f, table)
+        for f in schema.select(schema.primary_keys)
+    }
+    frame = from_arrow(pa.table(columns)).with_row_index(_PLACE)
+    return frame.unique(list(columns), keep="first")
+
+
+def _among(keys: pl.DataFrame, schema: TableSchema) -> Predicate | None:
+    """What narrows a scan down to keys, and perhaps others: the values of each column."""
+    terms: list[Predicate] = []
+    for name in schema.primary_keys:
+        values = keys[name].unique()
+        # NULL is equal to nothing, and NaN to itself only among keys.
+        if values.null_count() or (values.dtype.is_float() and values.is_nan().any()):
+            continue
+        scalars = values.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(
+            schema.field(name).type.to_arrow()
+        )
+        terms.append(In(name, tuple(map(plain, scalars))))
+    return conjunction(terms)
+
+
+_PLACE = scratch("place")
 
 
 def _equals(field: Field, value: Any, table: str) -> Predicate:

@@ -19,7 +19,7 @@ from keytide.errors import InvalidError
 from keytide.table.values.columns import key_column, stored_column
 from keytide.types import Field
 
-__all__ = ["array_of", "array_of_texts", "key_value", "scalar_of_text"]
+__all__ = ["array_of", "array_of_texts", "key_value", "key_values", "scalar_of_text"]
 
 
 def array_of(values: Sequence[Any], field: Field, table: str) -> pa.Array:
@@ -42,19 +42,27 @@ def key_value(value: Any, field: Field, table: str) -> pa.Scalar:
 
     Raises `InvalidError` as a write of the value would; NULL passes.
     """
+    return key_values([value], field, table)[0]
+
+
+def key_values(values: Sequence[Any], field: Field, table: str) -> pa.ChunkedArray:
+    """Values of a primary key column, of one kind, each as `key_value` takes it and gives it."""
+    scalar = next((value for value in values if isinstance(value, pa.Scalar)), None)
     try:
         given = (
-            pa.array([value], type=value.type)
-            if isinstance(value, pa.Scalar)
-            else _unchanged([value], field.type.to_arrow())
+            _unchanged(values, field.type.to_arrow())
+            if scalar is None
+            else pa.array(values, type=scalar.type)
         )
     except Exception as error:  # the methods of a caller's value may raise anything
+        found = values[0] if len(values) == 1 else values
+        kind = "" if len(values) > 1 else f" of type {type(found).__name__}"
         raise InvalidError(
             f"table {table}: key column {field.name!r} is {field.type.sql()}, found "
-            f"{shown(value)} of type {type(value).__name__}; give a value of the column's type: "
+            f"{shown(found)}{kind}; give {'a value' if kind else 'values'} of the column's type: "
             f"{error}"
         ) from error
-    return key_column(pa.chunked_array([given]), field, table)[0]
+    return key_column(pa.chunked_array([given]), field, table)
 
 
 def scalar_of_text(text: str, field: Field, table: str) -> pa.Scalar:

@@ -1,0 +1,147 @@
+"""What a look-up by key costs as a table grows.
+
+Makes tables of more and more rows, each with ten overlapping runs of a hundredth of them on top,
+and times `get` of random keys, half of which are there, and `get_many` of some. "first" is the
+first look-up of the process in that table; the others come after as many as `--warm` says.
+
+    python benchmarks/lookups.py
+    python benchmarks/lookups.py --rows 1000000 10000000 --keys 100
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+
+import numpy as np
+import pyarrow as pa
+from measure import import_lazily_loaded
+from report import print_table
+from workload import SCHEMA
+
+import keytide as kt
+
+TABLE = "bench.t"
+RUNS = 10
+LOAD_ROWS = 10_000_000
+GET_MS_MAX = 5.0
+GROWTH_MAX = 1.5
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Milliseconds of the look-ups in a table of `rows` rows."""
+
+    rows: int
+    first: float
+    get: list[float]
+    get_many: list[float]
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    load_average = os.getloadavg()[0]
+    import_lazily_loaded()
+    costs = [measure(rows, arguments) for rows in arguments.rows]
+    headings = ["rows", "first get", "get", "get, p90", f"get_many({arguments.keys})"]
+    print(f"\nMilliseconds of look-ups, medians, {RUNS} overlapping runs:\n")
+    print_table(headings, [_cells(cost) for cost in costs])
+    print()
+    for line in findings(costs):
+        print(f"- {line}")
+    print(f"\nload average {load_average:.1f} before, {os.getloadavg()[0]:.1f} after")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", nargs="+", type=int, default=[1_000_000, 10_000_000, 100_000_000])
+    parser.add_argument("--keys", type=int, default=10, help="of one get_many")
+    parser.add_argument("--warm", type=int, default=50, help="look-ups before those measured")
+    parser.add_argument("--repeat", type=int, default=200)
+    parser.add_argument("--directory", type=Path, default=Path.cwd(), help="for the tables")
+    return parser.parse_args()
+
+
+def measure(rows: int, arguments: argparse.Namespace) -> Cost:
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.directory) as warehouse:
+        build(warehouse, rows)
+        table = kt.connect(warehouse).table(TABLE)
+        rng = np.random.default_rng(1)
+
+        def random_keys(count: int) -> list[int]:
+            found: list[int] = rng.integers(0, 2 * rows, count).tolist()
+            return found
+
+        first = timed(lambda: table.get(*random_keys(1)))
+        for _ in range(arguments.warm):
+            table.get(*random_keys(1))
+        get = [timed(lambda: table.get(*random_keys(1))) for _ in range(arguments.repeat)]
+        get_many = [
+            timed(lambda: table.get_many(random_keys(arguments.keys)))
+            for _ in range(arguments.repeat // 10)
+        ]
+    return Cost(rows, first, get, get_many)
+
+
+def timed(action: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    action()
+    return (time.perf_counter() - start) * 1000
+
+
+def build(warehouse: str, rows: int) -> None:
+    """Even keys in sorted files, then runs of random keys over all of them."""
+    table = kt.connect(warehouse).create_table(TABLE, SCHEMA, ["id"])
+    for part in _parts(rows):
+        table.write(part)
+    rng = np.random.default_rng(0)
+    for seed in range(RUNS):
+        table.write(_rows(np.unique(rng.integers(0, 2 * rows, rows // 100)), seed))
+
+
+def _parts(rows: int) -> Iterator[pa.Table]:
+    for start in range(0, rows, LOAD_ROWS):
+        yield _rows(np.arange(2 * start, 2 * min(start + LOAD_ROWS, rows), 2), start)
+
+
+def _rows(ids: np.ndarray, seed: int) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    texts = pa.array(rng.integers(0, 100_000, len(ids))).cast(pa.string())
+    columns = [
+        ids, rng.integers(0, 1000, len(ids)), rng.random(len(ids)),
+        rng.integers(0, 1 << 40, len(ids)), texts,
+    ]  # fmt: skip
+    return pa.table(columns, schema=SCHEMA)
+
+
+def findings(costs: list[Cost]) -> Iterator[str]:
+    for cost in costs:
+        found = median(cost.get)
+        verdict = "pass" if found <= GET_MS_MAX else "FAIL"
+        yield f"get at {cost.rows:,} rows: {found:.1f} ms (at most {GET_MS_MAX} ms): {verdict}"
+    for small, large in itertools.pairwise(costs):
+        ratio = median(large.get) / median(small.get)
+        verdict = "pass" if ratio <= GROWTH_MAX else "FAIL"
+        yield (
+            f"get from {small.rows:,} to {large.rows:,} rows: {ratio:.2f}x (at most "
+            f"{GROWTH_MAX}x): {verdict}"
+        )
+
+
+def _cells(cost: Cost) -> list[str]:
+    p90 = quantiles(cost.get, n=10)[-1]
+    figures = (cost.first, median(cost.get), p90, median(cost.get_many))
+    return [f"{cost.rows:,}", *(f"{figure:.1f}" for figure in figures)]
+
+
+if __name__ == "__main__":
+    main()
