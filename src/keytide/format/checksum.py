@@ -74,6 +74,10 @@ class Seal:
         start, end = self._spans(data)[self.place]
         return data[:start] + b"%08x" % zlib.crc32(data) + data[end:]
 
+    def is_set(self, data: bytes) -> bool:
+        """Whether the bytes have a seal at all."""
+        return self._pattern.search(data) is not None
+
     def is_intact(self, data: bytes) -> bool:
         """Whether the bytes are those that were sealed, or never were."""
         spans = self._spans(data)

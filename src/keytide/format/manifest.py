@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from enum import IntEnum
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -31,6 +30,8 @@ from keytide.format.avro import (
     required,
 )
 from keytide.format.binary_row import decode_rows
+from keytide.format.entry import DataFileMeta, FileKind, FileSource, Identity, ManifestEntry
+from keytide.format.entry_columns import entries_of
 from keytide.format.stats import (
     EMPTY_STATS,
     ColumnStats,
@@ -59,87 +60,6 @@ __all__ = [
 ]
 
 ENTRY_VERSION = 2
-
-Identity = tuple[bytes, int, int, str, tuple[str, ...], bytes | None, str | None]
-
-
-class FileKind(IntEnum):
-    """Whether an entry adds or deletes its file: the format calls that the entry's kind.
-
-    Persisted; do not change.
-    """
-
-    ADD = 0
-    DELETE = 1
-
-
-class FileSource(IntEnum):
-    """What wrote a data file. Persisted; do not change."""
-
-    APPEND = 0
-    COMPACT = 1
-
-
-@dataclass(frozen=True, slots=True)
-class DataFileMeta:
-    """One data file; the members of the format under their own names.
-
-    `file_size` is exact and in bytes, `row_count` counts retracts too, `delete_row_count` counts
-    them alone (None: unknown, merge to be safe). `min_key` and `max_key` are the exact first and
-    last key as binary rows of the trimmed primary key. `value_stats_cols` names the columns of
-    `value_stats`, None meaning all. `creation_time` is the writer's local wall clock, in epoch
-    milliseconds as if it were UTC. `embedded_file_index` and `extra_files` belong to the identity.
-    """
-
-    file_name: str
-    file_size: int
-    row_count: int
-    min_key: bytes
-    max_key: bytes
-    key_stats: SimpleStats
-    value_stats: SimpleStats
-    min_sequence_number: int
-    max_sequence_number: int
-    schema_id: int
-    level: int
-    extra_files: tuple[str, ...] = ()
-    creation_time: int | None = None
-    delete_row_count: int | None = None
-    embedded_file_index: bytes | None = None
-    file_source: int | None = None
-    value_stats_cols: tuple[str, ...] | None = None
-    external_path: str | None = None
-    first_row_id: int | None = None
-    write_cols: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestEntry:
-    """A data file added to or deleted from a bucket.
-
-    `partition` is the binary row of the partition columns. `total_buckets` is the number of
-    buckets that the partition had when the file was written: -1 dynamic, -2 postponed.
-    """
-
-    kind: FileKind
-    partition: bytes
-    bucket: int
-    total_buckets: int
-    file: DataFileMeta
-
-    @property
-    def identity(self) -> Identity:
-        """What makes two entries speak of the same file."""
-        file = self.file
-        return (
-            self.partition,
-            self.bucket,
-            file.level,
-            file.file_name,
-            file.extra_files,
-            file.embedded_file_index,
-            file.external_path,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +144,9 @@ def decode_manifest(data: bytes, path: str, size: int | None = None) -> list[Man
     `size` is the length recorded in the manifest list. Raises DataError, naming `path`, when the
     file is torn or lacks a required member, and UnsupportedError when it has another version.
     """
+    columns = _ENTRIES.read_columns(data, path, size)
+    if columns is not None:
+        return entries_of(columns)
     return _decode(_ENTRIES.read(data, path, size), path, _entry)
 
 

@@ -1,0 +1,209 @@
+"""What planning a scan and making a commit cost as a table gets more files.
+
+The tables are metadata alone: their manifests tell of files that nobody wrote, because neither a
+plan nor a commit opens data files. A table has partitions of 200 files in 4 buckets; of the files
+of a bucket, five overlap on level 0 and the others follow each other on a level above it.
+
+Every figure is of a fresh process, opening the table included, starting Python and importing
+Keytide and pandas not; "again" is the plan of everything a second time in the same process. CPU
+time is that of all cores together: what other programs do disturbs it less.
+
+    python benchmarks/planning.py
+    python benchmarks/planning.py --files 10 1000 --runs 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import pyarrow as pa
+from measure import import_lazily_loaded, stopwatch
+from report import print_table
+
+import keytide as kt
+from keytide.format.binary_row import encode_rows
+from keytide.format.manifest import ManifestEntry
+from keytide.table.commit.author import Author
+from keytide.table.commit.change import Change
+from keytide.table.commit.publish import Committed, Committer
+from keytide.table.write.bucket_writer import restamp
+from keytide.table.write.task import Written
+from keytide.table.write.writable import writable_view
+from keytide.types import AtomicType
+
+TABLE = "bench.t"
+SCHEMA = pa.schema(
+    [("day", pa.int32()), ("id", pa.int64()), ("a", pa.int64()), ("b", pa.float64()),
+     ("s", pa.string())]
+)  # fmt: skip
+BUCKETS = 4
+BUCKET_FILES = 50
+OVERLAPPING_FILES = 5
+FILE_KEYS = 1_000
+FILES_PER_COMMIT = 1_000
+COMMITS_MAX_RATIO = 2.0
+PLAN_S_MAX = 1.0
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    if arguments.measure:
+        table = kt.connect(arguments.warehouse)
+        import_lazily_loaded()
+        print(json.dumps(MEASURES[arguments.measure](table)))
+        return
+    load_average = os.getloadavg()[0]
+    figures = {files: measure(files, arguments) for files in arguments.files}
+    for clock, name in (("wall_s", "elapsed"), ("cpu_s", "CPU")):
+        print(f"\nMilliseconds, {name}, median of {arguments.runs}:\n")
+        rows = [
+            [f"{files:,}", *(f"{_median_ms(found[what], clock):.1f}" for what in FIGURES)]
+            for files, found in figures.items()
+        ]
+        print_table(["files", *FIGURES], rows)
+    print()
+    for line in findings(figures):
+        print(f"- {line}")
+    print(f"\nload average {load_average:.1f} before, {os.getloadavg()[0]:.1f} after")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--files", nargs="+", type=int, default=[10, 10_000, 100_000])
+    parser.add_argument("--runs", type=int, default=5, help="processes for each figure")
+    parser.add_argument("--directory", type=Path, default=Path.cwd(), help="for the tables")
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    parser.add_argument("--warehouse", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+Took = dict[str, float]
+
+
+def measure(files: int, arguments: argparse.Namespace) -> dict[str, list[Took]]:
+    found: dict[str, list[Took]] = {what: [] for what in FIGURES}
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.directory) as warehouse:
+        build(warehouse, files)
+        for _ in range(arguments.runs):
+            for name in MEASURES:
+                for what, took in fresh_process(name, warehouse).items():
+                    found[what].append(took)
+    return found
+
+
+def fresh_process(name: str, warehouse: str) -> dict[str, Took]:
+    command = [sys.executable, __file__, "--measure", name, "--warehouse", warehouse]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    took: dict[str, Took] = json.loads(done.stdout)
+    return took
+
+
+def _planned(where: str | None) -> Callable[[kt.Lake], dict[str, Took]]:
+    name = where or "everything"
+
+    def measured(lake: kt.Lake) -> dict[str, Took]:
+        with stopwatch() as took:
+            table = lake.table(TABLE)
+            planned = table.scan(where=where).plan
+        assert planned.funnel.stages
+        if where is not None:
+            return {name: took}
+        with stopwatch() as again:
+            planned = table.scan().plan
+        assert planned.buckets
+        return {name: took, "again": again}
+
+    return measured
+
+
+def _first_commit(lake: kt.Lake) -> dict[str, Took]:
+    rows = pa.table([[0], [os.getpid()], [1], [1.0], ["x"]], schema=SCHEMA)
+    with stopwatch() as took:
+        lake.table(TABLE).write(rows)
+    return {"first commit": took}
+
+
+MEASURES = {
+    "all": _planned(None),
+    "partition": _planned("day = 0"),
+    "key": _planned("day = 0 AND id = 1500"),
+    "commit": _first_commit,
+}
+FIGURES = ("everything", "again", "day = 0", "day = 0 AND id = 1500", "first commit")
+
+
+def build(warehouse: str, files: int) -> None:
+    """A table of that many files, of which the first one exists."""
+    options = {"bucket": str(BUCKETS)}
+    table = kt.connect(warehouse).create_table(
+        TABLE, SCHEMA, ["day", "id"], partition_by=["day"], options=options
+    )
+    table.write(pa.table([[0], [0], [1], [1.0], ["x"]], schema=SCHEMA))
+    live = table.stored.newest_files()
+    committer = Committer(table.metadata, writable_view(table.stored), restamp)
+    copies = list(_copies(live.entries[0], files))
+    for start in range(0, files, FILES_PER_COMMIT):
+        made = Written(tuple(copies[start : start + FILES_PER_COMMIT]))
+        committed = committer.publish(Change(made, Author.fresh(), renumbers=False), live)
+        assert isinstance(committed, Committed)
+        live = committed.live
+
+
+def _copies(entry: ManifestEntry, count: int) -> Iterator[ManifestEntry]:
+    integer, long = AtomicType("INT"), AtomicType("BIGINT")
+    days = range(-(-count // (BUCKETS * BUCKET_FILES)))
+    partitions = encode_rows([pa.array(days, pa.int32())], [integer])
+    first = [FILE_KEYS * place for place in range(BUCKET_FILES)]
+    lows = encode_rows([pa.array(first, pa.int64())], [long])
+    highs = encode_rows([pa.array([key + FILE_KEYS - 1 for key in first], pa.int64())], [long])
+    for number in range(count):
+        day, place = divmod(number, BUCKETS * BUCKET_FILES)
+        bucket, place = divmod(place, BUCKET_FILES)
+        is_new = place < OVERLAPPING_FILES
+        file = replace(
+            entry.file,
+            file_name=f"data-{uuid.uuid4()}-0.parquet",
+            min_key=lows[0 if is_new else place],
+            max_key=highs[-1 if is_new else place],
+            min_sequence_number=number + 1,
+            max_sequence_number=number + 1,
+            level=0 if is_new else 5,
+        )
+        yield replace(entry, partition=partitions[day], bucket=bucket, file=file)
+
+
+def findings(figures: dict[int, dict[str, list[Took]]]) -> Iterator[str]:
+    """How the figures stand to what they are to be."""
+    files = max(figures)
+    plan_s = _median_ms(figures[files]["everything"], "wall_s") / 1000
+    verdict = "pass" if plan_s < PLAN_S_MAX else "FAIL"
+    yield f"plan of {files:,} files: {plan_s:.2f} s, to be under {PLAN_S_MAX:g} s: {verdict}"
+    few, many = min(figures), 10_000
+    if many in figures and few < many:
+        before, after = (_median_ms(figures[n]["first commit"], "wall_s") for n in (few, many))
+        ratio = after / before
+        verdict = "pass" if ratio <= COMMITS_MAX_RATIO else "FAIL"
+        yield (
+            f"first commit at {many:,} files: {ratio:.2f} times that at {few:,}, to be at most "
+            f"{COMMITS_MAX_RATIO:g}: {verdict}"
+        )
+
+
+def _median_ms(measured: Sequence[Took], clock: str) -> float:
+    return median(one[clock] for one in measured) * 1000
+
+
+if __name__ == "__main__":
+    main()
