@@ -120,7 +120,9 @@ def build(
     warehouse: str, size: Size, files_per_commit: int
 ) -> tuple[Table, list[dict[str, float]]]:
     """A table of that many files and rows, of which the first file exists, and what that took."""
-    table = kt.connect(warehouse).create_table(TABLE, SCHEMA, ["id"])
+    table = kt.connect(warehouse).create_table(
+        TABLE, SCHEMA, ["id"], options={"write-only": "true"}
+    )
     table.write(upsert(1_000, seed=0))
     (written,) = table.stored.newest_files().entries
     copies = list(_copies(written, size.files - 1, size.rows // size.files))

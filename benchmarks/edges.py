@@ -55,7 +55,8 @@ def partitions_write(lake: kt.Lake) -> Step:
 
 def small_files_scan(lake: kt.Lake) -> Step:
     """Read 1,000 files of eight rows."""
-    table = lake.create_table("t", _KEYS, ["id"], options={"bucket": "4"})
+    options = {"bucket": "4", "write-only": "true"}
+    table = lake.create_table("t", _KEYS, ["id"], options=options)
     for start in range(0, 250 * 32, 32):
         keys = pa.array(range(start, start + 32))
         table.write(pa.table({"id": keys, "v": ["x"] * 32}))

@@ -52,6 +52,7 @@ ENGINES = {
         "fields.default-aggregate-function": "last_non_null_value",
     },
 }
+WRITE_ONLY = {"write-only": "true"}
 RUNS = 10
 ROUNDS = 3
 READS = 4
@@ -64,7 +65,9 @@ PEER_SHARE_MAX = 0.5
 def build(warehouse: str, rows: int) -> None:
     lake = kt.connect(warehouse)
     tables = [
-        lake.create_table(f"bench.{name.replace('-', '_')}", SCHEMA, ["id"], options=options)
+        lake.create_table(
+            f"bench.{name.replace('-', '_')}", SCHEMA, ["id"], options=options | WRITE_ONLY
+        )
         for name, options in ENGINES.items()
     ]
     for run in runs(rows):

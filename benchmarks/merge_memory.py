@@ -52,7 +52,9 @@ def run_rows(run: int, runs: int, rows: int) -> pa.Table:
 
 
 def build(warehouse: str, rows: int, runs: int) -> None:
-    table = kt.connect(warehouse).create_table("bench.runs", SCHEMA, primary_key=["id"])
+    table = kt.connect(warehouse).create_table(
+        "bench.runs", SCHEMA, primary_key=["id"], options={"write-only": "true"}
+    )
     for run in range(runs):
         table.write(run_rows(run, runs, rows // runs))
 

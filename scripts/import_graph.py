@@ -33,6 +33,7 @@ ROOMS = [
     ["table.values", "table.definition", "table.conditions"],
     ["table.state", "table.runner"],
     ["table.read", "table.changes", "table.write", "table.commit"],
+    ["table.upkeep"],
     ["table"],
     ["cdc", "sql"],
     ["spark"],

@@ -34,6 +34,7 @@ from keytide.row_kind import RowKind
 from keytide.table.commit.result import WriteResult
 from keytide.table.read.scan import Explanation
 from keytide.table.read.why import Why
+from keytide.table.upkeep.compaction import CompactionResult
 from keytide.types import Field, parse_sql_type
 
 if typing.TYPE_CHECKING:
@@ -44,6 +45,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AlreadyExistsError",
     "Changes",
+    "CompactionResult",
     "ConflictError",
     "DataError",
     "Explanation",

@@ -7,7 +7,7 @@ from enum import IntEnum
 from keytide.arguments import checked
 from keytide.errors import InvalidError
 
-__all__ = ["ROW_KIND", "RowKind"]
+__all__ = ["RETRACTS", "ROW_KIND", "RowKind"]
 
 ROW_KIND = "_row_kind"
 """The optional column of incoming rows that holds '+I', '-U', '+U' or '-D'."""
@@ -41,3 +41,7 @@ class RowKind(IntEnum):
         raise InvalidError(
             f"Unsupported short string {text!r} for row kind: write one of '+I', '-U', '+U', '-D'"
         )
+
+
+RETRACTS = frozenset({RowKind.UPDATE_BEFORE, RowKind.DELETE})
+"""The kinds that retract."""

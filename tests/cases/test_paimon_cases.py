@@ -64,6 +64,11 @@ def reads_increments(case: Case) -> bool:
     return any("incremental-between" in each for each in options)
 
 
+def compacts_with_changelog(case: Case) -> bool:
+    has_changelog = has_option("changelog-producer", "lookup", "full-compaction")
+    return has_changelog(case) and has_step("compact")(case)
+
+
 # In the order in which a case would meet them: definition, first write, later steps.
 LACKS = [
     Lack("dynamic buckets", kt.UnsupportedError, has_option("bucket", "-1")),
@@ -81,7 +86,10 @@ LACKS = [
          is_one_of("spark-delete-lookup-first-row")),
     Lack("a DELETE that the table drops without a word", kt.UnsupportedError,
          is_one_of("dedup-ignore-delete-streaming-none")),
-    Lack("compaction", AttributeError, has_step("compact")),
+    Lack("compactions that write a changelog", kt.UnsupportedError, compacts_with_changelog),
+    Lack("rows that expire by age", AssertionError, is_one_of("expire-record-level-aggregation")),
+    Lack("a change of 'ignore-delete' under stored rows", kt.InvalidError,
+         is_one_of("dedup-ignore-delete-alter")),
     Lack("incremental reads", TypeError, reads_increments),
     Lack("changelogs", AttributeError, has_step("check_changelog")),
     Lack("streaming reads", AttributeError, has_step("streaming_read")),

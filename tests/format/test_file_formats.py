@@ -70,7 +70,7 @@ def file_bytes(file_format: str, fields: tuple[Field, ...]) -> bytes:
     arrays = [column_of(COLUMNS[f.name], f.type) for f in fields]
     rows = pa.Table.from_arrays(arrays, schema=physical_schema(schema_of(fields)))
     buffer = io.BytesIO()
-    WRITABLE[file_format].write(buffer, rows, "zstd", 1)
+    WRITABLE[file_format].write(buffer, rows, "zstd", 1, {})
     data: bytes = buffer.getvalue()
     return data
 

@@ -251,7 +251,8 @@ def test_interop_snapshots_read_alike_after_manifests_were_merged(
     judge: Judge, lake: kt.Lake
 ) -> None:
     columns = [field("p", "INT NOT NULL"), field("k", "INT NOT NULL"), field("v", "INT")]
-    table = lake.create_table("db.t", columns, ["p", "k"], ["p"], {"bucket": "2"})
+    options = {"bucket": "2", "write-only": "true"}
+    table = lake.create_table("db.t", columns, ["p", "k"], ["p"], options)
     for n in range(1, 36):
         kind = "-D" if n % 4 == 3 else "+I"
         table.write(rows(table, f"{kind} {n % 3} {n % 10} {n}", f"+I 0 {n} {n}"))

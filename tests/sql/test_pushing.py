@@ -97,6 +97,7 @@ def table_of_awkward_values(lake: kt.Lake) -> kt.Table:
         "t",
         [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, (kind, *_) in COLUMNS.items()],
         ["k"],
+        options={"write-only": "true"},
     )
     for k in range(12):  # a file each, so that bounds are narrow
         values = {n: v[k % len(v)] for n, (_, v, _) in COLUMNS.items() if v}

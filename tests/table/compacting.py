@@ -1,4 +1,4 @@
-"""Compactions as other engines of the format make them; Keytide itself makes none."""
+"""Compactions as other engines of the format make them."""
 
 from __future__ import annotations
 

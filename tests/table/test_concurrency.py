@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from keytide.format.snapshot import CommitKind, Snapshot
 
 SCHEMA = pa.schema([("k", pa.int64()), ("writer", pa.string()), ("n", pa.int64())])
 KEYS = range(8)
@@ -91,6 +92,30 @@ def test_two_processes_writing_the_same_keys_never_show_one_twice_and_lose_nothi
     assert_the_newest_commit_wins(table)
 
 
+@pytest.mark.parametrize("write_only", ["true", "false"], ids=["one compacts", "all compact"])
+def test_two_processes_writing_while_one_compacts_lose_nothing(
+    warehouse: str, write_only: str
+) -> None:
+    table = new_table(warehouse, **{"write-only": write_only})
+    compacted = 0
+    with writer(table, "a", 0, 25) as a, writer(table, "b", 0, 25) as b:
+        go(a)
+        go(b)
+        while a.poll() is None or b.poll() is None:
+            done = table.compact(full=True)
+            compacted += done.snapshot_id is not None
+            rows = state(table.scan())
+            assert len({row[1:] for row in rows}) <= 1
+        told = [("a", *line) for line in lines_of(a)] + [("b", *line) for line in lines_of(b)]
+        assert (a.wait(), b.wait()) == (0, 0)
+    assert compacted > 0
+    assert_each_commit_once(table, told, 50)
+    assert_the_newest_commit_wins(table)
+    named = {e.file.file_name for s in table.snapshots()
+             for e in table.scan(snapshot_id=s.id).live.entries}  # fmt: skip
+    assert {path.name for path in Path(table.uri).glob("bucket-*/data-*")} == named
+
+
 def poll_until_done(table: kt.Table, *processes: subprocess.Popen[str]) -> int:
     """Read over and over while they write; every read is a sound state, newer than the last."""
     polls, newest = 0, 0
@@ -118,16 +143,23 @@ def acknowledgement(line: str) -> tuple[int, int]:
     return number, snapshot_id
 
 
+def writes(table: kt.Table) -> list[Snapshot]:
+    """The snapshots that writers made; the others are compactions."""
+    return [s for s in table.snapshots() if s.commit_kind is CommitKind.APPEND]
+
+
 def assert_each_commit_once(table: kt.Table, told: list[tuple[str, int, int]], count: int) -> None:
-    made = [(s.commit_user, s.commit_identifier, s.id) for s in table.snapshots()]
+    made = [(s.commit_user, s.commit_identifier, s.id) for s in writes(table)]
     assert sorted(made) == sorted(told)
-    assert [snapshot_id for *_, snapshot_id in made] == list(range(1, count + 1))
+    assert len(made) == count
+    ids = [snapshot.id for snapshot in table.snapshots()]
+    assert ids == list(range(1, len(ids) + 1))
 
 
 def assert_the_newest_commit_wins(table: kt.Table) -> None:
     """Every snapshot shows the rows of its own commit, for each commit writes every key."""
     reader = kt.open_table(table.uri)
-    snapshots = table.snapshots()
+    snapshots = writes(table)
     for snapshot in [*snapshots[:: len(snapshots) // 6], snapshots[-1]]:
         shown = {row[1:] for row in state(reader.scan(snapshot_id=snapshot.id))}
         assert shown == {(snapshot.commit_user, snapshot.commit_identifier)}
@@ -141,13 +173,15 @@ def test_threads_that_share_one_table_object_lose_nothing(warehouse: str) -> Non
 
     with ThreadPoolExecutor(4) as pool:
         made = list(pool.map(write_all, "abcd"))
-    assert sorted(number for numbers in made for number in numbers) == list(range(1, 41))
+    told = sorted(number for numbers in made for number in numbers)
+    assert told == [snapshot.id for snapshot in writes(table)]
+    assert len(told) == 40
     assert table.scan().count() == 1
 
 
 def test_sequence_numbers_of_racing_commits_follow_their_order(warehouse: str) -> None:
     """Other engines order versions by these numbers alone."""
-    table = new_table(warehouse)
+    table = new_table(warehouse, **{"write-only": "true"})
     with writer(table, "a", 0, 30) as a, writer(table, "b", 0, 30) as b:
         go(a)
         go(b)
@@ -188,7 +222,7 @@ def told_until_killed(
 
 
 def assert_nothing_told_is_lost(table: kt.Table, told: list[tuple[int, int]]) -> None:
-    made = [(s.commit_identifier, s.id) for s in table.snapshots()]
+    made = [(s.commit_identifier, s.id) for s in writes(table)]
     numbers = [number for number, _ in made]
     assert numbers == list(range(len(made)))  # in order, none twice
     # A commit may have been made just before the kill, without time to tell; the next process

@@ -100,7 +100,7 @@ def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, (kind, *_) in COLUMNS.items()],
         ["p", "k"],
         ["p"] if request.param == "partitioned" else [],
-        options={"bucket": "3" if request.param == "buckets" else "1"},
+        options={"bucket": "3" if request.param == "buckets" else "1", "write-only": "true"},
     )
     for k in range(6):
         rows = [{n: chance.choice(v) for n, (_, v, _) in COLUMNS.items()} for _ in range(4)]

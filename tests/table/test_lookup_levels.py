@@ -26,7 +26,7 @@ def made(kind: str, options: dict[str, str]) -> kt.Table:
     lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     columns = {"k": "INT NOT NULL", "s": "INT", "v": kind}
     fields = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in columns.items()]
-    return lake.create_table("t", fields, ["k"], options=options)
+    return lake.create_table("t", fields, ["k"], options={"write-only": "true", **options})
 
 
 def write(table: kt.Table, versions: Sequence[Version]) -> None:

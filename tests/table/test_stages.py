@@ -65,7 +65,7 @@ def written(options: dict[str, str], kinds: Sequence[str], found: list[list[Vers
     lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     columns = {"k": "INT NOT NULL", "s": "INT", "v": "INT"}
     fields = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in columns.items()]
-    table = lake.create_table("t", fields, ["k"], options=options)
+    table = lake.create_table("t", fields, ["k"], options={"write-only": "true", **options})
     names = ("k", "s", "v", "_row_kind")
     for number, some in enumerate(found):
         marked = [(*v, kinds[(number + i) % len(kinds)]) for i, v in enumerate(some)]

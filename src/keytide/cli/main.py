@@ -20,6 +20,7 @@ from keytide.cli.catalog import describe, ls, snapshots
 from keytide.cli.ingest import ingest
 from keytide.cli.read import explain, get, scan, why
 from keytide.cli.sql import sql
+from keytide.cli.upkeep import compact
 from keytide.errors import KeytideError
 
 __all__ = ["app", "main"]
@@ -92,7 +93,7 @@ def _keytide(
     """
 
 
-for _command in (ls, describe, scan, get, why, snapshots, explain, sql, ingest):
+for _command in (ls, describe, scan, get, why, snapshots, explain, compact, sql, ingest):
     app.command()(_command)
 
 

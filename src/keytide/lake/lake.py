@@ -114,7 +114,7 @@ class Lake:
 
         Raises `NotFoundError` naming the tables there are, `InvalidError` for what is no name.
         """
-        return Table.of(self._catalog.table(name))
+        return Table.of(self._catalog.table(name), self._spark)
 
     @checked
     def find(self, name: str) -> str | None:
@@ -148,7 +148,8 @@ class Lake:
         options that only other engines obey.
         """
         wanted = NewTable(schema, primary_key, partition_by, options, comment)
-        return Table.of(self._catalog.create_table(name, wanted, exists_ok=exists_ok))
+        made = self._catalog.create_table(name, wanted, exists_ok=exists_ok)
+        return Table.of(made, self._spark)
 
     @checked
     def create_table_as(

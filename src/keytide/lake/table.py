@@ -24,9 +24,11 @@ from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
 from keytide.table.definition.evolution import SchemaChange
 from keytide.table.read.why import Why
+from keytide.table.runner import TaskRunner
 from keytide.table.scans import get_row, get_rows, scan_table, why_row
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep.compaction import CompactionResult, compact
 
 __all__ = ["Table"]
 
@@ -43,12 +45,14 @@ class Table:
     def __init__(self, store: Store, name: str) -> None:
         """Open the table that a store is rooted at. Raises `NotFoundError` when there is none."""
         self._stored = StoredTable(store, name)
+        self._spark: Any = None
 
     @classmethod
-    def of(cls, stored: StoredTable) -> Table:
-        """The same table for users."""
+    def of(cls, stored: StoredTable, spark: Any = None) -> Table:
+        """The same table for users, compacted by a Spark session where there is one."""
         table = cls.__new__(cls)
         table._stored = stored
+        table._spark = spark
         return table
 
     # -- what it is -----------------------------------------------------------------------------
@@ -174,6 +178,26 @@ class Table:
         `ConflictError` and `DataError` as `write` does.
         """
         return local_writes.truncate(self._stored)
+
+    @checked
+    def compact(self, *, full: bool = False, dry_run: bool = False) -> CompactionResult:
+        """Merge files into fewer and larger ones, with the same rows, in one atomic commit.
+
+        Writes do so by themselves where 'num-sorted-run.compaction-trigger' sorted runs have come
+        together in a bucket, unless the table is 'write-only'. Here every bucket is looked at; in
+        full, each is merged into one sorted run. Deletes stay, as long as a row that comes late
+        could bring their key back (docs/semantics.md); a full compaction forgets those older than
+        'tombstone.retention'. Other writers are not held up, and older snapshots keep their files.
+
+        `dry_run` tells what would be taken up. Where another compaction comes first, the result
+        says so, and nothing is done twice. Raises `UnsupportedError` for a table whose versions
+        have to stay apart, with the reason, and `DataError` when the store fails.
+        """
+        return compact(self._stored, full=full, dry_run=dry_run, runner=self._runner)
+
+    @property
+    def _runner(self) -> TaskRunner | None:
+        return None if self._spark is None else load("keytide.spark.runner").Cluster(self._spark)
 
     @checked
     def alter(self, *changes: SchemaChange) -> TableSchema:

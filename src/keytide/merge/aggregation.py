@@ -22,6 +22,7 @@ import polars as pl
 
 from keytide.merge.checks import check_functions, conflicting
 from keytide.merge.engine import MergeEngine
+from keytide.merge.folding import depending_on_order, one_place
 from keytide.merge.functions.inputs import AggregatedColumn, Inputs
 from keytide.merge.functions.registry import (
     DEFAULT_FUNCTION,
@@ -134,6 +135,19 @@ class Aggregation(MergeEngine):
         alone |= ~is_add & (first_add < 0)[slices.keys]
         alone &= (last_delete < 0)[slices.keys]
         return slices.around(alone) | slices.marks(np.where(last_delete < 0, -1, first_add))
+
+    @property
+    def why_kept_apart(self) -> str | None:
+        """Sequence fields beside functions, or deletes, that depend on the order."""
+        if self.remove_record_on_delete:
+            return one_place(self.order, "a -D removes what comes before it")
+        ordered = [n for n, fold in self.folds.items() if not fold.function.stands_anywhere]
+        return one_place(self.order, depending_on_order(ordered)) if ordered else None
+
+    @property
+    def tombstones(self) -> frozenset[RowKind]:
+        """A -D that removes the row; others are still to be taken back from what comes."""
+        return frozenset({RowKind.DELETE} if self.remove_record_on_delete else ())
 
     @property
     def refuses_delete(self) -> str | None:

@@ -19,7 +19,7 @@ from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import IS_ADD, MergeOrder
 from keytide.merge.refusal import IGNORED
 from keytide.options import TableOptions
-from keytide.row_kind import RowKind
+from keytide.row_kind import RETRACTS, RowKind
 from keytide.types import Field
 
 __all__ = ["Deduplicate"]
@@ -57,6 +57,16 @@ class Deduplicate(MergeEngine):
             versions = versions.filter(IS_ADD)
         # One comparison with the next row, for versions are sorted: nothing is grouped.
         return versions.filter(self.order.last_of_key())
+
+    @property
+    def tombstones(self) -> frozenset[RowKind]:
+        """All retracts."""
+        return RETRACTS
+
+    @property
+    def has_late_versions(self) -> bool:
+        """Where sequence fields order versions, and retracts count at all."""
+        return bool(self.order.sequence) and not self.ignore_delete
 
     @property
     def refuses_update(self) -> str | None:

@@ -114,6 +114,35 @@ class MergeEngine(ABC):
         """
         return None
 
+    # -- taking the place of versions ------------------------------------------------------------
+
+    @property
+    def why_kept_apart(self) -> str | None:
+        """Why stored versions have to stay as they are; None where a merged one may replace them.
+
+        A merged version has one place in the order, that of its newest. Versions must stay apart
+        where a later write may bring some that belong between them, and it would matter.
+        """
+        return None
+
+    @property
+    def needs_oldest(self) -> bool:
+        """Whether versions may be replaced only together with all older ones of their key.
+
+        Where false it is `layer_starts` that tells, for the versions at hand.
+        """
+        return False
+
+    @property
+    def tombstones(self) -> frozenset[RowKind]:
+        """The kinds of merged versions that say no more than that their key has no row."""
+        return frozenset()
+
+    @property
+    def has_late_versions(self) -> bool:
+        """Whether a later write may bring versions that belong before a tombstone."""
+        return True
+
     # -- what is refused ------------------------------------------------------------------------
 
     def refusals(self, rows: pl.DataFrame) -> Iterator[Refusal]:

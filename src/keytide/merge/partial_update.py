@@ -24,6 +24,7 @@ import polars as pl
 from keytide.errors import InvalidError
 from keytide.merge.checks import check_functions, conflicting
 from keytide.merge.engine import MergeEngine
+from keytide.merge.folding import one_place
 from keytide.merge.functions.registry import (
     DEFAULT_FUNCTION,
     NO_FUNCTIONS,
@@ -36,7 +37,7 @@ from keytide.merge.sequence_group import SequenceGroup, sequence_groups_of
 from keytide.merge.sequence_groups import SequenceGroups
 from keytide.merge.slices import KeySlices, Marks, merge_repeated, rows_with, take
 from keytide.options import TableOptions, keys
-from keytide.row_kind import RowKind
+from keytide.row_kind import RETRACTS, RowKind
 from keytide.types import Field
 
 __all__ = ["OnRetract", "PartialUpdate"]
@@ -119,6 +120,21 @@ class PartialUpdate(MergeEngine):
         last_delete = slices.last_where((versions[VALUE_KIND] == RowKind.DELETE).to_numpy())
         first_add = slices.first_where(is_add & (slices.rows > last_delete[slices.keys]))
         return slices.marks(np.where(last_delete < 0, -1, first_add))
+
+    @property
+    def why_kept_apart(self) -> str | None:
+        """Sequence fields: a filled row forgets from when each of its values is."""
+        return one_place(self.order, "columns of a partial update keep their last value")
+
+    @property
+    def tombstones(self) -> frozenset[RowKind]:
+        """All retracts, unless they are refused."""
+        return frozenset() if self.on_retract is OnRetract.REFUSE else RETRACTS
+
+    @property
+    def has_late_versions(self) -> bool:
+        """False: without sequence fields, nothing is late."""
+        return bool(self.order.sequence)
 
     @property
     def refuses_update(self) -> str | None:

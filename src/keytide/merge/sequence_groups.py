@@ -30,6 +30,7 @@ import numpy as np
 import polars as pl
 
 from keytide.merge.engine import MergeEngine
+from keytide.merge.folding import one_place
 from keytide.merge.functions.inputs import AggregatedColumn, Inputs, leaves_null
 from keytide.merge.functions.registry import (
     FUNCTION_OPTIONS,
@@ -146,6 +147,22 @@ class SequenceGroups(MergeEngine):
                     yield Refusal(~retracts & ~heard, _unheard(name, group))
                     nulls = self._left_null(name, group, taken, heard & deletes_row)
                     yield Refusal(nulls, leaves_null(name))
+
+    @property
+    def why_kept_apart(self) -> str | None:
+        """Sequence fields of the row, beside those of the groups."""
+        return one_place(self.order, "columns of no group keep their last value")
+
+    @property
+    def needs_oldest(self) -> bool:
+        """Whether a group decides about the row, or late values have a place in a fold."""
+        folds = self.folds.values()
+        return self.removes_rows or not all(fold.function.stands_anywhere for fold in folds)
+
+    @property
+    def tombstones(self) -> frozenset[RowKind]:
+        """A -D, where a group decides about the row."""
+        return frozenset({RowKind.DELETE} if self.removes_rows else ())
 
     @property
     def refuses_update(self) -> str | None:

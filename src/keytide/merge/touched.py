@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from keytide.merge.engine import MergeEngine
+from keytide.merge.folding import Merging
 from keytide.merge.order import MergeOrder
 from keytide.scratch import scratch
 
@@ -21,7 +21,7 @@ __all__ = ["merge_runs", "with_keys", "without_contained"]
 def merge_runs(
     runs: Sequence[pl.DataFrame],
     order: MergeOrder,
-    engine: MergeEngine,
+    engine: Merging,
     *,
     arrival_decides: bool = False,
 ) -> list[pl.DataFrame]:

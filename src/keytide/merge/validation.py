@@ -39,6 +39,7 @@ def validate_merge_options(
     _check_deletion_vectors(options)
     _check_bucket_key(columns, primary_keys, partition_keys, options)
     _check_record_level_expire(columns, options)
+    _check_tombstone_retention(options)
 
 
 def _check_engine(options: TableOptions) -> None:
@@ -310,3 +311,12 @@ def _unknown_field(name: str, where: str, columns: dict[str, Field]) -> InvalidE
         f"Field {name} can not be found in table schema. It is named in {where}; the columns are "
         f"{', '.join(columns)}"
     )
+
+
+def _check_tombstone_retention(options: TableOptions) -> None:
+    if options.tombstone_retention_ms is not None and options.sequence_auto_padding:
+        raise InvalidError(
+            f"'{keys.TOMBSTONE_RETENTION}' goes by sequence numbers that grow from commit to "
+            f"commit, and '{keys.SEQUENCE_AUTO_PADDING}' takes them from the rows; leave one of "
+            f"them out"
+        )

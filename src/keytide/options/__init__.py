@@ -94,6 +94,18 @@ class TableOptions:
     commit_retry_wait_ms_max: int = _option("commit.max-retry-wait")
     manifest_merge_min_count: int = _option("manifest.merge-min-count")
 
+    # -- compaction ---------------------------------------------------------------------------
+    write_only: bool = _option("write-only")
+    compaction_trigger_runs: int = _option("num-sorted-run.compaction-trigger")
+    given_stop_trigger_runs: int | None = _option("num-sorted-run.stop-trigger")
+    given_num_levels: int | None = _option("num-levels")
+    size_amplification_percent: int = _option("compaction.max-size-amplification-percent")
+    size_ratio_percent: int = _option("compaction.size-ratio")
+    optimization_interval_ms: int | None = _option("compaction.optimization-interval")
+    total_size_threshold_bytes: int | None = _option("compaction.total-size-threshold")
+    incremental_size_threshold_bytes: int | None = _option("compaction.incremental-size-threshold")
+    tombstone_retention_ms: int | None = _option("tombstone.retention")
+
     # -- memory -------------------------------------------------------------------------------
     read_memory_bytes: int = _option("read.memory")
     write_buffer_bytes: int = _option("write-buffer-size")
@@ -104,6 +116,18 @@ class TableOptions:
     def bucket_count(self) -> int:
         """The buckets that rows of a partition are spread over; one where they have no buckets."""
         return max(1, self.bucket)
+
+    @property
+    def stop_trigger_runs(self) -> int:
+        """The sorted runs of a bucket that a write leaves at most; three above the trigger."""
+        given = self.given_stop_trigger_runs
+        trigger = self.compaction_trigger_runs
+        return trigger + 3 if given is None else max(given, trigger)
+
+    @property
+    def num_levels(self) -> int:
+        """The levels of a bucket; one more than the runs that start a compaction."""
+        return self.given_num_levels or self.compaction_trigger_runs + 1
 
     @classmethod
     def parse(cls, raw: Mapping[str, str]) -> TableOptions:

@@ -8,13 +8,14 @@ as well.
 
 from __future__ import annotations
 
-from keytide.options.option import ACTS, Change, ForOthers, Option, Refused
+from keytide.options.option import Change, ForOthers, Option, Refused
 from keytide.options.value_types import (
     BOOLEAN,
     BUCKETS,
     COLUMN,
     COLUMNS,
     DURATION,
+    DURATION_OR_FOREVER,
     ENGINE,
     EXACT_COLUMNS,
     FILE_NAME,
@@ -191,8 +192,8 @@ _WRITING = (
     Option("commit.max-retry-wait", DURATION, "The longest wait after a lost race.", "500 ms"),
     Option("manifest.merge-min-count", integer(2), "Manifests that are merged into one when there "
            "are as many.", "30"),
-    Option("write-only", BOOLEAN, "Whether writers leave compaction to others.", "false",
-           uses={"true": ACTS}),
+    Option("write-only", BOOLEAN, "Whether writes leave compaction to others: to `Table.compact`, "
+           "to `CALL sys.compact` or to another engine.", "false"),
 )  # fmt: skip
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -285,7 +286,7 @@ _CHANGES = (
     _kept("changelog-producer.compaction-interval", DURATION, "0 ms",
           "The time between two full compactions.", _NO_CHANGELOG),
     _kept("full-compaction.delta-commits", integer(1), None,
-          "Commits between two full compactions.", "this release does not compact"),
+          "Commits between two full compactions.", "'compaction.optimization-interval' is the way"),
     _kept("changelog-file.compression", TEXT, None, "The codec of changelog files.", _NO_CHANGELOG),
     _kept("changelog-file.format", choice("parquet", "orc", "avro"), None,
           "The format of changelog files.", _NO_CHANGELOG),
@@ -318,10 +319,17 @@ _CHANGES = (
 
 # -- compaction ------------------------------------------------------------------------------------
 
-_NO_COMPACTION = "this release does not compact"
+_NO_COMPACTION = "compaction goes by the other options"
+_NO_LOOKUP = "compactions of such a table take whole buckets and look nothing up"
+_NO_SORTING = "compactions sort by the primary key"
 _VECTORS = Refused(
-    "rows would stay hidden until a compaction, which this release lacks", "leave it out"
+    "compactions of this release make no deletion vectors, so rows would stay hidden",
+    "leave it out",
 )
+
+
+def _looking_up(key: str, type_: ValueType, default: str | None, meaning: str) -> Option:
+    return _kept(key, type_, default, meaning, _NO_LOOKUP)
 
 
 def _compacting(key: str, type_: ValueType, default: str | None, meaning: str) -> Option:
@@ -329,43 +337,51 @@ def _compacting(key: str, type_: ValueType, default: str | None, meaning: str) -
 
 
 _COMPACTION = (
-    _compacting("num-sorted-run.compaction-trigger", integer(1), "5",
-                "Sorted runs of a bucket that start a compaction."),
-    _compacting("num-sorted-run.stop-trigger", integer(1), None,
-                "Sorted runs at which writers wait."),
-    _compacting("num-levels", integer(2), None, "Levels of a bucket; `$ro` shows the highest."),
+    Option("num-sorted-run.compaction-trigger", integer(1), "Sorted runs of a bucket, each file of "
+           "level 0 and each level above it, at which a write compacts the bucket after its "
+           "commit. More runs make writes cheaper and reads dearer.", "5"),
+    Option("num-sorted-run.stop-trigger", integer(1), "More sorted runs of a bucket than these, "
+           "and a write goes on compacting until there are fewer, whoever else compacts; left out, "
+           "three more than start a compaction."),
+    Option("num-levels", integer(2), "Levels of a bucket; `$ro` shows the highest. Left out, one "
+           "more than the runs that start a compaction."),
     _compacting("compaction.force-rewrite-all-files", BOOLEAN, "false",
                 "Whether a full compaction rewrites every file."),
     _compacting("compaction.force-up-level-0", BOOLEAN, "false",
                 "Whether every compaction takes all of level 0."),
-    _compacting("compaction.incremental-size-threshold", SIZE, None,
-                "Newer data that starts a full compaction."),
-    _compacting("compaction.max-size-amplification-percent", integer(0), "200",
-                "Newer data, in percent of the oldest run, that starts a full compaction."),
-    _compacting("compaction.optimization-interval", DURATION, None,
-                "The time between two full compactions."),
-    _compacting("compaction.size-ratio", integer(0), "1", "How alike runs to merge are."),
-    _compacting("compaction.total-size-threshold", SIZE, None,
-                "Smaller buckets are compacted fully."),
+    Option("compaction.incremental-size-threshold", SIZE, "Data below the highest level that start "
+           "a full compaction of a bucket."),
+    Option("compaction.max-size-amplification-percent", integer(0), "Newer data, in percent of the "
+           "oldest run, that start a full compaction of a bucket.", "200"),
+    Option("compaction.optimization-interval", DURATION, "The time after which a write compacts a "
+           "bucket fully, however few runs it has."),
+    Option("compaction.size-ratio", integer(0), "By how many percent the next older run may be "
+           "larger than those picked, to be compacted with them.", "1"),
+    Option("compaction.total-size-threshold", SIZE, "Smaller buckets are compacted fully, however "
+           "few runs they have."),
+    Option("tombstone.retention", DURATION_OR_FOREVER, "How long a delete is kept where a late "
+           "older row could bring the key back, counted from the first compaction that meets it; "
+           "then a full compaction forgets it.", "forever"),
     _compacting("compaction.offpeak.start.hour", integer(-1, 23), "-1",
                 "When compaction may take more."),
     _compacting("compaction.offpeak.end.hour", integer(-1, 23), "-1", "Until when."),
     _compacting("compaction.offpeak-ratio", integer(0), "0", "The size ratio then."),
     _compacting("commit.force-compact", BOOLEAN, "false", "Whether commits wait for compaction."),
     Option("force-lookup", BOOLEAN, "Whether compaction looks old values up.", "false", FIXED,
-           ForOthers(_NO_COMPACTION)),
-    _compacting("lookup-compact", choice("radical", "gentle"), "radical",
+           ForOthers(_NO_LOOKUP)),
+    _looking_up("lookup-compact", choice("radical", "gentle"), "radical",
                 "How eagerly lookups compact."),
-    _compacting("lookup-compact.max-interval", integer(1), None, "Compactions put off at most."),
-    _compacting("lookup-wait", BOOLEAN, "true", "Whether commits wait for lookups."),
-    _compacting("lookup.cache-file-retention", DURATION, "1 h", "How long lookup files stay."),
-    _compacting("lookup.cache-max-disk-size", SIZE, None, "Their size on disk."),
-    _compacting("lookup.cache-max-memory-size", SIZE, "256 mb", "Their size in memory."),
-    _compacting("sort-compaction.local-sample.magnification", integer(1), "1000",
-                "The sample of a sorting compaction."),
-    _compacting("sort-compaction.range-strategy", choice("quantity", "size"), "quantity",
-                "How it cuts."),
-    _compacting("zorder.var-length-contribution", integer(1), "8", "Bytes of texts that count."),
+    _looking_up("lookup-compact.max-interval", integer(1), None, "Compactions put off at most."),
+    _looking_up("lookup-wait", BOOLEAN, "true", "Whether commits wait for lookups."),
+    _looking_up("lookup.cache-file-retention", DURATION, "1 h", "How long lookup files stay."),
+    _looking_up("lookup.cache-max-disk-size", SIZE, None, "Their size on disk."),
+    _looking_up("lookup.cache-max-memory-size", SIZE, "256 mb", "Their size in memory."),
+    _kept("sort-compaction.local-sample.magnification", integer(1), "1000",
+          "The sample of a sorting compaction.", _NO_SORTING),
+    _kept("sort-compaction.range-strategy", choice("quantity", "size"), "quantity",
+          "How it cuts.", _NO_SORTING),
+    _kept("zorder.var-length-contribution", integer(1), "8", "Bytes of texts that count.",
+          _NO_SORTING),
     Option("deletion-vectors.enabled", BOOLEAN, "Whether old versions are marked in vectors, and "
            "files of level 0 are not read.", "false", FIXED, _VECTORS),
     Option("deletion-vectors.modifiable", BOOLEAN, "Whether other engines may change "

@@ -13,6 +13,7 @@ __all__ = [
     "COLUMN",
     "COLUMNS",
     "DURATION",
+    "DURATION_OR_FOREVER",
     "ENGINE",
     "EXACT_COLUMNS",
     "FILE_NAME",
@@ -91,6 +92,15 @@ def _size_from(least: int) -> Callable[[str], int]:
 
 def _duration_ms(text: str) -> int:
     return _quantity(text, _DURATION_UNITS_NS, "a duration such as '10 s'") // 10**6
+
+
+def _duration_or_forever(text: str) -> int | None:
+    if text.strip().lower() == "forever":
+        return None
+    try:
+        return _duration_ms(text)
+    except ValueError as error:
+        raise ValueError(f"'forever' or {error}") from None
 
 
 def _quantity(text: str, units: Mapping[str, int], expected: str) -> int:
@@ -214,6 +224,9 @@ COLUMNS = ValueType("columns", _names, ("a", "b"), absent=(), lists_columns=True
 ENGINE = ValueType("a merge engine", _engine, ("partial-update", "deduplicate"), "?")
 EXACT_COLUMNS = replace(COLUMNS, parse=lambda text: tuple(text.split(",")))  # not trimmed
 DURATION = ValueType("a duration", _duration_ms, ("7 s", "9 s"), "a while")
+DURATION_OR_FOREVER = ValueType(
+    "a duration or `forever`", _duration_or_forever, ("7 d", "9 d"), "a while"
+)
 NAMES = ValueType("names", _names, ("a", "b"), absent=())
 PADDINGS = ValueType(
     ", ".join(f"`{name}`" for name in _PADDINGS), _paddings, ("row-kind-flag",), "?", absent=()

@@ -34,7 +34,7 @@ from keytide.spark.connect import cores
 from keytide.spark.dead_letters import DeadLetters
 from keytide.spark.errors import over_files
 from keytide.spark.predicate import column
-from keytide.spark.runner import Executors
+from keytide.spark.runner import Cluster, Executors
 from keytide.spark.session import session
 from keytide.spark.types import batch_schema, spark_batches, spark_schema
 from keytide.spark.write import TASKS_PER_CORE
@@ -44,6 +44,7 @@ from keytide.table.commit.author import Author
 from keytide.table.commit.transaction import Transaction
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
+from keytide.table.upkeep.writing import writing
 from keytide.table.write.writable import writable_view
 from keytide.types import Field
 
@@ -196,7 +197,8 @@ class _Ingestion:
     def apply(self, messages: DataFrame, batch_id: int) -> None:
         """Apply one micro-batch; once, however often it is called for the same batch."""
         author = Author(_commit_user(messages.sparkSession), batch_id)
-        with Transaction.begin(self._table, writable_view(self._table), author) as transaction:
+        view, runner = writable_view(self._table), Cluster(messages.sparkSession)
+        with writing(self._table, view, author, runner) as transaction:
             if transaction.done is None:
                 self._report(self._applied(transaction, messages))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -13,9 +14,9 @@ from pyspark.sql.types import StructType
 
 from keytide.spark.errors import on_driver
 from keytide.spark.worker import settle
-from keytide.table.runner import FeedTask, Outcome, attempted, settled
+from keytide.table.runner import FeedTask, Outcome, attempted, settled, tried
 
-__all__ = ["Executors", "RowsTask", "attempted_here", "rows_here"]
+__all__ = ["Cluster", "Executors", "RowsTask", "attempted_here", "rows_here"]
 
 T = TypeVar("T")
 
@@ -26,6 +27,27 @@ class RowsTask(Protocol):
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows."""
         ...
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Runs tasks that bring their own work on the executors of a session; see `TaskRunner`."""
+
+    spark: SparkSession
+
+    def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
+        """Run one Spark job with a task for each, and hand on what they made, in their order."""
+        payloads = [pickle.dumps(task) for task in tasks]
+
+        def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in numbers:
+                for number in batch.column(0).to_pylist():
+                    yield _told(tried_here(payloads[number], number))
+
+        with on_driver():
+            numbers = self.spark.range(0, len(payloads), 1, max(1, len(payloads)))
+            collected = numbers.mapInArrow(run, "outcome binary").collect()
+        settled((pickle.loads(bytes(row.outcome)) for row in collected), take)
 
 
 class Executors:
@@ -55,8 +77,7 @@ class Executors:
         """
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            outcome = pickle.dumps(attempted_here(task, batches))
-            yield pa.record_batch([pa.array([outcome], pa.binary())], names=["outcome"])
+            yield _told(attempted_here(task, batches))
 
         with on_driver():
             collected = rows.mapInArrow(run, "outcome binary").collect()
@@ -68,6 +89,17 @@ def rows_here(payload: bytes) -> Iterator[pa.RecordBatch]:
     settle()
     task: RowsTask = pickle.loads(payload)
     yield from task.batches()
+
+
+def tried_here(payload: bytes, number: int) -> Outcome[Any]:
+    """Run a pickled task on this executor."""
+    settle()
+    return tried(pickle.loads(payload), number)
+
+
+def _told(outcome: Outcome[Any]) -> pa.RecordBatch:
+    """An outcome as the row in which it travels to the driver."""
+    return pa.record_batch([pa.array([pickle.dumps(outcome)], pa.binary())], names=["outcome"])
 
 
 def attempted_here(task: FeedTask[T], batches: Iterable[pa.RecordBatch]) -> Outcome[T]:

@@ -34,12 +34,13 @@ from keytide.spark.types import spark_schema
 from keytide.spark.write import BufferedTask, check_columns
 from keytide.table.catalog import open_stored
 from keytide.table.commit.author import Author
-from keytide.table.commit.transaction import Transaction, discard
+from keytide.table.commit.transaction import discard
 from keytide.table.read.scan import Scan
 from keytide.table.runner import Outcome, settled
 from keytide.table.scans import scan_table
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep.writing import writing
 from keytide.table.write.task import WriteTask, Written
 from keytide.table.write.writable import writable_view
 
@@ -266,7 +267,7 @@ class SourceWrite:
 
     def commit(self, told: Sequence[TaskMessage], author: Author | None) -> None:
         """Commit all tasks' files, unless the author did so before."""
-        with Transaction.begin(self.table, self.view, author) as transaction:
+        with writing(self.table, self.view, author) as transaction:
             settled([message.outcome for message in told], transaction.take)
             if transaction.done is None:
                 transaction.commit()

@@ -26,7 +26,7 @@ from keytide.spark.connect import cores, is_connect
 from keytide.spark.internals import partition_count
 from keytide.spark.predicate import column
 from keytide.spark.python import check_python
-from keytide.spark.runner import Executors
+from keytide.spark.runner import Cluster, Executors
 from keytide.spark.stream import author_in_stream
 from keytide.spark.types import arrow_schema_of
 from keytide.table.commit.author import Author
@@ -34,6 +34,7 @@ from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
+from keytide.table.upkeep.writing import writing
 from keytide.table.write.rows import incoming_rows
 from keytide.table.write.task import WriteTask, Written
 from keytide.table.write.writable import writable_view
@@ -57,7 +58,7 @@ def append(table: StoredTable, df: DataFrame, author: Author | None = None) -> W
     view = writable_view(table)
     check_columns(df.schema, view)
     author = author or author_in_stream(df, table.uri)
-    with Transaction.begin(table, view, author) as transaction:
+    with writing(table, view, author, Cluster(df.sparkSession)) as transaction:
         if transaction.done is not None:
             return transaction.already_done()
         fill(transaction, df)

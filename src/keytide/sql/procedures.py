@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import asdict
 
 import pyarrow as pa
 
@@ -12,6 +13,7 @@ from keytide.sql.names import table_of
 from keytide.sql.statements import Call
 from keytide.table.catalog import Catalog
 from keytide.table.scans import why_row
+from keytide.table.upkeep.compaction import COMPACTION_ROW, compact
 
 __all__ = ["call"]
 
@@ -40,4 +42,13 @@ def _why(catalog: Catalog, table: object, *key: object) -> pa.Table:
     return why_row(table_of(catalog, str(table)), key).to_arrow()
 
 
-_PROCEDURES: dict[str, Callable[..., pa.Table]] = {"why": _why}
+def _compact(catalog: Catalog, table: object, compact_strategy: object = "full") -> pa.Table:
+    if compact_strategy not in ("full", "minor"):
+        raise InvalidError(
+            f"sys.compact: compact_strategy is {compact_strategy!r}; expected 'full' or 'minor'"
+        )
+    done = compact(table_of(catalog, str(table)), full=compact_strategy == "full")
+    return pa.Table.from_pylist([asdict(done)], schema=COMPACTION_ROW)
+
+
+_PROCEDURES: dict[str, Callable[..., pa.Table]] = {"compact": _compact, "why": _why}

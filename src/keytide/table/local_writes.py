@@ -14,6 +14,7 @@ from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
 from keytide.table.runner import Threads
 from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep.writing import writing
 from keytide.table.write.partition_spec import PartitionSpec, every_partition
 from keytide.table.write.rows import to_arrow_table
 from keytide.table.write.task import WriteTask, Written
@@ -26,7 +27,7 @@ def append(table: StoredTable, data: Any, author: Author | None = None) -> Write
     """Append rows in one atomic commit, as `Table.write` says."""
     view = writable_view(table)
     given = to_arrow_table(data, view.schema, table.name)
-    with Transaction.begin(table, view, author) as transaction:
+    with writing(table, view, author) as transaction:
         if transaction.done is not None:
             return transaction.already_done(given.num_rows)
         fill(transaction, given)
@@ -46,7 +47,7 @@ def overwrite(
     spec = None if partition is None else PartitionSpec.parse(partition, view.schema, table.name)
     given = to_arrow_table(data, view.schema, table.name)
     given = given if spec is None else spec.filled(given)
-    with Transaction.begin(table, view) as transaction:
+    with writing(table, view) as transaction:
         _run(transaction.task_anew(spec), given, transaction.take)
         if spec is not None:
             return transaction.replace(spec)
@@ -57,7 +58,8 @@ def overwrite(
 
 def truncate(table: StoredTable) -> WriteResult:
     """Delete all rows, in one atomic commit, as `Table.truncate` says."""
-    return Transaction.begin(table, writable_view(table)).replace(every_partition)
+    with writing(table, writable_view(table)) as transaction:
+        return transaction.replace(every_partition)
 
 
 def derive(table: StoredTable, rows: Callable[[], Any]) -> WriteResult:
@@ -74,7 +76,7 @@ def derive(table: StoredTable, rows: Callable[[], Any]) -> WriteResult:
         _run(task, to_arrow_table(rows(), view.schema, table.name), written.append)
         return written[0]
 
-    with Transaction.begin(table, view) as transaction:
+    with writing(table, view) as transaction:
         return transaction.derive(made)
 
 

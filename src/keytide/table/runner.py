@@ -11,9 +11,10 @@ others made before it raises, so that whoever asked for the work can clean up af
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
@@ -26,7 +27,17 @@ from keytide.errors import (
     UnsupportedError,
 )
 
-__all__ = ["FeedTask", "Outcome", "Runner", "Threads", "attempted", "settled", "unawaited_threads"]
+__all__ = [
+    "FeedTask",
+    "Outcome",
+    "Runner",
+    "TaskRunner",
+    "Threads",
+    "attempted",
+    "settled",
+    "tried",
+    "unawaited_threads",
+]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -59,8 +70,13 @@ class Outcome(Generic[T]):
 
 def attempted(task: FeedTask[T], rows: Iterable[pa.Table], number: int) -> Outcome[T]:
     """Run a feed task. Raises only what trying again may mend, such as `DataError`."""
+    return tried(partial(task.feed, rows, number), number)
+
+
+def tried(task: Callable[[], T | None], number: int) -> Outcome[T]:
+    """Run a task. Raises as `attempted`."""
     try:
-        return Outcome(number, task.feed(rows, number))
+        return Outcome(number, task())
     except (ConflictError, InvalidError, NotFoundError, UnsupportedError) as error:
         return Outcome(number, error=error)
 
@@ -87,6 +103,18 @@ class Runner(Protocol[Rows_contra]):
         ...
 
 
+class TaskRunner(Protocol):
+    """Runs tasks that bring their own work."""
+
+    def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
+        """Run tasks, which pickle, and hand on what they made, in their order.
+
+        Raises the first error of a task after what the others made was handed on; so does a stop,
+        such as Ctrl-C, and tasks that have begun then are waited for.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Threads:
     """Runs tasks in this process."""
@@ -104,6 +132,25 @@ class Threads:
             return
         with unawaited_threads(threads) as pool:
             yield from pool.map(lambda task: task(), tasks)
+
+    def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
+        """Run tasks and hand on what they made, in their order; see `TaskRunner`."""
+        futures: list[Future[T]] = []
+        try:
+            with ThreadPoolExecutor(max(1, min(self.count, len(tasks)))) as pool:
+                futures += [pool.submit(task) for task in tasks]
+                try:
+                    wait(futures, return_when=FIRST_EXCEPTION)
+                finally:
+                    for future in futures:
+                        future.cancel()  # those that have not begun
+        finally:
+            begun = [future for future in futures if not future.cancelled()]
+            for future in begun:
+                if future.exception() is None:
+                    take(future.result())
+        for future in begun:
+            future.result()
 
     def feed(self, task: FeedTask[T], rows: pa.Table, take: Callable[[T], None]) -> None:
         """Run a task over all of the rows, which are one part. Raises what it raises."""

@@ -23,7 +23,7 @@ from keytide.format.binary_row import decode_rows
 from keytide.format.data_file import VALUE_KIND
 from keytide.format.manifest import FileSource, ManifestEntry
 from keytide.format.snapshot import Tag
-from keytide.options import TableOptions, keys
+from keytide.options import TableOptions
 from keytide.row_kind import RowKind
 from keytide.table.read.scan import Scan
 from keytide.table.read.statistics import value_bounds
@@ -92,10 +92,7 @@ def read_optimized(scan: Scan) -> Scan:
 
 
 def _top_level(options: TableOptions) -> int:
-    # The format's own default: as many levels as runs that start a compaction, and one more.
-    trigger: int = options.value(keys.NUM_SORTED_RUN_COMPACTION_TRIGGER)
-    levels: int = options.value(keys.NUM_LEVELS) or trigger + 1
-    return levels - 1
+    return options.num_levels - 1
 
 
 # -- versions ------------------------------------------------------------------------------------

@@ -14,10 +14,11 @@ from keytide.format.data_file.reader import (
     WHOLE_FILE,
     FileReader,
     Span,
+    read_note,
     read_side_by_side,
     read_together,
 )
-from keytide.format.data_file.writer import RunWriter
+from keytide.format.data_file.writer import RunWriter, local_wall_clock_ms
 
 __all__ = [
     "SEQUENCE_NUMBER",
@@ -27,7 +28,9 @@ __all__ = [
     "FileReader",
     "RunWriter",
     "Span",
+    "local_wall_clock_ms",
     "physical_schema",
+    "read_note",
     "read_side_by_side",
     "read_together",
 ]

@@ -9,7 +9,7 @@ other readers take for other times; so neither are written.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, lru_cache
@@ -26,7 +26,7 @@ from keytide.format.schema import TableSchema
 from keytide.options.keys import FILE_FORMAT
 from keytide.store import Store
 
-__all__ = ["group_rows", "stored_file", "write"]
+__all__ = ["group_rows", "note", "stored_file", "write"]
 
 _STRIPE_BYTES = 64 << 20
 _CODECS = {"gzip": "zlib", "none": "uncompressed"}
@@ -48,12 +48,24 @@ def group_rows(store: Store, path: str) -> list[int]:
         return _stripe_rows(po.ORCFile(source))
 
 
-def write(output: Any, rows: pa.Table, codec: str, zstd_level: int) -> None:
-    """Write rows; ORC's own level of compression takes the place of `zstd_level`."""
+def note(store: Store, path: str, key: str) -> str | None:
+    """What is noted as an attribute of the first column."""
+    with store.open_input(path) as source:
+        found = (po.ORCFile(source).schema.field(0).metadata or {}).get(key.encode())
+    return None if found is None else found.decode()
+
+
+def write(
+    output: Any, rows: pa.Table, codec: str, zstd_level: int, notes: Mapping[str, str]
+) -> None:
+    """Write rows; ORC's own level of compression takes the place of `zstd_level`.
+
+    Arrow writes no metadata of files, but attributes of columns.
+    """
     with po.ORCWriter(
         output, compression=_CODECS.get(codec, codec), stripe_size=_STRIPE_BYTES
     ) as writer:
-        writer.write(_as_stored(rows))
+        writer.write(_noted(_as_stored(rows), notes))
 
 
 @dataclass(frozen=True)
@@ -109,6 +121,12 @@ def _width(column: tuple[pa.DataType, str]) -> int:
         return int(column[0].bit_width)
     except ValueError:
         return 1 << 16
+
+
+def _noted(rows: pa.Table, notes: Mapping[str, str]) -> pa.Table:
+    first = rows.schema.field(0)
+    schema = rows.schema.set(0, first.with_metadata(notes) if notes else first)
+    return pa.Table.from_arrays(rows.columns, schema=schema)
 
 
 # -- what is stored otherwise ----------------------------------------------------------------------

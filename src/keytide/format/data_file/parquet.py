@@ -6,7 +6,7 @@ carry checksums, which are looked at before anything is decoded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from keytide.format.encoding import codecs, dictionary_columns
 from keytide.format.schema import TableSchema
 from keytide.store import Store
 
-__all__ = ["group_rows", "stored_file", "write"]
+__all__ = ["group_rows", "note", "stored_file", "write"]
 
 # Planning a lazy read of a smaller file takes longer than reading all of it.
 _LAZY_FILE_BYTES_MIN = 128 << 10
@@ -74,7 +74,17 @@ def group_rows(store: Store, path: str) -> list[int]:
     return [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
 
 
-def write(output: Any, rows: pa.Table, codec: str, zstd_level: int) -> None:
+def note(store: Store, path: str, key: str) -> str | None:
+    """What is noted in the footer."""
+    with store.open_input(path) as file:
+        check_footer(file)
+        found = (pq.read_metadata(file).metadata or {}).get(key.encode())
+    return None if found is None else found.decode()
+
+
+def write(
+    output: Any, rows: pa.Table, codec: str, zstd_level: int, notes: Mapping[str, str]
+) -> None:
     """Write rows, of which each column and nested node has its field id."""
     nanoseconds = any(int96.has_nanoseconds(t) for t in rows.schema.types)
     if nanoseconds:
@@ -100,7 +110,8 @@ def write(output: Any, rows: pa.Table, codec: str, zstd_level: int) -> None:
         write_page_checksum=True,
     ) as writer:
         writer.write_table(rows, row_group_size=group_rows)
-        writer.add_key_value_metadata({BLOCKS_KEY: sink.end_of_blocks(), SEAL_KEY: UNSEALED})
+        sealed = {BLOCKS_KEY: sink.end_of_blocks(), SEAL_KEY: UNSEALED}
+        writer.add_key_value_metadata({**notes, **sealed})
     # The footer was held back, so that it can be changed and sealed before it is written.
     footer = bytes(sink.rest or b"")
     output.write(FOOTER_SEAL.set(_with_int96(footer) if nanoseconds else footer))

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from keytide.errors import DataError, KeytideError
 from keytide.format.data_file.evolved import evolved_column
-from keytide.format.data_file.formats import format_name, format_of
+from keytide.format.data_file.formats import WRITABLE, format_name, format_of
 from keytide.format.data_file.layout import SEQUENCE_NUMBER
 from keytide.format.data_file.stored_file import POSITION
 from keytide.format.deletion_vector import VectorPlace, dead_positions
@@ -20,7 +20,7 @@ from keytide.format.schema import TableSchema
 from keytide.store import Store
 from keytide.types import Field
 
-__all__ = ["WHOLE_FILE", "FileReader", "Span", "read_side_by_side", "read_together"]
+__all__ = ["WHOLE_FILE", "FileReader", "Span", "read_note", "read_side_by_side", "read_together"]
 
 Span = tuple[int, int | None]
 """Where some rows of a file begin, and how many they are; None stands for all that follow."""
@@ -115,6 +115,13 @@ class FileReader:
                 dtype = pl.Int64 if name == SEQUENCE_NUMBER else pl.Int8
                 expressions.append(pl.col(name).cast(dtype))
         return expressions
+
+
+def read_note(store: Store, path: str, key: str) -> str | None:
+    """What was noted under a key when a file was written. Raises like `FileReader.read`."""
+    with _naming_file(store, path):
+        file_format = WRITABLE.get(format_name(path))
+        return None if file_format is None else file_format.note(store, path, key)
 
 
 def read_together(readers: Sequence[FileReader], where: pl.Expr | None = None) -> pl.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import polars as pl
@@ -54,8 +54,13 @@ class FileFormat(Protocol):
 class WritableFormat(FileFormat, Protocol):
     """Writes such files too."""
 
-    def write(self, output: Any, rows: pa.Table, codec: str, zstd_level: int) -> None:
-        """Write rows to a binary file, field ids included where the format knows them."""
+    def write(
+        self, output: Any, rows: pa.Table, codec: str, zstd_level: int, notes: Mapping[str, str]
+    ) -> None:
+        """Write rows and notes to a binary file, field ids where the format knows them."""
+
+    def note(self, store: Store, path: str, key: str) -> str | None:
+        """What was noted under a key when a file was written."""
 
 
 def numbered_rows(frame: pl.DataFrame, offset: int, *, numbered: bool) -> Rows:

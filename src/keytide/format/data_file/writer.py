@@ -23,7 +23,7 @@ from keytide.format.stats import collect_piece_stats
 from keytide.row_kind import RowKind
 from keytide.store import Store
 
-__all__ = ["RunWriter"]
+__all__ = ["RunWriter", "local_wall_clock_ms"]
 
 # Zstd at level 1 roughly halves Arrow's bytes; only the cut between files depends on it.
 _COMPRESSION_GUESS = 0.5
@@ -52,6 +52,8 @@ class RunWriter:
     target_file_size_bytes: int = 128 << 20
     stats_mode: str = "truncate(16)"
     thin: bool = False
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """What is kept in the metadata of each file, for Keytide alone."""
     key_names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -137,7 +139,7 @@ class RunWriter:
 
     def _write(self, output: Any, physical: pa.Table, level: int) -> None:
         codec = self._codec(physical, level)
-        WRITABLE[self.file_format].write(output, physical, codec, self.zstd_level)
+        WRITABLE[self.file_format].write(output, physical, codec, self.zstd_level, self.notes)
 
     def _codec(self, rows: pa.Table, level: int) -> str:
         if self.compression is not None:
@@ -191,7 +193,7 @@ class RunWriter:
             file_size=0,
             schema_id=self.schema.id,
             level=level,
-            creation_time=_local_wall_clock_ms(),
+            creation_time=local_wall_clock_ms(),
             file_source=source,
             value_stats_cols=stats.columns,
         )
@@ -223,7 +225,7 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _local_wall_clock_ms() -> int:
-    # The format stores the writer's local time as if it were UTC.
+def local_wall_clock_ms() -> int:
+    """The time in which files say when they were made: the writer's, as if it were UTC."""
     local = datetime.fromtimestamp(time.time()).replace(tzinfo=timezone.utc)
     return int(local.timestamp() * 1000)

@@ -29,6 +29,7 @@ class RoaringBitmap32(AggregateFunction):
     """
 
     name: ClassVar[str] = "rbm32"
+    stands_anywhere: ClassVar[bool] = True
 
     def refusals(self, values: pl.Series, adds: Marks, retracts: Marks) -> Iterator[Refusal]:
         """Values that are no such bitmap."""

@@ -58,6 +58,7 @@ class Union(AggregateFunction):
     """
 
     name: ClassVar[str] = "union"
+    stands_anywhere: ClassVar[bool] = True
 
     def fold(self, inputs: Inputs) -> pl.Series:
         """The united arrays."""

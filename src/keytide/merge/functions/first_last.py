@@ -20,6 +20,7 @@ class LastValue(AggregateFunction):
     """
 
     name: ClassVar[str] = "last_value"
+    stands_anywhere: ClassVar[bool] = True
     can_retract: ClassVar[bool] = True
     retract_leaves_null: ClassVar[bool] = True
     counts_late_adds: ClassVar[bool] = False

@@ -135,6 +135,9 @@ class AggregateFunction:
     """Whether an add of a sequence group that came late, after a retract even, may be the value."""
     folds_adds: ClassVar[bool] = True
     """Whether a fold of adds stands for them on top of whatever is there already."""
+    stands_anywhere: ClassVar[bool] = False
+    """Whether a fold, in the place of its newest input, stands for all of them also where others
+    turn out to belong between them."""
 
     column: str
 

@@ -36,6 +36,7 @@ class Sum(AggregateFunction):
     """
 
     name: ClassVar[str] = "sum"
+    stands_anywhere: ClassVar[bool] = True
     can_retract: ClassVar[bool] = True
 
     def fold(self, inputs: Inputs) -> pl.Series:
@@ -136,6 +137,7 @@ class Max(AggregateFunction):
     """
 
     name: ClassVar[str] = "max"
+    stands_anywhere: ClassVar[bool] = True
 
     def fold(self, inputs: Inputs) -> pl.Series:
         """The greatest values."""
@@ -146,6 +148,7 @@ class Min(AggregateFunction):
     """The least add, ordered as for `max`, with the same laws."""
 
     name: ClassVar[str] = "min"
+    stands_anywhere: ClassVar[bool] = True
 
     def fold(self, inputs: Inputs) -> pl.Series:
         """The least values."""

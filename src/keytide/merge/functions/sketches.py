@@ -24,6 +24,8 @@ _THETA_LG_SIZE = 12
 
 
 class _Sketch(AggregateFunction):
+    stands_anywhere: ClassVar[bool] = True
+
     def refusals(self, values: pl.Series, adds: Marks, retracts: Marks) -> Iterator[Refusal]:
         """Values that are no such sketch. Raises `SetupError` without the library."""
         library = _library(self.name, self.column)

@@ -12,7 +12,7 @@ from keytide.table.commit.author import Author
 from keytide.table.state.live_files import LiveFiles
 from keytide.table.write.task import Written
 
-__all__ = ["Change", "Conflict", "Decision", "Fits", "Restamp", "decide"]
+__all__ = ["Change", "Conflict", "Decision", "Fits", "Restamp", "decide", "made_files"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,8 @@ class Change:
     source: LiveFiles | None = None
     """The files from whose rows the new ones were made, of their buckets; None for rows that were
     made from nothing stored. Another commit to one of these buckets is a conflict, for the new
-    rows would undo it."""
+    rows would undo it. For a compaction only one that changed files above level 0 is: the rows
+    stay what they are, and what is appended meanwhile lies on top of them."""
     renumbers: bool = True
     """Whether the sequence numbers of its rows say no more than that they came later, so that they
     may be given anew. False where the numbers come from the rows."""
@@ -86,13 +87,25 @@ class Conflict:
 Decision: TypeAlias = "Fits | Restamp | Conflict"
 
 
+def made_files(entries: Iterable[ManifestEntry]) -> list[ManifestEntry]:
+    """The entries of files that are new. A file that only moves to another level is none."""
+    moved = {_place(entry) for entry in entries if entry.kind is FileKind.DELETE}
+    return [entry for entry in entries if entry.kind is FileKind.ADD and _place(entry) not in moved]
+
+
+def _place(entry: ManifestEntry) -> tuple[bytes, int, str]:
+    return entry.partition, entry.bucket, entry.file.file_name
+
+
 def decide(change: Change, live: LiveFiles) -> Decision:
     """How a change meets the files that are live. Pure: the same values give the same answer.
 
     An append fits on top of anything; where its buckets have numbers that are not below its own,
     it is restamped. Rows that were made from stored ones conflict with whatever happened to the
-    files of their buckets since. A change that deletes a file conflicts where the file is gone,
-    and one that adds files where the partition has another number of buckets by now.
+    files of their buckets since; a compaction only with what happened above level 0, where another
+    one may have written to the level that this one chose. A change that deletes a file conflicts
+    where the file is gone, and one that adds files where the partition has another number of
+    buckets by now.
     """
     for entry in change.entries:
         reason = _stands_against(entry, change, live)
@@ -137,7 +150,10 @@ def _has_changed(change: Change, source: LiveFiles, live: LiveFiles) -> bool:
     before, now = source.by_identity, live.by_identity
     # Files are never changed: whatever happened to rows shows as files that came or went.
     moved = (before.get(identity) or now[identity] for identity in before.keys() ^ now.keys())
-    return any((entry.partition, entry.bucket) in buckets for entry in moved)
+    lowest = 1 if change.kind is CommitKind.COMPACT else 0
+    return any(
+        (entry.partition, entry.bucket) in buckets and entry.file.level >= lowest for entry in moved
+    )
 
 
 def _numbers_needed(change: Change, live: LiveFiles) -> dict[int, int]:

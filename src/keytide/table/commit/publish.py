@@ -12,7 +12,8 @@ Rules that protect data, all here and in `decide`:
   though, so where another commit came between, its files are stamped anew.
 - Rows made from stored rows conflict with whatever another commit did to their buckets. Whoever
   can make them again is asked to.
-- A commit that deletes files conflicts when one of them is gone.
+- A commit that deletes files conflicts when one of them is gone. A compaction fits on top of any
+  appends, and conflicts where another one changed the levels of its buckets.
 - An overwrite says which partitions it replaces, not which files: every try deletes those that
   are live by then.
 - Nothing that a snapshot might name is deleted before the outcome is certain; whatever no
@@ -29,11 +30,11 @@ from typing import TypeAlias
 
 from keytide.errors import DataError
 from keytide.format import paths
-from keytide.format.manifest import FileKind, ManifestEntry
+from keytide.format.manifest import ManifestEntry
 from keytide.format.snapshot import Snapshot
 from keytide.options import keys
 from keytide.plural import counted
-from keytide.table.commit.change import Change, Conflict, Restamp, decide
+from keytide.table.commit.change import Change, Conflict, Restamp, decide, made_files
 from keytide.table.commit.snapshot_files import SnapshotBuilder, wall_clock_ms
 from keytide.table.state.live_files import LiveFiles, load_live_files
 from keytide.table.state.metadata import TableMetadata
@@ -188,8 +189,8 @@ class _Attempt:
 
     def discard_all(self) -> None:
         """Delete what this change wrote: no snapshot names any of it."""
-        added = [entry for entry in self._change.entries if entry.kind is FileKind.ADD]
-        files = [*self._superseded, *self._described, *map(self._view.file_path, added)]
+        made = made_files(self._change.entries)
+        files = [*self._superseded, *self._described, *map(self._view.file_path, made)]
         self._metadata.store.discard(files)
 
     def _restamp(self, decision: Restamp) -> None:

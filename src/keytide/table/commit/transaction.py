@@ -9,7 +9,7 @@ from types import TracebackType
 from keytide.errors import ConflictError
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.table.commit.author import Author
-from keytide.table.commit.change import Change, Conflict
+from keytide.table.commit.change import Change, Conflict, made_files
 from keytide.table.commit.publish import Committed, Committer, Redo
 from keytide.table.commit.result import WriteResult
 from keytide.table.state.live_files import LiveFiles
@@ -25,7 +25,7 @@ __all__ = ["Transaction", "discard"]
 
 def discard(view: TableView, written: Iterable[Written]) -> None:
     """Delete what tasks wrote and no commit names, as far as that can be done."""
-    view.store.discard([view.file_path(e) for each in written for e in each.entries])
+    view.store.discard([view.file_path(e) for each in written for e in made_files(each.entries)])
 
 
 class Transaction:
@@ -46,6 +46,8 @@ class Transaction:
         self.author = author
         self.done = done
         self.taken: list[Written] = []
+        self.committed: Committed | None = None
+        """What became of the change, once it is part of the table."""
         self._is_settled = False
 
     @classmethod
@@ -142,6 +144,17 @@ class Transaction:
         change = made(self.state.live)
         return self._publish(change, made) if change.entries else self._result(None)
 
+    def compact(self) -> Committed | Conflict | None:
+        """Commit what compactions of the table's buckets made; None where that is nothing.
+
+        It fits beside any appends. A conflict, another compaction that came first above all, is an
+        answer: nothing is lost, and what was made is deleted. Raises `DataError` as `commit`.
+        """
+        written, source = self._written, self.state.live
+        if not written.entries:
+            return None
+        return self._settle(Change(written, self.author, CommitKind.COMPACT, source=source))
+
     def abort(self) -> None:
         """Delete what was taken in. Nothing to do once a commit has begun: it cleans up itself."""
         if not self._is_settled:
@@ -159,15 +172,20 @@ class Transaction:
         return self.view.kind.has_key and not self.view.options.sequence_auto_padding
 
     def _publish(self, change: Change, redo: Redo | None = None) -> WriteResult:
+        outcome = self._settle(change, redo)
+        if isinstance(outcome, Conflict):
+            raise ConflictError(f"table {self._table.name}: {outcome.reason}")
+        return self._result(outcome)
+
+    def _settle(self, change: Change, redo: Redo | None = None) -> Committed | Conflict | None:
         self._is_settled = True
         # From here on the files are the committer's to delete: it knows what a snapshot may name.
         committer = Committer(self._table.metadata, self.view, restamp)
         outcome = committer.publish(change, self.state.live, redo)
-        if isinstance(outcome, Conflict):
-            raise ConflictError(f"table {self._table.name}: {outcome.reason}")
-        if outcome is not None:
+        if isinstance(outcome, Committed):
+            self.committed = outcome
             self._table.remember(outcome.live)
-        return self._result(outcome)
+        return outcome
 
     def _result(self, committed: Committed | None) -> WriteResult:
         written = self._written

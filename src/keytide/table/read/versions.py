@@ -17,6 +17,7 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
+from keytide.merge.folding import Merging, Standing
 from keytide.merge.touched import merge_runs, without_contained
 from keytide.merge.windows import key_windows
 from keytide.table.conditions.matching import row_filter
@@ -47,12 +48,14 @@ class MergedVersions:
     `columns` are those of the table, and `_SEQUENCE_NUMBER` and `_VALUE_KIND`: a merged version
     has those of the version that it takes the place of, as the merge engine says, and a lone one
     has them as they are stored. The `condition` holds for every version; what it says of columns
-    outside the key is asked of merged ones.
+    outside the key is asked of merged ones. `has_older` says that older versions lie below, on
+    top of which the merged ones have to stand for theirs.
     """
 
     view: TableView
     columns: tuple[str, ...]
     condition: Predicate | None = None
+    has_older: bool = False
 
     def in_order(
         self, bucket: BucketPlan, memory_bytes: int, keys: pl.DataFrame | None = None
@@ -72,7 +75,8 @@ class MergedVersions:
 
         No key is in two frames. Windows of sections that were cut by key come in key order. A
         window and its making fit in about `memory_bytes`. Raises `InvalidError` naming a key
-        whose versions cannot be merged, and `DataError` naming a file that cannot be read.
+        whose versions cannot be merged, `DataError` naming a file that cannot be read, and, with
+        older versions below, `OlderNeededError` where merged ones could not stand on them.
         """
         for needs_merge, sections in groupby(bucket.sections, lambda s: s.needs_merge):
             if needs_merge:
@@ -114,6 +118,7 @@ class MergedVersions:
         keys: pl.DataFrame | None = None,
     ) -> Iterator[list[pl.DataFrame]]:
         order, engine = self.view.order, self.view.engine
+        merging: Merging = Standing(engine) if self.has_older else engine
         stored = StoredVersions(
             self.view, bucket.partition, self._columns_to_merge(section), self._about_key, keys
         )
@@ -124,7 +129,9 @@ class MergedVersions:
         for window in self._windows(stored, section, rows):
             with self.view.reading():
                 counted = without_contained(window, section.containing, order.key)
-                pieces = merge_runs(counted, order, engine, arrival_decides=section.arrival_decides)
+                pieces = merge_runs(
+                    counted, order, merging, arrival_decides=section.arrival_decides
+                )
             yield pieces if check is None else [piece.filter(check) for piece in pieces]
 
     def _windows(

@@ -31,6 +31,24 @@ class BucketState:
 
     max_sequence_number: int = -1
     total_buckets: int | None = None
+    level_files: Mapping[int, int] = field(default_factory=dict)
+    """How many files each level has."""
+
+    @property
+    def runs(self) -> int:
+        """How many sorted runs there are: the files of level 0, and the levels above it."""
+        return sum(
+            count if level == 0 else min(count, 1) for level, count in self.level_files.items()
+        )
+
+    def after(self, entry: ManifestEntry) -> BucketState:
+        """The state once a file was added or deleted."""
+        level, change = entry.file.level, 1 if entry.kind is FileKind.ADD else -1
+        return BucketState(
+            max(self.max_sequence_number, entry.file.max_sequence_number),
+            entry.total_buckets,
+            {**self.level_files, level: self.level_files.get(level, 0) + change},
+        )
 
 
 @dataclass(frozen=True)
@@ -136,7 +154,6 @@ def _note_buckets(
         key = (entry.partition, entry.bucket)
         # Deleted files too: a number that was used once must not come back, or an older version
         # could.
-        highest = max(buckets.get(key, _EMPTY).max_sequence_number, entry.file.max_sequence_number)
-        buckets[key] = BucketState(highest, entry.total_buckets)
+        buckets[key] = buckets.get(key, _EMPTY).after(entry)
         if entry.kind is FileKind.ADD:
             partitions[entry.partition] = entry.total_buckets

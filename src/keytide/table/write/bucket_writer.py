@@ -30,7 +30,15 @@ from keytide.table.state.view import TableView
 from keytide.table.write.cut import BUCKET_NUMBER, BucketBatch, Numbers
 from keytide.types import AtomicType, Field, arrow_schema
 
-__all__ = ["BucketWriter", "SequenceBase", "restamp"]
+__all__ = [
+    "BucketWriter",
+    "NewFiles",
+    "SequenceBase",
+    "added_file",
+    "restamp",
+    "run_writer",
+    "stored_schema",
+]
 
 # Below this, threads cost more than they save.
 _SMALL_ROWS = 200_000
@@ -90,7 +98,7 @@ class BucketWriter:
         they are committed; when writing fails or is stopped, they are deleted. Raises `DataError`
         when the store refuses. REQUIRES: the table's engine can merge the rows.
         """
-        files = _NewFiles(self.view)
+        files = NewFiles(self.view)
         try:
             parts = self._write_batches(batches, base, files, threads)
         except BaseException:
@@ -104,7 +112,7 @@ class BucketWriter:
         self,
         batches: Sequence[BucketBatch],
         base: SequenceBase,
-        files: _NewFiles,
+        files: NewFiles,
         threads: int,
     ) -> list[list[ManifestEntry]]:
         rows = sum(batch.rows.height for batch in batches)
@@ -114,7 +122,7 @@ class BucketWriter:
             return list(pool.map(lambda batch: self._write_batch(batch, base, files, 1), batches))
 
     def _write_batch(
-        self, batch: BucketBatch, base: SequenceBase, files: _NewFiles, threads: int
+        self, batch: BucketBatch, base: SequenceBase, files: NewFiles, threads: int
     ) -> list[ManifestEntry]:
         # Names of its own for each batch: batches are written in threads.
         names = paths.FileNames()
@@ -129,11 +137,11 @@ class BucketWriter:
         batch: BucketBatch,
         layer: pl.DataFrame,
         names: paths.FileNames,
-        files: _NewFiles,
+        files: NewFiles,
         threads: int,
     ) -> list[ManifestEntry]:
         runs, buckets = self._runs(batch, layer)
-        writer = _run_writer(self.view)
+        writer = run_writer(self.view)
         if len(buckets) == 1:
             (bucket,) = buckets
             metas = writer.write(
@@ -142,14 +150,14 @@ class BucketWriter:
                 file_names=files.of(bucket, names),
                 threads=threads,
             )
-            return [_added(bucket, self.view.options.bucket, meta) for meta in metas]
+            return [added_file(bucket, self.view.options.bucket, meta) for meta in metas]
         lengths = {
             paths.join(self.view.bucket_directory(*bucket), next(files.of(bucket, names))): length
             for bucket, length in buckets.items()
         }
         metas = writer.write_together(runs, lengths, threads=threads) if lengths else []
         return [
-            _added(bucket, self.view.options.bucket, meta)
+            added_file(bucket, self.view.options.bucket, meta)
             for bucket, meta in zip(buckets, metas, strict=True)
         ]
 
@@ -188,13 +196,7 @@ class BucketWriter:
 
     @cached_property
     def _stored_schema(self) -> pa.Schema:
-        return arrow_schema(
-            (
-                *self.view.schema.fields,
-                Field(-1, SEQUENCE_NUMBER, _BIGINT),
-                Field(-1, VALUE_KIND, _TINYINT),
-            )
-        )
+        return stored_schema(self.view)
 
     def _with_sequence_numbers(self, batch: BucketBatch, base: SequenceBase) -> pl.DataFrame:
         rows, paddings = batch.rows, self.view.options.sequence_auto_padding
@@ -240,10 +242,9 @@ def restamp(view: TableView, entry: ManifestEntry, sequence_number: int) -> Mani
         system_columns=(SEQUENCE_NUMBER, VALUE_KIND),
         constants=((SEQUENCE_NUMBER, pl.Series([sequence_number], dtype=pl.Int64)),),
     )  # fmt: skip
-    stamped = (*fields, Field(-1, SEQUENCE_NUMBER, _BIGINT), Field(-1, VALUE_KIND, _TINYINT))
     directory = view.file_path(entry).rsplit("/", 1)[0]
-    meta = _run_writer(view).write_file(
-        to_arrow(reader.read(), arrow_schema(stamped)),
+    meta = run_writer(view).write_file(
+        to_arrow(reader.read(), stored_schema(view)),
         f"{directory}/{_data_file_name(paths.FileNames(), view.options)}",
     )
     return replace(entry, file=meta)
@@ -253,7 +254,14 @@ _BIGINT = AtomicType("BIGINT", nullable=False)
 _TINYINT = AtomicType("TINYINT", nullable=False)
 
 
-def _run_writer(view: TableView) -> RunWriter:
+def stored_schema(view: TableView) -> pa.Schema:
+    """The columns of rows to write: those of the table, their number and their kind."""
+    numbered = Field(-1, SEQUENCE_NUMBER, _BIGINT), Field(-1, VALUE_KIND, _TINYINT)
+    return arrow_schema((*view.schema.fields, *numbered))
+
+
+def run_writer(view: TableView) -> RunWriter:
+    """What writes sorted runs as the table's options say."""
     options = view.options
     return RunWriter(
         store=view.store,
@@ -268,7 +276,7 @@ def _run_writer(view: TableView) -> RunWriter:
 
 
 @dataclass(frozen=True)
-class _NewFiles:
+class NewFiles:
     """The data files of one write: their names are given out here, so that none is forgotten."""
 
     view: TableView
@@ -286,5 +294,6 @@ def _data_file_name(names: paths.FileNames, options: TableOptions) -> str:
     return names.data_file(options.file_format, options.data_file_prefix)
 
 
-def _added(bucket: BucketId, total: int, file: DataFileMeta) -> ManifestEntry:
+def added_file(bucket: BucketId, total: int, file: DataFileMeta) -> ManifestEntry:
+    """The entry that adds a file to a bucket."""
     return ManifestEntry(FileKind.ADD, *bucket, total, file)

@@ -1,0 +1,218 @@
+"""Which sorted runs of a bucket are compacted, and onto which level: values only.
+
+Universal compaction, as the other engines of the format do it. Runs are picked from the newest on
+without a gap, so what comes out never jumps over an older run. Nothing is written to level 0, and
+when all runs are picked, the highest level takes them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from keytide.format.manifest import ManifestEntry
+from keytide.options import TableOptions
+
+__all__ = ["Rules", "SortedRun", "Unit", "pick", "pick_all", "sorted_runs"]
+
+
+# Where all runs have to be compacted together: so much newer data, of the oldest run, or so many
+# times the runs that start a compaction, are worth it.
+_WORTH_PERCENT = 10
+_MANY = 10
+
+
+@dataclass(frozen=True)
+class SortedRun:
+    """Files of one bucket without a key in common: one of level 0, or all of a level above it."""
+
+    level: int
+    files: tuple[ManifestEntry, ...]
+
+    @property
+    def size(self) -> int:
+        """The bytes of its files."""
+        return sum(entry.file.file_size for entry in self.files)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Runs to compact, newest first, and the level for what they become.
+
+    `is_whole` tells whether they are all runs of the bucket, so that nothing older lies below.
+    """
+
+    runs: tuple[SortedRun, ...]
+    output_level: int
+    is_whole: bool
+
+    @property
+    def files(self) -> tuple[ManifestEntry, ...]:
+        """The files of the runs."""
+        return tuple(itertools.chain.from_iterable(run.files for run in self.runs))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the runs are as they would be afterwards: one, on the level for it."""
+        return len(self.runs) == 1 and self.runs[0].level == self.output_level
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When a bucket is compacted, as the options of its table say."""
+
+    trigger_runs: int = 5
+    num_levels: int = 6
+    size_amplification_percent: int = 200
+    size_ratio_percent: int = 1
+    optimization_interval_ms: int | None = None
+    total_size_threshold: int | None = None
+    incremental_size_threshold: int | None = None
+    only_whole: bool = False
+    """Whether a merged version always needs all older ones of its key."""
+
+    @classmethod
+    def of(cls, options: TableOptions, *, only_whole: bool) -> Rules:
+        """The rules of a table."""
+        return cls(
+            options.compaction_trigger_runs,
+            options.num_levels,
+            options.size_amplification_percent,
+            options.size_ratio_percent,
+            options.optimization_interval_ms,
+            options.total_size_threshold_bytes,
+            options.incremental_size_threshold_bytes,
+            only_whole,
+        )
+
+    @property
+    def has_early_rules(self) -> bool:
+        """Whether a bucket may be due although it has few runs."""
+        thresholds = (
+            self.optimization_interval_ms, self.total_size_threshold,
+            self.incremental_size_threshold,
+        )  # fmt: skip
+        return any(threshold is not None for threshold in thresholds)
+
+    def highest_level(self, runs: Sequence[SortedRun]) -> int:
+        """The highest level of a bucket; other engines' files may lie above the configured one."""
+        return max(self.num_levels - 1, *(run.level for run in runs))
+
+
+def sorted_runs(files: Iterable[ManifestEntry]) -> list[SortedRun]:
+    """The runs of one bucket, newest first."""
+    by_level: dict[int, list[ManifestEntry]] = {}
+    for entry in files:
+        by_level.setdefault(entry.file.level, []).append(entry)
+    level_0 = sorted(
+        by_level.pop(0, []),
+        key=lambda e: (e.file.max_sequence_number, e.file.min_sequence_number),
+        reverse=True,
+    )
+    upper = [SortedRun(level, tuple(by_level[level])) for level in sorted(by_level)]
+    return [*(SortedRun(0, (entry,)) for entry in level_0), *upper]
+
+
+def pick(runs: Sequence[SortedRun], rules: Rules, now_ms: int) -> Unit | None:
+    """What to compact of a bucket that a write has reached; None where it can wait.
+
+    `now_ms` is the time in which files say when they were made.
+    """
+    unit = _by_early_rules(runs, rules, now_ms) or (
+        _by_worth(runs, rules)
+        if rules.only_whole
+        else _by_size_amplification(runs, rules)
+        or _by_size_ratio(runs, rules)
+        or _by_number(runs, rules)
+    )
+    return None if unit is None or unit.is_idle else unit
+
+
+def pick_all(runs: Sequence[SortedRun], rules: Rules, *, again: bool = False) -> Unit | None:
+    """All runs, for the highest level; None where there are none.
+
+    None also where they are one run there already, unless it is to be compacted `again`.
+    """
+    unit = _all(runs, rules) if runs else None
+    return None if unit is None or (unit.is_idle and not again) else unit
+
+
+def _by_early_rules(runs: Sequence[SortedRun], rules: Rules, now_ms: int) -> Unit | None:
+    """All of a bucket that is small, has much below its highest level, or waited for long."""
+    if len(runs) < 2:
+        return None
+    highest = rules.highest_level(runs)
+    below = sum(run.size for run in runs if run.level != highest)
+    total, incremental = rules.total_size_threshold, rules.incremental_size_threshold
+    is_due = (
+        (rules.optimization_interval_ms is not None and _waits(runs[-1], highest, rules, now_ms))
+        or (total is not None and sum(run.size for run in runs) < total)
+        or (incremental is not None and below > incremental)
+    )
+    return _all(runs, rules) if is_due else None
+
+
+def _waits(oldest: SortedRun, highest: int, rules: Rules, now_ms: int) -> bool:
+    """Whether the last full compaction is long ago, or never was."""
+    if oldest.level != highest or rules.optimization_interval_ms is None:
+        return True
+    made = max(entry.file.creation_time or 0 for entry in oldest.files)
+    return now_ms - made > rules.optimization_interval_ms
+
+
+def _by_worth(runs: Sequence[SortedRun], rules: Rules) -> Unit | None:
+    """All runs, where the newer ones are worth that the oldest is written again, or very many."""
+    if len(runs) < rules.trigger_runs:
+        return None
+    newer = sum(run.size for run in runs[:-1])
+    is_worth = newer * 100 >= _WORTH_PERCENT * runs[-1].size
+    return _all(runs, rules) if is_worth or len(runs) >= _MANY * rules.trigger_runs else None
+
+
+def _by_size_amplification(runs: Sequence[SortedRun], rules: Rules) -> Unit | None:
+    """All runs, where the newer ones are large beside the oldest."""
+    if len(runs) < rules.trigger_runs:
+        return None
+    newer = sum(run.size for run in runs[:-1])
+    is_large = newer * 100 > rules.size_amplification_percent * runs[-1].size
+    return _all(runs, rules) if is_large else None
+
+
+def _by_size_ratio(runs: Sequence[SortedRun], rules: Rules) -> Unit | None:
+    """The newest runs of about one size."""
+    return _of_alike(runs, rules, 1) if len(runs) >= rules.trigger_runs else None
+
+
+def _by_number(runs: Sequence[SortedRun], rules: Rules) -> Unit | None:
+    """As many runs as there are too many, whatever their sizes."""
+    surplus = len(runs) - rules.trigger_runs
+    return _of_alike(runs, rules, surplus + 1) if surplus > 0 else None
+
+
+def _of_alike(runs: Sequence[SortedRun], rules: Rules, count: int) -> Unit | None:
+    """The `count` newest runs, and those next to them that are hardly larger than all before."""
+    size = sum(run.size for run in runs[:count])
+    for run in runs[count:]:
+        if size * (100 + rules.size_ratio_percent) < run.size * 100:
+            break
+        size += run.size
+        count += 1
+    return _newest(runs, rules, count) if count > 1 else None
+
+
+def _newest(runs: Sequence[SortedRun], rules: Rules, count: int) -> Unit:
+    """The `count` newest runs and all of level 0, on the level below that of the next run.
+
+    Where that would be level 0, the run on level 1 is compacted with them.
+    """
+    count = max(count, sum(run.level == 0 for run in runs))
+    if count < len(runs) and runs[count].level == 1:
+        count += 1
+    if count == len(runs):
+        return _all(runs, rules)
+    return Unit(tuple(runs[:count]), max(1, runs[count].level - 1), is_whole=False)
+
+
+def _all(runs: Sequence[SortedRun], rules: Rules) -> Unit:
+    return Unit(tuple(runs), rules.highest_level(runs), is_whole=True)

@@ -1,0 +1,87 @@
+"""What of a table is compacted: values only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from keytide.format.data_file import local_wall_clock_ms
+from keytide.format.manifest import ManifestEntry
+from keytide.merge.engines import compacts_by_lookup
+from keytide.options import keys
+from keytide.table.state.live_files import BucketId, LiveFiles
+from keytide.table.state.view import TableView
+from keytide.table.upkeep.picking import Rules, Unit, pick, pick_all, sorted_runs
+
+__all__ = ["Planner", "why_not_compacted"]
+
+
+def why_not_compacted(view: TableView) -> str | None:
+    """Why the files of a table stay as they are; None where they can be compacted."""
+    producer = view.options.changelog_producer
+    if not view.kind.has_key:
+        return "it has no primary key, so there are no versions to merge"
+    if producer in ("lookup", "full-compaction"):
+        return (
+            f"'{keys.CHANGELOG_PRODUCER}' = '{producer}' asks compactions for changelog files, "
+            f"which those of this release do not write; compact it with the engine that reads them"
+        )
+    kept = view.engine.why_kept_apart
+    return None if kept is None else f"{kept}. Leave its files as they are"
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Finds what to compact of a table."""
+
+    view: TableView
+
+    def due(self, live: LiveFiles, buckets: Collection[BucketId] | None = None) -> list[Unit]:
+        """What is due, of some buckets or of all."""
+        now_ms = local_wall_clock_ms()
+        found = (pick(sorted_runs(f), self._rules, now_ms) for f in _by_bucket(live, buckets))
+        return [unit for unit in found if unit is not None]
+
+    def whole(self, live: LiveFiles, buckets: Collection[BucketId] | None = None) -> list[Unit]:
+        """All runs of each bucket that has something to gain."""
+        found = (
+            pick_all(sorted_runs(files), self._rules, again=self._may_forget(files))
+            for files in _by_bucket(live, buckets)
+        )
+        return [unit for unit in found if unit is not None]
+
+    def may_be_due(self, live: LiveFiles, buckets: Iterable[BucketId]) -> set[BucketId]:
+        """The buckets that have runs enough; it takes no look at their files."""
+        least = 2 if self._rules.has_early_rules else self._rules.trigger_runs
+        return {bucket for bucket in buckets if live.bucket(bucket).runs >= least}
+
+    def are_too_many(self, live: LiveFiles, buckets: Iterable[BucketId]) -> bool:
+        """Whether a bucket has more runs than a write may leave there."""
+        stop = self.view.options.stop_trigger_runs
+        return any(live.bucket(bucket).runs > stop for bucket in buckets)
+
+    def _may_forget(self, files: Iterable[ManifestEntry]) -> bool:
+        """Whether there may be tombstones to forget, where nothing else is to be gained."""
+        engine, retention_ms = self.view.engine, self.view.options.tombstone_retention_ms
+        if not engine.tombstones or (engine.has_late_versions and retention_ms is None):
+            return False
+        return any(entry.file.delete_row_count != 0 for entry in files)
+
+    @cached_property
+    def _rules(self) -> Rules:
+        options = self.view.options
+        only_whole = self.view.engine.needs_oldest or compacts_by_lookup(options)
+        return Rules.of(options, only_whole=only_whole)
+
+
+def _by_bucket(
+    live: LiveFiles, buckets: Collection[BucketId] | None
+) -> Iterable[list[ManifestEntry]]:
+    """The files of each bucket; postponed rows, which are in none, are left out."""
+    files: dict[BucketId, list[ManifestEntry]] = {}
+    for entry in live.entries:
+        bucket = (entry.partition, entry.bucket)
+        if entry.bucket >= 0 and (buckets is None or bucket in buckets):
+            files.setdefault(bucket, []).append(entry)
+    return files.values()

@@ -1,0 +1,278 @@
+"""Compacting the runs that were picked of a bucket, as a task.
+
+Files whose keys no other file has, and which are large enough, move to their new level by a word in
+the manifest. The others are read as merged versions, in key-range windows, and written again with
+their numbers and kinds, in files of the target size: memory follows the windows, not the bucket.
+
+A tombstone is written again like a row. Only a compaction of all runs may forget one: when it is
+older than the table's retention, or when no row that comes later could belong before it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keytide.format import paths
+from keytide.format.arrow import to_arrow
+from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
+from keytide.format.manifest import DataFileMeta, FileKind, FileSource, ManifestEntry
+from keytide.merge.folding import OlderNeededError
+from keytide.row_kind import RETRACTS
+from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
+from keytide.table.read.sections import (
+    BucketPlan,
+    PlannedFile,
+    Section,
+    is_out_of_order,
+    sections_of,
+)
+from keytide.table.read.versions import MergedVersions
+from keytide.table.state.live_files import BucketId
+from keytide.table.state.view import TableView
+from keytide.table.upkeep.picking import Unit
+from keytide.table.upkeep.tombstones import Ages
+from keytide.table.write.bucket_writer import NewFiles, added_file, run_writer, stored_schema
+from keytide.table.write.task import Written
+
+__all__ = ["CompactTask", "Compacted"]
+
+# A file of at least so much of the target size is not written again for its size alone.
+_LARGE_PERCENT = 70
+# Zstd at level 1 roughly halves Arrow's bytes; only the cut between files depends on it.
+_COMPRESSION_GUESS = 0.5
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """What became of a bucket: the files to delete and to add instead, none where all stays.
+
+    `written` is None where versions cannot be merged without the older ones, which were not picked.
+    """
+
+    bucket: BucketId
+    written: Written | None
+
+
+@dataclass(frozen=True)
+class CompactTask:
+    """Compacts the picked runs of one bucket. Pickles.
+
+    `now_ms` is the time, in epoch milliseconds, by which tombstones have their age.
+    """
+
+    view: TableView
+    unit: Unit
+    now_ms: int
+    memory_bytes: int
+
+    def __call__(self) -> Compacted:
+        """Compact the runs; nothing is left behind after an error.
+
+        Raises `DataError` when the store refuses, `InvalidError` for versions that cannot be
+        merged.
+        """
+        files = NewFiles(self.view)
+        try:
+            entries = [entry for piece in self._pieces() for entry in self._done(piece, files)]
+        except OlderNeededError:
+            self.view.store.discard(files.given)
+            return Compacted(self.bucket, None)
+        except BaseException:
+            self.view.store.discard(files.given)
+            raise
+        return Compacted(self.bucket, Written(tuple(entries)))
+
+    @property
+    def bucket(self) -> BucketId:
+        """The bucket that is compacted."""
+        first = self.unit.files[0]
+        return first.partition, first.bucket
+
+    # -- what becomes of each section -----------------------------------------------------------
+
+    def _pieces(self) -> Iterator[tuple[Section, ...]]:
+        """The sections, one by one where a file may stay as it is, the others together."""
+        planned = {self.bucket: [PlannedFile(entry) for entry in self.unit.files]}
+        (plan,) = sections_of(planned, self.view)
+        for is_kept, sections in itertools.groupby(plan.sections, self._is_kept):
+            if is_kept:
+                yield from ((section,) for section in sections)
+            else:
+                yield tuple(sections)
+
+    def _is_kept(self, section: Section) -> bool:
+        """Whether a section is one file that has nothing to gain but its level."""
+        file = section.files[0]
+        is_large = file.meta.file_size * 100 >= self._target_bytes * _LARGE_PERCENT
+        return is_large and self._may_stay(section)
+
+    def _may_stay(self, section: Section) -> bool:
+        """Whether a section is one file that reads at the new level as it does now."""
+        if len(section.files) > 1 or not self._is_sorted(section):
+            return False
+        (file,) = section.files
+        return not self._forgets_of(file) and not self._lacks_notes(file)
+
+    def _done(self, sections: Sequence[Section], files: NewFiles) -> list[ManifestEntry]:
+        """The entries that put the sections onto the new level."""
+        if len(sections) == 1 and self._may_stay(sections[0]):
+            (file,) = sections[0].files
+            return [] if file.meta.level == self.unit.output_level else self._upgraded(file)
+        old = [file.entry for section in sections for file in section.files]
+        total = old[0].total_buckets
+        made = [added_file(self.bucket, total, meta) for meta in self._rewritten(sections, files)]
+        return [*(replace(entry, kind=FileKind.DELETE) for entry in old), *made]
+
+    def _upgraded(self, file: PlannedFile) -> list[ManifestEntry]:
+        level, deletes = self.unit.output_level, self._count_of_retracts(file)
+        meta = replace(file.meta, level=level, delete_row_count=deletes)
+        return [replace(file.entry, kind=FileKind.DELETE), replace(file.entry, file=meta)]
+
+    # -- rewriting ------------------------------------------------------------------------------
+
+    def _rewritten(self, sections: Sequence[Section], files: NewFiles) -> Iterator[DataFileMeta]:
+        names = files.of(self.bucket, paths.FileNames())
+        directory = self.view.bucket_directory(*self.bucket)
+        schema = stored_schema(self.view)
+        rows = (to_arrow(frame, schema) for frame in self._frames(sections) if frame.height)
+        for table in _rolled(rows, int(self._target_bytes / _COMPRESSION_GUESS)):
+            writer = replace(run_writer(self.view), notes=self._notes(table))
+            path = f"{directory}/{next(names)}"
+            yield writer.write_file(
+                table, path, level=self.unit.output_level, source=FileSource.COMPACT
+            )
+
+    def _frames(self, sections: Sequence[Section]) -> Iterator[pl.DataFrame]:
+        """What the versions of some sections become, in key order, without what is forgotten."""
+        columns = (*self.view.schema.names, *SYSTEM_COLUMNS)
+        versions = MergedVersions(self.view, columns, has_older=not self.unit.is_whole)
+        for is_sorted, group in itertools.groupby(sections, self._is_sorted):
+            for plan in _plans(self.bucket, group, together=is_sorted):
+                windows = versions.of(plan, self.memory_bytes)
+                frames = self._in_key_order(windows, columns, is_sorted=is_sorted)
+                yield from map(self._remembered, frames)
+
+    def _in_key_order(
+        self, windows: Iterator[list[pl.DataFrame]], columns: Sequence[str], *, is_sorted: bool
+    ) -> Iterator[pl.DataFrame]:
+        key = self.view.order.key
+        if not is_sorted:
+            windows = iter([[frame for window in windows for frame in window]])
+        for window in windows:
+            frames = [frame.select(columns) for frame in window if frame.height]
+            if len(frames) == 1 and is_sorted:
+                yield frames[0]
+            elif frames:
+                yield pl.concat(frames).sort(key, nulls_last=False)
+
+    def _is_sorted(self, section: Section) -> bool:
+        """Whether frames of the section come in key order; merged ones do."""
+        key = self.view.schema.trimmed_primary_key_fields()
+        return section.needs_merge or not is_out_of_order(section.files[0].entry, key)
+
+    @property
+    def _target_bytes(self) -> int:
+        return self.view.options.target_file_size_bytes
+
+    # -- tombstones -----------------------------------------------------------------------------
+
+    def _remembered(self, versions: pl.DataFrame) -> pl.DataFrame:
+        """The versions without the tombstones that are forgotten."""
+        forgotten = self._is_forgotten
+        return versions if forgotten is None else versions.filter(~forgotten)
+
+    def _forgets_of(self, file: PlannedFile) -> bool:
+        """Whether a file has tombstones that this compaction forgets."""
+        forgotten = self._is_forgotten
+        if forgotten is None or not file.may_retract:
+            return False
+        return bool(self._kinds(file).select(forgotten.any()).item())
+
+    def _count_of_retracts(self, file: PlannedFile) -> int:
+        count = file.meta.delete_row_count
+        if file.meta.level > 0 and count is not None:
+            return count
+        # At level 0 some writers record no deletes although there are some.
+        return int(self._kinds(file)[VALUE_KIND].is_in(list(RETRACTS)).sum())
+
+    def _kinds(self, file: PlannedFile) -> pl.DataFrame:
+        """Numbers and kinds of all versions in a file."""
+        return StoredVersions(self.view, file.entry.partition, SYSTEM_COLUMNS).of_file(file)
+
+    @cached_property
+    def _is_forgotten(self) -> pl.Expr | None:
+        """Which versions are tombstones that nobody needs any more; None to keep all."""
+        engine = self.view.engine
+        if not self.unit.is_whole or not engine.tombstones:
+            return None
+        is_tombstone = pl.col(VALUE_KIND).is_in(list(engine.tombstones))
+        if not engine.has_late_versions:
+            return is_tombstone
+        horizon = self._ages.horizon(self.now_ms, self.view.options.tombstone_retention_ms)
+        return None if horizon is None else is_tombstone & (pl.col(SEQUENCE_NUMBER) <= horizon)
+
+    def _lacks_notes(self, file: PlannedFile) -> bool:
+        """Whether a file has retracts, whose age it should tell and does not."""
+        if (
+            self.view.options.tombstone_retention_ms is None
+            or self._noted[file.meta.file_name].marks
+        ):
+            return False
+        return self._count_of_retracts(file) > 0
+
+    @cached_property
+    def _noted(self) -> dict[str, Ages]:
+        """What earlier compactions noted down about the age of versions, by file."""
+        store, view = self.view.store, self.view
+        return {
+            entry.file.file_name: Ages.read(store, view.file_path(entry))
+            for entry in self.unit.files
+        }
+
+    @property
+    def _ages(self) -> Ages:
+        if self.view.options.tombstone_retention_ms is None:
+            return Ages()
+        return Ages.together(self._noted.values())
+
+    def _notes(self, rows: pa.Table) -> dict[str, str]:
+        """What a new file says about the age of its versions."""
+        retention_ms = self.view.options.tombstone_retention_ms
+        if retention_ms is None:
+            return {}
+        highest = pc.max(rows.column(SEQUENCE_NUMBER)).as_py()
+        return self._ages.seen(highest, self.now_ms, retention_ms).notes
+
+
+def _plans(
+    bucket: BucketId, sections: Iterable[Section], *, together: bool
+) -> Iterator[BucketPlan]:
+    if together:
+        yield BucketPlan(*bucket, tuple(sections))
+    else:
+        yield from (BucketPlan(*bucket, (section,)) for section in sections)
+
+
+def _rolled(rows: Iterable[pa.Table], size_bytes: int) -> Iterator[pa.Table]:
+    """The rows in tables of about that size in memory."""
+    held: list[pa.Table] = []
+    held_bytes = 0
+    for piece in rows:
+        held.append(piece)
+        held_bytes += piece.nbytes
+        while held_bytes > size_bytes:
+            table = pa.concat_tables(held)
+            count = max(1, table.num_rows * size_bytes // held_bytes)
+            yield table.slice(0, count)
+            held = [table.slice(count)]
+            held_bytes = held[0].nbytes
+    left = pa.concat_tables(held) if held else None
+    if left is not None and left.num_rows:
+        yield left

@@ -1,0 +1,72 @@
+"""Compaction on executors: asked for, and after writes of Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest import mock
+
+import pytest
+
+import keytide as kt
+from keytide.table.upkeep.rewriting import CompactTask
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+FIELDS = [
+    kt.Field(-1, name, kt.parse_sql_type(text))
+    for name, text in {"p": "INT NOT NULL", "k": "INT NOT NULL", "v": "STRING"}.items()
+]
+
+
+def made(spark: SparkSession, warehouse: str, **options: str) -> kt.Table:
+    lake = kt.connect(warehouse, spark=spark)
+    options = {name.replace("_", "-"): text for name, text in options.items()}
+    return lake.create_table("t", FIELDS, ["p", "k"], ["p"], options=options)
+
+
+def shown(table: kt.Table) -> list[tuple[int, ...]]:
+    return sorted(tuple(row.values()) for row in table.scan().to_pylist())
+
+
+def test_compaction_of_a_lake_with_a_session_runs_on_its_executors(
+    spark: SparkSession, warehouse: str
+) -> None:
+    table = made(spark, warehouse, write_only="true")
+    for n in range(3):
+        table.write([{"p": p, "k": k, "v": f"v{n}"} for p in range(4) for k in (0, n)])
+    before = shown(table)
+    with mock.patch.object(CompactTask, "__call__", side_effect=AssertionError("here")):
+        done = table.compact(full=True)
+    assert (done.buckets, done.files_before, done.files_after) == (4, 12, 4)
+    assert shown(table) == before
+    assert {e.file.level for e in table.scan().live.entries} == {5}
+    assert table.compact(full=True).snapshot_id is None
+
+
+def test_error_on_an_executor_arrives_and_leaves_no_file(
+    spark: SparkSession, warehouse: str
+) -> None:
+    table = made(spark, warehouse, write_only="true")
+    for n in range(2):
+        table.write([{"p": p, "k": 1, "v": f"v{n}"} for p in range(2)])
+    files = sorted(Path(table.uri).rglob("data-*"))
+    files[0].write_bytes(b"torn")
+    with pytest.raises(kt.DataError, match=files[0].name):
+        table.compact(full=True)
+    assert sorted(Path(table.uri).rglob("data-*")) == files
+
+
+def test_writes_of_spark_compact_what_they_touch(spark: SparkSession, warehouse: str) -> None:
+    table = made(spark, warehouse)
+    for n in range(5):
+        rows = spark.createDataFrame([(0, 1, f"v{n}"), (1, n, "x")], "p INT, k INT, v STRING")
+        if n % 2:
+            table.write(rows)
+        else:
+            rows.write.format("keytide").mode("append").save(table.uri)
+    assert [e.file.level for e in table.scan().live.entries] == [5, 5]
+    assert shown(table) == [(0, 1, "v4"), *((1, n, "x") for n in range(5))]

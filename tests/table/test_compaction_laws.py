@@ -1,0 +1,216 @@
+"""The law of compaction: whatever is compacted when, a table has the rows that it would have had
+without, whatever was written before and, late events among it, after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from unittest import mock
+from uuid import uuid4
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+import keytide as kt
+from keytide.merge.order import SEQUENCE_NUMBER
+from keytide.store import open_store
+from keytide.table.commit.transaction import Transaction
+from keytide.table.read import versions as read
+from keytide.table.upkeep.picking import Unit, sorted_runs
+from keytide.table.upkeep.planning import why_not_compacted
+from keytide.table.upkeep.rewriting import CompactTask
+
+COLUMNS = {
+    "k": "INT NOT NULL",
+    "s": "INT",
+    "g": "INT",
+    "v": "INT",
+    "t": "STRING",
+    "a": "ARRAY<INT>",
+    "m": "MAP<STRING, INT>",
+}
+ALL, ADDS = ("+I", "-U", "+U", "-D"), ("+I", "+U")
+Row = tuple[Any, ...]
+
+AGGREGATION = {"merge-engine": "aggregation"}
+PARTIAL = {"merge-engine": "partial-update"}
+FOLDS = {
+    "fields.g.aggregate-function": "sum",
+    "fields.v.aggregate-function": "last_non_null_value",
+    "fields.t.aggregate-function": "last_value",
+    "fields.a.aggregate-function": "collect",
+    "fields.m.aggregate-function": "merge_map",
+}
+ADD_FOLDS = {
+    "fields.g.aggregate-function": "max",
+    "fields.v.aggregate-function": "first_value",
+    "fields.t.aggregate-function": "listagg",
+    "fields.a.aggregate-function": "union",
+    "fields.m.aggregate-function": "merge_map",
+}
+COMMUTING = {
+    "sequence.field": "s",
+    "fields.g.aggregate-function": "sum",
+    "fields.v.aggregate-function": "last_value",
+    "fields.t.aggregate-function": "last_value",
+    "fields.a.aggregate-function": "last_value",
+    "fields.m.aggregate-function": "last_value",
+}
+GROUPS = {**PARTIAL, "fields.g.sequence-group": "v,t", "fields.s.sequence-group": "a"}
+GROUP_FOLDS = {**GROUPS, "fields.v.aggregate-function": "sum"}
+LATE_FOLDS = {**GROUPS, "fields.t.aggregate-function": "listagg"}
+ENGINES: dict[str, tuple[Sequence[str], dict[str, str]]] = {
+    "deduplicate": (ALL, {}),
+    "deduplicate by sequence": (ALL, {"sequence.field": "s"}),
+    "deduplicate by two, descending": (
+        ALL, {"sequence.field": "s,g", "sequence.field.sort-order": "descending"},
+    ),
+    "deduplicate without deletes": (ALL, {"ignore-delete": "true", "sequence.field": "s"}),
+    "watermark": (ADDS, {"watermark.key": "s", "tombstone.key": "t"}),
+    "first-row": (ADDS, {"merge-engine": "first-row"}),
+    "looked up": (ALL, {"force-lookup": "true"}),
+    "partial-update": (ADDS, PARTIAL),
+    "partial-update without deletes": (ALL, {**PARTIAL, "ignore-delete": "true"}),
+    "partial-update removing": (
+        ALL, {**PARTIAL, "partial-update.remove-record-on-delete": "true"},
+    ),
+    "groups": (ALL, GROUPS),
+    "sum of a group": (ALL, GROUP_FOLDS),
+    "list of a group": (ADDS, LATE_FOLDS),
+    "deciding group": (
+        ALL, {**GROUPS, "partial-update.remove-record-on-sequence-group": "g"},
+    ),
+    "sum of a deciding group": (
+        ALL, {**GROUP_FOLDS, "partial-update.remove-record-on-sequence-group": "g"},
+    ),
+    "aggregation": (ALL, {**AGGREGATION, **FOLDS}),
+    "aggregation of adds": (ADDS, {**AGGREGATION, **ADD_FOLDS}),
+    "aggregation removing": (
+        ALL, {**AGGREGATION, **FOLDS, "aggregation.remove-record-on-delete": "true"},
+    ),
+    "aggregation by sequence": (ALL, {**AGGREGATION, **COMMUTING}),
+}  # fmt: skip
+SMALL = st.none() | st.integers(0, 3)
+VERSIONS = st.tuples(
+    st.integers(0, 3),
+    SMALL,
+    SMALL,
+    SMALL,
+    st.none() | st.sampled_from("ab"),
+    st.none() | st.lists(st.integers(0, 2), max_size=2),
+    st.none() | st.dictionaries(st.sampled_from("xy"), st.integers(0, 2), max_size=2),
+)
+
+
+def history(kinds: Sequence[str]) -> st.SearchStrategy[list[Any]]:
+    """Writes, and compactions: of how many of the newest runs, or of all."""
+    write = st.lists(st.tuples(st.sampled_from(kinds), VERSIONS), min_size=1, max_size=4)
+    compaction = st.sampled_from([1, 2, 2, 3, 99])
+    return st.lists(st.one_of(write, write, compaction), min_size=4, max_size=12)
+
+
+def made(options: dict[str, str]) -> kt.Table:
+    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    fields = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in COLUMNS.items()]
+    return lake.create_table("t", fields, ["k"], options={"write-only": "true", **options})
+
+
+def write(table: kt.Table, versions: Sequence[tuple[str, Row]]) -> None:
+    names = (*COLUMNS, "_row_kind")
+    rows = [dict(zip(names, (*values, kind), strict=True)) for kind, values in versions]
+    table.write(rows)
+
+
+def compact_newest(table: kt.Table, count: int, memory_bytes: int = 1) -> str:
+    """Compact so many of the newest runs of a table of one bucket, and say how it went."""
+    stored = table.stored
+    view = stored.view(stored.schema)
+    transaction = Transaction.begin(stored, view)
+    runs = sorted_runs(transaction.state.live.entries)
+    if not runs:
+        return "nothing"
+    needs_all = (
+        view.engine.needs_oldest
+        or view.options.force_lookup
+        or (view.options.merge_engine == "first-row")
+    )
+    while count < len(runs) and (runs[count].level in (0, 1) or needs_all):
+        count += 1
+    is_whole = count >= len(runs)
+    level = 5 if is_whole else max(1, runs[count].level - 1)
+    task = CompactTask(view, Unit(tuple(runs[:count]), level, is_whole), 0, memory_bytes)
+    made = task().written
+    if made is None:
+        assert not is_whole
+        return "needs older"
+    transaction.take(made)
+    transaction.compact()
+    assert_sound(table)
+    return "whole" if is_whole else "part"
+
+
+def assert_sound(table: kt.Table) -> None:
+    """Levels above 0 are one run each: files in order without a shared key."""
+    scan = table.scan()
+    plan = scan.plan
+    for bucket in plan.buckets:
+        for section in bucket.sections:
+            levels = [run[0].meta.level for run in section.runs if run[0].meta.level]
+            assert len(levels) == len(set(levels))
+    numbers = [e.file.min_sequence_number <= e.file.max_sequence_number for e in scan.live.entries]
+    assert all(numbers)
+    assert SEQUENCE_NUMBER not in scan.schema.names
+
+
+def shown(table: kt.Table) -> list[str]:
+    """Rows as texts, lists taken for bags."""
+    return sorted(
+        repr([sorted(v) if isinstance(v, list) else v for v in row.values()])
+        for row in table.scan().to_pylist()
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@settings(max_examples=max(6, settings().max_examples // 3))
+@given(data=st.data(), batch_rows=st.integers(1, 4))
+def test_compacted_tables_have_the_rows_of_those_that_never_were(
+    engine: str, data: st.DataObject, batch_rows: int
+) -> None:
+    kinds, options = ENGINES[engine]
+    plain, compacted = made(options), made(options)
+    with mock.patch.object(read, "_BATCH_ROWS_MIN", batch_rows):
+        for step in data.draw(history(kinds)):
+            if isinstance(step, int):
+                event(compact_newest(compacted, step))
+            else:
+                write(plain, step)
+                write(compacted, step)
+            assert shown(compacted) == shown(plain)
+
+
+KEPT_APART = {
+    "partial-update": {**PARTIAL, "sequence.field": "s"},
+    "last value that is not NULL": {
+        **AGGREGATION, "sequence.field": "s", "fields.v.aggregate-function": "last_non_null_value",
+    },
+    "first value": {
+        **AGGREGATION, "sequence.field": "s", "fields.v.aggregate-function": "first_value",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("options", KEPT_APART.values(), ids=KEPT_APART)
+def test_versions_that_are_kept_apart_would_show_another_row_if_they_were_not(
+    options: dict[str, str],
+) -> None:
+    plain, compacted = made(options), made(options)
+    assert why_not_compacted(plain.scan().view) is not None
+    for table in (plain, compacted):
+        write(table, [("+I", (1, 1, None, 1, None, None, None))])
+        write(table, [("+I", (1, 3, None, None, None, None, None))])
+    compact_newest(compacted, 2)
+    for table in (plain, compacted):
+        write(table, [("+I", (1, 2, None, 5, None, None, None))])
+    found = [table.scan().to_pylist()[0]["v"] for table in (plain, compacted)]
+    assert found == ([1, 5] if "first_value" in options.values() else [5, 1])
