@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import keytide as kt
+from keytide.table.definition.evolution import AddColumn
 
 pytestmark = pytest.mark.spark
 
@@ -39,3 +43,111 @@ def test_changes_on_executors_are_those_of_a_local_read(warehouse: str, spark: A
             after_before = [b[0] for a, b in itertools.pairwise(found) if a[0] == "-U"]
             assert set(after_before) == {"+U"}
     assert table.changes(4).to_spark(spark).count() == 0
+
+
+# -- streams ---------------------------------------------------------------------------------------
+
+
+def run(spark: Any, table: kt.Table, place: Path, **options: str) -> list[list[tuple[Any, ...]]]:
+    """What a query tells until it has told all there is, micro-batch by micro-batch."""
+    batches: list[list[tuple[Any, ...]]] = []
+    stream = spark.readStream.format("keytide").options(**options).load(table.uri)
+    query = (
+        stream.writeStream.foreachBatch(lambda rows, _: batches.append(rows.collect()))
+        .option("checkpointLocation", str(place))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return [[tuple(row) for row in rows] for rows in batches if rows]
+
+
+def fold(held: Mapping[Any, Any], changes: list[tuple[Any, ...]]) -> dict[Any, Any]:
+    rows = dict(held)
+    for kind, *row in changes:
+        if kind in ("-U", "-D"):
+            assert rows.pop(tuple(row[:2])) == row
+        else:
+            assert tuple(row[:2]) not in rows
+            rows[tuple(row[:2])] = row
+    return rows
+
+
+def shown(table: kt.Table) -> dict[Any, Any]:
+    return {(r["p"], r["k"]): list(r.values()) for r in table.scan().to_pylist()}
+
+
+def test_stream_tells_the_rows_there_are_and_then_every_change_once(
+    warehouse: str, spark: Any, tmp_path: Path
+) -> None:
+    table = make_table(warehouse)
+    first = run(spark, table, tmp_path / "c")
+    assert {row[0] for rows in first for row in rows} == {"+I"}
+    held = fold({}, [row for rows in first for row in rows])
+    assert held == shown(table)
+    for version in ("x", "y", "z"):
+        table.write([{"p": "a", "k": k, "t": None, "v": version} for k in (0, 4, 100)])
+        table.write([{"p": "a", "k": 100, "t": None, "v": None, "_row_kind": "-D"}])
+    second = run(spark, table, tmp_path / "c", **{"max-rows-per-trigger": "4"})
+    assert len(second) == 3
+    for rows in second:
+        held = fold(held, rows)
+    assert held == shown(table)
+    assert run(spark, table, tmp_path / "c") == []
+
+
+def test_stream_begins_where_it_is_told_to_and_keeps_the_columns_that_it_began_with(
+    warehouse: str, spark: Any, tmp_path: Path
+) -> None:
+    table = make_table(warehouse)
+    options = {"start": "3", "columns": "k", "mode": "delta"}
+    assert run(spark, table, tmp_path / "c", **options) == [[("-D", 2)]]
+    options = {"start": "latest", "consumer": "spark"}
+    stream = spark.readStream.format("keytide").options(**options).load(table.uri)
+    assert stream.columns == ["_row_kind", *SCHEMA.names]
+    table.alter(AddColumn(("more",), kt.parse_sql_type("INT")))
+    table.write([{"p": "b", "k": 1, "t": None, "v": "x", "more": 1}])
+    found: list[Any] = []
+    query = (
+        stream.writeStream.foreachBatch(lambda rows, _: found.extend(rows.collect()))
+        .option("checkpointLocation", str(tmp_path / "d"))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        table.write([{"p": "b", "k": 1, "t": None, "v": "y", "more": 2}])
+        query.processAllAvailable()
+        table.write([{"p": "b", "k": 1, "t": None, "v": "y", "more": 3}])
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    place = json.loads(table.metadata.store.read("consumer/consumer-spark"))
+    assert place["nextSnapshot"] == place["toldSnapshot"] >= 6
+    assert [tuple(row) for row in found] == [
+        ("-U", "b", 1, None, "x"),
+        ("+U", "b", 1, None, "y"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"start": "99"}, "NotFoundError: .*no snapshot 99"),
+        ({"mode": "dif"}, "InvalidError: .*mode is 'dif'; expected one of"),
+        ({"where": "k = 1"}, "InvalidError: .*'where' are for reads of one snapshot"),
+        ({"max-rows-per-trigger": "0"}, "InvalidError: .*give a number from 1"),
+    ],
+)
+def test_stream_that_cannot_be_says_why(
+    options: dict[str, str], message: str, warehouse: str, spark: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(Exception, match=message):
+        run(spark, make_table(warehouse), tmp_path / "c", **options)
+
+
+def test_options_of_streams_are_refused_where_one_snapshot_is_read(
+    warehouse: str, spark: Any
+) -> None:
+    table = make_table(warehouse)
+    with pytest.raises(Exception, match="'start' are for streams"):
+        spark.read.format("keytide").option("start", "1").load(table.uri)

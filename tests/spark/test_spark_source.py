@@ -209,12 +209,3 @@ def test_output_mode_complete_is_refused(tmp_path: Path, table: kt.Table, spark:
     )
     with pytest.raises(Exception, match=r"UnsupportedError: .*output mode 'complete'"):
         query.awaitTermination()
-
-
-def test_reading_as_a_stream_is_said_to_be_missing(
-    spark: Any, table: kt.Table, tmp_path: Path
-) -> None:
-    stream = spark.readStream.format("keytide").load(table.uri)
-    query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
-    with pytest.raises(Exception, match=r"UnsupportedError: .*readStream"):
-        query.start().awaitTermination()

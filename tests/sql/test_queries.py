@@ -109,6 +109,48 @@ def test_two_ways_to_name_a_snapshot_are_refused(lake: kt.Lake, source: str) -> 
         rows(lake, f"SELECT qty FROM {source}")
 
 
+@pytest.mark.parametrize(
+    ("options", "kinds"),
+    [
+        ("'incremental-between' = '1,2', 'incremental-between-scan-mode' = 'diff'", ["+U", "-U"]),
+        ("'incremental-between' = '1, 2', 'incremental-between-scan-mode' = 'delta'", ["+I"]),
+        ("'incremental-between' = '1,2'", ["+I"]),
+        ("'incremental-between' = '2,2'", []),
+    ],
+)
+def test_changes_are_read_from_the_audit_log(lake: kt.Lake, options: str, kinds: list[str]) -> None:
+    source = f"shop.orders$audit_log /*+ OPTIONS({options}) */"
+    assert rows(lake, f"SELECT rowkind FROM {source} WHERE id = 2 ORDER BY 1") == [
+        (kind,) for kind in kinds
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("shop.orders /*+ OPTIONS('incremental-between' = '1,2') */", r"orders\$audit_log"),
+        ("shop.orders$files /*+ OPTIONS('incremental-between' = '1,2') */", r"orders\$audit_log"),
+        ("shop.orders$audit_log /*+ OPTIONS('incremental-between' = '1') */", "is '1'; expected"),
+        (
+            "shop.orders$audit_log /*+ OPTIONS('incremental-between-scan-mode' = 'diff') */",
+            "do not say what is read",
+        ),
+        (
+            "shop.orders$audit_log /*+ OPTIONS('incremental-between' = '1,2') */ VERSION AS OF 1",
+            "do not say what is read|expected|unexpected",
+        ),
+        (
+            "shop.orders$audit_log /*+ OPTIONS('incremental-between' = '0,1', "
+            "'incremental-between-scan-mode' = 'dif') */",
+            "mode is 'dif'",
+        ),
+    ],
+)
+def test_changes_that_cannot_be_told_are_refused(lake: kt.Lake, source: str, message: str) -> None:
+    with pytest.raises(kt.InvalidError, match=message):
+        rows(lake, f"SELECT * FROM {source}")
+
+
 def test_time_travel_by_timestamp_takes_the_snapshot_of_that_time(lake: kt.Lake) -> None:
     first, second = (s.time_millis for s in lake.table("shop.orders").snapshots())
     text = "SELECT qty FROM shop.orders /*+ OPTIONS('scan.timestamp-millis' = '{}') */ WHERE id = 2"

@@ -566,7 +566,6 @@ def set_version(path: Path, version: int) -> None:
         ("bucket", "-1", "dynamic buckets"),
         ("bucket", "-2", "postpone buckets"),
         ("file.format", "avro", "only 'parquet' and 'orc'"),
-        ("changelog-producer", "input", "changelog files"),
         ("deletion-vectors.enabled", "true", "until a compaction"),
     ],
 )

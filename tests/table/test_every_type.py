@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -76,6 +77,19 @@ def test_every_type_comes_back_exactly_from_a_store_without_local_files(warehous
     for start in (0, 8):
         table.write(all_types_rows(range(start, start + 16)))
     assert rows_as_text(table.scan().to_arrow()) == rows_as_text(all_types_rows(range(ROW_COUNT)))
+
+
+def test_columns_of_every_type_are_compared(warehouse: str) -> None:
+    table = all_types_table(kt.connect(warehouse))
+    rows = all_types_rows(range(ROW_COUNT))
+    table.write(rows)
+    table.write(rows)
+    assert table.changes(1).count() == 0
+    table.write(rows.set_column(0, "k", pa.array([*range(1, ROW_COUNT), 0], pa.int32())))
+    changes = table.changes(2).to_arrow()
+    for kind, version in (("-U", 2), ("+U", 3)):
+        told = changes.filter(pc.equal(changes["_row_kind"], kind)).drop_columns("_row_kind")
+        assert rows_as_text(told) == rows_as_text(table.scan(snapshot_id=version).to_arrow())
 
 
 def test_columns_of_nothing_but_nulls_come_back(warehouse: str) -> None:
@@ -156,6 +170,20 @@ def test_every_scalar_type_is_part_of_a_composite_key(warehouse: str, text: str)
     assert rows_as_text(table.scan().to_arrow()) == rows_as_text(
         rows.set_column(2, "v", pa.array([1] * len(pairs), pa.int32()))
     )
+
+
+@pytest.mark.parametrize("text", KEY_TYPES)
+def test_changes_are_told_of_keys_of_every_scalar_type(warehouse: str, text: str) -> None:
+    fields = [field_of("k", text), field_of("v", "INT")]
+    table = kt.connect(warehouse).create_table("t", fields, ["k"], options={"bucket": "2"})
+    keys = column_of(SCALARS[text], kind_of(text))
+    table.write(pa.table({"k": keys, "v": [1] * len(keys)}))
+    table.write(pa.table({"k": keys[1:], "v": [2] * (len(keys) - 1)}))
+    changes = table.changes(1).to_arrow()
+    for kind, version in (("-U", 1), ("+U", 2)):
+        told = changes.filter(pc.equal(changes["_row_kind"], kind)).drop_columns("_row_kind")
+        expected = pa.table({"k": keys[1:], "v": [version] * (len(keys) - 1)})
+        assert rows_as_text(told) == rows_as_text(expected)
 
 
 @pytest.mark.parametrize("text", NESTED)

@@ -43,6 +43,7 @@ __all__ = [
     "MetadataFile",
     "bucket_dir",
     "bucket_name",
+    "changelog_dir",
     "changelog_path",
     "consumer_dir",
     "consumer_path",
@@ -149,9 +150,14 @@ def tag_path(tag: str) -> str:
     return join(tag_dir(), f"tag-{_checked_name(tag, 'tag')}")
 
 
+def changelog_dir() -> str:
+    """The folder of changelogs that have outlived their snapshots."""
+    return "changelog"
+
+
 def changelog_path(snapshot_id: int) -> str:
-    """The file of a changelog that outlives its snapshot."""
-    return join("changelog", f"changelog-{_checked_id(snapshot_id)}")
+    """The file of a changelog that has outlived its snapshot."""
+    return join(changelog_dir(), f"changelog-{_checked_id(snapshot_id)}")
 
 
 def consumer_dir() -> str:

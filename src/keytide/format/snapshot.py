@@ -136,20 +136,33 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """The progress of a named reader: snapshots from `next_snapshot` on must not expire."""
+    """The progress of a named reader: snapshots from `next_snapshot` on must not expire.
+
+    `told_snapshot` is the last one whose changes it has, a member that other engines ignore;
+    without it that is the one before the next.
+    """
 
     next_snapshot: int
+    told_snapshot: int | None = None
+
+    @property
+    def told(self) -> int:
+        """The last snapshot whose changes the reader has."""
+        return self.next_snapshot - 1 if self.told_snapshot is None else self.told_snapshot
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> Consumer:
         """Parse a consumer file. Raises DataError when it is torn."""
-        return cls(member(read_document(data, path), "nextSnapshot", INTEGER, path))
+        document = read_document(data, path)
+        told = document.get("toldSnapshot")
+        return cls(
+            member(document, "nextSnapshot", INTEGER, path),
+            None if told is None else member(document, "toldSnapshot", INTEGER, path),
+        )
 
     def to_json(self) -> bytes:
         """The file's bytes. Raises InvalidError for a number that no reader could read back."""
-        return write_document(
-            self, lambda consumer: {"nextSnapshot": consumer.next_snapshot}, Consumer.from_json
-        )
+        return write_document(self, _consumer_document, Consumer.from_json)
 
 
 def _camel(name: str) -> str:
@@ -189,6 +202,11 @@ def _snapshot_document(snapshot: Snapshot) -> dict[str, Any]:
         for stored, value in values
         if value is not None
     }
+
+
+def _consumer_document(consumer: Consumer) -> dict[str, Any]:
+    members = {"nextSnapshot": consumer.next_snapshot, "toldSnapshot": consumer.told_snapshot}
+    return {name: value for name, value in members.items() if value is not None}
 
 
 def _tag_document(tag: Tag) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -20,12 +21,13 @@ from keytide.store import Store
 from keytide.table import local_writes
 from keytide.table.alter import alter_table
 from keytide.table.changes.changes import changes_of
+from keytide.table.changes.follow import Pace, follow, start_of
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
 from keytide.table.definition.evolution import SchemaChange
 from keytide.table.read.why import Why
 from keytide.table.runner import TaskRunner
-from keytide.table.scans import get_row, get_rows, scan_table, why_row
+from keytide.table.scans import epoch_ms, get_row, get_rows, scan_table, why_row
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.compaction import CompactionResult, compact
@@ -303,6 +305,42 @@ class Table:
         'changelog' of a table that stores none.
         """
         return Changes.of(changes_of(self._stored, start, end, mode))
+
+    @checked
+    def follow(
+        self,
+        start: int | str | None = None,
+        mode: str = "diff",
+        *,
+        as_of: datetime | date | str | int | None = None,
+        consumer: str | None = None,
+        poll_seconds: float | int = 1.0,
+        timeout_seconds: float | int | None = None,
+        stop: Event | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The changes snapshot by snapshot, as they come: Arrow batches with `_row_kind`.
+
+        Begins with the rows of the newest snapshot as '+I' (`start` 'full', the default), or
+        after it ('latest'), after the snapshot of an id (a number, 0 for the beginning), or after
+        the one that was newest at a time (`as_of`). `mode` is that of `changes`. Batches have the
+        columns of their snapshot, whose id is b'keytide.snapshot_id' in the metadata of their
+        schema.
+
+        Looks for new snapshots every `poll_seconds`, and ends when `stop` is set or when there was
+        nothing new for `timeout_seconds`: never for None, and for 0 when all there is was told.
+
+        A `consumer` keeps its place in the table: who follows under the same name later goes on
+        there, whatever `start` says, and snapshots that it has still to read do not expire. A
+        snapshot counts as told when what comes after it is asked for, so after a stop in between
+        it is told again, in whole.
+
+        Raises what `changes` raises, and `ConflictError` when the table is rolled back behind what
+        was told.
+        """
+        moment = None if as_of is None else epoch_ms(as_of, self.name)
+        pace = Pace(float(poll_seconds), timeout_seconds, stop or Event())
+        begin = start_of(self._stored, start, moment)
+        return follow(self._stored, begin, mode, pace, consumer)
 
     def snapshots(self) -> list[Snapshot]:
         """The snapshots that are there, oldest first. Raises `DataError` for a torn one."""

@@ -75,6 +75,10 @@ class TableOptions:
 
     # -- changes ------------------------------------------------------------------------------
     changelog_producer: str = _option("changelog-producer")
+    changelog_file_prefix: str = _option("changelog-file.prefix")
+    changelog_file_compression: str | None = _option("changelog-file.compression")
+    changelog_file_format: str | None = _option("changelog-file.format")
+    changelog_file_stats_mode: str | None = _option("changelog-file.stats-mode")
     deletion_vectors_enabled: bool = _option("deletion-vectors.enabled")
     force_lookup: bool = _option("force-lookup")
 

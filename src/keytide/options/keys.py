@@ -106,10 +106,13 @@ SCAN_TAG_NAME = _key("scan.tag-name")
 SCAN_TIMESTAMP = _key("scan.timestamp")
 SCAN_TIMESTAMP_MILLIS = _key("scan.timestamp-millis")
 SCAN_VERSION = _key("scan.version")
+INCREMENTAL_BETWEEN = _key("incremental-between")
+INCREMENTAL_BETWEEN_SCAN_MODE = _key("incremental-between-scan-mode")
 
 # -- changes and compaction ------------------------------------------------------------------------
 
 CHANGELOG_PRODUCER = _key("changelog-producer")
+CHANGELOG_FILE_FORMAT = _key("changelog-file.format")
 STREAMING_READ_OVERWRITE = _key("streaming-read-overwrite")
 FULL_COMPACTION_DELTA_COMMITS = _key("full-compaction.delta-commits")
 NUM_SORTED_RUN_COMPACTION_TRIGGER = _key("num-sorted-run.compaction-trigger")

@@ -263,54 +263,55 @@ _READING = (
 
 # -- changelogs and streams ------------------------------------------------------------------------
 
-_NO_CHANGELOG = "writes make no changelog files"
-_NO_STREAM = "there are no streaming reads in this release"
+_NO_CHANGELOG = "changelogs live as long as their snapshots"
+_NO_IMAGES = "no changelog with before images is stored; changes() finds them when it is asked"
+_NO_STREAM = "who follows a table says it: follow(...), or options of readStream"
 
 _CHANGES = (
     Option("changelog-producer", choice("none", "input", "lookup", "full-compaction"),
-           "How changelog files are made.", "none",
+           "Which changelog files are stored. `input`: every write stores its rows once more, as "
+           "they came. `changes(mode='diff')` and `follow` need none.", "none",
            uses={
-               "input": Refused(
-                   "every writer would have to write changelog files, and Keytide's do not",
-                   "choose 'none', 'lookup' or 'full-compaction'",
-               ),
                "lookup": ForOthers("the changelog is made when another engine compacts the table"),
                "full-compaction": ForOthers(
                    "the changelog is made when another engine compacts the table"
                ),
            }),
     _kept("changelog-producer.row-deduplicate", BOOLEAN, "false",
-          "Whether changes that change nothing are left out.", _NO_CHANGELOG),
+          "Whether changes that change nothing are left out.", _NO_IMAGES),
     _kept("changelog-producer.row-deduplicate-ignore-fields", COLUMNS, None,
-          "Columns that do not count as a change.", _NO_CHANGELOG),
+          "Columns that do not count as a change.", _NO_IMAGES),
     _kept("changelog-producer.compaction-interval", DURATION, "0 ms",
-          "The time between two full compactions.", _NO_CHANGELOG),
+          "The time between two full compactions.", "use 'compaction.optimization-interval'"),
     _kept("full-compaction.delta-commits", integer(1), None,
           "Commits between two full compactions.", "'compaction.optimization-interval' is the way"),
-    _kept("changelog-file.compression", TEXT, None, "The codec of changelog files.", _NO_CHANGELOG),
-    _kept("changelog-file.format", choice("parquet", "orc", "avro"), None,
-          "The format of changelog files.", _NO_CHANGELOG),
-    _kept("changelog-file.prefix", TEXT, "changelog-", "How names of changelog files begin.",
-          _NO_CHANGELOG),
-    _kept("changelog-file.stats-mode", STATS_MODE, None, "Their statistics.", _NO_CHANGELOG),
+    Option("changelog-file.compression", choice("zstd", "snappy", "gzip", "lz4", "none"),
+           "The codec of changelog files; left out, that of data files."),
+    Option("changelog-file.format", choice("parquet", "orc", "avro"),
+           "The format of changelog files; left out, that of data files.",
+           uses={"avro": Refused("Avro files are read and not written", "use 'parquet' or 'orc'")}),
+    Option("changelog-file.prefix", FILE_NAME, "How names of changelog files begin.", "changelog-"),
+    Option("changelog-file.stats-mode", STATS_MODE,
+           "Which statistics are kept of changelog files; left out, those of data files."),
     _kept("changelog.num-retained.max", integer(1), None, "The most changelogs kept.",
           _NO_CHANGELOG),
     _kept("changelog.num-retained.min", integer(1), None, "The fewest.", _NO_CHANGELOG),
     _kept("changelog.time-retained", DURATION, None, "How long they are kept.", _NO_CHANGELOG),
     _kept("delete.force-produce-changelog", BOOLEAN, "false",
-          "Whether a delete writes a changelog.", _NO_CHANGELOG),
+          "Whether a delete of partitions writes a changelog.",
+          "a delete of rows always does, a truncate never"),
     _kept("streaming-read-overwrite", BOOLEAN, "false",
-          "Whether streaming reads tell of overwrites.", _NO_STREAM),
+          "Whether streaming reads tell of overwrites.", "all modes do but 'changelog'"),
     _kept("streaming-read-mode", choice("log", "file"), None, "What streams are read from.",
-          _NO_STREAM),
+          "they are read from files"),
     _kept("consumer-id", TEXT, None, "The name under which a stream keeps its place.", _NO_STREAM),
     _kept("consumer.expiration-time", DURATION, None, "When a place is forgotten.", _NO_STREAM),
     _kept("consumer.ignore-progress", BOOLEAN, "false", "Whether the kept place is ignored.",
           _NO_STREAM),
     _kept("consumer.mode", choice("exactly-once", "at-least-once"), "exactly-once",
-          "How exactly a place is kept.", _NO_STREAM),
+          "How exactly a place is kept.", "what was told in part is told again in whole"),
     _kept("consumer.changelog-only", BOOLEAN, "false", "Whether a place holds changelogs only.",
-          _NO_STREAM),
+          "a place holds whole snapshots"),
     _kept("snapshot.watermark-idle-timeout", DURATION, None,
           "When an idle source is no longer waited for.", _NO_STREAM),
     _kept("sink.key-only-deletes.enabled", BOOLEAN, "false",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from keytide.spark.connect import cores
@@ -24,18 +25,21 @@ def changes_to_spark(changes: Changes, spark: SparkSession) -> DataFrame:
     raises reaches the user as Spark's PythonException with the Keytide error's text.
     """
     check_python(spark)
-    bins = bins_of(changes, cores(spark) * BINS_PER_CORE)
+    bins = bins_of(changes, cores(spark) * BINS_PER_CORE, changes.schema)
     return Executors().rows(bins, spark_schema(changes.schema), spark)
 
 
-def bins_of(changes: Changes, bins_max: int) -> list[BinTask]:
-    """The tasks in at most `bins_max` bins; those of a bucket stay together, in their order."""
+def bins_of(changes: Changes, bins_max: int, schema: pa.Schema) -> list[BinTask]:
+    """The tasks in at most `bins_max` bins, which give the columns of `schema`.
+
+    Those of a bucket stay together, in their order.
+    """
     buckets: dict[tuple[bytes, int], list[ChangesTask]] = {}
     for task in changes.tasks():
         buckets.setdefault(task.place, []).append(task)
     bins = pack(buckets.values(), bins_max, _bytes)
     flat = (tuple(chain.from_iterable(members)) for members in bins)
-    return [BinTask(tasks, changes.schema, changes.view.name) for tasks in flat]
+    return [BinTask(tasks, schema, changes.view.name) for tasks in flat]
 
 
 def _bytes(tasks: Sequence[ChangesTask]) -> int:

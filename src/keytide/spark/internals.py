@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from functools import wraps
 from inspect import signature
 from typing import Any
 
@@ -10,7 +12,29 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas import types
 from pyspark.sql.types import StructType
 
-__all__ = ["from_arrow_schema", "partition_count", "to_arrow_schema"]
+try:
+    from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
+
+    HAS_READ_LIMITS = True
+except ImportError:  # before Spark 4.2 a stream takes all that there is
+    HAS_READ_LIMITS = False
+
+    class ReadMaxRows:  # type: ignore[no-redef]
+        """Never asked for."""
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Without meaning."""
+
+
+__all__ = [
+    "HAS_READ_LIMITS",
+    "ReadMaxRows",
+    "SupportsTriggerAvailableNow",
+    "from_arrow_schema",
+    "mark_streams",
+    "partition_count",
+    "to_arrow_schema",
+]
 
 # Spark 4.2 gave the argument another name; before, UTC is the default.
 _IN_UTC = {"timezone": "UTC"} if "timezone" in signature(types.to_arrow_schema).parameters else {}
@@ -35,3 +59,23 @@ def partition_count(df: DataFrame) -> int | None:
     if execution.executedPlan().getClass().getSimpleName() == "AdaptiveSparkPlanExec":
         return None  # to ask it would run its stages
     return int(execution.toRdd().getNumPartitions())
+
+
+def mark_streams(source: str, option: str) -> None:
+    """From now on `readStream.format(source)` sets an option, in every session of this process.
+
+    Spark asks a Python data source for its columns without saying whether a stream is to have them.
+    """
+    for name in ("pyspark.sql.streaming.readwriter", "pyspark.sql.connect.streaming.readwriter"):
+        reader = getattr(sys.modules.get(name), "DataStreamReader", None)
+        if reader is not None and not hasattr(reader.format, "__wrapped__"):
+            reader.format = _marking(reader.format, source, option)
+
+
+def _marking(original: Any, source: str, option: str) -> Any:
+    @wraps(original)
+    def marked(self: Any, given: str) -> Any:
+        reader = original(self, given)
+        return reader.option(option, "true") if str(given).lower() == source else reader
+
+    return marked

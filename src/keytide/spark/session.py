@@ -11,9 +11,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from keytide.spark.internals import mark_streams
 from keytide.spark.java import find_java
 from keytide.spark.python import check_python
-from keytide.spark.source import KeytideSource
+from keytide.spark.source import FORMAT, KeytideSource
+from keytide.spark.source_options import STREAM
 
 __all__ = ["register", "session"]
 
@@ -56,6 +58,7 @@ def register(spark: SparkSession) -> None:
     # Makes the session the active one, in which Spark looks whether the name is taken.
     spark.createDataFrame([], "nothing int")
     spark.dataSource.register(KeytideSource)
+    mark_streams(FORMAT, STREAM)
 
 
 def _defaults(given: Mapping[str, str]) -> dict[str, str]:

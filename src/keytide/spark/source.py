@@ -8,8 +8,8 @@ way to write, because a data source cannot bring rows of a bucket together.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -24,27 +24,25 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from keytide.errors import InvalidError, UnsupportedError
-from keytide.format.snapshot import Snapshot
+from keytide.errors import UnsupportedError
 from keytide.spark.connect import CORES_UNKNOWN
 from keytide.spark.read import BINS_PER_CORE, BinTask, bytes_of_read, pack, split_tasks
 from keytide.spark.runner import attempted_here, rows_here
+from keytide.spark.source_options import SourceOptions
 from keytide.spark.stream import StreamBatch, batch_of_task
+from keytide.spark.stream_source import ChangeStreamReader, change_stream_schema
 from keytide.spark.types import spark_schema
 from keytide.spark.write import BufferedTask, check_columns
-from keytide.table.catalog import open_stored
 from keytide.table.commit.author import Author
 from keytide.table.commit.transaction import discard
-from keytide.table.read.scan import Scan
 from keytide.table.runner import Outcome, settled
-from keytide.table.scans import scan_table
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.writing import writing
 from keytide.table.write.task import WriteTask, Written
 from keytide.table.write.writable import writable_view
 
-__all__ = ["KeytideSource"]
+__all__ = ["FORMAT", "KeytideSource"]
 
 FORMAT = "keytide"
 
@@ -56,6 +54,10 @@ class KeytideSource(DataSource):
     list, `where` a SQL condition; other options go to the object store. A DataFrame or view
     stays with the snapshot that was newest when it was made. Rows are appended as upserts and
     deletes; a stream commits each batch exactly once, with no option set.
+
+    A stream reads changes with `_row_kind`. Options: `start` (`full`, `latest` or a snapshot) or
+    `as-of` say where it begins, `mode` (`diff`, `delta`, `changelog`) what it tells,
+    `max-rows-per-trigger` about how much at a time; a `consumer` keeps snapshots from expiring.
     """
 
     # No filters of queries are taken (pushFilters): Spark keeps what a reader planned with one
@@ -69,6 +71,8 @@ class KeytideSource(DataSource):
     def schema(self) -> StructType:
         """The columns that are read. The newest snapshot is settled here."""
         options = SourceOptions.parse(self.options)
+        if options.is_stream:
+            return change_stream_schema(options.columns_of_changes())
         scan = options.scan()
         self.settled = options.settled_at(scan.snapshot)
         return spark_schema(scan.schema)
@@ -80,8 +84,8 @@ class KeytideSource(DataSource):
         return ScanReader(options, tuple(schema.names))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        """A reader that only says that tables are not read as streams yet."""
-        return NoStreamReader(SourceOptions.parse(self.options).path)
+        """A reader of the changes; errors wait until the query asks it for something."""
+        return ChangeStreamReader(SourceOptions.parse(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A writer of one batch. Raises `UnsupportedError` for mode overwrite."""
@@ -103,93 +107,6 @@ class KeytideSource(DataSource):
                 f"foreachBatch with Table.write"
             )
         return TableStreamWriter(table, schema)
-
-
-_SPARK_OPTIONS = ("path", "checkpointlocation", "queryname", "outputmode")
-
-
-@dataclass(frozen=True)
-class SourceOptions:
-    """The options of one load, save or stream, parsed."""
-
-    path: str
-    columns: tuple[str, ...] | None = None
-    where: str | None = None
-    snapshot_id: int | None = None
-    tag: str | None = None
-    as_of: str | int | None = None
-    store: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    newest_snapshot_id: int | None = None
-    """The newest snapshot at the time when it was settled, 0 for none."""
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Parse Spark's options. Raises `InvalidError` for a missing path or a wrong number."""
-        rest = {key.lower(): value for key, value in options.items()}
-        path = rest.get("path")
-        if path is None:
-            raise InvalidError(
-                "format 'keytide' needs the path of a table: load(path), save(path) or start(path)"
-            )
-        for key in _SPARK_OPTIONS:
-            rest.pop(key, None)
-        columns, snapshot_id = rest.pop("columns", None), rest.pop("snapshot-id", None)
-        as_of = rest.pop("as-of", None)
-        return cls(
-            path=path,
-            columns=None if columns is None else tuple(c.strip() for c in columns.split(",")),
-            where=rest.pop("where", None),
-            snapshot_id=None if snapshot_id is None else _whole("snapshot-id", snapshot_id),
-            tag=rest.pop("tag", None),
-            as_of=int(as_of) if as_of is not None and as_of.isdecimal() else as_of,
-            store=tuple(rest.items()),
-        )
-
-    def table(self) -> StoredTable:
-        """Open the table. Raises `NotFoundError` when there is none at the path."""
-        return open_stored(self.path, dict(self.store))
-
-    def table_to_write(self) -> StoredTable:
-        """Open the table to write. Raises `InvalidError` for options that only reads have."""
-        table = self.table()
-        given = {
-            "columns": self.columns, "where": self.where, "snapshot-id": self.snapshot_id,
-            "tag": self.tag, "as-of": self.as_of,
-        }  # fmt: skip
-        found = [name for name, value in given.items() if value is not None]
-        if found:
-            raise InvalidError(
-                f"table {table.name}: {', '.join(map(repr, found))} say what is read, and this is "
-                f"a write; leave them out"
-            )
-        return table
-
-    def scan(self, columns: Sequence[str] | None = None) -> Scan:
-        """The scan that the options describe, of other columns if given. Raises as `Table.scan`."""
-        table = self.table()
-        wanted = self.columns if columns is None else columns
-        scan = scan_table(table, wanted, self.where, self.snapshot_id, self.tag, self.as_of)
-        if self.newest_snapshot_id is None or self._travels:
-            return scan
-        if self.newest_snapshot_id == 0:
-            return replace(scan, state=table.state(scan.view.schema, None))
-        snapshot = table.metadata.snapshot(self.newest_snapshot_id)
-        return replace(scan, state=table.state(scan.view.schema, snapshot))
-
-    def settled_at(self, newest: Snapshot | None) -> SourceOptions:
-        """The same options for later scans, which will see no newer snapshot."""
-        return replace(self, newest_snapshot_id=0 if newest is None else newest.id)
-
-    @property
-    def _travels(self) -> bool:
-        return any(given is not None for given in (self.snapshot_id, self.tag, self.as_of))
-
-
-def _whole(option: str, value: str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise InvalidError(f"option {option!r} is {value!r}; expected a whole number") from None
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -214,30 +131,6 @@ class ScanReader(DataSourceReader):
         # Where there are no partitions, Spark hands over None (4.1) or one without a value.
         if partition is not None and partition.value is not None:
             yield from rows_here(partition.value)
-
-
-class NoStreamReader(DataSourceStreamReader):
-    """Raises `UnsupportedError` when a stream asks where to begin.
-
-    Spark hides what `streamReader` itself raises behind an error of its own.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        """What a stream asks first. Raises `UnsupportedError`."""
-        raise UnsupportedError(
-            f"table {self.path}: reading a table as a stream (spark.readStream) is not in this "
-            f"release; spark.read.format('keytide') reads a snapshot, and writeStream writes"
-        )
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Never reached: there are no offsets to read between."""
-        raise NotImplementedError
-
-    # What a stream that was started before asks instead.
-    latestOffset = initialOffset  # noqa: N815  # Spark's name
 
 
 # -- writing ---------------------------------------------------------------------------------------

@@ -34,8 +34,8 @@ from keytide.table.definition.checks import refuse_same_names
 from keytide.table.read.scan import Scan
 from keytide.table.scans import scan_table
 from keytide.table.state.stored import StoredTable
-from keytide.table.system_tables import system_table
-from keytide.types import Field, RowType, type_from_arrow
+from keytide.table.system_tables import changes_log, system_table
+from keytide.types import Field, RowType, quoted, type_from_arrow
 
 __all__ = ["BoundQuery", "Relation", "bind", "split_system_name"]
 
@@ -45,8 +45,13 @@ READ_OPTIONS = {
     keys.SCAN_TIMESTAMP_MILLIS: "as_of",
     keys.SCAN_TIMESTAMP: "as_of",
     keys.SCAN_VERSION: "version",
+    keys.INCREMENTAL_BETWEEN: "between",
+    keys.INCREMENTAL_BETWEEN_SCAN_MODE: "mode",
 }
-"""Options that `/*+ OPTIONS(...) */` may give, and what they mean to a scan."""
+"""Options that `/*+ OPTIONS(...) */` may give, and what they mean to a scan or to changes."""
+
+_CHANGES = ("between", "mode")
+_LOG = "audit_log"
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,10 @@ class Relation:
     def rows(self) -> pa.Table:
         """The rows of a system table."""
         assert self.system is not None
-        rows = system_table(self.table, self.system, **self.travel)
+        if "between" in self.travel:
+            rows = changes_log(self.table, **self.travel)
+        else:
+            rows = system_table(self.table, self.system, **self.travel)
         return rows if self.columns is None else rows.select(list(self.columns))
 
 
@@ -228,13 +236,37 @@ def _relation(node: exp.Table, view: str, query: Query, catalog: Catalog) -> Rel
     except NotFoundError as error:
         raise NotFoundError(str(error_at(query.text, place["start"], str(error)))) from error
     hint, version = query.hints.get(place["end"] + 1, {}), node.args.get("version")
-    ways = [*hint, *([] if version is None else ["AS OF"])]
+    changes = [key for key in hint if READ_OPTIONS.get(_in_own_spelling(key)) in _CHANGES]
+    ways = [*(key for key in hint if key not in changes), *([] if version is None else ["AS OF"])]
+    if changes:
+        _check_changes(hint, changes, ways, system, table)
     if len(ways) > 1:
         raise InvalidError(
             f"table {table.name}: {' and '.join(ways)} each name a snapshot to read; give one"
         )
     travel = _from_hint(hint, table) if version is None else _from_version(version, table)
     return Relation(view, table, system, travel)
+
+
+def _check_changes(
+    hint: Mapping[str, str],
+    changes: Sequence[str],
+    ways: Sequence[str],
+    system: str | None,
+    table: StoredTable,
+) -> None:
+    """Refuse changes where they cannot be told, or only in part."""
+    if ways or not any(_in_own_spelling(key) == keys.INCREMENTAL_BETWEEN for key in hint):
+        raise InvalidError(
+            f"table {table.name}: {' and '.join((*changes, *ways))} do not say what is read; give "
+            f"'{keys.INCREMENTAL_BETWEEN}' = 'start,end', with a "
+            f"'{keys.INCREMENTAL_BETWEEN_SCAN_MODE}' or without"
+        )
+    if system != _LOG:
+        raise InvalidError(
+            f"table {table.name}: '{keys.INCREMENTAL_BETWEEN}' gives changes, which need a column "
+            f"for their kind: read them from {quoted(table.name.split('.')[-1] + '$' + _LOG)}"
+        )
 
 
 def _from_hint(options: Mapping[str, str], table: StoredTable) -> dict[str, Any]:
@@ -248,6 +280,8 @@ def _from_hint(options: Mapping[str, str], table: StoredTable) -> dict[str, Any]
             )
         if meaning == "version":
             travel |= _version(value)
+        elif meaning in _CHANGES:
+            travel[meaning] = value
         elif meaning == "as_of":
             travel["as_of"] = int(value) if value.isdecimal() else value
         else:

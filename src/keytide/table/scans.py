@@ -26,7 +26,7 @@ from keytide.table.state.stored import StoredTable
 from keytide.table.values.single import key_value, key_values
 from keytide.types import Field
 
-__all__ = ["get_row", "get_rows", "scan_table", "why_row"]
+__all__ = ["epoch_ms", "get_row", "get_rows", "scan_table", "why_row"]
 
 
 def scan_table(
@@ -109,7 +109,7 @@ def _snapshot_to_read(
     if tag is not None:
         return table.metadata.tag(tag)
     if as_of is not None:
-        return table.metadata.snapshot_as_of(_epoch_ms(as_of, table.name))
+        return table.metadata.snapshot_as_of(epoch_ms(as_of, table.name))
     return table.metadata.latest_snapshot()
 
 
@@ -197,7 +197,11 @@ def _equals(field: Field, value: Any, table: str) -> Predicate:
     return Comparison(field.name, "=", plain(key_value(value, field, table)))
 
 
-def _epoch_ms(moment: datetime | date | str | int, table: str) -> int:
+def epoch_ms(moment: datetime | date | str | int, table: str, what: str = "as_of") -> int:
+    """A moment in epoch milliseconds; without a zone it is in UTC.
+
+    Raises `InvalidError`, naming the argument `what`, for a text that is no ISO time.
+    """
     if isinstance(moment, int):
         return moment
     if isinstance(moment, str):
@@ -206,7 +210,7 @@ def _epoch_ms(moment: datetime | date | str | int, table: str) -> int:
             moment = datetime.fromisoformat(text)
         except ValueError:
             raise InvalidError(
-                f"table {table}: as_of is {moment!r}, which is no ISO time; write it like "
+                f"table {table}: {what} is {moment!r}, which is no ISO time; write it like "
                 f"'2026-01-31T12:00:00'"
             ) from None
     if not isinstance(moment, datetime):
@@ -217,5 +221,5 @@ def _epoch_ms(moment: datetime | date | str | int, table: str) -> int:
         return int(moment.timestamp() * 1000)
     except (ValueError, OverflowError) as error:  # such as pandas' NaT, which is a datetime too
         raise InvalidError(
-            f"table {table}: as_of is {shown(moment)}, which is not a moment in time: {error}"
+            f"table {table}: {what} is {shown(moment)}, which is not a moment in time: {error}"
         ) from error

@@ -16,15 +16,16 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from keytide.errors import NotFoundError
+from keytide.errors import InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.arrow import to_arrow
 from keytide.format.binary_row import decode_rows
 from keytide.format.data_file import VALUE_KIND
 from keytide.format.manifest import FileSource, ManifestEntry
 from keytide.format.snapshot import Tag
-from keytide.options import TableOptions
+from keytide.options import TableOptions, keys
 from keytide.row_kind import RowKind
+from keytide.table.changes.changes import changes_of
 from keytide.table.read.scan import Scan
 from keytide.table.read.statistics import value_bounds
 from keytide.table.scans import scan_table
@@ -32,7 +33,7 @@ from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 from keytide.types import Field
 
-__all__ = ["SYSTEM_TABLES", "audit_log", "read_optimized", "system_table"]
+__all__ = ["SYSTEM_TABLES", "audit_log", "changes_log", "read_optimized", "system_table"]
 
 Row = dict[str, Any]
 
@@ -77,6 +78,27 @@ def audit_log(scan: Scan) -> pa.Table:
         for frame in task.outcomes(memory)
     ]
     return pa.concat_tables([schema.empty_table(), *parts])
+
+
+def changes_log(table: StoredTable, between: str, mode: str = "auto") -> pa.Table:
+    """What `Table.changes` gives, with its kinds in a first column `rowkind`.
+
+    `between` is two ids or names of tags with a comma between them, `mode` one of the modes of
+    changes, or 'auto': the stored changelog where the table asks for one, else rows as written.
+    Raises what `Table.changes` raises, and `InvalidError` for another text.
+    """
+    places = [text.strip() for text in between.split(",")]
+    if len(places) != 2 or not all(places):
+        raise InvalidError(
+            f"table {table.name}: '{keys.INCREMENTAL_BETWEEN}' is {between!r}; expected two ids or "
+            f"names of tags, such as '1,3'"
+        )
+    if mode == "auto":
+        producer = table.view(table.schema).options.changelog_producer
+        mode = "delta" if producer == "none" else "changelog"
+    start, end = (int(text) if text.isdecimal() else text for text in places)
+    rows = changes_of(table, start, end, mode).to_arrow()
+    return rows.rename_columns(["rowkind", *rows.schema.names[1:]])
 
 
 def read_optimized(scan: Scan) -> Scan:

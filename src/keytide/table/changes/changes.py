@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -24,7 +24,7 @@ from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.types import Field, parse_sql_type
 
-__all__ = ["MODES", "Changes", "ChangesExplanation", "changes_of"]
+__all__ = ["MODES", "Changes", "ChangesExplanation", "changes_of", "check_mode"]
 
 MODES = ("diff", "delta", "changelog")
 """How changes are found: by comparing, as rows were written, as they were stored to be told."""
@@ -61,10 +61,11 @@ class ChangesExplanation:
 
 @dataclass(frozen=True)
 class Compared:
-    """Two states of a table, whose rows are compared."""
+    """Two states of a table, whose rows are compared by some columns; None: by all."""
 
     before: TableState
     after: TableState
+    columns: frozenset[str] | None = None
 
     @property
     def view(self) -> TableView:
@@ -73,7 +74,7 @@ class Compared:
 
     def plan(self) -> Sequence[ChangesTask]:
         """The work."""
-        return plan_diff(self.before, self.after)
+        return plan_diff(self.before, self.after, self.columns)
 
 
 @dataclass(frozen=True)
@@ -157,14 +158,21 @@ class Changes(RowSource):
 
 
 def changes_of(
-    table: StoredTable, start: int | str, end: int | str | None = None, mode: str = "diff"
+    table: StoredTable,
+    start: int | str,
+    end: int | str | None = None,
+    mode: str = "diff",
+    schema: TableSchema | None = None,
+    columns: Collection[str] | None = None,
 ) -> Changes:
-    """What happened after `start` up to `end`, as `Table.changes` says."""
-    if mode not in MODES:
-        raise InvalidError(
-            f"table {table.name}: mode is {mode!r}; expected one of {', '.join(map(repr, MODES))}"
-        )
-    last, schema = _end(table, end)
+    """What happened after `start` up to `end`, as `Table.changes` says.
+
+    Rows have the columns of `schema`, one of the table's, in place of those of the end. Where only
+    some `columns` will be shown, a difference leaves out changes of nothing but others.
+    """
+    check_mode(table, mode)
+    last, own = _end(table, end)
+    schema = own if schema is None else schema
     first, start_id = _start(table, start, must_exist=mode == "diff")
     end_id = 0 if last is None else last.id
     if start_id > end_id:
@@ -173,12 +181,21 @@ def changes_of(
             f"table {table.name}: changes after snapshot {start_id} up to {end_id}: the start "
             f"lies behind the end; give the earlier one first"
         )
+    shown = None if columns is None else frozenset(columns)
     source = (
-        Compared(_state(table, first, schema), table.state(schema, last))
+        Compared(_state(table, first, schema), table.state(schema, last), shown)
         if mode == "diff"
         else _told(table, table.view(schema), start_id, last, mode)
     )
     return Changes(source, mode, start_id, end_id)
+
+
+def check_mode(table: StoredTable, mode: str) -> None:
+    """Raise `InvalidError` for a mode that there is not."""
+    if mode not in MODES:
+        raise InvalidError(
+            f"table {table.name}: mode is {mode!r}; expected one of {', '.join(map(repr, MODES))}"
+        )
 
 
 def _end(table: StoredTable, end: int | str | None) -> tuple[Snapshot | None, TableSchema]:

@@ -48,11 +48,13 @@ class DiffTask:
     """What leads from the rows before to those after, of one group of buckets. Pickles.
 
     Keys that occur in none of the `changed` files have equal rows; None: any row may differ.
+    Rows differ where their `compared` columns do; None: any column.
     """
 
     before: Images
     after: Images
     changed: tuple[PlannedFile, ...] | None
+    compared: frozenset[str] | None = None
 
     @property
     def view(self) -> TableView:
@@ -84,7 +86,7 @@ class DiffTask:
                 pl.concat([empty, *(frame for frame in side if frame.width)])
                 for side in (window[: len(before)], window[len(before) :])
             )
-            told = difference(then, now, key)
+            told = difference(then, now, key, self.compared)
             if told.height:
                 yield told
 
@@ -103,10 +105,13 @@ class DiffTask:
         return pl.concat(found).unique()
 
 
-def plan_diff(before: TableState, after: TableState) -> list[DiffTask | FilesTask]:
+def plan_diff(
+    before: TableState, after: TableState, compared: frozenset[str] | None = None
+) -> list[DiffTask | FilesTask]:
     """What leads from one snapshot to another one, as tasks of one group of buckets each.
 
-    Rows have the columns of `after`. Raises as `plan_files`.
+    Rows have the columns of `after`, and differ where their `compared` columns do; None: any
+    column. Raises as `plan_files`.
     """
     alike = are_read_alike(before.view, after.view)
     if alike:
@@ -115,7 +120,7 @@ def plan_diff(before: TableState, after: TableState) -> list[DiffTask | FilesTas
     if not after.view.kind.has_key:
         return [task for group in groups for task in _append_tasks(*group)]
     made = (_diff_task(*group, alike=alike) for group in groups)
-    return [task for task in made if task is not None]
+    return [replace(task, compared=compared) for task in made if task is not None]
 
 
 def are_read_alike(before: TableView, after: TableView) -> bool:

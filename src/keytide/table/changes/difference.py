@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import reduce
 from operator import and_
 
@@ -18,11 +18,17 @@ _HAS_PARTNER = scratch("has_partner")
 _IS_EQUAL = scratch("is_equal")
 
 
-def difference(before: pl.DataFrame, after: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
+def difference(
+    before: pl.DataFrame,
+    after: pl.DataFrame,
+    key: Sequence[str],
+    compared: Collection[str] | None = None,
+) -> pl.DataFrame:
     """What leads from the rows before to those after, with `_row_kind`, in key order.
 
     -D and +I for keys that only one side has, -U and +U next to each other for those whose rows
-    differ, nothing for equal rows. NULL equals NULL, NaN equals NaN, 0.0 equals -0.0.
+    differ, nothing for equal rows. NULL equals NULL, NaN equals NaN, 0.0 equals -0.0. Rows are
+    equal where their `compared` columns are; None: all columns.
 
     REQUIRES: both have the same columns, `key` among them, and one row per key.
     """
@@ -35,7 +41,11 @@ def difference(before: pl.DataFrame, after: pl.DataFrame, key: Sequence[str]) ->
     ]
     rows = pl.concat(sides).sort([*key, _IS_AFTER], nulls_last=False)
     is_last = pl.int_range(pl.len()) == pl.len() - 1
-    others = [name for name in before.columns if name not in key]
+    others = [
+        name
+        for name in before.columns
+        if name not in key and (compared is None or name in compared)
+    ]
     rows = rows.with_columns((~is_last & _equals_next(key)).alias(_HAS_PARTNER)).with_columns(
         (pl.col(_HAS_PARTNER) & _equals_next(others)).alias(_IS_EQUAL)
     )

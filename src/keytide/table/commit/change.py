@@ -38,6 +38,11 @@ class Change:
         """The files that are added, and those that are deleted by name."""
         return self.made.entries
 
+    @property
+    def changelog(self) -> tuple[ManifestEntry, ...]:
+        """The files of its changelog. Their sequence numbers are never given anew."""
+        return self.made.changelog
+
     def with_entries(self, entries: Iterable[ManifestEntry]) -> Change:
         """The same change of other files."""
         return replace(self, made=replace(self.made, entries=tuple(entries)))

@@ -25,7 +25,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from keytide.errors import DataError
@@ -39,6 +39,7 @@ from keytide.table.commit.snapshot_files import SnapshotBuilder, wall_clock_ms
 from keytide.table.state.live_files import LiveFiles, load_live_files
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.view import TableView
+from keytide.table.write.task import Written
 
 __all__ = ["Committed", "Committer"]
 
@@ -170,7 +171,7 @@ class _Attempt:
         """Make the change anew, which could not be made as it was; False if there is none now."""
         self._superseded, self._described = [], []
         # Those files are gone: should `redo` fail, there is nothing of them left to clean up.
-        self._change = self._change.with_entries(())
+        self._change = replace(self._change, made=Written(()))
         self._change = redo(self._live)
         return bool(self._change.entries)
 
@@ -189,7 +190,8 @@ class _Attempt:
 
     def discard_all(self) -> None:
         """Delete what this change wrote: no snapshot names any of it."""
-        made = made_files(self._change.entries)
+        change = self._change
+        made = [*made_files(change.entries), *change.changelog]
         files = [*self._superseded, *self._described, *map(self._view.file_path, made)]
         self._metadata.store.discard(files)
 

@@ -45,6 +45,15 @@ class NewSnapshot:
     changed: tuple[ManifestEntry, ...]
 
 
+@dataclass(frozen=True)
+class _Changelog:
+    """What a snapshot says of its changelog; nothing where it has none."""
+
+    name: str | None = None
+    size: int | None = None
+    rows: int | None = None
+
+
 class SnapshotBuilder:
     """Builds the snapshots that one commit tries, each with files of new names."""
 
@@ -64,6 +73,7 @@ class SnapshotBuilder:
         base = self._base(latest, files)
         base_name, base_size = self._manifest_list(base, files)
         delta_name, delta_size = self._manifest_list(delta, files)
+        changelog = self._changelog(change, files)
         rows = sum(e.file.row_count if e.kind is FileKind.ADD else -e.file.row_count
                    for e in entries)  # fmt: skip
         schema_id = self._view.schema.id
@@ -77,6 +87,9 @@ class SnapshotBuilder:
             base_manifest_list_size=base_size,
             delta_manifest_list=delta_name,
             delta_manifest_list_size=delta_size,
+            changelog_manifest_list=changelog.name,
+            changelog_manifest_list_size=changelog.size,
+            changelog_record_count=changelog.rows,
             # Not changed by any commit that is made here, so the index of the snapshot before
             # stays.
             index_manifest=None if latest is None else latest.index_manifest,
@@ -126,6 +139,12 @@ class SnapshotBuilder:
         files[paths.manifest_path(name)] = data
         types = [f.type for f in self._view.schema.partition_fields()]
         return summarize(entries, name, len(data), self._view.schema.id, types)
+
+    def _changelog(self, change: Change, files: dict[str, bytes]) -> _Changelog:
+        if not change.changelog:
+            return _Changelog()
+        name, size = self._manifest_list([self._manifest(change.changelog, files)], files)
+        return _Changelog(name, size, sum(entry.file.row_count for entry in change.changelog))
 
     def _manifest_list(
         self, manifests: Sequence[ManifestFileMeta], files: dict[str, bytes]

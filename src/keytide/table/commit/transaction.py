@@ -25,7 +25,8 @@ __all__ = ["Transaction", "discard"]
 
 def discard(view: TableView, written: Iterable[Written]) -> None:
     """Delete what tasks wrote and no commit names, as far as that can be done."""
-    view.store.discard([view.file_path(e) for each in written for e in made_files(each.entries)])
+    made = [entry for each in written for entry in (*made_files(each.entries), *each.changelog)]
+    view.store.discard([view.file_path(entry) for entry in made])
 
 
 class Transaction:
@@ -87,8 +88,12 @@ class Transaction:
         return WriteTask.on(self.state)
 
     def task_anew(self, partition: PartitionSpec | None = None) -> WriteTask:
-        """The same for partitions to replace, which are laid out as the table says now."""
-        return replace(self.task(), partition_buckets={}, stored=None, partition=partition)
+        """The same for partitions to replace, which are laid out as the table says now.
+
+        An overwrite has no changelog, as in other engines: it could not say what it replaced.
+        """
+        anew = replace(self.task(), partition_buckets={}, stored=None, has_changelog=False)
+        return replace(anew, partition=partition)
 
     def take(self, written: Written) -> None:
         """Take in what a task wrote; from then on it is committed or deleted."""

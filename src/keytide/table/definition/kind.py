@@ -77,8 +77,6 @@ class KeyedTable(TableKind):
                 f"'{keys.BUCKET}' = '{options.bucket}' ({mode} buckets) allows one writer at a "
                 "time and an index that only its owner may keep. Use a fixed number of buckets"
             )
-        if options.changelog_producer == "input":
-            return f"'{keys.CHANGELOG_PRODUCER}' = 'input' asks every writer for changelog files"
         if options.deletion_vectors_enabled:
             return f"'{keys.DELETION_VECTORS_ENABLED}' hides rows until a compaction"
         return None

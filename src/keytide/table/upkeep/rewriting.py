@@ -138,7 +138,8 @@ class CompactTask:
     # -- rewriting ------------------------------------------------------------------------------
 
     def _rewritten(self, sections: Sequence[Section], files: NewFiles) -> Iterator[DataFileMeta]:
-        names = files.of(self.bucket, paths.FileNames())
+        prefix, file_format = self.view.options.data_file_prefix, self.view.options.file_format
+        names = files.of(paths.FileNames(), prefix, file_format)(self.bucket)
         directory = self.view.bucket_directory(*self.bucket)
         schema = stored_schema(self.view)
         rows = (to_arrow(frame, schema) for frame in self._frames(sections) if frame.height)

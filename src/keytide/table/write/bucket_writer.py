@@ -1,17 +1,18 @@
 """Writing rows: cut by partition and bucket, as a rule one sorted run per bucket.
 
 A `BucketWriter` is a picklable value: the same code writes on the driver and on executors. What it
-returns are the entries to commit. Several versions of a key in one write are merged
-before they are stored (rule R24 of docs/semantics.md), in layers where one row cannot stand for
-them.
+returns are the entries to commit, and where the table asks for it those of its changelog. Several
+versions of a key in one write are merged before they are stored (rule R24 of docs/semantics.md), in
+layers where one row cannot stand for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 import polars as pl
@@ -22,7 +23,7 @@ from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND, FileReader, RunWriter
 from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
 from keytide.merge.layers import layers
-from keytide.merge.order import IS_ADD
+from keytide.merge.order import IS_ADD, MergeOrder
 from keytide.merge.padding import padded_sequence
 from keytide.options import TableOptions
 from keytide.table.state.live_files import BucketId, LiveFiles
@@ -32,6 +33,7 @@ from keytide.types import AtomicType, Field, arrow_schema
 
 __all__ = [
     "BucketWriter",
+    "Made",
     "NewFiles",
     "SequenceBase",
     "added_file",
@@ -84,14 +86,26 @@ class SequenceBase:
 
 
 @dataclass(frozen=True)
+class Made:
+    """The files that a write made, as entries to commit: of data, and of its changelog."""
+
+    data: tuple[ManifestEntry, ...] = ()
+    changelog: tuple[ManifestEntry, ...] = ()
+
+
+@dataclass(frozen=True)
 class BucketWriter:
-    """Writes rows of one table into sorted level-0 files."""
+    """Writes rows of one table into sorted level-0 files.
+
+    With `has_changelog` the rows are stored once more as they came, with all their kinds.
+    """
 
     view: TableView
+    has_changelog: bool = False
 
     def write(
         self, batches: Sequence[BucketBatch], base: SequenceBase, *, threads: int = 1
-    ) -> list[ManifestEntry]:
+    ) -> Made:
         """Write rows and return the entries to commit.
 
         Rows are merged per key first. Files are durable on return but belong to nobody until
@@ -104,7 +118,10 @@ class BucketWriter:
         except BaseException:
             self.view.store.discard(files.given)
             raise
-        return [entry for part in parts for entry in part]
+        return Made(
+            tuple(entry for part in parts for entry in part.data),
+            tuple(entry for part in parts for entry in part.changelog),
+        )
 
     # -- the buckets of a batch -----------------------------------------------------------------
 
@@ -114,7 +131,7 @@ class BucketWriter:
         base: SequenceBase,
         files: NewFiles,
         threads: int,
-    ) -> list[list[ManifestEntry]]:
+    ) -> list[Made]:
         rows = sum(batch.rows.height for batch in batches)
         if threads == 1 or len(batches) < 2 or rows < _SMALL_ROWS:
             return [self._write_batch(batch, base, files, threads) for batch in batches]
@@ -123,36 +140,48 @@ class BucketWriter:
 
     def _write_batch(
         self, batch: BucketBatch, base: SequenceBase, files: NewFiles, threads: int
-    ) -> list[ManifestEntry]:
+    ) -> Made:
         # Names of its own for each batch: batches are written in threads.
         names = paths.FileNames()
-        return [
+        versions = self._versions(batch, base)
+        writer = run_writer(self.view)
+        names_of = files.of(names, self._options.data_file_prefix, writer.file_format)
+        data = [
             entry
-            for layer in self._layers(batch, base)
-            for entry in self._write_layer(batch, layer, names, files, threads)
+            for layer in self._layers(batch, versions)
+            for entry in self._write_layer(batch, layer, writer, names_of, threads)
         ]
+        if not self.has_changelog:
+            return Made(tuple(data))
+        writer = _changelog_writer(self.view)
+        names_of = files.of(names, self._options.changelog_file_prefix, writer.file_format)
+        changelog = self._write_layer(batch, versions, writer, names_of, threads)
+        return Made(tuple(data), tuple(changelog))
+
+    @property
+    def _options(self) -> TableOptions:
+        return self.view.options
 
     def _write_layer(
         self,
         batch: BucketBatch,
         layer: pl.DataFrame,
-        names: paths.FileNames,
-        files: NewFiles,
+        writer: RunWriter,
+        names_of: NamesOf,
         threads: int,
     ) -> list[ManifestEntry]:
         runs, buckets = self._runs(batch, layer)
-        writer = run_writer(self.view)
         if len(buckets) == 1:
             (bucket,) = buckets
             metas = writer.write(
                 runs,
                 directory=self.view.bucket_directory(*bucket),
-                file_names=files.of(bucket, names),
+                file_names=names_of(bucket),
                 threads=threads,
             )
             return [added_file(bucket, self.view.options.bucket, meta) for meta in metas]
         lengths = {
-            paths.join(self.view.bucket_directory(*bucket), next(files.of(bucket, names))): length
+            paths.join(self.view.bucket_directory(*bucket), next(names_of(bucket))): length
             for bucket, length in buckets.items()
         }
         metas = writer.write_together(runs, lengths, threads=threads) if lengths else []
@@ -161,22 +190,31 @@ class BucketWriter:
             for bucket, meta in zip(buckets, metas, strict=True)
         ]
 
-    def _layers(self, batch: BucketBatch, base: SequenceBase) -> list[pl.DataFrame]:
-        """The layers of all buckets, as a rule one, each with higher numbers than those below."""
+    def _versions(self, batch: BucketBatch, base: SequenceBase) -> pl.DataFrame:
+        """The rows of all buckets with their numbers, in merge order; without a key as given."""
         if not self.view.kind.has_key:
-            return [_numbered_by_arrival(batch, base)]
-        order = self.view.order
-        if len(batch.buckets) > 1:
-            order = replace(order, key=(BUCKET_NUMBER, *order.key))
+            return _numbered_by_arrival(batch, base)
         numbered = self._with_sequence_numbers(batch, base).with_columns(
             pl.Series(BUCKET_NUMBER, _bucket_numbers(batch))
         )
-        is_padded = bool(self.view.options.sequence_auto_padding)
+        is_padded = bool(self._options.sequence_auto_padding)
         # Padded numbers come from the rows, so the order of arrival is not theirs.
-        versions = order.sort(numbered, arrival_decides=not is_padded)
+        return self._order_in(batch).sort(numbered, arrival_decides=not is_padded)
+
+    def _order_in(self, batch: BucketBatch) -> MergeOrder:
+        order = self.view.order
+        if len(batch.buckets) == 1:
+            return order
+        return replace(order, key=(BUCKET_NUMBER, *order.key))
+
+    def _layers(self, batch: BucketBatch, versions: pl.DataFrame) -> list[pl.DataFrame]:
+        """The layers of all buckets, as a rule one, each with higher numbers than those below."""
+        if not self.view.kind.has_key:
+            return [versions]
+        order = self._order_in(batch)
         with self.view.naming_table():
             found = layers(versions, self.view.engine_in(order), order.key)
-        if is_padded:
+        if self._options.sequence_auto_padding:
             return found  # the rows have numbers of their own
         return [
             layer.with_columns(pl.col(SEQUENCE_NUMBER) + place) if place else layer
@@ -275,19 +313,36 @@ def run_writer(view: TableView) -> RunWriter:
     )
 
 
+def _changelog_writer(view: TableView) -> RunWriter:
+    options = view.options
+    return replace(
+        run_writer(view),
+        file_format=options.changelog_file_format or options.file_format,
+        compression=options.changelog_file_compression or options.file_compression,
+        stats_mode=options.changelog_file_stats_mode or options.stats_mode,
+    )
+
+
+NamesOf: TypeAlias = "Callable[[BucketId], Iterator[str]]"
+
+
 @dataclass(frozen=True)
 class NewFiles:
-    """The data files of one write: their names are given out here, so that none is forgotten."""
+    """The files of one write: their names are given out here, so that none is forgotten."""
 
     view: TableView
     given: list[str] = field(default_factory=list)
 
-    def of(self, bucket: BucketId, names: paths.FileNames) -> Iterator[str]:
+    def of(self, names: paths.FileNames, prefix: str, file_format: str) -> NamesOf:
         """Names for new files of a bucket."""
-        while True:
-            name = _data_file_name(names, self.view.options)
-            self.given.append(paths.join(self.view.bucket_directory(*bucket), name))
-            yield name
+
+        def given(bucket: BucketId) -> Iterator[str]:
+            while True:
+                name = names.data_file(file_format, prefix)
+                self.given.append(paths.join(self.view.bucket_directory(*bucket), name))
+                yield name
+
+        return given
 
 
 def _data_file_name(names: paths.FileNames, options: TableOptions) -> str:

@@ -33,11 +33,20 @@ _BATCH_ROWS = 64 << 10
 
 @dataclass(frozen=True)
 class Written:
-    """Files that a task wrote, as entries to commit, and how many rows it was given."""
+    """Files that a task wrote, as entries to commit, and how many rows it was given.
+
+    `changelog` has the files in which the rows are stored once more, as they came.
+    """
 
     entries: tuple[ManifestEntry, ...]
     rows: int = 0
     out_of_order: int | None = None
+    changelog: tuple[ManifestEntry, ...] = ()
+
+    @property
+    def files(self) -> tuple[ManifestEntry, ...]:
+        """The entries of all files."""
+        return (*self.entries, *self.changelog)
 
     @classmethod
     def together(cls, parts: Iterable[Written]) -> Written:
@@ -48,6 +57,7 @@ class Written:
             tuple(entry for part in made for entry in part.entries),
             sum(part.rows for part in made),
             None if None in late else sum(count or 0 for count in late),
+            tuple(entry for part in made for entry in part.changelog),
         )
 
 
@@ -56,8 +66,9 @@ class WriteTask:
     """Writes rows as sorted runs, on top of the files that were live when the write began.
 
     `partition_buckets` holds the number of buckets that existing partitions have; `stored` the
-    files that a count of rows out of order looks at, None where nobody wants it. Rows outside of
-    `partition` are refused. Pickles.
+    files that a count of rows out of order looks at, None where nobody wants it. With
+    `has_changelog` the rows are stored once more as they came. Rows outside of `partition` are
+    refused. Pickles.
     """
 
     view: TableView
@@ -65,6 +76,7 @@ class WriteTask:
     base: SequenceBase
     stored: tuple[ManifestEntry, ...] | None = None
     partition: PartitionSpec | None = None
+    has_changelog: bool = False
     threads: int = 1
 
     @classmethod
@@ -72,7 +84,9 @@ class WriteTask:
         """A task that writes on top of a snapshot."""
         view, live = state.view, state.live
         stored = live.entries if view.options.counts_out_of_order else None
-        return cls(view, live.partition_buckets, SequenceBase.after(live), stored)
+        has_changelog = view.options.changelog_producer == "input"
+        base = SequenceBase.after(live)
+        return cls(view, live.partition_buckets, base, stored, has_changelog=has_changelog)
 
     def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
         """Write each table of rows as a run of its own per bucket.
@@ -90,8 +104,8 @@ class WriteTask:
                 made.append(self._write(run, base, made))
                 base = base.behind(made[-1].entries, run.num_rows)
         except BaseException:
-            entries = Written.together(made).entries
-            self.view.store.discard([self.view.file_path(entry) for entry in entries])
+            files = Written.together(made).files
+            self.view.store.discard([self.view.file_path(file) for file in files])
             raise
         return Written.together(made)
 
@@ -109,5 +123,5 @@ class WriteTask:
         cut = cut_rows(frame, rows.table, view, self.partition_buckets)
         batches = list(cut.batches(frame, _BATCH_ROWS))
         del cut  # It is as long as the rows, and writing has no use for it.
-        entries = BucketWriter(view).write(batches, base, threads=self.threads)
-        return Written(tuple(entries), run.num_rows, late)
+        made = BucketWriter(view, self.has_changelog).write(batches, base, threads=self.threads)
+        return Written(made.data, run.num_rows, late, made.changelog)

@@ -25,10 +25,15 @@ def writable_view(table: StoredTable) -> TableView:
 
 
 def _why_not_stored(options: TableOptions) -> str | None:
-    if options.file_format not in WRITABLE:
-        return (
-            f"'{keys.FILE_FORMAT}' = {options.file_format!r} cannot be written, only "
-            f"{' and '.join(map(repr, WRITABLE))}; set it to one of them: files of several formats "
-            f"may lie in one table"
-        )
+    formats = {keys.FILE_FORMAT: options.file_format}
+    if options.changelog_producer != "none":
+        changelog_format = options.changelog_file_format or options.file_format
+        formats[keys.CHANGELOG_FILE_FORMAT] = changelog_format
+    for key, file_format in formats.items():
+        if file_format not in WRITABLE:
+            return (
+                f"'{key}' = {file_format!r} cannot be written, only "
+                f"{' and '.join(map(repr, WRITABLE))}; set it to one of them: files of several "
+                f"formats may lie in one table"
+            )
     return None

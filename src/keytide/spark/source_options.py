@@ -1,0 +1,141 @@
+"""The options of the data source, parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from keytide.errors import InvalidError
+from keytide.format.snapshot import Snapshot
+from keytide.table.catalog import open_stored
+from keytide.table.read.scan import Scan
+from keytide.table.scans import scan_table
+from keytide.table.state.stored import StoredTable
+
+__all__ = ["STREAM", "SourceOptions"]
+
+STREAM = "keytide-stream"
+"""The option that tells a stream; `register` has Spark set it."""
+
+_SPARK_OPTIONS = ("path", "checkpointlocation", "queryname", "outputmode")
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """The options of one load, save or stream, parsed."""
+
+    path: str
+    columns: tuple[str, ...] | None = None
+    where: str | None = None
+    snapshot_id: int | None = None
+    tag: str | None = None
+    as_of: str | int | None = None
+    is_stream: bool = False
+    start: str | int | None = None
+    mode: str | None = None
+    rows_max: int | None = None
+    consumer: str | None = None
+    store: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    newest_snapshot_id: int | None = None
+    """The newest snapshot at the time when it was settled, 0 for none."""
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
+        """Parse Spark's options. Raises `InvalidError` for a missing path or a wrong number."""
+        rest = {key.lower(): value for key, value in options.items()}
+        path = rest.get("path")
+        if path is None:
+            raise InvalidError(
+                "format 'keytide' needs the path of a table: load(path), save(path) or start(path)"
+            )
+        for key in _SPARK_OPTIONS:
+            rest.pop(key, None)
+        columns, snapshot_id = rest.pop("columns", None), rest.pop("snapshot-id", None)
+        as_of, start = rest.pop("as-of", None), rest.pop("start", None)
+        rows_max = rest.pop("max-rows-per-trigger", None)
+        return cls(
+            path=path,
+            columns=None if columns is None else tuple(c.strip() for c in columns.split(",")),
+            where=rest.pop("where", None),
+            snapshot_id=None if snapshot_id is None else _whole("snapshot-id", snapshot_id),
+            tag=rest.pop("tag", None),
+            as_of=int(as_of) if as_of is not None and as_of.isdecimal() else as_of,
+            is_stream=rest.pop(STREAM, None) is not None,
+            start=int(start) if start is not None and start.isdecimal() else start,
+            mode=rest.pop("mode", None),
+            rows_max=None if rows_max is None else _whole("max-rows-per-trigger", rows_max),
+            consumer=rest.pop("consumer", None),
+            store=tuple(rest.items()),
+        )
+
+    def table(self) -> StoredTable:
+        """Open the table. Raises `NotFoundError` when there is none at the path."""
+        return open_stored(self.path, dict(self.store))
+
+    def table_to_write(self) -> StoredTable:
+        """Open the table to write. Raises `InvalidError` for options that only reads have."""
+        return self._table_for(
+            "say what is read, and this is a write", {**self._of_scans, **self._of_streams}
+        )
+
+    def table_to_follow(self) -> StoredTable:
+        """Open the table. Raises `InvalidError` for options of reads of one snapshot."""
+        given = {**self._of_scans, "columns": None, "as-of": None}
+        return self._table_for("are for reads of one snapshot, and this is a stream", given)
+
+    def columns_of_changes(self) -> pa.Schema:
+        """The columns of the rows that a stream tells of. Raises `NotFoundError` as a scan."""
+        return scan_table(self.table(), self.columns).schema
+
+    def scan(self, columns: Sequence[str] | None = None) -> Scan:
+        """The scan that the options describe, of other columns if given. Raises as `Table.scan`."""
+        table = self._table_for("are for streams, and this reads one snapshot", self._of_streams)
+        wanted = self.columns if columns is None else columns
+        scan = scan_table(table, wanted, self.where, self.snapshot_id, self.tag, self.as_of)
+        if self.newest_snapshot_id is None or self._travels:
+            return scan
+        if self.newest_snapshot_id == 0:
+            return replace(scan, state=table.state(scan.view.schema, None))
+        snapshot = table.metadata.snapshot(self.newest_snapshot_id)
+        return replace(scan, state=table.state(scan.view.schema, snapshot))
+
+    def settled_at(self, newest: Snapshot | None) -> SourceOptions:
+        """The same options for later scans, which will see no newer snapshot."""
+        return replace(self, newest_snapshot_id=0 if newest is None else newest.id)
+
+    @property
+    def _of_scans(self) -> dict[str, Any]:
+        return {
+            "columns": self.columns, "where": self.where, "snapshot-id": self.snapshot_id,
+            "tag": self.tag, "as-of": self.as_of,
+        }  # fmt: skip
+
+    @property
+    def _of_streams(self) -> dict[str, Any]:
+        return {
+            "start": self.start, "mode": self.mode, "max-rows-per-trigger": self.rows_max,
+            "consumer": self.consumer,
+        }  # fmt: skip
+
+    def _table_for(self, purpose: str, others: Mapping[str, Any]) -> StoredTable:
+        table = self.table()
+        found = [name for name, value in others.items() if value is not None]
+        if found:
+            raise InvalidError(
+                f"table {table.name}: {', '.join(map(repr, found))} {purpose}; leave them out"
+            )
+        return table
+
+    @property
+    def _travels(self) -> bool:
+        return any(given is not None for given in (self.snapshot_id, self.tag, self.as_of))
+
+
+def _whole(option: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise InvalidError(f"option {option!r} is {value!r}; expected a whole number") from None

@@ -1,0 +1,201 @@
+"""Tables as streams of their changes: the stream reader of the data source.
+
+An offset is the snapshot up to which changes were told. A micro-batch has the changes from one
+offset to the next, found by the same tasks as `Table.changes`, so that a batch that is run again
+has the same rows.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from keytide.errors import ConflictError, InvalidError
+from keytide.format.schema import TableSchema
+from keytide.row_kind import ROW_KIND
+from keytide.spark.changes import bins_of
+from keytide.spark.connect import CORES_UNKNOWN
+from keytide.spark.internals import HAS_READ_LIMITS, ReadMaxRows, SupportsTriggerAvailableNow
+from keytide.spark.read import BINS_PER_CORE
+from keytide.spark.runner import rows_here
+from keytide.spark.source_options import SourceOptions
+from keytide.spark.types import spark_schema
+from keytide.table.changes.changes import Changes, changes_of, check_mode
+from keytide.table.changes.follow import KeptPlace, Start, start_of
+from keytide.table.scans import epoch_ms
+from keytide.table.state.stored import StoredTable
+from keytide.types import arrow_schema
+
+__all__ = ["ChangeStream", "ChangeStreamReader", "change_stream_schema"]
+
+Offset = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ChangeStream:
+    """What a stream reads of a table: from where, in which mode, and how much at a time."""
+
+    table: StoredTable
+    start: int | str | None = None
+    moment_ms: int | None = None
+    mode: str = "diff"
+    consumer: str | None = None
+
+    @classmethod
+    def of(cls, options: SourceOptions, columns: StructType) -> ChangeStream:
+        """What options ask for. Raises `InvalidError` for those that do not fit a stream."""
+        table = options.table_to_follow()
+        mode = options.mode or "diff"
+        check_mode(table, mode)
+        if ROW_KIND not in columns.names:
+            raise InvalidError(
+                f"table {table.name}: the columns of the stream lack {ROW_KIND!r}; begin with "
+                f"readStream.format('keytide') after kt.spark.register(spark), or name it in "
+                f"schema(...)"
+            )
+        if options.rows_max is not None and (options.rows_max < 1 or not HAS_READ_LIMITS):
+            raise InvalidError(
+                f"table {table.name}: option 'max-rows-per-trigger' is {options.rows_max}; give a "
+                f"number from 1, on Spark 4.2 or newer"
+            )
+        as_of = options.as_of
+        moment = None if as_of is None else epoch_ms(as_of, table.name, "as-of")
+        return cls(table, options.start, moment, mode, options.consumer)
+
+    def begin(self) -> Start:
+        """Where a new query begins. Raises what `Table.follow` raises."""
+        return start_of(self.table, self.start, self.moment_ms)
+
+    def newest(self) -> int:
+        """The newest snapshot, 0 for none."""
+        return self.table.metadata.latest_snapshot_id() or 0
+
+    def check_reach(self, start: Start, newest: int) -> None:
+        """Raise `ConflictError` where a query has told more than the table has."""
+        if newest < start.told:
+            raise ConflictError(
+                f"table {self.table.name}: the stream has told of snapshot {start.told}, and the "
+                f"newest one is {newest}: the table was rolled back, or made anew. Begin again "
+                f"with another checkpoint"
+            )
+
+    def within(self, told: int, newest: int, rows_max: int) -> int:
+        """The snapshot up to which commits after `told` wrote about so many rows; one at least."""
+        rows = 0
+        for snapshot_id in range(told + 1, newest + 1):
+            rows += abs(self.table.metadata.logged(snapshot_id).delta_record_count)
+            if rows > rows_max and snapshot_id > told + 1:
+                return snapshot_id - 1
+        return newest
+
+    def changes(self, start: Start, end: int, columns: StructType) -> Changes:
+        """What is told between two offsets, by the schema that has the columns."""
+        mode, told = ("diff", 0) if start.is_full else (self.mode, start.told)
+        return changes_of(self.table, told, end, mode, self._schema_with(columns), columns.names)
+
+    def keep(self, told: int) -> None:
+        """Keep the place of the consumer, where there is one."""
+        if self.consumer is not None:
+            KeptPlace(self.table.metadata, self.consumer, self.mode).keep(told)
+
+    def _schema_with(self, columns: StructType) -> TableSchema:
+        """The newest schema of the table in which a query's columns are as they were."""
+        newest = self.table.schema
+        for schema_id in range(newest.id, -1, -1):
+            schema = self.table.metadata.schema(schema_id)
+            own = {field.name: field.dataType for field in _columns(schema).fields}
+            if all(own.get(c.name) == c.dataType for c in columns.fields if c.name != ROW_KIND):
+                return schema
+        raise InvalidError(
+            f"table {self.table.name}: no schema of it has the columns that the stream reads, "
+            f"{', '.join(columns.names)}; leave the schema to the table, or name its columns with "
+            f"option 'columns'"
+        )
+
+
+def change_stream_schema(schema: pa.Schema) -> StructType:
+    """The columns of a stream of changes of rows with these columns."""
+    return spark_schema(pa.schema([pa.field(ROW_KIND, pa.string()), *schema]))
+
+
+def _columns(schema: TableSchema) -> StructType:
+    return spark_schema(arrow_schema(schema.fields))
+
+
+class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads changes batch by batch. Planned on the driver, in a process of its own.
+
+    What is wrong with the options is said when a query asks where to begin: Spark hides what is
+    raised before behind an error of its own.
+    """
+
+    def __init__(self, options: SourceOptions, columns: StructType) -> None:
+        self.options = options
+        self.columns = columns
+        self.target: int | None = None
+
+    @cached_property
+    def stream(self) -> ChangeStream:
+        """The table and what is read of it."""
+        return ChangeStream.of(self.options, self.columns)
+
+    def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
+        """Where a new query begins."""
+        start = self.stream.begin()
+        # Rows that are there are told as well where the offset differs from the first batch's end.
+        return _offset(0, is_full=True) if start.is_full else _offset(start.told)
+
+    def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802  # Spark's name
+        """Up to where the next batch goes. Before Spark 4.2 it is not said from where."""
+        newest = self.stream.newest() if self.target is None else self.target
+        if start is None:
+            return _offset(newest)
+        told = _start(start)
+        self.stream.check_reach(told, newest)
+        if told.is_full:
+            return _offset(newest) if newest else start
+        if isinstance(limit, ReadMaxRows):
+            newest = self.stream.within(told.told, newest, limit.max_rows)
+        return _offset(newest)
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802  # Spark's name
+        """How much a batch may have, as the options say."""
+        if self.options.rows_max is None:
+            return super().getDefaultReadLimit()
+        return ReadMaxRows(self.options.rows_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
+        """Read nothing that is committed later."""
+        self.target = self.stream.newest()
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """The tasks of a batch, pickled with what they need."""
+        if start == end:
+            return []
+        changes = self.stream.changes(_start(start), _start(end).told, self.columns)
+        shown = pa.schema([changes.schema.field(name) for name in self.columns.names])
+        bins = bins_of(changes, CORES_UNKNOWN * BINS_PER_CORE, shown)
+        return [InputPartition(pickle.dumps(task)) for task in bins]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The changes of one bin. Runs on executors."""
+        yield from rows_here(partition.value)
+
+    def commit(self, end: Offset) -> None:
+        """Changes up to here were taken."""
+        self.stream.keep(_start(end).told)
+
+
+def _offset(told: int, *, is_full: bool = False) -> Offset:
+    return {"told": told, "full": True} if is_full else {"told": told}
+
+
+def _start(offset: Offset) -> Start:
+    return Start(int(offset["told"]), bool(offset.get("full", False)))

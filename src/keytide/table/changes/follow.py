@@ -1,0 +1,195 @@
+"""Changes as they come: a reader that goes on, and may keep its place under a name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from threading import Event
+
+import pyarrow as pa
+
+from keytide.errors import ConflictError, InvalidError, NotFoundError
+from keytide.format import paths
+from keytide.format.snapshot import Consumer, Snapshot
+from keytide.table.changes.changes import Changes, changes_of, check_mode
+from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.stored import StoredTable
+
+__all__ = ["SNAPSHOT_ID", "KeptPlace", "Pace", "Start", "follow", "start_of"]
+
+SNAPSHOT_ID = b"keytide.snapshot_id"
+"""The member of a batch's schema metadata that tells its snapshot."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Changes after snapshot `told` are told; with `is_full`, first what it shows."""
+
+    told: int
+    is_full: bool = False
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often to look for new snapshots, and how long for nothing; None: for ever."""
+
+    poll_seconds: float = 1.0
+    timeout_seconds: float | None = None
+    stop: Event = field(default_factory=Event)
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidError` for times that cannot be."""
+        if not self.poll_seconds > 0:
+            raise InvalidError(f"poll_seconds is {self.poll_seconds}; give a time above 0")
+        if self.timeout_seconds is not None and not self.timeout_seconds >= 0:
+            raise InvalidError(f"timeout_seconds is {self.timeout_seconds}; give 0 or more")
+
+    def goes_on(self, quiet_seconds: float) -> bool:
+        """Wait until it is time to look again; False when it is time to end."""
+        left = float("inf")
+        if self.timeout_seconds is not None:
+            left = self.timeout_seconds - quiet_seconds
+        return left > 0 and not self.stop.wait(min(self.poll_seconds, left))
+
+
+def start_of(
+    table: StoredTable, start: int | str | None = None, moment_ms: int | None = None
+) -> Start:
+    """Where a reader begins that has no place yet.
+
+    'full', the default, and 'latest' mean the newest snapshot, with its rows or without; a number
+    the snapshot after which changes are told; `moment_ms` the one that was newest then. Raises
+    `NotFoundError` where that is not there, `InvalidError` for another text or for both.
+    """
+    if moment_ms is not None:
+        if start is not None:
+            raise InvalidError(
+                f"table {table.name}: start is {start!r}, and as_of names a snapshot too; give "
+                f"one of them"
+            )
+        return Start(_newest_at(table.metadata, moment_ms))
+    start = "full" if start is None else start
+    if isinstance(start, str):
+        if start not in ("latest", "full"):
+            raise InvalidError(
+                f"table {table.name}: start is {start!r}; expected 'latest', 'full', or the id of "
+                f"a snapshot"
+            )
+        return Start(table.metadata.latest_snapshot_id() or 0, start == "full")
+    if start < 0:
+        raise InvalidError(
+            f"table {table.name}: start is {start}; give the id of a snapshot, or 0 for the "
+            f"beginning"
+        )
+    if start > 0:
+        table.metadata.snapshot(start)
+    return Start(start)
+
+
+def follow(
+    table: StoredTable, start: Start, mode: str, pace: Pace, consumer: str | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The changes snapshot by snapshot, as `Table.follow` says; `start` where no place is kept."""
+    check_mode(table, mode)
+    place = None if consumer is None else KeptPlace(table.metadata, consumer, mode)
+    known = None if place is None else place.told()
+    return _Follower(table, mode, pace, place).batches(start if known is None else Start(known))
+
+
+def _newest_at(metadata: TableMetadata, moment_ms: int) -> int:
+    try:
+        return metadata.snapshot_as_of(moment_ms).id
+    except NotFoundError:
+        if metadata.earliest_snapshot_id() in (None, 1):
+            return 0
+        raise
+
+
+@dataclass(frozen=True)
+class KeptPlace:
+    """The place of a named reader, in the file that keeps snapshots from expiring."""
+
+    metadata: TableMetadata
+    consumer: str
+    mode: str
+
+    def told(self) -> int | None:
+        """The snapshot that was told last; None for a new reader. `DataError` for a torn file."""
+        if not self.metadata.store.exists(self._path):
+            return None
+        data = self.metadata.store.read(self._path)
+        return Consumer.from_json(data, self.metadata.store.uri_of(self._path)).told
+
+    def keep(self, told: int) -> None:
+        """Keep the place. The next difference needs the snapshot that was told last, too."""
+        first_needed = max(told, 1) if self.mode == "diff" else told + 1
+        self.metadata.store.put(self._path, Consumer(first_needed, told).to_json())
+
+    @property
+    def _path(self) -> str:
+        return paths.consumer_path(self.consumer)
+
+
+@dataclass(frozen=True)
+class _Follower:
+    """Tells snapshot after snapshot; one is told when the caller asks for what comes after it."""
+
+    table: StoredTable
+    mode: str
+    pace: Pace
+    place: KeptPlace | None
+
+    def batches(self, start: Start) -> Iterator[pa.RecordBatch]:
+        told = start.told
+        seen = self._snapshot(told)
+        if start.is_full:
+            yield from self._batches(changes_of(self.table, 0, told), told)
+            if self.pace.stop.is_set():
+                return
+        self._keep(told)
+        quiet_since = time.monotonic()
+        while not self.pace.stop.is_set():
+            newest = self._newest(seen)
+            while told < newest and not self.pace.stop.is_set():
+                told += 1
+                seen = self._snapshot(told)
+                changes = changes_of(self.table, told - 1, told, self.mode)
+                yield from self._batches(changes, told)
+                if self.pace.stop.is_set():
+                    return
+                self._keep(told)
+                quiet_since = time.monotonic()
+            if not self.pace.goes_on(time.monotonic() - quiet_since):
+                return
+
+    def _batches(self, changes: Changes, snapshot_id: int) -> Iterator[pa.RecordBatch]:
+        metadata = {SNAPSHOT_ID: str(snapshot_id).encode()}
+        for batch in changes.to_batches():
+            if self.pace.stop.is_set():
+                return
+            yield batch.replace_schema_metadata(metadata)
+
+    def _keep(self, told: int) -> None:
+        if self.place is not None:
+            self.place.keep(told)
+
+    def _snapshot(self, snapshot_id: int) -> Snapshot | None:
+        try:
+            return self.table.metadata.snapshot(snapshot_id) if snapshot_id else None
+        except NotFoundError:
+            return None
+
+    def _newest(self, seen: Snapshot | None) -> int:
+        """The newest snapshot. Raises `ConflictError` where what was told is no part of it."""
+        newest = self.table.metadata.latest_snapshot_id() or 0
+        if seen is None or newest == seen.id:
+            return newest
+        now = self._snapshot(seen.id)
+        if newest < seen.id or (now is not None and now != seen):
+            raise ConflictError(
+                f"table {self.table.name}: snapshot {seen.id}, up to which changes were told, is "
+                f"not part of the table any more: it was rolled back, or made anew. Follow it "
+                f"again from 'full', or from a snapshot that is there"
+            )
+        return newest

@@ -1,0 +1,200 @@
+"""A follower tells every snapshot once, in order, and goes on where it was."""
+
+from __future__ import annotations
+
+import json
+from threading import Event, Thread
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+import keytide as kt
+from keytide.store import open_store
+
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
+
+
+def make_table(**options: str) -> kt.Table:
+    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    return lake.create_table("t", SCHEMA, ["k"], options=options)
+
+
+def write(table: kt.Table, *texts: str) -> None:
+    """Write rows such as `1a`, or `-1` for a delete, in one commit."""
+    rows = [
+        {"k": int(t[1:]), "v": None, "_row_kind": "-D"}
+        if t[0] == "-"
+        else {"k": int(t[0]), "v": t[1:], "_row_kind": "+I"}
+        for t in texts
+    ]
+    table.write(rows)
+
+
+def told(batches: Any) -> list[str]:
+    """Changes as texts such as `2 -U 1a`, the snapshot before the kind."""
+    return [
+        f"{batch.schema.metadata[b'keytide.snapshot_id'].decode()} {row['_row_kind']} "
+        f"{row['k']}{row['v']}"
+        for batch in batches
+        for row in batch.to_pylist()
+    ]
+
+
+def now(table: kt.Table, *arguments: Any, **named: Any) -> list[str]:
+    """All that there is to tell."""
+    return told(table.follow(*arguments, timeout_seconds=0, **named))
+
+
+FROM_0 = ["1 +I 1a", "1 +I 2b", "2 -U 1a", "2 +U 1c", "3 -D 2b"]
+
+
+def filled(**options: str) -> kt.Table:
+    table = make_table(**options)
+    write(table, "1a", "2b")
+    write(table, "1c")
+    write(table, "-2")
+    return table
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        (0, FROM_0),
+        (1, FROM_0[2:]),
+        (3, []),
+        ("latest", []),
+        ("full", ["3 +I 1c"]),
+        (None, ["3 +I 1c"]),
+    ],
+)
+def test_follower_begins_where_it_is_told_to(start: Any, expected: list[str]) -> None:
+    assert now(filled(), start) == expected
+
+
+def test_follower_begins_at_a_time() -> None:
+    table = filled()
+    times = [snapshot.time_millis for snapshot in table.snapshots()]
+    assert now(table, as_of=times[-1]) == []
+    assert now(table, as_of=times[0] - 1) == FROM_0
+    with pytest.raises(kt.InvalidError, match="as_of is 'noon', which is no ISO time"):
+        table.follow(as_of="noon")
+
+
+def test_modes_tell_what_changes_of_them_tell() -> None:
+    table = filled(**{"changelog-producer": "input"})
+    written = ["1 +I 1a", "1 +I 2b", "2 +I 1c", "3 -D 2None"]
+    assert now(table, 0, "delta") == now(table, 0, "changelog") == written
+
+
+def test_follower_goes_on_with_what_others_write_until_it_is_stopped() -> None:
+    table, stop, seen = filled(), Event(), []
+    has_begun, has_gone_on = Event(), Event()
+
+    def read() -> None:
+        for batch in table.follow(stop=stop, poll_seconds=0.01):
+            seen.extend(told([batch]))
+            (has_gone_on if has_begun.is_set() else has_begun).set()
+
+    reader = Thread(target=read)
+    reader.start()
+    try:
+        assert has_begun.wait(30)
+        write(kt.Table(table.metadata.store, "t"), "7x")
+        assert has_gone_on.wait(30)
+    finally:
+        stop.set()
+        reader.join(30)
+    assert not reader.is_alive()
+    assert seen == ["3 +I 1c", "4 +I 7x"]
+
+
+def test_a_batch_has_the_columns_of_its_snapshot() -> None:
+    from keytide.table.definition.evolution import AddColumn
+
+    table = filled()
+    table.alter(AddColumn(("n",), kt.parse_sql_type("INT")))
+    table.write([{"k": 5, "v": "x", "n": 1}])
+    names = [batch.schema.names for batch in table.follow(2, timeout_seconds=0)]
+    assert names == [["_row_kind", "k", "v"], ["_row_kind", "k", "v", "n"]]
+
+
+# -- consumers -------------------------------------------------------------------------------------
+
+
+def consumer_file(table: kt.Table, name: str = "c") -> dict[str, int]:
+    found: dict[str, int] = json.loads(table.metadata.store.read(f"consumer/consumer-{name}"))
+    return found
+
+
+@pytest.mark.parametrize("mode", ["diff", "delta"])
+def test_consumer_goes_on_behind_the_last_snapshot_that_was_told_in_whole(mode: str) -> None:
+    table = filled()
+    batches = table.follow(0, mode, consumer="c", timeout_seconds=0)
+    assert any(text.startswith("2 ") for batch in batches for text in told([batch]))
+    # The second one is in hand; it counts when what comes after it is asked for.
+    assert now(table, "latest", mode, consumer="c")[0].startswith("2 ")
+    assert now(table, 0, mode, consumer="c") == []
+    write(table, "9z")
+    assert now(table, "full", mode, consumer="c") == ["4 +I 9z"]
+
+
+def test_consumer_keeps_what_it_has_still_to_read() -> None:
+    table = filled()
+    now(table, 0, consumer="c")
+    now(table, 0, "delta", consumer="d")
+    assert consumer_file(table, "c") == {"nextSnapshot": 3, "toldSnapshot": 3}
+    assert consumer_file(table, "d") == {"nextSnapshot": 4, "toldSnapshot": 3}
+    write(table, "9z")
+    # A place is the same for every mode.
+    assert now(table, mode="delta", consumer="c") == now(table, consumer="d") == ["4 +I 9z"]
+
+
+def test_place_of_a_consumer_of_another_engine_is_understood() -> None:
+    table = filled()
+    table.metadata.store.put("consumer/consumer-flink", b'{"nextSnapshot": 2}')
+    assert now(table, consumer="flink") == FROM_0[2:]
+
+
+def test_full_start_counts_when_its_rows_were_read() -> None:
+    table = filled()
+    assert told([next(table.follow("full", consumer="c"))]) == ["3 +I 1c"]
+    assert now(table, "full", consumer="c") == ["3 +I 1c"]
+    assert now(table, "full", consumer="c") == []
+
+
+# -- what cannot be followed -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "error", "message"),
+    [
+        (("newest",), {}, kt.InvalidError, "start is 'newest'; expected 'latest', 'full'"),
+        ((-1,), {}, kt.InvalidError, "start is -1"),
+        ((9,), {}, kt.NotFoundError, "no snapshot 9; snapshots 1 to 3 are there"),
+        ((0, "dif"), {}, kt.InvalidError, "mode is 'dif'; expected one of"),
+        ((0,), {"as_of": 1}, kt.InvalidError, "start is 0, and as_of names a snapshot too"),
+        ((0,), {"poll_seconds": 0}, kt.InvalidError, "poll_seconds is 0"),
+        ((0,), {"timeout_seconds": -1}, kt.InvalidError, "timeout_seconds is -1"),
+        ((0,), {"consumer": "a/b"}, kt.InvalidError, "consumer name 'a/b' cannot be a file name"),
+        ((0,), {"stop": True}, kt.InvalidError, "stop is True of type bool"),
+    ],
+)
+def test_following_that_cannot_be_is_refused_at_once(
+    arguments: Any, named: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        filled().follow(*arguments, **named)
+
+
+def test_table_that_was_rolled_back_is_noticed() -> None:
+    table = filled()
+    batches = table.follow(2, timeout_seconds=5, poll_seconds=0.01)
+    assert told([next(batches)]) == ["3 -D 2b"]
+    store = table.metadata.store
+    write(table, "8y")
+    assert told([next(batches)]) == ["4 +I 8y"]
+    store.delete(["snapshot/snapshot-4", "snapshot/LATEST"])
+    with pytest.raises(kt.ConflictError, match="snapshot 4, up to which changes were told"):
+        next(batches)
