@@ -163,6 +163,6 @@ _FUNCTIONS: dict[str, Callable[[list[Any]], Any]] = {
     "last_non_null_value": _last_known,
     "first_value": lambda values: values[0],
     "first_non_null_value": _first_known,
-    "listagg": _folding(",".join),
+    "listagg": lambda values: _folding(",".join)([v for v in values if v and v.strip()]),
     "collect": _folding(lambda lists: [item for each in lists for item in each]),
 }
