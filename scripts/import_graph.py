@@ -34,6 +34,7 @@ ROOMS = [
     ["table.state", "table.runner"],
     ["table.read", "table.changes", "table.write", "table.commit"],
     ["table.upkeep"],
+    ["table.verify"],
     ["table"],
     ["cdc", "sql"],
     ["spark"],

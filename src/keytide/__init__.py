@@ -35,6 +35,7 @@ from keytide.table.commit.result import WriteResult
 from keytide.table.read.scan import Explanation
 from keytide.table.read.why import Why
 from keytide.table.upkeep.compaction import CompactionResult
+from keytide.table.verify.finding import Finding, Verification
 from keytide.types import Field, parse_sql_type
 
 if typing.TYPE_CHECKING:
@@ -50,6 +51,7 @@ __all__ = [
     "DataError",
     "Explanation",
     "Field",
+    "Finding",
     "InvalidError",
     "KeytideError",
     "KeytideWarning",
@@ -60,6 +62,7 @@ __all__ = [
     "SetupError",
     "Table",
     "UnsupportedError",
+    "Verification",
     "Why",
     "WriteResult",
     "connect",

@@ -1,9 +1,10 @@
-"""What standard error shows while a long scan runs."""
+"""What standard error shows while long work runs."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 from rich.console import Console
@@ -11,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from keytide.table.read.scan import Scan
 
-__all__ = ["tracked_batches"]
+__all__ = ["progress_bar", "tracked_batches"]
 
 _LONG_ROWS = 1_000_000
 # Rows become several times as large when they are spelled out; a shell needs no larger batches.
@@ -47,3 +48,19 @@ def _bar(scan: Scan) -> Progress:
         transient=True,
         disable=not (watched and is_long),
     )
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar over things done of so many, for a person who watches standard error."""
+    with Progress(
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(what),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    ) as progress:
+        bar = progress.add_task("", total=None)
+        yield lambda done, total: progress.update(bar, completed=done, total=total)

@@ -38,6 +38,7 @@ __all__ = [
     "BlockSink",
     "byte_ranges",
     "check_blocks",
+    "check_every_block",
     "check_footer",
 ]
 
@@ -166,6 +167,27 @@ def check_blocks(
         torn = _torn_blocks(store.uri_of(path), file.read_buffer(size), footer, ranges)
     if torn:
         raise OSError(f"its bytes are not those that were written, from byte {torn[0]} on")
+
+
+def check_every_block(store: Store, path: str) -> bool:
+    """Raise OSError where any byte of a file is not as it was written, read before or not.
+
+    False: the file has no checksums of blocks.
+    """
+    with store.open_input(path) as file:
+        footer = check_footer(file)
+        found = _BLOCKS.findall(footer)
+        if not found:
+            return False
+        sums = np.frombuffer(bytes.fromhex(found[-1].decode()), ">u4")
+        left = file.size() - len(footer)
+        for place in range(-(-left // _BLOCK_BYTES)):
+            piece = file.read(min(_BLOCK_BYTES, left))
+            left -= len(piece)
+            if place >= len(sums) or zlib.crc32(piece) != int(sums[place]):
+                start = place * _BLOCK_BYTES
+                raise OSError(f"its bytes are not those that were written, from byte {start} on")
+    return True
 
 
 def check_footer(file: pa.NativeFile) -> bytes:

@@ -5,13 +5,15 @@ A table's directory::
     schema/schema-<id>                      snapshot/snapshot-<id>    snapshot/LATEST, EARLIEST
     tag/tag-<name>                          consumer/consumer-<name>
     changelog/changelog-<id>
+    branch/branch-<name>/                   with schemas, snapshots, tags and consumers of its own
     manifest/manifest-<uuid>-<n>            manifest/manifest-list-<uuid>-<n>
     manifest/index-manifest-<uuid>-<n>      index/index-<uuid>-<n>
+    statistics/stat-<uuid>-<n>
     [<partition>/]bucket-<b>/data-<uuid>-<n>.<format>
 
-Paths are relative to the table and use ``/``. Schemas, snapshots and tags are found by name;
-everything else is found by the name that metadata records, in which ``<uuid>`` and ``<n>`` only
-keep it unique.
+Paths are relative to the table and use ``/``; those that a branch has of its own are relative to
+its folder. Schemas, snapshots, tags, consumers and branches are found by name; everything else is
+found by the name that metadata records, in which ``<uuid>`` and ``<n>`` only keep it unique.
 
 Functions named ``parse_*`` return ``None`` for any other name, because a directory also holds
 hints, temporary files and the files of other writers. A name that they accept is exactly what
@@ -36,11 +38,15 @@ from keytide.errors import InvalidError
 __all__ = [
     "DATA_FILE_PREFIX",
     "INDEX_DIR",
+    "MAIN_BRANCH",
     "MANIFEST_DIR",
     "POSTPONE_BUCKET",
+    "STATISTICS_DIR",
     "FileNames",
     "Hint",
     "MetadataFile",
+    "branch_dir",
+    "branches_dir",
     "bucket_dir",
     "bucket_name",
     "changelog_dir",
@@ -55,6 +61,8 @@ __all__ = [
     "manifest_path",
     "metadata_file_name",
     "new_uuid",
+    "parse_branch_name",
+    "parse_changelog_name",
     "parse_consumer_name",
     "parse_schema_name",
     "parse_snapshot_name",
@@ -64,6 +72,7 @@ __all__ = [
     "snapshot_dir",
     "snapshot_hint_path",
     "snapshot_path",
+    "statistics_path",
     "tag_dir",
     "tag_path",
 ]
@@ -75,6 +84,10 @@ DATA_FILE_PREFIX = "data-"
 
 MANIFEST_DIR = "manifest"
 INDEX_DIR = "index"
+STATISTICS_DIR = "statistics"
+
+MAIN_BRANCH = "main"
+"""The branch whose folder is the table itself."""
 
 
 class Hint(str, Enum):
@@ -135,6 +148,26 @@ def tag_dir() -> str:
     return "tag"
 
 
+def consumer_dir() -> str:
+    """The folder of the consumers."""
+    return "consumer"
+
+
+def changelog_dir() -> str:
+    """The folder of changelogs that have outlived their snapshots."""
+    return "changelog"
+
+
+def branches_dir() -> str:
+    """The folder of the branches."""
+    return "branch"
+
+
+def branch_dir(branch: str) -> str:
+    """The folder of a branch. Raises `InvalidError` when the name cannot be part of a path."""
+    return join(branches_dir(), f"branch-{_checked_name(branch, 'branch')}")
+
+
 def schema_path(schema_id: int) -> str:
     """The file of a schema. Raises `InvalidError` for a number that is no id."""
     return join(schema_dir(), f"schema-{_checked_id(schema_id)}")
@@ -190,9 +223,19 @@ def parse_tag_name(name: str) -> str | None:
     return _named(name, "tag-")
 
 
+def parse_branch_name(name: str) -> str | None:
+    """The branch of a folder inside ``branch/``."""
+    return _named(name, "branch-")
+
+
 def parse_consumer_name(name: str) -> str | None:
     """The consumer of a file inside ``consumer/``."""
     return _named(name, "consumer-")
+
+
+def parse_changelog_name(name: str) -> int | None:
+    """The id of a file inside ``changelog/``; None for the hints."""
+    return _numbered(name, "changelog-")
 
 
 def encode_hint(snapshot_id: int) -> bytes:
@@ -222,6 +265,11 @@ def manifest_path(name: str) -> str:
 def index_path(name: str) -> str:
     """Where an index file lies by default."""
     return join(INDEX_DIR, name)
+
+
+def statistics_path(name: str) -> str:
+    """Where the statistics of a table lie."""
+    return join(STATISTICS_DIR, name)
 
 
 def data_file_name(uuid: str, number: int, extension: str, prefix: str = DATA_FILE_PREFIX) -> str:

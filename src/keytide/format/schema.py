@@ -49,6 +49,7 @@ __all__ = [
     "SYSTEM_NAMES",
     "VALUE_KIND_FIELD_ID",
     "TableSchema",
+    "all_fields",
     "assign_field_ids",
     "check_fields",
     "highest_field_id",
@@ -220,7 +221,7 @@ def assign_field_ids(fields: Sequence[Field], first_id: int = 0) -> tuple[Field,
 
 def highest_field_id(fields: Sequence[Field]) -> int:
     """The largest id among some fields and their nested members; -1 for none."""
-    return max((f.id for f in _all_fields(fields)), default=-1)
+    return max((f.id for f in all_fields(fields)), default=-1)
 
 
 def validate_schema(schema: TableSchema) -> None:
@@ -343,10 +344,11 @@ def _renumbered_member(member: Field, ids: Iterator[int]) -> Field:
     return replace(member, id=next(ids), type=type_)
 
 
-def _all_fields(fields: Iterable[Field]) -> Iterator[Field]:
+def all_fields(fields: Iterable[Field]) -> Iterator[Field]:
+    """Some fields and their nested members, at any depth."""
     for each in fields:
         yield each
-        yield from _all_fields(_members(each.type))
+        yield from all_fields(_members(each.type))
 
 
 def _members(type_: DataType) -> Iterator[Field]:

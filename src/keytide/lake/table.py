@@ -31,6 +31,8 @@ from keytide.table.scans import epoch_ms, get_row, get_rows, scan_table, why_row
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.compaction import CompactionResult, compact
+from keytide.table.verify.finding import Verification
+from keytide.table.verify.verify import verify_table
 
 __all__ = ["Table"]
 
@@ -341,6 +343,21 @@ class Table:
         pace = Pace(float(poll_seconds), timeout_seconds, stop or Event())
         begin = start_of(self._stored, start, moment)
         return follow(self._stored, begin, mode, pace, consumer)
+
+    @checked
+    def verify(self, *, quick: bool = False) -> Verification:
+        """Check all that is stored against what is said of it, and the laws against the rows.
+
+        Snapshots, tags, branches, schemas, manifests and index files; of each data file its bytes,
+        its columns and every row: sorted by key, one for each key, in its own bucket, and within
+        what the manifests say of numbers, NULLs and bounds. Whatever is wrong is a finding that
+        names the file, what was expected and the way out; what this release cannot look at is in
+        `unchecked`. Nothing is changed, and memory stays within 'read.memory'. `quick` reads no
+        data: metadata, and whether each file is there in full length.
+
+        Raises `DataError` only where the store cannot even be listed.
+        """
+        return verify_table(self._stored.store, self.name, quick=quick)
 
     def snapshots(self) -> list[Snapshot]:
         """The snapshots that are there, oldest first. Raises `DataError` for a torn one."""

@@ -19,7 +19,15 @@ from keytide.table.state.live_files import BucketId
 from keytide.table.state.view import TableView
 from keytide.types import Field
 
-__all__ = ["BucketPlan", "PlannedFile", "Run", "Section", "is_out_of_order", "sections_of"]
+__all__ = [
+    "BucketPlan",
+    "PlannedFile",
+    "Run",
+    "Section",
+    "is_out_of_order",
+    "key_ranks",
+    "sections_of",
+]
 
 _PLACE, _RANK = map(scratch, ("place", "rank"))
 
@@ -119,7 +127,7 @@ def is_out_of_order(entry: ManifestEntry, key: Sequence[Field]) -> bool:
     """
     if not any(f.type.root in ("FLOAT", "DOUBLE") for f in key):
         return False
-    low, high = _ranks(decoded([entry.file.min_key, entry.file.max_key], key))
+    low, high = key_ranks(decoded([entry.file.min_key, entry.file.max_key], key))
     return low > high
 
 
@@ -138,7 +146,7 @@ def _overlaps(files: Sequence[PlannedFile], schema: TableSchema) -> list[_Placed
         return []
     fields = schema.trimmed_primary_key_fields()
     ends = decoded([*(f.meta.min_key for f in files), *(f.meta.max_key for f in files)], fields)
-    ranked = _ranks(ends)
+    ranked = key_ranks(ends)
     count = len(files)
     placed = []
     for order, file in enumerate(files):
@@ -150,7 +158,7 @@ def _overlaps(files: Sequence[PlannedFile], schema: TableSchema) -> list[_Placed
     return placed
 
 
-def _ranks(keys: pl.DataFrame) -> list[int]:
+def key_ranks(keys: pl.DataFrame) -> list[int]:
     """A number per key that grows with it."""
     ranks: list[int] = (
         keys.with_row_index(_PLACE)

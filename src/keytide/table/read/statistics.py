@@ -15,7 +15,7 @@ from keytide.scratch import scratch
 from keytide.table.definition.widening import holds_all
 from keytide.types import AtomicType, DataType, Field
 
-__all__ = ["columns_without_nulls", "decoded", "key_bounds", "value_bounds"]
+__all__ = ["arity", "columns_without_nulls", "decoded", "key_bounds", "value_bounds"]
 
 _PLACE = scratch("place")
 
@@ -39,7 +39,7 @@ def key_bounds(files: Sequence[ManifestEntry], fields: Sequence[Field]) -> pl.Da
         low, high = low.set(says_nothing, None), high.set(says_nothing, None)
     columns = {f"{first.name}.min": low, f"{first.name}.max": high}
     # Some writers store no key statistics, as a row without fields.
-    with_stats = [_arity(e.file.key_stats.min_values) == len(fields) for e in files]
+    with_stats = [arity(e.file.key_stats.min_values) == len(fields) for e in files]
     if len(fields) > 1 and all(with_stats):
         stats_lows = decoded([e.file.key_stats.min_values for e in files], fields)
         stats_highs = decoded([e.file.key_stats.max_values for e in files], fields)
@@ -103,7 +103,7 @@ def _group_bounds(
     places = {old.id: place for place, old in enumerate(stored)}
     rows = [entry.file.row_count for entry in files]
     # A row of another number of fields cannot be matched with columns: nothing is known then.
-    usable = all(_arity(e.file.value_stats.min_values) == len(stored) for e in files)
+    usable = all(arity(e.file.value_stats.min_values) == len(stored) for e in files)
     found: dict[str, pl.Series] = {}
     types = polars_schema(fields)
     if usable and stored:
@@ -147,5 +147,6 @@ def _with_unknowns(
     return pl.concat([counted, bounds], how="horizontal").with_columns(missing)
 
 
-def _arity(row: bytes) -> int:
+def arity(row: bytes) -> int:
+    """How many columns a binary row has."""
     return int.from_bytes(row[:4], "big")

@@ -1,0 +1,218 @@
+"""What a branch has of its own: schemas, snapshots, tags, consumers and hints, found by name."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from keytide.errors import InvalidError
+from keytide.format import paths
+from keytide.format.schema import TableSchema, all_fields, highest_field_id, validate_schema
+from keytide.format.snapshot import Consumer, Snapshot, Tag
+from keytide.options import TableOptions
+from keytide.store import Store
+from keytide.table.state.view import TableView
+from keytide.table.verify.finding import Findings
+
+__all__ = ["Branch", "read_branches"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One branch, as far as it can be read. `folder` is where its files lie, in the table."""
+
+    store: Store
+    table: str
+    folder: str
+    schemas: dict[int, TableSchema]
+    snapshots: dict[int, Snapshot]
+    tags: dict[str, Tag]
+    changelogs: dict[int, Snapshot]
+    _views: dict[int, TableView] = field(default_factory=dict)
+
+    @property
+    def newest(self) -> Snapshot | None:
+        """The newest snapshot, of those that can be read."""
+        return self.snapshots[max(self.snapshots)] if self.snapshots else None
+
+    def path(self, path: str) -> str:
+        """Where a file of the branch lies in the table."""
+        return paths.join(self.folder, path)
+
+    def view(self, schema_id: int) -> TableView | None:
+        """The table at the schema that a file was written with; None where that is damaged."""
+        if schema_id not in self._views and schema_id in self.schemas:
+            schema = self.schemas[schema_id]
+            options = TableOptions.parse(schema.options)
+            self._views[schema_id] = TableView(
+                self.store, self.table, schema, self.schemas, options
+            )
+        return self._views.get(schema_id)
+
+
+def read_branches(store: Store, table: str, findings: Findings) -> list[Branch]:
+    """The main branch and all others of the table that a store is rooted at."""
+    names = map(paths.parse_branch_name, store.list_names(paths.branches_dir()))
+    folders = ["", *(paths.branch_dir(name) for name in names if name is not None)]
+    return [_Documents(store, folder, findings).branch(table) for folder in folders]
+
+
+@dataclass(frozen=True)
+class _Documents:
+    """Reads the files of one branch that are found by name."""
+
+    store: Store
+    folder: str
+    findings: Findings
+
+    def branch(self, table: str) -> Branch:
+        branch = Branch(
+            self.store,
+            table,
+            self.folder,
+            self._schemas(),
+            self._snapshots(paths.snapshot_dir(), paths.parse_snapshot_name),
+            self._all(paths.tag_dir(), paths.parse_tag_name, Tag.from_json),
+            self._snapshots(paths.changelog_dir(), paths.parse_changelog_name),
+        )
+        self._check_numbers_follow()
+        self._check_hints()
+        self._check_tags(branch)
+        self._check_consumers()
+        return branch
+
+    def _all(
+        self, directory: str, number: Callable[[str], K | None], parse: Callable[[bytes, str], V]
+    ) -> dict[K, V]:
+        found: dict[K, V] = {}
+        for name in self.store.list_names(paths.join(self.folder, directory)):
+            key = number(name)
+            path = paths.join(self.folder, directory, name)
+            if key is not None:
+                with self.findings.reading(path):
+                    found[key] = parse(self.store.read(path), path)
+        return found
+
+    # -- schemas --------------------------------------------------------------------------------
+
+    def _schemas(self) -> dict[int, TableSchema]:
+        found = self._all(paths.schema_dir(), paths.parse_schema_name, TableSchema.from_json)
+        sound = {}
+        for number, schema in sorted(found.items()):
+            path = paths.join(self.folder, paths.schema_path(number))
+            with self.findings.reading(path, "a definition that a table can have"):
+                _check_schema(schema, number)
+                sound[number] = schema
+        for before, after in itertools.pairwise(sound.values()):
+            if after.highest_field_id < before.highest_field_id:
+                self.findings.add(
+                    paths.join(self.folder, paths.schema_path(after.id)),
+                    f"highestFieldId is {after.highest_field_id}",
+                    f"{before.highest_field_id}, as in schema {before.id}, or more",
+                )
+        return sound
+
+    # -- snapshots ------------------------------------------------------------------------------
+
+    def _snapshots(
+        self, directory: str, number: Callable[[str], int | None]
+    ) -> dict[int, Snapshot]:
+        found = self._all(directory, number, Snapshot.from_json)
+        for name, snapshot in found.items():
+            if snapshot.id != name:
+                path = paths.join(self.folder, directory, f"{directory}-{name}")
+                self.findings.add(path, f"member 'id' is {snapshot.id}", f"{name}, as its name is")
+        return dict(sorted(found.items()))
+
+    def _check_numbers_follow(self) -> None:
+        for directory, number, path_of in (
+            (paths.schema_dir(), paths.parse_schema_name, paths.schema_path),
+            (paths.snapshot_dir(), paths.parse_snapshot_name, paths.snapshot_path),
+        ):
+            for before, after in itertools.pairwise(self._numbers(directory, number)):
+                if after != before + 1:
+                    self.findings.add(
+                        paths.join(self.folder, path_of(before + 1)),
+                        "missing",
+                        f"a file for each number from {before} to {after}",
+                    )
+        if self._numbers(paths.schema_dir(), paths.parse_schema_name)[:1] != [0]:
+            self.findings.add(
+                paths.join(self.folder, paths.schema_path(0)), "missing", "the first schema"
+            )
+
+    def _numbers(self, directory: str, number: Callable[[str], int | None]) -> list[int]:
+        names = self.store.list_names(paths.join(self.folder, directory))
+        return sorted(found for name in names if (found := number(name)) is not None)
+
+    def _check_hints(self) -> None:
+        numbers = self._numbers(paths.snapshot_dir(), paths.parse_snapshot_name)
+        for hint in paths.Hint:
+            path = paths.join(self.folder, paths.snapshot_hint_path(hint))
+            if not self.store.exists(path):
+                continue
+            with self.findings.reading(path):
+                hinted = paths.decode_hint(self.store.read(path))
+                if hinted is None:
+                    self.findings.add(path, "it names no snapshot", "a number", _HINT_WAY_OUT)
+                elif hint is paths.Hint.LATEST and hinted > max(numbers, default=0):
+                    self.findings.add(
+                        path,
+                        f"it names snapshot {hinted}, which is not there",
+                        f"that snapshot, or at most {max(numbers, default=0)}",
+                        f"Restore {paths.snapshot_path(hinted)} from a copy; if it was never "
+                        f"made, {_HINT_WAY_OUT[0].lower()}{_HINT_WAY_OUT[1:]}",
+                    )
+
+    # -- tags and consumers ---------------------------------------------------------------------
+
+    def _check_tags(self, branch: Branch) -> None:
+        for name, tag in branch.tags.items():
+            of_same_id = branch.snapshots.get(tag.snapshot.id)
+            # After a rollback a number comes back with another commit.
+            is_same = of_same_id is not None and of_same_id.uuid == tag.snapshot.uuid
+            if is_same and of_same_id != tag.snapshot:
+                self.findings.add(
+                    branch.path(paths.tag_path(name)),
+                    f"it differs from snapshot {tag.snapshot.id}, which it keeps",
+                    "the same members as in the snapshot's own file",
+                )
+
+    def _check_consumers(self) -> None:
+        consumers = self._all(paths.consumer_dir(), paths.parse_consumer_name, Consumer.from_json)
+        numbers = self._numbers(paths.snapshot_dir(), paths.parse_snapshot_name)
+        first, last = (numbers[0], numbers[-1]) if numbers else (1, 0)
+        for name, consumer in consumers.items():
+            if not first <= consumer.next_snapshot <= last + 1:
+                self.findings.add(
+                    paths.join(self.folder, paths.consumer_dir(), f"consumer-{name}"),
+                    f"it is to go on at snapshot {consumer.next_snapshot}",
+                    f"one from {first} to {last + 1}: those are there, and the next one",
+                    "Begin with that reader anew, or restore the snapshots from a copy",
+                )
+
+
+_HINT_WAY_OUT = "Delete the hint: readers then look which snapshots there are"
+
+
+def _check_schema(schema: TableSchema, number: int) -> None:
+    """Raise InvalidError for what no table can be."""
+    if schema.id != number:
+        raise InvalidError(f"member 'id' is {schema.id}, and the name says {number}")
+    validate_schema(schema)
+    ids = [each.id for each in all_fields(schema.fields)]
+    if len(set(ids)) < len(ids) or min(ids) < 0:
+        raise InvalidError(f"the ids of columns and their members are {ids}, which repeat")
+    if highest_field_id(schema.fields) > schema.highest_field_id:
+        raise InvalidError(
+            f"highestFieldId is {schema.highest_field_id}, and a column has the id "
+            f"{highest_field_id(schema.fields)}"
+        )
+    options = TableOptions.parse(schema.options)
+    for name in (*options.bucket_key, *options.sequence_field):
+        schema.field(name)

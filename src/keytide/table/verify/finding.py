@@ -1,0 +1,128 @@
+"""What a verification finds, and how it is collected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from keytide import html
+from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
+from keytide.plural import counted
+
+__all__ = ["Finding", "Findings", "Verification"]
+
+RESTORE = "Restore the file from a copy, or read a snapshot that does not name it"
+REWRITE = "Overwrite what it belongs to with rows from their source, or read an older snapshot"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something stored that is not as it has to be.
+
+    `path` is the file, relative to the table; `what` was found of it where `expected` should be,
+    and `way_out` is what can be done about it.
+    """
+
+    table: str
+    path: str
+    what: str
+    expected: str
+    way_out: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}; expected: {self.expected}. {self.way_out}"
+
+
+class Findings:
+    """What was found so far of one table, each thing once, and what could not be looked at."""
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        self._found: dict[Finding, None] = {}
+        self._unchecked: dict[str, None] = {}
+
+    @property
+    def found(self) -> tuple[Finding, ...]:
+        """What is wrong."""
+        return tuple(self._found)
+
+    @property
+    def unchecked(self) -> tuple[str, ...]:
+        """What this release cannot look at, with the reason."""
+        return tuple(self._unchecked)
+
+    def add(self, path: str, what: str, expected: str, way_out: str = RESTORE) -> None:
+        """Something is wrong with a file."""
+        self._found[Finding(self.table, path, what, expected, way_out)] = None
+
+    def skip(self, path: str, why: str) -> None:
+        """A file, or a part of what is said of it, cannot be looked at."""
+        self._unchecked[f"{path}: {why}"] = None
+
+    def take(self, others: Findings) -> None:
+        """What others found, too."""
+        self._found |= others._found
+        self._unchecked |= others._unchecked
+
+    @contextmanager
+    def reading(self, path: str, expected: str = "the file as it was written") -> Iterator[None]:
+        """A block that reads a file; what cannot be read is a finding, and the block ends."""
+        try:
+            yield
+        except UnsupportedError as error:
+            self.skip(path, _about(error, path))
+        except (DataError, InvalidError, NotFoundError) as error:
+            is_missing = isinstance(error.__cause__, FileNotFoundError)
+            self.add(path, "missing" if is_missing else _about(error, path), expected)
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What a verification looked at, and what it found.
+
+    `snapshots` counts those of all branches and tags, `files` the data files that they name,
+    `rows` those that were read in them. `unchecked` says what this release cannot look at.
+    """
+
+    table: str
+    snapshots: int
+    files: int
+    rows: int
+    findings: tuple[Finding, ...]
+    unchecked: tuple[str, ...] = ()
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    def __str__(self) -> str:
+        return "\n".join([self.summary, *map(str, self.findings), *self._left_out])
+
+    def _repr_html_(self) -> str:
+        rows = [(f.path, f.what, f.expected, f.way_out) for f in self.findings]
+        found = html.table(("path", "what", "expected", "way out"), rows) if rows else ""
+        return html.preformatted(self.summary) + found + html.bullets(self._left_out)
+
+    @property
+    def summary(self) -> str:
+        """One line of what was looked at, and how much is wrong."""
+        seen = ", ".join(
+            (
+                counted(self.snapshots, "snapshot"),
+                counted(self.files, "data file"),
+                counted(self.rows, "row"),
+            )
+        )
+        found = counted(len(self.findings), "finding") if self.findings else "nothing wrong"
+        return f"table {self.table}: {seen} checked, {found}"
+
+    @property
+    def _left_out(self) -> list[str]:
+        return [f"not checked: {each}" for each in self.unchecked]
+
+
+def _about(error: Exception, path: str) -> str:
+    """The message without the path that the finding has anyway."""
+    return str(error).removeprefix(f"{path}: ")

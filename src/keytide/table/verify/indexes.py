@@ -1,0 +1,117 @@
+"""Index files: deletion vectors within the files whose rows they mark, and numbers of hashes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from keytide.errors import DataError
+from keytide.format import paths
+from keytide.format.deletion_vector import read_vectors
+from keytide.format.index_manifest import (
+    DELETION_VECTORS,
+    HASH,
+    IndexFile,
+    decode_index_manifest,
+)
+from keytide.format.manifest import ManifestEntry
+from keytide.plural import counted
+from keytide.store import Store
+from keytide.table.verify.finding import Findings
+from keytide.table.verify.history import Seen
+
+__all__ = ["Indexes"]
+
+_HASH_BYTES = 4
+
+Rows = Mapping[tuple[bytes, int, str], ManifestEntry]
+
+
+@dataclass
+class Indexes:
+    """Checks the index files of snapshots, each file once."""
+
+    store: Store
+    findings: Findings
+    _checked: set[tuple[str, str]] = field(default_factory=set)
+    _manifests: dict[str, list[IndexFile]] = field(default_factory=dict)
+
+    def check(self, seen: Seen) -> None:
+        """Check what a snapshot names."""
+        for index in self._listed(seen.snapshot.index_manifest):
+            if index.index_type == DELETION_VECTORS:
+                self._check_marked(index, seen)
+            key = (index.index_type, index.file_name)
+            if key not in self._checked:
+                self._checked.add(key)
+                self._check_file(index, seen)
+
+    def _listed(self, name: str | None) -> list[IndexFile]:
+        if name is None:
+            return []
+        if name not in self._manifests:
+            path = paths.manifest_path(name)
+            self._manifests[name] = []
+            with self.findings.reading(path):
+                self._manifests[name] = list(decode_index_manifest(self.store.read(path), path))
+        return self._manifests[name]
+
+    def _check_marked(self, index: IndexFile, seen: Seen) -> None:
+        there = {
+            entry.file.file_name
+            for entry in seen.live.values()
+            if (entry.partition, entry.bucket) == (index.partition, index.bucket)
+        }
+        for place in index.ranges or ():
+            if place.data_file_name not in there:
+                self.findings.add(
+                    paths.index_path(index.file_name),
+                    f"rows of {place.data_file_name} are marked as dead, which is not a file of "
+                    f"bucket {index.bucket} in {seen.path}",
+                    "vectors of live files of the same bucket",
+                )
+
+    def _check_file(self, index: IndexFile, seen: Seen) -> None:
+        path = paths.index_path(index.file_name)
+        if index.external_path is not None or index.index_type not in (DELETION_VECTORS, HASH):
+            self.findings.skip(path, f"an index of type {index.index_type} of another engine")
+            return
+        with self.findings.reading(path):
+            data = self.store.read(path)
+            if len(data) != index.file_size:
+                raise DataError(f"{len(data):,} bytes, where {index.file_size:,} are recorded")
+            if index.index_type == HASH:
+                self._check_hashes(path, index)
+            else:
+                self._check_vectors(path, index, data, seen)
+
+    def _check_hashes(self, path: str, index: IndexFile) -> None:
+        if index.file_size != _HASH_BYTES * index.row_count:
+            self.findings.add(
+                path,
+                f"{index.file_size:,} bytes",
+                f"{_HASH_BYTES} for each of {counted(index.row_count, 'hash value')}",
+            )
+
+    def _check_vectors(self, path: str, index: IndexFile, data: bytes, seen: Seen) -> None:
+        ranges = index.ranges or ()
+        if index.row_count != len(ranges):
+            self.findings.add(
+                path, f"{counted(len(ranges), 'vector')} recorded", f"{index.row_count}"
+            )
+        rows = {entry.file.file_name: entry.file.row_count for entry in seen.live.values()}
+        for place in ranges:
+            vector = read_vectors(data, [place], path)[place.data_file_name]
+            if place.cardinality is not None and place.cardinality != len(vector):
+                self.findings.add(
+                    path,
+                    f"{counted(len(vector), 'row')} of {place.data_file_name} marked as dead",
+                    f"{place.cardinality}, as the index manifest says",
+                )
+            count = rows.get(place.data_file_name)
+            if count is not None and vector and int(vector.max()) >= count:
+                self.findings.add(
+                    path,
+                    f"row {int(vector.max())} of {place.data_file_name} is marked as dead",
+                    f"rows below {count}, as many as the file has",
+                )

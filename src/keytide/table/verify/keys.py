@@ -1,0 +1,57 @@
+"""One row per key: the second law, asked of all rows that a reader is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.format.arrow import from_arrow
+from keytide.plural import counted
+from keytide.scratch import scratch
+from keytide.table.read.scan import Scan
+from keytide.table.verify.finding import REWRITE, Findings
+
+__all__ = ["check_one_row_per_key"]
+
+_HASH, _COUNT = map(scratch, ("hash", "count"))
+# A hash is held about so many times while equal ones are looked for.
+_COPIES = 6
+
+
+def check_one_row_per_key(scan: Scan, path: str, findings: Findings) -> None:
+    """Look for a key that two rows of a scan have; `path` is the file of its snapshot.
+
+    REQUIRES: the columns of the scan are the key. Keys are told by hashes of eight bytes. Where
+    more of them come than fit in the memory for reading, the rows are gone through several times,
+    and each time a part of the hashes is held.
+    """
+    rows = sum(entry.file.row_count for entry in scan.live.entries)
+    passes = 1 + rows * 8 * _COPIES // scan.view.options.read_memory_bytes
+    of_key = pl.struct(scan.columns).hash().alias(_HASH)
+    with findings.reading(path):
+        for part in range(passes):
+            hashes = [
+                frame.select(of_key).filter(pl.col(_HASH) % passes == part)
+                for frame in _frames(scan)
+            ]
+            repeated = pl.concat(hashes).filter(pl.col(_HASH).is_duplicated()) if hashes else None
+            if repeated is not None and repeated.height:
+                alike = of_key.is_in(repeated[_HASH].unique().implode())
+                _tell(pl.concat(frame.filter(alike) for frame in _frames(scan)), path, findings)
+                return
+
+
+def _tell(keys: pl.DataFrame, path: str, findings: Findings) -> None:
+    """Name a key that is there twice, if the keys are equal and not only their hashes."""
+    twice = keys.group_by(keys.columns).len(_COUNT).filter(pl.col(_COUNT) > 1)
+    for row in twice.head(1).iter_rows(named=True):
+        spelled = ", ".join(f"{name} = {value!r}" for name, value in row.items() if name != _COUNT)
+        findings.add(
+            path, f"{counted(row[_COUNT], 'row')} of the key {spelled}", "one row per key", REWRITE
+        )
+
+
+def _frames(scan: Scan) -> Iterator[pl.DataFrame]:
+    return (from_arrow(pa.Table.from_batches([batch])) for batch in scan.to_batches())

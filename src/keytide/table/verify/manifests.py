@@ -1,0 +1,128 @@
+"""Manifest lists and manifests, each read once, and what they say of each other."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+import polars as pl
+
+from keytide.format import paths
+from keytide.format.manifest import (
+    FileKind,
+    ManifestEntry,
+    ManifestFileMeta,
+    decode_manifest,
+    decode_manifest_list,
+    summarize,
+)
+from keytide.format.stats import SimpleStats
+from keytide.store import Store
+from keytide.table.read.statistics import decoded
+from keytide.table.verify.finding import Findings
+from keytide.types import Field
+
+__all__ = ["Manifests"]
+
+# An entry takes about a kilobyte; what is dropped is read again where it is needed again.
+_ENTRIES_MAX = 200_000
+
+
+class Manifests:
+    """Reads the manifests of a table, past all caches: what counts is what is stored now.
+
+    `partition` are the partition columns, which no alteration of a table changes.
+    """
+
+    def __init__(self, store: Store, partition: Sequence[Field], findings: Findings) -> None:
+        self._store = store
+        self._partition = list(partition)
+        self._findings = findings
+        self._entries: OrderedDict[str, list[ManifestEntry]] = OrderedDict()
+        self._held = 0
+        self._described: dict[str, ManifestFileMeta] = {}
+
+    def listed(self, name: str, size: int | None) -> list[ManifestFileMeta] | None:
+        """The manifests of a list; None where it cannot be read. `size` is the recorded one."""
+        path = paths.manifest_path(name)
+        with self._findings.reading(path):
+            return decode_manifest_list(self._store.read(path), path, size)
+        return None
+
+    def entries(self, manifests: Iterable[ManifestFileMeta] | None) -> list[ManifestEntry] | None:
+        """The entries of manifests; None where one of these, or their list, cannot be read."""
+        found: list[ManifestEntry] = []
+        is_whole = manifests is not None
+        for meta in manifests or ():
+            entries = self._of(meta)
+            is_whole = is_whole and entries is not None
+            found += entries or ()
+        return found if is_whole else None
+
+    def added(self, manifests: Iterable[ManifestFileMeta] | None) -> list[ManifestEntry]:
+        """The files that manifests add, as far as these can be read."""
+        found = (entry for meta in manifests or () for entry in self._of(meta) or ())
+        return [entry for entry in found if entry.kind is FileKind.ADD]
+
+    def _of(self, meta: ManifestFileMeta) -> list[ManifestEntry] | None:
+        name = meta.file_name
+        if name not in self._entries:
+            path = paths.manifest_path(name)
+            with self._findings.reading(path):
+                entries = decode_manifest(self._store.read(path), path, meta.file_size)
+                self._hold(name, entries)
+        found = self._entries.get(name)
+        if found is not None and self._described.get(name) != meta:
+            self._described[name] = meta
+            self._check(meta, found)
+        return found
+
+    def _hold(self, name: str, entries: list[ManifestEntry]) -> None:
+        self._entries[name] = entries
+        self._held += len(entries)
+        while self._held > _ENTRIES_MAX and len(self._entries) > 1:
+            _, dropped = self._entries.popitem(last=False)
+            self._held -= len(dropped)
+
+    def _check(self, meta: ManifestFileMeta, entries: Sequence[ManifestEntry]) -> None:
+        """What a list says of a manifest: counts are exact, and bounds hold for every entry."""
+        path = paths.manifest_path(meta.file_name)
+        true = summarize(entries, meta.file_name, meta.file_size, meta.schema_id, ())
+        for what, said, counted in (
+            ("added files", meta.num_added_files, true.num_added_files),
+            ("deleted files", meta.num_deleted_files, true.num_deleted_files),
+        ):
+            if said != counted:
+                self._findings.add(path, f"{counted} {what}", f"{said}, as its manifest list says")
+        for what, low, high, least, most in (
+            ("buckets", meta.min_bucket, meta.max_bucket, true.min_bucket, true.max_bucket),
+            ("levels", meta.min_level, meta.max_level, true.min_level, true.max_level),
+        ):
+            if least is None or most is None:
+                continue
+            if (low is not None and least < low) or (high is not None and most > high):
+                self._findings.add(
+                    path, f"{what} {least} to {most}", f"{low} to {high}, as its manifest list says"
+                )
+        self._check_partitions(path, meta.partition_stats, entries)
+
+    def _check_partitions(
+        self, path: str, stats: SimpleStats, entries: Sequence[ManifestEntry]
+    ) -> None:
+        if not self._partition or not entries:
+            return
+        with self._findings.reading(path, "partitions within the bounds of its manifest list"):
+            values = decoded(list({entry.partition for entry in entries}), self._partition)
+            bounds = decoded([stats.min_values, stats.max_values], self._partition)
+            for f in self._partition:
+                low, high = bounds[f.name].to_list()
+                column = pl.col(f.name)
+                if low is None or high is None:
+                    continue
+                outside = values.filter((column < low) | (column > high))[f.name]
+                if len(outside):
+                    self._findings.add(
+                        path,
+                        f"partition column {f.name!r} is {outside[0]!r}",
+                        f"{low!r} to {high!r}, as its manifest list says",
+                    )

@@ -1,0 +1,175 @@
+"""Verifying a table: everything that its snapshots, tags and branches name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+
+from keytide.format import paths
+from keytide.format.manifest import ManifestEntry
+from keytide.format.snapshot import Snapshot
+from keytide.merge.functions.register import registered_functions
+from keytide.process import refuse_forked_child
+from keytide.store import Store
+from keytide.table.read.scan import Scan
+from keytide.table.runner import Threads
+from keytide.table.state.live_files import LiveFiles
+from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.state import TableState
+from keytide.table.state.view import TableView
+from keytide.table.verify.branch import Branch, read_branches
+from keytide.table.verify.data_file import FileCheck
+from keytide.table.verify.finding import Findings, Verification
+from keytide.table.verify.history import Seen, history_of
+from keytide.table.verify.indexes import Indexes
+from keytide.table.verify.keys import check_one_row_per_key
+from keytide.table.verify.manifests import Manifests
+
+__all__ = ["Progress", "verify_table"]
+
+Progress = Callable[[int, int], None]
+"""Is told how many of how many files have been checked."""
+
+# While snapshots expire, what is read of them goes away; then all is looked at once more.
+_TRIES = 3
+
+
+def verify_table(
+    store: Store, name: str, *, quick: bool = False, progress: Progress | None = None
+) -> Verification:
+    """Check the table that a store is rooted at, as `Table.verify`."""
+    refuse_forked_child()
+    for tries_left in reversed(range(_TRIES)):
+        work = _Work(store, name, quick, progress)
+        found = work.run()
+        if found.is_healthy or not tries_left or not work.something_went_away():
+            break
+    return found
+
+
+@dataclass
+class _Work:
+    """One look at a table."""
+
+    store: Store
+    name: str
+    quick: bool
+    progress: Progress | None
+    files: dict[str, FileCheck] = field(default_factory=dict)
+    snapshots: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.findings = Findings(self.name)
+
+    def run(self) -> Verification:
+        """Check all there is."""
+        branches = read_branches(self.store, self.name, self.findings)
+        newest = [self._read_history(branch) for branch in branches]
+        rows = self._check_files()
+        if not self.quick and not self.findings.found:
+            for branch, seen in zip(branches, newest, strict=True):
+                if seen is not None:
+                    self._check_keys(branch, seen)
+        return Verification(
+            self.name, len(self.snapshots), len(self.files), rows, self.findings.found,
+            self.findings.unchecked,
+        )  # fmt: skip
+
+    def something_went_away(self) -> bool:
+        """Whether a snapshot or tag that was read is not there any more."""
+        return not all(map(self.store.exists, self.snapshots))
+
+    # -- metadata -------------------------------------------------------------------------------
+
+    def _read_history(self, branch: Branch) -> Seen | None:
+        """All metadata of a branch; gives its newest snapshot, where that can be read."""
+        if not branch.schemas:
+            return None
+        partition = next(iter(branch.schemas.values())).partition_fields()
+        manifests = Manifests(self.store, partition, self.findings)
+        indexes, newest = Indexes(self.store, self.findings), None
+        for seen in history_of(branch, manifests, self.findings):
+            self.snapshots.append(seen.path)
+            self._note(branch, seen.added)
+            if seen.snapshot.changelog_manifest_list is not None:
+                self._note_changelog(branch, seen.snapshot, manifests)
+            self._check_statistics(seen.snapshot.statistics)
+            indexes.check(seen)
+            if seen.snapshot == branch.newest:
+                newest = seen
+        for outliving in branch.changelogs.values():
+            self._note_changelog(branch, outliving, manifests)
+        return newest
+
+    def _note(
+        self, branch: Branch, entries: Iterable[ManifestEntry], *, is_changelog: bool = False
+    ) -> None:
+        """Keep files in mind, to be checked once however many snapshots name them."""
+        for entry in entries:
+            view = branch.view(entry.file.schema_id)
+            if view is None:
+                self.findings.add(
+                    branch.path(paths.schema_path(entry.file.schema_id)),
+                    "missing or damaged",
+                    f"the schema of data file {entry.file.file_name}",
+                )
+                continue
+            check = FileCheck(view, entry, is_changelog)
+            with self.findings.reading(entry.file.file_name):
+                self.files.setdefault(check.path, check)
+
+    def _note_changelog(self, branch: Branch, snapshot: Snapshot, manifests: Manifests) -> None:
+        """The files of a snapshot's changelog; where none was made, what it added is one."""
+        name, size = snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size
+        if name is None:
+            name, size = snapshot.delta_manifest_list, snapshot.delta_manifest_list_size
+        self._note(branch, manifests.added(manifests.listed(name, size)), is_changelog=True)
+
+    def _check_statistics(self, name: str | None) -> None:
+        if name is not None and not self.store.exists(paths.statistics_path(name)):
+            self.findings.add(
+                paths.statistics_path(name),
+                "missing",
+                "the statistics of the table",
+                "Analyze the table anew with the engine that made them",
+            )
+
+    # -- data -----------------------------------------------------------------------------------
+
+    def _check_files(self) -> int:
+        """Check the files side by side; gives how many rows they have, as far as they were read."""
+        checks, rows = list(self.files.values()), 0
+        if not self.quick:
+            threads = max(1, min(os.cpu_count() or 1, len(checks)))
+            budgets = (check.view.options.read_memory_bytes for check in checks)
+            memory = min(budgets, default=0) // threads
+            outcomes = Threads(threads).map([partial(c.contents, memory) for c in checks])
+            for number, (found, count) in enumerate(outcomes, start=1):
+                self.findings.take(found)
+                rows += count
+                self._tell(number)
+            return rows
+        for number, check in enumerate(checks, start=1):
+            check.presence(self.findings)
+            self._tell(number)
+        return rows
+
+    def _tell(self, number: int) -> None:
+        if self.progress is not None:
+            self.progress(number, len(self.files))
+
+    def _check_keys(self, branch: Branch, seen: Seen) -> None:
+        view = branch.view(seen.snapshot.schema_id)
+        if view is None or not view.kind.has_key:
+            return
+        with self.findings.reading(seen.path):
+            functions = registered_functions(view.options)
+            view = TableView(
+                view.store, view.name, view.schema, view.schemas, view.options, functions
+            )
+            vectors = TableMetadata(self.store, self.name).vector_files(seen.snapshot, view.options)
+            live = LiveFiles(seen.snapshot, seen.live, {})
+            scan = Scan(TableState(view, live, tuple(vectors)), view.schema.primary_keys)
+            check_one_row_per_key(scan, seen.path, self.findings)
