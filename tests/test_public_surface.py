@@ -54,7 +54,7 @@ RAISE_NOTHING = {
         Lake.uri Lake.spark Lake.allows_external_files Lake.catalog Table.name Table.uri
         Table.metadata Table.stored Scan.view Scan.live Scan.fields Scan.schema Scan.snapshot
         Changes.view Changes.fields Changes.schema Why.to_arrow
-        Verification.is_healthy Verification.summary""",
+        Verification.is_healthy Verification.summary Diagnosis.is_healthy""",
     "they spell a sound value in another way": """
         Table.of Scan.of Changes.of RowKind.short RowKind.is_add Field.sql Field.to_arrow
         Field.to_json SequenceSource.to_field FeedSpec.image_columns FeedSpec.rows_schema""",

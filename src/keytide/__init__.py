@@ -35,6 +35,7 @@ from keytide.table.commit.result import WriteResult
 from keytide.table.read.scan import Explanation
 from keytide.table.read.why import Why
 from keytide.table.upkeep.compaction import CompactionResult
+from keytide.table.upkeep.doctor import Diagnosis, Sign
 from keytide.table.verify.finding import Finding, Verification
 from keytide.types import Field, parse_sql_type
 
@@ -49,6 +50,7 @@ __all__ = [
     "CompactionResult",
     "ConflictError",
     "DataError",
+    "Diagnosis",
     "Explanation",
     "Field",
     "Finding",
@@ -60,6 +62,7 @@ __all__ = [
     "RowKind",
     "Scan",
     "SetupError",
+    "Sign",
     "Table",
     "UnsupportedError",
     "Verification",

@@ -356,7 +356,19 @@ def test_version_and_help_exit_with_0(run: Run) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["ls", "describe", "scan", "get", "why", "snapshots", "explain", "compact", "ingest"],
+    [
+        "ls",
+        "describe",
+        "scan",
+        "get",
+        "why",
+        "snapshots",
+        "explain",
+        "compact",
+        "verify",
+        "doctor",
+        "ingest",
+    ],
 )
 def test_help_of_every_command_gives_example(run: Run, command: str) -> None:
     assert f"Example: keytide {command} " in run(command, "--help").out

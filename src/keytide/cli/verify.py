@@ -1,8 +1,8 @@
-"""The command that checks what is stored."""
+"""Commands about the state that a table is in: what is stored is true, and how well it is."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Annotated
 
 import pyarrow as pa
@@ -12,13 +12,15 @@ from keytide.cli.address import open_named_table
 from keytide.cli.output import Format, note, write_rows
 from keytide.cli.parameters import FormatOption, TableArgument, Warehouse
 from keytide.cli.progress import progress_bar
+from keytide.plural import counted
+from keytide.table.upkeep.doctor import Sign
+from keytide.table.verify.finding import Finding
 from keytide.table.verify.verify import verify_table
 
-__all__ = ["verify"]
+__all__ = ["doctor", "verify"]
 
-_FINDINGS = pa.schema(
-    [(name, pa.string()) for name in ("table", "path", "what", "expected", "way_out")]
-)
+_FINDINGS = pa.schema([(member.name, pa.string()) for member in fields(Finding)])
+_SIGNS = pa.schema([(member.name, pa.string()) for member in fields(Sign)])
 
 
 def verify(
@@ -48,3 +50,22 @@ def verify(
     note(result.summary)
     if not result.is_healthy:
         raise typer.Exit(1)
+
+
+def doctor(
+    table: TableArgument,
+    warehouse: Warehouse = None,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """Say how well a table is, sign by sign, and what to do where it is not.
+
+    Small files, sorted runs, skew between buckets, tombstones, snapshots and manifests; no data is
+    read. keytide verify tells whether what is stored is true.
+
+    Example: keytide doctor -w /data/lake shop.orders
+    """
+    diagnosis = open_named_table(table, warehouse).doctor()
+    rows = pa.Table.from_pylist([asdict(sign) for sign in diagnosis.signs], schema=_SIGNS)
+    write_rows(rows.to_batches(), rows.schema, format)
+    ill = sum(sign.action is not None for sign in diagnosis.signs)
+    note(f"table {diagnosis.table}: {counted(ill, 'thing')} to do" if ill else "all is well")

@@ -183,19 +183,9 @@ def tag_path(tag: str) -> str:
     return join(tag_dir(), f"tag-{_checked_name(tag, 'tag')}")
 
 
-def changelog_dir() -> str:
-    """The folder of changelogs that have outlived their snapshots."""
-    return "changelog"
-
-
 def changelog_path(snapshot_id: int) -> str:
     """The file of a changelog that has outlived its snapshot."""
     return join(changelog_dir(), f"changelog-{_checked_id(snapshot_id)}")
-
-
-def consumer_dir() -> str:
-    """The folder of the consumers."""
-    return "consumer"
 
 
 def consumer_path(consumer: str) -> str:

@@ -13,9 +13,9 @@ from keytide import html
 from keytide.arguments import checked
 from keytide.errors import UnsupportedError
 from keytide.format.schema import TableSchema
-from keytide.format.snapshot import Snapshot
 from keytide.lake.changes import Changes
 from keytide.lake.scan import Scan
+from keytide.lake.snapshots import Snapshots
 from keytide.lazy import load
 from keytide.store import Store
 from keytide.table import local_writes
@@ -31,6 +31,7 @@ from keytide.table.scans import epoch_ms, get_row, get_rows, scan_table, why_row
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.compaction import CompactionResult, compact
+from keytide.table.upkeep.doctor import Diagnosis, diagnose
 from keytide.table.verify.finding import Verification
 from keytide.table.verify.verify import verify_table
 
@@ -353,15 +354,32 @@ class Table:
         what the manifests say of numbers, NULLs and bounds. Whatever is wrong is a finding that
         names the file, what was expected and the way out; what this release cannot look at is in
         `unchecked`. Nothing is changed, and memory stays within 'read.memory'. `quick` reads no
-        data: metadata, and whether each file is there in full length.
+        data: metadata, and whether each file is there in full length. Schemas and snapshots carry
+        no checksum: a change there is told where it contradicts something else.
 
         Raises `DataError` only where the store cannot even be listed.
         """
         return verify_table(self._stored.store, self.name, quick=quick)
 
-    def snapshots(self) -> list[Snapshot]:
+    def doctor(self) -> Diagnosis:
+        """How well the table is: small files, sorted runs, skew, tombstones, snapshots, manifests.
+
+        Each sign says what was found, what is well, and what to do where it is not. Reads metadata
+        alone. Raises `DataError` for torn metadata.
+        """
+        return diagnose(self._stored)
+
+    def plot(self) -> Any:
+        """A picture: levels and buckets, files over time, and what writing cost in bytes.
+
+        A matplotlib figure, which a notebook shows and `savefig` stores. Raises `SetupError`
+        without the `plot` extra, `DataError` for torn metadata.
+        """
+        return load("keytide.lake.picture").picture_of(self._stored)
+
+    def snapshots(self) -> Snapshots:
         """The snapshots that are there, oldest first. Raises `DataError` for a torn one."""
-        return [self.metadata.snapshot(number) for number in self.metadata.snapshot_ids()]
+        return Snapshots(self.metadata.snapshot(number) for number in self.metadata.snapshot_ids())
 
 
 def is_spark_dataframe(data: Any) -> bool:

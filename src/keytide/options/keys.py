@@ -95,6 +95,7 @@ USER = _key("user.<name>")
 
 FILE_FORMAT = _key("file.format")
 COMMIT_MAX_RETRIES = _key("commit.max-retries")
+MANIFEST_MERGE_MIN_COUNT = _key("manifest.merge-min-count")
 WRITE_ONLY = _key("write-only")
 RECORD_LEVEL_TIME_FIELD = _key("record-level.time-field")
 RECORD_LEVEL_EXPIRE_TIME = _key("record-level.expire-time")

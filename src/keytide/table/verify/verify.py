@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from keytide.format import paths
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest import DataFileMeta, ManifestEntry
 from keytide.format.snapshot import Snapshot
 from keytide.merge.functions.register import registered_functions
 from keytide.process import refuse_forked_child
@@ -57,7 +57,7 @@ class _Work:
     name: str
     quick: bool
     progress: Progress | None
-    files: dict[str, FileCheck] = field(default_factory=dict)
+    files: dict[tuple[str, DataFileMeta], FileCheck] = field(default_factory=dict)
     snapshots: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -72,10 +72,9 @@ class _Work:
             for branch, seen in zip(branches, newest, strict=True):
                 if seen is not None:
                     self._check_keys(branch, seen)
-        return Verification(
-            self.name, len(self.snapshots), len(self.files), rows, self.findings.found,
-            self.findings.unchecked,
-        )  # fmt: skip
+        files = len({path for path, _ in self.files})
+        found, unchecked = self.findings.found, self.findings.unchecked
+        return Verification(self.name, len(self.snapshots), files, rows, found, unchecked)
 
     def something_went_away(self) -> bool:
         """Whether a snapshot or tag that was read is not there any more."""
@@ -118,7 +117,8 @@ class _Work:
                 continue
             check = FileCheck(view, entry, is_changelog)
             with self.findings.reading(entry.file.file_name):
-                self.files.setdefault(check.path, check)
+                # A file that moves to another level stays as it is.
+                self.files.setdefault((check.path, replace(entry.file, level=0)), check)
 
     def _note_changelog(self, branch: Branch, snapshot: Snapshot, manifests: Manifests) -> None:
         """The files of a snapshot's changelog; where none was made, what it added is one."""

@@ -1,0 +1,98 @@
+"""A table as a picture: its levels and buckets, its files over time, and what writing cost.
+
+Loaded on demand, for it needs matplotlib.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from keytide.errors import SetupError
+from keytide.plural import counted
+from keytide.table.state.live_files import BucketId
+from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep.growth import Step, growth_of
+
+try:
+    from matplotlib.figure import Figure
+except ModuleNotFoundError as error:
+    raise SetupError(
+        f"pictures need matplotlib, which cannot be imported ({error}); install it with: "
+        f"pip install 'keytide[plot]'"
+    ) from error
+
+__all__ = ["picture_of"]
+
+# More bars than these cannot be told apart.
+_BUCKETS_MAX = 40
+_MEGABYTE = 1e6
+
+
+def picture_of(table: StoredTable) -> Any:
+    """A matplotlib figure of three parts. Raises `DataError` for torn metadata."""
+    steps = list(growth_of(table))
+    figure = Figure(figsize=(12, 8), layout="constrained")
+    axes = figure.subplot_mosaic([["levels", "cost"], ["files", "files"]])
+    figure.suptitle(table.name)
+    _draw_levels(axes["levels"], table)
+    _draw_cost(axes["cost"], steps)
+    _draw_files(axes["files"], steps)
+    return figure
+
+
+def _draw_levels(axes: Any, table: StoredTable) -> None:
+    """A bar for each bucket, in pieces for its levels."""
+    sizes = _level_sizes(table)
+    shown = sorted(sizes, key=lambda bucket: -sum(sizes[bucket].values()))[:_BUCKETS_MAX]
+    bottoms = [0.0] * len(shown)
+    for level in sorted({level for bucket in shown for level in sizes[bucket]}, reverse=True):
+        heights = [sizes[bucket].get(level, 0) / _MEGABYTE for bucket in shown]
+        axes.bar(range(len(shown)), heights, bottom=bottoms, label=f"level {level}")
+        bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
+    of_all = f" of {len(sizes):,}" if len(sizes) > len(shown) else ""
+    title = f"Levels of {counted(len(shown), 'bucket')}{of_all}"
+    axes.set(title=title, ylabel="MB", xlabel="bucket, largest first")
+    axes.set_xticks(range(len(shown)), [str(bucket) for _, bucket in shown])
+    if shown:
+        axes.legend()
+
+
+def _level_sizes(table: StoredTable) -> dict[BucketId, dict[int, int]]:
+    sizes: dict[BucketId, dict[int, int]] = {}
+    for entry in table.newest_files().entries:
+        levels = sizes.setdefault((entry.partition, entry.bucket), {})
+        levels[entry.file.level] = levels.get(entry.file.level, 0) + entry.file.file_size
+    return sizes
+
+
+def _draw_files(axes: Any, steps: Sequence[Step]) -> None:
+    """How many files each snapshot has, and their bytes beside it."""
+    times = [
+        datetime.fromtimestamp(step.snapshot.time_millis / 1000, timezone.utc) for step in steps
+    ]
+    axes.step(times, [step.files for step in steps], where="post", color="C0", marker=".")
+    axes.set(title="Files over time", ylabel="files", xlabel="time of the snapshot, UTC")
+    axes.set_ylim(bottom=0)
+    beside = axes.twinx()
+    beside.step(times, [step.bytes / _MEGABYTE for step in steps], where="post", color="C1")
+    beside.set_ylabel("MB", color="C1")
+    beside.set_ylim(bottom=0)
+
+
+def _draw_cost(axes: Any, steps: Sequence[Step]) -> None:
+    """The bytes written so far for each byte that came in."""
+    written = itertools.accumulate(step.bytes_written for step in steps)
+    appended = itertools.accumulate(step.bytes_appended for step in steps)
+    points = [
+        (step.snapshot.id, all_of_it / came_in)
+        for step, all_of_it, came_in in zip(steps, written, appended, strict=True)
+        if came_in
+    ]
+    axes.plot([number for number, _ in points], [ratio for _, ratio in points], marker=".")
+    axes.set(
+        title="Write amplification", ylabel="bytes written per byte appended", xlabel="snapshot"
+    )
+    axes.set_ylim(bottom=0)

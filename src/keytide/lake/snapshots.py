@@ -1,0 +1,31 @@
+"""The snapshots of a table, as users hold them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from keytide import html
+from keytide.format.snapshot import Snapshot
+
+__all__ = ["Snapshots"]
+
+
+class Snapshots(list[Snapshot]):
+    """A list of snapshots, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        head = ("id", "time", "kind", "rows added", "rows stored", "user", "identifier")
+        return html.table(head, map(_row, self))
+
+
+def _row(snapshot: Snapshot) -> tuple[object, ...]:
+    time = datetime.fromtimestamp(snapshot.time_millis / 1000, timezone.utc).replace(tzinfo=None)
+    return (
+        snapshot.id,
+        f"{time.isoformat(' ', 'milliseconds')}Z",
+        snapshot.commit_kind.value,
+        f"{snapshot.delta_record_count:,}",
+        f"{snapshot.total_record_count:,}",
+        snapshot.commit_user,
+        snapshot.commit_identifier,
+    )

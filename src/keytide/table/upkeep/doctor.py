@@ -1,0 +1,217 @@
+"""The health of a table: what slows its readers down or wastes its room, and what to do about it.
+
+Judged by metadata alone: no data is read. What is measured is the newest snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from keytide import html
+from keytide.format.manifest import ManifestEntry
+from keytide.options import keys
+from keytide.plural import counted
+from keytide.table.state.live_files import BucketId
+from keytide.table.state.stored import StoredTable
+from keytide.table.state.view import TableView
+from keytide.table.upkeep.picking import sorted_runs
+from keytide.table.upkeep.planning import why_not_compacted
+
+__all__ = ["Diagnosis", "Sign", "diagnose"]
+
+# Beyond these something is worth doing; below, nothing is gained by it.
+_SURPLUS_FILES = 10
+_SKEW = 4
+_RETRACTS_PERCENT = 20
+_SNAPSHOTS = 1_000
+_MANIFESTS = 4
+
+
+@dataclass(frozen=True)
+class Sign:
+    """One thing that tells how well a table is.
+
+    `found` is what was measured and `expected` what is well; `action` is what to do, None where
+    nothing has to be done.
+    """
+
+    table: str
+    subject: str
+    found: str
+    expected: str
+    action: str | None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """How well a table is, sign by sign."""
+
+    table: str
+    signs: tuple[Sign, ...]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether nothing has to be done."""
+        return all(sign.action is None for sign in self.signs)
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{sign.subject}: {sign.found}; {sign.action or 'well'}" for sign in self.signs
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [(s.subject, s.found, s.expected, s.action or "") for s in self.signs]
+        return html.table(("subject", "found", "expected", "action"), rows)
+
+
+def diagnose(table: StoredTable) -> Diagnosis:
+    """The health of a table, as `Table.doctor`."""
+    metadata = table.metadata
+    snapshot = metadata.latest_snapshot()
+    view, live = table.view(table.schema), table.live_files(snapshot)
+    files = _Files(view, [entry for entry in live.entries if entry.bucket >= 0])
+    manifests = (
+        []
+        if snapshot is None
+        else [*metadata.base_manifests(snapshot), *metadata.delta_manifests(snapshot)]
+    )
+    signs = (
+        files.sizes(),
+        files.runs(),
+        files.skew(),
+        files.tombstones(),
+        _snapshots(view, len(metadata.snapshot_ids())),
+        _manifests(view, len(manifests)),
+    )
+    return Diagnosis(table.name, signs)
+
+
+class _Files:
+    """What the live files of a table tell."""
+
+    def __init__(self, view: TableView, entries: Sequence[ManifestEntry]) -> None:
+        self._view, self._entries = view, entries
+        self._buckets: dict[BucketId, list[ManifestEntry]] = {}
+        for entry in entries:
+            self._buckets.setdefault((entry.partition, entry.bucket), []).append(entry)
+
+    def sizes(self) -> Sign:
+        """Files that are many for what they hold."""
+        target = self._view.options.target_file_size_bytes
+        surplus = sum(
+            len(files) - max(1, -(-_bytes(files) // target)) for files in self._buckets.values()
+        )
+        average = _bytes(self._entries) // max(1, len(self._entries))
+        limit = _SURPLUS_FILES * max(1, len(self._buckets))
+        return self._sign(
+            "small files",
+            f"{counted(len(self._entries), 'file')} of {average:,} bytes on average, {surplus:,} "
+            f"more than their bytes need",
+            f"at most {limit:,} more, {_SURPLUS_FILES} a bucket",
+            self._compaction("compact(full=True)") if surplus > limit else None,
+        )
+
+    def runs(self) -> Sign:
+        """Sorted runs, which a reader has to merge."""
+        options = self._view.options
+        if not self._view.kind.has_key:
+            return self._sign("sorted runs", "none: nothing is merged", "any number", None)
+        by_bucket = {bucket: len(sorted_runs(files)) for bucket, files in self._buckets.items()}
+        most = max(by_bucket, key=by_bucket.__getitem__, default=None)
+        count = 0 if most is None else by_bucket[most]
+        limit = options.compaction_trigger_runs
+        where = "" if most is None else f" in {self._view.bucket_directory(*most)}"
+        return self._sign(
+            "sorted runs",
+            f"up to {counted(count, 'run')}{where}",
+            f"at most {limit}, as '{keys.NUM_SORTED_RUN_COMPACTION_TRIGGER}' says",
+            self._compaction("compact()") if count > limit else None,
+        )
+
+    def skew(self) -> Sign:
+        """Buckets of a partition that are much larger than the others."""
+        worst, found = 1.0, "buckets of a partition are alike"
+        for partition in {partition for partition, _ in self._buckets}:
+            sizes = {b: _bytes(files) for b, files in self._buckets.items() if b[0] == partition}
+            largest = max(sizes, key=sizes.__getitem__)
+            # Buckets without files count too: a key that all rows share fills one of them.
+            total = self._buckets[largest][0].total_buckets
+            ratio = sizes[largest] * max(total, len(sizes)) / max(1, sum(sizes.values()))
+            is_large = sizes[largest] > self._view.options.target_file_size_bytes
+            if ratio > worst and is_large:
+                worst = ratio
+                found = (
+                    f"{self._view.bucket_directory(*largest)} has {sizes[largest]:,} bytes, "
+                    f"{ratio:.1f} times the average of its partition"
+                )
+        return self._sign(
+            "skew",
+            found,
+            f"at most {_SKEW} times the average, of buckets beyond one file's size",
+            f"Make a table with a '{keys.BUCKET_KEY}' that spreads the rows, or a primary key that "
+            f"does, and write these rows there"
+            if worst > _SKEW
+            else None,
+        )
+
+    def tombstones(self) -> Sign:
+        """Retracting rows, which are stored and not shown."""
+        rows = sum(entry.file.row_count for entry in self._entries)
+        held = sum(entry.file.delete_row_count or 0 for entry in self._entries)
+        percent = 100 * held // max(1, rows)
+        is_kept_forever = (
+            self._view.kind.has_key
+            and self._view.engine.has_late_versions
+            and self._view.options.tombstone_retention_ms is None
+        )
+        if is_kept_forever:
+            action = (
+                f"Set '{keys.TOMBSTONE_RETENTION}' to how late a row may come, and compact the "
+                f"table in full after that time"
+            )
+        else:
+            action = self._compaction("compact(full=True)")
+        return self._sign(
+            "tombstones",
+            f"{held:,} of {counted(rows, 'stored row')}, {percent} %",
+            f"at most {_RETRACTS_PERCENT} %",
+            action if percent > _RETRACTS_PERCENT else None,
+        )
+
+    def _compaction(self, call: str) -> str:
+        """What to do about files that should be merged."""
+        reason = why_not_compacted(self._view)
+        if reason is None:
+            return f"Call {call}, or keytide compact {'--full' if 'full' in call else ''}".rstrip()
+        return f"Overwrite partitions with their own rows; compaction is not for it: {reason}"
+
+    def _sign(self, subject: str, found: str, expected: str, action: str | None) -> Sign:
+        return Sign(self._view.name, subject, found, expected, action)
+
+
+def _snapshots(view: TableView, count: int) -> Sign:
+    return Sign(
+        view.name,
+        "snapshots",
+        f"{counted(count, 'snapshot')} kept, each with its files",
+        f"at most {_SNAPSHOTS:,}",
+        None,
+    )
+
+
+def _manifests(view: TableView, count: int) -> Sign:
+    limit = _MANIFESTS * view.options.manifest_merge_min_count
+    return Sign(
+        view.name,
+        "manifests",
+        f"{counted(count, 'manifest')} to plan a read of",
+        f"at most {limit:,}",
+        f"Lower '{keys.MANIFEST_MERGE_MIN_COUNT}': the next commits then merge them"
+        if count > limit
+        else None,
+    )
+
+
+def _bytes(entries: Iterable[ManifestEntry]) -> int:
+    return sum(entry.file.file_size for entry in entries)
