@@ -36,6 +36,7 @@ from keytide.table.read.scan import Explanation
 from keytide.table.read.why import Why
 from keytide.table.upkeep.compaction import CompactionResult
 from keytide.table.upkeep.doctor import Diagnosis, Sign
+from keytide.table.upkeep.rescale import RescaleResult
 from keytide.table.verify.finding import Finding, Verification
 from keytide.types import Field, parse_sql_type
 
@@ -59,6 +60,7 @@ __all__ = [
     "KeytideWarning",
     "Lake",
     "NotFoundError",
+    "RescaleResult",
     "RowKind",
     "Scan",
     "SetupError",

@@ -55,11 +55,6 @@ def is_one_of(*ids: str) -> Callable[[Case], bool]:
     return lambda case: case["id"] in ids
 
 
-def is_cross_partition(case: Case) -> bool:
-    ddl = case["ddl"]
-    return not set(ddl["partition_keys"]) <= set(ddl["primary_key"])
-
-
 def compacts_with_changelog(case: Case) -> bool:
     has_changelog = has_option("changelog-producer", "lookup", "full-compaction")
     return has_changelog(case) and has_step("compact")(case)
@@ -67,8 +62,6 @@ def compacts_with_changelog(case: Case) -> bool:
 
 # In the order in which a case would meet them: definition, first write, later steps.
 LACKS = [
-    Lack("dynamic buckets", kt.UnsupportedError, has_option("bucket", "-1")),
-    Lack("keys that move between partitions", kt.UnsupportedError, is_cross_partition),
     Lack(
         "deletion vectors on write", kt.UnsupportedError,
         has_option("deletion-vectors.enabled", "true"),

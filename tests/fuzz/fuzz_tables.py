@@ -63,7 +63,7 @@ def _definition(chance: random.Random) -> tuple[Definition, dict[str, str]]:
     made.sequence = [f"s{i}" for i in range(len(orders))]
     if len(keys) > 1 and chance.random() < 0.5:
         made.partition = made.key[: chance.choice(range(1, len(keys)))]
-    options = {"bucket": chance.choice("1124")}
+    options = dict(chance.choice(_BUCKETS))
     options |= chance.choice(_LAYOUTS)
     _order(made, options, chance)
     _engine(made, options, chance)
@@ -73,6 +73,14 @@ def _definition(chance: random.Random) -> tuple[Definition, dict[str, str]]:
     return made, options
 
 
+_BUCKETS: list[dict[str, str]] = [
+    {"bucket": "1"}, {"bucket": "1"}, {"bucket": "2"}, {"bucket": "4"}, {"bucket": "-1"},
+    {"bucket": "-1", "dynamic-bucket.target-row-num": "2"},
+    {
+        "bucket": "-1", "dynamic-bucket.target-row-num": "1", "dynamic-bucket.max-buckets": "3",
+        "dynamic-bucket.initial-buckets": "2",
+    },
+]  # fmt: skip
 _LAYOUTS: list[dict[str, str]] = [
     {}, {}, {"target-file-size": "1 kb"}, {"read.memory": "1 kb"}, {"file.compression": "snappy"},
     {"metadata.stats-mode": "none"}, {"metadata.stats-mode": "counts"},

@@ -34,7 +34,7 @@ def make_table(
 
 def assert_buckets(table: kt.Table, rows: pa.Table, spark: Any, *, in_sql: bool) -> None:
     view = table.scan().view
-    frame = with_bucket(spark.createDataFrame(rows), view, "_BUCKET")
+    frame = with_bucket(spark.createDataFrame(rows), view, view.options.bucket, "_BUCKET")
     plan = frame._jdf.queryExecution().executedPlan().toString()
     assert ("ArrowEvalPython" not in plan) == in_sql
     fields = view.schema.trimmed_primary_key_fields()
@@ -81,7 +81,7 @@ def test_narrower_numbers_hash_as_the_type_of_the_table(warehouse: str, spark: A
 
 def test_hash_is_one_stage_with_the_reading(warehouse: str, spark: Any) -> None:
     table = make_table(warehouse, {"id": "BIGINT"})
-    rows = with_bucket(spark.range(10), table.scan().view, "_BUCKET")
+    rows = with_bucket(spark.range(10), table.scan().view, 5, "_BUCKET")
     plan = rows._jdf.queryExecution().executedPlan().toString()
     assert {line.split("*(")[1][0] for line in plan.splitlines() if "*(" in line} == {"1"}
     assert "Exchange" not in plan

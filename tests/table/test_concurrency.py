@@ -76,11 +76,12 @@ def state(scan: kt.Scan) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in scan.to_pylist())
 
 
-@pytest.mark.parametrize(("buckets", "commits"), [("1", 30), ("3", 20)])
+@pytest.mark.parametrize(("buckets", "commits"), [("1", 30), ("3", 20), ("-1", 15)])
 def test_two_processes_writing_the_same_keys_never_show_one_twice_and_lose_nothing(
     warehouse: str, buckets: str, commits: int
 ) -> None:
-    table = new_table(warehouse, bucket=buckets)
+    target = {"dynamic-bucket.target-row-num": "3"} if buckets == "-1" else {}
+    table = new_table(warehouse, bucket=buckets, **target)
     with writer(table, "a", 0, commits) as a, writer(table, "b", 0, commits) as b:
         go(a)
         go(b)

@@ -219,10 +219,9 @@ def test_definition_that_cannot_work_is_refused_and_no_table_is_made(
     assert files_below(lake) == []
 
 
-def test_layouts_that_need_one_writer_are_refused(lake: kt.Lake) -> None:
-    for options in ({"bucket": "-1"}, {"bucket": "-2"}):
-        with pytest.raises(kt.UnsupportedError, match="fixed number of buckets"):
-            lake.create_table("t", BASE, ["k"], options=options)
+def test_layouts_that_this_release_cannot_keep_are_refused(lake: kt.Lake) -> None:
+    with pytest.raises(kt.UnsupportedError, match="hides rows until something places them"):
+        lake.create_table("t", BASE, ["k"], options={"bucket": "-2"})
     with pytest.raises(kt.UnsupportedError, match="in two partitions at once"):
         lake.create_table("t", BASE, ["k"], ["w"])
     assert files_below(lake) == []
@@ -563,7 +562,6 @@ def set_version(path: Path, version: int) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "reason"),
     [
-        ("bucket", "-1", "dynamic buckets"),
         ("bucket", "-2", "postpone buckets"),
         ("file.format", "avro", "only 'parquet' and 'orc'"),
         ("deletion-vectors.enabled", "true", "until a compaction"),

@@ -14,6 +14,7 @@ from keytide.options import TableOptions
 from keytide.table.commit.author import Author
 from keytide.table.commit.change import Change
 from keytide.table.write.bucket_writer import SequenceBase
+from keytide.table.write.layout import FixedLayout
 from keytide.table.write.rows import to_arrow_table
 from keytide.table.write.task import WriteTask
 from keytide.table.write.writable import writable_view
@@ -86,7 +87,8 @@ def write_unchecked(table: kt.Table, rows: list[Row]) -> None:
         loose = replace(view, options=options)
         names = {"_row_kind": "+I", **row}
         arrow = to_arrow_table([names], view.schema, table.name)
-        task = WriteTask(loose, live.partition_buckets, SequenceBase.after(live))
+        layout = FixedLayout(loose.options, live.partition_buckets)
+        task = WriteTask(loose, layout, SequenceBase.after(live))
         publish(table, view, Change(task.feed([arrow], 0), Author.fresh()), live)
 
 

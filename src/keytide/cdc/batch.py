@@ -21,6 +21,7 @@ from keytide.cdc.feed import (
     UNAVAILABLE_COLUMN,
     FeedSpec,
 )
+from keytide.errors import UnsupportedError
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.data_file import VALUE_KIND
 from keytide.row_kind import ROW_KIND
@@ -30,6 +31,7 @@ from keytide.table.read.scan import Scan
 from keytide.table.read.task import ReadTask
 from keytide.table.state.live_files import BucketId
 from keytide.table.write.cut import cut_rows
+from keytide.table.write.layout import Layout
 from keytide.table.write.task import WriteTask, Written
 
 __all__ = ["ChangeWriter", "WrittenChanges"]
@@ -59,14 +61,28 @@ class ChangeWriter:
     stored: Mapping[BucketId, ReadTask]
 
     @classmethod
-    def on(cls, transaction: Transaction, spec: FeedSpec) -> ChangeWriter:
-        """Changes to be written on top of what a transaction began with."""
+    def on(
+        cls, transaction: Transaction, spec: FeedSpec, layout: Layout | None = None
+    ) -> ChangeWriter:
+        """Changes to be written on top of what a transaction began with.
+
+        `layout` is for tasks side by side, which place new keys in buckets of their own.
+
+        Raises `UnsupportedError` for a table whose keys move between partitions.
+        """
+        if transaction.view.moves_keys:
+            raise UnsupportedError(
+                f"table {transaction.view.name}: its primary key lacks the partition columns, and "
+                f"changes of a feed are looked up in the partition that they name; write the rows "
+                f"with table.write"
+            )
         scan = Scan(transaction.state, transaction.view.order.columns)
         stored = {
             (plan.partition, plan.bucket): task
             for plan, task in zip(scan.plan.buckets, scan.tasks(), strict=True)
         }
-        return cls(replace(transaction.task(), stored=None), spec, stored)
+        task = replace(transaction.task(), stored=None)
+        return cls(task if layout is None else replace(task, layout=layout), spec, stored)
 
     def write(self, rows: pa.Table) -> WrittenChanges:
         """Write rows as `decode` returned them, in arrival order.
@@ -78,7 +94,9 @@ class ChangeWriter:
         counts = ChangeCounts()
         filled, unknown = [], [REJECTED_SCHEMA.empty_table()]
         frame = from_arrow(rows)
-        cut = cut_rows(frame, rows, view, self.task.partition_buckets)
+        # Keys that are in no bucket yet may be placed otherwise when they are written: nothing is
+        # stored of them that would have to be found.
+        cut = cut_rows(frame, rows, view, self.task.layout.begin())
         for bucket, changes in cut.parts(frame):
             stored = self._stored_versions(bucket, changes)
             result = fill_unavailable(changes, stored, view.order, view.schema.names)

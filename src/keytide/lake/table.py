@@ -32,6 +32,7 @@ from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.compaction import CompactionResult, compact
 from keytide.table.upkeep.doctor import Diagnosis, diagnose
+from keytide.table.upkeep.rescale import RescaleResult, rescale
 from keytide.table.verify.finding import Verification
 from keytide.table.verify.verify import verify_table
 
@@ -200,6 +201,25 @@ class Table:
         """
         return compact(self._stored, full=full, dry_run=dry_run, runner=self._runner)
 
+    @checked
+    def rescale(
+        self, partition: Mapping[str, Any] | None = None, *, dry_run: bool = False
+    ) -> RescaleResult:
+        """Lay partitions out with the number of buckets that the table has now, in one commit.
+
+        For after a change of the option 'bucket': partitions written before stay readable as they
+        are, and are not written to until they are laid out anew. Of all partitions, or of those
+        with the values of `partition`, the ones that have another number are moved: every stored
+        version with its place in the order, so that deletes and late rows mean what they did.
+        Other writers must wait. `dry_run` tells what would be done.
+
+        Raises `ConflictError`, with nothing changed, when another writer came to one of the
+        partitions meanwhile; `InvalidError` for columns that are no partition columns;
+        `UnsupportedError` for a table without a primary key or a fixed number of buckets, and for
+        one whose compacted values contain others; `DataError` when the store fails.
+        """
+        return rescale(self._stored, partition, dry_run=dry_run, runner=self._runner)
+
     @property
     def _runner(self) -> TaskRunner | None:
         return None if self._spark is None else load("keytide.spark.runner").Cluster(self._spark)
@@ -249,8 +269,8 @@ class Table:
         """The row of one key, or None.
 
         `key` is the value of a single-column key, a tuple in primary key order, or a dict by
-        column. Reads only what can hold the key: one bucket, its files by key range, and of
-        them the row groups around the key.
+        column. Reads only what can hold the key: its bucket, or every dynamic one, their files by
+        key range, and of them the row groups around the key.
 
         Raises `InvalidError` for what is no key of the table, `UnsupportedError` for a table
         without a primary key, `DataError` for a file that is missing or torn.

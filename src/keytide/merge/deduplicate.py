@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import polars as pl
 
-from keytide.merge.engine import MergeEngine
+from keytide.merge.engine import Elsewhere, MergeEngine
 from keytide.merge.functions.registry import NO_FUNCTIONS
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import IS_ADD, MergeOrder
@@ -31,6 +31,7 @@ class Deduplicate(MergeEngine):
 
     meaning: ClassVar[str] = "The last version."
     picks_a_version: ClassVar[bool] = True
+    elsewhere: ClassVar[Elsewhere] = Elsewhere.MOVES
     order: MergeOrder
     ignore_delete: bool = False
     """Retracts stored before the option was set are skipped as well."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -24,7 +25,15 @@ from keytide.options import TableOptions
 from keytide.row_kind import RowKind
 from keytide.types import Field
 
-__all__ = ["MergeEngine"]
+__all__ = ["Elsewhere", "MergeEngine"]
+
+
+class Elsewhere(Enum):
+    """What becomes of a row whose key is in another partition, where keys may be in any."""
+
+    MOVES = "the key leaves the partition that it was in"
+    STAYS = "the row joins its key in the partition that this is in"
+    IS_DROPPED = "the row is dropped"
 
 
 class MergeEngine(ABC):
@@ -48,6 +57,8 @@ class MergeEngine(ABC):
     """
     follows_sequence: ClassVar[bool] = True
     """Whether sequence fields order the versions; if not, arrival alone does."""
+    elsewhere: ClassVar[Elsewhere] = Elsewhere.STAYS
+    """What becomes of a row whose key is in another partition."""
     fills_gaps: ClassVar[bool] = False
     """Whether NULL means that a row has no new value, so that rows may lack columns."""
     compacts_by_lookup: ClassVar[bool] = False

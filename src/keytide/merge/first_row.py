@@ -14,7 +14,7 @@ from typing import ClassVar
 import polars as pl
 
 from keytide.errors import InvalidError
-from keytide.merge.engine import MergeEngine
+from keytide.merge.engine import Elsewhere, MergeEngine
 from keytide.merge.functions.registry import NO_FUNCTIONS
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import IS_ADD, MergeOrder
@@ -33,6 +33,7 @@ class FirstRow(MergeEngine):
 
     meaning: ClassVar[str] = "The first version."
     picks_a_version: ClassVar[bool] = True
+    elsewhere: ClassVar[Elsewhere] = Elsewhere.IS_DROPPED
     follows_sequence: ClassVar[bool] = False
     compacts_by_lookup: ClassVar[bool] = True
     order: MergeOrder

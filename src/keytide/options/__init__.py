@@ -48,6 +48,10 @@ class TableOptions:
     bucket: int = _option("bucket")
     bucket_key: tuple[str, ...] = _option("bucket-key")
     bucket_function: str = _option("bucket-function.type")
+    dynamic_bucket_target_row_num: int = _option("dynamic-bucket.target-row-num")
+    dynamic_bucket_initial_buckets: int | None = _option("dynamic-bucket.initial-buckets")
+    dynamic_bucket_max_buckets: int = _option("dynamic-bucket.max-buckets")
+    dynamic_bucket_assigner_parallelism: int | None = _option("dynamic-bucket.assigner-parallelism")
     partition_default_name: str = _option("partition.default-name")
     partition_legacy_name: bool = _option("partition.legacy-name")
     data_file_prefix: str = _option("data-file.prefix")
@@ -115,11 +119,6 @@ class TableOptions:
     write_buffer_bytes: int = _option("write-buffer-size")
 
     raw: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def bucket_count(self) -> int:
-        """The buckets that rows of a partition are spread over; one where they have no buckets."""
-        return max(1, self.bucket)
 
     @property
     def stop_trigger_runs(self) -> int:

@@ -51,6 +51,13 @@ PARTITION = _key("partition")
 BUCKET = _key("bucket")
 BUCKET_KEY = _key("bucket-key")
 BUCKET_FUNCTION_TYPE = _key("bucket-function.type")
+DYNAMIC_PARTITION_OVERWRITE = _key("dynamic-partition-overwrite")
+INDEX_FILE_IN_DATA_FILE_DIR = _key("index-file-in-data-file-dir")
+DYNAMIC_BUCKET = tuple(
+    _key(f"dynamic-bucket.{what}")
+    for what in ("target-row-num", "initial-buckets", "max-buckets", "assigner-parallelism")
+)
+"""The options that say something of dynamic buckets only."""
 PRIMARY_KEY_NULLABLE = _key("primary-key.nullable")
 ROW_TRACKING_ENABLED = _key("row-tracking.enabled")
 DATA_EVOLUTION_ENABLED = _key("data-evolution.enabled")

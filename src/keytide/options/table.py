@@ -12,6 +12,7 @@ from keytide.options.option import Change, ForOthers, Option, Refused
 from keytide.options.value_types import (
     BOOLEAN,
     BUCKETS,
+    BUCKETS_MAX,
     COLUMN,
     COLUMNS,
     DURATION,
@@ -57,11 +58,23 @@ _LAYOUT = (
     Option("bucket", BUCKETS, "Buckets per partition, 1 when a table is made without it; -1, no "
            "buckets, when it has no primary key. More mean more parallel merging and more, smaller "
            "files; 200 MB to 1 GB of data per bucket is a good size. A change is for later writes "
-           "into new or overwritten partitions."),
+           "into new or overwritten partitions. -1 with a primary key: as many as are needed for "
+           "`dynamic-bucket.target-row-num` keys in each, told by an index."),
     Option("bucket-key", EXACT_COLUMNS, "Columns whose hash picks the bucket, of the primary key "
            "if there is one; left out, all of the key.", change=FIXED),
     Option("bucket-function.type", choice("default", "mod", "hive"),
            "How the bucket is computed of the bucket key.", "default", FIXED),
+    Option("dynamic-bucket.target-row-num", integer(1, 2**63 - 1), "Keys, deleted ones too, that "
+           "fill a bucket of a table with `bucket` = -1; further keys go into another one.",
+           "2000000"),
+    Option("dynamic-bucket.initial-buckets", integer(1, 1 << 15), "Buckets of a partition to begin "
+           "with where `bucket` is -1; one for each task that writes, when left out.",
+           change=FIXED),
+    Option("dynamic-bucket.max-buckets", BUCKETS_MAX, "The most buckets of a partition where "
+           "`bucket` is -1; when they are full, they share what comes. -1 for no limit.", "-1"),
+    Option("dynamic-bucket.assigner-parallelism", integer(1), "Tasks of a Spark job that place the "
+           "new keys of a partition where `bucket` is -1 and `dynamic-bucket.initial-buckets` is "
+           "left out: each fills buckets of its own. One for each core, when left out."),
     Option("partition.default-name", TEXT, "The folder name of NULL in a partition column.",
            "__DEFAULT_PARTITION__", FIXED),
     Option("partition.legacy-name", BOOLEAN, "Whether dates in partition folders are written as "
@@ -467,7 +480,8 @@ _HISTORY = (
 
 _SORTS = "writes sort what they are given"
 _METADATA = "writes choose by themselves"
-_FIXED_BUCKETS = "tables have a fixed number of buckets"
+_NOT_POSTPONED = "writes choose buckets at once"
+_LOOKED_UP = "each write looks its keys up, and none is forgotten"
 
 _WRITERS = (
     _kept("async-file-write", BOOLEAN, "true", "Whether files are written beside.", _METADATA),
@@ -482,20 +496,13 @@ _WRITERS = (
     _kept("commit.user-prefix", TEXT, None, "How names of commit users begin.",
           "the writer names the user"),
     _kept("cross-partition-upsert.bootstrap-parallelism", integer(1), "10",
-          "Tasks that read the keys.", _FIXED_BUCKETS),
+          "Tasks that read the keys.", _LOOKED_UP),
     _kept("cross-partition-upsert.index-ttl", DURATION, None, "When keys are forgotten.",
-          _FIXED_BUCKETS),
-    _kept("dynamic-bucket.assigner-parallelism", integer(1), None, "Tasks that choose buckets.",
-          _FIXED_BUCKETS),
-    Option("dynamic-bucket.initial-buckets", integer(1), "Buckets to begin with.", None, FIXED,
-           ForOthers(_FIXED_BUCKETS)),
-    _kept("dynamic-bucket.max-buckets", integer(-1), "-1", "The most buckets.", _FIXED_BUCKETS),
-    _kept("dynamic-bucket.target-row-num", integer(1, 2**63 - 1), "200000",
-          "Rows of a bucket.", _FIXED_BUCKETS),
+          _LOOKED_UP),
     _kept("postpone.batch-write-fixed-bucket", BOOLEAN, "true", "Whether batches choose buckets.",
-          _FIXED_BUCKETS),
+          _NOT_POSTPONED),
     _kept("postpone.default-bucket-num", integer(1), "1", "Buckets of postponed rows.",
-          _FIXED_BUCKETS),
+          _NOT_POSTPONED),
     _kept("file.block-size", SIZE, None, "The size of a row group.", _METADATA),
     _kept("file.compression.per.level", TEXT, "", "Codecs by level.",
           "'file.compression' says it for all levels"),
@@ -504,7 +511,7 @@ _WRITERS = (
     _kept("file.suffix.include.compression", BOOLEAN, "false", "Whether names tell the codec.",
           "names of files do not tell it"),
     Option("index-file-in-data-file-dir", BOOLEAN, "Whether index files lie beside data files.",
-           "false", FIXED, ForOthers("writes make no index files")),
+           "false", FIXED, ForOthers("index files lie together")),
     _kept("local-merge-buffer-size", SIZE, None, "Memory to merge in before rows are sent.",
           _METADATA),
     _kept("local-sort.max-num-file-handles", integer(2), "128", "Files open while sorting.",

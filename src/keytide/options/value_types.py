@@ -10,6 +10,7 @@ from typing import Any
 __all__ = [
     "BOOLEAN",
     "BUCKETS",
+    "BUCKETS_MAX",
     "COLUMN",
     "COLUMNS",
     "DURATION",
@@ -144,6 +145,15 @@ def _buckets(text: str) -> int:
         raise ValueError(f"{error}. The number of buckets needs to be greater than 0.") from None
 
 
+def _buckets_max(text: str) -> int:
+    if text.strip() == "-1":
+        return -1
+    try:
+        return _whole(1, 1 << 15)(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or -1 for as many as the format has numbers for") from None
+
+
 def _one_of(allowed: tuple[str, ...]) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text.lower() not in allowed:
@@ -219,6 +229,7 @@ def size(least: int = 0) -> ValueType:
 
 BOOLEAN = ValueType("`true` or `false`", _boolean, ("true", "false"), "maybe")
 BUCKETS = ValueType("a whole number from 1", _buckets, ("4", "7"), "0", absent=-1)
+BUCKETS_MAX = ValueType("a whole number from 1, or -1", _buckets_max, ("4", "7"), "0")
 COLUMN = ValueType("a column", _column, ("a",), " ", lists_columns=True)
 COLUMNS = ValueType("columns", _names, ("a", "b"), absent=(), lists_columns=True)
 ENGINE = ValueType("a merge engine", _engine, ("partial-update", "deduplicate"), "?")

@@ -27,16 +27,16 @@ from keytide.types import Field, quoted
 __all__ = ["with_bucket"]
 
 
-def with_bucket(rows: DataFrame, view: TableView, name: str) -> DataFrame:
-    """The rows with one column more, their bucket as INT.
+def with_bucket(rows: DataFrame, view: TableView, buckets: int, name: str) -> DataFrame:
+    """The rows with one column more, which of so many buckets they are in, as INT.
 
     A row whose key is NULL or cannot be converted has any bucket; writing it reports the error.
     """
-    fields = view.schema.select(view.options.bucket_key or view.schema.trimmed_primary_keys)
-    if view.options.bucket_function != "default" or not _are_whole_numbers(fields, rows.schema):
-        return rows.select("*", _by_udf(fields, view).alias(name))
+    fields = view.bucket_fields
+    if view.bucket_function != "default" or not _are_whole_numbers(fields, rows.schema):
+        return rows.select("*", _by_udf(fields, view, buckets).alias(name))
     kept = [quoted(column) for column in rows.columns]
-    steps, bucket = _murmur3_modulo(_words(fields), view.options.bucket)
+    steps, bucket = _murmur3_modulo(_words(fields), buckets)
     stepped = reduce(lambda so_far, step: so_far.selectExpr("*", step), steps, rows)
     return stepped.selectExpr(*kept, f"{bucket} AS {name}")
 
@@ -119,8 +119,8 @@ def _with_high_bits_xored(value: str, bits: int) -> str:
 # -- by Python -------------------------------------------------------------------------------------
 
 
-def _by_udf(fields: Sequence[Field], view: TableView) -> Column:
-    options, table = view.options, view.name
+def _by_udf(fields: Sequence[Field], view: TableView, buckets: int) -> Column:
+    function, table = view.bucket_function, view.name
 
     def bucket(*columns: pa.Array) -> pa.Array:
         try:
@@ -131,6 +131,6 @@ def _by_udf(fields: Sequence[Field], view: TableView) -> Column:
         except InvalidError:
             return pa.repeat(pa.scalar(0, pa.int32()), len(columns[0]))
         types = [f.type for f in fields]
-        return pa.array(bucket_ids(keys, types, options.bucket, options.bucket_function))
+        return pa.array(bucket_ids(keys, types, buckets, function))
 
     return F.arrow_udf(bucket, "int")(*[column(f.name) for f in fields])

@@ -45,6 +45,7 @@ from keytide.table.commit.transaction import Transaction
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.writing import writing
+from keytide.table.write.layout import Layout
 from keytide.table.write.writable import writable_view
 from keytide.types import Field
 
@@ -204,14 +205,22 @@ class _Ingestion:
 
     def _applied(self, transaction: Transaction, messages: DataFrame) -> BatchReport:
         started = time.perf_counter()
-        decoded = _decoded(messages, self._spec, transaction.view).persist()
+        spread = _layout(transaction, messages).spread
+        decoded = _decoded(messages, self._spec, transaction.view, spread).persist()
         parts: list[WrittenChanges] = []
-        try:
+        rejected = 0
+
+        def write() -> None:
+            nonlocal rejected
+            parts.clear()
             self._write(transaction, decoded, parts.append)
             # Before the commit: a batch that is repeated after a crash keeps them again, at no
             # cost.
             rejected = self._keep_rejected(decoded, parts, transaction.author.identifier)
-            snapshot_id = transaction.commit().snapshot_id
+
+        try:
+            write()
+            snapshot_id = transaction.commit(write).snapshot_id
             skipped = int(decoded.agg(F.coalesce(F.sum(_SKIPPED), F.lit(0))).collect()[0][0])
         finally:
             decoded.unpersist()
@@ -236,13 +245,15 @@ class _Ingestion:
         """Write the rows, the changes of each bucket in one task."""
         rows = decoded.where(F.col(_BUCKET).isNotNull())
         names = map(column, self._spec.rows_schema.names)
-        shuffled = _by_bucket(rows, transaction.view).select(*names)
+        layout = _layout(transaction, decoded)
+        shuffled = _by_bucket(rows, transaction.view, layout.spread).select(*names)
+        task = _ChangeTask(ChangeWriter.on(transaction, self._spec, layout))
 
         def take(part: WrittenChanges) -> None:
             transaction.take(part.written)
             keep(part)
 
-        Executors().feed(_ChangeTask(ChangeWriter.on(transaction, self._spec)), shuffled, take)
+        Executors().feed(task, shuffled, take)
 
     def _keep_rejected(
         self, decoded: DataFrame, written: Sequence[WrittenChanges], batch_id: int
@@ -268,7 +279,7 @@ class _Ingestion:
 # -- on executors ------------------------------------------------------------------------------
 
 
-def _decoded(messages: DataFrame, spec: FeedSpec, view: TableView) -> DataFrame:
+def _decoded(messages: DataFrame, spec: FeedSpec, view: TableView, spread: int) -> DataFrame:
     """Messages as rows with their bucket; a line with a reason is a message that was rejected."""
     schema = _decoded_schema(spec)
 
@@ -277,7 +288,7 @@ def _decoded(messages: DataFrame, spec: FeedSpec, view: TableView) -> DataFrame:
         # The order of the messages, over all tasks: no partition has 2^40 of them.
         ordinal = 0 if context is None else context.partitionId() << 40
         for batch in batches:
-            for table in _decode_batch(batch.column(0), spec, view, ordinal):
+            for table in _decode_batch(batch.column(0), spec, view, spread, ordinal):
                 yield from spark_batches(from_arrow(table), schema)
             ordinal += batch.num_rows
 
@@ -285,7 +296,7 @@ def _decoded(messages: DataFrame, spec: FeedSpec, view: TableView) -> DataFrame:
 
 
 def _decode_batch(
-    messages: pa.Array, spec: FeedSpec, view: TableView, ordinal: int
+    messages: pa.Array, spec: FeedSpec, view: TableView, spread: int, ordinal: int
 ) -> Iterator[pa.Table]:
     decoded = as_table_takes(decode(messages, spec), messages, view)
     rows, rejected, tombstones, control = decoded
@@ -293,7 +304,7 @@ def _decode_batch(
     numbers = pc.add(rows.column("_ordinal"), pa.scalar(ordinal, pa.int64()))
     rows = rows.set_column(at, "_ordinal", numbers)
     schema = _decoded_schema(spec)
-    yield _padded(rows.append_column(_BUCKET, _buckets(rows, view)), schema)
+    yield _padded(rows.append_column(_BUCKET, _buckets(rows, view, spread)), schema)
     letters = {_RAW: rejected.column("raw"), _REASON: rejected.column("reason")}
     yield _padded(pa.table(letters), schema)
     if tombstones + control:
@@ -320,12 +331,10 @@ def _padded(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _buckets(rows: pa.Table, view: TableView) -> pa.Array:
-    fields = view.schema.select(view.options.bucket_key or view.schema.trimmed_primary_keys)
-    columns = [rows.column(f.name).combine_chunks() for f in fields]
-    types = [f.type for f in fields]
-    total, function = view.options.bucket, view.options.bucket_function
-    return pa.array(bucket_ids(columns, types, total, function), pa.int32())
+def _buckets(rows: pa.Table, view: TableView, spread: int) -> pa.Array:
+    columns = [rows.column(f.name).combine_chunks() for f in view.bucket_fields]
+    types = [f.type for f in view.bucket_fields]
+    return pa.array(bucket_ids(columns, types, spread, view.bucket_function), pa.int32())
 
 
 @dataclass(frozen=True)
@@ -347,12 +356,16 @@ class _ChangeTask:
         return self.writer.write(to_arrow(from_arrow(table.sort_by("_ordinal")), schema))
 
 
-def _by_bucket(rows: DataFrame, view: TableView) -> DataFrame:
+def _layout(transaction: Transaction, rows: DataFrame) -> Layout:
+    return transaction.task().layout.for_tasks(cores(rows.sparkSession))
+
+
+def _by_bucket(rows: DataFrame, view: TableView, spread: int) -> DataFrame:
     """The rows such that all of a bucket are in one task."""
     keys = [column(name) for name in view.schema.partition_keys]
     count = cores(rows.sparkSession) * TASKS_PER_CORE
     if not keys:
-        count = min(count, view.options.bucket)
+        count = min(count, spread)
     return rows.repartition(count, *keys, column(_BUCKET))
 
 

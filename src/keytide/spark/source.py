@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from keytide.errors import UnsupportedError
+from keytide.options import keys
 from keytide.spark.connect import CORES_UNKNOWN
 from keytide.spark.read import BINS_PER_CORE, BinTask, bytes_of_read, pack, split_tasks
 from keytide.spark.runner import attempted_here, rows_here
@@ -36,8 +37,8 @@ from keytide.spark.write import BufferedTask, check_columns
 from keytide.table.commit.author import Author
 from keytide.table.commit.transaction import discard
 from keytide.table.runner import Outcome, settled
-from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
+from keytide.table.state.view import TableView
 from keytide.table.upkeep.writing import writing
 from keytide.table.write.task import WriteTask, Written
 from keytide.table.write.writable import writable_view
@@ -151,7 +152,8 @@ class SourceWrite:
         """Raises what `Table.write` raises for columns that do not fit."""
         self.table = table
         self.view = writable_view(table)
-        self.task = BufferedTask(WriteTask.on(TableState(self.view, table.newest_files())))
+        _refuse_dynamic_buckets(self.view)
+        self.task = BufferedTask(WriteTask.on(table.state_to_write(self.view)))
         check_columns(schema, self.view)
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Outcome[Written]:
@@ -170,6 +172,16 @@ class SourceWrite:
     def abort(self, told: Sequence[TaskMessage]) -> None:
         """Delete the files of the tasks that did finish."""
         discard(self.view, [m.outcome.made for m in told if m.outcome.made is not None])
+
+
+def _refuse_dynamic_buckets(view: TableView) -> None:
+    """Raise `UnsupportedError` where rows of one key in two tasks would come into two buckets."""
+    if view.has_dynamic_buckets:
+        raise UnsupportedError(
+            f"table {view.name} has dynamic buckets ('{keys.BUCKET}' = '-1'), and a data source "
+            f"cannot bring rows of a key together. Write with table.write(df); in a stream, from "
+            f"foreachBatch"
+        )
 
 
 def _told(messages: Sequence[Any]) -> list[TaskMessage]:

@@ -61,8 +61,12 @@ def append(table: StoredTable, df: DataFrame, author: Author | None = None) -> W
     with writing(table, view, author, Cluster(df.sparkSession)) as transaction:
         if transaction.done is not None:
             return transaction.already_done()
-        fill(transaction, df)
-        return transaction.commit()
+
+        def write() -> None:
+            fill(transaction, df)
+
+        write()
+        return transaction.commit(write)
 
 
 def fill(transaction: Transaction, df: DataFrame) -> None:
@@ -71,7 +75,8 @@ def fill(transaction: Transaction, df: DataFrame) -> None:
     if _is_one_partition(df):
         task = replace(task, threads=os.cpu_count() or 1)  # a single task may use all cores
     elif not _scatters(view):
-        df = _by_bucket(df, view)
+        task = replace(task, layout=task.layout.for_tasks(cores(df.sparkSession)))
+        df = _by_bucket(df, view, task.layout.spread)
     Executors().feed(BufferedTask(task), df, transaction.take)
 
 
@@ -130,19 +135,21 @@ def check_columns(schema: StructType, view: TableView) -> None:
 _ORDER, _BUCKET, _TARGET = map(scratch, ("order", "bucket", "target"))
 
 
-def _by_bucket(df: DataFrame, view: TableView) -> DataFrame:
+def _by_bucket(df: DataFrame, view: TableView, spread: int) -> DataFrame:
     """The rows with each bucket in one partition; their order in the DataFrame is in `_ORDER`."""
     names = [column(name) for name in df.columns]
-    partition_keys = [column(name) for name in view.schema.partition_keys]
+    # A key that may come in any partition has to come to one task.
+    apart = () if view.moves_keys else view.schema.partition_keys
+    partition_keys = [column(name) for name in apart]
     count = cores(df.sparkSession) * TASKS_PER_CORE
     if not partition_keys:
-        count = min(count, view.options.bucket_count)
+        count = min(count, spread)
     # Any spread will do that keeps a bucket together: the bucket itself is computed by the format's
     # own hash, below.
     target = F.pmod(F.hash(*partition_keys), F.lit(count)) if partition_keys else F.lit(0)
     rows = df.select(*names, F.monotonically_increasing_id().alias(_ORDER))
-    if view.options.bucket > 1:
-        rows = with_bucket(rows, view, _BUCKET)
+    if spread > 1:
+        rows = with_bucket(rows, view, spread, _BUCKET)
         target = target + F.col(_BUCKET)
     targeted = rows.select(*names, _ORDER, target.alias(_TARGET))
     return targeted.repartitionById(count, _TARGET).drop(_TARGET)
@@ -150,7 +157,7 @@ def _by_bucket(df: DataFrame, view: TableView) -> DataFrame:
 
 def _scatters(view: TableView) -> bool:
     """Whether any number of tasks may write to where the rows go, as none is merged there."""
-    one_place = not view.schema.partition_keys and view.options.bucket_count == 1
+    one_place = not view.schema.partition_keys and view.options.bucket <= 1
     return one_place and not view.kind.has_key
 
 

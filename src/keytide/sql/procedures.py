@@ -14,6 +14,7 @@ from keytide.sql.statements import Call
 from keytide.table.catalog import Catalog
 from keytide.table.scans import why_row
 from keytide.table.upkeep.compaction import COMPACTION_ROW, compact
+from keytide.table.upkeep.rescale import RESCALE_ROW, rescale
 
 __all__ = ["call"]
 
@@ -51,4 +52,13 @@ def _compact(catalog: Catalog, table: object, compact_strategy: object = "full")
     return pa.Table.from_pylist([asdict(done)], schema=COMPACTION_ROW)
 
 
-_PROCEDURES: dict[str, Callable[..., pa.Table]] = {"compact": _compact, "why": _why}
+def _rescale(catalog: Catalog, table: object) -> pa.Table:
+    done = rescale(table_of(catalog, str(table)))
+    return pa.Table.from_pylist([asdict(done)], schema=RESCALE_ROW)
+
+
+_PROCEDURES: dict[str, Callable[..., pa.Table]] = {
+    "compact": _compact,
+    "rescale": _rescale,
+    "why": _why,
+}

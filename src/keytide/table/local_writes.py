@@ -9,11 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from keytide.errors import UnsupportedError
+from keytide.options import keys
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
 from keytide.table.runner import Threads
 from keytide.table.state.stored import StoredTable
+from keytide.table.state.view import TableView
 from keytide.table.upkeep.writing import writing
 from keytide.table.write.partition_spec import PartitionSpec, every_partition
 from keytide.table.write.rows import to_arrow_table
@@ -30,8 +33,12 @@ def append(table: StoredTable, data: Any, author: Author | None = None) -> Write
     with writing(table, view, author) as transaction:
         if transaction.done is not None:
             return transaction.already_done(given.num_rows)
-        fill(transaction, given)
-        return transaction.commit()
+
+        def write() -> None:
+            fill(transaction, given)
+
+        write()
+        return transaction.commit(write)
 
 
 def fill(transaction: Transaction, rows: pa.Table) -> None:
@@ -47,6 +54,7 @@ def overwrite(
     spec = None if partition is None else PartitionSpec.parse(partition, view.schema, table.name)
     given = to_arrow_table(data, view.schema, table.name)
     given = given if spec is None else spec.filled(given)
+    _refuse_parts_of_moving_keys(view, spec)
     with writing(table, view) as transaction:
         _run(transaction.task_anew(spec), given, transaction.take)
         if spec is not None:
@@ -54,6 +62,16 @@ def overwrite(
         if view.schema.partition_keys and view.options.dynamic_partition_overwrite:
             return transaction.replace(transaction.touched())
         return transaction.replace(every_partition)
+
+
+def _refuse_parts_of_moving_keys(view: TableView, spec: PartitionSpec | None) -> None:
+    """Raise `UnsupportedError` where keys of other partitions would have to leave them."""
+    if view.moves_keys and (spec is not None or view.options.dynamic_partition_overwrite):
+        raise UnsupportedError(
+            f"table {view.name}: its primary key lacks the partition columns, so rows that replace "
+            f"one partition may have keys of another. Set '{keys.DYNAMIC_PARTITION_OVERWRITE}' to "
+            f"'false' to replace the whole table, or delete rows and write"
+        )
 
 
 def truncate(table: StoredTable) -> WriteResult:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind
 from keytide.table.commit.author import Author
+from keytide.table.commit.moved_keys import MovedKeys
+from keytide.table.state.key_places import HashFiles
 from keytide.table.state.live_files import LiveFiles
 from keytide.table.write.task import Written
 
@@ -29,6 +31,10 @@ class Change:
     made from nothing stored. Another commit to one of these buckets is a conflict, for the new
     rows would undo it. For a compaction only one that changed files above level 0 is: the rows
     stay what they are, and what is appended meanwhile lies on top of them."""
+    watched: Callable[[bytes], bool] | None = None
+    """Partitions in all of whose buckets another commit is a conflict likewise."""
+    indexed: HashFiles = field(default_factory=dict)
+    """The index by which keys were put into dynamic buckets."""
     renumbers: bool = True
     """Whether the sequence numbers of its rows say no more than that they came later, so that they
     may be given anew. False where the numbers come from the rows."""
@@ -102,7 +108,7 @@ def _place(entry: ManifestEntry) -> tuple[bytes, int, str]:
     return entry.partition, entry.bucket, entry.file.file_name
 
 
-def decide(change: Change, live: LiveFiles) -> Decision:
+def decide(change: Change, live: LiveFiles, moved: Iterable[MovedKeys] = ()) -> Decision:
     """How a change meets the files that are live. Pure: the same values give the same answer.
 
     An append fits on top of anything; where its buckets have numbers that are not below its own,
@@ -110,7 +116,9 @@ def decide(change: Change, live: LiveFiles) -> Decision:
     files of their buckets since; a compaction only with what happened above level 0, where another
     one may have written to the level that this one chose. A change that deletes a file conflicts
     where the file is gone, and one that adds files where the partition has another number of
-    buckets by now.
+    buckets by now. With dynamic buckets it conflicts where a key is by now in another bucket than
+    the change puts it into; `moved` tells of the partitions whose index is not the one that the
+    change went by.
     """
     for entry in change.entries:
         reason = _stands_against(entry, change, live)
@@ -120,6 +128,11 @@ def decide(change: Change, live: LiveFiles) -> Decision:
         return Conflict(
             "another writer changed rows of a bucket from which this commit's rows were made; "
             "read them again and redo the work"
+        )
+    if any(each.stands_against() for each in moved):
+        return Conflict(
+            "another writer put keys of this commit into other buckets, or replaced the rows of "
+            "their partition; redo the work on the newest snapshot"
         )
     # A compaction keeps the numbers of the rows that it rewrites: higher ones would put them above
     # what was written since.
@@ -150,14 +163,17 @@ def _stands_against(entry: ManifestEntry, change: Change, live: LiveFiles) -> st
 
 
 def _has_changed(change: Change, source: LiveFiles, live: LiveFiles) -> bool:
-    """Whether files came to, or left, a bucket of the change; rows keep to their buckets."""
+    """Whether files came to, or left, a bucket of the change or a partition that it watches."""
     buckets = {(entry.partition, entry.bucket) for entry in change.entries}
+    watched = change.watched or (lambda _: False)
     before, now = source.by_identity, live.by_identity
     # Files are never changed: whatever happened to rows shows as files that came or went.
     moved = (before.get(identity) or now[identity] for identity in before.keys() ^ now.keys())
     lowest = 1 if change.kind is CommitKind.COMPACT else 0
     return any(
-        (entry.partition, entry.bucket) in buckets and entry.file.level >= lowest for entry in moved
+        ((entry.partition, entry.bucket) in buckets or watched(entry.partition))
+        and entry.file.level >= lowest
+        for entry in moved
     )
 
 

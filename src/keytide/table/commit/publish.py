@@ -31,11 +31,13 @@ from typing import TypeAlias
 from keytide.errors import DataError
 from keytide.format import paths
 from keytide.format.manifest import ManifestEntry
-from keytide.format.snapshot import Snapshot
+from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.options import keys
 from keytide.plural import counted
 from keytide.table.commit.change import Change, Conflict, Restamp, decide, made_files
+from keytide.table.commit.moved_keys import MovedKeys, moved_keys
 from keytide.table.commit.snapshot_files import SnapshotBuilder, wall_clock_ms
+from keytide.table.state.key_places import hash_files
 from keytide.table.state.live_files import LiveFiles, load_live_files
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.view import TableView
@@ -152,7 +154,7 @@ class _Attempt:
 
     def run(self) -> Committed | Conflict | None:
         """Try once on top of what was seen; None when another writer took the snapshot id."""
-        decision = decide(self._change, self._live)
+        decision = decide(self._change, self._live, self._moved())
         if isinstance(decision, Conflict):
             return decision
         if isinstance(decision, Restamp):
@@ -166,6 +168,14 @@ class _Attempt:
         if not self._create(new.snapshot):
             return None
         return Committed(new.snapshot, self._live.advance(new.snapshot, new.changed), self._change)
+
+    def _moved(self) -> list[MovedKeys]:
+        """Partitions whose index of dynamic buckets is not the one that the change went by."""
+        change, view = self._change, self._view
+        if not view.has_dynamic_buckets or change.kind is not CommitKind.APPEND:
+            return []
+        files = () if self._latest is None else self._metadata.index_files(self._latest)
+        return moved_keys(view, change.made, change.indexed, hash_files(files))
 
     def begin_again(self, redo: Redo) -> bool:
         """Make the change anew, which could not be made as it was; False if there is none now."""

@@ -10,6 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from keytide.format import paths
+from keytide.format.hash_index import Hashes, encode_hashes
+from keytide.format.index_manifest import (
+    HASH,
+    IndexFile,
+    encode_index_manifest,
+    replace_index_files,
+)
 from keytide.format.manifest import (
     FileKind,
     ManifestEntry,
@@ -22,7 +29,8 @@ from keytide.format.manifest import (
 from keytide.format.paths import FileNames, MetadataFile
 from keytide.format.snapshot import Snapshot
 from keytide.table.commit.change import Change
-from keytide.table.state.live_files import LiveFiles
+from keytide.table.state.key_places import HashFiles, hash_files, load_places
+from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.view import TableView
 
@@ -90,9 +98,7 @@ class SnapshotBuilder:
             changelog_manifest_list=changelog.name,
             changelog_manifest_list_size=changelog.size,
             changelog_record_count=changelog.rows,
-            # Not changed by any commit that is made here, so the index of the snapshot before
-            # stays.
-            index_manifest=None if latest is None else latest.index_manifest,
+            index_manifest=self._index_manifest(change, latest, files),
             commit_user=change.author.user,
             writer_version=_WRITER_VERSION,
             commit_identifier=change.author.identifier,
@@ -145,6 +151,39 @@ class SnapshotBuilder:
             return _Changelog()
         name, size = self._manifest_list([self._manifest(change.changelog, files)], files)
         return _Changelog(name, size, sum(entry.file.row_count for entry in change.changelog))
+
+    def _index_manifest(
+        self, change: Change, latest: Snapshot | None, files: dict[str, bytes]
+    ) -> str | None:
+        """The name of the index manifest: that of the snapshot before, unless an index changed."""
+        name = None if latest is None else latest.index_manifest
+        placed = change.made.placed
+        if not placed and (name is None or change.replaces is None):
+            return name
+        known = [] if latest is None else self._metadata.index_files(latest)
+        # What was said of replaced rows holds for none of the new ones.
+        replaced = change.replaces or (lambda _: False)
+        kept = [file for file in known if not replaced(file.partition)]
+        before = hash_files(kept)
+        grown = [self._hash_file(*each, before, files) for each in placed.items()]
+        if len(kept) == len(known) and not grown:
+            return name
+        name = self._names.metadata(MetadataFile.INDEX_MANIFEST)
+        data = encode_index_manifest(replace_index_files(kept, grown))
+        files[paths.manifest_path(name)] = data
+        return name
+
+    def _hash_file(
+        self, bucket: BucketId, placed: Hashes, known: HashFiles, files: dict[str, bytes]
+    ) -> IndexFile:
+        """The index of one bucket with the keys that were placed there."""
+        partition, number = bucket
+        before = known.get(partition, {}).get(number)
+        places = load_places(self._view.store, [before] if before else [], self._view.name)
+        hashes = places.with_more({number: placed}).hashes[number]
+        name, data = self._names.metadata(MetadataFile.INDEX), encode_hashes(hashes)
+        files[paths.index_path(name)] = data
+        return IndexFile(HASH, partition, number, name, len(data), len(hashes))
 
     def _manifest_list(
         self, manifests: Sequence[ManifestFileMeta], files: dict[str, bytes]

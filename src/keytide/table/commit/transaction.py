@@ -12,12 +12,13 @@ from keytide.table.commit.author import Author
 from keytide.table.commit.change import Change, Conflict, made_files
 from keytide.table.commit.publish import Committed, Committer, Redo
 from keytide.table.commit.result import WriteResult
-from keytide.table.state.live_files import LiveFiles
+from keytide.table.state.live_files import NO_FILES, LiveFiles
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
-from keytide.table.write.bucket_writer import restamp
-from keytide.table.write.partition_spec import PartitionSpec, TouchedPartitions
+from keytide.table.write.bucket_writer import SequenceBase, restamp
+from keytide.table.write.layouts import layout_of
+from keytide.table.write.partition_spec import PartitionSpec, TouchedPartitions, every_partition
 from keytide.table.write.task import WriteTask, Written
 
 __all__ = ["Transaction", "discard"]
@@ -59,7 +60,7 @@ class Transaction:
 
         `view` is what `writable_view` gave: the table as the rows to write are understood.
         """
-        state = TableState(view, table.newest_files())
+        state = table.state_to_write(view)
         if author is None:
             return cls(table, state, Author.fresh(), None)
         # In the snapshot just seen and those before it; `Committer` looks at those that come after.
@@ -92,8 +93,9 @@ class Transaction:
 
         An overwrite has no changelog, as in other engines: it could not say what it replaced.
         """
-        anew = replace(self.task(), partition_buckets={}, stored=None, has_changelog=False)
-        return replace(anew, partition=partition)
+        emptied = replace(self.state, live=NO_FILES, hash_files={})
+        base = SequenceBase.after(self.state.live)
+        return WriteTask(self.view, layout_of(emptied), base, partition=partition)
 
     def take(self, written: Written) -> None:
         """Take in what a task wrote; from then on it is committed or deleted."""
@@ -105,17 +107,21 @@ class Transaction:
         self.abort()
         return WriteResult(self.done.id, rows, 0, 0, is_new=False)
 
-    def commit(self) -> WriteResult:
+    def commit(self, again: Callable[[], None] | None = None) -> WriteResult:
         """Append what was taken in, in one atomic commit; nothing where there are no files.
 
-        Raises `ConflictError` when the change does not fit any more or too many races were lost,
+        With dynamic buckets another writer may put a key elsewhere meanwhile. Then nothing is
+        committed, and `again`, which has tasks write on the newest snapshot and takes in what they
+        wrote, is called, as often as 'commit.max-retries' says. Raises what it raises,
+        `ConflictError` when the change does not fit any more or too many races were lost,
         `DataError` when the store fails for good; then nothing is committed, unless the error says
         that the outcome is unknown.
         """
         written = self._written
         if not written.entries:
             return self._result(None)
-        return self._publish(Change(written, self.author, renumbers=self._renumbers))
+        redo = self._redoing(again) if again and self.view.has_dynamic_buckets else None
+        return self._publish(self._appending(), redo)
 
     def replace(self, replaces: Callable[[bytes], bool]) -> WriteResult:
         """Replace all files of some partitions by what was taken in, in one atomic commit.
@@ -128,6 +134,16 @@ class Transaction:
             return self._result(None)
         kind = CommitKind.OVERWRITE
         return self._publish(Change(written, self.author, kind, replaces))
+
+    def relayout(self, replaces: Callable[[bytes], bool]) -> WriteResult:
+        """Replace all files of some partitions by what was made of just these files.
+
+        Raises `ConflictError` where another writer came to one of the partitions meanwhile, and
+        as `commit` does.
+        """
+        kind, source = CommitKind.OVERWRITE, self.state.live
+        change = Change(self._written, self.author, kind, replaces, source, watched=replaces)
+        return self._publish(change)
 
     def touched(self) -> TouchedPartitions:
         """The partitions of what was taken in."""
@@ -142,9 +158,9 @@ class Transaction:
         """
 
         def made(live: LiveFiles) -> Change:
-            self.state, self.taken = replace(self.state, live=live), []
+            self._look_again(live)
             self.take(make(replace(self.task(), stored=None)))
-            return Change(self._written, self.author, source=live, renumbers=self._renumbers)
+            return replace(self._appending(), source=live)
 
         change = made(self.state.live)
         return self._publish(change, made) if change.entries else self._result(None)
@@ -165,6 +181,34 @@ class Transaction:
         if not self._is_settled:
             self._is_settled = True
             discard(self.view, self.taken)
+
+    def _redoing(self, again: Callable[[], None]) -> Redo:
+        def made(live: LiveFiles) -> Change:
+            self._look_again(live)
+            try:
+                again()
+            except BaseException:
+                discard(self.view, self.taken)
+                raise
+            return self._appending()
+
+        return made
+
+    def _look_again(self, live: LiveFiles) -> None:
+        hash_files = self._table.hash_files(live.snapshot, self.view)
+        self.state, self.taken = replace(self.state, live=live, hash_files=hash_files), []
+
+    def _appending(self) -> Change:
+        change = Change(
+            self._written,
+            self.author,
+            indexed=self.state.hash_files,
+            renumbers=self._renumbers,
+        )
+        if not self.view.moves_keys:
+            return change
+        # The keys were looked up in all partitions: rows that came since may hold one of them.
+        return replace(change, source=self.state.live, watched=every_partition)
 
     @property
     def _written(self) -> Written:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.data_file import WRITABLE
@@ -177,7 +177,7 @@ def _check_tombstone(field: Field, marker: str | None) -> None:
 
 
 def _warnings(schema: TableSchema, options: TableOptions) -> list[str]:
-    messages = _idle_options(options)
+    messages = [*_idle_options(options), *_idle_bucket_options(schema, options)]
     for name in options.tombstone_key:
         type_ = schema.field(name).type
         if type_.root in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
@@ -216,6 +216,27 @@ def _idle_options(options: TableOptions) -> list[str]:
                     f"option is for {' and '.join(map(repr, option.functions))}"
                 )
     return messages
+
+
+def _idle_bucket_options(schema: TableSchema, options: TableOptions) -> list[str]:
+    """Options of dynamic buckets where there are none, and the other way round."""
+    is_dynamic = bool(schema.primary_keys) and options.bucket == -1
+    idle = (keys.BUCKET_FUNCTION_TYPE,) if is_dynamic else keys.DYNAMIC_BUCKET
+    found = [key for key, text in options.raw.items() if _asks_for(key, text, idle)]
+    wanted = "a fixed number" if is_dynamic else "'-1' in a table with a primary key"
+    return [
+        f"'{key}' has no effect: '{keys.BUCKET}' is '{options.bucket}', and the option is for "
+        f"{wanted}"
+        for key in found
+    ]
+
+
+def _asks_for(key: str, text: str, options: Container[str]) -> bool:
+    """Whether a key is one of some options, with another value than holds without it."""
+    option = option_of(key)
+    if option is None or option.key not in options:
+        return False
+    return bool(option.parse(key, text) != option.default_value)
 
 
 def _check_defaults(schema: TableSchema, options: TableOptions) -> None:

@@ -47,23 +47,21 @@ class KeyedTable(TableKind):
     """A table with a primary key."""
 
     has_key = True
-    default_bucket = "1"  # the format's own default, dynamic buckets, allows one writer at a time
+    default_bucket = "1"  # in the format's own default, dynamic buckets, engines write one by one
 
     def check(self, schema: TableSchema, options: TableOptions) -> None:
         """See `TableKind`."""
-        if schema.is_cross_partition:
-            missing = [n for n in schema.partition_keys if n not in schema.primary_keys]
+        missing = [n for n in schema.partition_keys if n not in schema.primary_keys]
+        if missing and (options.bucket != -1 or len(missing) < len(schema.partition_keys)):
             raise UnsupportedError(
                 f"the primary key {', '.join(schema.primary_keys)} lacks the partition columns "
                 f"{', '.join(missing)}: a key could then be in two partitions at once. Add them to "
-                f"the primary key, or partition by a key column"
+                f"the primary key, or partition by a key column; or leave all partition columns "
+                f"out of it and set '{keys.BUCKET}' to '-1', so that keys move between partitions"
             )
-        if options.bucket < 1:
-            raise UnsupportedError(
-                f"'{keys.BUCKET}' = '{options.bucket}' needs an index that only one writer may "
-                "keep; this release writes tables with a fixed number of buckets: give a number "
-                "from 1"
-            )
+        reason = _why_no_buckets(options)
+        if reason is not None:
+            raise UnsupportedError(f"{reason}; give '{keys.BUCKET}' a number from 1")
 
     def why_not_readable(self, options: TableOptions) -> str | None:
         """See `TableKind`."""
@@ -71,15 +69,24 @@ class KeyedTable(TableKind):
 
     def why_not_writable(self, options: TableOptions) -> str | None:
         """See `TableKind`."""
-        if options.bucket < 1:
-            mode = "dynamic" if options.bucket == -1 else "postpone"
-            return (
-                f"'{keys.BUCKET}' = '{options.bucket}' ({mode} buckets) allows one writer at a "
-                "time and an index that only its owner may keep. Use a fixed number of buckets"
-            )
+        reason = _why_no_buckets(options)
+        if reason is not None:
+            return reason
         if options.deletion_vectors_enabled:
             return f"'{keys.DELETION_VECTORS_ENABLED}' hides rows until a compaction"
         return None
+
+
+def _why_no_buckets(options: TableOptions) -> str | None:
+    """Why rows cannot be put into buckets as the options ask for; None where they can."""
+    if options.bucket == -2:
+        return f"'{keys.BUCKET}' = '-2' (postpone buckets) hides rows until something places them"
+    if options.bucket == -1 and options.value(keys.INDEX_FILE_IN_DATA_FILE_DIR):
+        return (
+            f"'{keys.INDEX_FILE_IN_DATA_FILE_DIR}' = 'true' puts the index of dynamic buckets "
+            f"beside the data, where this release does not keep it"
+        )
+    return None
 
 
 class AppendTable(TableKind):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from keytide.format.index_manifest import IndexFile
 from keytide.format.snapshot import Snapshot
+from keytide.table.state.key_places import HashFiles
 from keytide.table.state.live_files import LiveFiles
 from keytide.table.state.view import TableView
 
@@ -16,13 +17,15 @@ __all__ = ["TableState"]
 class TableState:
     """All that reads and writes of one snapshot go by: it never changes, and it pickles.
 
-    `view` is the table at the schema to read or write by, `live` the files of the snapshot, and
-    `vector_files` the index files that mark some of their rows as dead.
+    `view` is the table at the schema to read or write by, `live` the files of the snapshot,
+    `vector_files` the index files that mark some of their rows as dead, and `hash_files` those
+    that say, to whoever writes, where the keys of dynamic buckets are.
     """
 
     view: TableView
     live: LiveFiles
     vector_files: tuple[IndexFile, ...] = ()
+    hash_files: HashFiles = field(default_factory=dict)
 
     @property
     def snapshot(self) -> Snapshot | None:

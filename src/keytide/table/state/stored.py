@@ -11,6 +11,7 @@ from keytide.format.snapshot import Snapshot
 from keytide.merge.functions.register import registered_functions
 from keytide.options import TableOptions
 from keytide.store import Store
+from keytide.table.state.key_places import HashFiles, hash_files
 from keytide.table.state.live_files import NO_FILES, LiveFiles, load_live_files
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.state import TableState
@@ -86,6 +87,17 @@ class StoredTable:
         view = self.view(schema)
         vector_files = self.metadata.vector_files(snapshot, view.options)
         return TableState(view, self.live_files(snapshot), tuple(vector_files))
+
+    def state_to_write(self, view: TableView) -> TableState:
+        """The newest snapshot, with what has to be known to write rows through `view`."""
+        live = self.newest_files()
+        return TableState(view, live, hash_files=self.hash_files(live.snapshot, view))
+
+    def hash_files(self, snapshot: Snapshot | None, view: TableView) -> HashFiles:
+        """The index files that say where a snapshot's keys are; none without dynamic buckets."""
+        if snapshot is None or not view.has_dynamic_buckets:
+            return {}
+        return hash_files(self.metadata.index_files(snapshot))
 
     def newest_files(self) -> LiveFiles:
         """The live files of the newest snapshot."""

@@ -48,6 +48,26 @@ class TableView:
         """What the table is, with a primary key or without."""
         return kind_of(self.schema.primary_keys)
 
+    @property
+    def has_dynamic_buckets(self) -> bool:
+        """Whether an index says which bucket a key is in."""
+        return self.kind.has_key and self.options.bucket == -1
+
+    @property
+    def moves_keys(self) -> bool:
+        """Whether a key may come in any partition, and is then to be found in one only."""
+        return self.has_dynamic_buckets and self.schema.is_cross_partition
+
+    @property
+    def bucket_fields(self) -> tuple[Field, ...]:
+        """The columns whose hash says which bucket, or with dynamic buckets which index entry."""
+        return self.schema.select(self.options.bucket_key or self.schema.trimmed_primary_keys)
+
+    @property
+    def bucket_function(self) -> str:
+        """The hash function of buckets; an index of dynamic buckets knows one only."""
+        return "default" if self.has_dynamic_buckets else self.options.bucket_function
+
     @cached_property
     def order(self) -> MergeOrder:
         """The merge order of the table."""

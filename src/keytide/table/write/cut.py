@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from keytide.errors import ConflictError
 from keytide.format.binary_row import encode_rows
-from keytide.format.bucket import bucket_ids
-from keytide.format.schema import TableSchema
-from keytide.options import TableOptions, keys
 from keytide.scratch import scratch
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.view import TableView
+from keytide.table.write.layout import Numbers, Placing
 from keytide.types import Field
 
 __all__ = ["BUCKET_NUMBER", "BucketBatch", "Cut", "Numbers", "cut_rows"]
@@ -28,8 +24,6 @@ BUCKET_NUMBER = scratch("bucket")
 
 # The binary row without fields.
 _EMPTY_PARTITION = bytes(12)
-
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -74,40 +68,22 @@ class Cut:
         return np.argsort(self.numbers, kind="stable")
 
 
-def cut_rows(
-    frame: pl.DataFrame, table: pa.Table, view: TableView, partition_buckets: Mapping[bytes, int]
-) -> Cut:
-    """Cut rows by the partitions and the number of buckets of a table.
+def cut_rows(frame: pl.DataFrame, table: pa.Table, view: TableView, placing: Placing) -> Cut:
+    """Cut rows by partition, and as `placing` says by bucket.
 
-    `table` has the rows of `frame` with the key and partition columns in their exact types,
-    `partition_buckets` the number of buckets that existing partitions have. Buckets come by
-    partition, in the order in which the rows bring them, then by number. Raises `ConflictError`
-    when a partition has another number of buckets than the table.
+    `table` has the rows of `frame` with the key and partition columns in their exact types.
+    Buckets come by partition, in the order in which the rows bring them, then by number. Raises
+    what `Placing.place` raises.
     """
     if not frame.height:
         return Cut((), np.empty(0, np.int64))
     partitions, places = _partitions(frame, table, view.schema.partition_fields())
-    _refuse_other_layout(partitions, view, partition_buckets)
-    count = view.options.bucket_count
-    ids = _bucket_ids(table, view.schema, view.options) if count > 1 else 0
+    ids = placing.place(table, partitions, places, view)
+    count = int(ids.max()) + 1
     # Partition and bucket in one number, which sorts as the pair does.
     found, numbers = np.unique(places * count + ids, return_inverse=True)
     buckets = (divmod(number, count) for number in found.tolist())
     return Cut(tuple((partitions[place], bucket) for place, bucket in buckets), numbers)
-
-
-def _refuse_other_layout(
-    partitions: Iterable[bytes], view: TableView, partition_buckets: Mapping[bytes, int]
-) -> None:
-    wanted = view.options.bucket
-    for partition in partitions:
-        found = partition_buckets.get(partition, wanted)
-        if found != wanted:
-            raise ConflictError(
-                f"table {view.name}: Try to write partition/table with a new bucket num {wanted}, "
-                f"but the previous bucket num is {found}. Set '{keys.BUCKET}' back to {found}, or "
-                "overwrite the partition to lay it out anew"
-            )
 
 
 def _partitions(
@@ -124,15 +100,3 @@ def _partitions(
     values = table.select(names).take(pa.array(firsts)).combine_chunks()
     columns = [column.chunk(0) for column in values.columns]
     return encode_rows(columns, [f.type for f in fields]), places
-
-
-def _bucket_ids(table: pa.Table, schema: TableSchema, options: TableOptions) -> Numbers:
-    fields = schema.select(options.bucket_key or schema.trimmed_primary_keys)
-    columns = [_one_chunk(table.column(f.name)) for f in fields]
-    return bucket_ids(
-        columns, [f.type for f in fields], options.bucket, options.bucket_function
-    ).astype(np.int64)
-
-
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -7,7 +7,7 @@ so tables ask for it with 'write.count-out-of-order'.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import polars as pl
 import pyarrow.compute as pc
@@ -22,16 +22,14 @@ from keytide.table.read.task import ReadTask
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.view import TableView
 from keytide.table.write.cut import cut_rows
+from keytide.table.write.layout import Placing
 from keytide.table.write.rows import Rows
 
 __all__ = ["count_out_of_order"]
 
 
 def count_out_of_order(
-    rows: Rows,
-    entries: Iterable[ManifestEntry],
-    view: TableView,
-    partition_buckets: Mapping[bytes, int],
+    rows: Rows, entries: Iterable[ManifestEntry], view: TableView, placing: Placing
 ) -> int:
     """How many rows are older than a version of their key that arrived before them.
 
@@ -45,7 +43,7 @@ def count_out_of_order(
     files = _by_bucket(entries)
     count = 0
     frame = from_arrow(rows.table)
-    for bucket, part in cut_rows(frame, rows.table, view, partition_buckets).parts(frame):
+    for bucket, part in cut_rows(frame, rows.table, view, placing).parts(frame):
         stored = _stored(view, files.get(bucket, []), part)
         ranked = with_ranks(part.select(view.order.columns), stored, view.order)
         count += int(ranked.select(is_late(view.order).sum()).item())

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pyarrow as pa
 
+from keytide.format.hash_index import Hashes
 from keytide.format.manifest import ManifestEntry
+from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
 from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
 from keytide.table.write.cut import cut_rows
+from keytide.table.write.layout import Layout, Placing
+from keytide.table.write.layouts import layout_of
 from keytide.table.write.out_of_order import count_out_of_order
 from keytide.table.write.partition_spec import PartitionSpec
 from keytide.table.write.refusals import refuse_unmergeable
@@ -36,12 +41,14 @@ class Written:
     """Files that a task wrote, as entries to commit, and how many rows it was given.
 
     `changelog` has the files in which the rows are stored once more, as they came.
+    `placed` has the hashes of keys that the task put into buckets as the first to do so.
     """
 
     entries: tuple[ManifestEntry, ...]
     rows: int = 0
     out_of_order: int | None = None
     changelog: tuple[ManifestEntry, ...] = ()
+    placed: Mapping[BucketId, Hashes] = field(default_factory=dict)
 
     @property
     def files(self) -> tuple[ManifestEntry, ...]:
@@ -53,11 +60,16 @@ class Written:
         """What several tasks wrote, in their order; a count that one of them lacks is unknown."""
         made = list(parts)
         late = [part.out_of_order for part in made]
+        placed: dict[BucketId, list[Hashes]] = {}
+        for part in made:
+            for bucket, hashes in part.placed.items():
+                placed.setdefault(bucket, []).append(hashes)
         return cls(
             tuple(entry for part in made for entry in part.entries),
             sum(part.rows for part in made),
             None if None in late else sum(count or 0 for count in late),
             tuple(entry for part in made for entry in part.changelog),
+            {bucket: np.concatenate(hashes) for bucket, hashes in placed.items()},
         )
 
 
@@ -65,14 +77,13 @@ class Written:
 class WriteTask:
     """Writes rows as sorted runs, on top of the files that were live when the write began.
 
-    `partition_buckets` holds the number of buckets that existing partitions have; `stored` the
-    files that a count of rows out of order looks at, None where nobody wants it. With
-    `has_changelog` the rows are stored once more as they came. Rows outside of `partition` are
-    refused. Pickles.
+    `layout` says which buckets the rows go to; `stored` has the files that a count of rows out of
+    order looks at, None where nobody wants it. With `has_changelog` the rows are stored once more
+    as they came. Rows outside of `partition` are refused. Pickles.
     """
 
     view: TableView
-    partition_buckets: Mapping[bytes, int]
+    layout: Layout
     base: SequenceBase
     stored: tuple[ManifestEntry, ...] | None = None
     partition: PartitionSpec | None = None
@@ -81,12 +92,12 @@ class WriteTask:
 
     @classmethod
     def on(cls, state: TableState) -> WriteTask:
-        """A task that writes on top of a snapshot."""
+        """A task that writes on top of a snapshot. Raises what `layout_of` raises."""
         view, live = state.view, state.live
         stored = live.entries if view.options.counts_out_of_order else None
         has_changelog = view.options.changelog_producer == "input"
         base = SequenceBase.after(live)
-        return cls(view, live.partition_buckets, base, stored, has_changelog=has_changelog)
+        return cls(view, layout_of(state), base, stored, has_changelog=has_changelog)
 
     def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
         """Write each table of rows as a run of its own per bucket.
@@ -98,18 +109,21 @@ class WriteTask:
         """
         # Later parts have higher numbers, whichever of them is written first.
         base = replace(self.base, offset=number * RUNS_PER_PART)
+        placing = self.layout.begin()
         made = [Written((), out_of_order=None if self.stored is None else 0)]
         try:
             for run in rows:
-                made.append(self._write(run, base, made))
+                made.append(self._write(run, base, placing, made))
                 base = base.behind(made[-1].entries, run.num_rows)
         except BaseException:
             files = Written.together(made).files
             self.view.store.discard([self.view.file_path(file) for file in files])
             raise
-        return Written.together(made)
+        return replace(Written.together(made), placed=placing.placed)
 
-    def _write(self, run: pa.Table, base: SequenceBase, before: Iterable[Written]) -> Written:
+    def _write(
+        self, run: pa.Table, base: SequenceBase, placing: Placing, before: Iterable[Written]
+    ) -> Written:
         """Write rows as one run per bucket; `before` tells what was written of the part so far."""
         view, late = self.view, None
         rows = incoming_rows(run, view.schema, view.options, view.name)
@@ -117,10 +131,11 @@ class WriteTask:
             self.partition.check(rows.table)
         if self.stored is not None:
             known = (*self.stored, *Written.together(before).entries)
-            late = count_out_of_order(rows, known, view, self.partition_buckets)
+            late = count_out_of_order(rows, known, view, placing)
+        rows = placing.routed(rows)
         frame = rows.frame
         refuse_unmergeable(frame, view)
-        cut = cut_rows(frame, rows.table, view, self.partition_buckets)
+        cut = cut_rows(frame, rows.table, view, placing)
         batches = list(cut.batches(frame, _BATCH_ROWS))
         del cut  # It is as long as the rows, and writing has no use for it.
         made = BucketWriter(view, self.has_changelog).write(batches, base, threads=self.threads)

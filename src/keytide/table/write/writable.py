@@ -18,7 +18,11 @@ def writable_view(table: StoredTable) -> TableView:
     writing into it would lose the uniqueness of keys or a reader's changes.
     """
     view = table.view(table.schema)
-    reason = view.kind.why_not_writable(view.options) or _why_not_stored(view.options)
+    reason = (
+        view.kind.why_not_writable(view.options)
+        or _why_not_stored(view.options)
+        or _why_keys_would_move(view)
+    )
     if reason is not None:
         raise UnsupportedError(f"table {table.name}: this release cannot write to it: {reason}")
     return view
@@ -36,4 +40,15 @@ def _why_not_stored(options: TableOptions) -> str | None:
                 f"{' and '.join(map(repr, WRITABLE))}; set it to one of them: files of several "
                 f"formats may lie in one table"
             )
+    return None
+
+
+def _why_keys_would_move(view: TableView) -> str | None:
+    if view.moves_keys and set(view.schema.partition_keys) & set(view.schema.primary_keys):
+        return "its primary key has some of its partition columns and lacks others"
+    if view.moves_keys and view.options.changelog_producer == "input":
+        return (
+            f"'{keys.CHANGELOG_PRODUCER}' = 'input' keeps rows as they came, and keys that move "
+            f"between partitions are written otherwise"
+        )
     return None

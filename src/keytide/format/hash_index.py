@@ -1,0 +1,52 @@
+"""Hash index files: the hashes of the keys that one dynamic bucket holds.
+
+A file is the 4-byte hashes one after the other, highest byte first, without a header. They are a
+set, and other writers order them as they like. A hash is that of the binary row of the primary key
+without its partition columns, the one that fixed buckets are made of too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from keytide.errors import DataError
+
+__all__ = ["NO_HASHES", "Hashes", "decode_hashes", "encode_hashes", "with_hashes"]
+
+Hashes = npt.NDArray[np.int32]
+
+NO_HASHES: Hashes = np.empty(0, np.int32)
+
+_STORED = np.dtype(">i4")
+
+
+def encode_hashes(hashes: Hashes) -> bytes:
+    """The bytes of an index file with these hashes, in their order."""
+    return hashes.astype(_STORED).tobytes()
+
+
+def decode_hashes(data: bytes, path: str, row_count: int) -> Hashes:
+    """The hashes of an index file, sorted; `row_count` of them are recorded.
+
+    Raises `DataError`, naming `path`, when the file is torn.
+    """
+    if len(data) != row_count * _STORED.itemsize:
+        raise DataError(
+            f"{path}: an index of {row_count} keys has {row_count * _STORED.itemsize} bytes, found "
+            f"{len(data)}; the file is torn"
+        )
+    hashes = np.frombuffer(data, _STORED).astype(np.int32)
+    is_sorted = bool(np.all(hashes[1:] > hashes[:-1]))  # as Keytide writes them
+    return hashes if is_sorted else np.unique(hashes)
+
+
+def with_hashes(known: Hashes, new: Hashes) -> Hashes:
+    """Both sets together, sorted. REQUIRES: `known` is sorted."""
+    added = np.unique(new)
+    at = np.searchsorted(known, added)
+    is_new = np.ones(len(added), np.bool_)
+    inside = at < len(known)
+    is_new[inside] = known[at[inside]] != added[inside]
+    # Where they go is known: sorting millions again for each write would cost more than the write.
+    return np.insert(known, at[is_new], added[is_new])

@@ -1,0 +1,100 @@
+"""Where the keys of dynamic buckets are: what the hash index files of a snapshot say.
+
+In a table with dynamic buckets a key goes where the index says, and a key that it does not know may
+go anywhere, after which the index has to say where. All keys of one hash share a bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from keytide.errors import DataError
+from keytide.format import paths
+from keytide.format.hash_index import NO_HASHES, Hashes, decode_hashes, with_hashes
+from keytide.format.index_manifest import HASH, IndexFile
+from keytide.store import Store
+
+__all__ = ["UNKNOWN", "HashFiles", "KeyPlaces", "hash_files", "load_places"]
+
+UNKNOWN = -1
+"""The bucket of a hash that no index file has."""
+
+HashFiles: TypeAlias = "Mapping[bytes, Mapping[int, IndexFile]]"
+"""The hash index files of a snapshot, by partition and bucket."""
+
+
+def hash_files(files: Iterable[IndexFile]) -> HashFiles:
+    """Those among some index files that say where keys are."""
+    found: dict[bytes, dict[int, IndexFile]] = {}
+    for file in files:
+        if file.index_type == HASH:
+            found.setdefault(file.partition, {})[file.bucket] = file
+    return found
+
+
+@dataclass(frozen=True)
+class KeyPlaces:
+    """The keys of one partition of a table: by bucket the hashes in it, sorted."""
+
+    hashes: Mapping[int, Hashes]
+    table: str
+
+    def buckets_of(self, wanted: Hashes) -> npt.NDArray[np.int64]:
+        """The bucket of each hash, `UNKNOWN` for those that are nowhere.
+
+        Raises `DataError` for a hash that is in two buckets.
+        """
+        found = np.full(len(wanted), UNKNOWN, np.int64)
+        for bucket, hashes in self.hashes.items():
+            here = _are_in(wanted, hashes)
+            twice = np.flatnonzero(here & (found != UNKNOWN))
+            if len(twice):
+                raise self._torn(int(wanted[twice[0]]), int(found[twice[0]]), bucket)
+            found[here] = bucket
+        return found
+
+    def count(self, bucket: int) -> int:
+        """How many hashes a bucket has."""
+        return len(self.hashes.get(bucket, NO_HASHES))
+
+    def with_more(self, placed: Mapping[int, Hashes]) -> KeyPlaces:
+        """The places with more hashes in some buckets."""
+        more = {
+            bucket: with_hashes(self.hashes.get(bucket, NO_HASHES), hashes)
+            for bucket, hashes in placed.items()
+        }
+        return KeyPlaces({**self.hashes, **more}, self.table)
+
+    def _torn(self, hash_: int, one: int, other: int) -> DataError:
+        return DataError(
+            f"table {self.table}: the index of its dynamic buckets has the hash {hash_} in the "
+            f"buckets {one} and {other}, so a key may be in both: engines that expect to write "
+            f"alone wrote together. Overwrite the partition with the rows that it is to have"
+        )
+
+
+def _are_in(wanted: Hashes, hashes: Hashes) -> npt.NDArray[np.bool_]:
+    if not len(hashes):
+        return np.zeros(len(wanted), np.bool_)
+    at = np.minimum(np.searchsorted(hashes, wanted), len(hashes) - 1)
+    here: npt.NDArray[np.bool_] = hashes[at] == wanted
+    return here
+
+
+def load_places(store: Store, files: Iterable[IndexFile], table: str) -> KeyPlaces:
+    """What the index files of one partition say.
+
+    Raises `DataError` for a file that is missing or torn.
+    """
+    known = list(files)
+    at = [paths.index_path(file.file_name) for file in known]
+    hashes = {
+        file.bucket: decode_hashes(data, store.uri_of(path), file.row_count)
+        for file, path, data in zip(known, at, store.read_all(at), strict=True)
+    }
+    return KeyPlaces(hashes, table)

@@ -1,0 +1,162 @@
+"""Rescaling: partitions laid out anew, once the table has another number of buckets.
+
+The stored versions move, each with its number and kind, and none is merged: what they mean depends
+on nothing else, so deletes stay deleted and late rows find their place. They come to lie on level
+0, where the key ranges of files may overlap. All of it is one commit, which fails where another
+writer came to one of the partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from keytide import html
+from keytide.errors import UnsupportedError
+from keytide.format import paths
+from keytide.format.arrow import to_arrow
+from keytide.format.manifest import FileKind, ManifestEntry
+from keytide.merge.engines import compacts_by_lookup, engine_class
+from keytide.options import keys
+from keytide.table.commit.transaction import Transaction
+from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
+from keytide.table.read.sections import PlannedFile
+from keytide.table.runner import TaskRunner
+from keytide.table.state.live_files import BucketId, LiveFiles
+from keytide.table.state.stored import StoredTable
+from keytide.table.state.view import TableView
+from keytide.table.upkeep.compaction import local_runner
+from keytide.table.write.bucket_writer import run_writer, stored_schema
+from keytide.table.write.cut import cut_rows
+from keytide.table.write.layout import FixedLayout
+from keytide.table.write.partition_spec import PartitionSpec, TouchedPartitions, every_partition
+from keytide.table.write.task import Written
+from keytide.table.write.writable import writable_view
+
+__all__ = ["RESCALE_ROW", "RescaleResult", "rescale"]
+
+# Read, sorted out by bucket and converted: about three times as much is held.
+_BATCH_ROWS = 1 << 20
+
+
+@dataclass(frozen=True)
+class RescaleResult:
+    """What a rescaling did, or, of a dry run, what it would do.
+
+    `partitions` had another number of buckets than the table; their `files_before` became
+    `files_after`, None for a dry run. `snapshot_id` is None where nothing was changed.
+    """
+
+    snapshot_id: int | None
+    partitions: int
+    files_before: int
+    files_after: int | None
+
+    def _repr_html_(self) -> str:
+        names = [member.name for member in fields(self)]
+        return html.table(names, [[getattr(self, name) for name in names]])
+
+
+RESCALE_ROW = pa.schema([pa.field(member.name, pa.int64()) for member in fields(RescaleResult)])
+"""The result as a row."""
+
+
+def rescale(
+    table: StoredTable, partition: Mapping[str, Any] | None = None, *, dry_run: bool = False,
+    runner: TaskRunner | None = None,
+) -> RescaleResult:  # fmt: skip
+    """Lay partitions out anew, as `Table.rescale` says."""
+    view = writable_view(table)
+    _refuse_unmovable(view)
+    spec = (
+        every_partition
+        if partition is None
+        else PartitionSpec.parse(partition, view.schema, table.name)
+    )
+    with Transaction.begin(table, view) as transaction:
+        live = transaction.state.live
+        outdated = _outdated(live, view.options.bucket, spec)
+        tasks = [MoveTask(view, *each) for each in _files_by_bucket(live, outdated)]
+        files = sum(len(task.files) for task in tasks)
+        if dry_run or not tasks:
+            transaction.abort()
+            return RescaleResult(None, len(outdated), files, None if dry_run else 0)
+        (runner or local_runner()).each(tasks, transaction.take)
+        done = transaction.relayout(TouchedPartitions(outdated))
+        return RescaleResult(done.snapshot_id, len(outdated), files, done.files)
+
+
+def _refuse_unmovable(view: TableView) -> None:
+    """Raise `UnsupportedError` for a table whose versions cannot be moved as they are."""
+    options = view.options
+    if not view.kind.has_key or options.bucket < 1:
+        raise UnsupportedError(
+            f"table {view.name} cannot be rescaled: that is for tables with a primary key and a "
+            f"fixed number of buckets, and '{keys.BUCKET}' is '{options.bucket}'. Overwrite the "
+            f"table with its own rows to lay it out anew"
+        )
+    if compacts_by_lookup(options) and not engine_class(options).picks_a_version:
+        raise UnsupportedError(
+            f"table {view.name} cannot be rescaled: its compacted values contain those on the "
+            f"levels above, so they cannot leave their level. Overwrite the table with its own rows"
+        )
+
+
+def _outdated(live: LiveFiles, buckets: int, spec: Callable[[bytes], bool]) -> frozenset[bytes]:
+    """The partitions of a spec that have another number of buckets."""
+    found = live.partition_buckets.items()
+    return frozenset(p for p, total in found if total != buckets and spec(p))
+
+
+def _files_by_bucket(
+    live: LiveFiles, partitions: frozenset[bytes]
+) -> list[tuple[BucketId, tuple[ManifestEntry, ...]]]:
+    files: dict[BucketId, list[ManifestEntry]] = {}
+    for entry in live.entries:
+        if entry.partition in partitions:
+            files.setdefault((entry.partition, entry.bucket), []).append(entry)
+    return [(bucket, tuple(entries)) for bucket, entries in files.items()]
+
+
+@dataclass(frozen=True)
+class MoveTask:
+    """Moves the stored versions of one bucket to the buckets where the table has them. Pickles."""
+
+    view: TableView
+    bucket: BucketId
+    files: tuple[ManifestEntry, ...]
+
+    def __call__(self) -> Written:
+        """Write the versions again; nothing is left behind after an error.
+
+        Raises `DataError` when the store refuses.
+        """
+        made: list[ManifestEntry] = []
+        try:
+            for frame in self._frames():
+                self._write(frame, made)
+        except BaseException:
+            self.view.store.discard([self.view.file_path(entry) for entry in made])
+            raise
+        return Written(tuple(made))
+
+    def _frames(self) -> Iterator[pl.DataFrame]:
+        """The versions in parts of one file each, in which no key comes twice."""
+        columns = (*self.view.schema.names, *SYSTEM_COLUMNS)
+        stored = StoredVersions(self.view, self.bucket[0], columns)
+        for entry in self.files:
+            for batch in stored.of_run((PlannedFile(entry),), _BATCH_ROWS):
+                yield batch.rows.select(columns)
+
+    def _write(self, frame: pl.DataFrame, made: list[ManifestEntry]) -> None:
+        view, schema, names = self.view, stored_schema(self.view), paths.FileNames()
+        placing = FixedLayout(view.options).begin()
+        for bucket, rows in cut_rows(frame, to_arrow(frame, schema), view, placing).parts(frame):
+            name = names.data_file(view.options.file_format, view.options.data_file_prefix)
+            path = paths.join(view.bucket_directory(*bucket), name)
+            meta = run_writer(view).write_file(to_arrow(rows, schema), path)
+            made.append(ManifestEntry(FileKind.ADD, *bucket, view.options.bucket, meta))

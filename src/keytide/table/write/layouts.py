@@ -1,0 +1,35 @@
+"""The layout of a table."""
+
+from __future__ import annotations
+
+from keytide.errors import UnsupportedError
+from keytide.table.state.state import TableState
+from keytide.table.write.layout import DynamicLayout, FixedLayout, Layout
+from keytide.table.write.moving import MovingLayout
+
+__all__ = ["layout_of"]
+
+
+def layout_of(state: TableState) -> Layout:
+    """The layout by which rows are written on top of a state.
+
+    Raises `UnsupportedError` for a table with dynamic buckets whose index is not complete.
+    """
+    view, partition_buckets = state.view, state.live.partition_buckets
+    if not view.has_dynamic_buckets:
+        return FixedLayout(view.options, partition_buckets)
+    layout = DynamicLayout(view.options, partition_buckets, state.hash_files)
+    if view.moves_keys:
+        return MovingLayout(view, state.live.entries, layout)
+    _refuse_unindexed(state)
+    return layout
+
+
+def _refuse_unindexed(state: TableState) -> None:
+    for entry in state.live.entries:
+        if entry.bucket not in state.hash_files.get(entry.partition, {}):
+            raise UnsupportedError(
+                f"table {state.view.name}: bucket {entry.bucket} has files and no index of its "
+                f"keys: an engine that keeps none wrote them. Keytide cannot tell where the keys "
+                f"of new rows are; overwrite the table with its own rows, which makes the index"
+            )

@@ -1,0 +1,214 @@
+"""Keys that move between partitions, in tables whose primary key has no partition column.
+
+Such a table has dynamic buckets. Where a key is, its stored versions say: no index is kept, so none
+can be wrong, and keys are looked up by each write. What becomes of a key that comes in another
+partition than the one it is in depends on the merge engine, see `Elsewhere`. A key goes into one
+bucket of its partition; two writers that bring keys at once are told apart by the commit, which
+fails for the second one, and the write is made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from keytide.format.arrow import polars_schema, to_arrow
+from keytide.format.bucket import bucket_ids
+from keytide.format.data_file import VALUE_KIND
+from keytide.format.hash_index import Hashes
+from keytide.format.manifest import ManifestEntry
+from keytide.merge.engine import Elsewhere
+from keytide.merge.engines import engine_class
+from keytide.merge.order import IS_ADD
+from keytide.row_kind import RowKind
+from keytide.scratch import scratch
+from keytide.table.read.lookup import key_range, newest_versions
+from keytide.table.read.plan import plan_files
+from keytide.table.read.statistics import decoded
+from keytide.table.read.task import ReadTask
+from keytide.table.state.live_files import BucketId
+from keytide.table.state.view import TableView
+from keytide.table.write.layout import DynamicLayout, Layout, Numbers, Placing, rooms
+from keytide.table.write.rows import Rows
+from keytide.types import arrow_schema
+
+__all__ = ["MovingLayout"]
+
+_BUCKET = scratch("bucket")
+_PART = scratch("part")
+_ROW = scratch("row")
+
+
+@dataclass(frozen=True)
+class MovingLayout(Layout):
+    """Buckets of keys that may come in any partition; `entries` are looked through for them."""
+
+    view: TableView
+    entries: tuple[ManifestEntry, ...]
+    shares: DynamicLayout
+
+    @property
+    def spread(self) -> int:
+        """See `Layout`; the keys of all partitions together are cut."""
+        return self.shares.spread
+
+    def begin(self) -> Placing:
+        """See `Layout`."""
+        return _Moving(self)
+
+    def for_tasks(self, count: int) -> Layout:
+        """See `Layout`."""
+        return replace(self, shares=self.shares.for_tasks(count))
+
+
+class _Moving(Placing):
+    """Places the rows of one task. `_homes` has a row for each place of the keys seen so far."""
+
+    def __init__(self, layout: MovingLayout) -> None:
+        self._layout, self._view = layout, layout.view
+        self._key = list(layout.view.order.key)
+        self._partition = list(layout.view.schema.partition_keys)
+        fields = layout.view.schema.select([*self._key, *self._partition])
+        self._homes = pl.DataFrame(schema={**polars_schema(fields), _BUCKET: pl.Int64})
+        self._seen = self._homes.select(self._key)
+        self._counts = _row_counts(layout.entries, layout.view)
+        self._buckets: Numbers = np.empty(0, np.int64)
+
+    @property
+    def placed(self) -> Mapping[BucketId, Hashes]:
+        return {}  # where keys are is not written down
+
+    def routed(self, rows: Rows) -> Rows:
+        """The rows as they have to be written, so that each key ends in one partition."""
+        frame = rows.frame
+        if not frame.height:
+            return rows
+        self._look_up(frame.select(self._key).unique())
+        elsewhere = engine_class(self._view.options).elsewhere
+        routes = {
+            Elsewhere.MOVES: self._moved, Elsewhere.STAYS: self._kept,
+            Elsewhere.IS_DROPPED: self._first,
+        }  # fmt: skip
+        routed = routes[elsewhere](frame)
+        self._buckets = routed[_BUCKET].to_numpy()
+        names, schema = rows.table.column_names, rows.table.schema
+        kinds = pa.chunked_array([routed[VALUE_KIND].to_arrow()])
+        return Rows(to_arrow(routed.select(names), schema), kinds)
+
+    def place(
+        self, table: pa.Table, partitions: Sequence[bytes], places: Numbers, view: TableView
+    ) -> Numbers:
+        assert len(self._buckets) == len(places), "the rows are those that were routed last"
+        return self._buckets
+
+    # -- where keys are -------------------------------------------------------------------------
+
+    def _look_up(self, keys: pl.DataFrame) -> None:
+        """Take in where the keys are that were not seen before."""
+        unseen = keys.join(self._seen, on=self._key, how="anti")
+        if not unseen.height:
+            return
+        self._seen = pl.concat([self._seen, unseen])
+        self._homes = pl.concat([self._homes, *self._stored(unseen)])
+
+    def _stored(self, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
+        columns = (*self._key, *self._partition)
+        only_rows = engine_class(self._view.options).elsewhere is Elsewhere.MOVES
+        for bucket in plan_files(self._view, self._layout.entries, key_range(keys)).buckets:
+            task = ReadTask(self._view, bucket, columns)
+            for found in newest_versions(task, keys, columns):
+                # A delete that a key left behind in a partition is no place where it is.
+                kept = found.filter(IS_ADD) if only_rows else found
+                number = pl.lit(bucket.bucket, pl.Int64).alias(_BUCKET)
+                yield kept.select(*columns, number)
+
+    # -- what becomes of a key that is elsewhere ------------------------------------------------
+
+    def _moved(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The last row of each key, and a delete wherever else the key is."""
+        last = frame.unique(self._key, keep="last", maintain_order=True)
+        adds = last.filter(IS_ADD)
+        # NULL is a partition too.
+        stays = self._homes.join(
+            adds, on=[*self._key, *self._partition], how="semi", nulls_equal=True
+        )
+        left = self._homes.join(last, on=self._key, how="semi").join(
+            stays, on=[*self._key, *self._partition], how="anti", nulls_equal=True
+        )
+        deletes = last.drop(self._partition).join(left, on=self._key)
+        deletes = deletes.with_columns(pl.lit(int(RowKind.DELETE), pl.Int8).alias(VALUE_KIND))
+        come = self._settled(
+            adds.select(*self._key, *self._partition).join(
+                stays, on=[*self._key, *self._partition], how="anti", nulls_equal=True
+            )
+        )
+        self._homes = pl.concat([self._homes.join(last, on=self._key, how="anti"), stays, come])
+        placed = adds.join(self._homes, on=[*self._key, *self._partition], nulls_equal=True)
+        return pl.concat([deletes.select(placed.columns), placed])
+
+    def _kept(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The rows, each in the partition that its key is in already."""
+        self._settle_unknown(frame)
+        home = self._homes.unique(self._key, keep="first", maintain_order=True)
+        return frame.drop(self._partition).join(home, on=self._key, maintain_order="left")
+
+    def _first(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The first row of each key that is nowhere yet."""
+        first = frame.unique(self._key, keep="first", maintain_order=True)
+        new = first.join(self._homes, on=self._key, how="anti")
+        self._settle_unknown(new)
+        return new.join(
+            self._homes, on=[*self._key, *self._partition], nulls_equal=True, maintain_order="left"
+        )
+
+    # -- where keys go that are new in a partition ----------------------------------------------
+
+    def _settle_unknown(self, frame: pl.DataFrame) -> None:
+        first = frame.select(*self._key, *self._partition)
+        first = first.unique(self._key, keep="first", maintain_order=True)
+        new = first.join(self._homes, on=self._key, how="anti")
+        self._homes = pl.concat([self._homes, self._settled(new)])
+
+    def _settled(self, new: pl.DataFrame) -> pl.DataFrame:
+        """Keys with the partitions that they are new in, and a bucket for each."""
+        fields = self._view.bucket_fields
+        table = to_arrow(new.select(self._key), arrow_schema(self._view.schema.select(self._key)))
+        columns = [table.column(f.name).combine_chunks() for f in fields]
+        types = [f.type for f in fields]
+        parts = bucket_ids(columns, types, self._layout.spread, self._view.bucket_function)
+        numbered = new.with_columns(pl.Series(_PART, parts)).with_row_index(_ROW)
+        buckets = np.empty(new.height, np.int64)
+        for (*partition, part), group in numbered.group_by(*self._partition, _PART):
+            taken = self._fill(tuple(partition), part, group.height)
+            buckets[group[_ROW].to_numpy()] = taken
+        return new.with_columns(pl.Series(_BUCKET, buckets, pl.Int64))
+
+    def _fill(self, partition: tuple[Any, ...], part: int, count: int) -> Numbers:
+        """A bucket for each of `count` keys of one partition."""
+        held, shares = self._counts.setdefault(partition, {}), self._layout.shares
+        target = shares.options.dynamic_bucket_target_row_num
+        own = range(part, shares.limit, shares.spread)
+        taken = rooms(own, count, lambda bucket: target - held.get(bucket, 0))
+        for bucket, number in taken.items():
+            held[bucket] = held.get(bucket, 0) + number
+        numbers = np.fromiter(taken.values(), np.int64, len(taken))
+        return np.repeat(np.fromiter(taken, np.int64, len(taken)), numbers)
+
+
+def _row_counts(
+    entries: Sequence[ManifestEntry], view: TableView
+) -> dict[tuple[Any, ...], dict[int, int]]:
+    """How many versions each bucket holds, which is at least as many as it has keys."""
+    partitions = list(dict.fromkeys(entry.partition for entry in entries))
+    values = decoded(partitions, view.schema.partition_fields()).rows()
+    counts: dict[tuple[Any, ...], dict[int, int]] = {each: {} for each in values}
+    by_row = dict(zip(partitions, values, strict=True))
+    for entry in entries:
+        held = counts[by_row[entry.partition]]
+        held[entry.bucket] = held.get(entry.bucket, 0) + entry.file.row_count
+    return counts
