@@ -28,7 +28,8 @@ _FOR_OTHER_LAYERS = {"of"}
 """Methods of `Table` whose arguments only Keytide itself can make."""
 
 _GIVEN_BY_CALLS = {
-    "Decoded", "Explanation", "Lake", "RowKind", "Scan", "Table", "Why", "WriteResult",
+    "Changes", "CompactionResult", "Decoded", "Diagnosis", "Explanation", "Finding", "Lake",
+    "RowKind", "Scan", "Sign", "Table", "Verification", "Why", "WriteResult",
 }  # fmt: skip
 """Classes whose values come from calls; nobody makes them."""
 
@@ -73,6 +74,10 @@ def _calls(lake: kt.Lake, table: kt.Table) -> Iterator[tuple[str, Callable[..., 
         "why": table.why(1),
         "explanation": table.scan().explain(),
         "snapshot": table.snapshots()[0],
+        "changes": table.changes(0),
+        "compaction": table.compact(dry_run=True),
+        "verification": table.verify(),
+        "diagnosis": table.doctor(),
     }
     for role, value in objects.items():
         for name in dir(value):
@@ -80,7 +85,7 @@ def _calls(lake: kt.Lake, table: kt.Table) -> Iterator[tuple[str, Callable[..., 
                 continue
             found = getattr(value, name)
             if callable(found) and getattr(found, "__self__", None) is value:
-                yield f"{role}.{name}", found
+                yield f"{role}.{name}", _ending(found) if name == "follow" else found
 
 
 def _is_made_by_callers(name: str, found: Any) -> bool:
@@ -94,6 +99,18 @@ def _altering(table: kt.Table, change: Any) -> Callable[..., Any]:
 
     alter.__signature__ = inspect.signature(change)  # type: ignore[attr-defined]
     return alter
+
+
+def _ending(follow: Callable[..., Any]) -> Callable[..., Any]:
+    """A follower that does not wait for ever, as it should where nobody names a time."""
+
+    def ending(**named: Any) -> Any:
+        return follow(**named, timeout_seconds=0.01)
+
+    found = inspect.signature(follow)
+    kept = [p for p in found.parameters.values() if p.name != "timeout_seconds"]
+    ending.__signature__ = found.replace(parameters=kept)  # type: ignore[attr-defined]
+    return ending
 
 
 def _try(case: Case, name: str, call: Callable[..., Any]) -> None:
@@ -194,6 +211,12 @@ _FITTING: dict[str, list[Any]] = {
     "where": [None, *_WHERE],
     "snapshot_id": [None, 1],
     "tag": [None],
+    "start": [None, 0, 1, "full", "latest"],
+    "end": [None, 1],
+    "mode": ["diff", "delta", "changelog"],
+    "consumer": [None, "somebody"],
+    "poll_seconds": [0.01],
+    "stop": [None],
     "as_of": [None, datetime(2100, 1, 1, tzinfo=timezone.utc), 2**42, "2100-01-01"],
     "key": [1, (2,), {"k": 1}, 99],
     "id": [-1, 0],
