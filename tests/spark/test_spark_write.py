@@ -174,7 +174,7 @@ def test_repeated_identifier_changes_nothing(warehouse: str, spark: Any) -> None
 def test_foreach_batch_is_exactly_once_without_an_option(
     tmp_path: Path, warehouse: str, spark: Any
 ) -> None:
-    table = make_table(warehouse)
+    table = make_table(warehouse, **{"write-only": "true"})
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
     for number in range(3):
         make_rows(spark, 10 * (number + 1)).coalesce(1).write.mode("append").parquet(str(source))

@@ -12,6 +12,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from keytide.errors import KeytideError
 from keytide.spark.errors import on_driver
 from keytide.spark.worker import settle
 from keytide.table.runner import FeedTask, Outcome, attempted, settled, tried
@@ -36,7 +37,10 @@ class Cluster:
     spark: SparkSession
 
     def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
-        """Run one Spark job with a task for each, and hand on what they made, in their order."""
+        """Run one Spark job with a task for each, and hand on what they made, in their order.
+
+        A task that fails does not end the job: what the others made would be lost with it.
+        """
         payloads = [pickle.dumps(task) for task in tasks]
 
         def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -92,9 +96,12 @@ def rows_here(payload: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def tried_here(payload: bytes, number: int) -> Outcome[Any]:
-    """Run a pickled task on this executor."""
+    """Run a pickled task on this executor; its error is an outcome."""
     settle()
-    return tried(pickle.loads(payload), number)
+    try:
+        return tried(pickle.loads(payload), number)
+    except KeytideError as error:
+        return Outcome(number, error=error)
 
 
 def _told(outcome: Outcome[Any]) -> pa.RecordBatch:
