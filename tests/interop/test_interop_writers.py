@@ -18,6 +18,7 @@ from interop_judges import (
 from interop_values import rows, shown
 
 import keytide as kt
+from keytide.format.snapshot import CommitKind
 
 COLUMNS = {"k": "INT NOT NULL", "p": "STRING NOT NULL", "v": "STRING", "s": "BIGINT"}
 
@@ -137,7 +138,8 @@ def test_interop_commits_in_turn_make_one_history(judge: Judge, lake: kt.Lake, m
     assert shown(table) == alive
     assert_reads_alike(judge, table)
     snapshots = table.snapshots()
-    assert [snapshot.id for snapshot in snapshots] == list(range(1, 13))
+    assert [snapshot.id for snapshot in snapshots] == list(range(1, len(snapshots) + 1))
+    assert sum(snapshot.commit_kind is CommitKind.APPEND for snapshot in snapshots) == 12
     assert snapshots[-1].total_record_count == counted_rows(table)
 
 
