@@ -139,3 +139,24 @@ def test_every_public_call_refuses_what_is_no_argument(tmp_path: Path) -> None:
         given = {parameter: object() for parameter in required(call)}
         with pytest.raises(kt.InvalidError):
             print(name, call(**given))
+
+
+class FailingMapping(Mapping[str, Any]):
+    def __getitem__(self, name: str) -> Any:
+        raise ZeroDivisionError
+
+    def __iter__(self) -> Any:
+        raise ZeroDivisionError
+
+    def __len__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize(
+    "odd", [[FailingMapping()], (FailingMapping(),), [Failing()], [[object()]]]
+)
+def test_every_public_call_refuses_lists_of_what_fails(tmp_path: Path, odd: Any) -> None:
+    for name, call in public_calls(kt.connect(tmp_path)).items():
+        given = dict.fromkeys(required(call), odd)
+        with pytest.raises(kt.InvalidError):
+            print(name, call(**given))

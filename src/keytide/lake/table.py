@@ -278,7 +278,7 @@ class Table:
         return get_row(self._stored, key)
 
     @checked
-    def get_many(self, keys: Sequence[Any]) -> pa.Table:
+    def get_many(self, keys: Sequence[Mapping[str, Any] | Any]) -> pa.Table:
         """The rows of those of some keys that there are, in the order of the keys, each once.
 
         Keys are given as to `get`. Reads what can hold one of them, all at once: far less than
