@@ -132,6 +132,8 @@ def _taken(value: Any, wanted: Any, name: str) -> Any:
 
 
 def _taken_by_one(value: Any, choices: Sequence[Any], name: str) -> Any:
+    if value is None and type(None) in choices:  # an argument that was left out, most often
+        return None
     for wanted in choices:
         # What is wrong with a member of a list, or with a text, says more than its type.
         if _holds_many(value, wanted) or (wanted is str and isinstance(value, str)):

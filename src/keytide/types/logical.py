@@ -58,6 +58,8 @@ class DataType(ABC):
 
     def with_nullable(self: _AnyType, nullable: bool) -> _AnyType:
         """The same type with the given nullability."""
+        if nullable == self.nullable:
+            return self
         made: _AnyType = replace(cast(Any, self), nullable=nullable)
         return made
 
