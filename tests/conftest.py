@@ -36,6 +36,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that wait for Spark drivers come first, so that no worker is left with them alone."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("spark"):
+            # Unmarked, it would start a session in a process that is to run without one.
+            raise pytest.UsageError(f"{item.nodeid} uses Spark: mark it with pytest.mark.spark")
     items.sort(key=lambda item: item.get_closest_marker("driver") is None)
 
 

@@ -122,6 +122,7 @@ def test_rows_that_could_not_be_merged_are_refused_on_executors(
     assert table.snapshots() == []
 
 
+@pytest.mark.spark
 def test_sequence_field_orders_rows_of_several_writes(warehouse: str, spark: Any) -> None:
     table = make_table(warehouse, **{"sequence.field": "v"})
     table.write(make_rows(spark, 20))
