@@ -13,13 +13,14 @@ import argparse
 import ast
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from html import escape
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src"
 
-Graph = dict[str, set[str]]
+Graph = dict[str, frozenset[str]]
 
 # From the bottom up. A room may import itself, those below it, and those beside it that stand
 # before it in its row.
@@ -58,7 +59,7 @@ def import_graph(instead: Mapping[str, str] | None = None) -> Graph:
     """
     known = frozenset(modules())
     texts = {module: _text(module) for module in known} | dict(instead or {})
-    return {module: set(_imports(text, known)) - {module} for module, text in texts.items()}
+    return {module: _imports(text, known) - {module} for module, text in texts.items()}
 
 
 def room_of(module: str) -> str:
@@ -68,7 +69,7 @@ def room_of(module: str) -> str:
     return max(rooms, key=len, default=name)
 
 
-def circles(graph: Mapping[str, set[str]]) -> list[str]:
+def circles(graph: Mapping[str, frozenset[str]]) -> list[str]:
     """A circle of imports, if there is one, as the modules on the way round."""
     try:
         TopologicalSorter(graph).prepare()
@@ -77,7 +78,7 @@ def circles(graph: Mapping[str, set[str]]) -> list[str]:
     return []
 
 
-def arrows_up(graph: Mapping[str, set[str]]) -> list[tuple[str, str]]:
+def arrows_up(graph: Mapping[str, frozenset[str]]) -> list[tuple[str, str]]:
     """Imports of a room that stands above, or of one in no row."""
     height = {room: place for place, room in enumerate(r for row in ROOMS for r in row)}
     return sorted(
@@ -93,8 +94,12 @@ def _text(module: str) -> str:
     return (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
 
 
-def _imports(text: str, known: frozenset[str]) -> Iterator[str]:
-    tree = ast.parse(text)
+@cache
+def _imports(text: str, known: frozenset[str]) -> frozenset[str]:
+    return frozenset(_imported(ast.parse(text), known))
+
+
+def _imported(tree: ast.Module, known: frozenset[str]) -> Iterator[str]:
     ignored = {id(node) for node in _docstrings(tree)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -124,7 +129,7 @@ _STYLE = (
 )
 
 
-def picture(graph: Mapping[str, set[str]]) -> str:
+def picture(graph: Mapping[str, frozenset[str]]) -> str:
     """The rooms from the top down, and an arrow for each import from one into another."""
     between = {(room_of(module), room_of(name)) for module in graph for name in graph[module]}
     rows = list(reversed(ROOMS))

@@ -22,7 +22,7 @@ COLUMNS = pa.table(
         "word": WORDS,
         "flag": NOISE % 2 == 0,
         "nothing": pa.nulls(ROWS, pa.int64()),
-        "list": pa.array([[n] for n in range(ROWS)]),
+        "list": pa.ListArray.from_arrays(np.arange(ROWS + 1), np.arange(ROWS)),
         "pair": pa.StructArray.from_arrays([pa.array(NOISE), WORDS], ["left", "right"]),
     }
 )

@@ -8,20 +8,12 @@ from threading import Lock, Thread
 from typing import Any
 from uuid import uuid4
 
-import boto3
 import pytest
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import WSGIRequestHandler, make_server
 
 from keytide.store import Store, open_store
 from keytide.store.faults import FaultyStore
 
 SECRET = "wJalrXUtnFEMI"
-
-
-class QuietHandler(WSGIRequestHandler):
-    def log(self, type: str, message: str, *args: Any) -> None:
-        pass
 
 
 def one_at_a_time(application: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
@@ -38,6 +30,14 @@ def one_at_a_time(application: Callable[..., Iterable[bytes]]) -> Callable[..., 
 @pytest.fixture(scope="session")
 def s3_options() -> Iterator[dict[str, str]]:
     """Options for a local S3 server that honours conditional puts."""
+    # Loaded here: whoever runs other tests need not wait a second for these.
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    class QuietHandler(WSGIRequestHandler):
+        def log(self, type: str, message: str, *args: Any) -> None:
+            pass
+
     application = one_at_a_time(DomainDispatcherApplication(create_backend_app))
     server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=QuietHandler)
     thread = Thread(target=server.serve_forever, daemon=True)
@@ -55,6 +55,8 @@ def s3_options() -> Iterator[dict[str, str]]:
 @pytest.fixture(scope="session")
 def s3_client(s3_options: dict[str, str]) -> Any:
     """Another client of the same server, to look behind the store."""
+    import boto3
+
     return boto3.client(
         "s3",
         endpoint_url=s3_options["endpoint"],
