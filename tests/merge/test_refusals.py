@@ -16,6 +16,7 @@ from merging import Merging, Row
 from keytide.errors import InvalidError
 from keytide.merge.functions import registry
 from keytide.merge.functions.user import MergeFunction
+from keytide.merge.order import SEQUENCE_NUMBER
 from keytide.merge.refusal import reasons
 from keytide.types import AtomicType
 
@@ -122,11 +123,15 @@ def rows_of(values: tuple[Any, ...], types: str, options: Mapping[str, str]) -> 
 def histories(merging: Merging, rows: list[Row]) -> pl.DataFrame:
     """Pairs of the rows and longer histories, each as the versions of a key."""
     chance = random.Random(1)
-    pairs = list(product(rows, repeat=2))
-    longer = [tuple(chance.choices(rows, k=chance.randint(3, 5))) for _ in range(60 * bool(rows))]
+    places = range(len(rows))
+    pairs = list(product(places, repeat=2))
+    longer = [tuple(chance.choices(places, k=chance.randint(3, 5))) for _ in range(60 * bool(rows))]
     every = [*chance.sample(pairs, min(len(pairs), 140)), *longer]
-    return merging.versions(
-        (kind, key, *rest) for key, run in enumerate(every) for kind, _, *rest in run
+    keys = [key for key, run in enumerate(every) for _ in run]
+    made = merging.versions(rows)[[place for run in every for place in run]]
+    return made.with_columns(
+        pl.Series("k", keys, made.schema["k"]),
+        pl.int_range(pl.len(), dtype=pl.Int64).alias(SEQUENCE_NUMBER),
     )
 
 

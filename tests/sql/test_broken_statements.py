@@ -36,18 +36,12 @@ STATEMENTS = [
 ]
 
 
-@pytest.fixture
-def lake(warehouse: str) -> kt.Lake:
-    lake = kt.connect(warehouse)
-    lake.sql(
-        """
-        CREATE TABLE t (id INT, v STRING, n INT, PRIMARY KEY (id) NOT ENFORCED);
-        CREATE TABLE p (id INT, v STRING, d STRING, PRIMARY KEY (id, d) NOT ENFORCED)
-            PARTITIONED BY (d);
-        INSERT INTO t VALUES (1, 'a', 10), (2, 'b', 20)
-        """
-    )
-    return lake
+TABLES = """
+CREATE TABLE t (id INT, v STRING, n INT, PRIMARY KEY (id) NOT ENFORCED);
+CREATE TABLE p (id INT, v STRING, d STRING, PRIMARY KEY (id, d) NOT ENFORCED)
+    PARTITIONED BY (d);
+INSERT INTO t VALUES (1, 'a', 10), (2, 'b', 20)
+"""
 
 
 @pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")

@@ -15,17 +15,10 @@ from keytide.sql.dialect import parse_expression, tokenize
 from keytide.sql.dml_grammar import delete_from, update_from
 from keytide.sql.engine_text import engine_text
 
-
-@pytest.fixture
-def lake(warehouse: str) -> kt.Lake:
-    lake = kt.connect(warehouse)
-    lake.sql(
-        """
-        CREATE TABLE t (id INT, v STRING, n INT, PRIMARY KEY (id) NOT ENFORCED);
-        INSERT INTO t VALUES (1, 'a', 10), (2, 'b', 20), (3, NULL, 30)
-        """
-    )
-    return lake
+TABLES = """
+CREATE TABLE t (id INT, v STRING, n INT, PRIMARY KEY (id) NOT ENFORCED);
+INSERT INTO t VALUES (1, 'a', 10), (2, 'b', 20), (3, NULL, 30)
+"""
 
 
 def rows(lake: kt.Lake, text: str = "SELECT * FROM t ORDER BY id") -> list[tuple[Any, ...]]:

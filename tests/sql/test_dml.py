@@ -9,18 +9,11 @@ import pytest
 import keytide as kt
 from keytide.table.commit.publish import Committer
 
-
-@pytest.fixture
-def lake(warehouse: str) -> kt.Lake:
-    lake = kt.connect(warehouse)
-    lake.sql(
-        """
-        CREATE TABLE t (id INT, v STRING, n INT, PRIMARY KEY (id) NOT ENFORCED)
-        WITH ('bucket' = '2');
-        INSERT INTO t VALUES (1, 'a', 10), (2, 'b', 20), (3, NULL, 30)
-        """
-    )
-    return lake
+TABLES = """
+CREATE TABLE t (id INT, v STRING, n INT, PRIMARY KEY (id) NOT ENFORCED)
+WITH ('bucket' = '2');
+INSERT INTO t VALUES (1, 'a', 10), (2, 'b', 20), (3, NULL, 30)
+"""
 
 
 def rows(lake: kt.Lake) -> list[tuple[Any, ...]]:

@@ -10,18 +10,11 @@ import pytest
 
 import keytide as kt
 
-
-@pytest.fixture
-def lake(warehouse: str) -> kt.Lake:
-    lake = kt.connect(warehouse)
-    lake.sql(
-        """
-        CREATE TABLE t (id INT, price DOUBLE, qty SMALLINT, at TIMESTAMP(3), d DATE,
-          n DECIMAL(5, 2), tags ARRAY<STRING>, m MAP<STRING, INT>, r ROW<x INT, y STRING>, b BYTES,
-          z TIMESTAMP_LTZ(3), ok BOOLEAN, PRIMARY KEY (id) NOT ENFORCED)
-        """
-    )
-    return lake
+TABLES = """
+CREATE TABLE t (id INT, price DOUBLE, qty SMALLINT, at TIMESTAMP(3), d DATE,
+  n DECIMAL(5, 2), tags ARRAY<STRING>, m MAP<STRING, INT>, r ROW<x INT, y STRING>, b BYTES,
+  z TIMESTAMP_LTZ(3), ok BOOLEAN, PRIMARY KEY (id) NOT ENFORCED)
+"""
 
 
 def test_literals_become_the_types_of_their_columns(lake: kt.Lake) -> None:

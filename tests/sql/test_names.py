@@ -13,15 +13,10 @@ from hypothesis import strategies as st
 import keytide as kt
 from keytide.table.definition.evolution import AddColumn, RenameColumn
 
-
-@pytest.fixture
-def lake(warehouse: str) -> kt.Lake:
-    lake = kt.connect(warehouse)
-    lake.sql(
-        "CREATE TABLE Shop.Orders (Id INT, v STRING, PRIMARY KEY (Id) NOT ENFORCED); "
-        "INSERT INTO Shop.Orders VALUES (1, 'a'), (2, 'b')"
-    )
-    return lake
+TABLES = (
+    "CREATE TABLE Shop.Orders (Id INT, v STRING, PRIMARY KEY (Id) NOT ENFORCED); "
+    "INSERT INTO Shop.Orders VALUES (1, 'a'), (2, 'b')"
+)
 
 
 STATEMENTS = (

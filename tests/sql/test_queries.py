@@ -13,20 +13,13 @@ import keytide as kt
 from keytide.sql.grammar import parse_statements
 from keytide.sql.relations import bind
 
-
-@pytest.fixture
-def lake(warehouse: str) -> kt.Lake:
-    lake = kt.connect(warehouse)
-    lake.sql(
-        """
-        CREATE TABLE shop.orders (id INT, customer STRING, qty INT, PRIMARY KEY (id) NOT ENFORCED);
-        INSERT INTO shop.orders VALUES (1, 'ann', 5), (2, 'bob', 7), (3, NULL, 9);
-        INSERT INTO shop.orders VALUES (2, 'bob', 8);
-        CREATE TABLE customers (name STRING, `Home Town` STRING, PRIMARY KEY (name) NOT ENFORCED);
-        INSERT INTO customers VALUES ('ann', 'Oslo'), ('bob', 'Rome'), ('eve', 'Bonn')
-        """
-    )
-    return lake
+TABLES = """
+CREATE TABLE shop.orders (id INT, customer STRING, qty INT, PRIMARY KEY (id) NOT ENFORCED);
+INSERT INTO shop.orders VALUES (1, 'ann', 5), (2, 'bob', 7), (3, NULL, 9);
+INSERT INTO shop.orders VALUES (2, 'bob', 8);
+CREATE TABLE customers (name STRING, `Home Town` STRING, PRIMARY KEY (name) NOT ENFORCED);
+INSERT INTO customers VALUES ('ann', 'Oslo'), ('bob', 'Rome'), ('eve', 'Bonn')
+"""
 
 
 def rows(lake: kt.Lake, text: str) -> list[tuple[Any, ...]]:

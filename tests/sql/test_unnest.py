@@ -105,9 +105,9 @@ def rows(lake: kt.Lake, query: str) -> list[tuple[Any, ...]]:
     return sorted((tuple(row.values()) for row in found), key=repr)
 
 
-@pytest.fixture
-def lake(warehouse: str) -> kt.Lake:
-    return filled(kt.connect(warehouse))
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> kt.Lake:
+    return filled(kt.connect(tmp_path_factory.mktemp("lake")))
 
 
 @pytest.mark.parametrize("name", QUERIES)

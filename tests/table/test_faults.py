@@ -7,6 +7,7 @@ import errno
 import re
 from collections import Counter
 from contextlib import suppress
+from functools import cache
 from typing import Any
 from uuid import uuid4
 
@@ -43,9 +44,16 @@ def empty_store() -> Store:
 def new_warehouse() -> Store:
     """A warehouse in memory with one table of one snapshot, whose keys have two partitions."""
     store = empty_store()
+    store.put_all(files_of_a_warehouse())
+    return store
+
+
+@cache
+def files_of_a_warehouse() -> dict[str, bytes]:
+    store = empty_store()
     table = kt.connect("", store=store).create_table("t", SCHEMA, ["p", "k"], ["p"])
     table.write(as_dicts(OLD))
-    return store
+    return {file.path: store.read(file.path) for file in store.list("")}
 
 
 def write(store: Store, rows: list[Row], **identity: Any) -> kt.WriteResult:
