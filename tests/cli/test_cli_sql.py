@@ -159,6 +159,9 @@ ENDLESS = (
 
 
 def press_ctrl_c_while_a_query_runs() -> None:
+    # What a shell starts in the background is told to ignore a Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
     def press() -> None:
         while not any(thread.name.startswith("keytide-sql") for thread in threading.enumerate()):
             time.sleep(0.01)
