@@ -153,10 +153,13 @@ def test_any_history_gives_the_rows_of_a_dict(
     oracle: dict[int, list[Any]] = {}
     homes: dict[int, Any] = {}
     for slow, fast in history:
-        arrived = [*(fast or []), *slow]
-        slow_table = overtaken(table, *([lambda f=fast: table.write(lines(f))] if fast else []))
-        if slow_table.write(lines(slow)).snapshot_id is None:
-            arrived = slow  # it commits nothing, so nobody comes before it
+        arrived = list(slow)
+
+        def overtake(rows: Any = fast, arrived: list[Any] = arrived) -> None:
+            table.write(lines(rows))
+            arrived[:0] = rows  # before those of the slow write, if that has anything to commit
+
+        overtaken(table, *([overtake] if fast else [])).write(lines(slow))
         for kind, p, k, v in arrived:
             learn(options, oracle, homes, kind, p, k, v)
     assert shown(table) == sorted(
