@@ -55,8 +55,10 @@ class FileCheck:
         """Look whether the file and those beside it are there, in full length."""
         folder = self.path.rpartition("/")[0]
         for name in self.entry.file.extra_files:
-            if not self.view.store.exists(f"{folder}/{name}"):
-                findings.add(f"{folder}/{name}", "missing", f"a file that {self.path} needs")
+            beside = f"{folder}/{name}"
+            with findings.reading(beside):
+                if not self.view.store.exists(beside):
+                    findings.add(beside, "missing", f"a file that {self.path} needs")
         with findings.reading(self.path):
             size = self.view.store.size(self.path)
             if size != self.entry.file.file_size:

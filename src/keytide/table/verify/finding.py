@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from keytide import html
-from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
+from keytide.errors import DataError, InvalidError, NotFoundError, SetupError, UnsupportedError
 from keytide.plural import counted
 
 __all__ = ["Finding", "Findings", "Verification"]
@@ -70,7 +70,7 @@ class Findings:
         """A block that reads a file; what cannot be read is a finding, and the block ends."""
         try:
             yield
-        except UnsupportedError as error:
+        except (UnsupportedError, SetupError) as error:
             self.skip(path, _about(error, path))
         except (DataError, InvalidError, NotFoundError) as error:
             is_missing = isinstance(error.__cause__, FileNotFoundError)

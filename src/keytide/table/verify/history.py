@@ -127,7 +127,7 @@ class _Walk:
     def _check_schema(self, path: str, snapshot: Snapshot) -> None:
         if snapshot.schema_id not in self.branch.schemas:
             self.findings.add(
-                self.branch.path(paths.schema_path(snapshot.schema_id)),
+                self.branch.path(f"{paths.schema_dir()}/schema-{snapshot.schema_id}"),
                 "missing or damaged",
                 f"the schema that {path} names",
             )

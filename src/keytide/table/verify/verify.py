@@ -110,7 +110,7 @@ class _Work:
             view = branch.view(entry.file.schema_id)
             if view is None:
                 self.findings.add(
-                    branch.path(paths.schema_path(entry.file.schema_id)),
+                    branch.path(f"{paths.schema_dir()}/schema-{entry.file.schema_id}"),
                     "missing or damaged",
                     f"the schema of data file {entry.file.file_name}",
                 )
@@ -128,13 +128,17 @@ class _Work:
         self._note(branch, manifests.added(manifests.listed(name, size)), is_changelog=True)
 
     def _check_statistics(self, name: str | None) -> None:
-        if name is not None and not self.store.exists(paths.statistics_path(name)):
-            self.findings.add(
-                paths.statistics_path(name),
-                "missing",
-                "the statistics of the table",
-                "Analyze the table anew with the engine that made them",
-            )
+        if name is None:
+            return
+        path = paths.statistics_path(name)
+        with self.findings.reading(path):
+            if not self.store.exists(path):
+                self.findings.add(
+                    path,
+                    "missing",
+                    "the statistics of the table",
+                    "Analyze the table anew with the engine that made them",
+                )
 
     # -- data -----------------------------------------------------------------------------------
 
