@@ -211,7 +211,7 @@ def _snapshot(number: int, **members: Any) -> Callable[[Path], None]:
 
 def _consumer(folder: Path) -> None:
     (folder / "consumer").mkdir()
-    (folder / "consumer/consumer-c").write_text('{"nextSnapshot": 9}')
+    (folder / "consumer/consumer-c").write_text('{"nextSnapshot": 0}')
 
 
 def _hint(folder: Path) -> None:
@@ -247,7 +247,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
         "tag-second: it differs",
     ),
     "hint beyond the newest": (_hint, "LATEST: it names snapshot 7, which is not there"),
-    "consumer beyond the newest": (_consumer, "consumer-c: it is to go on at snapshot 9"),
+    "consumer before the oldest": (_consumer, "consumer-c: it is to go on at snapshot 0"),
     "rows of a file": (_lie(lambda f: {"row_count": 99}), r"rows: \d+; expected: 99"),
     "key range": (_lie(lambda f: {"min_key": f.max_key}), "keys from k = .* as the manifest says"),
     "numbers": (_lie(lambda f: {"max_sequence_number": 99}), "highest sequence number: .*99"),
@@ -331,6 +331,15 @@ def test_key_that_two_compacted_files_show_is_told(tmp_path: Path) -> None:
     (found,) = table.verify().findings
 
     assert found.what.startswith("2 rows of the key")
+
+
+def test_key_that_its_hash_index_lacks_is_told(tmp_path: Path) -> None:
+    shutil.copytree(SAMPLES / EXPECTED["j_dynamic"]["table"], tmp_path, dirs_exist_ok=True)
+    table = kt.open_table(tmp_path)
+    hashes = _newest(tmp_path, "index/*")
+    hashes.write_bytes(bytes(len(hashes.read_bytes())))
+    told = "\n".join(map(str, table.verify().findings))
+    assert re.search(rf"\.(orc|parquet): \d rows? of keys that {hashes.name} lacks", told), told
 
 
 # -- any damage ----------------------------------------------------------------------------------

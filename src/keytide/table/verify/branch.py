@@ -185,14 +185,14 @@ class _Documents:
 
     def _check_consumers(self) -> None:
         consumers = self._all(paths.consumer_dir(), paths.parse_consumer_name, Consumer.from_json)
-        numbers = self._numbers(paths.snapshot_dir(), paths.parse_snapshot_name)
-        first, last = (numbers[0], numbers[-1]) if numbers else (1, 0)
+        first = min(self._numbers(paths.snapshot_dir(), paths.parse_snapshot_name), default=0)
         for name, consumer in consumers.items():
-            if not first <= consumer.next_snapshot <= last + 1:
+            # One beyond the newest waits: a rollback leaves consumers where they are.
+            if consumer.next_snapshot < first:
                 self.findings.add(
                     paths.join(self.folder, paths.consumer_dir(), f"consumer-{name}"),
                     f"it is to go on at snapshot {consumer.next_snapshot}",
-                    f"one from {first} to {last + 1}: those are there, and the next one",
+                    f"snapshot {first}, the oldest that is there, or a later one",
                     "Begin with that reader anew, or restore the snapshots from a copy",
                 )
 

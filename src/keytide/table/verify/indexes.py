@@ -33,12 +33,14 @@ class Indexes:
 
     store: Store
     findings: Findings
+    beside_data: bool = False
+    """Whether index files lie in the folders of buckets, where this release does not look."""
     _checked: set[tuple[str, str]] = field(default_factory=set)
     _manifests: dict[str, list[IndexFile]] = field(default_factory=dict)
 
     def check(self, seen: Seen) -> None:
         """Check what a snapshot names."""
-        for index in self._listed(seen.snapshot.index_manifest):
+        for index in self.listed(seen.snapshot.index_manifest):
             if index.index_type == DELETION_VECTORS:
                 self._check_marked(index, seen)
             key = (index.index_type, index.file_name)
@@ -46,7 +48,8 @@ class Indexes:
                 self._checked.add(key)
                 self._check_file(index, seen)
 
-    def _listed(self, name: str | None) -> list[IndexFile]:
+    def listed(self, name: str | None) -> list[IndexFile]:
+        """The index files that an index manifest names, as far as it can be read."""
         if name is None:
             return []
         if name not in self._manifests:
@@ -73,8 +76,12 @@ class Indexes:
 
     def _check_file(self, index: IndexFile, seen: Seen) -> None:
         path = paths.index_path(index.file_name)
-        if index.external_path is not None or index.index_type not in (DELETION_VECTORS, HASH):
-            self.findings.skip(path, f"an index of type {index.index_type} of another engine")
+        if (
+            self.beside_data
+            or index.external_path is not None
+            or index.index_type not in (DELETION_VECTORS, HASH)
+        ):
+            self.findings.skip(path, f"an index of type {index.index_type} that others keep")
             return
         with self.findings.reading(path):
             data = self.store.read(path)

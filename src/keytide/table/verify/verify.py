@@ -11,6 +11,7 @@ from keytide.format import paths
 from keytide.format.manifest import DataFileMeta, ManifestEntry
 from keytide.format.snapshot import Snapshot
 from keytide.merge.functions.register import registered_functions
+from keytide.options import TableOptions, keys
 from keytide.process import refuse_forked_child
 from keytide.store import Store
 from keytide.table.read.scan import Scan
@@ -22,6 +23,7 @@ from keytide.table.state.view import TableView
 from keytide.table.verify.branch import Branch, read_branches
 from keytide.table.verify.data_file import FileCheck
 from keytide.table.verify.finding import Findings, Verification
+from keytide.table.verify.hashes import check_hashes
 from keytide.table.verify.history import Seen, history_of
 from keytide.table.verify.indexes import Indexes
 from keytide.table.verify.keys import check_one_row_per_key
@@ -88,7 +90,9 @@ class _Work:
             return None
         partition = next(iter(branch.schemas.values())).partition_fields()
         manifests = Manifests(self.store, partition, self.findings)
-        indexes, newest = Indexes(self.store, self.findings), None
+        options = TableOptions.parse(branch.schemas[max(branch.schemas)].options)
+        beside_data = options.value(keys.INDEX_FILE_IN_DATA_FILE_DIR)
+        indexes, newest = Indexes(self.store, self.findings, beside_data), None
         for seen in history_of(branch, manifests, self.findings):
             self.snapshots.append(seen.path)
             self._note(branch, seen.added)
@@ -100,6 +104,10 @@ class _Work:
                 newest = seen
         for outliving in branch.changelogs.values():
             self._note_changelog(branch, outliving, manifests)
+        if newest is not None and not self.quick and not beside_data:
+            check_hashes(
+                branch, newest, indexes.listed(newest.snapshot.index_manifest), self.findings
+            )
         return newest
 
     def _note(
