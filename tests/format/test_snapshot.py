@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -27,22 +28,27 @@ def without(document: str, member: str) -> bytes:
     return json.dumps(members).encode()
 
 
+def unsealed(data: bytes) -> bytes:
+    """A document without its last member, a checksum, which other writers do not have."""
+    return re.sub(rb',\n  "keytide\.seal" : "keytide-crc32:[0-9a-f]{8}"\n}$', b"\n}", data)
+
+
 @pytest.mark.parametrize("name", ["snapshot_full", "snapshot_min", "changelog", "tag_plain"])
 def test_snapshot_round_trips_to_the_same_bytes(name: str) -> None:
     data = DOCUMENTS[name].encode()
-    assert Snapshot.from_json(data, name).to_json() == data
+    assert unsealed(Snapshot.from_json(data, name).to_json()) == data
 
 
 @pytest.mark.parametrize("name", ["tag_full", "tag_plain"])
 def test_tag_round_trips_to_the_same_bytes(name: str) -> None:
     data = DOCUMENTS[name].encode()
-    assert Tag.from_json(data, name).to_json() == data
+    assert unsealed(Tag.from_json(data, name).to_json()) == data
 
 
 def test_consumer_round_trips_to_the_same_bytes() -> None:
     data = DOCUMENTS["consumer"].encode()
     assert Consumer.from_json(data, "consumer-x") == Consumer(8)
-    assert Consumer(8).to_json() == data
+    assert unsealed(Consumer(8).to_json()) == data
 
 
 def test_every_member_of_a_full_snapshot_is_read() -> None:
@@ -77,13 +83,13 @@ def test_every_member_of_a_full_snapshot_is_read() -> None:
 
 def test_unknown_members_are_ignored() -> None:
     data = changed("snapshot_min", logOffsets={}, futureMember=[{"a": 1.5}])
-    assert Snapshot.from_json(data, "s").to_json() == DOCUMENTS["snapshot_min"].encode()
+    assert unsealed(Snapshot.from_json(data, "s").to_json()) == DOCUMENTS["snapshot_min"].encode()
 
 
 @pytest.mark.parametrize("member", ["changelogManifestList", "watermark", "properties", "uuid"])
 def test_null_means_absent(member: str) -> None:
     data = changed("snapshot_min", **{member: None})
-    assert Snapshot.from_json(data, "s").to_json() == DOCUMENTS["snapshot_min"].encode()
+    assert unsealed(Snapshot.from_json(data, "s").to_json()) == DOCUMENTS["snapshot_min"].encode()
 
 
 @pytest.mark.parametrize("member", ["totalRecordCount", "deltaRecordCount"])
@@ -232,7 +238,7 @@ def test_sample_snapshot_survives_a_round_trip(path: Path) -> None:
     assert Snapshot.from_json(snapshot.to_json(), "again") == snapshot
     members = json.loads(path.read_bytes())
     members.pop("logOffsets", None)
-    written = json.loads(snapshot.to_json())
+    written = json.loads(unsealed(snapshot.to_json()))
     assert written == {name: value for name, value in members.items() if value is not None}
 
 

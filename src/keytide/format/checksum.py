@@ -1,9 +1,9 @@
 """Checksums inside the files that they are about, where other engines do not look.
 
 A seal is a text in a file's own metadata with the CRC-32 of all bytes around it. Manifests are
-sealed as a whole. A data file seals its footer, and the footer holds the CRC-32 of every block
-before it, so that a reader checks the blocks that it needs and no others. Files without a seal,
-those of other writers, pass.
+sealed as a whole, and so are JSON documents, by a member that other readers do not know. A data
+file seals its footer, and the footer holds the CRC-32 of every block before it, so that a reader
+checks the blocks that it needs and no others. Files without a seal, those of other writers, pass.
 
 Rows may hold any text, that of a seal too, and statistics repeat it. So a seal is known by its key,
 and by its place: before all that comes from rows, or behind it.
@@ -31,6 +31,7 @@ from keytide.store import Store
 
 __all__ = [
     "BLOCKS_KEY",
+    "DOCUMENT_SEAL",
     "FOOTER_SEAL",
     "HEADER_SEAL",
     "SEAL_KEY",
@@ -100,6 +101,9 @@ class Seal:
 
 HEADER_SEAL = Seal(length=b",", place=0)
 """Of an Avro file, which begins with its metadata."""
+
+DOCUMENT_SEAL = Seal(length=b'" : "', place=-1)
+"""Of a JSON document. No text in it can look like the seal: quotes are escaped there."""
 
 FOOTER_SEAL = Seal(length=b"\x18\x16", place=-1)
 """Of the footer of a Parquet file, which ends with its metadata."""

@@ -1,7 +1,8 @@
 """JSON files of a table, written in the style of Java's pretty printer.
 
-The style carries no meaning to a reader. Keeping it lets files be compared byte by byte with
-those of other writers, and makes a lost response recognisable by equality.
+The style carries no meaning to a reader. Keeping it lets files be compared member by member with
+those of other writers, and makes a lost response recognisable by equality. The last member is a
+checksum of all the others; readers ignore members that they do not know.
 
 A document is described once, by the function that reads it: what is to be written is read back
 first, so nothing can be stored that cannot be read.
@@ -16,6 +17,7 @@ from decimal import Decimal
 from typing import Any, TypeVar
 
 from keytide.errors import DataError, InvalidError, KeytideError
+from keytide.format.checksum import DOCUMENT_SEAL, SEAL_KEY, UNSEALED
 
 __all__ = [
     "INTEGER",
@@ -72,6 +74,8 @@ def read_document(data: bytes, path: str) -> dict[str, Any]:
         raise DataError(f"{path}: not a complete JSON document ({error})") from error
     if not isinstance(document, dict):
         raise DataError(f"{path}: expected a JSON object, found {type(document).__name__}")
+    if not DOCUMENT_SEAL.is_intact(data):
+        raise DataError(f"{path}: its bytes are not those that were written; restore the file")
     return document
 
 
@@ -94,14 +98,15 @@ def optional_member(
 def write_document(
     value: T, document_of: Callable[[T], Mapping[str, Any]], parse: Callable[[bytes, str], T]
 ) -> bytes:
-    """The UTF-8 bytes of a value's document, members in its order, no newline at the end.
+    """The UTF-8 bytes of a value's document, members in its order, then its checksum.
 
     Raises InvalidError unless `parse` makes an equal value of them: what cannot be read is not
     written.
     """
     what = type(value).__name__
     try:
-        data = _text(document_of(value), indent="").encode()
+        document = {**document_of(value), SEAL_KEY: UNSEALED}
+        data = DOCUMENT_SEAL.set(_text(document, indent="").encode())
         read = parse(data, what)
     except KeytideError as error:
         raise InvalidError(f"{what} could not be read back if it were stored: {error}") from error

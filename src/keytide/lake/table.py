@@ -374,8 +374,7 @@ class Table:
         what the manifests say of numbers, NULLs and bounds. Whatever is wrong is a finding that
         names the file, what was expected and the way out; what this release cannot look at is in
         `unchecked`. Nothing is changed, and memory stays within 'read.memory'. `quick` reads no
-        data: metadata, and whether each file is there in full length. Schemas and snapshots carry
-        no checksum: a change there is told where it contradicts something else.
+        data: metadata, and whether each file is there in full length.
 
         Raises `DataError` only where the store cannot even be listed.
         """
