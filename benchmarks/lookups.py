@@ -3,8 +3,10 @@
 Makes tables of more and more rows, each with ten overlapping runs of a hundredth of them on top,
 and times `get` of random keys, half of which are there, and `get_many` of some. "first" is the
 first look-up of the process in that table; the others come after as many as `--warm` says.
+`--filters` gives the key a bloom filter.
 
     python benchmarks/lookups.py
+    python benchmarks/lookups.py --filters
     python benchmarks/lookups.py --rows 1000000 10000000 --keys 100
 """
 
@@ -15,7 +17,7 @@ import itertools
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
@@ -31,6 +33,7 @@ import keytide as kt
 TABLE = "bench.t"
 RUNS = 10
 LOAD_ROWS = 10_000_000
+FILTERS = {"file-index.bloom-filter.columns": "id", "file-index.bloom-filter.id.fpp": "0.01"}
 GET_MS_MAX = 5.0
 GROWTH_MAX = 1.5
 
@@ -67,13 +70,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--keys", type=int, default=10, help="of one get_many")
     parser.add_argument("--warm", type=int, default=50, help="look-ups before those measured")
     parser.add_argument("--repeat", type=int, default=200)
+    parser.add_argument("--filters", action="store_true", help="give the key a bloom filter")
     parser.add_argument("--directory", type=Path, default=Path.cwd(), help="for the tables")
     return parser.parse_args()
 
 
 def measure(rows: int, arguments: argparse.Namespace) -> Cost:
     with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.directory) as warehouse:
-        build(warehouse, rows)
+        build(warehouse, rows, FILTERS if arguments.filters else {})
         table = kt.connect(warehouse).table(TABLE)
         rng = np.random.default_rng(1)
 
@@ -98,9 +102,9 @@ def timed(action: Callable[[], object]) -> float:
     return (time.perf_counter() - start) * 1000
 
 
-def build(warehouse: str, rows: int) -> None:
+def build(warehouse: str, rows: int, options: Mapping[str, str]) -> None:
     """Even keys in sorted files, then runs of random keys over all of them."""
-    table = kt.connect(warehouse).create_table(TABLE, SCHEMA, ["id"])
+    table = kt.connect(warehouse).create_table(TABLE, SCHEMA, ["id"], options=options)
     for part in _parts(rows):
         table.write(part)
     rng = np.random.default_rng(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from interop_judges import (
+    Condition,
     Judge,
     assert_reads_alike,
     assert_same,
@@ -85,3 +86,22 @@ def test_interop_orc_of_keytide_reads_alike_beside_parquet(judge: Judge, lake: k
     assert_reads_alike(judge, table)
     write_with(judge, table, rows_of(table, 3, start=11))
     assert_reads_alike(judge, table)
+
+
+@pytest.mark.parametrize("threshold", ["500 b", "0 b"])
+def test_interop_filters_hide_no_rows(judge: Judge, lake: kt.Lake, threshold: str) -> None:
+    options = {
+        "bucket": "1",
+        "file-index.bloom-filter.columns": "k,f,c",
+        "file-index.in-manifest-threshold": threshold,
+    }
+    judge.create("db.t", {name: COLUMNS[name] for name in "kfc"}, ["k"], [], options)
+    table = lake.table("db.t")
+    for start in (0, 3, 40):
+        table.write(rows_of(table, 12, start))
+        write_with(judge, table, rows_of(table, 12, start + 6))
+    for k in (0, 8, 45, 52, 60):
+        for row in assert_reads_alike(judge, table, where=[Condition("k", "=", (k,))]):
+            assert row
+    for text in {value for value in values_of("STRING") if str(value).isalnum()} - {None}:
+        assert_reads_alike(judge, table, where=[Condition("f", "=", (text,))])

@@ -93,6 +93,9 @@ class TableOptions:
     target_file_size_bytes: int = _option("target-file-size")
     thin_mode: bool = _option("data-file.thin-mode")
     stats_mode: str = _option("metadata.stats-mode")
+    bloom_filter_columns: tuple[str, ...] = _option("file-index.bloom-filter.columns")
+    index_in_manifest_bytes_max: int = _option("file-index.in-manifest-threshold")
+    reads_file_indexes: bool = _option("file-index.read.enabled")
     dynamic_partition_overwrite: bool = _option("dynamic-partition-overwrite")
     counts_out_of_order: bool = _option("write.count-out-of-order")
 
@@ -116,6 +119,7 @@ class TableOptions:
 
     # -- memory -------------------------------------------------------------------------------
     read_memory_bytes: int = _option("read.memory")
+    lookup_cache_bytes_max: int = _option("lookup.cache-max-memory-size")
     write_buffer_bytes: int = _option("write-buffer-size")
 
     raw: Mapping[str, str] = field(default_factory=dict)

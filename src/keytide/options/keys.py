@@ -101,6 +101,10 @@ USER = _key("user.<name>")
 # -- files and commits -----------------------------------------------------------------------------
 
 FILE_FORMAT = _key("file.format")
+FILE_INDEX_BLOOM_FILTER_COLUMNS = _key("file-index.bloom-filter.columns")
+FILE_INDEX_BLOOM_FILTER_FPP = _key("file-index.bloom-filter.<column>.fpp")
+FILE_INDEX_BLOOM_FILTER_ITEMS = _key("file-index.bloom-filter.<column>.items")
+FILE_INDEX_READ_ENABLED = _key("file-index.read.enabled")
 COMMIT_MAX_RETRIES = _key("commit.max-retries")
 MANIFEST_MERGE_MIN_COUNT = _key("manifest.merge-min-count")
 WRITE_ONLY = _key("write-only")

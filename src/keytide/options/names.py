@@ -35,13 +35,13 @@ def stored_name(key: str) -> str:
     """
     if key in _BY_KEY:
         return _BY_KEY[key].key
+    found = _BY_SPELLING.get(_plain(key))
+    if found is not None and _has_dots_of(found, key.strip()):
+        return _BY_KEY[found].key
     for option in _WITH_PLACES:
         match = option.pattern.fullmatch(key)
         if match is not None:
             return option.stored_key(match)
-    found = _BY_SPELLING.get(_plain(key))
-    if found is not None and _has_dots_of(found, key.strip()):
-        return _BY_KEY[found].key
     near = difflib.get_close_matches(_plain(key), _BY_SPELLING, n=3, cutoff=0.6)
     known = " or ".join(dict.fromkeys(repr(_BY_SPELLING[name]) for name in near))
     hint = f"did you mean {known}? " if known else ""

@@ -23,6 +23,7 @@ from keytide.options.value_types import (
     FOLDER,
     NAMES,
     PADDINGS,
+    SHARE,
     SIZE,
     STATS_MODE,
     TEXT,
@@ -222,6 +223,9 @@ def _read(key: str, type_: ValueType, default: str | None, meaning: str) -> Opti
     return _refused(key, type_, default, meaning, _READ_GIVES, _READ_INSTEAD)
 
 
+_FILTERS = "file-index.bloom-filter.columns"
+_OTHER_INDEX = "writes make no indexes of this type"
+
 _READING = (
     Option("read.memory", size(1), "What a merging read may hold at a time, over all its threads. "
            "More is a little faster.", "1 gb"),
@@ -260,14 +264,24 @@ _READING = (
           "batches follow 'read.memory'"),
     _kept("file-reader-async-threshold", SIZE, "10 mb", "Larger files are read ahead.",
           "reads choose by themselves"),
-    _kept("file-index.read.enabled", BOOLEAN, "true", "Whether index files are used.",
-          "reads use none"),
-    _kept("file-index.in-manifest-threshold", SIZE, "500 b", "Smaller indexes go into manifests.",
-          "writes make no index files"),
+    Option("lookup.cache-max-memory-size", SIZE, "What a process keeps for later reads of the same "
+           "files: footers and file indexes, those used last. Every read holds what is kept of all "
+           "tables to its own table's bound.", "256 mb"),
+    Option("file-index.read.enabled", BOOLEAN, "Whether reads use file indexes.", "true"),
+    Option("file-index.in-manifest-threshold", SIZE, "File indexes up to this size are "
+           "written into manifests, larger ones into files.", "500 b"),
+    Option("file-index.bloom-filter.columns", COLUMNS, "Columns of which new data files get "
+           "a bloom filter: `get` and conditions with `=` and IN then pass over files without the "
+           "value."),
+    Option("file-index.bloom-filter.<column>.fpp", SHARE, "How many values that a file does not "
+           "hold its filter takes for its own.", "0.1", used_with=_FILTERS),
+    Option("file-index.bloom-filter.<column>.items", integer(1), "The different values of the "
+           "column in one file for which its filter has room. Left out, it has room for as many as "
+           "the file has rows, and it never has more.", used_with=_FILTERS),
     Option("file-index.<type>.columns", COLUMNS, "Columns with an index of that type.",
-           use=ForOthers("writes make no index files")),
+           use=ForOthers(_OTHER_INDEX)),
     Option("file-index.<type>.<columns>.<setting>", TEXT, "A setting of such an index.",
-           use=ForOthers("writes make no index files")),
+           use=ForOthers(_OTHER_INDEX)),
     _kept("record-level.expire-time", DURATION, None, "The age at which a compaction drops rows.",
           "rows stay, and are read, until another engine's compaction drops them"),
     _kept("record-level.time-field", COLUMN, None, "The column that says how old a row is.",
@@ -389,7 +403,6 @@ _COMPACTION = (
     _looking_up("lookup-wait", BOOLEAN, "true", "Whether commits wait for lookups."),
     _looking_up("lookup.cache-file-retention", DURATION, "1 h", "How long lookup files stay."),
     _looking_up("lookup.cache-max-disk-size", SIZE, None, "Their size on disk."),
-    _looking_up("lookup.cache-max-memory-size", SIZE, "256 mb", "Their size in memory."),
     _kept("sort-compaction.local-sample.magnification", integer(1), "1000",
           "The sample of a sorting compaction.", _NO_SORTING),
     _kept("sort-compaction.range-strategy", choice("quantity", "size"), "quantity",

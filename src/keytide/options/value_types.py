@@ -21,6 +21,7 @@ __all__ = [
     "FOLDER",
     "NAMES",
     "PADDINGS",
+    "SHARE",
     "SIZE",
     "STATS_MODE",
     "TEXT",
@@ -163,6 +164,15 @@ def _one_of(allowed: tuple[str, ...]) -> Callable[[str], str]:
     return parse
 
 
+def _share(text: str) -> float:
+    # float() takes infinities, underscores and digits of any script too.
+    if re.fullmatch(r"[0-9]{0,3}\.?[0-9]{1,20}([eE]-?[0-9]{1,2})?", text.strip()) is not None:
+        value = float(text)
+        if 0 < value < 1:
+            return value
+    raise ValueError("a number between 0 and 1, such as '0.05'")
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
@@ -244,6 +254,7 @@ PADDINGS = ValueType(
 )
 FILE_NAME = ValueType("a text", _file_name, ("abc", "xyz"), "a/b")
 FOLDER = ValueType("a folder", _folder, ("abc", "x/yz"), "../abc")
+SHARE = ValueType("a number between 0 and 1", _share, ("0.02", "0.2"), "1.0")
 SIZE = size()
 STATS_MODE = ValueType("`none`, `counts`, `full`, `truncate(n)`", _stats_mode, ("counts",), "some")
 TEXT = ValueType("a text", str, ("abc", "xyz"))

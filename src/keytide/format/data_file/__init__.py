@@ -8,6 +8,7 @@ columns alone, rows in any order.
 a Polars frame in the shape of the table's *current* schema, pairing columns by field id.
 """
 
+from keytide.format.data_file.filters import ColumnFilter, FileFilters
 from keytide.format.data_file.formats import WRITABLE
 from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND, physical_schema
 from keytide.format.data_file.reader import (
@@ -25,6 +26,8 @@ __all__ = [
     "VALUE_KIND",
     "WHOLE_FILE",
     "WRITABLE",
+    "ColumnFilter",
+    "FileFilters",
     "FileReader",
     "RunWriter",
     "Span",

@@ -34,7 +34,13 @@ _BATCH_BYTES = 64 << 20
 
 
 def stored_file(
-    store: Store, path: str, schema: TableSchema, size: int | None, *, numbered: bool
+    store: Store,
+    path: str,
+    schema: TableSchema,
+    size: int | None,
+    *,
+    numbered: bool,
+    kept_bytes_max: int,
 ) -> StoredFile:
     """The file, whose types are told by the schema it was written with."""
     source = store.open_input(path)

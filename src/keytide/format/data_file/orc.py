@@ -33,7 +33,13 @@ _CODECS = {"gzip": "zlib", "none": "uncompressed"}
 
 
 def stored_file(
-    store: Store, path: str, schema: TableSchema, size: int | None, *, numbered: bool
+    store: Store,
+    path: str,
+    schema: TableSchema,
+    size: int | None,
+    *,
+    numbered: bool,
+    kept_bytes_max: int,
 ) -> StoredFile:
     """The file, whose types are told by the schema it was written with."""
     file = po.ORCFile(store.open_input(path))

@@ -6,9 +6,10 @@ carry checksums, which are looked at before anything is decoded.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,6 +31,7 @@ from keytide.format.checksum import (
 )
 from keytide.format.data_file.stored_file import POSITION, Rows, StoredFile, numbered_rows
 from keytide.format.encoding import codecs, dictionary_columns
+from keytide.format.kept import KEPT
 from keytide.format.schema import TableSchema
 from keytide.store import Store
 
@@ -38,8 +40,8 @@ __all__ = ["group_rows", "note", "stored_file", "write"]
 # Planning a lazy read of a smaller file takes longer than reading all of it.
 _LAZY_FILE_BYTES_MIN = 128 << 10
 
-# A mapping holds the footer of its file, some ten kilobytes.
-_MAPPINGS_MAX = 1_000
+# What a mapping holds, as measured: its footer, decoded, and a plan.
+_MAPPING_BYTES, _MAPPING_TIMES_FOOTER = 16 << 10, 4
 
 _Read: TypeAlias = "tuple[tuple[str, ...], int, int | None]"
 """Which columns of which rows are read."""
@@ -51,7 +53,13 @@ _ROW_GROUP_ROWS_MAX = 1 << 18
 
 
 def stored_file(
-    store: Store, path: str, schema: TableSchema, size: int | None, *, numbered: bool
+    store: Store,
+    path: str,
+    schema: TableSchema,
+    size: int | None,
+    *,
+    numbered: bool,
+    kept_bytes_max: int,
 ) -> StoredFile:
     """The file as it is: its columns know their types."""
     local = store.local_path(path)
@@ -59,7 +67,7 @@ def stored_file(
         found = local.stat()
         if found.st_size >= _LAZY_FILE_BYTES_MIN:
             version = (found.st_ino, found.st_size, found.st_mtime_ns)
-            return _MappedFile(store, path, _mapped(local, version, numbered))
+            return _MappedFile(store, path, _mapped(local, version, numbered, kept_bytes_max))
     source = store.open_input(path)
     # pre_buffer joins neighbouring column chunks into one request.
     file = pq.ParquetFile(source, pre_buffer=local is None, page_checksum_verification=True)
@@ -126,17 +134,28 @@ class _Mapping:
     checked: set[_Read] = field(default_factory=set)
 
 
-@lru_cache(maxsize=_MAPPINGS_MAX)
-def _mapped(local: Path, version: tuple[int, ...], numbered: bool) -> _Mapping:
+def _mapped(local: Path, version: tuple[int, ...], numbered: bool, bytes_max: int) -> _Mapping:
     """The mapping of one version of a file: a look-up reads little else than footers."""
-    # A row index keeps Polars from skipping row groups, so only deletion vectors get one.
-    frame = pl.scan_parquet(
-        local,
-        glob=False,
-        hive_partitioning=False,
-        row_index_name=POSITION if numbered else None,
-    )
-    return _Mapping(frame, frame.collect_schema())
+    key = (local, version, numbered)
+    found: _Mapping | None = KEPT.find(key)
+    if found is None:
+        # A row index keeps Polars from skipping row groups, so only deletion vectors get one.
+        frame = pl.scan_parquet(
+            local,
+            glob=False,
+            hive_partitioning=False,
+            row_index_name=POSITION if numbered else None,
+        )
+        found = _Mapping(frame, frame.collect_schema())
+        size = _MAPPING_BYTES + _MAPPING_TIMES_FOOTER * _footer_bytes(local)
+        KEPT.keep(key, found, size, bytes_max)
+    return found
+
+
+def _footer_bytes(local: Path) -> int:
+    with local.open("rb") as file:
+        file.seek(-8, os.SEEK_END)  # its length, and the magic
+        return int.from_bytes(file.read(4), "little")
 
 
 @dataclass(frozen=True)

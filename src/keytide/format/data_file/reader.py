@@ -47,6 +47,8 @@ class FileReader:
     """Where a deletion vector marks rows as dead, which are then left out."""
     size: int | None = None
     """What metadata recorded of the file's length, in bytes."""
+    kept_bytes_max: int = 0
+    """The bound of what the process keeps of files for their next read."""
 
     def read(
         self, offset: int = 0, length: int | None = None, where: pl.Expr | None = None
@@ -67,7 +69,7 @@ class FileReader:
         with _naming_file(self.store, self.path):
             source = format_of(self.path).stored_file(
                 self.store, self.path, self.file_schema, self.size,
-                numbered=self.dead_rows is not None,
+                numbered=self.dead_rows is not None, kept_bytes_max=self.kept_bytes_max,
             )  # fmt: skip
             frame, stored = source.rows(self._stored_names(source.names), offset, length)
         if self.dead_rows is not None:

@@ -40,11 +40,19 @@ class FileFormat(Protocol):
     """Reads the files of one format; errors are those of the library behind it."""
 
     def stored_file(
-        self, store: Store, path: str, schema: TableSchema, size: int | None, *, numbered: bool
+        self,
+        store: Store,
+        path: str,
+        schema: TableSchema,
+        size: int | None,
+        *,
+        numbered: bool,
+        kept_bytes_max: int,
     ) -> StoredFile:
         """A file that was written with `schema`; `numbered` asks for the column `POSITION`.
 
         `size` is the recorded one, in bytes, by which a format without a footer tells a torn file.
+        What the format keeps for the next read, of all files, is held to `kept_bytes_max`.
         """
 
     def group_rows(self, store: Store, path: str) -> list[int]:

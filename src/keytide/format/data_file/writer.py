@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.format.binary_row import EMPTY_ROW, encode_rows
+from keytide.format.data_file.filters import FileFilters
 from keytide.format.data_file.formats import WRITABLE
 from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND, physical_schema
 from keytide.format.manifest import DataFileMeta, FileSource
@@ -52,6 +53,7 @@ class RunWriter:
     target_file_size_bytes: int = 128 << 20
     stats_mode: str = "truncate(16)"
     thin: bool = False
+    filters: FileFilters = field(default_factory=FileFilters)
     notes: Mapping[str, str] = field(default_factory=dict)
     """What is kept in the metadata of each file, for Keytide alone."""
     key_names: tuple[str, ...] = field(init=False)
@@ -96,21 +98,23 @@ class RunWriter:
         rows it has. Files are encoded in memory and stored many at a time: a store is waited for
         a few times instead of once for each file.
         """
-        sizes: list[int] = []
+        members: list[dict[str, Any]] = []
         waiting: dict[str, bytes] = {}
         waiting_bytes = 0
         with ThreadPoolExecutor(threads) as pool:
             files = pool.map(self._encoded, _slices(self._physical(rows), paths.values()))
-            for path, data in zip(paths, files, strict=True):
-                sizes.append(len(data))
-                waiting[path] = data
-                waiting_bytes += len(data)
+            for path, data, piece in zip(paths, files, _slices(rows, paths.values()), strict=True):
+                index = self.filters.of_file(piece, self.schema, path)
+                members.append({"file_size": len(data), **index.members})
+                made = {path: data, **index.files}
+                waiting |= made
+                waiting_bytes += sum(map(len, made.values()))
                 if waiting_bytes > _TOGETHER_BYTES:
                     self.store.put_all(waiting)
                     waiting, waiting_bytes = {}, 0
         self.store.put_all(waiting)
         metas = self._describe(rows, paths, 0, FileSource.APPEND)
-        return [replace(meta, file_size=size) for meta, size in zip(metas, sizes, strict=True)]
+        return [replace(meta, **own) for meta, own in zip(metas, members, strict=True)]
 
     def _encoded(self, physical: pa.Table) -> bytes:
         sink = pa.BufferOutputStream()
@@ -134,8 +138,11 @@ class RunWriter:
             with self.store.open_output(path) as output:
                 self._write(output, physical, level)
                 size = int(output.tell())
+            index = self.filters.of_file(rows, self.schema, path)
+            if index.files:
+                self.store.put_all(index.files)
             (meta,) = description.result()
-            return replace(meta, file_size=size)
+            return replace(meta, file_size=size, **index.members)
 
     def _write(self, output: Any, physical: pa.Table, level: int) -> None:
         codec = self._codec(physical, level)

@@ -202,8 +202,8 @@ class _Attempt:
         """Delete what this change wrote: no snapshot names any of it."""
         change = self._change
         made = [*made_files(change.entries), *change.changelog]
-        files = [*self._superseded, *self._described, *map(self._view.file_path, made)]
-        self._metadata.store.discard(files)
+        files = [path for entry in made for path in self._view.stored_paths(entry)]
+        self._metadata.store.discard([*self._superseded, *self._described, *files])
 
     def _restamp(self, decision: Restamp) -> None:
         """Give files higher numbers; those they had before belong to nobody from then on."""
@@ -212,7 +212,7 @@ class _Attempt:
             for place, number in decision.numbers.items():
                 old = entries[place]
                 entries[place] = self._committer.restamp(self._view, old, number)
-                self._superseded.append(self._view.file_path(old))
+                self._superseded += self._view.stored_paths(old)
         finally:
             # After an error too: the files made so far are this change's to clean up.
             self._change = self._change.with_entries(entries)

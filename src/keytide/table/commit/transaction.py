@@ -27,7 +27,7 @@ __all__ = ["Transaction", "discard"]
 def discard(view: TableView, written: Iterable[Written]) -> None:
     """Delete what tasks wrote and no commit names, as far as that can be done."""
     made = [entry for each in written for entry in (*made_files(each.entries), *each.changelog)]
-    view.store.discard([view.file_path(entry) for entry in made])
+    view.store.discard([path for entry in made for path in view.stored_paths(entry)])
 
 
 class Transaction:

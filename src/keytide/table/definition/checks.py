@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 
 from keytide.errors import InvalidError, UnsupportedError
+from keytide.format.bloom_filter import has_hash
 from keytide.format.data_file import WRITABLE
 from keytide.format.schema import TableSchema
 from keytide.merge.engines import engine_class, engines_with
@@ -64,6 +65,7 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
     validate_merge_options(schema.fields, schema.primary_keys, schema.partition_keys, options)
     kind_of(schema.primary_keys).check(schema, options)
     _check_file_format(options)
+    _check_bloom_filters(schema, options)
     _check_defaults(schema, options)
     check_counted(schema, options)
     return _warnings(schema, options)
@@ -121,6 +123,21 @@ def _check_file_format(options: TableOptions) -> None:
             f"'{keys.FILE_FORMAT}' = {options.file_format!r} cannot be written; use "
             f"{' or '.join(map(repr, WRITABLE))}"
         )
+
+
+def _check_bloom_filters(schema: TableSchema, options: TableOptions) -> None:
+    for name in options.bloom_filter_columns:
+        if name not in schema.by_name:
+            raise InvalidError(
+                f"'{keys.FILE_INDEX_BLOOM_FILTER_COLUMNS}' names column {name!r}, which is not in "
+                f"{', '.join(schema.names)}"
+            )
+        if not has_hash(schema.field(name).type):
+            raise UnsupportedError(
+                f"'{keys.FILE_INDEX_BLOOM_FILTER_COLUMNS}' names column {name!r}, which is "
+                f"{schema.field(name).type.sql()}; the format has bloom filters for texts, bytes, "
+                f"whole numbers, floating-point numbers, dates and times"
+            )
 
 
 def _check_watermark_and_tombstone(schema: TableSchema, options: TableOptions) -> None:

@@ -24,7 +24,7 @@ from keytide.table.conditions.predicate import (
 )
 from keytide.table.read.pruning import (
     matching_buckets,
-    matching_key_ranges,
+    matching_keys,
     matching_partitions,
     matching_statistics,
 )
@@ -125,8 +125,8 @@ def plan_files(
         hidden = [entry for entry in files if entry.file.level == 0]
         files = [entry for entry in files if entry.file.level > 0]
         funnel = funnel.after("compacted", files)
-    files = matching_key_ranges(files, view.schema, terms)
-    hidden = matching_key_ranges(hidden, view.schema, terms)
+    files = matching_keys(files, view, terms)
+    hidden = matching_keys(hidden, view, terms)
     funnel = funnel.after("key range", files)
     buckets = matching_statistics(_buckets(files, vector_files, view), view, terms)
     kept = [file.entry for bucket in buckets for file in bucket.files]

@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import compress
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from keytide.format.arrow import polars_schema
 from keytide.format.bucket import bucket_ids
 from keytide.format.manifest import ManifestEntry
 from keytide.format.schema import TableSchema
@@ -29,20 +28,18 @@ from keytide.table.conditions.predicate import (
     conjunction,
     equal_values,
 )
+from keytide.table.read.indexes import matching_filters
 from keytide.table.read.sections import BucketPlan, Section
 from keytide.table.read.statistics import decoded, key_bounds, value_bounds
 from keytide.table.state.view import TableView
-from keytide.types import AtomicType, Field
+from keytide.table.values.spellings import POINTS_MAX, spellings
 
 __all__ = [
     "matching_buckets",
-    "matching_key_ranges",
+    "matching_keys",
     "matching_partitions",
     "matching_statistics",
 ]
-
-# Beyond this, hashing every combination takes longer than reading files that hold none.
-_POINTS_MAX = 1 << 20
 
 _PLACE = scratch("place")
 
@@ -70,7 +67,7 @@ def matching_buckets(
 ) -> list[ManifestEntry]:
     """The files in buckets where keys of the values that the terms pin lie."""
     fields = schema.select(options.bucket_key or schema.trimmed_primary_keys)
-    pinned = [_spellings(equal_values(terms, f.name), f) for f in fields]
+    pinned = [spellings(equal_values(terms, f.name), f) for f in fields]
     if not fields or not files or any(values is None for values in pinned):
         return files
     columns = _combined([values for values in pinned if values is not None])
@@ -85,77 +82,51 @@ def matching_buckets(
     ]
 
 
-def _spellings(values: Sequence[Any] | None, field: Field) -> pa.Array | None:
-    """The bytes that equal values may have in a bucket key; None where they are too many to tell.
-
-    Some writers keep -0.0, NaNs of all kinds, and blanks at the end of a CHAR.
-    """
-    if values is None:
-        return None
-    assert isinstance(field.type, AtomicType)
-    if field.type.root in ("FLOAT", "DOUBLE"):
-        # NaN, the only value that differs from itself, has as many forms as a float has spare bits.
-        if any(value != value for value in values):
-            return None
-        values = [*values, *(-0.0 for value in values if value == 0)]
-    elif field.type.root == "CHAR":
-        length = field.type.length or 0
-        if len(values) * length > _POINTS_MAX:
-            return None
-        values = [
-            value and value.rstrip(" ").ljust(size)
-            for value in values
-            for size in range(length if value is None else len(value.rstrip(" ")), length + 1)
-        ]
-    return _array(values, field)
-
-
-def _array(values: Sequence[Any], field: Field) -> pa.Array:
-    frame = pl.DataFrame({field.name: values}, schema=polars_schema([field]))
-    array = frame.to_arrow(compat_level=pl.CompatLevel.oldest()).column(0).combine_chunks()
-    return array.cast(field.type.to_arrow())
-
-
 def _combined(columns: Sequence[pa.Array]) -> list[pa.Array] | None:
     """Every combination of the columns' values; None for too many."""
     sizes = [len(column) for column in columns]
-    if math.prod(sizes) > _POINTS_MAX:
+    if math.prod(sizes) > POINTS_MAX:
         return None
     places = np.indices(sizes).reshape(len(sizes), -1)
     return [column.take(pa.array(at)) for column, at in zip(columns, places, strict=True)]
 
 
-def matching_key_ranges(
-    files: list[ManifestEntry], schema: TableSchema, terms: Sequence[Predicate]
+def matching_keys(
+    files: list[ManifestEntry], view: TableView, terms: Sequence[Predicate]
 ) -> list[ManifestEntry]:
-    """The files whose key ranges may hold keys that fulfil the terms about key columns."""
-    fields = schema.trimmed_primary_key_fields()
+    """The files whose key ranges and filters may hold keys that fulfil the terms about the key."""
+    fields = view.schema.trimmed_primary_key_fields()
     names = {f.name for f in fields}
-    about = conjunction(t for t in terms if columns_of(t) and columns_of(t) <= names)
-    if about is None or not files:
+    about = [t for t in terms if columns_of(t) and columns_of(t) <= names]
+    predicate = conjunction(about)
+    if predicate is None or not files:
         return files
     bounds = key_bounds(files, fields)
-    kept = bounds.with_columns(may_match(about, fields).alias("kept"))["kept"]
-    return [entry for entry, keep in zip(files, kept, strict=True) if keep]
+    possible = bounds.with_columns(may_match(predicate, fields).alias("kept"))["kept"]
+    files = list(compress(files, possible))
+    return list(compress(files, matching_filters(files, view, about)))
 
 
 def matching_statistics(
     buckets: list[BucketPlan], view: TableView, terms: Sequence[Predicate]
 ) -> list[BucketPlan]:
-    """The buckets with the sections of which statistics say that a row may fulfil the terms.
+    """The buckets with the sections in which a row may fulfil the terms.
 
-    Terms about the key have done their part with `matching_key_ranges`.
+    So say statistics, and filters where there are some. Terms about the key have done their part
+    with `matching_keys`.
     """
     key = frozenset(view.schema.trimmed_primary_keys)
-    about = conjunction(t for t in terms if columns_of(t) and not columns_of(t) <= key)
-    if about is None or not buckets:
+    about = [t for t in terms if columns_of(t) and not columns_of(t) <= key]
+    predicate = conjunction(about)
+    if predicate is None or not buckets:
         return buckets
     files = [file.entry for bucket in buckets for file in bucket.files]
-    fields = tuple(f for f in view.schema.fields if f.name in columns_of(about))
+    fields = tuple(f for f in view.schema.fields if f.name in columns_of(predicate))
     bounds = value_bounds(files, fields, view.schemas)
-    possible = bounds.with_columns(may_match(about, fields).alias("kept"))["kept"].to_list()
-    # Statistics are of single files, and a section that is merged survives or falls as a whole.
-    kept_files = {id(entry) for entry, keep in zip(files, possible, strict=True) if keep}
+    possible = bounds.with_columns(may_match(predicate, fields).alias("kept"))["kept"]
+    files = list(compress(files, possible))
+    # Both are of single files, and a section that is merged survives or falls as a whole.
+    kept_files = set(map(id, compress(files, matching_filters(files, view, about))))
     is_put_together = not engine_class(view.options).picks_a_version
 
     def survives(section: Section) -> bool:

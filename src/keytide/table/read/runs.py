@@ -122,6 +122,7 @@ class StoredVersions:
             constants=(*self._partition_values, *_one_number(file), *_one_kind(file)),
             dead_rows=file.dead_rows,
             size=file.meta.file_size,
+            kept_bytes_max=self.view.options.lookup_cache_bytes_max,
         )
 
     @cached_property

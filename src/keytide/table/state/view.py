@@ -135,6 +135,12 @@ class TableView:
         directory = self.bucket_directory(entry.partition, entry.bucket)
         return paths.join(directory, entry.file.file_name)
 
+    def stored_paths(self, entry: ManifestEntry) -> list[str]:
+        """Where a data file lies and those beside it that belong to it. Raises as `file_path`."""
+        path = self.file_path(entry)
+        directory = path.rsplit("/", 1)[0]
+        return [path, *(paths.join(directory, name) for name in entry.file.extra_files)]
+
 
 @lru_cache(maxsize=65_536)
 def _partition_directory(

@@ -140,7 +140,8 @@ class MoveTask:
             for frame in self._frames():
                 self._write(frame, made)
         except BaseException:
-            self.view.store.discard([self.view.file_path(entry) for entry in made])
+            files = [path for entry in made for path in self.view.stored_paths(entry)]
+            self.view.store.discard(files)
             raise
         return Written(tuple(made))
 

@@ -20,12 +20,20 @@ import pyarrow as pa
 
 from keytide.format import paths
 from keytide.format.arrow import to_arrow
-from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND, FileReader, RunWriter
+from keytide.format.data_file import (
+    SEQUENCE_NUMBER,
+    VALUE_KIND,
+    ColumnFilter,
+    FileFilters,
+    FileReader,
+    RunWriter,
+)
+from keytide.format.file_index import index_name
 from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
 from keytide.merge.layers import layers
 from keytide.merge.order import IS_ADD, MergeOrder
 from keytide.merge.padding import padded_sequence
-from keytide.options import TableOptions
+from keytide.options import TableOptions, keys
 from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.state.view import TableView
 from keytide.table.write.cut import BUCKET_NUMBER, BucketBatch, Numbers
@@ -279,6 +287,7 @@ def restamp(view: TableView, entry: ManifestEntry, sequence_number: int) -> Mani
         view.store, view.file_path(entry), view.schema, fields,
         system_columns=(SEQUENCE_NUMBER, VALUE_KIND),
         constants=((SEQUENCE_NUMBER, pl.Series([sequence_number], dtype=pl.Int64)),),
+        kept_bytes_max=view.options.lookup_cache_bytes_max,
     )  # fmt: skip
     directory = view.file_path(entry).rsplit("/", 1)[0]
     meta = run_writer(view).write_file(
@@ -310,6 +319,7 @@ def run_writer(view: TableView) -> RunWriter:
         target_file_size_bytes=options.target_file_size_bytes,
         stats_mode=options.stats_mode,
         thin=options.thin_mode,
+        filters=_filters(options),
     )
 
 
@@ -320,7 +330,19 @@ def _changelog_writer(view: TableView) -> RunWriter:
         file_format=options.changelog_file_format or options.file_format,
         compression=options.changelog_file_compression or options.file_compression,
         stats_mode=options.changelog_file_stats_mode or options.stats_mode,
+        filters=FileFilters(),
     )
+
+
+def _filters(options: TableOptions) -> FileFilters:
+    columns = {
+        name: ColumnFilter(
+            options.value(keys.key_of(keys.FILE_INDEX_BLOOM_FILTER_FPP, name)),
+            options.value(keys.key_of(keys.FILE_INDEX_BLOOM_FILTER_ITEMS, name)),
+        )
+        for name in options.bloom_filter_columns
+    }
+    return FileFilters(columns, options.index_in_manifest_bytes_max)
 
 
 NamesOf: TypeAlias = "Callable[[BucketId], Iterator[str]]"
@@ -339,10 +361,16 @@ class NewFiles:
         def given(bucket: BucketId) -> Iterator[str]:
             while True:
                 name = names.data_file(file_format, prefix)
-                self.given.append(paths.join(self.view.bucket_directory(*bucket), name))
+                path = paths.join(self.view.bucket_directory(*bucket), name)
+                self.given.extend([path, index_name(path)] if self.has_indexes else [path])
                 yield name
 
         return given
+
+    @cached_property
+    def has_indexes(self) -> bool:
+        """Whether index files may lie beside them."""
+        return bool(self.view.options.bloom_filter_columns)
 
 
 def _data_file_name(names: paths.FileNames, options: TableOptions) -> str:

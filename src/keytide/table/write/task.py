@@ -117,7 +117,8 @@ class WriteTask:
                 base = base.behind(made[-1].entries, run.num_rows)
         except BaseException:
             files = Written.together(made).files
-            self.view.store.discard([self.view.file_path(file) for file in files])
+            paths = [path for file in files for path in self.view.stored_paths(file)]
+            self.view.store.discard(paths)
             raise
         return replace(Written.together(made), placed=placing.placed)
 

@@ -1,0 +1,72 @@
+"""The bloom filters of a data file: made beside it, and placed in the manifest or in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from keytide.format.bloom_filter import BLOOM_FILTER, bloom_filter, has_hash, value_hashes
+from keytide.format.file_index import encode_file_index, index_name
+from keytide.format.schema import TableSchema
+
+__all__ = ["ColumnFilter", "FileFilters", "PlacedIndex"]
+
+
+@dataclass(frozen=True)
+class ColumnFilter:
+    """How a column's filter is sized: for `items` values, where not by the rows of the file."""
+
+    false_positives: float = 0.1
+    items: int | None = None
+
+
+@dataclass(frozen=True)
+class PlacedIndex:
+    """The index of one data file, where it has one: in the manifest, or in a file beside it."""
+
+    embedded: bytes | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """The file by its path."""
+
+    @property
+    def members(self) -> dict[str, Any]:
+        """What the manifest says of it."""
+        names = tuple(path.rsplit("/", 1)[-1] for path in self.files)
+        return {"embedded_file_index": self.embedded, "extra_files": names}
+
+
+@dataclass(frozen=True)
+class FileFilters:
+    """Which columns of data files get a filter, and up to which size it goes into manifests."""
+
+    columns: Mapping[str, ColumnFilter] = field(default_factory=dict)
+    in_manifest_bytes_max: int = 0
+
+    def of_file(self, rows: pa.Table, schema: TableSchema, path: str) -> PlacedIndex:
+        """The index of a file with these rows.
+
+        Columns that the format has no filters for get none.
+        """
+        indexes = {
+            name: {BLOOM_FILTER: _filter(rows.column(name), schema, name, settings)}
+            for name, settings in self.columns.items()
+            if name in schema.by_name and has_hash(schema.field(name).type)
+        }
+        if not indexes:
+            return PlacedIndex()
+        data = encode_file_index(indexes)
+        if len(data) <= self.in_manifest_bytes_max:
+            return PlacedIndex(embedded=data)
+        return PlacedIndex(files={index_name(path): data})
+
+
+def _filter(
+    column: pa.ChunkedArray, schema: TableSchema, name: str, settings: ColumnFilter
+) -> bytes:
+    rows = max(1, len(column))
+    items = min(rows, settings.items or rows)
+    hashes = value_hashes(column, schema.field(name).type)
+    return bloom_filter(hashes, items, settings.false_positives)

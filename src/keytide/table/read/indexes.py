@@ -1,0 +1,112 @@
+"""Which files may hold the values that a condition pins, told by their bloom filters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from keytide.errors import DataError
+from keytide.format.bloom_filter import BLOOM_FILTER, has_hash, may_hold, value_hashes
+from keytide.format.entry import ManifestEntry
+from keytide.format.file_index import ColumnIndexes, decode_file_index, index_name
+from keytide.format.kept import KEPT
+from keytide.table.conditions.predicate import Predicate, columns_of, equal_values
+from keytide.table.state.view import TableView
+from keytide.table.values.spellings import spellings
+from keytide.types import Field
+
+__all__ = ["matching_filters"]
+
+# What is read at a time of index files, each some hundred kilobytes for a million rows.
+_FILES_TOGETHER = 32
+
+
+def matching_filters(
+    files: Sequence[ManifestEntry], view: TableView, terms: Sequence[Predicate]
+) -> list[bool]:
+    """Whether each file may hold rows that fulfil all terms, as far as its filters know.
+
+    Reads index files. Raises `DataError` naming one that is missing or torn.
+    """
+    pinned = list(_pinned(view, terms)) if view.options.reads_file_indexes else []
+    kept = [True] * len(files)
+    indexed = [i for i, entry in enumerate(files) if pinned and _has_index(entry)]
+    for start in range(0, len(indexed), _FILES_TOGETHER):
+        places = indexed[start : start + _FILES_TOGETHER]
+        found = _indexes(view, [files[i] for i in places])
+        for i, indexes in zip(places, found, strict=True):
+            kept[i] = all(_may_hold(value, files[i], indexes, view) for value in pinned)
+    return kept
+
+
+@dataclass(frozen=True)
+class _Pinned:
+    """A column and the hashes of the only values that it can have."""
+
+    field: Field
+    hashes: npt.NDArray[Any]
+
+
+def _pinned(view: TableView, terms: Sequence[Predicate]) -> Iterator[_Pinned]:
+    names = {name for term in terms for name in columns_of(term)}
+    for field in view.schema.select([name for name in view.schema.names if name in names]):
+        values = equal_values(terms, field.name) if has_hash(field.type) else None
+        if values is None or None in values:  # NULL is in no filter
+            continue
+        spelt = spellings(values, field)
+        if spelt is not None:
+            yield _Pinned(field, value_hashes(spelt, field.type))
+
+
+def _may_hold(
+    pinned: _Pinned, entry: ManifestEntry, indexes: ColumnIndexes, view: TableView
+) -> bool:
+    schema = view.schemas[entry.file.schema_id]
+    old = next((f for f in schema.fields if f.id == pinned.field.id), None)
+    # A value of another type has another hash.
+    if old is None or old.type.with_nullable(True) != pinned.field.type.with_nullable(True):
+        return True
+    filter_bytes = indexes.get(old.name, {}).get(BLOOM_FILTER)
+    try:
+        return filter_bytes is None or may_hold(filter_bytes, pinned.hashes)
+    except ValueError as error:
+        raise DataError(
+            f"table {view.name}: the index of data file {entry.file.file_name} is torn: {error}"
+        ) from error
+
+
+# -- where indexes are -----------------------------------------------------------------------------
+
+
+def _has_index(entry: ManifestEntry) -> bool:
+    file = entry.file
+    return file.embedded_file_index is not None or index_name(file.file_name) in file.extra_files
+
+
+def _indexes(view: TableView, files: Sequence[ManifestEntry]) -> list[ColumnIndexes]:
+    found: dict[str, ColumnIndexes] = {}
+    missing = []
+    for entry in files:
+        if entry.file.embedded_file_index is None:
+            path = index_name(view.file_path(entry))
+            kept: ColumnIndexes | None = KEPT.find(view.store.uri_of(path))
+            if kept is None:
+                missing.append(path)
+            else:
+                found[path] = kept
+    for path, data in zip(missing, view.store.read_all(missing), strict=True):
+        found[path] = decode_file_index(data, view.store.uri_of(path))
+        size = view.options.lookup_cache_bytes_max
+        KEPT.keep(view.store.uri_of(path), found[path], len(data), size)
+    return [_index(view, entry, found) for entry in files]
+
+
+def _index(
+    view: TableView, entry: ManifestEntry, files: Mapping[str, ColumnIndexes]
+) -> ColumnIndexes:
+    path = view.file_path(entry)
+    embedded = entry.file.embedded_file_index
+    return files[index_name(path)] if embedded is None else decode_file_index(embedded, path)

@@ -1,0 +1,187 @@
+"""Bloom filters of data files: reads pass over files by them, and never over a row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import keytide as kt
+from keytide.store import open_store
+from keytide.store.faults import Fault, FaultyStore
+from keytide.table.definition.evolution import ChangeColumnType, RenameColumn, SetOption
+from keytide.types import Field
+from type_values import SCALARS, column_of, kind_of
+
+FILTERED = "file-index.bloom-filter.columns"
+IN_MANIFEST = "file-index.in-manifest-threshold"
+READ = "file-index.read.enabled"
+UNFILTERED = ("BOOLEAN", "DECIMAL")
+
+
+def new_table(columns: dict[str, str], keys: list[str], **options: str) -> kt.Table:
+    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    fields = [Field(-1, name, kind_of(text)) for name, text in columns.items()]
+    return lake.create_table("t", fields, keys, options=options)
+
+
+def files_read(table: kt.Table, where: str) -> int:
+    return table.scan(where=where).explain().funnel.stages[-1].files
+
+
+def names_in(table: kt.Table) -> list[str]:
+    return [info.path.rsplit("/")[-1] for info in table.stored.metadata.store.list("bucket-0")]
+
+
+keys = st.integers(0, 9)
+rows = st.lists(st.tuples(keys, st.none() | st.integers(0, 4), st.booleans()), max_size=6)
+Rows = list[tuple[int, int | None, bool]]
+
+
+@given(st.lists(rows, max_size=5), st.sampled_from(["500 b", "0 b"]), st.sampled_from("dpa"))
+def test_reads_are_those_without_filters(writes: list[Rows], threshold: str, engine: str) -> None:
+    engines = {"d": "deduplicate", "p": "partial-update", "a": "aggregation"}
+    options = {"merge-engine": engines[engine], "bucket": "1", IN_MANIFEST: threshold}
+    table, plain = (
+        new_table({"k": "INT", "v": "INT", "w": "STRING"}, ["k"], **options, **filters)
+        for filters in ({FILTERED: "k,v,w"}, {})
+    )
+    for write in writes:
+        batch = {
+            k: {"k": k, "v": v, "w": None if v is None else str(v)}
+            | ({"_row_kind": "-D" if gone else "+I"} if engine == "d" else {})
+            for k, v, gone in write
+        }
+        for each in (table, plain):
+            each.write(list(batch.values()))
+    conditions = [f"k = {k}" for k in range(10)] + [f"v = {v}" for v in range(5)]
+    for where in [*conditions, "w = '3'", "k IN (1, 2) AND v = 3", "v IN (0, 1)", "v IS NULL"]:
+        found, expected = (each.scan(where=where).to_pylist() for each in (table, plain))
+        assert sorted(found, key=str) == sorted(expected, key=str), where
+    assert table.get_many(list(range(10))) == plain.get_many(list(range(10)))
+
+
+@pytest.mark.parametrize("text", [t for t in SCALARS if not t.startswith(UNFILTERED)])
+def test_values_of_every_type_are_found(text: str) -> None:
+    kind = kind_of(text)
+    fields = {"k": text, "i": "INT"}
+    values = column_of(SCALARS[text], kind)
+    table = new_table(fields, ["k"], **{FILTERED: "k", "bucket": "1"})
+    for number in range(len(values)):
+        column = values[number : number + 1]
+        table.write(pa.table({"k": column, "i": pa.array([number], pa.int32())}))
+    for number, value in enumerate(values):
+        assert table.get(value)["i"] == number
+        assert table.why(value).versions.num_rows == 1
+    assert table.get_many(list(values)).num_rows == len(values)
+
+
+@pytest.mark.parametrize(("threshold", "index_files"), [("500 b", 0), ("0 b", 4)])
+def test_files_without_a_value_are_not_read(threshold: str, index_files: int) -> None:
+    options = {FILTERED: "k, s", IN_MANIFEST: threshold, "bucket": "1"}
+    for column in ("k", "s"):
+        options[f"file-index.bloom-filter.{column}.fpp"] = "0.001"
+    table = new_table({"k": "BIGINT", "s": "STRING"}, ["k"], **options)
+    for part in range(4):  # the key ranges of all overlap
+        table.write([{"k": k, "s": f"{part}-{k}"} for k in range(part, 400, 4)])
+    assert sum(name.endswith(".index") for name in names_in(table)) == index_files
+    assert [files_read(table, f"k = {k}") for k in (0, 5, 399)] == [1, 1, 1]
+    assert files_read(table, "k IN (0, 4, 5)") == 2
+    assert files_read(table, "s = '2-6'") == 4  # they hold versions of keys that others hold too
+    assert files_read(table, "s = '1-2'") == 0  # within the bounds of a file
+    table.alter(SetOption(READ, "false"))
+    assert files_read(table, "k = 5") == 4
+    assert table.get(5) == {"k": 5, "s": "1-5"}
+
+
+def test_filters_follow_their_column_and_not_another_type() -> None:
+    table = new_table({"k": "INT", "v": "INT", "w": "INT"}, ["k"], **{FILTERED: "v, w"})
+    for k in range(3):
+        table.write([{"k": k, "v": k, "w": k}])
+    table.alter(RenameColumn(("v",), "u"), ChangeColumnType(("w",), kind_of("BIGINT")))
+    assert table.stored.schema.options[FILTERED].replace(" ", "") == "u,w"
+    table.write([{"k": 3, "u": 1, "w": 1}])
+    for column in ("u", "w"):
+        found = table.scan(where=f"{column} = 1").to_pylist()
+        assert sorted(row["k"] for row in found) == [1, 3]
+
+
+def filter_size(**settings: str) -> int:
+    options = {f"file-index.bloom-filter.k.{key}": value for key, value in settings.items()}
+    options |= {FILTERED: "k", IN_MANIFEST: "1 mb"}
+    table = new_table({"k": "INT"}, ["k"], **options)
+    table.write([{"k": k} for k in range(1000)])
+    (entry,) = table.stored.newest_files().entries
+    return len(entry.file.embedded_file_index or b"")
+
+
+def test_filter_has_room_for_the_rows_of_its_file_or_for_fewer_items() -> None:
+    by_rows = filter_size()
+    assert by_rows == filter_size(items="1000000") == filter_size(fpp="0.1")
+    assert filter_size(items="100") < 150 < 600 < by_rows < 700 < 1200 < filter_size(fpp="0.01")
+
+
+def test_index_file_that_is_missing_or_torn_is_an_error_until_reads_use_none(
+    tmp_path: Path,
+) -> None:
+    def made(name: str) -> kt.Table:
+        table = kt.connect(tmp_path).create_table(
+            name, pa.schema([("k", pa.int64())]), ["k"], options={FILTERED: "k", IN_MANIFEST: "0 b"}
+        )
+        table.write([{"k": k} for k in range(100)])
+        return table
+
+    for name in ("missing", "torn"):
+        table = made(name)
+        (index,) = (tmp_path / "default.db" / name).rglob("*.index")
+        data = bytearray(index.read_bytes())
+        data[-1] ^= 1
+        index.unlink() if name == "missing" else index.write_bytes(data)
+        with pytest.raises(kt.DataError, match=index.name):
+            table.get(1)
+        table.alter(SetOption(READ, "false"))
+        assert table.get(1) == {"k": 1}
+
+
+@pytest.mark.parametrize("buckets", ["1", "2"])
+@pytest.mark.parametrize("failing", ["*/manifest/*", "*.index"])
+def test_write_that_fails_leaves_no_index_file(buckets: str, failing: str) -> None:
+    store = open_store(f"memory://{uuid4().hex}")
+    options = {"bucket": buckets, FILTERED: "k", IN_MANIFEST: "0 b"}
+    rows = [{"k": 1}, {"k": 2}, {"k": 3}]
+    kt.connect("", store=store).create_table(
+        "t", pa.schema([("k", pa.int64())]), ["k"], options=options
+    ).write(rows)
+    before = sorted(info.path for info in store.list())
+    assert any(path.endswith(".index") for path in before)
+    faulty = FaultyStore(store, [Fault("put", failing, action="fail")])
+    with pytest.raises(kt.DataError):
+        kt.connect("", store=faulty).table("t").write(rows)
+    assert sorted(info.path for info in store.list()) == before
+
+
+@pytest.mark.parametrize(
+    ("columns", "error", "reason"),
+    [
+        ("d", kt.UnsupportedError, r"column 'd', which is DECIMAL\(4, 2\)"),
+        ("b", kt.UnsupportedError, "column 'b', which is BOOLEAN"),
+        ("l", kt.UnsupportedError, "column 'l', which is ARRAY<INT>"),
+        ("x", kt.InvalidError, "names column 'x', which is not in k, d, b, l"),
+    ],
+)
+def test_columns_that_can_have_no_filter_are_refused(
+    columns: str, error: type[Exception], reason: str
+) -> None:
+    kinds = {"k": "INT", "d": "DECIMAL(4, 2)", "b": "BOOLEAN", "l": "ARRAY<INT>"}
+    with pytest.raises(error, match=reason):
+        new_table(kinds, ["k"], **{FILTERED: columns})
+
+
+def test_share_of_false_positives_is_one() -> None:
+    for text in ("0", "1", "2", "inf", "nan", "0,5", "-0.1", "1_0"):
+        with pytest.raises(kt.InvalidError, match="a number between 0 and 1"):
+            new_table({"k": "INT"}, ["k"], **{"file-index.bloom-filter.k.fpp": text})
