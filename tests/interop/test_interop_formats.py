@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from interop_judges import (
@@ -105,3 +107,23 @@ def test_interop_filters_hide_no_rows(judge: Judge, lake: kt.Lake, threshold: st
             assert row
     for text in {value for value in values_of("STRING") if str(value).isalnum()} - {None}:
         assert_reads_alike(judge, table, where=[Condition("f", "=", (text,))])
+
+
+def test_interop_files_outside_of_the_table_are_read(
+    judge: Judge, lake: kt.Lake, tmp_path: Path
+) -> None:
+    options = {
+        "bucket": "1",
+        "data-file.external-paths": f"file://{tmp_path}/elsewhere",
+        "data-file.external-paths.strategy": "round-robin",
+    }
+    judge.create("db.t", {name: COLUMNS[name] for name in "kfc"}, ["k"], [], options)
+    table = lake.table("db.t")
+    write_with(judge, table, rows_of(table, 12))
+    (entry,) = table.stored.newest_files().entries
+    assert f"{tmp_path}/elsewhere" in (entry.file.external_path or "")
+    table.write(rows_of(table, 12, start=6))
+    assert len(assert_reads_alike(judge, table)) == 18
+    assert table.get(1) == rows_of(table, 1, start=1).to_pylist()[0]
+    table.compact(full=True)
+    assert len(assert_reads_alike(judge, table)) == 18

@@ -69,11 +69,11 @@ def native_check(scan: Scan) -> Callable[[PlannedFile], bool]:
         schema_id = file.meta.schema_id
         if schema_id not in by_schema:
             by_schema[schema_id] = _schema_reads_natively(view, schema_id, fields)
-        path = view.file_path(file.entry)
+        store, path = view.data_file(file.entry)
         return (
             by_schema[schema_id]
             and path.endswith(".parquet")
-            and view.store.local_path(path) is not None
+            and store.local_path(path) is not None
         )
 
     return check
@@ -170,7 +170,8 @@ def _parquet(
     schema = spark_schema(arrow_schema(stored))
     if with_kinds:
         schema = StructType([*schema.fields, *_KIND_SCHEMA.fields])
-    paths = [f"file:{view.store.local_path(view.file_path(file.entry))}" for file in files]
+    places = (view.data_file(file.entry) for file in files)
+    paths = [f"file:{store.local_path(path)}" for store, path in places]
     return (
         spark.read.schema(schema)
         # Without these, brackets in a path are patterns, and days before 1582 are shifted.

@@ -3,6 +3,6 @@
 from keytide.store.base import ObjectInfo, Store
 from keytide.store.local import LocalStore
 from keytide.store.objects import ObjectStore
-from keytide.store.open import open_store
+from keytide.store.open import open_store, store_of_file
 
-__all__ = ["LocalStore", "ObjectInfo", "ObjectStore", "Store", "open_store"]
+__all__ = ["LocalStore", "ObjectInfo", "ObjectStore", "Store", "open_store", "store_of_file"]

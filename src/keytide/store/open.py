@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from urllib.parse import unquote
 
 from keytide.errors import InvalidError
 from keytide.store.base import Store, check_path
 from keytide.store.local import LocalStore
-from keytide.store.objects import open_object_store
+from keytide.store.objects import ObjectStore, open_object_store
 
-__all__ = ["open_store"]
+__all__ = ["open_store", "store_of_file"]
 
 
 def open_store(location: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Store:
@@ -37,6 +38,21 @@ def open_store(location: str | os.PathLike[str], options: Mapping[str, str] | No
             f"{known}"
         )
     return _objects(scheme, rest, options or {})
+
+
+def store_of_file(uri: str, near: Store) -> tuple[Store, str]:
+    """The store of the folder in which a file lies, and the file's name there.
+
+    `uri` is one that the table format stores, in which a percent sign is a percent sign. In the
+    bucket of the store `near` it has that store's options. Raises as `open_store`.
+    """
+    folder, _, name = uri.rpartition("/")
+    if folder.startswith("file:"):
+        return _local("/" + re.sub("^file:(//[^/]*)?/*", "", folder), {}), name
+    options = {}
+    if isinstance(near, ObjectStore) and uri.startswith(f"{near.bucket}/"):
+        options = dict(near.options)
+    return open_store(folder, options), name
 
 
 def _local(path: str, options: Mapping[str, str]) -> Store:

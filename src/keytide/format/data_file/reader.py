@@ -47,6 +47,8 @@ class FileReader:
     """Where a deletion vector marks rows as dead, which are then left out."""
     size: int | None = None
     """What metadata recorded of the file's length, in bytes."""
+    table: Store | None = None
+    """Where the vector lies, if not in the store of the file."""
     kept_bytes_max: int = 0
     """The bound of what the process keeps of files for their next read."""
 
@@ -91,7 +93,7 @@ class FileReader:
     @cached_property
     def _dead_positions(self) -> pl.Series:
         assert self.dead_rows is not None
-        return pl.Series(dead_positions(self.store, self.dead_rows), dtype=pl.UInt32)
+        return pl.Series(dead_positions(self.table or self.store, self.dead_rows), dtype=pl.UInt32)
 
     def _stored_names(self, stored: Sequence[str]) -> list[str]:
         """The columns of the file that the expressions look at."""

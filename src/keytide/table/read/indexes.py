@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy.typing as npt
@@ -87,26 +89,28 @@ def _has_index(entry: ManifestEntry) -> bool:
 
 
 def _indexes(view: TableView, files: Sequence[ManifestEntry]) -> list[ColumnIndexes]:
-    found: dict[str, ColumnIndexes] = {}
-    missing = []
-    for entry in files:
-        if entry.file.embedded_file_index is None:
-            path = index_name(view.file_path(entry))
-            kept: ColumnIndexes | None = KEPT.find(view.store.uri_of(path))
-            if kept is None:
-                missing.append(path)
-            else:
-                found[path] = kept
-    for path, data in zip(missing, view.store.read_all(missing), strict=True):
-        found[path] = decode_file_index(data, view.store.uri_of(path))
-        size = view.options.lookup_cache_bytes_max
-        KEPT.keep(view.store.uri_of(path), found[path], len(data), size)
-    return [_index(view, entry, found) for entry in files]
+    found = [_at_hand(view, entry) for entry in files]
+    absent = [i for i, indexes in enumerate(found) if indexes is None]
+    if absent:
+        with ThreadPoolExecutor(len(absent)) as pool:
+            read = pool.map(partial(_read, view), [files[i] for i in absent])
+            for i, indexes in zip(absent, read, strict=True):
+                found[i] = indexes
+    return [indexes for indexes in found if indexes is not None]
 
 
-def _index(
-    view: TableView, entry: ManifestEntry, files: Mapping[str, ColumnIndexes]
-) -> ColumnIndexes:
-    path = view.file_path(entry)
+def _at_hand(view: TableView, entry: ManifestEntry) -> ColumnIndexes | None:
     embedded = entry.file.embedded_file_index
-    return files[index_name(path)] if embedded is None else decode_file_index(embedded, path)
+    if embedded is not None:
+        return decode_file_index(embedded, f"of {entry.file.file_name}")
+    store, path = view.data_file(entry)
+    found: ColumnIndexes | None = KEPT.find(store.uri_of(index_name(path)))
+    return found
+
+
+def _read(view: TableView, entry: ManifestEntry) -> ColumnIndexes:
+    store, path = view.data_file(entry)
+    uri, data = store.uri_of(index_name(path)), store.read(index_name(path))
+    found = decode_file_index(data, uri)
+    KEPT.keep(uri, found, len(data), view.options.lookup_cache_bytes_max)
+    return found

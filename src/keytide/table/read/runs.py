@@ -113,14 +113,16 @@ class StoredVersions:
         return None if self.condition is None else row_filter(self.condition, self._fields)
 
     def _reader(self, file: PlannedFile) -> FileReader:
+        store, path = self.view.data_file(file.entry)
         return FileReader(
-            store=self.view.store,
-            path=self.view.file_path(file.entry),
+            store=store,
+            path=path,
             file_schema=self.view.schemas[file.meta.schema_id],
             fields=self._fields,
             system_columns=tuple(name for name in SYSTEM_COLUMNS if name in self.columns),
             constants=(*self._partition_values, *_one_number(file), *_one_kind(file)),
             dead_rows=file.dead_rows,
+            table=self.view.store,
             size=file.meta.file_size,
             kept_bytes_max=self.view.options.lookup_cache_bytes_max,
         )

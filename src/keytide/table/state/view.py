@@ -20,7 +20,7 @@ from keytide.merge.engines import engine_of
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import MergeOrder, order_of
 from keytide.options import TableOptions
-from keytide.store import Store
+from keytide.store import Store, store_of_file
 from keytide.table.definition.defaults import read_defaults
 from keytide.table.definition.kind import TableKind, kind_of
 from keytide.types import Field
@@ -121,15 +121,22 @@ class TableView:
         )
         return paths.bucket_dir(partition_directory, bucket, self.options.path_directory or "")
 
+    def data_file(self, entry: ManifestEntry) -> tuple[Store, str]:
+        """The store that a data file lies in, and its path there: most lie in the table's."""
+        external = entry.file.external_path
+        if external is None:
+            return self.store, self.file_path(entry)
+        return store_of_file(external, self.store)
+
     def file_path(self, entry: ManifestEntry) -> str:
-        """Where a data file lies, relative to the table.
+        """Where a data file lies that the table's own store holds, relative to the table.
 
         Raises `UnsupportedError` for one that lies outside of it.
         """
         if entry.file.external_path is not None:
             raise UnsupportedError(
                 f"table {self.name}: data file {entry.file.external_path} lies outside of the "
-                f"table, which this release does not read; read the table with the engine that "
+                f"table, where this release reads files and changes none; use the engine that "
                 f"wrote the file"
             )
         directory = self.bucket_directory(entry.partition, entry.bucket)

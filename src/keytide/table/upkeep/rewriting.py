@@ -231,9 +231,8 @@ class CompactTask:
     @cached_property
     def _noted(self) -> dict[str, Ages]:
         """What earlier compactions noted down about the age of versions, by file."""
-        store, view = self.view.store, self.view
         return {
-            entry.file.file_name: Ages.read(store, view.file_path(entry))
+            entry.file.file_name: Ages.read(*self.view.data_file(entry))
             for entry in self.unit.files
         }
 
