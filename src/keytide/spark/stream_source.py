@@ -116,7 +116,7 @@ class ChangeStream:
         raise InvalidError(
             f"table {self.table.name}: no schema of it has the columns that the stream reads, "
             f"{', '.join(columns.names)}; leave the schema to the table, or name its columns with "
-            f"option 'columns'"
+            f'option("columns", ...)'
         )
 
 
