@@ -1,4 +1,4 @@
-"""Statements that miss a word or their end are carried out or refused, and nothing else."""
+"""Statements cut off, short of a word, or with a part in brackets are carried out or refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ INSERT INTO t VALUES (1, 'a', 10), (2, 'b', 20)
 
 @pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
 @pytest.mark.parametrize("statement", STATEMENTS, ids=lambda text: " ".join(text.split()[:3]))
-def test_statement_cut_off_or_without_one_word_ends_in_rows_or_an_error_of_keytide(
+def test_statement_cut_off_or_changed_at_one_word_ends_in_rows_or_an_error_of_keytide(
     lake: kt.Lake, statement: str
 ) -> None:
     tokens = tokenize(statement)
@@ -54,6 +54,7 @@ def test_statement_cut_off_or_without_one_word_ends_in_rows_or_an_error_of_keyti
     for token in tokens:
         cut_off = statement[: token.start]
         without = cut_off + statement[token.end + 1 :]
-        for text in (cut_off, f"EXPLAIN {cut_off} \n ", without):
+        united = f"({statement}) AS x UNION ALL SELECT {cut_off}"
+        for text in (cut_off, f"EXPLAIN {cut_off} \n ", without, united):
             with suppress(kt.KeytideError):
                 lake.sql(text)

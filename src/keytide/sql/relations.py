@@ -137,7 +137,7 @@ def bind(query: Query, catalog: Catalog) -> BoundQuery:
         tree = exp.select("*").from_(tree)  # VALUES with queries inside
     _name_results(tree)
     _spell_local_names(tree)
-    names, local = _table_nodes(tree)
+    names, local = _table_nodes(tree, query)
     _refuse_other_tables(tree, [*names, *local], query)
     _refuse_loose_hints(tree, names, query)
     for node in local:
@@ -167,11 +167,16 @@ def split_system_name(name: str) -> tuple[str, str | None]:
 # -- names -----------------------------------------------------------------------------------------
 
 
-def _table_nodes(tree: exp.Expr) -> tuple[list[exp.Table], list[exp.Table]]:
-    """Mentions of tables, and of what WITH names."""
+def _table_nodes(tree: exp.Expr, query: Query) -> tuple[list[exp.Table], list[exp.Table]]:
+    """Mentions of tables, and of what WITH names. Raises `InvalidError` where none can be."""
     names: list[exp.Table] = []
     local: list[exp.Table] = []
-    for scope in traverse_scope(tree):
+    try:
+        scopes = traverse_scope(tree)
+    except SqlglotError as error:  # what parses is not yet a query: `(SELECT 1) AS x UNION ...`
+        message = f"this is no query that SQL knows ({error})"
+        raise error_at(query.text, 0, message) from error
+    for scope in scopes:
         for _, source in scope.references:
             if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier):
                 (local if _is_local_name(scope, source) else names).append(source)
