@@ -12,6 +12,7 @@ from unittest import mock
 from uuid import uuid4
 
 import pytest
+from copies import copies_of
 from hypothesis import given
 from hypothesis import strategies as st
 from overtaking import overtaken
@@ -324,12 +325,11 @@ def test_overwritten_partition_does_not_come_back() -> None:
 # -- failures --------------------------------------------------------------------------------------
 
 
-def filled() -> Store:
-    store = open_store(f"memory://{uuid4().hex}")
+@copies_of
+def filled(store: Store) -> None:
     table = made(store, sequence__field="s", **WRITE_ONLY)
     for n in range(3):
         write(table, f"+I 0 1 {n} v{n}", f"+I 1 {n} 0 v{n}", f"-D 1 {n} {n} x")
-    return store
 
 
 ROWS = ["0 1 2 v2"]

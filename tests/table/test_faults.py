@@ -7,15 +7,14 @@ import errno
 import re
 from collections import Counter
 from contextlib import suppress
-from functools import cache
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from copies import copies_of, empty_store
 
 import keytide as kt
-from keytide.store import Store, open_store
+from keytide.store import Store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
 
 SCHEMA = pa.schema([("p", pa.int64()), ("k", pa.int64()), ("v", pa.string())])
@@ -37,23 +36,11 @@ def rows(store: Store, **travel: Any) -> list[Row]:
     return sorted(tuple(row.values()) for row in table.scan(**travel).to_pylist())
 
 
-def empty_store() -> Store:
-    return open_store(f"memory://{uuid4().hex}")
-
-
-def new_warehouse() -> Store:
+@copies_of
+def new_warehouse(store: Store) -> None:
     """A warehouse in memory with one table of one snapshot, whose keys have two partitions."""
-    store = empty_store()
-    store.put_all(files_of_a_warehouse())
-    return store
-
-
-@cache
-def files_of_a_warehouse() -> dict[str, bytes]:
-    store = empty_store()
     table = kt.connect("", store=store).create_table("t", SCHEMA, ["p", "k"], ["p"])
     table.write(as_dicts(OLD))
-    return {file.path: store.read(file.path) for file in store.list("")}
 
 
 def write(store: Store, rows: list[Row], **identity: Any) -> kt.WriteResult:

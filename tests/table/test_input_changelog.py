@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from copies import copies_of
 from hypothesis import given
 from hypothesis import strategies as st
 from overtaking import overtaken
@@ -157,10 +158,9 @@ OLD = [{"p": p, "k": k, "s": 0, "v": "old"} for p in "ab" for k in range(2)]
 NEW = [{"p": p, "k": 0, "s": 1, "v": "new"} for p in "ab"]
 
 
-def filled_store() -> Store:
-    store = open_store(f"memory://{uuid4().hex}")
+@copies_of
+def filled_store(store: Store) -> None:
     make_table(kt.connect("", store=store)).write(OLD)
-    return store
 
 
 def writes_of(store: FaultyStore) -> list[tuple[str, int]]:
