@@ -17,17 +17,19 @@ import pytest
 
 from keytide.errors import DataError, UnsupportedError
 from keytide.format.binary_row import decode_rows, encode_rows
+from keytide.format.entry_columns import Entries, without_pairs
 from keytide.format.manifest import (
     DataFileMeta,
     FileKind,
     ManifestEntry,
     ManifestFileMeta,
+    copy_manifest,
     decode_manifest,
     decode_manifest_list,
     encode_manifest,
     encode_manifest_list,
     live_entries,
-    merge_entries,
+    open_manifest,
     summarize,
 )
 from keytide.format.snapshot import Snapshot
@@ -80,6 +82,13 @@ def partition_rows(values: list[Any], sql_type: str) -> list[bytes]:
     return encode_rows([pa.array(values, type_.to_arrow())], [type_])
 
 
+def merge(entries: Sequence[ManifestEntry], *, forget: bool = False) -> list[ManifestEntry]:
+    """The entries of the manifest that is made of one with these."""
+    opened = open_manifest(encode_manifest(entries), "m")
+    left = opened.filter(without_pairs(Entries.stored(opened.columns), forget=forget))
+    return list(decode_manifest(copy_manifest(left), "m"))
+
+
 # What entries mean together
 
 
@@ -99,16 +108,20 @@ def partition_rows(values: list[Any], sql_type: str) -> list[bytes]:
 def test_entries_combine_in_any_order(state: str, live: str, merged: str) -> None:
     for order in permutations(entries_of(state)):
         assert set(text(list(live_entries(order).values())).split()) == set(live.split())
-        assert set(text(merge_entries(order)).split()) == set(merged.split())
+        assert set(text(merge(order)).split()) == set(merged.split())
     assert text(list(live_entries(entries_of(state)).values())) == live
-    assert text(merge_entries(entries_of(state))) == merged
+
+
+def test_merging_all_manifests_may_forget_what_was_deleted() -> None:
+    state = entries_of("+a +b -a +c -x +c@5 -c")
+    assert text(merge(state, forget=True)) == "+b +c@5"
 
 
 def test_merging_manifests_first_leaves_the_same_live_files() -> None:
     state = entries_of("+a +b -a +b@5 -b +c -x +d -d@1")
     added_elsewhere = [entry("+x"), entry("+d@1")]
     for cut in range(len(state) + 1):
-        merged = merge_entries(state[:cut]) + merge_entries(state[cut:]) + added_elsewhere
+        merged = merge(state[:cut]) + merge(state[cut:]) + added_elsewhere
         assert live_entries(merged) == live_entries(state + added_elsewhere)
 
 
@@ -126,7 +139,7 @@ def test_merging_manifests_first_leaves_the_same_live_files() -> None:
 )
 def test_deletion_of_another_identity_leaves_the_file(changed: ManifestEntry) -> None:
     assert len(live_entries([entry("+a"), changed])) == 1
-    assert len(merge_entries([entry("+a"), changed])) == 2
+    assert len(merge([entry("+a"), changed])) == 2
 
 
 def test_other_members_are_no_part_of_the_identity() -> None:

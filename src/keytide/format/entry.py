@@ -7,7 +7,7 @@ from enum import IntEnum
 
 from keytide.format.stats import SimpleStats
 
-__all__ = ["DataFileMeta", "FileKind", "FileSource", "Identity", "ManifestEntry"]
+__all__ = ["DataFileMeta", "FileKind", "FileSource", "Identity", "ManifestEntry", "file_name_of"]
 
 Identity = tuple[bytes, int, int, str, tuple[str, ...], bytes | None, str | None]
 
@@ -89,3 +89,8 @@ class ManifestEntry:
             file.embedded_file_index,
             file.external_path,
         )
+
+
+def file_name_of(identity: Identity) -> str:
+    """The name of the file that an identity is of."""
+    return identity[3]

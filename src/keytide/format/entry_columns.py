@@ -1,28 +1,172 @@
-"""Manifest entries as columns, which is how many of them are read."""
+"""Manifest entries as columns.
+
+Of many entries most are sorted out by a few members of theirs; only what is left is made.
+"""
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cached_property
+from operator import attrgetter
+from typing import Any, overload
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from keytide.format.entry import DataFileMeta, FileKind, ManifestEntry
+from keytide.format.entry import DataFileMeta, FileKind, Identity, ManifestEntry, file_name_of
 from keytide.format.stats import SimpleStats
+from keytide.process import without_collection
 
-__all__ = ["entries_of"]
+__all__ = ["NO_ENTRIES", "Entries", "Mask", "is_live", "without_pairs"]
 
-
-def entries_of(columns: pl.DataFrame) -> list[ManifestEntry]:
-    """The entries of a manifest whose members are these columns, as stored."""
-    flat = columns.unnest("_FILE").unnest("_KEY_STATS", "_VALUE_STATS", separator=".")
-    flat = flat.with_columns(pl.col("_CREATION_TIME").to_physical())
-    with _without_collection():
-        return list(map(_entry, *(flat[name].to_list() for name in _MEMBERS)))
+Mask = npt.NDArray[np.bool_]
 
 
+class Entries(Sequence[ManifestEntry]):
+    """Entries in order, as columns, as objects, or both: either is made when it is asked for.
+
+    Never changes, and pickles. Equal to any sequence of the same entries.
+    """
+
+    def __init__(self, columns: pl.DataFrame | None, made: tuple[ManifestEntry, ...] | None = None):
+        self._columns = columns
+        if made is not None:
+            self.made = made
+
+    @classmethod
+    def of(cls, entries: Iterable[ManifestEntry]) -> Entries:
+        """Entries that are there as objects."""
+        return entries if isinstance(entries, Entries) else cls(None, tuple(entries))
+
+    @classmethod
+    def stored(cls, members: pl.DataFrame) -> Entries:
+        """The entries of a manifest whose members these are, as they are stored."""
+        columns = members.unnest("_FILE").unnest("_KEY_STATS", "_VALUE_STATS", separator=".")
+        return cls(columns.with_columns(pl.col("_CREATION_TIME").to_physical()))
+
+    @classmethod
+    def together(cls, parts: Sequence[Entries]) -> Entries:
+        """The entries of several parts, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = [part._columns for part in parts if part._columns is not None]
+        if columns and len(columns) == len(parts) and not all("made" in p.__dict__ for p in parts):
+            return cls(pl.concat(columns))
+        return cls(None, tuple(entry for part in parts for entry in part.made))
+
+    @cached_property
+    def made(self) -> tuple[ManifestEntry, ...]:
+        """The entries as objects."""
+        assert self._columns is not None
+        with without_collection():
+            return tuple(map(_entry, *(self._columns[name].to_list() for name in _MEMBERS)))
+
+    def column(self, name: str) -> pl.Series:
+        """A member of each entry, by the format's name of it; one of `_GETTERS`."""
+        if self._columns is not None:
+            return self._columns[name]
+        get, type_ = _GETTERS[name]
+        return pl.Series(name, list(map(get, self.made)), type_)
+
+    def columns(self, *names: str) -> pl.DataFrame:
+        """Several of them."""
+        return pl.DataFrame([self.column(name) for name in names])
+
+    def filter(self, kept: Mask | pl.Series) -> Entries:
+        """The entries where `kept` is true."""
+        mask = kept if isinstance(kept, pl.Series) else pl.Series(kept)
+        if mask.all():
+            return self
+        if self._columns is not None and "made" not in self.__dict__:
+            return Entries(self._columns.filter(mask))
+        return Entries.of(self.made[place] for place in mask.arg_true().to_list())
+
+    def are(self, identities: Collection[Identity]) -> pl.Series:
+        """Which of the entries have one of some identities."""
+        names = {file_name_of(identity) for identity in identities}
+        found = self.column("_FILE_NAME").is_in(names)
+        places = [
+            place
+            for place, entry in zip(found.arg_true(), self.filter(found), strict=True)
+            if entry.identity in identities
+        ]
+        mask = np.zeros(len(self), np.bool_)
+        mask[places] = True
+        return pl.Series(mask)
+
+    def __len__(self) -> int:
+        return len(self.made) if self._columns is None else self._columns.height
+
+    def __iter__(self) -> Iterator[ManifestEntry]:
+        return iter(self.made)
+
+    @overload
+    def __getitem__(self, place: int) -> ManifestEntry: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[ManifestEntry, ...]: ...
+    def __getitem__(self, place: int | slice) -> ManifestEntry | tuple[ManifestEntry, ...]:
+        return self.made[place]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self.made == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self.made)
+
+    def __repr__(self) -> str:
+        return f"Entries({list(self.made)!r})"
+
+
+NO_ENTRIES = Entries.of(())
+
+
+def without_pairs(entries: Entries, *, forget: bool = False) -> Mask:
+    """Which entries are left when an addition and a deletion of one identity cancel.
+
+    A deletion whose addition is elsewhere is left, or else the file would come back. Where there is
+    no elsewhere, `forget` leaves it out.
+    """
+    is_add = (entries.column("_KIND") == FileKind.ADD).to_numpy()
+    left = is_add.copy() if forget else np.ones(len(entries), np.bool_)
+    # Entries of one identity have one file name.
+    doubtful = entries.column("_FILE_NAME").is_duplicated()
+    places = doubtful.arg_true().to_numpy()
+    by_kind: tuple[dict[Identity, int], dict[Identity, int]] = ({}, {})
+    for place, entry in zip(places.tolist(), entries.filter(doubtful), strict=True):
+        by_kind[entry.kind][entry.identity] = place
+    added, deleted = by_kind
+    left[places] = False
+    left[[place for identity, place in added.items() if identity not in deleted]] = True
+    if not forget:
+        left[[place for identity, place in deleted.items() if identity not in added]] = True
+    return left
+
+
+def is_live(entries: Entries) -> Mask:
+    """Which of all entries of a snapshot add a file that is still there."""
+    return without_pairs(entries, forget=True)
+
+
+def _getter(path: str) -> Callable[[ManifestEntry], Any]:
+    return attrgetter(path)
+
+
+_GETTERS: dict[str, tuple[Callable[[ManifestEntry], Any], pl.DataType | type[pl.DataType]]] = {
+    "_KIND": (_getter("kind"), pl.Int32),
+    "_PARTITION": (_getter("partition"), pl.Binary),
+    "_BUCKET": (_getter("bucket"), pl.Int32),
+    "_TOTAL_BUCKETS": (_getter("total_buckets"), pl.Int32),
+    "_FILE_NAME": (_getter("file.file_name"), pl.String),
+    "_FILE_SIZE": (_getter("file.file_size"), pl.Int64),
+    "_ROW_COUNT": (_getter("file.row_count"), pl.Int64),
+    "_MIN_KEY": (_getter("file.min_key"), pl.Binary),
+    "_MAX_KEY": (_getter("file.max_key"), pl.Binary),
+    "_KEY_STATS._MIN_VALUES": (_getter("file.key_stats.min_values"), pl.Binary),
+    "_KEY_STATS._MAX_VALUES": (_getter("file.key_stats.max_values"), pl.Binary),
+    "_MAX_SEQUENCE_NUMBER": (_getter("file.max_sequence_number"), pl.Int64),
+    "_LEVEL": (_getter("file.level"), pl.Int32),
+}
 _STATS = ("_MIN_VALUES", "_MAX_VALUES", "_NULL_COUNTS")
 _MEMBERS = (
     "_KIND",
@@ -112,15 +256,3 @@ _KINDS = {int(kind): kind for kind in FileKind}
 
 def _optional_tuple(found: list[Any] | None) -> tuple[Any, ...] | None:
     return None if found is None else tuple(found)
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """A block that makes many objects, none of them in a circle: looking for circles doubles it."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -12,7 +12,7 @@ another.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
@@ -30,8 +30,9 @@ from keytide.format.avro import (
     required,
 )
 from keytide.format.binary_row import decode_rows
+from keytide.format.encoded_records import EncodedRecords
 from keytide.format.entry import DataFileMeta, FileKind, FileSource, Identity, ManifestEntry
-from keytide.format.entry_columns import entries_of
+from keytide.format.entry_columns import Entries
 from keytide.format.stats import (
     EMPTY_STATS,
     ColumnStats,
@@ -50,13 +51,15 @@ __all__ = [
     "Identity",
     "ManifestEntry",
     "ManifestFileMeta",
+    "copy_manifest",
     "decode_manifest",
     "decode_manifest_list",
     "encode_manifest",
     "encode_manifest_list",
     "live_entries",
-    "merge_entries",
+    "open_manifest",
     "summarize",
+    "summarize_encoded",
 ]
 
 ENTRY_VERSION = 2
@@ -88,21 +91,15 @@ def live_entries(entries: Iterable[ManifestEntry]) -> dict[Identity, ManifestEnt
 
     The result keeps the order in which files were added.
     """
-    added, deleted = _by_kind(entries)
+    added: dict[Identity, ManifestEntry] = {}
+    deleted: set[Identity] = set()
+    for entry in entries:
+        # In any order: an identity is never added again after its deletion.
+        if entry.kind is FileKind.ADD:
+            added[entry.identity] = entry
+        else:
+            deleted.add(entry.identity)
     return {identity: entry for identity, entry in added.items() if identity not in deleted}
-
-
-def merge_entries(entries: Iterable[ManifestEntry]) -> list[ManifestEntry]:
-    """Fewer entries that mean the same, whatever other manifests the snapshot has.
-
-    An addition and a deletion of one identity cancel. A deletion whose addition is elsewhere is
-    kept, behind all additions: without it the file would come back.
-    """
-    added, deleted = _by_kind(entries)
-    return [
-        *(entry for identity, entry in added.items() if identity not in deleted),
-        *(entry for identity, entry in deleted.items() if identity not in added),
-    ]
 
 
 def summarize(
@@ -116,17 +113,45 @@ def summarize(
     added = sum(entry.kind is FileKind.ADD for entry in entries)
     buckets = [entry.bucket for entry in entries]
     levels = [entry.file.level for entry in entries]
+    # Each partition is decoded once, however many of the entries are its own.
+    partitions = Counter(entry.partition for entry in entries)
     return ManifestFileMeta(
         file_name=name,
         file_size=size,
         num_added_files=added,
         num_deleted_files=len(entries) - added,
-        partition_stats=_partition_stats(entries, partition_types),
+        partition_stats=_partition_stats(partitions, partition_types),
         schema_id=schema_id,
         min_bucket=min(buckets, default=None),
         max_bucket=max(buckets, default=None),
         min_level=min(levels, default=None),
         max_level=max(levels, default=None),
+    )
+
+
+def summarize_encoded(
+    entries: EncodedRecords,
+    name: str,
+    size: int,
+    schema_id: int,
+    partition_types: Sequence[DataType],
+) -> ManifestFileMeta:
+    """The same for entries that are encoded."""
+    members = entries.columns
+    levels = members["_FILE"].struct.field("_LEVEL")
+    added = int((members["_KIND"] == FileKind.ADD).sum())
+    partitions = dict(members["_PARTITION"].value_counts().iter_rows())
+    return ManifestFileMeta(
+        file_name=name,
+        file_size=size,
+        num_added_files=added,
+        num_deleted_files=len(entries) - added,
+        partition_stats=_partition_stats(partitions, partition_types),
+        schema_id=schema_id,
+        min_bucket=_integer(members["_BUCKET"].min()),
+        max_bucket=_integer(members["_BUCKET"].max()),
+        min_level=_integer(levels.min()),
+        max_level=_integer(levels.max()),
     )
 
 
@@ -138,16 +163,31 @@ def encode_manifest(entries: Iterable[ManifestEntry]) -> bytes:
     return _ENTRIES.write(entries, _entry_record)
 
 
-def decode_manifest(data: bytes, path: str, size: int | None = None) -> list[ManifestEntry]:
+def decode_manifest(data: bytes, path: str, size: int | None = None) -> Entries:
     """The entries of a manifest of any writer and release, in the file's order.
 
     `size` is the length recorded in the manifest list. Raises DataError, naming `path`, when the
     file is torn or lacks a required member, and UnsupportedError when it has another version.
     """
-    columns = _ENTRIES.read_columns(data, path, size)
-    if columns is not None:
-        return entries_of(columns)
-    return _decode(_ENTRIES.read(data, path, size), path, _entry)
+    records = _ENTRIES.read_encoded(data, path, size)
+    if records is not None:
+        return Entries.stored(records.columns)
+    return Entries.of(_decode(_ENTRIES.read(data, path, size), path, _entry))
+
+
+def open_manifest(data: bytes, path: str, size: int | None = None) -> EncodedRecords:
+    """The entries of a manifest as they would be encoded here. Raises as `decode_manifest`."""
+    records = _ENTRIES.read_encoded(data, path, size)
+    if records is None:
+        own = encode_manifest(_decode(_ENTRIES.read(data, path, size), path, _entry))
+        records = _ENTRIES.read_encoded(own, path)
+        assert records is not None, "what was just encoded is of this release"
+    return records
+
+
+def copy_manifest(entries: EncodedRecords) -> bytes:
+    """The bytes of a manifest with entries that others were opened for."""
+    return _ENTRIES.write_encoded(entries)
 
 
 def encode_manifest_list(manifests: Iterable[ManifestFileMeta]) -> bytes:
@@ -168,22 +208,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-def _by_kind(
-    entries: Iterable[ManifestEntry],
-) -> tuple[dict[Identity, ManifestEntry], dict[Identity, ManifestEntry]]:
-    added: dict[Identity, ManifestEntry] = {}
-    deleted: dict[Identity, ManifestEntry] = {}
-    for entry in entries:
-        # In any order: an identity is never added again after its deletion.
-        (added if entry.kind is FileKind.ADD else deleted)[entry.identity] = entry
-    return added, deleted
+def _integer(value: Any) -> int | None:
+    return None if value is None else int(value)
 
 
-def _partition_stats(entries: Sequence[ManifestEntry], types: Sequence[DataType]) -> SimpleStats:
+def _partition_stats(counts: Mapping[bytes, int], types: Sequence[DataType]) -> SimpleStats:
+    """Statistics of partitions, each as often as it counts."""
     if not types:
         return EMPTY_STATS
-    # Each partition is decoded once, however many of the entries are its own.
-    counts = Counter(entry.partition for entry in entries)
     if not counts:
         [[unknown]] = row_stats([[unknown_stats(type_) for type_ in types]])
         return unknown

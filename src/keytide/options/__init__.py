@@ -104,6 +104,8 @@ class TableOptions:
     commit_retry_wait_ms_min: int = _option("commit.min-retry-wait")
     commit_retry_wait_ms_max: int = _option("commit.max-retry-wait")
     manifest_merge_min_count: int = _option("manifest.merge-min-count")
+    manifest_target_bytes: int = _option("manifest.target-file-size")
+    manifest_full_merge_bytes: int = _option("manifest.full-compaction-threshold-size")
 
     # -- compaction ---------------------------------------------------------------------------
     write_only: bool = _option("write-only")

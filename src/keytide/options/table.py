@@ -206,6 +206,11 @@ _WRITING = (
     Option("commit.max-retry-wait", DURATION, "The longest wait after a lost race.", "500 ms"),
     Option("manifest.merge-min-count", integer(2), "Manifests that are merged into one when there "
            "are as many.", "30"),
+    Option("manifest.target-file-size", size(1), "The size of a manifest: smaller ones that reach "
+           "it together are merged, larger ones are left as they are.", "8 mb"),
+    Option("manifest.full-compaction-threshold-size", SIZE, "The size of all manifests that are "
+           "small or delete files, from which on they are written anew without what was deleted.",
+           "16 mb"),
     Option("write-only", BOOLEAN, "Whether writes leave compaction to others: to `Table.compact`, "
            "to `CALL sys.compact` or to another engine.", "false"),
 )  # fmt: skip
@@ -540,9 +545,6 @@ _WRITERS = (
     _kept("write-max-writers-to-spill", integer(1), "10", "Writers before they spill.", _SORTS),
     _kept("manifest.compression", TEXT, "zstd", "The codec of manifests.", _METADATA),
     _kept("manifest.format", choice("avro"), "avro", "The format of manifests.", _METADATA),
-    _kept("manifest.full-compaction-threshold-size", SIZE, "16 mb",
-          "Manifests that are all rewritten.", "'manifest.merge-min-count' says when"),
-    _kept("manifest.target-file-size", SIZE, "8 mb", "The size of a manifest.", _METADATA),
     _kept("write-manifest-cache", SIZE, "0 b", "Memory for manifests.", _METADATA),
     _kept("metadata.stats-dense-store", BOOLEAN, "true", "Whether empty statistics are left out.",
           _METADATA),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 import pyarrow as pa
 
@@ -14,6 +14,7 @@ from keytide.sql.statements import Call
 from keytide.table.catalog import Catalog
 from keytide.table.scans import why_row
 from keytide.table.upkeep.compaction import COMPACTION_ROW, compact
+from keytide.table.upkeep.manifests import MergedManifests, merge_manifests
 from keytide.table.upkeep.rescale import RESCALE_ROW, rescale
 
 __all__ = ["call"]
@@ -57,8 +58,17 @@ def _rescale(catalog: Catalog, table: object) -> pa.Table:
     return pa.Table.from_pylist([asdict(done)], schema=RESCALE_ROW)
 
 
+_MANIFESTS_ROW = pa.schema([(member.name, pa.int64()) for member in fields(MergedManifests)])
+
+
+def _compact_manifest(catalog: Catalog, table: object) -> pa.Table:
+    done = merge_manifests(table_of(catalog, str(table)))
+    return pa.Table.from_pylist([asdict(done)], schema=_MANIFESTS_ROW)
+
+
 _PROCEDURES: dict[str, Callable[..., pa.Table]] = {
     "compact": _compact,
+    "compact_manifest": _compact_manifest,
     "rescale": _rescale,
     "why": _why,
 }

@@ -29,6 +29,7 @@ from keytide.table.changes.changes import changes_of
 from keytide.table.read.scan import Scan
 from keytide.table.read.statistics import value_bounds
 from keytide.table.scans import scan_table
+from keytide.table.state.live_files import files_of
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 from keytide.types import Field
@@ -107,9 +108,10 @@ def read_optimized(scan: Scan) -> Scan:
     Where nothing is ever merged, all files are there.
     """
     top = _top_level(scan.view.options) if scan.view.kind.has_key else 0
-    files = scan.live.by_identity.items()
-    kept = {identity: entry for identity, entry in files if entry.file.level >= top}
-    live = replace(scan.live, by_identity=kept)
+    files = scan.live.files
+    if scan.snapshot is None:
+        return scan
+    live = files_of(scan.snapshot, files.filter(files.column("_LEVEL") >= top))
     return replace(scan, state=replace(scan.state, live=live))
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from keytide.format.manifest import FileKind, ManifestEntry
+from keytide.format.manifest import FileKind, Identity, ManifestEntry
 from keytide.format.snapshot import CommitKind
 from keytide.table.commit.author import Author
 from keytide.table.commit.moved_keys import MovedKeys
@@ -39,6 +39,9 @@ class Change:
     """Whether the sequence numbers of its rows say no more than that they came later, so that they
     may be given anew. False where the numbers come from the rows."""
 
+    merges_manifests: bool = False
+    """Whether the manifests of what was before are merged as far as they can be, due or not."""
+
     @property
     def entries(self) -> tuple[ManifestEntry, ...]:
         """The files that are added, and those that are deleted by name."""
@@ -63,12 +66,12 @@ class Change:
         # Found anew at each try: what another writer added meanwhile is replaced as well.
         if self.replaces is None:
             return self.entries
-        gone = {p for p in {entry.partition for entry in live.entries} if self.replaces(p)}
+        partitions = live.files.column("_PARTITION")
+        gone = [partition for partition in partitions.unique() if self.replaces(partition)]
         # Deletes come before adds, so that the change reads as what it does; readers need no order.
         deletes = tuple(
             replace(entry, kind=FileKind.DELETE)
-            for entry in live.entries
-            if entry.partition in gone
+            for entry in live.files.filter(partitions.is_in(gone))
         )
         return (*deletes, *self.entries)
 
@@ -120,8 +123,10 @@ def decide(change: Change, live: LiveFiles, moved: Iterable[MovedKeys] = ()) -> 
     the change puts it into; `moved` tells of the partitions whose index is not the one that the
     change went by.
     """
+    deleted = {entry.identity for entry in change.entries if entry.kind is FileKind.DELETE}
+    present = live.present(deleted)
     for entry in change.entries:
-        reason = _stands_against(entry, change, live)
+        reason = _stands_against(entry, change, live, present)
         if reason is not None:
             return Conflict(reason)
     if change.source is not None and _has_changed(change, change.source, live):
@@ -142,9 +147,11 @@ def decide(change: Change, live: LiveFiles, moved: Iterable[MovedKeys] = ()) -> 
     return Restamp(numbers) if numbers else Fits()
 
 
-def _stands_against(entry: ManifestEntry, change: Change, live: LiveFiles) -> str | None:
+def _stands_against(
+    entry: ManifestEntry, change: Change, live: LiveFiles, present: Collection[Identity]
+) -> str | None:
     if entry.kind is FileKind.DELETE:
-        if entry.identity in live.by_identity:
+        if entry.identity in present:
             return None
         return (
             f"file {entry.file.file_name} of bucket {entry.bucket}, which this commit replaces, "
@@ -164,6 +171,8 @@ def _stands_against(entry: ManifestEntry, change: Change, live: LiveFiles) -> st
 
 def _has_changed(change: Change, source: LiveFiles, live: LiveFiles) -> bool:
     """Whether files came to, or left, a bucket of the change or a partition that it watches."""
+    if source.snapshot == live.snapshot:
+        return False
     buckets = {(entry.partition, entry.bucket) for entry in change.entries}
     watched = change.watched or (lambda _: False)
     before, now = source.by_identity, live.by_identity

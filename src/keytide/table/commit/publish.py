@@ -25,10 +25,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from keytide.errors import DataError
+from keytide.errors import DataError, NotFoundError
 from keytide.format import paths
 from keytide.format.manifest import ManifestEntry
 from keytide.format.snapshot import CommitKind, Snapshot
@@ -134,6 +135,7 @@ class _Attempt:
         self._live = known
         self._latest = known.snapshot
         self._tried: set[str | None] = set()
+        self._tried_id: int | None = None
         self._in_doubt = False
         """Whether a snapshot that was tried may be there although the store did not say so."""
         self._superseded: list[str] = []
@@ -148,9 +150,19 @@ class _Attempt:
         self._live = load_live_files(self._metadata, self._latest, self._live)
         if own is None:
             self._in_doubt = False
+            self._discard_lost()
             return None
         # One of the snapshots tried here: it landed although the call that made it failed.
         return Committed(own, self._live, self._change, is_new=own.uuid in self._tried)
+
+    def _discard_lost(self) -> None:
+        """Delete what described a snapshot whose id somebody else was seen to have taken."""
+        if not self._described or self._tried_id is None:
+            return
+        with suppress(NotFoundError):
+            if self._metadata.snapshot(self._tried_id).uuid not in self._tried:
+                self._metadata.store.discard(self._described)
+                self._described = []
 
     def run(self) -> Committed | Conflict | None:
         """Try once on top of what was seen; None when another writer took the snapshot id."""
@@ -164,6 +176,7 @@ class _Attempt:
         # Stored before the snapshot that names them: whoever finds the snapshot finds all of it.
         self._metadata.store.put_all(new.files)
         self._tried.add(new.snapshot.uuid)
+        self._tried_id = new.snapshot.id
         self._in_doubt = True
         if not self._create(new.snapshot):
             return None

@@ -23,12 +23,13 @@ from keytide.format.manifest import (
     ManifestFileMeta,
     encode_manifest,
     encode_manifest_list,
-    merge_entries,
     summarize,
 )
 from keytide.format.paths import FileNames, MetadataFile
 from keytide.format.snapshot import Snapshot
 from keytide.table.commit.change import Change
+from keytide.table.commit.manifest_merging import ManifestMerger
+from keytide.table.commit.manifest_picking import MergeRules, pick, pick_all
 from keytide.table.state.key_places import HashFiles, hash_files, load_places
 from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.state.metadata import TableMetadata
@@ -78,7 +79,7 @@ class SnapshotBuilder:
         files: dict[str, bytes] = {}
         entries = change.changed(live)
         delta = [self._manifest(entries, files)] if entries else []
-        base = self._base(latest, files)
+        base = self._base(change, latest, files)
         base_name, base_size = self._manifest_list(base, files)
         delta_name, delta_size = self._manifest_list(delta, files)
         changelog = self._changelog(change, files)
@@ -125,17 +126,16 @@ class SnapshotBuilder:
             return None
         return latest.statistics
 
-    def _base(self, latest: Snapshot | None, files: dict[str, bytes]) -> list[ManifestFileMeta]:
+    def _base(
+        self, change: Change, latest: Snapshot | None, files: dict[str, bytes]
+    ) -> list[ManifestFileMeta]:
         if latest is None:
             return []
-        manifests = [
-            *self._metadata.base_manifests(latest),
-            *self._metadata.delta_manifests(latest),
-        ]
-        for start, stop in _merges(manifests, self._view.options.manifest_merge_min_count):
-            merged = merge_entries(self._metadata.entries(manifests[start:stop]))
-            manifests[start:stop] = [self._manifest(merged, files)] if merged else []
-        return manifests
+        manifests = self._metadata.manifests(latest)
+        picked = pick_all if change.merges_manifests else pick
+        rewrite = picked(manifests, MergeRules.of(self._view.options))
+        merger = ManifestMerger(self._metadata, self._view, self._names)
+        return merger.rewritten(manifests, rewrite, files) if rewrite.places else manifests
 
     def _manifest(
         self, entries: Sequence[ManifestEntry], files: dict[str, bytes]
@@ -192,22 +192,3 @@ class SnapshotBuilder:
         data = encode_manifest_list(manifests)
         files[paths.manifest_path(name)] = data
         return name, len(data)
-
-
-def _merges(manifests: Sequence[ManifestFileMeta], count_min: int) -> list[tuple[int, int]]:
-    """Which trailing manifests to merge into one: `count_min` or more of one size class.
-
-    Classes grow by the factor `count_min`: a merge gathers the newest manifests that are smaller
-    than their class's limit, and may make the next class full in turn. So an entry is rewritten
-    only logarithmically often, and the list of manifests stays short.
-    """
-    sizes = [m.num_added_files + m.num_deleted_files for m in manifests]
-    start, limit = len(manifests), count_min
-    while start > 0:
-        newer = start
-        while start > 0 and sizes[start - 1] < limit:
-            start -= 1
-        if newer - start >= count_min:
-            return [(start, len(manifests))]
-        limit *= count_min
-    return []

@@ -128,7 +128,7 @@ class Transaction:
 
         Every try to commit replaces what is live by then. Raises as `commit` does.
         """
-        stored = {entry.partition for entry in self.state.live.entries}
+        stored = self.state.live.partition_buckets
         written = self._written
         if not written.entries and not any(map(replaces, stored)):
             return self._result(None)
@@ -175,6 +175,14 @@ class Transaction:
         if not written.entries:
             return None
         return self._settle(Change(written, self.author, CommitKind.COMPACT, source=source))
+
+    def merge_manifests(self) -> Committed | Conflict | None:
+        """Commit the same files, told of by as few manifests as can be.
+
+        It fits beside any other commit. Raises `DataError` as `commit`.
+        """
+        kind = CommitKind.COMPACT
+        return self._settle(Change(Written(()), self.author, kind, merges_manifests=True))
 
     def abort(self) -> None:
         """Delete what was taken in. Nothing to do once a commit has begun: it cleans up itself."""

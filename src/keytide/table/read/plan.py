@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from keytide.errors import UnsupportedError
 from keytide.format import paths
 from keytide.format.deletion_vector import VectorPlace
+from keytide.format.entry_columns import NO_ENTRIES, Entries
 from keytide.format.index_manifest import IndexFile
 from keytide.format.manifest import ManifestEntry
+from keytide.process import without_collection
 from keytide.table.conditions.predicate import (
     Predicate,
     columns_of,
@@ -65,15 +67,16 @@ class Funnel:
 
     stages: tuple[FunnelStage, ...] = ()
 
-    def after(self, stage: str, entries: Sequence[ManifestEntry]) -> Funnel:
+    def after(self, stage: str, files: Entries) -> Funnel:
         """The funnel with one more stage."""
+        places = files.columns("_PARTITION", "_BUCKET").unique()
         counted = FunnelStage(
             stage,
-            len({e.partition for e in entries}),
-            len({(e.partition, e.bucket) for e in entries}),
-            len(entries),
-            sum(e.file.row_count for e in entries),
-            sum(e.file.file_size for e in entries),
+            places["_PARTITION"].n_unique(),
+            places.height,
+            len(files),
+            int(files.column("_ROW_COUNT").sum()),
+            int(files.column("_FILE_SIZE").sum()),
         )
         return Funnel((*self.stages, counted))
 
@@ -100,7 +103,8 @@ def plan_scan(state: TableState, predicate: Predicate | None = None) -> ScanPlan
 
     Raises `UnsupportedError` for dead rows that are recorded outside of the table.
     """
-    return plan_files(state.view, state.live.entries, predicate, state.vector_files)
+    with without_collection():
+        return plan_files(state.view, state.live.files, predicate, state.vector_files)
 
 
 def plan_files(
@@ -113,23 +117,24 @@ def plan_files(
     # Statistics know nothing of defaults.
     terms = conjuncts(without_columns(predicate, view.defaults(columns_of(predicate))))
     # Rows in a postponed bucket are not part of the table before its writer has placed them.
-    files = [entry for entry in entries if entry.bucket >= 0]
+    files = Entries.of(entries)
+    files = files.filter(files.column("_BUCKET") >= 0)
     funnel = Funnel().after("all", files)
     files = matching_partitions(files, view.schema, terms)
     funnel = funnel.after("partition", files)
     files = matching_buckets(files, view.schema, view.options, terms)
     funnel = funnel.after("bucket", files)
-    hidden: list[ManifestEntry] = []
+    hidden = NO_ENTRIES
     if view.kind.has_key and view.options.deletion_vectors_enabled:
         # Compacted files without their dead rows are together unique by key.
-        hidden = [entry for entry in files if entry.file.level == 0]
-        files = [entry for entry in files if entry.file.level > 0]
+        is_new = files.column("_LEVEL") == 0
+        hidden, files = files.filter(is_new), files.filter(~is_new)
         funnel = funnel.after("compacted", files)
     files = matching_keys(files, view, terms)
     hidden = matching_keys(hidden, view, terms)
     funnel = funnel.after("key range", files)
     buckets = matching_statistics(_buckets(files, vector_files, view), view, terms)
-    kept = [file.entry for bucket in buckets for file in bucket.files]
+    kept = Entries.of(file.entry for bucket in buckets for file in bucket.files)
     return ScanPlan(
         tuple(buckets),
         tuple(HiddenFile(entry, _NOT_COMPACTED) for entry in hidden),
@@ -138,7 +143,7 @@ def plan_files(
 
 
 def _buckets(
-    files: Sequence[ManifestEntry], vector_files: Iterable[IndexFile], view: TableView
+    files: Entries, vector_files: Iterable[IndexFile], view: TableView
 ) -> list[BucketPlan]:
     by_bucket: dict[BucketId, list[ManifestEntry]] = {}
     for entry in files:

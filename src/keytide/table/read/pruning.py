@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.format.bucket import bucket_ids
-from keytide.format.manifest import ManifestEntry
+from keytide.format.entry_columns import Entries
 from keytide.format.schema import TableSchema
 from keytide.merge.engines import engine_class
 from keytide.options import TableOptions
@@ -44,27 +44,26 @@ __all__ = [
 _PLACE = scratch("place")
 
 
-def matching_partitions(
-    files: list[ManifestEntry], schema: TableSchema, terms: Sequence[Predicate]
-) -> list[ManifestEntry]:
+def matching_partitions(files: Entries, schema: TableSchema, terms: Sequence[Predicate]) -> Entries:
     """The files in partitions whose values fulfil the terms about partition columns."""
     fields = schema.partition_fields()
     names = {f.name for f in fields}
     about = conjunction(t for t in terms if columns_of(t) and columns_of(t) <= names)
     if about is None or not files:
         return files
-    partitions = list(dict.fromkeys(entry.partition for entry in files))
-    values = decoded(partitions, fields).with_columns(pl.Series(_PLACE, partitions, pl.Binary))
-    kept = set(values.filter(row_filter(about, fields))[_PLACE])
-    return [entry for entry in files if entry.partition in kept]
+    partitions = files.column("_PARTITION")
+    distinct = partitions.unique()
+    values = decoded(distinct.to_list(), fields).with_columns(distinct.alias(_PLACE))
+    kept = values.filter(row_filter(about, fields))[_PLACE]
+    return files.filter(partitions.is_in(kept.to_list()))
 
 
 def matching_buckets(
-    files: list[ManifestEntry],
+    files: Entries,
     schema: TableSchema,
     options: TableOptions,
     terms: Sequence[Predicate],
-) -> list[ManifestEntry]:
+) -> Entries:
     """The files in buckets where keys of the values that the terms pin lie."""
     fields = schema.select(options.bucket_key or schema.trimmed_primary_keys)
     pinned = [spellings(equal_values(terms, f.name), f) for f in fields]
@@ -73,13 +72,12 @@ def matching_buckets(
     columns = _combined([values for values in pinned if values is not None])
     if columns is None:
         return files
-    wanted: dict[int, set[int]] = {}
-    for total in {entry.total_buckets for entry in files if entry.total_buckets > 0}:
+    totals, buckets = files.column("_TOTAL_BUCKETS"), files.column("_BUCKET")
+    kept = totals <= 0
+    for total in totals.filter(~kept).unique():
         ids = bucket_ids(columns, [f.type for f in fields], total, options.bucket_function)
-        wanted[total] = set(np.unique(ids).tolist())
-    return [
-        e for e in files if e.total_buckets not in wanted or e.bucket in wanted[e.total_buckets]
-    ]
+        kept |= (totals == total) & buckets.is_in(np.unique(ids).tolist())
+    return files.filter(kept)
 
 
 def _combined(columns: Sequence[pa.Array]) -> list[pa.Array] | None:
@@ -91,9 +89,7 @@ def _combined(columns: Sequence[pa.Array]) -> list[pa.Array] | None:
     return [column.take(pa.array(at)) for column, at in zip(columns, places, strict=True)]
 
 
-def matching_keys(
-    files: list[ManifestEntry], view: TableView, terms: Sequence[Predicate]
-) -> list[ManifestEntry]:
+def matching_keys(files: Entries, view: TableView, terms: Sequence[Predicate]) -> Entries:
     """The files whose key ranges and filters may hold keys that fulfil the terms about the key."""
     fields = view.schema.trimmed_primary_key_fields()
     names = {f.name for f in fields}
@@ -103,8 +99,8 @@ def matching_keys(
         return files
     bounds = key_bounds(files, fields)
     possible = bounds.with_columns(may_match(predicate, fields).alias("kept"))["kept"]
-    files = list(compress(files, possible))
-    return list(compress(files, matching_filters(files, view, about)))
+    files = files.filter(possible.fill_null(value=False))
+    return files.filter(pl.Series(matching_filters(files, view, about), dtype=pl.Boolean))
 
 
 def matching_statistics(

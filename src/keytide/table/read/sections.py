@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import NamedTuple
 
 import polars as pl
 
@@ -131,8 +133,7 @@ def is_out_of_order(entry: ManifestEntry, key: Sequence[Field]) -> bool:
     return low > high
 
 
-@dataclass(frozen=True)
-class _Placed:
+class _Placed(NamedTuple):
     """A file, its place in commit order, and its key range as ranks."""
 
     planned: PlannedFile
@@ -148,13 +149,14 @@ def _overlaps(files: Sequence[PlannedFile], schema: TableSchema) -> list[_Placed
     ends = decoded([*(f.meta.min_key for f in files), *(f.meta.max_key for f in files)], fields)
     ranked = key_ranks(ends)
     count = len(files)
-    placed = []
-    for order, file in enumerate(files):
-        low, high = ranked[order], ranked[count + order]
-        # Its ends do not bound it, so it is taken to overlap with everything.
-        if low > high:  # sorted by another order, see `is_out_of_order`
-            low, high = min(ranked), max(ranked)
-        placed.append(_Placed(file, order, low, high))
+    placed = list(map(_Placed, files, range(count), ranked[:count], ranked[count:]))
+    # The ends of a file that is sorted by another order, see `is_out_of_order`, do not bound it, so
+    # it is taken to overlap with everything.
+    unbounded = [file for file in placed if file.low > file.high]
+    if unbounded:
+        lowest, highest = min(ranked), max(ranked)
+        for file in unbounded:
+            placed[file.order] = file._replace(low=lowest, high=highest)
     return placed
 
 
@@ -178,7 +180,7 @@ def key_ranks(keys: pl.DataFrame) -> list[int]:
 def _bucket_sections(placed: list[_Placed], options: TableOptions) -> tuple[Section, ...]:
     sections: list[list[_Placed]] = []
     reach = -1
-    for file in sorted(placed, key=lambda f: (f.low, f.high)):
+    for file in sorted(placed, key=attrgetter("low", "high")):
         if file.low > reach:
             sections.append([])
         sections[-1].append(file)
@@ -187,6 +189,8 @@ def _bucket_sections(placed: list[_Placed], options: TableOptions) -> tuple[Sect
 
 
 def _section(files: list[_Placed], options: TableOptions) -> Section:
+    if len(files) == 1:
+        return Section(((files[0].planned,),), containing=_containing([files], options))
     groups: dict[tuple[int, ...], list[_Placed]] = {}
     for file in files:
         groups.setdefault(_run_key(file), []).append(file)
@@ -197,12 +201,14 @@ def _section(files: list[_Placed], options: TableOptions) -> Section:
     ascending = all(
         _max_sequence(older) < _min_sequence(newer) for older, newer in itertools.pairwise(runs)
     )
-    containing = _upper_runs(runs) if compacts_by_lookup(options) else ()
-    return Section(tuple(tuple(f.planned for f in run) for run in runs), ascending, containing)
+    planned = tuple(tuple(file.planned for file in run) for run in runs)
+    return Section(planned, ascending, _containing(runs, options))
 
 
-def _upper_runs(runs: list[list[_Placed]]) -> tuple[int, ...]:
-    """The positions of the runs above level 0, lowest level first."""
+def _containing(runs: list[list[_Placed]], options: TableOptions) -> tuple[int, ...]:
+    """The positions of the runs above level 0, lowest level first, where these contain others."""
+    if not compacts_by_lookup(options):
+        return ()
     levels = [run[0].planned.meta.level for run in runs]
     return tuple(sorted((i for i, level in enumerate(levels) if level), key=levels.__getitem__))
 

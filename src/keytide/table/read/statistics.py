@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from keytide.format.arrow import polars_schema
 from keytide.format.binary_row import decode_rows
+from keytide.format.entry_columns import Entries
 from keytide.format.manifest import ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.scratch import scratch
@@ -28,25 +29,26 @@ def decoded(rows: Sequence[bytes], fields: Sequence[Field]) -> pl.DataFrame:
     return frame
 
 
-def key_bounds(files: Sequence[ManifestEntry], fields: Sequence[Field]) -> pl.DataFrame:
+def key_bounds(files: Entries, fields: Sequence[Field]) -> pl.DataFrame:
     """Bounds of each key column: the first from the file's exact ends, the rest from statistics."""
     first = fields[0]
-    lows = decoded([e.file.min_key for e in files], fields)
-    highs = decoded([e.file.max_key for e in files], fields)
+    lows = decoded(files.column("_MIN_KEY").to_list(), fields)
+    highs = decoded(files.column("_MAX_KEY").to_list(), fields)
     low, high = lows[first.name], highs[first.name]
     if low.dtype.is_float():  # ends of a file that sorts NaN first say nothing
         says_nothing = (low > high).fill_null(value=False)
         low, high = low.set(says_nothing, None), high.set(says_nothing, None)
     columns = {f"{first.name}.min": low, f"{first.name}.max": high}
-    # Some writers store no key statistics, as a row without fields.
-    with_stats = [arity(e.file.key_stats.min_values) == len(fields) for e in files]
-    if len(fields) > 1 and all(with_stats):
-        stats_lows = decoded([e.file.key_stats.min_values for e in files], fields)
-        stats_highs = decoded([e.file.key_stats.max_values for e in files], fields)
-        for f in fields[1:]:
-            columns[f"{f.name}.min"] = stats_lows[f.name]
-            columns[f"{f.name}.max"] = stats_highs[f.name]
-    return _with_unknowns(pl.DataFrame(columns), fields, [e.file.row_count for e in files])
+    if len(fields) > 1:
+        least = files.column("_KEY_STATS._MIN_VALUES").to_list()
+        # Some writers store no key statistics, as a row without fields.
+        if all(arity(row) == len(fields) for row in least):
+            stats_lows = decoded(least, fields)
+            stats_highs = decoded(files.column("_KEY_STATS._MAX_VALUES").to_list(), fields)
+            for f in fields[1:]:
+                columns[f"{f.name}.min"] = stats_lows[f.name]
+                columns[f"{f.name}.max"] = stats_highs[f.name]
+    return _with_unknowns(pl.DataFrame(columns), fields, files.column("_ROW_COUNT").to_list())
 
 
 def value_bounds(

@@ -7,20 +7,26 @@ commit changed, so commits and repeated scans of a growing table stay flat.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
+import polars as pl
+
 from keytide.errors import NotFoundError
+from keytide.format.entry_columns import Entries, is_live
 from keytide.format.manifest import FileKind, Identity, ManifestEntry, live_entries
 from keytide.format.snapshot import Snapshot
 from keytide.table.state.metadata import TableMetadata
 
-__all__ = ["NO_FILES", "BucketId", "BucketState", "LiveFiles", "load_live_files"]
+__all__ = ["NO_FILES", "BucketId", "BucketState", "LiveFiles", "files_of", "load_live_files"]
 
 BucketId: TypeAlias = "tuple[bytes, int]"
 """Serialized partition row and bucket number."""
 
+# More changes than these are better put together once than carried along.
+_CHANGES_MAX = 4096
 # More steps, each of them a snapshot and a manifest to read, take longer than one whole load.
 _STEPS_MAX = 64
 
@@ -41,6 +47,11 @@ class BucketState:
             count if level == 0 else min(count, 1) for level, count in self.level_files.items()
         )
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no files left."""
+        return not any(self.level_files.values())
+
     def after(self, entry: ManifestEntry) -> BucketState:
         """The state once a file was added or deleted."""
         level, change = entry.file.level, 1 if entry.kind is FileKind.ADD else -1
@@ -53,48 +64,72 @@ class BucketState:
 
 @dataclass(frozen=True)
 class LiveFiles:
-    """The files of `snapshot`, oldest first; `snapshot` is None for a table never written to."""
+    """The files of `snapshot`, oldest first; `snapshot` is None for a table never written to.
+
+    Most commits need to know no more than `buckets`, so the files themselves are put together when
+    somebody asks for them.
+    """
 
     snapshot: Snapshot | None
-    by_identity: Mapping[Identity, ManifestEntry]
     buckets: Mapping[BucketId, BucketState]
-    partition_buckets: Mapping[bytes, int] = field(default_factory=dict)
+    partition_buckets: Mapping[bytes, int]
     """The number of buckets that each partition's files were written with."""
+    _base: Entries
+    """The files of an earlier snapshot, or of this one."""
+    _changes: tuple[ManifestEntry, ...] = ()
+    """What was changed since."""
+
+    @cached_property
+    def files(self) -> Entries:
+        """The files in the order in which they were committed."""
+        if not self._changes:
+            return self._base
+        gone = {entry.identity for entry in self._changes if entry.kind is FileKind.DELETE}
+        left = self._base.filter(~self._base.are(gone)) if gone else self._base
+        return Entries.of((*left, *live_entries(self._changes).values()))
+
+    @cached_property
+    def by_identity(self) -> Mapping[Identity, ManifestEntry]:
+        """The files by what tells them apart, in the same order."""
+        return {entry.identity: entry for entry in self.files}
 
     @property
     def entries(self) -> tuple[ManifestEntry, ...]:
-        """The files in the order in which they were committed."""
-        return tuple(self.by_identity.values())
+        """The files as objects."""
+        return self.files.made
 
     def bucket(self, bucket: BucketId) -> BucketState:
         """The state of a bucket; the empty state when it has no files."""
         return self.buckets.get(bucket, _EMPTY)
+
+    def present(self, identities: Collection[Identity]) -> frozenset[Identity]:
+        """Those of some identities whose files are there."""
+        if not identities:
+            return frozenset()
+        return frozenset(e.identity for e in self.files.filter(self.files.are(identities)))
 
     def advance(self, snapshot: Snapshot, delta: Iterable[ManifestEntry]) -> LiveFiles:
         """The files after a commit that changed `delta`.
 
         Sequence numbers of deleted files still count, so a writer never reuses one.
         """
-        changes = list(delta)
-        by_identity = dict(self.by_identity)
-        for entry in changes:
-            if entry.kind is FileKind.ADD:
-                by_identity[entry.identity] = entry
-        for entry in changes:
-            if entry.kind is FileKind.DELETE:
-                by_identity.pop(entry.identity, None)
+        changes = tuple(delta)
         # A partition without files is laid out anew by whoever writes to it next.
         buckets, partitions = dict(self.buckets), dict(self.partition_buckets)
         _note_buckets(buckets, partitions, changes)
-        deleted_from = {entry.partition for entry in changes if entry.kind is FileKind.DELETE}
-        if deleted_from:
-            for emptied in deleted_from - {entry.partition for entry in by_identity.values()}:
+        gone = {entry.partition for entry in changes if entry.kind is FileKind.DELETE}
+        if gone:
+            left = {bucket[0] for bucket, state in buckets.items() if not state.is_empty}
+            for emptied in gone - left:
                 partitions.pop(emptied, None)
-        return LiveFiles(snapshot, by_identity, buckets, partitions)
+        base, before = self._base, self._changes
+        if len(before) > _CHANGES_MAX or "files" in self.__dict__:
+            base, before = self.files, ()
+        return LiveFiles(snapshot, buckets, partitions, base, (*before, *changes))
 
 
 _EMPTY = BucketState()
-NO_FILES = LiveFiles(None, {}, {})
+NO_FILES = LiveFiles(None, {}, {}, Entries.of(()))
 
 
 def load_live_files(
@@ -134,15 +169,32 @@ def _advance(metadata: TableMetadata, known: LiveFiles, snapshot: Snapshot) -> L
 
 
 def _load(metadata: TableMetadata, snapshot: Snapshot) -> LiveFiles:
-    manifests = [
-        *metadata.base_manifests(snapshot),
-        *metadata.delta_manifests(snapshot),
-    ]
-    live = live_entries(metadata.entries(manifests))
+    entries = metadata.entries(metadata.manifests(snapshot))
+    return files_of(snapshot, entries.filter(is_live(entries)))
+
+
+def files_of(snapshot: Snapshot, live: Iterable[ManifestEntry]) -> LiveFiles:
+    """A snapshot with these files."""
+    files = Entries.of(live)
+    return LiveFiles(snapshot, *_states(files), files)
+
+
+def _states(live: Entries) -> tuple[dict[BucketId, BucketState], dict[bytes, int]]:
+    """The states of the buckets and partitions that some files are in."""
+    of_level = (
+        live.columns("_PARTITION", "_BUCKET", "_LEVEL", "_MAX_SEQUENCE_NUMBER", "_TOTAL_BUCKETS")
+        .group_by("_PARTITION", "_BUCKET", "_LEVEL", maintain_order=True)
+        .agg(pl.len(), pl.col("_MAX_SEQUENCE_NUMBER").max(), pl.col("_TOTAL_BUCKETS").last())
+    )
     buckets: dict[BucketId, BucketState] = {}
     partitions: dict[bytes, int] = {}
-    _note_buckets(buckets, partitions, live.values())
-    return LiveFiles(snapshot, live, buckets, partitions)
+    for partition, bucket, level, count, highest, total in of_level.iter_rows():
+        before = buckets.get((partition, bucket), _EMPTY)
+        buckets[partition, bucket] = BucketState(
+            max(before.max_sequence_number, highest), total, {**before.level_files, level: count}
+        )
+        partitions[partition] = total
+    return buckets, partitions
 
 
 def _note_buckets(

@@ -15,12 +15,14 @@ from typing import Any, Generic, TypeVar
 
 from keytide.errors import DataError, NotFoundError
 from keytide.format import paths
+from keytide.format.encoded_records import EncodedRecords
+from keytide.format.entry_columns import Entries
 from keytide.format.index_manifest import DELETION_VECTORS, IndexFile, decode_index_manifest
 from keytide.format.manifest import (
-    ManifestEntry,
     ManifestFileMeta,
     decode_manifest,
     decode_manifest_list,
+    open_manifest,
 )
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot, Tag
@@ -32,7 +34,7 @@ __all__ = ["TableMetadata"]
 # Of manifests and of lists each; an entry takes about a kilobyte.
 _CACHED_ENTRIES_MAX = 500_000
 
-V = TypeVar("V")
+V = TypeVar("V", bound=Sequence[Any])
 
 
 class _SizedCache(Generic[V]):
@@ -45,10 +47,10 @@ class _SizedCache(Generic[V]):
     def __init__(self, records_max: int) -> None:
         self._records_max = records_max
         self._records = 0
-        self._values: OrderedDict[tuple[str, str], Sequence[V]] = OrderedDict()
+        self._values: OrderedDict[tuple[str, str], V] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, key: tuple[str, str], load: Callable[[], Sequence[V]]) -> Sequence[V]:
+    def get(self, key: tuple[str, str], load: Callable[[], V]) -> V:
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
@@ -66,8 +68,8 @@ class _SizedCache(Generic[V]):
         return values
 
 
-_MANIFESTS: _SizedCache[ManifestEntry] = _SizedCache(_CACHED_ENTRIES_MAX)
-_MANIFEST_LISTS: _SizedCache[ManifestFileMeta] = _SizedCache(_CACHED_ENTRIES_MAX)
+_MANIFESTS: _SizedCache[Entries] = _SizedCache(_CACHED_ENTRIES_MAX)
+_MANIFEST_LISTS: _SizedCache[Sequence[ManifestFileMeta]] = _SizedCache(_CACHED_ENTRIES_MAX)
 
 
 @dataclass
@@ -237,15 +239,20 @@ class TableMetadata:
 
         return _MANIFEST_LISTS.get((self.uri, name), load)
 
-    def manifest(self, meta: ManifestFileMeta) -> Sequence[ManifestEntry]:
+    def manifest(self, meta: ManifestFileMeta) -> Entries:
         """The file entries of a manifest, in order. Raises as `manifest_list` does."""
 
-        def load() -> Sequence[ManifestEntry]:
+        def load() -> Entries:
             path = paths.manifest_path(meta.file_name)
             data = self.store.read(path)
-            return tuple(decode_manifest(data, self.store.uri_of(path), meta.file_size))
+            return decode_manifest(data, self.store.uri_of(path), meta.file_size)
 
         return _MANIFESTS.get((self.uri, meta.file_name), load)
+
+    def open_manifest(self, meta: ManifestFileMeta) -> EncodedRecords:
+        """The same as they are encoded, to be copied."""
+        path = paths.manifest_path(meta.file_name)
+        return open_manifest(self.store.read(path), self.store.uri_of(path), meta.file_size)
 
     def base_manifests(self, snapshot: Snapshot) -> Sequence[ManifestFileMeta]:
         """The manifests of everything before a snapshot's own commit."""
@@ -260,9 +267,13 @@ class TableMetadata:
         name, size = snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size
         return () if name is None else self.manifest_list(name, size)
 
-    def entries(self, manifests: Iterable[ManifestFileMeta]) -> list[ManifestEntry]:
+    def manifests(self, snapshot: Snapshot) -> list[ManifestFileMeta]:
+        """All manifests of a snapshot, in the order of their commits."""
+        return [*self.base_manifests(snapshot), *self.delta_manifests(snapshot)]
+
+    def entries(self, manifests: Iterable[ManifestFileMeta]) -> Entries:
         """The entries of several manifests, in order."""
-        return [entry for meta in manifests for entry in self.manifest(meta)]
+        return Entries.together([self.manifest(meta) for meta in manifests])
 
     def index_files(self, snapshot: Snapshot) -> list[IndexFile]:
         """The index files of a snapshot: deletion vectors and hash indexes."""

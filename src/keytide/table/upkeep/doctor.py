@@ -70,11 +70,7 @@ def diagnose(table: StoredTable) -> Diagnosis:
     snapshot = metadata.latest_snapshot()
     view, live = table.view(table.schema), table.live_files(snapshot)
     files = _Files(view, [entry for entry in live.entries if entry.bucket >= 0])
-    manifests = (
-        []
-        if snapshot is None
-        else [*metadata.base_manifests(snapshot), *metadata.delta_manifests(snapshot)]
-    )
+    manifests = [] if snapshot is None else metadata.manifests(snapshot)
     signs = (
         files.sizes(),
         files.runs(),
@@ -206,7 +202,7 @@ def _manifests(view: TableView, count: int) -> Sign:
         "manifests",
         f"{counted(count, 'manifest')} to plan a read of",
         f"at most {limit:,}",
-        f"Lower '{keys.MANIFEST_MERGE_MIN_COUNT}': the next commits then merge them"
+        f"CALL sys.compact_manifest, and lower '{keys.MANIFEST_MERGE_MIN_COUNT}'"
         if count > limit
         else None,
     )

@@ -70,7 +70,7 @@ class Manifests:
             path = paths.manifest_path(name)
             with self._findings.reading(path):
                 entries = decode_manifest(self._store.read(path), path, meta.file_size)
-                self._hold(name, entries)
+                self._hold(name, list(entries))
         found = self._entries.get(name)
         if found is not None and self._described.get(name) != meta:
             self._described[name] = meta

@@ -16,7 +16,7 @@ from keytide.process import refuse_forked_child
 from keytide.store import Store
 from keytide.table.read.scan import Scan
 from keytide.table.runner import Threads
-from keytide.table.state.live_files import LiveFiles
+from keytide.table.state.live_files import files_of
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
@@ -182,6 +182,6 @@ class _Work:
                 view.store, view.name, view.schema, view.schemas, view.options, functions
             )
             vectors = TableMetadata(self.store, self.name).vector_files(seen.snapshot, view.options)
-            live = LiveFiles(seen.snapshot, seen.live, {})
+            live = files_of(seen.snapshot, seen.live.values())
             scan = Scan(TableState(view, live, tuple(vectors)), view.schema.primary_keys)
             check_one_row_per_key(scan, seen.path, self.findings)

@@ -26,10 +26,10 @@ def layout_of(state: TableState) -> Layout:
 
 
 def _refuse_unindexed(state: TableState) -> None:
-    for entry in state.live.entries:
-        if entry.bucket not in state.hash_files.get(entry.partition, {}):
+    for (partition, bucket), files in state.live.buckets.items():
+        if not files.is_empty and bucket not in state.hash_files.get(partition, {}):
             raise UnsupportedError(
-                f"table {state.view.name}: bucket {entry.bucket} has files and no index of its "
+                f"table {state.view.name}: bucket {bucket} has files and no index of its "
                 f"keys: an engine that keeps none wrote them. Keytide cannot tell where the keys "
                 f"of new rows are; overwrite the table with its own rows, which makes the index"
             )

@@ -1,0 +1,101 @@
+"""Manifests of a snapshot, written anew as fewer ones. Entries are copied as they are encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from keytide.format import paths
+from keytide.format.encoded_records import EncodedRecords
+from keytide.format.entry import FileKind
+from keytide.format.entry_columns import Entries, without_pairs
+from keytide.format.manifest import ManifestFileMeta, copy_manifest, summarize_encoded
+from keytide.format.paths import FileNames, MetadataFile
+from keytide.table.commit.manifest_picking import Rewrite, runs_of
+from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.view import TableView
+
+__all__ = ["ManifestMerger"]
+
+# Pieces compress unequally well. One below the target size would be merged again and again.
+_ROOM = 1.25
+
+
+@dataclass(frozen=True)
+class ManifestMerger:
+    """Writes manifests of a table anew, under `names` that nobody has."""
+
+    metadata: TableMetadata
+    view: TableView
+    names: FileNames
+
+    def rewritten(
+        self, manifests: Sequence[ManifestFileMeta], rewrite: Rewrite, files: dict[str, bytes]
+    ) -> list[ManifestFileMeta]:
+        """All manifests of a snapshot after the rewrite; what to store is put into `files`.
+
+        The old ones stay where they are, for the snapshots that name them. Raises `DataError`
+        naming a manifest that is missing or torn.
+        """
+        opened = {place: self.metadata.open_manifest(manifests[place]) for place in rewrite.places}
+        if rewrite.is_full:
+            opened |= self._added_by(manifests, opened)
+        runs = runs_of(sorted(opened))
+        merged = list(manifests)
+        for (start, stop), left in reversed(list(zip(runs, _left(opened, rewrite), strict=True))):
+            merged[start:stop] = self._stored(left, files) if len(left) else []
+        return merged
+
+    def _added_by(
+        self, manifests: Sequence[ManifestFileMeta], opened: dict[int, EncodedRecords]
+    ) -> dict[int, EncodedRecords]:
+        """Those of the other manifests that add a file which the opened ones delete."""
+        entries = Entries.together([Entries.stored(each.columns) for each in opened.values()])
+        left = entries.filter(without_pairs(entries))
+        names = left.filter(left.column("_KIND") == FileKind.DELETE).column("_FILE_NAME")
+        if names.is_empty():
+            return {}
+        others = {
+            place: self.metadata.open_manifest(manifest)
+            for place, manifest in enumerate(manifests)
+            if place not in opened
+        }
+        return {
+            place: records
+            for place, records in others.items()
+            if records.columns.select(_NAME.is_in(names.implode()).any()).item()
+        }
+
+    def _stored(self, entries: EncodedRecords, files: dict[str, bytes]) -> list[ManifestFileMeta]:
+        """The entries as manifests of the target size or more, but for a single one."""
+        whole = copy_manifest(entries)
+        count = int(len(whole) / (_ROOM * self.view.options.manifest_target_bytes))
+        if count < 2:
+            return [self._named(entries, whole, files)]
+        pieces = entries.pieces(count)
+        return [self._named(piece, copy_manifest(piece), files) for piece in pieces]
+
+    def _named(
+        self, entries: EncodedRecords, data: bytes, files: dict[str, bytes]
+    ) -> ManifestFileMeta:
+        types = [f.type for f in self.view.schema.partition_fields()]
+        name = self.names.metadata(MetadataFile.MANIFEST)
+        files[paths.manifest_path(name)] = data
+        return summarize_encoded(entries, name, len(data), self.view.schema.id, types)
+
+
+_NAME = pl.col("_FILE").struct.field("_FILE_NAME")
+
+
+def _left(opened: dict[int, EncodedRecords], rewrite: Rewrite) -> Iterator[EncodedRecords]:
+    """What is left of the entries of each run of manifests, once pairs in any of them cancel."""
+    places = sorted(opened)
+    entries = Entries.together([Entries.stored(opened[place].columns) for place in places])
+    left = without_pairs(entries, forget=rewrite.is_full)
+    first = 0
+    for start, stop in runs_of(places):
+        run = EncodedRecords.together([opened[place] for place in range(start, stop)])
+        yield run.filter(left[first : first + len(run)])
+        first += len(run)

@@ -1,0 +1,47 @@
+"""Merging of manifests when somebody asks for it, and not only as part of other commits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from keytide.errors import ConflictError
+from keytide.table.commit.change import Conflict
+from keytide.table.commit.manifest_picking import MergeRules, pick_all
+from keytide.table.commit.transaction import Transaction
+from keytide.table.state.stored import StoredTable
+from keytide.table.write.writable import writable_view
+
+__all__ = ["MergedManifests", "merge_manifests"]
+
+
+@dataclass(frozen=True)
+class MergedManifests:
+    """How many manifests tell of the files of a table, before and after they were merged.
+
+    `snapshot_id` is None where there was nothing to merge, and no commit.
+    """
+
+    snapshot_id: int | None
+    manifests_before: int
+    manifests_after: int
+
+
+def merge_manifests(table: StoredTable) -> MergedManifests:
+    """Merge the manifests that are small or delete files, in a commit that changes no file.
+
+    Other commits may be made meanwhile; older snapshots keep their manifests. Raises
+    `ConflictError` when too many races were lost, `DataError` when the store fails; then nothing
+    is changed.
+    """
+    view = writable_view(table)
+    transaction = Transaction.begin(table, view)
+    snapshot, metadata = transaction.state.snapshot, table.metadata
+    before = [] if snapshot is None else metadata.manifests(snapshot)
+    if not pick_all(before, MergeRules.of(view.options)).places:
+        return MergedManifests(None, len(before), len(before))
+    outcome = transaction.merge_manifests()
+    if outcome is None or isinstance(outcome, Conflict):
+        reason = "nothing was changed" if outcome is None else outcome.reason
+        raise ConflictError(f"table {table.name}: {reason}")
+    after = metadata.manifests(outcome.snapshot)
+    return MergedManifests(outcome.snapshot.id, len(before), len(after))
