@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from keytide.errors import ConflictError, InvalidError
 from keytide.format.schema import TableSchema
+from keytide.format.snapshot import CommitKind
 from keytide.row_kind import ROW_KIND
 from keytide.spark.changes import bins_of
 from keytide.spark.connect import CORES_UNKNOWN
@@ -90,7 +91,9 @@ class ChangeStream:
         """The snapshot up to which commits after `told` wrote about so many rows; one at least."""
         rows = 0
         for snapshot_id in range(told + 1, newest + 1):
-            rows += abs(self.table.metadata.logged(snapshot_id).delta_record_count)
+            snapshot = self.table.metadata.logged(snapshot_id)
+            if snapshot.commit_kind is not CommitKind.COMPACT:  # which tells of nothing
+                rows += abs(snapshot.delta_record_count)
             if rows > rows_max and snapshot_id > told + 1:
                 return snapshot_id - 1
         return newest
