@@ -83,6 +83,22 @@ def test_engine_says_what_becomes_of_a_key_that_comes_elsewhere(
     assert shown(once) == shown(apart) == expected
 
 
+@pytest.mark.parametrize("options", [PARTIAL, SUMS], ids=["partial-update", "aggregation"])
+def test_deleted_key_stays_where_it_was_whatever_is_compacted_in_between(
+    options: dict[str, str],
+) -> None:
+    if options is SUMS:
+        options = {**SUMS, "aggregation.remove-record-on-delete": "true"}
+    left, compacted = new_table(options), new_table(options)
+    for table in (left, compacted):
+        table.write(rows("1 1 10 _"))
+        table.write(rows("-D 1 1"))
+        if table is compacted:
+            table.compact(full=True)
+        table.write(rows("2 1 11 _"))
+    assert shown(left) == shown(compacted) == ["1 1 11 _"]
+
+
 # -- several writers, overwrites, refusals ---------------------------------------------------------
 
 
@@ -145,11 +161,16 @@ write = st.lists(
 
 
 @pytest.mark.parametrize("options", [{}, FIRST, PARTIAL], ids=["last", "first", "partial"])
-@given(history=st.lists(st.tuples(write, write | st.none()), max_size=4), most=st.integers(1, 3))
+@given(
+    history=st.lists(st.tuples(write, write | st.none()), max_size=4),
+    most=st.integers(1, 3),
+    runs=st.sampled_from(["2", "5"]),
+)
 def test_any_history_gives_the_rows_of_a_dict(
-    options: dict[str, str], history: list[tuple[Any, Any]], most: int
+    options: dict[str, str], history: list[tuple[Any, Any]], most: int, runs: str
 ) -> None:
-    table = new_table(options, **{"dynamic-bucket.max-buckets": str(most)})
+    more = {"dynamic-bucket.max-buckets": str(most), "num-sorted-run.compaction-trigger": runs}
+    table = new_table(options, **more)
     oracle: dict[int, list[Any]] = {}
     homes: dict[int, Any] = {}
     for slow, fast in history:

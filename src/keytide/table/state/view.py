@@ -15,7 +15,7 @@ from keytide.format.binary_row import decode_rows
 from keytide.format.manifest import ManifestEntry
 from keytide.format.partition import partition_paths
 from keytide.format.schema import TableSchema
-from keytide.merge.engine import MergeEngine
+from keytide.merge.engine import Elsewhere, MergeEngine
 from keytide.merge.engines import engine_of
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import MergeOrder, order_of
@@ -57,6 +57,16 @@ class TableView:
     def moves_keys(self) -> bool:
         """Whether a key may come in any partition, and is then to be found in one only."""
         return self.has_dynamic_buckets and self.schema.is_cross_partition
+
+    @property
+    def needs_tombstones(self) -> bool:
+        """Whether a stored delete still says something once all versions before it are gone.
+
+        It does to a late version; and it says in which partition a deleted key stays, where a key
+        does not leave the partition that it was in first.
+        """
+        stays = self.moves_keys and self.engine.elsewhere is Elsewhere.STAYS
+        return stays or self.engine.has_late_versions
 
     @property
     def bucket_fields(self) -> tuple[Field, ...]:

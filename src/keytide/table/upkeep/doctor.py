@@ -157,7 +157,7 @@ class _Files:
         percent = 100 * held // max(1, rows)
         is_kept_forever = (
             self._view.kind.has_key
-            and self._view.engine.has_late_versions
+            and self._view.needs_tombstones
             and self._view.options.tombstone_retention_ms is None
         )
         if is_kept_forever:

@@ -63,8 +63,8 @@ class Planner:
 
     def _may_forget(self, files: Iterable[ManifestEntry]) -> bool:
         """Whether there may be tombstones to forget, where nothing else is to be gained."""
-        engine, retention_ms = self.view.engine, self.view.options.tombstone_retention_ms
-        if not engine.tombstones or (engine.has_late_versions and retention_ms is None):
+        view, retention_ms = self.view, self.view.options.tombstone_retention_ms
+        if not view.engine.tombstones or (view.needs_tombstones and retention_ms is None):
             return False
         return any(entry.file.delete_row_count != 0 for entry in files)
 

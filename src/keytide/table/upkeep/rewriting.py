@@ -214,7 +214,7 @@ class CompactTask:
         if not self.unit.is_whole or not engine.tombstones:
             return None
         is_tombstone = pl.col(VALUE_KIND).is_in(list(engine.tombstones))
-        if not engine.has_late_versions:
+        if not self.view.needs_tombstones:
             return is_tombstone
         horizon = self._ages.horizon(self.now_ms, self.view.options.tombstone_retention_ms)
         return None if horizon is None else is_tombstone & (pl.col(SEQUENCE_NUMBER) <= horizon)
