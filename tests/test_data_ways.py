@@ -15,5 +15,5 @@ def test_change_message_comes_back_seldom_into_modules_that_it_left() -> None:
     found = re.findall(r"^(.+?)  +(\d+) modules +(\d+) returns$", done.stdout, re.MULTILINE)
     returns = {name: int(count) for name, _, count in found}
     assert len(returns) == 7
-    # 60 before the rooms; what has come since is told in docs/design/0006-rooms.md.
-    assert returns["change messages applied"] <= 36
+    # 60 before the rooms, see docs/design/0006-rooms.md.
+    assert returns["change messages applied"] <= 29

@@ -30,7 +30,6 @@ from keytide.table.read.lookup import newest_versions
 from keytide.table.read.scan import Scan
 from keytide.table.read.task import ReadTask
 from keytide.table.state.live_files import BucketId
-from keytide.table.write.cut import cut_rows
 from keytide.table.write.layout import Layout
 from keytide.table.write.task import WriteTask, Written
 
@@ -96,7 +95,7 @@ class ChangeWriter:
         frame = from_arrow(rows)
         # Keys that are in no bucket yet may be placed otherwise when they are written: nothing is
         # stored of them that would have to be found.
-        cut = cut_rows(frame, rows, view, self.task.layout.begin())
+        frame, cut = self.task.layout.begin().cut(frame, rows, view)
         for bucket, changes in cut.parts(frame):
             stored = self._stored_versions(bucket, changes)
             result = fill_unavailable(changes, stored, view.order, view.schema.names)

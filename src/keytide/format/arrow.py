@@ -8,13 +8,14 @@ Arrow types of a schema.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import polars as pl
 import pyarrow as pa
 
 from keytide.types import Field, arrow_schema
 
-__all__ = ["from_arrow", "polars_schema", "to_arrow"]
+__all__ = ["from_arrow", "polars_schema", "polars_type", "to_arrow"]
 
 
 def from_arrow(table: pa.Table) -> pl.DataFrame:
@@ -26,7 +27,13 @@ def from_arrow(table: pa.Table) -> pl.DataFrame:
 
 def polars_schema(fields: Sequence[Field]) -> pl.Schema:
     """Polars data types of table columns."""
-    return from_arrow(arrow_schema(fields).empty_table()).schema
+    return pl.Schema({field.name: polars_type(field) for field in fields})
+
+
+@lru_cache(maxsize=4096)
+def polars_type(field: Field) -> pl.DataType:
+    """The Polars data type of a table column."""
+    return from_arrow(arrow_schema([field]).empty_table()).dtypes[0]
 
 
 def to_arrow(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import polars as pl
 
-from keytide.format.arrow import polars_schema
+from keytide.format.arrow import polars_type
 from keytide.types import ArrayType, DataType, Field, MapType, RowType
 
 __all__ = ["evolved_column"]
@@ -17,7 +15,7 @@ def evolved_column(new: Field, old: Field | None, stored: pl.Schema) -> pl.Expr:
 
     `stored` are the columns of the file as Polars reads them.
     """
-    target = _polars_type(new)
+    target = polars_type(new)
     # A file may lack columns of its schema: not every writer stores all of them.
     if old is None or old.name not in stored:
         return pl.lit(None, dtype=target).alias(new.name)
@@ -26,11 +24,6 @@ def evolved_column(new: Field, old: Field | None, stored: pl.Schema) -> pl.Expr:
     if mapped is not column or stored[old.name] != target:
         mapped = mapped.cast(target)
     return mapped.alias(new.name)
-
-
-@lru_cache(maxsize=4096)
-def _polars_type(field: Field) -> pl.DataType:
-    return polars_schema([field])[field.name]
 
 
 def _evolve(column: pl.Expr, old: DataType, new: DataType) -> pl.Expr:
@@ -42,7 +35,7 @@ def _evolve(column: pl.Expr, old: DataType, new: DataType) -> pl.Expr:
         members = [
             _evolve(column.struct.field(by_id[f.id].name), by_id[f.id].type, f.type).alias(f.name)
             if f.id in by_id
-            else pl.lit(None, dtype=polars_schema([f])[f.name]).alias(f.name)
+            else pl.lit(None, dtype=polars_type(f)).alias(f.name)
             for f in new.fields
         ]
         # A struct made of members would be a row of NULLs where the whole was NULL.

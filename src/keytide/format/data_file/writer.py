@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -118,7 +118,7 @@ class RunWriter:
 
     def _encoded(self, physical: pa.Table) -> bytes:
         sink = pa.BufferOutputStream()
-        self._write(sink, physical, 0)
+        self._encoding(physical, 0)(sink)
         data: bytes = sink.getvalue().to_pybytes()
         return data
 
@@ -132,11 +132,11 @@ class RunWriter:
     ) -> DataFileMeta:
         """Write rows as one file, whatever its size; else like `write`."""
         # Arrow encodes a file with one core; the other one works out what describes it.
+        write_to = self._encoding(self._physical(rows), level)
         with ThreadPoolExecutor(1) as pool:
             description = pool.submit(self._describe, rows, {path: rows.num_rows}, level, source)
-            physical = self._physical(rows)
             with self.store.open_output(path) as output:
-                self._write(output, physical, level)
+                write_to(output)
                 size = int(output.tell())
             index = self.filters.of_file(rows, self.schema, path)
             if index.files:
@@ -144,9 +144,10 @@ class RunWriter:
             (meta,) = description.result()
             return replace(meta, file_size=size, **index.members)
 
-    def _write(self, output: Any, physical: pa.Table, level: int) -> None:
-        codec = self._codec(physical, level)
-        WRITABLE[self.file_format].write(output, physical, codec, self.zstd_level, self.notes)
+    def _encoding(self, physical: pa.Table, level: int) -> Callable[[Any], None]:
+        """What writes the rows of a file to an output."""
+        write, codec = WRITABLE[self.file_format].write, self._codec(physical, level)
+        return lambda output: write(output, physical, codec, self.zstd_level, self.notes)
 
     def _codec(self, rows: pa.Table, level: int) -> str:
         if self.compression is not None:

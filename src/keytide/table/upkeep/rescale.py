@@ -31,7 +31,6 @@ from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.compaction import local_runner
 from keytide.table.write.bucket_writer import run_writer, stored_schema
-from keytide.table.write.cut import cut_rows
 from keytide.table.write.layout import FixedLayout
 from keytide.table.write.partition_spec import PartitionSpec, TouchedPartitions, every_partition
 from keytide.table.write.task import Written
@@ -156,7 +155,8 @@ class MoveTask:
     def _write(self, frame: pl.DataFrame, made: list[ManifestEntry]) -> None:
         view, schema, names = self.view, stored_schema(self.view), paths.FileNames()
         placing = FixedLayout(view.options).begin()
-        for bucket, rows in cut_rows(frame, to_arrow(frame, schema), view, placing).parts(frame):
+        frame, cut = placing.cut(frame, to_arrow(frame, schema), view)
+        for bucket, rows in cut.parts(frame):
             name = names.data_file(view.options.file_format, view.options.data_file_prefix)
             path = paths.join(view.bucket_directory(*bucket), name)
             meta = run_writer(view).write_file(to_arrow(rows, schema), path)

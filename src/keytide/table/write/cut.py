@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
 from keytide.format.binary_row import encode_rows
 from keytide.scratch import scratch
 from keytide.table.state.live_files import BucketId
-from keytide.table.state.view import TableView
-from keytide.table.write.layout import Numbers, Placing
 from keytide.types import Field
 
-__all__ = ["BUCKET_NUMBER", "BucketBatch", "Cut", "Numbers", "cut_rows"]
+__all__ = ["BUCKET_NUMBER", "BucketBatch", "Cut", "Numbers", "partitions_of"]
+
+Numbers = npt.NDArray[np.int64]
 
 BUCKET_NUMBER = scratch("bucket")
 """The place of a row's bucket in a batch; no column of a table begins like this."""
@@ -45,6 +46,21 @@ class Cut:
     buckets: tuple[BucketId, ...]
     numbers: Numbers
 
+    @classmethod
+    def of(cls, partitions: Sequence[bytes], places: Numbers, ids: Numbers) -> Cut:
+        """Rows cut by partition and bucket.
+
+        `places` says which of `partitions` each row is in, `ids` the number of its bucket there.
+        Buckets come by partition, in the order of `partitions`, then by number.
+        """
+        if not len(ids):
+            return cls((), np.empty(0, np.int64))
+        count = int(ids.max()) + 1
+        # Partition and bucket in one number, which sorts as the pair does.
+        found, numbers = np.unique(places * count + ids, return_inverse=True)
+        buckets = (divmod(number, count) for number in found.tolist())
+        return cls(tuple((partitions[place], bucket) for place, bucket in buckets), numbers)
+
     def parts(self, frame: pl.DataFrame) -> Iterator[tuple[BucketId, pl.DataFrame]]:
         """The rows of `frame` bucket by bucket, in order of arrival within each."""
         for batch in self.batches(frame, rows_min=1):
@@ -68,28 +84,14 @@ class Cut:
         return np.argsort(self.numbers, kind="stable")
 
 
-def cut_rows(frame: pl.DataFrame, table: pa.Table, view: TableView, placing: Placing) -> Cut:
-    """Cut rows by partition, and as `placing` says by bucket.
-
-    `table` has the rows of `frame` with the key and partition columns in their exact types.
-    Buckets come by partition, in the order in which the rows bring them, then by number. Raises
-    what `Placing.place` raises.
-    """
-    if not frame.height:
-        return Cut((), np.empty(0, np.int64))
-    partitions, places = _partitions(frame, table, view.schema.partition_fields())
-    ids = placing.place(table, partitions, places, view)
-    count = int(ids.max()) + 1
-    # Partition and bucket in one number, which sorts as the pair does.
-    found, numbers = np.unique(places * count + ids, return_inverse=True)
-    buckets = (divmod(number, count) for number in found.tolist())
-    return Cut(tuple((partitions[place], bucket) for place, bucket in buckets), numbers)
-
-
-def _partitions(
+def partitions_of(
     frame: pl.DataFrame, table: pa.Table, fields: Sequence[Field]
 ) -> tuple[list[bytes], Numbers]:
-    """The partitions of some rows as they come first, and each row's place among them."""
+    """The partitions of some rows as they come first, and each row's place among them.
+
+    `table` has the rows of `frame` with the partition columns, which are `fields`, in their exact
+    types.
+    """
     if not fields:
         return [_EMPTY_PARTITION], np.zeros(frame.height, np.int64)
     names = [f.name for f in fields]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
+import polars as pl
 import pyarrow as pa
 
 from keytide.errors import ConflictError
@@ -23,12 +23,10 @@ from keytide.options import TableOptions, keys
 from keytide.table.state.key_places import UNKNOWN, HashFiles, KeyPlaces, load_places
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.view import TableView
-from keytide.table.write.rows import Rows
+from keytide.table.write.cut import Cut, Numbers, partitions_of
 from keytide.types import Field
 
-__all__ = ["DynamicLayout", "FixedLayout", "Layout", "Numbers", "Placing", "rooms"]
-
-Numbers = npt.NDArray[np.int64]
+__all__ = ["DynamicLayout", "FixedLayout", "Layout", "Placing", "rooms"]
 
 BUCKETS_MAX = 1 << 15
 """The format keeps numbers of dynamic buckets in 15 bits."""
@@ -42,18 +40,16 @@ class Placing(ABC):
     def placed(self) -> Mapping[BucketId, Hashes]:
         """Hashes that were in no bucket before, by the bucket in which they are now."""
 
-    def routed(self, rows: Rows) -> Rows:
-        """The rows as they have to be written; as they are, where keys keep to a partition."""
-        return rows
-
     @abstractmethod
-    def place(
-        self, table: pa.Table, partitions: Sequence[bytes], places: Numbers, view: TableView
-    ) -> Numbers:
-        """The bucket of each row of `table`; `places` says which of `partitions` a row is in.
+    def cut(
+        self, frame: pl.DataFrame, table: pa.Table, view: TableView
+    ) -> tuple[pl.DataFrame, Cut]:
+        """The rows as they have to be written, cut by partition and bucket.
 
-        `table` has the key columns in their exact types. Raises `ConflictError` when a partition
-        is laid out in another way.
+        They are those of `frame`, unless keys move between partitions. `table` has the same rows
+        with the key and partition columns in their exact types. Partitions come in the order in
+        which the rows bring them. Raises `ConflictError` when a partition is laid out in another
+        way.
         """
 
 
@@ -126,12 +122,17 @@ class _ByHash(Placing):
     def placed(self) -> Mapping[BucketId, Hashes]:
         return {}  # the hash says it, so nothing has to be remembered
 
-    def place(
-        self, table: pa.Table, partitions: Sequence[bytes], places: Numbers, view: TableView
-    ) -> Numbers:
+    def cut(
+        self, frame: pl.DataFrame, table: pa.Table, view: TableView
+    ) -> tuple[pl.DataFrame, Cut]:
+        numbers = self._numbers(table, view)
+        partitions, places = partitions_of(frame, table, view.schema.partition_fields())
         _refuse_other_layout(partitions, self._layout.partition_buckets, view)
+        return frame, Cut.of(partitions, places, numbers)
+
+    def _numbers(self, table: pa.Table, view: TableView) -> Numbers:
         if self._layout.spread == 1:
-            return np.zeros(len(places), np.int64)
+            return np.zeros(table.num_rows, np.int64)
         columns, types = _columns(table, view.bucket_fields), [f.type for f in view.bucket_fields]
         ids = bucket_ids(columns, types, view.options.bucket, view.bucket_function)
         return ids.astype(np.int64)
@@ -189,16 +190,17 @@ class _ByIndex(Placing):
     def placed(self) -> Mapping[BucketId, Hashes]:
         return {bucket: np.concatenate(parts) for bucket, parts in self._new.items()}
 
-    def place(
-        self, table: pa.Table, partitions: Sequence[bytes], places: Numbers, view: TableView
-    ) -> Numbers:
+    def cut(
+        self, frame: pl.DataFrame, table: pa.Table, view: TableView
+    ) -> tuple[pl.DataFrame, Cut]:
+        partitions, places = partitions_of(frame, table, view.schema.partition_fields())
         _refuse_other_layout(partitions, self._layout.partition_buckets, view)
         fields = view.bucket_fields
         hashes = row_hashes(_columns(table, fields), [f.type for f in fields])
         found = np.empty(len(hashes), np.int64)
         for partition, rows in zip(partitions, _rows_by(places, len(partitions)), strict=True):
             found[rows] = self._place_in(partition, hashes[rows], view)
-        return found
+        return frame, Cut.of(partitions, places, found)
 
     def _place_in(self, partition: bytes, hashes: Hashes, view: TableView) -> Numbers:
         """The bucket of each key of one partition; the new ones are remembered."""

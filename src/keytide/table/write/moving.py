@@ -33,8 +33,8 @@ from keytide.table.read.statistics import decoded
 from keytide.table.read.task import ReadTask
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.view import TableView
-from keytide.table.write.layout import DynamicLayout, Layout, Numbers, Placing, rooms
-from keytide.table.write.rows import Rows
+from keytide.table.write.cut import Cut, Numbers, partitions_of
+from keytide.table.write.layout import DynamicLayout, Layout, Placing, rooms
 from keytide.types import arrow_schema
 
 __all__ = ["MovingLayout"]
@@ -42,6 +42,7 @@ __all__ = ["MovingLayout"]
 _BUCKET = scratch("bucket")
 _PART = scratch("part")
 _ROW = scratch("row")
+_NO_BUCKETS = pl.lit(None, pl.Int64).alias(_BUCKET)
 
 
 @dataclass(frozen=True)
@@ -77,34 +78,31 @@ class _Moving(Placing):
         self._homes = pl.DataFrame(schema={**polars_schema(fields), _BUCKET: pl.Int64})
         self._seen = self._homes.select(self._key)
         self._counts = _row_counts(layout.entries, layout.view)
-        self._buckets: Numbers = np.empty(0, np.int64)
 
     @property
     def placed(self) -> Mapping[BucketId, Hashes]:
         return {}  # where keys are is not written down
 
-    def routed(self, rows: Rows) -> Rows:
-        """The rows as they have to be written, so that each key ends in one partition."""
-        frame = rows.frame
-        if not frame.height:
-            return rows
+    def cut(
+        self, frame: pl.DataFrame, table: pa.Table, view: TableView
+    ) -> tuple[pl.DataFrame, Cut]:
+        """See `Placing`; each key ends in one partition, whichever its rows name."""
+        routed = self._routed(frame) if frame.height else frame.with_columns(_NO_BUCKETS)
+        fields = view.schema.partition_fields()
+        exact = to_arrow(routed.select(self._partition), arrow_schema(fields))
+        partitions, places = partitions_of(routed, exact, fields)
+        cut = Cut.of(partitions, places, routed[_BUCKET].to_numpy())
+        return routed.select(frame.columns), cut
+
+    def _routed(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The rows as they have to be written, each with the number of its bucket."""
         self._look_up(frame.select(self._key).unique())
         elsewhere = engine_class(self._view.options).elsewhere
         routes = {
             Elsewhere.MOVES: self._moved, Elsewhere.STAYS: self._kept,
             Elsewhere.IS_DROPPED: self._first,
         }  # fmt: skip
-        routed = routes[elsewhere](frame)
-        self._buckets = routed[_BUCKET].to_numpy()
-        names, schema = rows.table.column_names, rows.table.schema
-        kinds = pa.chunked_array([routed[VALUE_KIND].to_arrow()])
-        return Rows(to_arrow(routed.select(names), schema), kinds)
-
-    def place(
-        self, table: pa.Table, partitions: Sequence[bytes], places: Numbers, view: TableView
-    ) -> Numbers:
-        assert len(self._buckets) == len(places), "the rows are those that were routed last"
-        return self._buckets
+        return routes[elsewhere](frame)
 
     # -- where keys are -------------------------------------------------------------------------
 

@@ -21,7 +21,6 @@ from keytide.table.read.plan import plan_files
 from keytide.table.read.task import ReadTask
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.view import TableView
-from keytide.table.write.cut import cut_rows
 from keytide.table.write.layout import Placing
 from keytide.table.write.rows import Rows
 
@@ -43,7 +42,8 @@ def count_out_of_order(
     files = _by_bucket(entries)
     count = 0
     frame = from_arrow(rows.table)
-    for bucket, part in cut_rows(frame, rows.table, view, placing).parts(frame):
+    frame, cut = placing.cut(frame, rows.table, view)
+    for bucket, part in cut.parts(frame):
         stored = _stored(view, files.get(bucket, []), part)
         ranked = with_ranks(part.select(view.order.columns), stored, view.order)
         count += int(ranked.select(is_late(view.order).sum()).item())

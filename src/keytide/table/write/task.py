@@ -14,7 +14,6 @@ from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
 from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
-from keytide.table.write.cut import cut_rows
 from keytide.table.write.layout import Layout, Placing
 from keytide.table.write.layouts import layout_of
 from keytide.table.write.out_of_order import count_out_of_order
@@ -133,10 +132,9 @@ class WriteTask:
         if self.stored is not None:
             known = (*self.stored, *Written.together(before).entries)
             late = count_out_of_order(rows, known, view, placing)
-        rows = placing.routed(rows)
         frame = rows.frame
         refuse_unmergeable(frame, view)
-        cut = cut_rows(frame, rows.table, view, placing)
+        frame, cut = placing.cut(frame, rows.table, view)
         batches = list(cut.batches(frame, _BATCH_ROWS))
         del cut  # It is as long as the rows, and writing has no use for it.
         made = BucketWriter(view, self.has_changelog).write(batches, base, threads=self.threads)
