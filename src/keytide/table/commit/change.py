@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TypeAlias
 
+from keytide.format.index_manifest import IndexFile
 from keytide.format.manifest import FileKind, Identity, ManifestEntry
 from keytide.format.snapshot import CommitKind
 from keytide.table.commit.author import Author
 from keytide.table.commit.moved_keys import MovedKeys
 from keytide.table.state.key_places import HashFiles
-from keytide.table.state.live_files import LiveFiles
+from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.write.task import Written
 
 __all__ = ["Change", "Conflict", "Decision", "Fits", "Restamp", "decide", "made_files"]
@@ -111,7 +113,12 @@ def _place(entry: ManifestEntry) -> tuple[bytes, int, str]:
     return entry.partition, entry.bucket, entry.file.file_name
 
 
-def decide(change: Change, live: LiveFiles, moved: Iterable[MovedKeys] = ()) -> Decision:
+def decide(
+    change: Change,
+    live: LiveFiles,
+    moved: Iterable[MovedKeys] = (),
+    vector_files: Mapping[BucketId, IndexFile] = MappingProxyType({}),
+) -> Decision:
     """How a change meets the files that are live. Pure: the same values give the same answer.
 
     An append fits on top of anything; where its buckets have numbers that are not below its own,
@@ -121,7 +128,8 @@ def decide(change: Change, live: LiveFiles, moved: Iterable[MovedKeys] = ()) -> 
     where the file is gone, and one that adds files where the partition has another number of
     buckets by now. With dynamic buckets it conflicts where a key is by now in another bucket than
     the change puts it into; `moved` tells of the partitions whose index is not the one that the
-    change went by.
+    change went by. A change that went by the deletion vectors of a bucket conflicts where these
+    are not in the index file any more in which it found them; `vector_files` has the present ones.
     """
     deleted = {entry.identity for entry in change.entries if entry.kind is FileKind.DELETE}
     present = live.present(deleted)
@@ -138,6 +146,11 @@ def decide(change: Change, live: LiveFiles, moved: Iterable[MovedKeys] = ()) -> 
         return Conflict(
             "another writer put keys of this commit into other buckets, or replaced the rows of "
             "their partition; redo the work on the newest snapshot"
+        )
+    if any(vector_files.get(bucket) != dead.stored for bucket, dead in change.made.dead.items()):
+        return Conflict(
+            "another commit marked rows of a bucket as dead, in whose deletion vectors this one "
+            "marks rows too; redo the work on the newest snapshot"
         )
     # A compaction keeps the numbers of the rows that it rewrites: higher ones would put them above
     # what was written since.

@@ -13,7 +13,7 @@ Rules that protect data, all here and in `decide`:
 - Rows made from stored rows conflict with whatever another commit did to their buckets. Whoever
   can make them again is asked to.
 - A commit that deletes files conflicts when one of them is gone. A compaction fits on top of any
-  appends, and conflicts where another one changed the levels of its buckets.
+  appends, and conflicts where another one changed the levels or deletion vectors of its buckets.
 - An overwrite says which partitions it replaces, not which files: every try deletes those that
   are live by then.
 - Nothing that a snapshot might name is deleted before the outcome is certain; whatever no
@@ -31,6 +31,7 @@ from typing import TypeAlias
 
 from keytide.errors import DataError, NotFoundError
 from keytide.format import paths
+from keytide.format.index_manifest import IndexFile
 from keytide.format.manifest import ManifestEntry
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.options import keys
@@ -38,8 +39,9 @@ from keytide.plural import counted
 from keytide.table.commit.change import Change, Conflict, Restamp, decide, made_files
 from keytide.table.commit.moved_keys import MovedKeys, moved_keys
 from keytide.table.commit.snapshot_files import SnapshotBuilder, wall_clock_ms
+from keytide.table.state.dead_rows import vector_files_by_bucket
 from keytide.table.state.key_places import hash_files
-from keytide.table.state.live_files import LiveFiles, load_live_files
+from keytide.table.state.live_files import BucketId, LiveFiles, load_live_files
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.view import TableView
 from keytide.table.write.task import Written
@@ -166,7 +168,7 @@ class _Attempt:
 
     def run(self) -> Committed | Conflict | None:
         """Try once on top of what was seen; None when another writer took the snapshot id."""
-        decision = decide(self._change, self._live, self._moved())
+        decision = decide(self._change, self._live, self._moved(), self._vector_files())
         if isinstance(decision, Conflict):
             return decision
         if isinstance(decision, Restamp):
@@ -189,6 +191,12 @@ class _Attempt:
             return []
         files = () if self._latest is None else self._metadata.index_files(self._latest)
         return moved_keys(view, change.made, change.indexed, hash_files(files))
+
+    def _vector_files(self) -> dict[BucketId, IndexFile]:
+        """The present deletion vectors, for a change that went by those of some buckets."""
+        if not self._change.made.dead or self._latest is None:
+            return {}
+        return vector_files_by_bucket(self._metadata.index_files(self._latest))
 
     def begin_again(self, redo: Redo) -> bool:
         """Make the change anew, which could not be made as it was; False if there is none now."""

@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from keytide.format import paths
+from keytide.format.deletion_vector import write_vectors
 from keytide.format.hash_index import Hashes, encode_hashes
 from keytide.format.index_manifest import (
+    DELETION_VECTORS,
     HASH,
     IndexFile,
     encode_index_manifest,
@@ -30,6 +32,7 @@ from keytide.format.snapshot import Snapshot
 from keytide.table.commit.change import Change
 from keytide.table.commit.manifest_merging import ManifestMerger
 from keytide.table.commit.manifest_picking import MergeRules, pick, pick_all
+from keytide.table.state.dead_rows import DeadRows
 from keytide.table.state.key_places import HashFiles, hash_files, load_places
 from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.state.metadata import TableMetadata
@@ -157,19 +160,24 @@ class SnapshotBuilder:
     ) -> str | None:
         """The name of the index manifest: that of the snapshot before, unless an index changed."""
         name = None if latest is None else latest.index_manifest
-        placed = change.made.placed
-        if not placed and (name is None or change.replaces is None):
+        made = change.made
+        dead = {bucket: rows for bucket, rows in made.dead.items() if rows.has_changed}
+        if not made.placed and not dead and (name is None or change.replaces is None):
             return name
         known = [] if latest is None else self._metadata.index_files(latest)
         # What was said of replaced rows holds for none of the new ones.
         replaced = change.replaces or (lambda _: False)
         kept = [file for file in known if not replaced(file.partition)]
         before = hash_files(kept)
-        grown = [self._hash_file(*each, before, files) for each in placed.items()]
-        if len(kept) == len(known) and not grown:
+        grown = [self._hash_file(*each, before, files) for each in made.placed.items()]
+        if len(kept) == len(known) and not grown and not dead:
             return name
+        # A bucket in which no row is dead any more has no vectors.
+        outdated = {(DELETION_VECTORS, *bucket) for bucket in dead}
+        kept = [file for file in kept if file.key not in outdated]
+        marked = [self._vector_file(*each, files) for each in dead.items() if each[1].vectors]
         name = self._names.metadata(MetadataFile.INDEX_MANIFEST)
-        data = encode_index_manifest(replace_index_files(kept, grown))
+        data = encode_index_manifest(replace_index_files(kept, [*grown, *marked]))
         files[paths.manifest_path(name)] = data
         return name
 
@@ -184,6 +192,12 @@ class SnapshotBuilder:
         name, data = self._names.metadata(MetadataFile.INDEX), encode_hashes(hashes)
         files[paths.index_path(name)] = data
         return IndexFile(HASH, partition, number, name, len(data), len(hashes))
+
+    def _vector_file(self, bucket: BucketId, dead: DeadRows, files: dict[str, bytes]) -> IndexFile:
+        """The deletion vectors of one bucket."""
+        name, (data, ranges) = self._names.metadata(MetadataFile.INDEX), write_vectors(dead.vectors)
+        files[paths.index_path(name)] = data
+        return IndexFile(DELETION_VECTORS, *bucket, name, len(data), len(ranges), ranges)
 
     def _manifest_list(
         self, manifests: Sequence[ManifestFileMeta], files: dict[str, bytes]

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from keytide.errors import UnsupportedError
-from keytide.format import paths
 from keytide.format.deletion_vector import VectorPlace
 from keytide.format.entry_columns import NO_ENTRIES, Entries
 from keytide.format.index_manifest import IndexFile
@@ -31,6 +29,7 @@ from keytide.table.read.pruning import (
     matching_statistics,
 )
 from keytide.table.read.sections import BucketPlan, PlannedFile, Section, sections_of
+from keytide.table.state.dead_rows import vector_file_path
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
@@ -171,11 +170,6 @@ def _vector_places(files: Sequence[IndexFile], view: TableView) -> dict[str, Vec
     """Where the dead rows of data files are recorded, by file name."""
     places: dict[str, VectorPlace] = {}
     for file in files:
-        if file.external_path is not None:
-            raise UnsupportedError(
-                f"table {view.name}: index file {file.external_path} lies outside of the table, "
-                f"which this release does not read"
-            )
-        path = paths.index_path(file.file_name)
+        path = vector_file_path(file, view.name)
         places |= {r.data_file_name: VectorPlace(path, r) for r in file.ranges or ()}
     return places

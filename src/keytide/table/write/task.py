@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from keytide.format.hash_index import Hashes
 from keytide.format.manifest import ManifestEntry
+from keytide.table.state.dead_rows import DeadRows
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
@@ -40,7 +41,8 @@ class Written:
     """Files that a task wrote, as entries to commit, and how many rows it was given.
 
     `changelog` has the files in which the rows are stored once more, as they came.
-    `placed` has the hashes of keys that the task put into buckets as the first to do so.
+    `placed` has the hashes of keys that the task put into buckets as the first to do so, `dead` the
+    dead rows of buckets whose deletion vectors it went by.
     """
 
     entries: tuple[ManifestEntry, ...]
@@ -48,6 +50,7 @@ class Written:
     out_of_order: int | None = None
     changelog: tuple[ManifestEntry, ...] = ()
     placed: Mapping[BucketId, Hashes] = field(default_factory=dict)
+    dead: Mapping[BucketId, DeadRows] = field(default_factory=dict)
 
     @property
     def files(self) -> tuple[ManifestEntry, ...]:
@@ -69,6 +72,8 @@ class Written:
             None if None in late else sum(count or 0 for count in late),
             tuple(entry for part in made for entry in part.changelog),
             {bucket: np.concatenate(hashes) for bucket, hashes in placed.items()},
+            # No two tasks mark rows of one bucket: each of them went by the vectors before.
+            {bucket: dead for part in made for bucket, dead in part.dead.items()},
         )
 
 

@@ -1,0 +1,97 @@
+"""Which rows of a bucket's files are dead: what its deletion vectors say, and how that changes.
+
+All vectors of a bucket lie in one index file. Files are never changed, so one more dead row means a
+new index file with all vectors of the bucket, in the place of the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap, BitMap64
+
+from keytide.errors import UnsupportedError
+from keytide.format import paths
+from keytide.format.deletion_vector import Vector, read_vectors
+from keytide.format.index_manifest import DELETION_VECTORS, IndexFile
+from keytide.store import Store
+from keytide.table.state.live_files import BucketId
+
+__all__ = ["DeadRows", "load_dead_rows", "vector_file_path", "vector_files_by_bucket"]
+
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class DeadRows:
+    """The dead rows of one bucket, by data file, as a commit is to have them. Pickles.
+
+    `stored` is the index file with which the work began, None where the bucket had none: a commit
+    on top of another one would bring rows back to life.
+    """
+
+    stored: IndexFile | None = None
+    vectors: Mapping[str, Vector] = field(default_factory=dict)
+    has_changed: bool = False
+    """Whether the vectors are not those in `stored`."""
+
+    def of(self, file_name: str) -> Positions:
+        """The positions of the dead rows of a file, ascending."""
+        vector = self.vectors.get(file_name)
+        return _NONE if vector is None else np.asarray(vector.to_array()).astype(np.int64)
+
+    def marking(self, dead: Mapping[str, Positions], *, wide: bool) -> DeadRows:
+        """With more dead rows of some files. All vectors have 64 bits where they are to be `wide`.
+
+        Readers expect one form in all files of a table.
+        """
+        more = {name: positions for name, positions in dead.items() if len(positions)}
+        if not more:
+            return self
+        form = BitMap64 if wide else BitMap
+        vectors = {name: form(vector) for name, vector in self.vectors.items()}
+        for name, positions in more.items():
+            vectors.setdefault(name, form()).update(positions.tolist())
+        return replace(self, vectors=vectors, has_changed=True)
+
+    def without(self, gone: Collection[str]) -> DeadRows:
+        """Without what is said of some files."""
+        left = {name: vector for name, vector in self.vectors.items() if name not in gone}
+        return (
+            self
+            if len(left) == len(self.vectors)
+            else replace(self, vectors=left, has_changed=True)
+        )
+
+
+_NONE: Positions = np.empty(0, np.int64)
+
+
+def vector_files_by_bucket(files: Iterable[IndexFile]) -> dict[BucketId, IndexFile]:
+    """Those among some index files that mark rows as dead, by bucket."""
+    return {(f.partition, f.bucket): f for f in files if f.index_type == DELETION_VECTORS}
+
+
+def vector_file_path(file: IndexFile, table: str) -> str:
+    """Where an index file lies. Raises `UnsupportedError` for one outside of the table."""
+    if file.external_path is not None:
+        raise UnsupportedError(
+            f"table {table}: index file {file.external_path} lies outside of the table, "
+            f"which this release does not read"
+        )
+    return paths.index_path(file.file_name)
+
+
+def load_dead_rows(store: Store, file: IndexFile | None, table: str) -> DeadRows:
+    """What the index file of a bucket says; nothing where there is none.
+
+    Raises `DataError` for a file that is missing or torn, and as `vector_file_path`.
+    """
+    if file is None:
+        return DeadRows()
+    path = vector_file_path(file, table)
+    vectors = read_vectors(store.read(path), file.ranges or (), store.uri_of(path))
+    return DeadRows(file, vectors)
