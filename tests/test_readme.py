@@ -55,6 +55,7 @@ def test_every_command_named_exists() -> None:
     from keytide.cli.main import app
 
     commands = {c.name or c.callback.__name__ for c in app.registered_commands if c.callback}
+    commands |= {str(group.typer_instance.info.name) for group in app.registered_groups}
     line = next(text for text in README.splitlines() if text.startswith("`keytide ls"))
     named = re.match(r"`keytide ([^`]+)`", line)
     assert named is not None

@@ -39,3 +39,42 @@ def test_compact_of_a_table_that_must_stay_is_one_line_and_exit_code_1(
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("error: table default.logs: this release cannot compact it: ")
     assert done.err.count("\n") == 1
+
+
+# -- tags ------------------------------------------------------------------------------------------
+
+
+def tags(run: Run, table: kt.Table) -> list[tuple[str, int, int | None]]:
+    lines = run("tag", "ls", table.uri, "-f", "json").out.splitlines()
+    found = [json.loads(line) for line in lines]
+    return [(tag["name"], tag["snapshot_id"], tag["retained_seconds"]) for tag in found]
+
+
+def test_tags_are_made_replaced_renamed_listed_and_deleted(run: Run, orders: kt.Table) -> None:
+    made = run("tag", "create", orders.uri, "a", "--snapshot-id", "1", "-f", "json")
+    assert (made.code, json.loads(made.out)["snapshot_id"]) == (0, 1)
+    run("tag", "create", orders.uri, "b", "--time-retained", "2 h")
+    assert tags(run, orders) == [("a", 1, None), ("b", 2, 7200)]
+    run("tag", "replace", orders.uri, "a")
+    run("tag", "rename", orders.uri, "b", "c")
+    assert tags(run, orders) == [("a", 2, None), ("c", 2, 7200)]
+    gone = run("tag", "delete", orders.uri, "c")
+    assert (gone.code, gone.out, gone.err) == (0, "", "tag c is gone\n")
+    assert tags(run, orders) == [("a", 2, None)]
+
+
+def test_tags_are_a_table_for_people(run: Run, orders: kt.Table) -> None:
+    assert run("tag", "ls", orders.uri).err == "no rows\n"
+    orders.create_tag("a", 1)
+    head, row = run("tag", "ls", orders.uri).out.splitlines()
+    assert head.split() == [
+        "name", "snapshot_id", "snapshot_time", "rows", "create_time", "retained_seconds"
+    ]  # fmt: skip
+    assert row.split()[:2] == ["a", "1"]
+
+
+def test_tag_that_cannot_be_is_one_line_and_exit_code_1(run: Run, orders: kt.Table) -> None:
+    done = run("tag", "create", orders.uri, "a", "--snapshot-id", "7")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("error: table shop.orders has no snapshot 7, and no tag")
+    assert done.err.count("\n") == 1

@@ -88,6 +88,7 @@ class Judge(Protocol):
         columns: Sequence[str] | None = None,
         where: Sequence[Condition] = (),
         snapshot_id: int | None = None,
+        tag: str | None = None,
     ) -> pa.Table:
         """The rows of a table, one per key. Raises `RefusedError`."""
         ...
@@ -109,11 +110,13 @@ def assert_reads_alike(
     columns: Sequence[str] | None = None,
     where: Sequence[Condition] = (),
     snapshot_id: int | None = None,
+    tag: str | None = None,
 ) -> list[str]:
     """Assert that the judge reads what Keytide reads, and return it."""
     condition = " AND ".join(term.sql() for term in where) or None
-    scan = table.scan(columns=columns, where=condition, snapshot_id=snapshot_id)
-    theirs = judge.read(table.name, columns=columns, where=where, snapshot_id=snapshot_id)
+    travel: dict[str, Any] = {"snapshot_id": snapshot_id, "tag": tag}
+    scan = table.scan(columns=columns, where=condition, **travel)
+    theirs = judge.read(table.name, columns=columns, where=where, **travel)
     ours = canonical(scan.to_arrow(), scan.schema)
     assert_same(ours, canonical(theirs, scan.schema), judge.name)
     return ours
@@ -180,9 +183,11 @@ class PypaimonRust:
         columns: Sequence[str] | None = None,
         where: Sequence[Condition] = (),
         snapshot_id: int | None = None,
+        tag: str | None = None,
     ) -> pa.Table:
         """See `Judge`."""
         options = {} if snapshot_id is None else {"scan.snapshot-id": str(snapshot_id)}
+        options |= {} if tag is None else {"scan.tag-name": tag}
         with _refusals():
             opened = self._open(table)
             schema = _native_schema(opened)
@@ -288,6 +293,7 @@ class Pypaimon:
         columns: Sequence[str] | None = None,
         where: Sequence[Condition] = (),
         snapshot_id: int | None = None,
+        tag: str | None = None,
     ) -> pa.Table:
         """See `Judge`."""
         path = self.process.new_file()
@@ -298,6 +304,7 @@ class Pypaimon:
             columns=columns,
             where=[(term.column, term.operator, [str(v) for v in term.values]) for term in where],
             snapshot_id=snapshot_id,
+            tag=tag,
             rows=path,
         )
         with pa.OSFile(path) as source:

@@ -45,6 +45,8 @@ def read(request: dict[str, Any]) -> None:
     table = _table(request)
     if request["snapshot_id"] is not None:
         table = table.copy({"scan.snapshot-id": str(request["snapshot_id"])})
+    if request["tag"] is not None:
+        table = table.copy({"scan.tag-name": request["tag"]})
     builder = table.new_read_builder()
     if request["columns"] is not None:
         builder = builder.with_projection(request["columns"])
@@ -69,6 +71,11 @@ def write(request: dict[str, Any]) -> None:
         committer.close()
 
 
+def create_tag(request: dict[str, Any]) -> None:
+    """Name the newest snapshot of a table."""
+    _table(request).create_tag(request["tag"])
+
+
 def _rows(request: dict[str, Any]) -> pa.Table:
     with pa.OSFile(request["rows"]) as source:
         return pa.ipc.open_file(source).read_all()
@@ -88,7 +95,7 @@ def _predicate(table: Any, predicates: Any, column: str, operator: str, literals
 def _serve() -> None:
     warnings.simplefilter("ignore")
     answers, sys.stdout = sys.stdout, sys.stderr  # whatever the library prints is no answer
-    actions = {"create": create, "read": read, "write": write}
+    actions = {"create": create, "create_tag": create_tag, "read": read, "write": write}
     for line in sys.stdin:
         request = json.loads(line)
         try:

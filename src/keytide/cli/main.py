@@ -20,6 +20,7 @@ from keytide.cli.catalog import describe, ls, snapshots
 from keytide.cli.ingest import ingest
 from keytide.cli.read import explain, get, scan, why
 from keytide.cli.sql import sql
+from keytide.cli.tag import tag
 from keytide.cli.upkeep import compact
 from keytide.cli.verify import doctor, verify
 from keytide.errors import KeytideError
@@ -98,6 +99,7 @@ for _command in (
     ls, describe, scan, get, why, snapshots, explain, compact, verify, doctor, sql, ingest,
 ):  # fmt: skip
     app.command()(_command)
+app.add_typer(tag)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from keytide import html
 from keytide.format.snapshot import Snapshot
 
-__all__ = ["Snapshots"]
+__all__ = ["Snapshots", "shown_time"]
 
 
 class Snapshots(list[Snapshot]):
@@ -18,11 +18,16 @@ class Snapshots(list[Snapshot]):
         return html.table(head, map(_row, self))
 
 
-def _row(snapshot: Snapshot) -> tuple[object, ...]:
+def shown_time(snapshot: Snapshot) -> str:
+    """The time of a snapshot for people, in UTC."""
     time = datetime.fromtimestamp(snapshot.time_millis / 1000, timezone.utc).replace(tzinfo=None)
+    return f"{time.isoformat(' ', 'milliseconds')}Z"
+
+
+def _row(snapshot: Snapshot) -> tuple[object, ...]:
     return (
         snapshot.id,
-        f"{time.isoformat(' ', 'milliseconds')}Z",
+        shown_time(snapshot),
         snapshot.commit_kind.value,
         f"{snapshot.delta_record_count:,}",
         f"{snapshot.total_record_count:,}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from threading import Event
 from typing import Any
 
@@ -16,6 +16,7 @@ from keytide.format.schema import TableSchema
 from keytide.lake.changes import Changes
 from keytide.lake.scan import Scan
 from keytide.lake.snapshots import Snapshots
+from keytide.lake.tags import Tags
 from keytide.lazy import load
 from keytide.store import Store
 from keytide.table import local_writes
@@ -33,6 +34,14 @@ from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.compaction import CompactionResult, compact
 from keytide.table.upkeep.doctor import Diagnosis, diagnose
 from keytide.table.upkeep.rescale import RescaleResult, rescale
+from keytide.table.upkeep.tags import (
+    NamedTag,
+    create_tag,
+    delete_tag,
+    rename_tag,
+    replace_tag,
+    tags_of,
+)
 from keytide.table.verify.finding import Verification
 from keytide.table.verify.verify import verify_table
 
@@ -399,6 +408,64 @@ class Table:
     def snapshots(self) -> Snapshots:
         """The snapshots that are there, oldest first. Raises `DataError` for a torn one."""
         return Snapshots(self.metadata.snapshot(number) for number in self.metadata.snapshot_ids())
+
+    # -- history --------------------------------------------------------------------------------
+
+    def tags(self) -> Tags:
+        """The tags, by the ids of their snapshots. Raises `DataError` for a torn one."""
+        return Tags(tags_of(self.metadata))
+
+    @checked
+    def create_tag(
+        self,
+        name: str,
+        snapshot_id: int | None = None,
+        time_retained: str | timedelta | None = None,
+    ) -> NamedTag:
+        """Name a snapshot, the newest by default; atomic: of several callers one makes the tag.
+
+        A tag keeps its snapshot readable when the snapshot expires. It stays for `time_retained`,
+        such as '7 d', counted from now, or 'forever'; left out, as 'tag.default-time-retained'
+        says, which is for ever unless it is set.
+
+        Raises `NotFoundError` for a snapshot that is not there, or not any more, naming those that
+        are; `AlreadyExistsError` for a name that is taken; `InvalidError` for one that a tag cannot
+        have, and for a time that is none; `ConflictError`, with nothing made, when the snapshot
+        goes away meanwhile; `DataError` when the store fails.
+        """
+        return create_tag(self.metadata, name, snapshot_id, time_retained)
+
+    @checked
+    def replace_tag(
+        self,
+        name: str,
+        snapshot_id: int | None = None,
+        time_retained: str | timedelta | None = None,
+    ) -> NamedTag:
+        """Have a tag name another snapshot, the newest by default, in one step.
+
+        The time that it stays begins anew, see `create_tag`. Raises `NotFoundError` for an unknown
+        tag too, and as `create_tag`.
+        """
+        return replace_tag(self.metadata, name, snapshot_id, time_retained)
+
+    @checked
+    def rename_tag(self, name: str, new_name: str) -> NamedTag:
+        """Give a tag another name.
+
+        Both names are there for a moment; after a stop in between, the same call goes on. Raises
+        `NotFoundError` for an unknown tag, `AlreadyExistsError` and `InvalidError` for a new name
+        that is taken or cannot be, `DataError` when the store fails.
+        """
+        return rename_tag(self.metadata, name, new_name)
+
+    @checked
+    def delete_tag(self, name: str) -> None:
+        """Forget a tag; its snapshot can be read by its id for as long as it is there itself.
+
+        Raises `NotFoundError` naming the tags there are, `DataError` when the store fails.
+        """
+        delete_tag(self.metadata, name)
 
 
 def is_spark_dataframe(data: Any) -> bool:

@@ -119,6 +119,9 @@ class TableOptions:
     incremental_size_threshold_bytes: int | None = _option("compaction.incremental-size-threshold")
     tombstone_retention_ms: int | None = _option("tombstone.retention")
 
+    # -- history ------------------------------------------------------------------------------
+    tag_default_time_retained_ms: int | None = _option("tag.default-time-retained")
+
     # -- memory -------------------------------------------------------------------------------
     read_memory_bytes: int = _option("read.memory")
     lookup_cache_bytes_max: int = _option("lookup.cache-max-memory-size")

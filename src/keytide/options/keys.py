@@ -136,3 +136,7 @@ TOMBSTONE_RETENTION = _key("tombstone.retention")
 DELETION_VECTORS_ENABLED = _key("deletion-vectors.enabled")
 DELETION_VECTORS_BITMAP64 = _key("deletion-vectors.bitmap64")
 PK_CLUSTERING_OVERRIDE = _key("pk-clustering-override")
+
+# -- history ---------------------------------------------------------------------------------------
+
+TAG_DEFAULT_TIME_RETAINED = _key("tag.default-time-retained")

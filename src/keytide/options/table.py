@@ -462,7 +462,8 @@ _HISTORY = (
     _kept("tag.creation-period", choice("daily", "hourly", "two-hours"), "daily",
           "How often.", _NO_TAGS),
     _kept("tag.creation-period-duration", DURATION, None, "How often.", _NO_TAGS),
-    _kept("tag.default-time-retained", DURATION, None, "How long tags are kept.", _NO_TAGS),
+    Option("tag.default-time-retained", DURATION, "How long a tag is to stay whose maker does not "
+           "say it; for ever, when left out."),
     _kept("tag.num-retained-max", integer(1), None, "The most tags kept.", _NO_TAGS),
     _kept("tag.period-formatter", choice("with_dashes", "without_dashes",
                                          "without_dashes_and_spaces"), "with_dashes",

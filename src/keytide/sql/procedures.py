@@ -9,6 +9,7 @@ from dataclasses import asdict, fields
 import pyarrow as pa
 
 from keytide.errors import InvalidError, NotFoundError
+from keytide.sql.history import HISTORY
 from keytide.sql.names import table_of
 from keytide.sql.statements import Call
 from keytide.table.catalog import Catalog
@@ -71,4 +72,5 @@ _PROCEDURES: dict[str, Callable[..., pa.Table]] = {
     "compact_manifest": _compact_manifest,
     "rescale": _rescale,
     "why": _why,
+    **HISTORY,
 }

@@ -284,7 +284,7 @@ def _from_hint(options: Mapping[str, str], table: StoredTable) -> dict[str, Any]
                 f"{', '.join(sorted(READ_OPTIONS))}"
             )
         if meaning == "version":
-            travel |= _version(value)
+            travel |= _version(value, table)
         elif meaning in _CHANGES:
             travel[meaning] = value
         elif meaning == "as_of":
@@ -324,13 +324,15 @@ def _from_version(version: exp.Version, table: StoredTable) -> dict[str, Any]:
         )
     value = str(literal.this)
     if version.name.upper() == "VERSION":
-        return _version(value)
+        return _version(value, table)
     # A bare number is in seconds, as in Spark.
     return {"as_of": value if literal.is_string else int(float(value) * 1000)}
 
 
-def _version(value: str) -> dict[str, Any]:
-    return {"snapshot_id": int(value)} if value.isdecimal() else {"tag": value}
+def _version(value: str, table: StoredTable) -> dict[str, Any]:
+    # Other engines may have made tags of digits alone; as there, a tag comes before an id.
+    is_id = value.isdecimal() and not table.metadata.has_tag(value)
+    return {"snapshot_id": int(value)} if is_id else {"tag": value}
 
 
 def _refuse_ambiguous(relation: Relation, node: exp.Table, query: Query) -> None:

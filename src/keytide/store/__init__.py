@@ -1,8 +1,16 @@
 """Where the bytes of a warehouse live: a local directory or an object store."""
 
-from keytide.store.base import ObjectInfo, Store
+from keytide.store.base import ObjectInfo, Store, created
 from keytide.store.local import LocalStore
 from keytide.store.objects import ObjectStore
 from keytide.store.open import open_store, store_of_file
 
-__all__ = ["LocalStore", "ObjectInfo", "ObjectStore", "Store", "open_store", "store_of_file"]
+__all__ = [
+    "LocalStore",
+    "ObjectInfo",
+    "ObjectStore",
+    "Store",
+    "created",
+    "open_store",
+    "store_of_file",
+]

@@ -29,7 +29,15 @@ import pyarrow as pa
 
 from keytide.errors import DataError, InvalidError, KeytideError
 
-__all__ = ["ObjectInfo", "Store", "buffered", "check_path", "disk_errors", "storage_error"]
+__all__ = [
+    "ObjectInfo",
+    "Store",
+    "buffered",
+    "check_path",
+    "created",
+    "disk_errors",
+    "storage_error",
+]
 
 
 @dataclass(frozen=True)
@@ -154,6 +162,20 @@ class Store(ABC):
     def uri_of(self, path: str) -> str:
         """The full name of a file, for messages and for other engines."""
         return f"{self.uri.rstrip('/')}/{path}"
+
+
+def created(store: Store, path: str, data: bytes) -> bool:
+    """As `Store.create`, and after an error the name is read back to learn the outcome.
+
+    Then True where it holds these bytes: whoever wrote them said the same. Raises the `DataError`
+    of the creation where it holds others or none.
+    """
+    try:
+        return store.create(path, data)
+    except DataError:
+        if store.exists(path) and store.read(path) == data:
+            return True
+        raise
 
 
 def check_path(path: str) -> str:

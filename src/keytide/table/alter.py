@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from keytide.errors import (
     ConflictError,
-    DataError,
     InvalidError,
     KeytideError,
     KeytideWarning,
@@ -22,6 +21,7 @@ from keytide.format import paths
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, keys
 from keytide.plural import counted
+from keytide.store import created
 from keytide.table.definition.checks import check_uses, validate_definition
 from keytide.table.definition.evolution import SchemaChange, evolve
 from keytide.table.state.metadata import TableMetadata
@@ -51,7 +51,8 @@ def alter_table(
         if evolved == replace(base, id=evolved.id):
             return base  # nothing is different
         evolved = replace(evolved, time_millis=clock_ms())
-        if _create(metadata, evolved):
+        # Of equal bytes it does not matter who wrote them: the same change at the same millisecond.
+        if created(metadata.store, paths.schema_path(evolved.id), evolved.to_json()):
             _warn(metadata.name, base, evolved)
             return evolved
         base = metadata.latest_schema()
@@ -77,19 +78,6 @@ def _evolved(
             f"table {metadata.name}: another change of its schema came first, and now these are "
             f"not possible: {error}; look at the new schema and try again"
         ) from error
-
-
-def _create(metadata: TableMetadata, schema: TableSchema) -> bool:
-    """Create the schema file; after an error, read it back to learn the outcome."""
-    path, data = paths.schema_path(schema.id), schema.to_json()
-    try:
-        return metadata.store.create(path, data)
-    except DataError:
-        # The response may be lost although the file was made. Equal bytes are as good as its own:
-        # whoever wrote them made the same change at the same millisecond.
-        if metadata.store.exists(path) and metadata.store.read(path) == data:
-            return True
-        raise
 
 
 def _warn(table: str, old: TableSchema, new: TableSchema) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from keytide.errors import AlreadyExistsError, DataError
 from keytide.format import paths
 from keytide.format.schema import TableSchema
-from keytide.store import Store
+from keytide.store import Store, created
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction, discard
 from keytide.table.state.metadata import TableMetadata
@@ -56,15 +56,7 @@ class _UnmadeMetadata(TableMetadata):
 
 
 def _create_definition(store: Store, name: str, definition: TableSchema) -> None:
-    path, data = paths.schema_path(definition.id), definition.to_json()
-    try:
-        is_made = store.create(path, data)
-    except DataError:
-        # The answer may be lost on the way, and the file be there.
-        is_made = store.exists(path) and store.read(path) == data
-        if not is_made:
-            raise
-    if not is_made:
+    if not created(store, paths.schema_path(definition.id), definition.to_json()):
         raise AlreadyExistsError(
             f"table {name} was made by another writer meanwhile; insert the rows into it, or "
             f"choose another name"

@@ -17,7 +17,6 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.errors import InvalidError, NotFoundError
-from keytide.format import paths
 from keytide.format.arrow import to_arrow
 from keytide.format.binary_row import decode_rows
 from keytide.format.data_file import VALUE_KIND
@@ -223,25 +222,21 @@ _TAGS = _schema(
 
 
 def _tags(metadata: TableMetadata) -> pa.Table:
-    store = metadata.store
-    names = (paths.parse_tag_name(name) for name in store.list_names(paths.tag_dir()))
-    rows = []
-    for name in sorted(name for name in names if name is not None):
-        path = paths.tag_path(name)
-        tag = Tag.from_json(store.read(path), store.uri_of(path))
-        created, retained = tag.create_time_ns, tag.time_retained_ns
-        rows.append(
-            {
-                "tag_name": name,
-                "snapshot_id": tag.snapshot.id,
-                "schema_id": tag.snapshot.schema_id,
-                "commit_time": tag.snapshot.time_millis,
-                "record_count": tag.snapshot.total_record_count,
-                "create_time": None if created is None else created // 1_000_000,
-                "time_retained": None if retained is None else _duration(retained),
-            }
-        )
+    rows = [_tag(name, tag) for name, tag in metadata.tags().items()]
     return pa.Table.from_pylist(rows, schema=_TAGS)
+
+
+def _tag(name: str, tag: Tag) -> Row:
+    created, retained = tag.create_time_ns, tag.time_retained_ns
+    return {
+        "tag_name": name,
+        "snapshot_id": tag.snapshot.id,
+        "schema_id": tag.snapshot.schema_id,
+        "commit_time": tag.snapshot.time_millis,
+        "record_count": tag.snapshot.total_record_count,
+        "create_time": None if created is None else created // 1_000_000,
+        "time_retained": None if retained is None else _duration(retained),
+    }
 
 
 def _duration(nanoseconds: int) -> str:

@@ -178,17 +178,43 @@ class TableMetadata:
 
     def tag(self, name: str) -> Snapshot:
         """The snapshot that a tag keeps. Raises `NotFoundError` naming the tags there are."""
-        path = paths.tag_path(name)
-        if not self.store.exists(path):
-            tags = sorted(
-                tag
-                for file in self.store.list_names(paths.tag_dir())
-                if (tag := paths.parse_tag_name(file)) is not None
-            )
+        return self.stored_tag(name).snapshot
+
+    def stored_tag(self, name: str) -> Tag:
+        """The tag of a name. Raises `NotFoundError` naming the tags there are."""
+        tag = self._tag_if_there(name)
+        if tag is None:
             raise NotFoundError(
-                f"table {self.name} has no tag {name!r}; it has {', '.join(tags) or 'none'}"
+                f"table {self.name} has no tag {name!r}; it has "
+                f"{', '.join(self.tag_names()) or 'none'}"
             )
-        return Tag.from_json(self.store.read(path), self.store.uri_of(path)).snapshot
+        return tag
+
+    def has_tag(self, name: str) -> bool:
+        """Whether there is a tag of that name. Raises `InvalidError` for what no tag can have."""
+        return self.store.exists(paths.tag_path(name))
+
+    def tag_names(self) -> list[str]:
+        """Names of all tags, sorted."""
+        names = self.store.list_names(paths.tag_dir())
+        return sorted(tag for name in names if (tag := paths.parse_tag_name(name)) is not None)
+
+    def tags(self) -> dict[str, Tag]:
+        """All tags by name, sorted. One that goes away meanwhile may be left out.
+
+        Raises `DataError` for a torn one.
+        """
+        found = {name: self._tag_if_there(name) for name in self.tag_names()}
+        return {name: tag for name, tag in found.items() if tag is not None}
+
+    def _tag_if_there(self, name: str) -> Tag | None:
+        path = paths.tag_path(name)
+        try:
+            return Tag.from_json(self.store.read(path), self.store.uri_of(path))
+        except DataError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
 
     def snapshot_as_of(self, time_millis: int) -> Snapshot:
         """The newest snapshot made at or before a time (epoch milliseconds).

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from keytide.errors import InvalidError
 from keytide.format import paths
@@ -175,8 +175,9 @@ class _Documents:
         for name, tag in branch.tags.items():
             of_same_id = branch.snapshots.get(tag.snapshot.id)
             # After a rollback a number comes back with another commit.
-            is_same = of_same_id is not None and of_same_id.uuid == tag.snapshot.uuid
-            if is_same and of_same_id != tag.snapshot:
+            if of_same_id is None or of_same_id.uuid != tag.snapshot.uuid:
+                continue
+            if _as_known_of(of_same_id, tag.snapshot) != tag.snapshot:
                 self.findings.add(
                     branch.path(paths.tag_path(name)),
                     f"it differs from snapshot {tag.snapshot.id}, which it keeps",
@@ -196,6 +197,14 @@ class _Documents:
                     "Begin with that reader anew, or restore the snapshots from a copy",
                 )
 
+
+def _as_known_of(snapshot: Snapshot, copy: Snapshot) -> Snapshot:
+    """The snapshot without what the engine that copied it did not know, and rows do not need."""
+    lost: dict[str, Any] = {name: None for name in _DISPENSABLE if getattr(copy, name) is None}
+    return replace(snapshot, **lost)
+
+
+_DISPENSABLE = ("writer_version", "properties", "next_row_id", "operation")
 
 _HINT_WAY_OUT = "Delete the hint: readers then look which snapshots there are"
 
