@@ -76,6 +76,7 @@ def test_value_text_follows_the_legacy_option(
         (1e-3, "0.001"),
         (9.999e-4, "9.999E-4"),
         (9999999.0, "9999999.0"),
+        (5e-324, "4.9E-324"),
         (1e7, "1.0E7"),
         (1.25e-10, "1.25E-10"),
         (float("nan"), "NaN"),
@@ -88,6 +89,7 @@ def test_floats_have_javas_text(value: float, text: str) -> None:
 
 def test_float_has_the_digits_of_its_own_width() -> None:
     assert path_of(0.1, "FLOAT") == "p=0.1"
+    assert path_of(1e-45, "FLOAT") == "p=1.4E-45"
 
 
 @pytest.mark.parametrize("value", [None, "", " ", "\t\n", "\u2003"])

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from interop_judges import PYPAIMON_PYTHON, Judge, Pypaimon, PypaimonProcess, PypaimonRust
+from java_judge import JAVA_BUNDLE, JavaGateway, JavaPaimon
 
 import keytide as kt
 
@@ -38,7 +39,23 @@ def pypaimon_rust(warehouse: str) -> PypaimonRust:
     return PypaimonRust(warehouse)
 
 
-@pytest.fixture(params=["pypaimon-rust", "pypaimon"])
+@pytest.fixture(scope="session")
+def java_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaGateway]:
+    """The one Java process of the run."""
+    if not JAVA_BUNDLE.exists():
+        pytest.skip("Java Paimon is not here; `make interop` fetches it where it can be had")
+    gateway = JavaGateway(JAVA_BUNDLE, tmp_path_factory.mktemp("java"))
+    yield gateway
+    gateway.close()
+
+
+@pytest.fixture
+def java(warehouse: str, java_gateway: JavaGateway) -> JavaPaimon:
+    """Java Paimon alone."""
+    return JavaPaimon(warehouse, java_gateway)
+
+
+@pytest.fixture(params=["pypaimon-rust", "pypaimon", "java"])
 def judge(request: pytest.FixtureRequest) -> Judge:
     """Each of the judges."""
     found: Judge = request.getfixturevalue(request.param.replace("-", "_"))

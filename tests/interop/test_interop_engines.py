@@ -116,7 +116,7 @@ _UNKNOWN_OPTIONS = refusal("enabled together with options that pypaimon does not
 _NO_RETRACT = refusal("NotImplementedError: AggregateMergeFunction received a -")
 # It keeps what the image of a deletion held for the row that comes back, and lets a late version
 # of one group bring the row back; to Keytide a removed row is removed.
-_LEAK = difference("pypaimon-rust misses")
+_LEAK = difference("misses")
 UNLIKE_FOR_INSERTS: dict[tuple[str, str], Outcome] = {
     ("pypaimon", "partial-update, ignore-delete"): _UNKNOWN_OPTIONS,
     ("pypaimon", "partial-update, sequence groups"): _UNKNOWN_OPTIONS,
@@ -137,6 +137,9 @@ UNLIKE_FOR_RETRACTS: dict[tuple[str, str], Outcome] = {
     ("pypaimon-rust", "partial-update, remove-record-on-delete"): _LEAK,
     ("pypaimon-rust", "partial-update, remove-record-on-sequence-group"): _LEAK,
     ("pypaimon-rust", "aggregation, remove-record-on-delete"): _LEAK,
+    ("java", "partial-update, remove-record-on-delete"): _LEAK,
+    ("java", "partial-update, remove-record-on-sequence-group"): _LEAK,
+    ("java", "aggregation, remove-record-on-delete"): _LEAK,
 }
 
 

@@ -169,7 +169,9 @@ def _java_text(value: np.floating[Any]) -> str:
         return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return np.format_float_positional(value, unique=True, trim="0")
-    mantissa, exponent = np.format_float_scientific(value, unique=True, trim="0").split("e")
+    # Where one digit would do, Java looks for the nearest number of two: 4.9E-324, not 5.0E-324.
+    text = np.format_float_scientific(value, unique=True, trim="0", min_digits=1)
+    mantissa, exponent = text.split("e")
     return f"{mantissa}E{int(exponent)}"
 
 
