@@ -37,6 +37,7 @@ from keytide.table.read.why import Why
 from keytide.table.upkeep.compaction import CompactionResult
 from keytide.table.upkeep.doctor import Diagnosis, Sign
 from keytide.table.upkeep.rescale import RescaleResult
+from keytide.table.upkeep.rollback import RollbackResult
 from keytide.table.verify.finding import Finding, Verification
 from keytide.types import Field, parse_sql_type
 
@@ -61,6 +62,7 @@ __all__ = [
     "Lake",
     "NotFoundError",
     "RescaleResult",
+    "RollbackResult",
     "RowKind",
     "Scan",
     "SetupError",

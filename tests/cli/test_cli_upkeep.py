@@ -78,3 +78,46 @@ def test_tag_that_cannot_be_is_one_line_and_exit_code_1(run: Run, orders: kt.Tab
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("error: table shop.orders has no snapshot 7, and no tag")
     assert done.err.count("\n") == 1
+
+
+# -- rollback --------------------------------------------------------------------------------------
+
+
+def test_rollback_tells_first_what_it_would_delete_and_then_does_it(
+    run: Run, orders: kt.Table
+) -> None:
+    orders.create_tag("a", 2)
+    would = run("rollback", orders.uri, "--snapshot-id", "1", "--dry-run", "-f", "json")
+    assert (would.code, len(orders.snapshots())) == (0, 2)
+    assert json.loads(would.out) == {
+        "previous_snapshot_id": 2,
+        "current_snapshot_id": 1,
+        "snapshots": 1,
+        "changelogs": 0,
+        "tags": "a",
+        "consumers": "",
+    }
+    done = run("rollback", orders.uri, "--snapshot-id", "1", "-f", "json")
+    assert (done.out, done.err) == (would.out, "")
+    assert [snapshot.id for snapshot in orders.snapshots()] == [1]
+
+
+def test_rollback_goes_to_a_tag_or_a_time(run: Run, orders: kt.Table) -> None:
+    orders.create_tag("a", 1)
+    assert run("rollback", orders.uri, "--as-of", "2100-01-01").code == 0
+    assert len(orders.snapshots()) == 2
+    assert run("rollback", orders.uri, "--tag", "a").code == 0
+    assert len(orders.snapshots()) == 1
+
+
+def test_rollback_names_consumers_that_should_begin_anew(run: Run, orders: kt.Table) -> None:
+    list(orders.follow(consumer="c", timeout_seconds=0))
+    done = run("rollback", orders.uri, "--snapshot-id", "1")
+    assert (done.code, done.err) == (0, "told of what is gone, and to begin anew: c\n")
+
+
+def test_rollback_to_no_place_or_two_is_wrong_usage(run: Run, orders: kt.Table) -> None:
+    for places in ([], ["--snapshot-id", "1", "--tag", "a"]):
+        done = run("rollback", orders.uri, *places)
+        assert (done.code, len(orders.snapshots())) == (2, 2)
+        assert "give one of" in done.err

@@ -60,6 +60,7 @@ def operations_of_one_write() -> list[tuple[str, int]]:
 
 
 PLACES = operations_of_one_write()
+COMMIT = PLACES.index(("create", 1))
 WRITING = [place for place in PLACES if place[0] in ("create", "put", "output", "hint", "delete")]
 
 
@@ -87,7 +88,7 @@ def test_crash_at_any_operation_leaves_the_old_or_the_new_state(operation: str, 
     faulty = FaultyStore(store, [Fault(operation, nth=nth, action="crash")])  # type: ignore[arg-type]
     with pytest.raises(Crash):
         write(faulty, CHANGE)
-    is_committed = operation == "hint"
+    is_committed = PLACES.index((operation, nth)) > COMMIT
     assert_sound(store, NEW if is_committed else OLD)
 
 
@@ -111,7 +112,7 @@ def test_write_that_is_stopped_before_its_commit_leaves_no_file_behind(
     try:
         write(faulty, CHANGE)
     except (kt.DataError, KeyboardInterrupt):
-        reached_the_commit = operation in ("create", "hint")
+        reached_the_commit = PLACES.index((operation, nth)) >= COMMIT
         assert reached_the_commit or {file.path for file in store.list("")} == before
     assert_sound(store, OLD, NEW)
 

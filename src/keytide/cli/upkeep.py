@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict
 from typing import Annotated
 
@@ -11,9 +12,11 @@ import typer
 from keytide.cli.address import open_named_table
 from keytide.cli.output import Format, note, write_rows
 from keytide.cli.parameters import FormatOption, TableArgument, Warehouse
+from keytide.errors import KeytideWarning
 from keytide.table.upkeep.compaction import COMPACTION_ROW
+from keytide.table.upkeep.rollback import ROLLBACK_ROW
 
-__all__ = ["compact"]
+__all__ = ["compact", "rollback"]
 
 
 def compact(
@@ -41,3 +44,42 @@ def compact(
         note("another compaction came first; nothing was done twice")
     elif not done.files_before:
         note("nothing to compact")
+
+
+def rollback(
+    table: TableArgument,
+    warehouse: Warehouse = None,
+    snapshot_id: Annotated[
+        int | None, typer.Option("--snapshot-id", help="To this snapshot.", show_default=False)
+    ] = None,
+    tag: Annotated[
+        str | None, typer.Option("--tag", help="To the snapshot of this tag.", show_default=False)
+    ] = None,
+    as_of: Annotated[
+        str | None,
+        typer.Option(
+            "--as-of",
+            help="To the newest snapshot at this ISO time, UTC unless it says otherwise.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell what would be deleted.")
+    ] = False,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """Make a table what it was at a snapshot, a tag or a time; what came later is gone.
+
+    Later snapshots, changelogs and tags are deleted. Columns and options stay those of today.
+
+    Example: keytide rollback -w /data/lake shop.orders --snapshot-id 7 --dry-run
+    """
+    if (snapshot_id is None) + (tag is None) + (as_of is None) != 2:
+        raise typer.BadParameter("give one of --snapshot-id, --tag and --as-of")
+    to = snapshot_id if tag is None else tag
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", KeytideWarning)  # said below
+        done = open_named_table(table, warehouse).rollback_to(to, as_of=as_of, dry_run=dry_run)
+    write_rows(done.to_arrow().to_batches(), ROLLBACK_ROW, format, limit=1)
+    if done.consumers:
+        note(f"told of what is gone, and to begin anew: {', '.join(done.consumers)}")

@@ -34,6 +34,7 @@ from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.compaction import CompactionResult, compact
 from keytide.table.upkeep.doctor import Diagnosis, diagnose
 from keytide.table.upkeep.rescale import RescaleResult, rescale
+from keytide.table.upkeep.rollback import RollbackResult, roll_back
 from keytide.table.upkeep.tags import (
     NamedTag,
     create_tag,
@@ -466,6 +467,31 @@ class Table:
         Raises `NotFoundError` naming the tags there are, `DataError` when the store fails.
         """
         delete_tag(self.metadata, name)
+
+    @checked
+    def rollback_to(
+        self,
+        to: int | str | None = None,
+        *,
+        as_of: datetime | date | str | int | None = None,
+        dry_run: bool = False,
+    ) -> RollbackResult:
+        """Make the table what it was at a snapshot; what came later is gone.
+
+        `to` is the id of a snapshot or the name of a tag, `as_of` a time as in `scan`. Later
+        snapshots, changelogs and tags are deleted, what others commit meanwhile among them; the
+        columns and options stay those of today, and data files stay for orphan cleaning. A write
+        that began before and ends later counts as written after the rollback; one that goes by rows
+        that are gone is made anew, or is a `ConflictError`. Other engines should not write
+        meanwhile: they do not look. `dry_run` tells what would be done.
+
+        Readers see older and older snapshots until it is done. After a stop the table is one of
+        these, and the same call goes on. Raises `NotFoundError` for an unknown tag, and for a
+        snapshot that is not there, naming the oldest; `InvalidError` unless one place is given;
+        `ConflictError` while others go on committing; `DataError` when the store fails.
+        """
+        moment = None if as_of is None else epoch_ms(as_of, self.name)
+        return roll_back(self.metadata, to, moment, dry_run=dry_run)
 
 
 def is_spark_dataframe(data: Any) -> bool:

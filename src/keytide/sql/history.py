@@ -14,6 +14,7 @@ from keytide.sql.names import table_of
 from keytide.table.catalog import Catalog
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.upkeep import tags
+from keytide.table.upkeep.rollback import RollbackResult, roll_back
 
 __all__ = ["HISTORY"]
 
@@ -112,8 +113,65 @@ def _one_of(procedure: str, **given: int | None) -> int | None:
     return next(iter(found.values()), None)
 
 
+# -- rollback --------------------------------------------------------------------------------------
+
+
+@checked
+def rollback(
+    catalog: Catalog,
+    table: str,
+    version: str | int | None = None,
+    snapshot: int | None = None,
+    tag: str | None = None,
+) -> pa.Table:
+    """As Spark knows it: to an id or a tag, the `version`, or to one of them by its name."""
+    metadata = _metadata(catalog, table)
+    if isinstance(version, str) and version.isdecimal() and not metadata.has_tag(version):
+        version = int(version)
+    return _rolled_back(metadata, "rollback", version=version, snapshot=snapshot, tag=tag)
+
+
+@checked
+def rollback_to(
+    catalog: Catalog, table: str, tag: str | None = None, snapshot_id: int | None = None
+) -> pa.Table:
+    """As Flink knows it: to a tag, or to a snapshot."""
+    metadata = _metadata(catalog, table)
+    return _rolled_back(metadata, "rollback_to", tag=tag, snapshot_id=snapshot_id)
+
+
+@checked
+def rollback_to_timestamp(catalog: Catalog, table: str, timestamp: int) -> pa.Table:
+    """To the newest snapshot at or before a time in epoch milliseconds."""
+    return _rollback_row(roll_back(_metadata(catalog, table), as_of_ms=timestamp))
+
+
+def _rolled_back(metadata: TableMetadata, procedure: str, **given: str | int | None) -> pa.Table:
+    found = {name: value for name, value in given.items() if value is not None}
+    if len(found) != 1:
+        raise InvalidError(
+            f"sys.{procedure}: {' and '.join(found) or 'nothing'} given; say where to go back to "
+            f"by one of {', '.join(given)}"
+        )
+    (to,) = found.values()
+    return _rollback_row(roll_back(metadata, to))
+
+
+def _rollback_row(done: RollbackResult) -> pa.Table:
+    return done.to_arrow().select(["previous_snapshot_id", "current_snapshot_id"])
+
+
 HISTORY: Mapping[str, Callable[..., pa.Table]] = {
     call.__name__: call
-    for call in (create_tag, create_tag_from_timestamp, delete_tag, rename_tag, replace_tag)
+    for call in (
+        create_tag,
+        create_tag_from_timestamp,
+        delete_tag,
+        rename_tag,
+        replace_tag,
+        rollback,
+        rollback_to,
+        rollback_to_timestamp,
+    )
 }
 """The procedures by name."""

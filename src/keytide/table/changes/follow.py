@@ -150,7 +150,7 @@ class _Follower:
         self._keep(told)
         quiet_since = time.monotonic()
         while not self.pace.stop.is_set():
-            newest = self._newest(seen)
+            newest = self._newest(told, seen)
             while told < newest and not self.pace.stop.is_set():
                 told += 1
                 seen = self._snapshot(told)
@@ -180,16 +180,14 @@ class _Follower:
         except NotFoundError:
             return None
 
-    def _newest(self, seen: Snapshot | None) -> int:
+    def _newest(self, told: int, seen: Snapshot | None) -> int:
         """The newest snapshot. Raises `ConflictError` where what was told is no part of it."""
         newest = self.table.metadata.latest_snapshot_id() or 0
-        if seen is None or newest == seen.id:
-            return newest
-        now = self._snapshot(seen.id)
-        if newest < seen.id or (now is not None and now != seen):
+        now = None if seen is None or newest == told else self._snapshot(told)
+        if newest < told or (now is not None and now != seen):
             raise ConflictError(
-                f"table {self.table.name}: snapshot {seen.id}, up to which changes were told, is "
-                f"not part of the table any more: it was rolled back, or made anew. Follow it "
-                f"again from 'full', or from a snapshot that is there"
+                f"table {self.table.name}: snapshot {told}, up to which changes were told, is not "
+                f"part of the table any more: it was rolled back, or made anew. Follow it again "
+                f"from 'full', or from a snapshot that is there"
             )
         return newest

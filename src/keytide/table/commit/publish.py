@@ -16,6 +16,9 @@ Rules that protect data, all here and in `decide`:
   appends, and conflicts where another one changed the levels or deletion vectors of its buckets.
 - An overwrite says which partitions it replaces, not which files: every try deletes those that
   are live by then.
+- A commit stands on the snapshot that it was made on. Where that is gone once the commit is there,
+  the table was rolled back meanwhile: the commit is taken back and made anew, or it would bring
+  back what was rolled back.
 - Nothing that a snapshot might name is deleted before the outcome is certain; whatever no
   snapshot can name is, after every outcome.
 """
@@ -182,7 +185,31 @@ class _Attempt:
         self._in_doubt = True
         if not self._create(new.snapshot):
             return None
+        if self._was_rolled_back():
+            self._withdraw(new.snapshot)
+            return None
         return Committed(new.snapshot, self._live.advance(new.snapshot, new.changed), self._change)
+
+    def _was_rolled_back(self) -> bool:
+        """Whether the snapshot that this try was made on is not part of the table any more."""
+        latest = self._latest
+        if latest is None:
+            return False
+        try:
+            return self._metadata.snapshot(latest.id) != latest
+        except NotFoundError:
+            # Expiry takes the oldest snapshots. A rollback takes the newest, and leaves one.
+            return any(number < latest.id for number in self._metadata.snapshot_ids())
+        except DataError:
+            return False  # the commit is made, and what is unlikely anyway cannot be told
+
+    def _withdraw(self, snapshot: Snapshot) -> None:
+        """Take back a commit that nobody may build upon. Raises `DataError` where it stays."""
+        self._metadata.store.delete([paths.snapshot_path(snapshot.id)])
+        self._tried.discard(snapshot.uuid)
+        self._in_doubt = False
+        self._metadata.store.discard(self._described)
+        self._described = []
 
     def _moved(self) -> list[MovedKeys]:
         """Partitions whose index of dynamic buckets is not the one that the change went by."""

@@ -158,9 +158,11 @@ def _step(metadata: TableMetadata, target: Snapshot, known: LiveFiles) -> LiveFi
         # of that id.
         for snapshot_id in range(base.id + 1, target.id):
             known = _advance(metadata, known, metadata.snapshot(snapshot_id))
+        # What is there still was there all the time, and so were those that it was made on.
+        is_in_line = metadata.snapshot(target.id) == target
     except NotFoundError:
         return None
-    return _advance(metadata, known, target)
+    return _advance(metadata, known, target) if is_in_line else None
 
 
 def _advance(metadata: TableMetadata, known: LiveFiles, snapshot: Snapshot) -> LiveFiles:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -33,6 +34,8 @@ __all__ = ["TableMetadata"]
 
 # Of manifests and of lists each; an entry takes about a kilobyte.
 _CACHED_ENTRIES_MAX = 500_000
+# A rollback takes snapshots away one by one; each look finds another one to be the newest.
+_LOOKS_MAX = 20
 
 V = TypeVar("V", bound=Sequence[Any])
 
@@ -119,6 +122,11 @@ class TableMetadata:
 
         The LATEST hint is tried first and probed past; a missing or wrong one costs a listing.
         """
+        for _ in range(_LOOKS_MAX - 1):
+            latest = self.latest_snapshot_id()
+            # Between the two it may be rolled back.
+            with suppress(NotFoundError):
+                return None if latest is None else self.snapshot(latest)
         latest = self.latest_snapshot_id()
         return None if latest is None else self.snapshot(latest)
 

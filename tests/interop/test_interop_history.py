@@ -1,9 +1,9 @@
-"""Tags of Keytide are read by others, and theirs by Keytide."""
+"""Tags and rollbacks of Keytide mean the same to others, and theirs to Keytide."""
 
 from __future__ import annotations
 
 import pytest
-from interop_judges import Judge, Pypaimon, assert_reads_alike
+from interop_judges import Judge, Pypaimon, assert_reads_alike, write_with
 from interop_values import field, rows, shown
 
 import keytide as kt
@@ -42,3 +42,15 @@ def test_interop_tag_of_pypaimon_is_one_of_keytide(orders: kt.Table, pypaimon: P
     assert len(shown(orders)) == 3
     assert orders.scan(tag="theirs").count() == 2
     assert orders.verify().is_healthy
+
+
+def test_interop_rolled_back_table_is_read_and_written_alike(
+    judge: Judge, orders: kt.Table
+) -> None:
+    orders.create_tag("first", 1)
+    orders.rollback_to("first")
+    assert assert_reads_alike(judge, orders) == ["(1, 'x')"]
+    write_with(judge, orders, rows(orders, "+I 5 theirs").drop_columns(["_row_kind"]))
+    orders.write(rows(orders, "+I 6 ours"))
+    assert len(assert_reads_alike(judge, orders)) == 3
+    assert [snapshot.id for snapshot in orders.snapshots()] == [1, 2, 3]

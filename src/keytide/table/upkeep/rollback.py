@@ -1,0 +1,244 @@
+"""Rollback: a table becomes what it was at a snapshot, and all that came later is gone.
+
+Snapshots are deleted one by one from the newest down, so that wherever this stops the newest one
+left is a state that the table once had, and the same call goes on from there. Only once all of them
+are gone do later tags go. Files stay: readers may be at work on them, and orphan cleaning finds
+them.
+
+What others commit meanwhile is rolled back as well, as if it had come before: the lowest of the
+later snapshots goes last, when no other is left. A writer that began before, and commits on top
+of a snapshot that is gone by then, finds that out itself and commits anew (`table.commit.publish`);
+what other engines leave beyond a gap is deleted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime, timezone
+
+import pyarrow as pa
+
+from keytide import html
+from keytide.errors import ConflictError, InvalidError, KeytideWarning, NotFoundError
+from keytide.format import paths
+from keytide.format.snapshot import Consumer, Snapshot
+from keytide.store import created
+from keytide.table.state.metadata import TableMetadata
+
+__all__ = ["ROLLBACK_ROW", "RollbackResult", "roll_back"]
+
+# Each round takes whatever has been committed since the one before.
+_ROUNDS_MAX = 100
+
+
+@dataclass(frozen=True)
+class RollbackResult:
+    """What a rollback did, or, of a dry run, what it would do.
+
+    `snapshots` and `changelogs` are how many later ones went, `tags` the names of those that went.
+    `consumers` are named readers that have been told of what is gone: they should begin anew.
+    """
+
+    previous_snapshot_id: int
+    current_snapshot_id: int
+    snapshots: int
+    changelogs: int
+    tags: tuple[str, ...]
+    consumers: tuple[str, ...]
+
+    def to_arrow(self) -> pa.Table:
+        """The result as one row."""
+        row = {**asdict(self), "tags": ", ".join(self.tags), "consumers": ", ".join(self.consumers)}
+        return pa.Table.from_pylist([row], schema=ROLLBACK_ROW)
+
+    def _repr_html_(self) -> str:
+        rows = self.to_arrow()
+        return html.table(rows.column_names, [list(row.values()) for row in rows.to_pylist()])
+
+
+ROLLBACK_ROW = pa.schema(
+    [
+        (member.name, pa.string() if "tuple" in str(member.type) else pa.int64())
+        for member in fields(RollbackResult)
+    ]
+)
+"""The columns of the result as a row."""
+
+
+def roll_back(
+    metadata: TableMetadata,
+    to: int | str | None = None,
+    as_of_ms: int | None = None,
+    *,
+    dry_run: bool = False,
+) -> RollbackResult:
+    """Roll a table back, as `Table.rollback_to` says."""
+    newest = metadata.latest_snapshot()
+    if newest is None:
+        raise NotFoundError(f"table {metadata.name} has no snapshots, so it has no earlier state")
+    target = _target(metadata, to, as_of_ms)
+    rollback = _Rollback(metadata, target)
+    result = RollbackResult(
+        newest.id,
+        target.id,
+        len(rollback.later_snapshots()),
+        len(rollback.later_changelogs()),
+        tuple(rollback.later_tags()),
+        tuple(rollback.consumers_ahead()),
+    )
+    if dry_run:
+        return result
+    rollback.run()
+    if result.consumers:
+        warnings.warn(
+            f"table {metadata.name}: it was rolled back behind what {', '.join(result.consumers)} "
+            f"had been told of; have these consumers begin anew",
+            KeytideWarning,
+            stacklevel=4,  # whoever called Table.rollback_to
+        )
+    return result
+
+
+# -- where to --------------------------------------------------------------------------------------
+
+
+def _target(metadata: TableMetadata, to: int | str | None, as_of_ms: int | None) -> Snapshot:
+    if (to is None) == (as_of_ms is None):
+        raise InvalidError(
+            f"table {metadata.name}: a rollback goes to a snapshot, to a tag or to a time; give "
+            f"one of them"
+        )
+    if as_of_ms is not None:
+        return metadata.snapshot_as_of(as_of_ms)
+    return _tagged(metadata, to) if isinstance(to, str) else _numbered(metadata, int(to or 0))
+
+
+def _numbered(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
+    try:
+        return metadata.snapshot(snapshot_id)
+    except NotFoundError as error:
+        tags = metadata.tags().values()
+        for tag in tags:
+            if tag.snapshot.id == snapshot_id:
+                return tag.snapshot
+        kept = ", ".join(map(str, sorted({tag.snapshot.id for tag in tags})))
+        oldest = metadata.snapshot(min(metadata.snapshot_ids()))
+        time = datetime.fromtimestamp(oldest.time_millis / 1000, timezone.utc).replace(tzinfo=None)
+        raise NotFoundError(
+            f"table {metadata.name} has no snapshot {snapshot_id} to go back to; the oldest one "
+            f"is {oldest.id}, of {time.isoformat(' ', 'seconds')}Z, the newest "
+            f"{metadata.latest_snapshot_id()}; tags keep {kept or 'no others'}"
+        ) from error
+
+
+def _tagged(metadata: TableMetadata, name: str) -> Snapshot:
+    tagged = metadata.tag(name)
+    try:
+        stored = metadata.snapshot(tagged.id)
+    except NotFoundError:
+        return tagged  # it has expired
+    if _lists(stored) != _lists(tagged):
+        raise ConflictError(
+            f"table {metadata.name}: tag {name!r} keeps a snapshot {tagged.id} that was rolled "
+            f"back, and another one has this id by now; restore what the tag shows instead"
+        )
+    return stored
+
+
+def _lists(snapshot: Snapshot) -> tuple[str, str]:
+    return snapshot.base_manifest_list, snapshot.delta_manifest_list
+
+
+# -- what comes later ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Rollback:
+    metadata: TableMetadata
+    target: Snapshot
+
+    def later_snapshots(self) -> list[int]:
+        """Their ids, ascending."""
+        return [number for number in self.metadata.snapshot_ids() if number > self.target.id]
+
+    def later_changelogs(self) -> list[int]:
+        """The ids of changelogs that have outlived their snapshots."""
+        names = self.metadata.store.list_names(paths.changelog_dir())
+        numbers = map(paths.parse_changelog_name, names)
+        return sorted(number for number in numbers if number and number > self.target.id)
+
+    def later_tags(self) -> list[str]:
+        """The names of tags of later snapshots."""
+        tags = self.metadata.tags().items()
+        return [name for name, tag in tags if tag.snapshot.id > self.target.id]
+
+    def consumers_ahead(self) -> list[str]:
+        """The names of readers that have been told of a later snapshot."""
+        store, found = self.metadata.store, []
+        for name in store.list_names(paths.consumer_dir()):
+            consumer = paths.parse_consumer_name(name)
+            if consumer is not None:
+                path = paths.consumer_path(consumer)
+                if Consumer.from_json(store.read(path), store.uri_of(path)).told > self.target.id:
+                    found.append(consumer)
+        return found
+
+    # -- doing ------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Delete what is later."""
+        self._keep_target()
+        self._delete_snapshots()
+        self.metadata.hint_latest(self.target.id)
+        self._delete_changelogs()
+        for name in self.later_tags():
+            self.metadata.store.delete([paths.tag_path(name)])
+
+    def _keep_target(self) -> None:
+        """Have the snapshot where it belongs, though it may have expired and be kept by a tag."""
+        path = paths.snapshot_path(self.target.id)
+        if created(self.metadata.store, path, self.target.to_json()):
+            earliest = paths.snapshot_hint_path(paths.Hint.EARLIEST)
+            self.metadata.store.hint(earliest, paths.encode_hint(self.target.id))
+
+    def _delete_snapshots(self) -> None:
+        later = self.later_snapshots()
+        if later:
+            # Who goes by a hint goes on from there as far as snapshots follow each other: to the
+            # newest of them, until it is gone. Expiry goes by it too, see there.
+            is_next = later[0] == self.target.id + 1
+            self.metadata.hint_latest(self.target.id if is_next else later[0])
+        for _ in range(_ROUNDS_MAX):
+            self._delete(later[1:])
+            before, later = later, self.later_snapshots()
+            if later == before[:1]:
+                self._delete_last(later)
+                return
+        raise ConflictError(
+            f"table {self.metadata.name}: other writers go on committing while it is rolled back; "
+            f"stop them and roll it back again"
+        )
+
+    def _delete_last(self, later: Sequence[int]) -> None:
+        # If expiry took the target away meanwhile, there is nothing to go back to.
+        self.metadata.snapshot(self.target.id)
+        self._delete(later)
+        # From here on writers begin with the target, and their snapshots follow it without a gap.
+        follows = itertools.count(self.target.id + 1)
+        self._delete([number for number in self.later_snapshots() if number != next(follows)])
+
+    def _delete(self, numbers: Sequence[int]) -> None:
+        # One after the other: a store may delete many in any order.
+        for number in reversed(numbers):
+            self.metadata.store.delete([paths.snapshot_path(number)])
+
+    def _delete_changelogs(self) -> None:
+        later = self.later_changelogs()
+        if later:
+            hint = paths.join(paths.changelog_dir(), paths.Hint.LATEST.value)
+            self.metadata.store.delete([hint])
+        for number in reversed(later):
+            self.metadata.store.delete([paths.changelog_path(number)])
