@@ -36,6 +36,7 @@ from keytide.table.read.scan import Explanation
 from keytide.table.read.why import Why
 from keytide.table.upkeep.compaction import CompactionResult
 from keytide.table.upkeep.doctor import Diagnosis, Sign
+from keytide.table.upkeep.expiry import ExpiryResult
 from keytide.table.upkeep.rescale import RescaleResult
 from keytide.table.upkeep.rollback import RollbackResult
 from keytide.table.verify.finding import Finding, Verification
@@ -53,6 +54,7 @@ __all__ = [
     "ConflictError",
     "DataError",
     "Diagnosis",
+    "ExpiryResult",
     "Explanation",
     "Field",
     "Finding",

@@ -41,7 +41,7 @@ def checked(call: Callable[_P, _T]) -> Callable[_P, _T]:
     parameters = inspect.signature(call).parameters.values()
     places = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     others = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
-    name = call.__qualname__.removesuffix(".__init__")
+    name = call.__qualname__.removesuffix(".__init__").lstrip("_")
 
     @functools.wraps(call)
     def guarded(*arguments: _P.args, **named: _P.kwargs) -> _T:

@@ -365,6 +365,7 @@ def test_version_and_help_exit_with_0(run: Run) -> None:
         "snapshots",
         "explain",
         "compact",
+        "expire",
         "verify",
         "doctor",
         "ingest",

@@ -121,3 +121,23 @@ def test_rollback_to_no_place_or_two_is_wrong_usage(run: Run, orders: kt.Table) 
         done = run("rollback", orders.uri, *places)
         assert (done.code, len(orders.snapshots())) == (2, 2)
         assert "give one of" in done.err
+
+
+def test_expire_tells_first_what_would_go_and_then_lets_it_go(run: Run, orders: kt.Table) -> None:
+    before = sorted(orders.scan().to_pylist(), key=str)
+    arguments = ("expire", orders.uri, "--retain-max", "1", "-f", "json")
+    would = json.loads(run(*arguments, "--dry-run").out)
+    assert (would["snapshots"], would["earliest_id"]) == (1, 2)
+    assert len(orders.snapshots()) == 2
+    assert json.loads(run(*arguments).out) == would
+    assert [snapshot.id for snapshot in orders.snapshots()] == [2]
+    assert sorted(orders.scan().to_pylist(), key=str) == before
+    assert run(*arguments).err == "nothing to expire\n"
+
+
+def test_expire_of_numbers_that_contradict_each_other_is_one_line(
+    run: Run, orders: kt.Table
+) -> None:
+    done = run("expire", orders.uri, "--retain-max", "1", "--retain-min", "2")
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert "retain_min is 2" in done.err

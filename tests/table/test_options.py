@@ -177,7 +177,7 @@ def test_tables_of_other_engines_are_opened_and_altered_without_a_word() -> None
     options |= {
         "changelog-producer": "lookup",
         "from.another": "engine",
-        "snapshot.expire.limit": "?",
+        "page-size": "?",
     }
     schema = replace(table.table_schema, id=1, options=options)
     table.metadata.store.create(paths.schema_path(1), schema.to_json())

@@ -14,9 +14,10 @@ from keytide.cli.output import Format, note, write_rows
 from keytide.cli.parameters import FormatOption, TableArgument, Warehouse
 from keytide.errors import KeytideWarning
 from keytide.table.upkeep.compaction import COMPACTION_ROW
+from keytide.table.upkeep.expiry import EXPIRY_ROW
 from keytide.table.upkeep.rollback import ROLLBACK_ROW
 
-__all__ = ["compact", "rollback"]
+__all__ = ["compact", "expire", "rollback"]
 
 
 def compact(
@@ -83,3 +84,45 @@ def rollback(
     write_rows(done.to_arrow().to_batches(), ROLLBACK_ROW, format, limit=1)
     if done.consumers:
         note(f"told of what is gone, and to begin anew: {', '.join(done.consumers)}")
+
+
+def expire(
+    table: TableArgument,
+    warehouse: Warehouse = None,
+    retain_max: Annotated[
+        int | None,
+        typer.Option(min=1, help="Keep at most so many snapshots.", show_default=False),
+    ] = None,
+    retain_min: Annotated[
+        int | None,
+        typer.Option(min=1, help="Keep at least so many snapshots.", show_default=False),
+    ] = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            help="Drop snapshots made before an ISO time, UTC unless it says otherwise: "
+            "2026-01-31T12:00",
+            show_default=False,
+        ),
+    ] = None,
+    max_deletes: Annotated[
+        int | None,
+        typer.Option(min=0, help="Drop at most so many snapshots.", show_default=False),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """Forget a table's old snapshots, and delete the files that only they have.
+
+    What is left out is as the options of the table say, by which writes do the same. Tags and
+    branches keep what they name, consumers what they have still to read.
+
+    Example: keytide expire -w /data/lake shop.orders --older-than 2026-01-31 --dry-run
+    """
+    done = open_named_table(table, warehouse).expire_snapshots(
+        retain_max, retain_min, older_than, max_deletes, dry_run=dry_run
+    )
+    rows = pa.Table.from_pylist([asdict(done)], schema=EXPIRY_ROW)
+    write_rows(rows.to_batches(), rows.schema, format, limit=1)
+    if not done.snapshots:
+        note("nothing to expire")

@@ -4,7 +4,7 @@ A table's directory::
 
     schema/schema-<id>                      snapshot/snapshot-<id>    snapshot/LATEST, EARLIEST
     tag/tag-<name>                          consumer/consumer-<name>
-    changelog/changelog-<id>
+    changelog/changelog-<id>                snapshot/expiring-<uuid>
     branch/branch-<name>/                   with schemas, snapshots, tags and consumers of its own
     manifest/manifest-<uuid>-<n>            manifest/manifest-list-<uuid>-<n>
     manifest/index-manifest-<uuid>-<n>      index/index-<uuid>-<n>
@@ -56,6 +56,7 @@ __all__ = [
     "data_file_name",
     "decode_hint",
     "encode_hint",
+    "expiring_path",
     "index_path",
     "join",
     "manifest_path",
@@ -64,6 +65,7 @@ __all__ = [
     "parse_branch_name",
     "parse_changelog_name",
     "parse_consumer_name",
+    "parse_expiring_name",
     "parse_schema_name",
     "parse_snapshot_name",
     "parse_tag_name",
@@ -198,6 +200,11 @@ def snapshot_hint_path(hint: Hint) -> str:
     return join(snapshot_dir(), hint.value)
 
 
+def expiring_path(uuid: str) -> str:
+    """The file that says what an expiry is about to delete; other engines have no such file."""
+    return join(snapshot_dir(), f"expiring-{_checked_name(uuid, 'expiry')}")
+
+
 def parse_schema_name(name: str) -> int | None:
     """The id of a file inside ``schema/``."""
     return _numbered(name, "schema-")
@@ -226,6 +233,11 @@ def parse_consumer_name(name: str) -> str | None:
 def parse_changelog_name(name: str) -> int | None:
     """The id of a file inside ``changelog/``; None for the hints."""
     return _numbered(name, "changelog-")
+
+
+def parse_expiring_name(name: str) -> str | None:
+    """The uuid of an expiry whose file lies inside ``snapshot/``."""
+    return _named(name, "expiring-")
 
 
 def encode_hint(snapshot_id: int) -> bytes:

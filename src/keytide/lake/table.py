@@ -33,6 +33,7 @@ from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.compaction import CompactionResult, compact
 from keytide.table.upkeep.doctor import Diagnosis, diagnose
+from keytide.table.upkeep.expiry import ExpiryResult, expire_snapshots
 from keytide.table.upkeep.rescale import RescaleResult, rescale
 from keytide.table.upkeep.rollback import RollbackResult, roll_back
 from keytide.table.upkeep.tags import (
@@ -210,6 +211,39 @@ class Table:
         have to stay apart, with the reason, and `DataError` when the store fails.
         """
         return compact(self._stored, full=full, dry_run=dry_run, runner=self._runner)
+
+    @checked
+    def expire_snapshots(
+        self,
+        retain_max: int | None = None,
+        retain_min: int | None = None,
+        older_than: datetime | date | str | int | None = None,
+        max_deletes: int | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> ExpiryResult:
+        """Forget old snapshots, and delete the files that only they have.
+
+        Writes do so by themselves, as the options 'snapshot.time-retained',
+        'snapshot.num-retained.min' and 'snapshot.num-retained.max' say, unless the table is
+        'write-only'; here they say what the arguments leave out. The newest `retain_min` snapshots
+        stay. Those beyond the newest `retain_max` go, and of the others those made before
+        `older_than`, given as `as_of` of `scan` is; at most `max_deletes` of them, the oldest.
+
+        A snapshot that a consumer has still to read stays, with all later ones. The files of tags
+        and branches stay. A reader of a snapshot that goes fails with an error that says so.
+        Others may write, compact, tag and expire meanwhile; an expiry that dies leaves every
+        snapshot, tag and branch whole, and the next one finishes it. `dry_run` tells what would go.
+
+        Raises `InvalidError` for numbers that contradict each other, `ConflictError` when the table
+        is rolled back meanwhile, and `DataError` when the store fails or holds a tag or list that
+        is torn.
+        """
+        moment = None if older_than is None else epoch_ms(older_than, self.name, "older_than")
+        return expire_snapshots(
+            self._stored, retain_max=retain_max, retain_min=retain_min, older_than_ms=moment,
+            max_deletes=max_deletes, dry_run=dry_run,
+        )  # fmt: skip
 
     @checked
     def rescale(

@@ -121,6 +121,11 @@ class TableOptions:
 
     # -- history ------------------------------------------------------------------------------
     tag_default_time_retained_ms: int | None = _option("tag.default-time-retained")
+    snapshots_retained_max: int | None = _option("snapshot.num-retained.max")
+    snapshots_retained_min: int = _option("snapshot.num-retained.min")
+    snapshot_time_retained_ms: int = _option("snapshot.time-retained")
+    snapshots_expired_max: int = _option("snapshot.expire.limit")
+    snapshot_expiry_mode: str = _option("snapshot.expire.execution-mode")
 
     # -- memory -------------------------------------------------------------------------------
     read_memory_bytes: int = _option("read.memory")

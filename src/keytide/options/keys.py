@@ -140,3 +140,7 @@ PK_CLUSTERING_OVERRIDE = _key("pk-clustering-override")
 # -- history ---------------------------------------------------------------------------------------
 
 TAG_DEFAULT_TIME_RETAINED = _key("tag.default-time-retained")
+SNAPSHOT_NUM_RETAINED_MAX = _key("snapshot.num-retained.max")
+SNAPSHOT_NUM_RETAINED_MIN = _key("snapshot.num-retained.min")
+SNAPSHOT_TIME_RETAINED = _key("snapshot.time-retained")
+SNAPSHOT_EXPIRE_LIMIT = _key("snapshot.expire.limit")

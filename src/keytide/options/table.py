@@ -433,21 +433,24 @@ _COMPACTION = (
 
 # -- snapshots, tags, partitions -------------------------------------------------------------------
 
-_NO_EXPIRY = "this release expires no snapshots"
 _NO_TAGS = "writes make no tags"
 _NO_PARTITION_EXPIRY = "partitions stay until another engine drops them"
 _NO_MARKS = "writes mark no partitions as done"
 
 _HISTORY = (
-    _kept("snapshot.num-retained.max", integer(1), None, "The most snapshots kept.", _NO_EXPIRY),
-    _kept("snapshot.num-retained.min", integer(1), "10", "The fewest.", _NO_EXPIRY),
-    _kept("snapshot.time-retained", DURATION, "1 h", "How long they are kept.", _NO_EXPIRY),
-    _kept("snapshot.expire.limit", integer(1), "50", "Snapshots that one commit expires.",
-          _NO_EXPIRY),
-    _kept("snapshot.expire.execution-mode", choice("sync", "async"), "sync",
-          "Whether commits wait for that.", _NO_EXPIRY),
+    Option("snapshot.num-retained.max", integer(1), "The most snapshots kept: older ones expire "
+           "however young they are. At least `snapshot.num-retained.min`; no limit when left out."),
+    Option("snapshot.num-retained.min", integer(1), "The fewest snapshots kept: the newest ones "
+           "stay however old they are.", "10"),
+    Option("snapshot.time-retained", DURATION, "How long snapshots are kept beyond the fewest: "
+           "after each commit older ones expire, unless the table is `write-only`. A longer time "
+           "lets slow readers, streams and writers that repeat themselves find what they began "
+           "with, and costs the room of what was replaced meanwhile.", "1 h"),
+    Option("snapshot.expire.limit", integer(1), "Snapshots that one commit expires at most.", "50"),
+    Option("snapshot.expire.execution-mode", choice("sync", "async"), "Whether a commit waits for "
+           "snapshots to expire, or leaves it to a thread of its process.", "sync"),
     _kept("snapshot.clean-empty-directories", BOOLEAN, "false", "Whether folders go too.",
-          _NO_EXPIRY),
+          "folders without files stay"),
     _kept("snapshot.ignore-empty-commit", BOOLEAN, None, "Whether empty commits make no snapshot.",
           "a write of no rows makes no snapshot"),
     _kept("tag.automatic-creation", choice("none", "process-time", "watermark", "batch"), "none",

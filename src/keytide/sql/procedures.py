@@ -9,6 +9,7 @@ from dataclasses import asdict, fields
 import pyarrow as pa
 
 from keytide.errors import InvalidError, NotFoundError
+from keytide.sql.expiring import EXPIRING
 from keytide.sql.history import HISTORY
 from keytide.sql.names import table_of
 from keytide.sql.statements import Call
@@ -73,4 +74,5 @@ _PROCEDURES: dict[str, Callable[..., pa.Table]] = {
     "rescale": _rescale,
     "why": _why,
     **HISTORY,
+    **EXPIRING,
 }

@@ -108,6 +108,11 @@ class Changes(RowSource):
         return self.source.view
 
     @property
+    def snapshot_ids(self) -> tuple[int, ...]:
+        """See `RowSource`."""
+        return tuple(number for number in (self.start_id, self.end_id) if number)
+
+    @property
     def fields(self) -> tuple[Field, ...]:
         """The columns of the result: `_row_kind` and those of the table."""
         columns = self.view.schema.fields

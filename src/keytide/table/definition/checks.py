@@ -68,6 +68,7 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
     _check_bloom_filters(schema, options)
     _check_defaults(schema, options)
     check_counted(schema, options)
+    _check_retention(options)
     return _warnings(schema, options)
 
 
@@ -138,6 +139,15 @@ def _check_bloom_filters(schema: TableSchema, options: TableOptions) -> None:
                 f"{schema.field(name).type.sql()}; the format has bloom filters for texts, bytes, "
                 f"whole numbers, floating-point numbers, dates and times"
             )
+
+
+def _check_retention(options: TableOptions) -> None:
+    least, most = options.snapshots_retained_min, options.snapshots_retained_max
+    if most is not None and least > most:
+        raise InvalidError(
+            f"'{keys.SNAPSHOT_NUM_RETAINED_MIN}' is {least}, which should not be larger than "
+            f"'{keys.SNAPSHOT_NUM_RETAINED_MAX}', which is {most}; set both"
+        )
 
 
 def _check_watermark_and_tombstone(schema: TableSchema, options: TableOptions) -> None:

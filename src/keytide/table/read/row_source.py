@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.format.arrow import polars_schema, to_arrow
+from keytide.table.read.expired import naming_expired
 from keytide.table.read.prefetch import prefetched
 from keytide.table.runner import Threads
 from keytide.table.state.view import TableView
@@ -42,6 +43,11 @@ class RowSource:
     """
 
     threads: int
+
+    @property
+    def snapshot_ids(self) -> tuple[int, ...]:
+        """The snapshots whose files are read."""
+        raise NotImplementedError
 
     @property
     def view(self) -> TableView:
@@ -94,12 +100,17 @@ class RowSource:
         `SetupError` for one whose merge function is not registered.
         """
         schema = self.schema
-        for task in self.tasks():
-            for frame in task.frames(self.view.options.read_memory_bytes):
-                batches = to_arrow(frame, schema).to_batches()
-                yield from (batch for batch in batches if batch.num_rows)
+        with naming_expired(self.view, self.snapshot_ids):
+            for task in self.tasks():
+                for frame in task.frames(self.view.options.read_memory_bytes):
+                    batches = to_arrow(frame, schema).to_batches()
+                    yield from (batch for batch in batches if batch.num_rows)
 
     def _frames(self) -> Iterator[pl.DataFrame]:
+        with naming_expired(self.view, self.snapshot_ids):
+            yield from self._frames_of_tasks()
+
+    def _frames_of_tasks(self) -> Iterator[pl.DataFrame]:
         tasks = self.tasks()
         threads = max(1, min(self.threads, len(tasks)))
         # 'read.memory' is for all of the rows, so the threads share it.

@@ -101,6 +101,11 @@ class Scan(RowSource):
         """The snapshot that is read; None for a table that nobody has written to."""
         return self.state.snapshot
 
+    @property
+    def snapshot_ids(self) -> tuple[int, ...]:
+        """See `RowSource`."""
+        return () if self.snapshot is None else (self.snapshot.id,)
+
     @cached_property
     def plan(self) -> ScanPlan:
         """What will be read, decided from metadata alone. Raises `DataError` for torn metadata."""

@@ -27,7 +27,7 @@ from keytide.format.manifest import (
 )
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot, Tag
-from keytide.options import TableOptions
+from keytide.options import TableOptions, keys
 from keytide.store import Store
 
 __all__ = ["TableMetadata"]
@@ -164,12 +164,20 @@ class TableMetadata:
         except DataError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
-            ids = self.snapshot_ids()
-            there = f"snapshots {ids[0]} to {ids[-1]} are there" if ids else "it has none"
-            raise NotFoundError(
-                f"table {self.name} has no snapshot {snapshot_id}; {there}"
-            ) from error
+            raise NotFoundError(self._why_missing(snapshot_id)) from error
         return Snapshot.from_json(data, self.store.uri_of(path))
+
+    def _why_missing(self, snapshot_id: int) -> str:
+        ids = self.snapshot_ids()
+        there = f"snapshots {ids[0]} to {ids[-1]} are there" if ids else "it has none"
+        reason = f"table {self.name} has no snapshot {snapshot_id}; {there}"
+        if ids and 0 < snapshot_id < ids[0]:
+            reason += (
+                f". It has expired: '{keys.SNAPSHOT_TIME_RETAINED}' and "
+                f"'{keys.SNAPSHOT_NUM_RETAINED_MIN}' say how long snapshots stay, and tags and "
+                f"consumers keep them for longer"
+            )
+        return reason
 
     def logged(self, snapshot_id: int) -> Snapshot:
         """The snapshot of that id, or the changelog that outlives it.
@@ -249,6 +257,15 @@ class TableMetadata:
         """Tell readers where to start looking. Best effort: a hint is only a hint."""
         path = paths.snapshot_hint_path(paths.Hint.LATEST)
         self.store.hint(path, paths.encode_hint(snapshot_id))
+
+    def hint_earliest(self, snapshot_id: int) -> None:
+        """Tell which snapshot is the oldest. Best effort, likewise."""
+        path = paths.snapshot_hint_path(paths.Hint.EARLIEST)
+        self.store.hint(path, paths.encode_hint(snapshot_id))
+
+    def hinted_latest(self) -> int | None:
+        """What the hint says of the newest snapshot, right or wrong; None where there is none."""
+        return self._hint(paths.Hint.LATEST)
 
     def _hint(self, hint: paths.Hint) -> int | None:
         try:

@@ -36,6 +36,8 @@ class StoredTable:
     def _open(self, metadata: TableMetadata) -> None:
         self.metadata = metadata
         self._live = NO_FILES
+        self.oldest: Snapshot | None = None
+        """The oldest snapshot, when somebody looked last; it may have expired since."""
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -25,6 +25,8 @@ from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
+from keytide.table.upkeep.afterwards import as_warning
+from keytide.table.upkeep.expiry import expire_due
 from keytide.table.upkeep.picking import Unit
 from keytide.table.upkeep.planning import Planner, why_not_compacted
 from keytide.table.upkeep.rewriting import Compacted, CompactTask
@@ -34,6 +36,7 @@ __all__ = ["COMPACTION_ROW", "CompactionResult", "compact", "compact_due", "loca
 
 # A window needs no more, and other buckets are compacted at the same time.
 _MEMORY_BYTES_MAX = 256 << 20
+_COMPACTED = "the table is compacted"
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,14 @@ def compact(
         raise UnsupportedError(f"table {table.name}: this release cannot compact it: {reason}")
     planner, live = Planner(transaction.view), transaction.state.live
     units = planner.whole(live) if full else planner.due(live)
-    return _dry(units) if dry_run else _carried_out(transaction, units, runner or local_runner())
+    if dry_run:
+        return _dry(units)
+    done = _carried_out(transaction, units, runner or local_runner())
+    if done.snapshot_id is not None:
+        # Whoever compacts a table that is write-only does what its writers leave to others.
+        with as_warning(table, _COMPACTED, "the expiry of snapshots", "Table.expire_snapshots"):
+            expire_due(table, transaction.view, done.snapshot_id)
+    return done
 
 
 def compact_due(

@@ -1,0 +1,170 @@
+"""Which files snapshots name, and who holds on to snapshots that are not in line any more.
+
+A file is told by its name alone: every name holds an id that no other file of the table has. A file
+that moves to another level keeps its name, and then some snapshot names it still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from keytide.errors import DataError
+from keytide.format import paths
+from keytide.format.entry_columns import Entries, is_live
+from keytide.format.index_manifest import IndexFile
+from keytide.format.manifest import ManifestFileMeta
+from keytide.format.snapshot import Consumer, Snapshot, Tag
+from keytide.options import keys
+from keytide.store import Store
+from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.view import TableView
+
+__all__ = [
+    "Naming",
+    "consumers",
+    "held_snapshots",
+    "index_file_path",
+    "metadata_files",
+    "name_of",
+]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def name_of(path: str) -> str:
+    """The name by which a file is told."""
+    return path.rsplit("/", 1)[-1]
+
+
+# -- who holds on to snapshots ---------------------------------------------------------------------
+
+
+def held_snapshots(store: Store) -> Iterator[Snapshot]:
+    """The snapshots of tags, and all that branches have of their own.
+
+    Raises `DataError` for one that is torn: what it holds on to, nobody can tell.
+    """
+    yield from _tagged(store, "")
+    for name in store.list_names(paths.branches_dir()):
+        branch = paths.parse_branch_name(name)
+        if branch is not None:
+            folder = paths.branch_dir(branch)
+            # Tags first: a branch that is rolled back to one makes a snapshot of it.
+            yield from _tagged(store, folder)
+            snapshots = paths.join(folder, paths.snapshot_dir())
+            parse = Snapshot.from_json
+            yield from _documents(store, snapshots, paths.parse_snapshot_name, parse).values()
+
+
+def consumers(store: Store) -> dict[str, Consumer]:
+    """The places of named readers. Raises `DataError` for one that is torn."""
+    return _documents(store, paths.consumer_dir(), paths.parse_consumer_name, Consumer.from_json)
+
+
+def _tagged(store: Store, folder: str) -> Iterator[Snapshot]:
+    directory = paths.join(folder, paths.tag_dir())
+    for tag in _documents(store, directory, paths.parse_tag_name, Tag.from_json).values():
+        yield tag.snapshot
+
+
+def _documents(
+    store: Store, directory: str, parse_name: Callable[[str], K | None],
+    parse: Callable[[bytes, str], V],
+) -> dict[K, V]:  # fmt: skip
+    """The documents of a folder by what their names say.
+
+    One that is renamed meanwhile is found under one of its names: what was listed is listed again.
+    """
+    listed = store.list_names(directory)
+    while True:
+        found = {}
+        for name in listed:
+            key = parse_name(name)
+            data = None if key is None else _read_if_there(store, paths.join(directory, name))
+            if key is not None and data is not None:
+                found[key] = parse(data, store.uri_of(paths.join(directory, name)))
+        before, listed = listed, store.list_names(directory)
+        if listed == before:
+            return found
+
+
+def _read_if_there(store: Store, path: str) -> bytes | None:
+    try:
+        return store.read(path)
+    except DataError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
+
+
+# -- what a snapshot names -------------------------------------------------------------------------
+
+
+def metadata_files(metadata: TableMetadata, snapshot: Snapshot, view: TableView) -> dict[str, int]:
+    """All but data files that a snapshot names: their paths with their bytes, 0 where untold.
+
+    Lists come behind what they name. Raises `DataError` for a list that is missing or torn.
+    """
+    lists = [
+        (snapshot.base_manifest_list, snapshot.base_manifest_list_size),
+        (snapshot.delta_manifest_list, snapshot.delta_manifest_list_size),
+    ]
+    if snapshot.changelog_manifest_list is not None:
+        lists.append((snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size))
+    manifests = [meta for each in lists for meta in metadata.manifest_list(*each)]
+    found = {index_file_path(view, f): f.file_size for f in metadata.index_files(snapshot)
+             if f.external_path is None}  # fmt: skip
+    found |= {paths.manifest_path(meta.file_name): meta.file_size for meta in manifests}
+    if snapshot.statistics is not None:
+        found[paths.statistics_path(snapshot.statistics)] = 0
+    if snapshot.index_manifest is not None:
+        found[paths.manifest_path(snapshot.index_manifest)] = 0
+    return found | {paths.manifest_path(name): size or 0 for name, size in lists}
+
+
+def index_file_path(view: TableView, file: IndexFile) -> str:
+    """Where an index file lies."""
+    if view.options.value(keys.INDEX_FILE_IN_DATA_FILE_DIR):
+        return paths.join(view.bucket_directory(file.partition, file.bucket), file.file_name)
+    return paths.index_path(file.file_name)
+
+
+@dataclass
+class Naming:
+    """Finds out which of some files, the `wanted`, are named by snapshots.
+
+    Reads each manifest once, however many snapshots have it.
+    """
+
+    metadata: TableMetadata
+    view: TableView
+    wanted: Collection[str]
+    _entries: dict[str, Entries] = field(default_factory=dict)
+
+    def of(self, snapshots: Iterable[Snapshot]) -> set[str]:
+        """The wanted files that one of the snapshots names. Raises `DataError` as reads do."""
+        named: set[str] = set()
+        if not self.wanted:
+            return named
+        for snapshot in snapshots:
+            files = map(name_of, metadata_files(self.metadata, snapshot, self.view))
+            named.update(name for name in files if name in self.wanted)
+            named |= self._data_files(self.metadata.manifests(snapshot))
+            named |= self._data_files(self.metadata.changelog_manifests(snapshot))
+        return named
+
+    def _data_files(self, manifests: Iterable[ManifestFileMeta]) -> set[str]:
+        """The data files that are live by some manifests, with what lies beside them."""
+        found = Entries.together([self._of_manifest(meta) for meta in manifests])
+        live = found.filter(is_live(found)) if len(found) else found
+        return {name for entry in live for name in (entry.file.file_name, *entry.file.extra_files)}
+
+    def _of_manifest(self, meta: ManifestFileMeta) -> Entries:
+        if meta.file_name not in self._entries:
+            entries = self.metadata.manifest(meta)
+            is_wanted = entries.column("_FILE_NAME").is_in(self.wanted)
+            self._entries[meta.file_name] = entries.filter(is_wanted)
+        return self._entries[meta.file_name]
