@@ -34,11 +34,22 @@ def test_compact_of_a_table_that_must_stay_is_one_line_and_exit_code_1(
     run: Run, warehouse: str
 ) -> None:
     lake = kt.connect(warehouse)
-    lake.sql("CREATE TABLE logs (n INT)")
+    lake.sql("CREATE TABLE logs (n INT PRIMARY KEY, s INT) "
+             "WITH ('merge-engine' = 'partial-update', 'sequence.field' = 's')")  # fmt: skip
     done = run("compact", "-w", warehouse, "default.logs")
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("error: table default.logs: this release cannot compact it: ")
     assert done.err.count("\n") == 1
+
+
+def test_compact_orders_the_rows_of_an_append_table(run: Run, warehouse: str) -> None:
+    lake = kt.connect(warehouse)
+    lake.sql("CREATE TABLE logs (n INT, m INT)")
+    table = lake.table("logs")
+    table.write([{"n": 2, "m": 1}, {"n": 1, "m": 1}])
+    asked = ("--order-by", "n,m", "--order-strategy", "hilbert")
+    assert run("compact", "-w", warehouse, "default.logs", *asked).code == 0
+    assert [row["n"] for row in table.scan().to_pylist()] == [1, 2]
 
 
 # -- tags ------------------------------------------------------------------------------------------

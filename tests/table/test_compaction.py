@@ -135,16 +135,6 @@ def test_files_that_must_stay_are_left_by_writes_and_refused_by_name(
         table.compact()
 
 
-def test_append_table_is_refused() -> None:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    table = lake.create_table("t", columns(k="INT"), [])
-    for n in range(7):
-        table.write([{"k": n}])
-    with pytest.raises(kt.UnsupportedError, match="no primary key"):
-        table.compact(full=True)
-    assert table.scan().count() == 7
-
-
 def test_write_whose_compaction_fails_is_a_write_with_a_warning() -> None:
     store = open_store(f"memory://{uuid4().hex}")
     table = made(store)

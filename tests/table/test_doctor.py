@@ -50,11 +50,11 @@ def test_many_small_files_are_to_be_compacted_and_then_are_not(tmp_path: Path) -
     assert actions(table) == {}
 
 
-def test_small_files_of_an_append_table_are_to_be_overwritten(tmp_path: Path) -> None:
+def test_small_files_of_an_append_table_are_to_be_compacted(tmp_path: Path) -> None:
     table = table_of(tmp_path, 12, key=())
     assert list(actions(table)) == ["small files"]
-    assert "no primary key" in actions(table)["small files"]
-    table.overwrite(table.scan().to_arrow())
+    assert "compact(full=True)" in actions(table)["small files"]
+    table.compact(full=True)
     assert actions(table) == {}
 
 

@@ -11,7 +11,7 @@ import typer
 
 from keytide.cli.address import open_named_table
 from keytide.cli.output import Format, note, write_rows
-from keytide.cli.parameters import FormatOption, TableArgument, Warehouse
+from keytide.cli.parameters import FormatOption, TableArgument, Warehouse, names
 from keytide.errors import KeytideWarning
 from keytide.table.upkeep.compaction import COMPACTION_ROW
 from keytide.table.upkeep.expiry import EXPIRY_ROW
@@ -27,6 +27,25 @@ def compact(
         bool,
         typer.Option("--full", help="Merge every bucket into one sorted run, due or not."),
     ] = False,
+    order_by: Annotated[
+        str | None,
+        typer.Option(
+            "--order-by",
+            metavar="COLUMNS",
+            help="Put the rows of a table without a primary key in the order of these columns, "
+            "separated by commas.",
+            show_default=False,
+        ),
+    ] = None,
+    order_strategy: Annotated[
+        str | None,
+        typer.Option(
+            "--order-strategy",
+            help="order: by one column after the other (the default). zorder, hilbert: by all of "
+            "them alike.",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only tell what would be taken up.")
     ] = False,
@@ -38,7 +57,9 @@ def compact(
 
     Example: keytide compact -w /data/lake shop.orders --full
     """
-    done = open_named_table(table, warehouse).compact(full=full, dry_run=dry_run)
+    done = open_named_table(table, warehouse).compact(
+        full=full, dry_run=dry_run, order_by=names(order_by) or (), order_strategy=order_strategy
+    )
     rows = pa.Table.from_pylist([asdict(done)], schema=COMPACTION_ROW)
     write_rows(rows.to_batches(), rows.schema, format, limit=1)
     if done.overtaken:

@@ -31,7 +31,7 @@ from keytide.table.runner import TaskRunner
 from keytide.table.scans import epoch_ms, get_row, get_rows, scan_table, why_row
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
-from keytide.table.upkeep.compaction import CompactionResult, compact
+from keytide.table.upkeep.compaction import CompactionResult, cluster, compact
 from keytide.table.upkeep.doctor import Diagnosis, diagnose
 from keytide.table.upkeep.expiry import ExpiryResult, expire_snapshots
 from keytide.table.upkeep.rescale import RescaleResult, rescale
@@ -197,7 +197,10 @@ class Table:
         return local_writes.truncate(self._stored)
 
     @checked
-    def compact(self, *, full: bool = False, dry_run: bool = False) -> CompactionResult:
+    def compact(
+        self, *, full: bool = False, dry_run: bool = False, order_by: Sequence[str] = (),
+        order_strategy: str | None = None,
+    ) -> CompactionResult:  # fmt: skip
         """Merge files into fewer and larger ones, with the same rows, in one atomic commit.
 
         Writes do so by themselves where 'num-sorted-run.compaction-trigger' sorted runs have come
@@ -206,10 +209,21 @@ class Table:
         could bring their key back (docs/semantics.md); a full compaction forgets those older than
         'tombstone.retention'. Other writers are not held up, and older snapshots keep their files.
 
+        Of a table without a primary key, small files are put together, in full from two of a bucket
+        on, and rows that are marked as dead are dropped. With columns to `order_by` all its rows
+        are put in order, so that readers with conditions on these columns skip files:
+        `order_strategy` 'order', the default, sorts by one column after the other, 'zorder' and
+        'hilbert' by all of them alike. The order is that of each bucket, and of the rows of today.
+
         `dry_run` tells what would be taken up. Where another compaction comes first, the result
         says so, and nothing is done twice. Raises `UnsupportedError` for a table whose versions
-        have to stay apart, with the reason, and `DataError` when the store fails.
+        have to stay apart, and for an order of rows that have a primary key, with the reason;
+        `InvalidError` for an order that is none, `NotFoundError` for a column that the table lacks,
+        and `DataError` when the store fails.
         """
+        if order_by or order_strategy is not None:
+            strategy = order_strategy or "order"
+            return cluster(self._stored, strategy, order_by, dry_run=dry_run, runner=self._runner)
         return compact(self._stored, full=full, dry_run=dry_run, runner=self._runner)
 
     @checked

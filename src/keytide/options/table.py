@@ -354,7 +354,7 @@ _CHANGES = (
 
 _NO_COMPACTION = "compaction goes by the other options"
 _NO_LOOKUP = "compactions of such a table take whole buckets and look nothing up"
-_NO_SORTING = "compactions sort by the primary key"
+_NO_SORTING = "compactions that put rows in order learn how these lie from a sample of their own"
 _VECTORS = Refused(
     "compactions of this release make no deletion vectors, so rows would stay hidden",
     "leave it out",

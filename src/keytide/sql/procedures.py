@@ -15,7 +15,7 @@ from keytide.sql.names import table_of
 from keytide.sql.statements import Call
 from keytide.table.catalog import Catalog
 from keytide.table.scans import why_row
-from keytide.table.upkeep.compaction import COMPACTION_ROW, compact
+from keytide.table.upkeep.compaction import COMPACTION_ROW, cluster, compact
 from keytide.table.upkeep.manifests import MergedManifests, merge_manifests
 from keytide.table.upkeep.rescale import RESCALE_ROW, rescale
 
@@ -46,12 +46,20 @@ def _why(catalog: Catalog, table: object, *key: object) -> pa.Table:
     return why_row(table_of(catalog, str(table)), key).to_arrow()
 
 
-def _compact(catalog: Catalog, table: object, compact_strategy: object = "full") -> pa.Table:
+def _compact(
+    catalog: Catalog, table: object, compact_strategy: object = "full",
+    order_strategy: object = None, order_by: object = None,
+) -> pa.Table:  # fmt: skip
     if compact_strategy not in ("full", "minor"):
         raise InvalidError(
             f"sys.compact: compact_strategy is {compact_strategy!r}; expected 'full' or 'minor'"
         )
-    done = compact(table_of(catalog, str(table)), full=compact_strategy == "full")
+    stored = table_of(catalog, str(table))
+    if order_strategy is None and order_by is None:
+        done = compact(stored, full=compact_strategy == "full")
+    else:
+        columns = [name.strip() for name in str(order_by or "").split(",") if name.strip()]
+        done = cluster(stored, str(order_strategy or "order"), columns)
     return pa.Table.from_pylist([asdict(done)], schema=COMPACTION_ROW)
 
 

@@ -34,7 +34,7 @@ from keytide.table.read.sections import BucketPlan, PlannedFile, Section
 from keytide.table.state.view import TableView
 from keytide.types import Field
 
-__all__ = ["MergedVersions", "batch_rows"]
+__all__ = ["MergedVersions", "batch_rows", "rows_in"]
 
 # A window's rows are held about four times: as batches, as slices, concatenated and merged.
 _COPIES = 4
@@ -91,7 +91,7 @@ class MergedVersions:
     ) -> Iterator[pl.DataFrame]:
         columns = _unique(self.columns, sorted(columns_of(self.condition)))
         stored = StoredVersions(self.view, bucket.partition, columns, self.condition, keys)
-        rows = max(_BATCH_ROWS_MIN, _rows_in(memory_bytes, section.files, self._fields(columns)))
+        rows = max(_BATCH_ROWS_MIN, rows_in(memory_bytes, section.files, self._fields(columns)))
         for run in section.runs:
             yield from (batch.rows for batch in stored.of_run(run, rows))
 
@@ -107,7 +107,7 @@ class MergedVersions:
     ) -> Iterator[pl.DataFrame]:
         columns = _unique(self.columns, sorted(columns_of(self.condition)))
         stored = StoredVersions(self.view, bucket.partition, columns, self.condition)
-        rows = _rows_in(memory_bytes, files, self._fields(columns))
+        rows = rows_in(memory_bytes, files, self._fields(columns))
         return stored.of_lone_files(files, max(_BATCH_ROWS_MIN, rows))
 
     def _merged(
@@ -122,7 +122,7 @@ class MergedVersions:
         stored = StoredVersions(
             self.view, bucket.partition, self._columns_to_merge(section), self._about_key, keys
         )
-        rows = _rows_in(memory_bytes, section.files, self._fields(stored.columns))
+        rows = rows_in(memory_bytes, section.files, self._fields(stored.columns))
         check = self._check_of_merged
         # A filter on other columns comes after the merge: before it, an older version that fulfils
         # it would come back.
@@ -208,7 +208,8 @@ def _pinned_keys(condition: Predicate | None, key: Sequence[str]) -> int | None:
     return None if None in values else math.prod(len(some or ()) for some in values)
 
 
-def _rows_in(memory_bytes: int, files: Sequence[PlannedFile], fields: Sequence[Field]) -> int:
+def rows_in(memory_bytes: int, files: Sequence[PlannedFile], fields: Sequence[Field]) -> int:
+    """About how many rows of some columns may be held, with what is made of them."""
     return memory_bytes // _COPIES // _row_bytes(files, fields)
 
 

@@ -7,7 +7,7 @@ all of them.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 
 import pyarrow as pa
@@ -26,13 +26,22 @@ from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.afterwards import as_warning
+from keytide.table.upkeep.appends import ClusterTask, PackTask, cluster_tasks, pack_tasks
+from keytide.table.upkeep.clustering import Clustering
 from keytide.table.upkeep.expiry import expire_due
 from keytide.table.upkeep.picking import Unit
 from keytide.table.upkeep.planning import Planner, why_not_compacted
 from keytide.table.upkeep.rewriting import Compacted, CompactTask
 from keytide.table.write.writable import writable_view
 
-__all__ = ["COMPACTION_ROW", "CompactionResult", "compact", "compact_due", "local_runner"]
+__all__ = [
+    "COMPACTION_ROW",
+    "CompactionResult",
+    "cluster",
+    "compact",
+    "compact_due",
+    "local_runner",
+]
 
 # A window needs no more, and other buckets are compacted at the same time.
 _MEMORY_BYTES_MAX = 256 << 20
@@ -83,18 +92,65 @@ def compact(
 ) -> CompactionResult:  # fmt: skip
     """Compact a table, as `Table.compact` says."""
     transaction = _begin(table)
+    if not transaction.view.kind.has_key:
+        memory = _memory_of(transaction.view, len(transaction.state.live.buckets))
+        packing = pack_tasks(transaction.state, full=full, memory_bytes=memory)
+        return _rewritten(table, transaction, packing, dry_run=dry_run, runner=runner)
     reason = why_not_compacted(transaction.view)
     if reason is not None:
         raise UnsupportedError(f"table {table.name}: this release cannot compact it: {reason}")
     planner, live = Planner(transaction.view), transaction.state.live
     units = planner.whole(live) if full else planner.due(live)
     if dry_run:
-        return _dry(units)
+        return _dry([unit.files for unit in units])
     done = _carried_out(transaction, units, runner or local_runner())
+    _expire(table, transaction.view, done)
+    return done
+
+
+def _expire(table: StoredTable, view: TableView, done: CompactionResult) -> None:
+    """Whoever compacts a table that is write-only does what its writers leave to others."""
     if done.snapshot_id is not None:
-        # Whoever compacts a table that is write-only does what its writers leave to others.
         with as_warning(table, _COMPACTED, "the expiry of snapshots", "Table.expire_snapshots"):
-            expire_due(table, transaction.view, done.snapshot_id)
+            expire_due(table, view, done.snapshot_id)
+
+
+def cluster(
+    table: StoredTable, strategy: str, columns: Sequence[str], *, dry_run: bool = False,
+    runner: TaskRunner | None = None,
+) -> CompactionResult:  # fmt: skip
+    """Put the rows of an append table in order, as `Table.compact` says."""
+    transaction = _begin(table)
+    view = transaction.view
+    if view.kind.has_key:
+        raise UnsupportedError(
+            f"table {table.name}: its rows lie in the order of the primary key, by which they are "
+            f"merged; order_by is for tables without one"
+        )
+    clustering = Clustering.parse(strategy, columns, view.schema, table.name)
+    memory = _memory_of(view, len(transaction.state.live.buckets))
+    tasks = cluster_tasks(transaction.state, clustering, memory_bytes=memory)
+    return _rewritten(table, transaction, tasks, dry_run=dry_run, runner=runner)
+
+
+def _rewritten(
+    table: StoredTable, transaction: Transaction,
+    tasks: Sequence[PackTask] | Sequence[ClusterTask], *, dry_run: bool, runner: TaskRunner | None,
+) -> CompactionResult:  # fmt: skip
+    """What becomes of an append table by tasks that each write a bucket's files again."""
+    if dry_run:
+        return _dry([task.files for task in tasks])
+
+    def take(compacted: Compacted) -> None:
+        assert compacted.written is not None, "nothing is merged, so nothing older is needed"
+        transaction.take(compacted.written)
+
+    with transaction:
+        if tasks:
+            (runner or local_runner()).each(tasks, take)
+        outcome = transaction.compact()
+    done = _result(outcome, [entry for made in transaction.taken for entry in made.entries])
+    _expire(table, transaction.view, done)
     return done
 
 
@@ -109,8 +165,9 @@ def compact_due(
 
 def _begin(table: StoredTable) -> Transaction:
     """A look at the table: its files first, so that none is newer than the definition."""
-    live = table.newest_files()
-    return Transaction(table, TableState(writable_view(table), live), Author.fresh(), None)
+    live, view = table.newest_files(), writable_view(table)
+    vector_files = tuple(table.metadata.vector_files(live.snapshot, view.options))
+    return Transaction(table, TableState(view, live, vector_files), Author.fresh(), None)
 
 
 def _carried_out(
@@ -141,15 +198,19 @@ def _run_tasks(transaction: Transaction, units: list[Unit], runner: TaskRunner) 
 
 
 def _tasks(view: TableView, units: list[Unit]) -> list[CompactTask]:
-    at_once = min(os.cpu_count() or 1, len(units))
-    memory = min(view.options.read_memory_bytes // at_once, _MEMORY_BYTES_MAX)
-    now_ms = wall_clock_ms()
+    memory, now_ms = _memory_of(view, len(units)), wall_clock_ms()
     return [CompactTask(view, unit, now_ms, memory) for unit in units]
 
 
-def _dry(units: list[Unit]) -> CompactionResult:
-    files = [entry.file for unit in units for entry in unit.files]
-    return CompactionResult(None, len(units), len(files), sum(file.file_size for file in files))
+def _memory_of(view: TableView, tasks: int) -> int:
+    """What each of some tasks may hold, of which as many run at once as there are cores."""
+    at_once = max(1, min(os.cpu_count() or 1, tasks))
+    return min(view.options.read_memory_bytes // at_once, _MEMORY_BYTES_MAX)
+
+
+def _dry(buckets: Sequence[Sequence[ManifestEntry]]) -> CompactionResult:
+    files = [entry.file for entries in buckets for entry in entries]
+    return CompactionResult(None, len(buckets), len(files), sum(file.file_size for file in files))
 
 
 def _result(outcome: Committed | Conflict | None, entries: list[ManifestEntry]) -> CompactionResult:

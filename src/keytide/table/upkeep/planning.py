@@ -21,7 +21,7 @@ def why_not_compacted(view: TableView) -> str | None:
     """Why the files of a table stay as they are; None where they can be compacted."""
     producer = view.options.changelog_producer
     if not view.kind.has_key:
-        return "it has no primary key, so there are no versions to merge"
+        return None
     if producer in ("lookup", "full-compaction"):
         return (
             f"'{keys.CHANGELOG_PRODUCER}' = '{producer}' asks compactions for changelog files, "

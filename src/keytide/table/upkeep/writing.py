@@ -35,7 +35,9 @@ def writing(
     """A transaction that writes, as `Transaction.begin` gives it; whoever writes rows has one.
 
     After its commit the buckets that it touched are compacted where enough runs have come together,
-    and snapshots expire that are due, unless the table says `write-only`.
+    and snapshots expire that are due, unless the table says `write-only`. Without a primary key
+    there are no runs, and reads do not slow down with the number of files so soon: their compaction
+    is left to `Table.compact`.
     """
     with Transaction.begin(table, view, author) as transaction:
         yield transaction
@@ -44,7 +46,7 @@ def writing(
         return
     newest = committed.snapshot.id
     with as_warning(table, _WRITTEN, "the compaction after that", "Table.compact"):
-        if why_not_compacted(view) is None:
+        if view.kind.has_key and why_not_compacted(view) is None:
             newest = _keep_up(table, Planner(view), committed, runner or local_runner())
     with as_warning(table, _WRITTEN, "the expiry of snapshots", "Table.expire_snapshots"):
         expire_due(table, view, newest)

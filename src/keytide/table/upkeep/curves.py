@@ -1,0 +1,59 @@
+"""Space-filling curves: one number for a place in several dimensions, near for near places.
+
+Along Morton's Z-order the bits of the dimensions take turns. Hilbert's curve never jumps: places
+one after the other on it are neighbours. Its numbers are found as in J. Skilling, "Programming the
+Hilbert curve" (AIP Conference Proceedings 707, 2004).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["BITS_MAX", "hilbert", "z_order"]
+
+Places = npt.NDArray[np.uint64]
+
+BITS_MAX = 63
+"""How many bits a number has, of all dimensions together."""
+
+
+def z_order(dimensions: Sequence[Places], bits: int) -> Places:
+    """The number of each place along the Z-order curve; a dimension has values below 2 ** bits."""
+    number = np.zeros_like(dimensions[0])
+    for bit in reversed(range(bits)):
+        for dimension in dimensions:
+            number = (number << np.uint64(1)) | ((dimension >> np.uint64(bit)) & np.uint64(1))
+    return number
+
+
+def hilbert(dimensions: Sequence[Places], bits: int) -> Places:
+    """The number of each place along Hilbert's curve; a dimension has values below 2 ** bits."""
+    axes = [dimension.copy() for dimension in dimensions]
+    _unrotate(axes, bits)
+    for one, other in itertools.pairwise(axes):
+        other ^= one
+    flips = np.zeros_like(axes[0])
+    for bit in reversed(range(1, bits)):
+        flips ^= np.where(_has(axes[-1], bit), np.uint64((1 << bit) - 1), np.uint64(0))
+    return z_order([axis ^ flips for axis in axes], bits)
+
+
+def _unrotate(axes: list[Places], bits: int) -> None:
+    """Undo, from the coarsest cube to the finest, how the curve is turned in each of them."""
+    first = axes[0]
+    for bit in reversed(range(1, bits)):
+        below = np.uint64((1 << bit) - 1)
+        for axis in axes:
+            has_bit = _has(axis, bit)
+            exchanged = np.where(has_bit, np.uint64(0), (first ^ axis) & below)
+            first ^= np.where(has_bit, below, exchanged)
+            axis ^= exchanged
+
+
+def _has(axis: Places, bit: int) -> npt.NDArray[np.bool_]:
+    has_bit: npt.NDArray[np.bool_] = (axis >> np.uint64(bit)) & np.uint64(1) == 1
+    return has_bit
