@@ -564,7 +564,6 @@ def set_version(path: Path, version: int) -> None:
     [
         ("bucket", "-2", "postpone buckets"),
         ("file.format", "avro", "only 'parquet' and 'orc'"),
-        ("deletion-vectors.enabled", "true", "until a compaction"),
     ],
 )
 def test_table_of_another_engine_that_must_not_be_written_to_is_refused(

@@ -169,8 +169,7 @@ def test_tables_of_other_engines_are_opened_and_altered_without_a_word() -> None
     table = new_table({})
     table.write([{"k": 1, "a": 1, "b": 1, "s": "x"}])
     kept = {key_of(o): other_value(o) for o in ROWS if isinstance(o.use, ForOthers | Refused)}
-    for key in ("deletion-vectors.enabled", "pk-clustering-override"):
-        kept.pop(key)  # these say which files are read
+    kept.pop("pk-clustering-override")  # says which files are read
     for key in ("full-compaction.delta-commits", "streaming-read-overwrite"):
         kept.pop(key)  # these go with no lookup
     options = table.options | kept | {"write-only": "true"}

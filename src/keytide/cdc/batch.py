@@ -75,7 +75,7 @@ class ChangeWriter:
                 f"changes of a feed are looked up in the partition that they name; write the rows "
                 f"with table.write"
             )
-        scan = Scan(transaction.state, transaction.view.order.columns)
+        scan = Scan(transaction.state.merging, transaction.view.order.columns)
         stored = {
             (plan.partition, plan.bucket): task
             for plan, task in zip(scan.plan.buckets, scan.tasks(), strict=True)

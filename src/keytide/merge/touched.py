@@ -15,7 +15,7 @@ from keytide.merge.folding import Merging
 from keytide.merge.order import MergeOrder
 from keytide.scratch import scratch
 
-__all__ = ["merge_runs", "with_keys", "without_contained"]
+__all__ = ["merge_runs", "with_keys", "without_contained", "without_outlived"]
 
 
 def merge_runs(
@@ -66,6 +66,29 @@ def without_contained(
         before = [runs[other] for other in containing[:place] if runs[other].height]
         if before and counted[run].height:
             counted[run] = counted[run].filter(~_touched(counted[run], before, key))
+    return counted
+
+
+def without_outlived(
+    runs: Sequence[pl.DataFrame], upper: Sequence[int], key: tuple[str, ...], is_dead: str
+) -> list[pl.DataFrame]:
+    """The runs without deletes that no reader is shown and that count no more.
+
+    Column `is_dead` marks versions that no reader is shown. Where their key has a version above
+    level 0 that readers are shown, it came later; `upper` are the positions of these runs.
+    """
+    hidden = [run.filter(pl.col(is_dead)) for run in (runs[place] for place in upper)]
+    if not any(rows.height for rows in hidden):
+        return list(runs)
+    wanted = pl.concat([rows.select(key) for rows in hidden if rows.height])
+    shown = [with_keys(runs[place].filter(~pl.col(is_dead)).select(key), wanted) for place in upper]
+    if not any(rows.height for rows in shown):
+        return list(runs)
+    counted = list(runs)
+    for place, rows in zip(upper, hidden, strict=True):
+        if rows.height:
+            is_outlived = pl.col(is_dead) & _touched(runs[place], shown, key)
+            counted[place] = runs[place].filter(~is_outlived)
     return counted
 
 

@@ -84,6 +84,8 @@ class TableOptions:
     changelog_file_format: str | None = _option("changelog-file.format")
     changelog_file_stats_mode: str | None = _option("changelog-file.stats-mode")
     deletion_vectors_enabled: bool = _option("deletion-vectors.enabled")
+    deletion_vectors_bitmap64: bool = _option("deletion-vectors.bitmap64")
+    deletion_vectors_merge_on_read: bool = _option("deletion-vectors.merge-on-read")
     force_lookup: bool = _option("force-lookup")
 
     # -- files --------------------------------------------------------------------------------
@@ -140,6 +142,11 @@ class TableOptions:
         given = self.given_stop_trigger_runs
         trigger = self.compaction_trigger_runs
         return trigger + 3 if given is None else max(given, trigger)
+
+    @property
+    def merges_on_read(self) -> bool:
+        """Whether readers look at files of level 0: of deletion vectors only where asked to."""
+        return not self.deletion_vectors_enabled or self.deletion_vectors_merge_on_read
 
     @property
     def num_levels(self) -> int:

@@ -355,10 +355,6 @@ _CHANGES = (
 _NO_COMPACTION = "compaction goes by the other options"
 _NO_LOOKUP = "compactions of such a table take whole buckets and look nothing up"
 _NO_SORTING = "compactions that put rows in order learn how these lie from a sample of their own"
-_VECTORS = Refused(
-    "compactions of this release make no deletion vectors, so rows would stay hidden",
-    "leave it out",
-)
 
 
 def _looking_up(key: str, type_: ValueType, default: str | None, meaning: str) -> Option:
@@ -414,16 +410,19 @@ _COMPACTION = (
           "How it cuts.", _NO_SORTING),
     _kept("zorder.var-length-contribution", integer(1), "8", "Bytes of texts that count.",
           _NO_SORTING),
-    Option("deletion-vectors.enabled", BOOLEAN, "Whether old versions are marked in vectors, and "
-           "files of level 0 are not read.", "false", FIXED, _VECTORS),
-    Option("deletion-vectors.modifiable", BOOLEAN, "Whether other engines may change "
-           "`deletion-vectors.enabled` later.", "false", use=_VECTORS),
-    _kept("deletion-vectors.bitmap64", BOOLEAN, "false", "Whether vectors have 64 bits.",
-          "writes make no vectors"),
-    _kept("deletion-vectors.merge-on-read", BOOLEAN, "false", "Whether level 0 is merged too.",
-          "writes make no vectors"),
+    Option("deletion-vectors.enabled", BOOLEAN, "Whether each write is followed by a compaction "
+           "that marks the versions it outlives as dead, so that readers merge nothing. Rows are "
+           "shown once they are compacted.", "false", FIXED),
+    _refused("deletion-vectors.modifiable", BOOLEAN, "false", "Whether other engines may change "
+             "`deletion-vectors.enabled` later.",
+             "rows that were written without vectors have older versions beside them, which "
+             "readers would show too", "leave it out"),
+    Option("deletion-vectors.bitmap64", BOOLEAN, "Whether vectors have 64 bits, which not every "
+           "engine reads.", "false", used_with="deletion-vectors.enabled"),
+    Option("deletion-vectors.merge-on-read", BOOLEAN, "Whether readers merge rows that are not "
+           "compacted yet, so that they see them.", "false", used_with="deletion-vectors.enabled"),
     _kept("deletion-vector.index-file.target-size", SIZE, "2 mb", "The size of vector files.",
-          "writes make no vectors"),
+          "the vectors of a bucket are one file, as the format has it"),
     Option("pk-clustering-override", BOOLEAN, "Whether files are sorted by `clustering.columns`.",
            "false", FIXED, Refused("files that are not sorted by key cannot be merged",
                                    "leave it out")),

@@ -28,7 +28,7 @@ from keytide.spark.read import BINS_PER_CORE
 from keytide.spark.runner import rows_here
 from keytide.spark.source_options import SourceOptions
 from keytide.spark.types import spark_schema
-from keytide.table.changes.changes import Changes, changes_of, check_mode
+from keytide.table.changes.changes import Changes, changes_of, check_mode, full_rows
 from keytide.table.changes.follow import KeptPlace, Start, start_of
 from keytide.table.scans import epoch_ms
 from keytide.table.state.stored import StoredTable
@@ -100,8 +100,10 @@ class ChangeStream:
 
     def changes(self, start: Start, end: int, columns: StructType) -> Changes:
         """What is told between two offsets, by the schema that has the columns."""
-        mode, told = ("diff", 0) if start.is_full else (self.mode, start.told)
-        return changes_of(self.table, told, end, mode, self._schema_with(columns), columns.names)
+        schema, names = self._schema_with(columns), columns.names
+        if start.is_full:
+            return full_rows(self.table, end, self.mode, schema, names)
+        return changes_of(self.table, start.told, end, self.mode, schema, names)
 
     def keep(self, told: int) -> None:
         """Keep the place of the consumer, where there is one."""

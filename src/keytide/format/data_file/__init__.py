@@ -19,9 +19,12 @@ from keytide.format.data_file.reader import (
     read_side_by_side,
     read_together,
 )
+from keytide.format.data_file.stored_file import IS_DEAD, POSITION
 from keytide.format.data_file.writer import RunWriter, local_wall_clock_ms
 
 __all__ = [
+    "IS_DEAD",
+    "POSITION",
     "SEQUENCE_NUMBER",
     "VALUE_KIND",
     "WHOLE_FILE",

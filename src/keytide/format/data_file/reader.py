@@ -13,10 +13,11 @@ import pyarrow as pa
 from keytide.errors import DataError, KeytideError
 from keytide.format.data_file.evolved import evolved_column
 from keytide.format.data_file.formats import WRITABLE, format_name, format_of
-from keytide.format.data_file.layout import SEQUENCE_NUMBER
-from keytide.format.data_file.stored_file import POSITION
+from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND
+from keytide.format.data_file.stored_file import IS_DEAD, POSITION
 from keytide.format.deletion_vector import VectorPlace, dead_positions
 from keytide.format.schema import TableSchema
+from keytide.row_kind import RETRACTS
 from keytide.store import Store
 from keytide.types import Field
 
@@ -34,7 +35,8 @@ class FileReader:
 
     `fields` are the table columns wanted; `file_schema` is the schema that the file was
     written with; `constants` override columns whose value the manifest knows (partition
-    columns, a single sequence number, a kind that no row departs from).
+    columns, a single sequence number, a kind that no row departs from). `POSITION` and `IS_DEAD`
+    are system columns that no file has.
     """
 
     store: Store
@@ -45,6 +47,8 @@ class FileReader:
     constants: tuple[tuple[str, pl.Series], ...] = ()
     dead_rows: VectorPlace | None = None
     """Where a deletion vector marks rows as dead, which are then left out."""
+    keeps_retracts: bool = False
+    """Whether those of them that are of kind -U or -D are read all the same."""
     size: int | None = None
     """What metadata recorded of the file's length, in bytes."""
     table: Store | None = None
@@ -71,11 +75,12 @@ class FileReader:
         with _naming_file(self.store, self.path):
             source = format_of(self.path).stored_file(
                 self.store, self.path, self.file_schema, self.size,
-                numbered=self.dead_rows is not None, kept_bytes_max=self.kept_bytes_max,
+                numbered=self.dead_rows is not None or POSITION in self.system_columns,
+                kept_bytes_max=self.kept_bytes_max,
             )  # fmt: skip
             frame, stored = source.rows(self._stored_names(source.names), offset, length)
-        if self.dead_rows is not None:
-            frame = frame.filter(~pl.col(POSITION).is_in(self._dead_positions.implode()))
+        if self.dead_rows is not None or self._tells_dead:
+            frame = self._without_dead(frame)
         # Not `select` alone: a frame of nothing but constants would have one row.
         names = [*(f.name for f in self.fields), *self.system_columns]
         frame = frame.with_columns(self._expressions(stored)).select(names)
@@ -90,6 +95,22 @@ class FileReader:
         with _naming_file(self.store, self.path):
             return _spans(format_of(self.path).group_rows(self.store, self.path), rows_max)
 
+    def _without_dead(self, frame: pl.LazyFrame) -> pl.LazyFrame:
+        """The rows that are read, with what tells whether they are dead where that is wanted."""
+        if self.dead_rows is None:
+            is_dead = pl.lit(value=False)
+        else:
+            is_dead = pl.col(POSITION).is_in(self._dead_positions.implode())
+            is_read = ~is_dead
+            if self.keeps_retracts:
+                is_read |= pl.col(VALUE_KIND).is_in(list(RETRACTS))
+            frame = frame.filter(is_read)
+        return frame.with_columns(is_dead.alias(IS_DEAD)) if self._tells_dead else frame
+
+    @property
+    def _tells_dead(self) -> bool:
+        return IS_DEAD in self.system_columns
+
     @cached_property
     def _dead_positions(self) -> pl.Series:
         assert self.dead_rows is not None
@@ -101,7 +122,9 @@ class FileReader:
         old_names = {f.id: f.name for f in self.file_schema.fields}
         wanted = [old_names.get(f.id, "") for f in self.fields if f.name not in constants]
         system = [name for name in self.system_columns if name not in constants]
-        return [name for name in (*wanted, *system) if name in stored]
+        if self.dead_rows is not None and self.keeps_retracts:
+            system.append(VALUE_KIND)
+        return [name for name in dict.fromkeys((*wanted, *system)) if name in stored]
 
     def _expressions(self, stored: pl.Schema) -> list[pl.Expr]:
         constants = dict(self.constants)
@@ -116,9 +139,13 @@ class FileReader:
             if name in constants:
                 expressions.append(_literal(constants[name]).alias(name))
             else:
-                dtype = pl.Int64 if name == SEQUENCE_NUMBER else pl.Int8
-                expressions.append(pl.col(name).cast(dtype))
+                expressions.append(pl.col(name).cast(_SYSTEM_TYPES[name]))
         return expressions
+
+
+_SYSTEM_TYPES = {
+    SEQUENCE_NUMBER: pl.Int64, VALUE_KIND: pl.Int8, POSITION: pl.Int64, IS_DEAD: pl.Boolean,
+}  # fmt: skip
 
 
 def read_note(store: Store, path: str, key: str) -> str | None:

@@ -12,10 +12,21 @@ from keytide.format.schema import TableSchema
 from keytide.scratch import scratch
 from keytide.store import Store
 
-__all__ = ["POSITION", "FileFormat", "Rows", "StoredFile", "WritableFormat", "numbered_rows"]
+__all__ = [
+    "IS_DEAD",
+    "POSITION",
+    "FileFormat",
+    "Rows",
+    "StoredFile",
+    "WritableFormat",
+    "numbered_rows",
+]
 
 POSITION = scratch("position")
 """The column that counts the rows of a file, from 0."""
+
+IS_DEAD = scratch("is_dead")
+"""The column that tells whether a deletion vector marks a row as dead."""
 
 
 Rows: TypeAlias = "tuple[pl.LazyFrame, pl.Schema]"

@@ -24,7 +24,7 @@ from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.types import Field, parse_sql_type
 
-__all__ = ["MODES", "Changes", "ChangesExplanation", "changes_of", "check_mode"]
+__all__ = ["MODES", "Changes", "ChangesExplanation", "changes_of", "check_mode", "full_rows"]
 
 MODES = ("diff", "delta", "changelog")
 """How changes are found: by comparing, as rows were written, as they were stored to be told."""
@@ -193,6 +193,26 @@ def changes_of(
         else _told(table, table.view(schema), start_id, last, mode)
     )
     return Changes(source, mode, start_id, end_id)
+
+
+def full_rows(
+    table: StoredTable,
+    snapshot_id: int,
+    mode: str,
+    schema: TableSchema | None = None,
+    columns: Collection[str] | None = None,
+) -> Changes:
+    """The rows of a snapshot, as the changes that a reader of a mode begins with.
+
+    Where a mode tells rows when they are written, the first ones too are told before a compaction
+    shows them to other readers: afterwards nobody would. `schema` and `columns` as in `changes_of`.
+    """
+    found = changes_of(table, 0, snapshot_id, schema=schema, columns=columns)
+    if mode == "diff":
+        return found
+    assert isinstance(found.source, Compared)
+    before, after = found.source.before.merging, found.source.after.merging
+    return replace(found, source=replace(found.source, before=before, after=after))
 
 
 def check_mode(table: StoredTable, mode: str) -> None:

@@ -132,6 +132,7 @@ def are_read_alike(before: TableView, after: TableView) -> bool:
     return (
         keeps_stored_rows(before.schema, after.schema)
         and before.options.deletion_vectors_enabled == after.options.deletion_vectors_enabled
+        and before.options.merges_on_read == after.options.merges_on_read
         and (not retyped or engine_class(after.options).picks_a_version)
     )
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from keytide.errors import ConflictError, InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.snapshot import Consumer, Snapshot
-from keytide.table.changes.changes import Changes, changes_of, check_mode
+from keytide.table.changes.changes import Changes, changes_of, check_mode, full_rows
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 
@@ -144,7 +144,7 @@ class _Follower:
         told = start.told
         seen = self._snapshot(told)
         if start.is_full:
-            yield from self._batches(changes_of(self.table, 0, told), told)
+            yield from self._batches(full_rows(self.table, told, self.mode), told)
             if self.pace.stop.is_set():
                 return
         self._keep(told)

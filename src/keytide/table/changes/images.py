@@ -49,7 +49,7 @@ class Images:
 
     def _chains(self, bucket: BucketPlan) -> list[BucketPlan]:
         """The bucket in parts whose sections were cut by key."""
-        if not self.view.options.deletion_vectors_enabled:
+        if self.view.options.merges_on_read:
             return [bucket]
         return [BucketPlan(bucket.partition, bucket.bucket, (each,)) for each in bucket.sections]
 

@@ -203,8 +203,7 @@ class Transaction:
         return made
 
     def _look_again(self, live: LiveFiles) -> None:
-        hash_files = self._table.hash_files(live.snapshot, self.view)
-        self.state, self.taken = replace(self.state, live=live, hash_files=hash_files), []
+        self.state, self.taken = self._table.state_on(live, self.view), []
 
     def _appending(self) -> Change:
         change = Change(

@@ -62,6 +62,9 @@ class KeyedTable(TableKind):
         reason = _why_no_buckets(options)
         if reason is not None:
             raise UnsupportedError(f"{reason}; give '{keys.BUCKET}' a number from 1")
+        reason = _why_no_vectors(options) if options.deletion_vectors_enabled else None
+        if reason is not None:
+            raise UnsupportedError(f"{reason}; leave '{keys.DELETION_VECTORS_ENABLED}' out")
 
     def why_not_readable(self, options: TableOptions) -> str | None:
         """See `TableKind`."""
@@ -73,8 +76,26 @@ class KeyedTable(TableKind):
         if reason is not None:
             return reason
         if options.deletion_vectors_enabled:
-            return f"'{keys.DELETION_VECTORS_ENABLED}' hides rows until a compaction"
+            return _why_no_vectors(options)
         return None
+
+
+def _why_no_vectors(options: TableOptions) -> str | None:
+    """Why rows of a table with deletion vectors could not be brought to where readers look."""
+    if options.changelog_producer == "lookup":
+        return (
+            f"'{keys.DELETION_VECTORS_ENABLED}' hides rows until a compaction, and "
+            f"'{keys.CHANGELOG_PRODUCER}' = 'lookup' asks that for changelog files, which those of "
+            f"this release do not write"
+        )
+    if options.value(keys.PK_CLUSTERING_OVERRIDE):
+        return f"'{keys.PK_CLUSTERING_OVERRIDE}' = 'true' sorts files by other columns than the key"
+    if options.value(keys.INDEX_FILE_IN_DATA_FILE_DIR):
+        return (
+            f"'{keys.INDEX_FILE_IN_DATA_FILE_DIR}' = 'true' puts deletion vectors beside the data, "
+            f"where this release does not keep them"
+        )
+    return None
 
 
 def _why_no_buckets(options: TableOptions) -> str | None:
@@ -104,6 +125,11 @@ class AppendTable(TableKind):
                     f"'{key}' = '{text}' says what becomes of the versions of a key, and the table "
                     f"has no primary key: give it one, or leave the option out"
                 )
+        if options.deletion_vectors_enabled:
+            raise UnsupportedError(
+                f"'{keys.DELETION_VECTORS_ENABLED}' = 'true' has writes followed by a compaction, "
+                f"and there is none of tables without a primary key; leave it out"
+            )
         if options.bucket < -1:
             raise InvalidError(
                 f"'{keys.BUCKET}' = '{options.bucket}' is for tables with a primary key; leave it "

@@ -8,7 +8,7 @@ plain readers do not look at are listed with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from keytide.format.deletion_vector import VectorPlace
@@ -42,6 +42,8 @@ __all__ = [
     "ScanPlan",
     "plan_files",
     "plan_scan",
+    "to_merge",
+    "vector_places",
 ]
 
 MARKED_DEAD = "marked dead by a deletion vector: another version took its place"
@@ -124,7 +126,7 @@ def plan_files(
     files = matching_buckets(files, view.schema, view.options, terms)
     funnel = funnel.after("bucket", files)
     hidden = NO_ENTRIES
-    if view.kind.has_key and view.options.deletion_vectors_enabled:
+    if view.kind.has_key and not view.options.merges_on_read:
         # Compacted files without their dead rows are together unique by key.
         is_new = files.column("_LEVEL") == 0
         hidden, files = files.filter(is_new), files.filter(~is_new)
@@ -151,9 +153,12 @@ def _buckets(
     if has_key and not view.options.deletion_vectors_enabled:
         planned = {b: [PlannedFile(e) for e in entries] for b, entries in by_bucket.items()}
         return sections_of(planned, view)
+    places = vector_places([f for f in vector_files if (f.partition, f.bucket) in by_bucket], view)
+    if has_key and view.options.merges_on_read:
+        planned = {b: to_merge(entries, places) for b, entries in by_bucket.items()}
+        return sections_of(planned, view)
     # Without keys nothing is merged, and compacted files with vectors are unique by key: each file
     # is a section of its own.
-    places = _vector_places([f for f in vector_files if (f.partition, f.bucket) in by_bucket], view)
     return [
         BucketPlan(
             *bucket,
@@ -166,7 +171,17 @@ def _buckets(
     ]
 
 
-def _vector_places(files: Sequence[IndexFile], view: TableView) -> dict[str, VectorPlace]:
+def to_merge(
+    entries: Iterable[ManifestEntry], places: Mapping[str, VectorPlace]
+) -> list[PlannedFile]:
+    """Files of a table with deletion vectors, to be merged: with the deletes among dead rows."""
+    return [
+        PlannedFile(e, places.get(e.file.file_name), keeps_retracts=e.file.level > 0)
+        for e in entries
+    ]
+
+
+def vector_places(files: Iterable[IndexFile], view: TableView) -> dict[str, VectorPlace]:
     """Where the dead rows of data files are recorded, by file name."""
     places: dict[str, VectorPlace] = {}
     for file in files:

@@ -15,6 +15,8 @@ import polars as pl
 from keytide.format.arrow import polars_schema
 from keytide.format.binary_row import decode_rows
 from keytide.format.data_file import (
+    IS_DEAD,
+    POSITION,
     SEQUENCE_NUMBER,
     VALUE_KIND,
     WHOLE_FILE,
@@ -31,22 +33,30 @@ from keytide.table.read.sections import PlannedFile, Run, is_out_of_order
 from keytide.table.state.view import TableView
 from keytide.types import Field
 
-__all__ = ["SYSTEM_COLUMNS", "StoredVersions"]
+__all__ = ["PLACE_COLUMNS", "SYSTEM_COLUMNS", "StoredVersions", "table_columns"]
 
 SYSTEM_COLUMNS = (SEQUENCE_NUMBER, VALUE_KIND)
+
+PLACE_COLUMNS = (POSITION, IS_DEAD)
+"""What is known of a version by its place in its file."""
 
 # Small files are read together up to as many rows and files.
 _TOGETHER_ROWS = 8 << 10
 _TOGETHER_FILES = 100
 
 
+def table_columns(columns: Iterable[str]) -> tuple[str, ...]:
+    """Those of some columns that are the table's own."""
+    return tuple(name for name in columns if name not in (*SYSTEM_COLUMNS, *PLACE_COLUMNS))
+
+
 @dataclass(frozen=True)
 class StoredVersions:
     """Reads versions as they are stored in the files of one partition.
 
-    `columns` are those of the table, and `_SEQUENCE_NUMBER` and `_VALUE_KIND`, for who needs
-    them; the `condition` looks at no other columns than these. Of `keys`, each of them once, only
-    runs know; they leave out the versions of all others.
+    `columns` are those of the table, `_SEQUENCE_NUMBER` and `_VALUE_KIND`, and `PLACE_COLUMNS`, for
+    who needs them; the `condition` looks at no other columns than these. Of `keys`, each of them
+    once, only runs know; they leave out the versions of all others.
     """
 
     view: TableView
@@ -106,7 +116,7 @@ class StoredVersions:
 
     @cached_property
     def _fields(self) -> tuple[Field, ...]:
-        return self.view.schema.select([c for c in self.columns if c not in SYSTEM_COLUMNS])
+        return self.view.schema.select(table_columns(self.columns))
 
     @cached_property
     def _where(self) -> pl.Expr | None:
@@ -119,9 +129,12 @@ class StoredVersions:
             path=path,
             file_schema=self.view.schemas[file.meta.schema_id],
             fields=self._fields,
-            system_columns=tuple(name for name in SYSTEM_COLUMNS if name in self.columns),
+            system_columns=tuple(
+                name for name in (*SYSTEM_COLUMNS, *PLACE_COLUMNS) if name in self.columns
+            ),
             constants=(*self._partition_values, *_one_number(file), *_one_kind(file)),
             dead_rows=file.dead_rows,
+            keeps_retracts=file.keeps_retracts,
             table=self.view.store,
             size=file.meta.file_size,
             kept_bytes_max=self.view.options.lookup_cache_bytes_max,

@@ -13,7 +13,7 @@ import polars as pl
 from keytide.format.deletion_vector import VectorPlace
 from keytide.format.manifest import DataFileMeta, ManifestEntry
 from keytide.format.schema import TableSchema
-from keytide.merge.engines import compacts_by_lookup
+from keytide.merge.engines import compacts_by_lookup, engine_class
 from keytide.options import TableOptions
 from keytide.scratch import scratch
 from keytide.table.read.statistics import decoded
@@ -28,6 +28,7 @@ __all__ = [
     "Section",
     "is_out_of_order",
     "key_ranks",
+    "overlapping",
     "sections_of",
 ]
 
@@ -39,11 +40,14 @@ class PlannedFile:
     """A data file to read, and where its dead rows are recorded, if it has some.
 
     `has_kinds` tells whether it is stored of each row what kind it is of; else all are of +I.
+    With `keeps_retracts` dead rows of kind -U and -D are read: deletes that no reader is to be
+    shown, and by which versions are merged all the same.
     """
 
     entry: ManifestEntry
     dead_rows: VectorPlace | None = None
     has_kinds: bool = True
+    keeps_retracts: bool = False
 
     @property
     def meta(self) -> DataFileMeta:
@@ -85,6 +89,16 @@ class Section:
         return len(self.runs) > 1
 
     @property
+    def upper(self) -> tuple[int, ...]:
+        """Positions of the runs above level 0."""
+        return tuple(place for place, run in enumerate(self.runs) if run[0].meta.level > 0)
+
+    @property
+    def has_dead_retracts(self) -> bool:
+        """Whether deletes may be read that a deletion vector marks as dead."""
+        return any(file.keeps_retracts for file in self.files)
+
+    @property
     def files(self) -> tuple[PlannedFile, ...]:
         """All files of the section."""
         return tuple(itertools.chain.from_iterable(self.runs))
@@ -120,6 +134,16 @@ def sections_of(
         else:
             plans.append(BucketPlan(*bucket, tuple(Section(((file,),)) for file in files)))
     return plans
+
+
+def overlapping(
+    files: Sequence[PlannedFile], others: Sequence[PlannedFile], view: TableView
+) -> list[PlannedFile]:
+    """Those of the others that may hold keys between the lowest and the highest of some files."""
+    placed = _overlaps([*files, *others], view.schema)
+    own = placed[: len(files)]
+    low, high = min(file.low for file in own), max(file.high for file in own)
+    return [each.planned for each in placed[len(files) :] if each.low <= high and each.high >= low]
 
 
 def is_out_of_order(entry: ManifestEntry, key: Sequence[Field]) -> bool:
@@ -209,6 +233,8 @@ def _containing(runs: list[list[_Placed]], options: TableOptions) -> tuple[int, 
     """The positions of the runs above level 0, lowest level first, where these contain others."""
     if not compacts_by_lookup(options):
         return ()
+    if options.deletion_vectors_enabled and engine_class(options).picks_a_version:
+        return ()  # what was outlived is marked, and a late delete may lie below what it lost to
     levels = [run[0].planned.meta.level for run in runs]
     return tuple(sorted((i for i, level in enumerate(levels) if level), key=levels.__getitem__))
 

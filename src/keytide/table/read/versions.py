@@ -16,9 +16,9 @@ from itertools import groupby
 import polars as pl
 import pyarrow as pa
 
-from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
+from keytide.format.data_file import IS_DEAD, SEQUENCE_NUMBER, VALUE_KIND
 from keytide.merge.folding import Merging, Standing
-from keytide.merge.touched import merge_runs, without_contained
+from keytide.merge.touched import merge_runs, without_contained, without_outlived
 from keytide.merge.windows import key_windows
 from keytide.table.conditions.matching import row_filter
 from keytide.table.conditions.predicate import (
@@ -29,7 +29,7 @@ from keytide.table.conditions.predicate import (
     equal_values,
 )
 from keytide.table.read.prefetch import prefetched
-from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
+from keytide.table.read.runs import StoredVersions, table_columns
 from keytide.table.read.sections import BucketPlan, PlannedFile, Section
 from keytide.table.state.view import TableView
 from keytide.types import Field
@@ -128,7 +128,9 @@ class MergedVersions:
         # it would come back.
         for window in self._windows(stored, section, rows):
             with self.view.reading():
-                counted = without_contained(window, section.containing, order.key)
+                counted = without_contained(
+                    _without_outlived(window, section, order.key), section.containing, order.key
+                )
                 pieces = merge_runs(
                     counted, order, merging, arrival_decides=section.arrival_decides
                 )
@@ -156,12 +158,13 @@ class MergedVersions:
     def _columns_to_merge(self, section: Section) -> tuple[str, ...]:
         """What is wanted, and what decides; numbers only where they do or are wanted."""
         wanted = _unique(self.columns, sorted(columns_of(self.condition)))
-        table = self.view.engine.columns(name for name in wanted if name not in SYSTEM_COLUMNS)
+        table = self.view.engine.columns(table_columns(wanted))
         numbered = SEQUENCE_NUMBER in wanted or not section.arrival_decides
-        return (*table, *([SEQUENCE_NUMBER] if numbered else []), VALUE_KIND)
+        marks = [IS_DEAD] if section.has_dead_retracts else []
+        return (*table, *([SEQUENCE_NUMBER] if numbered else []), VALUE_KIND, *marks)
 
     def _fields(self, columns: Sequence[str]) -> tuple[Field, ...]:
-        return self.view.schema.select([name for name in columns if name not in SYSTEM_COLUMNS])
+        return self.view.schema.select(table_columns(columns))
 
     @cached_property
     def _about_key(self) -> Predicate | None:
@@ -177,6 +180,17 @@ class MergedVersions:
     @cached_property
     def _key(self) -> frozenset[str]:
         return frozenset((*self.view.order.key, *self.view.schema.partition_keys))
+
+
+def _without_outlived(
+    window: list[pl.DataFrame], section: Section, key: tuple[str, ...]
+) -> list[pl.DataFrame]:
+    if not section.has_dead_retracts:
+        return window
+    # A run that has no batch yet has no columns either.
+    upper = [place for place in section.upper if window[place].width]
+    counted = without_outlived(window, upper, key, IS_DEAD)
+    return [frame.drop(IS_DEAD) if frame.width else frame for frame in counted]
 
 
 def batch_rows(sizes: Sequence[int], rows: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from keytide.format.index_manifest import IndexFile
 from keytide.format.snapshot import Snapshot
@@ -26,6 +26,11 @@ class TableState:
     live: LiveFiles
     vector_files: tuple[IndexFile, ...] = ()
     hash_files: HashFiles = field(default_factory=dict)
+
+    @property
+    def merging(self) -> TableState:
+        """The same state, of which reads see what is not compacted yet."""
+        return replace(self, view=self.view.merging)
 
     @property
     def snapshot(self) -> Snapshot | None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from keytide.format.index_manifest import IndexFile
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
 from keytide.merge.functions.register import registered_functions
@@ -87,13 +88,20 @@ class StoredTable:
     def state(self, schema: TableSchema, snapshot: Snapshot | None) -> TableState:
         """The table at a snapshot, read by one of its schemas."""
         view = self.view(schema)
-        vector_files = self.metadata.vector_files(snapshot, view.options)
-        return TableState(view, self.live_files(snapshot), tuple(vector_files))
+        return TableState(view, self.live_files(snapshot), self.vector_files(snapshot, view))
 
     def state_to_write(self, view: TableView) -> TableState:
         """The newest snapshot, with what has to be known to write rows through `view`."""
-        live = self.newest_files()
-        return TableState(view, live, hash_files=self.hash_files(live.snapshot, view))
+        return self.state_on(self.newest_files(), view)
+
+    def state_on(self, live: LiveFiles, view: TableView) -> TableState:
+        """The same of the snapshot with these files."""
+        vector_files = self.vector_files(live.snapshot, view)
+        return TableState(view, live, vector_files, self.hash_files(live.snapshot, view))
+
+    def vector_files(self, snapshot: Snapshot | None, view: TableView) -> tuple[IndexFile, ...]:
+        """The index files that mark rows of a snapshot's data files as dead."""
+        return tuple(self.metadata.vector_files(snapshot, view.options))
 
     def hash_files(self, snapshot: Snapshot | None, view: TableView) -> HashFiles:
         """The index files that say where a snapshot's keys are; none without dynamic buckets."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 import pyarrow as pa
@@ -57,6 +57,14 @@ class TableView:
     def moves_keys(self) -> bool:
         """Whether a key may come in any partition, and is then to be found in one only."""
         return self.has_dynamic_buckets and self.schema.is_cross_partition
+
+    @property
+    def merging(self) -> TableView:
+        """The same table, of which reads see what is not compacted yet."""
+        if self.options.merges_on_read:
+            return self
+        options = replace(self.options, deletion_vectors_merge_on_read=True)
+        return replace(self, options=options)
 
     @property
     def needs_tombstones(self) -> bool:

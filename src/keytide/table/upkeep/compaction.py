@@ -21,6 +21,7 @@ from keytide.table.commit.publish import Committed
 from keytide.table.commit.snapshot_files import wall_clock_ms
 from keytide.table.commit.transaction import Transaction
 from keytide.table.runner import TaskRunner, Threads
+from keytide.table.state.dead_rows import vector_files_by_bucket
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
@@ -29,6 +30,7 @@ from keytide.table.upkeep.afterwards import as_warning
 from keytide.table.upkeep.appends import ClusterTask, PackTask, cluster_tasks, pack_tasks
 from keytide.table.upkeep.clustering import Clustering
 from keytide.table.upkeep.expiry import expire_due
+from keytide.table.upkeep.marking import Vectors
 from keytide.table.upkeep.picking import Unit
 from keytide.table.upkeep.planning import Planner, why_not_compacted
 from keytide.table.upkeep.rewriting import Compacted, CompactTask
@@ -99,7 +101,7 @@ def compact(
     reason = why_not_compacted(transaction.view)
     if reason is not None:
         raise UnsupportedError(f"table {table.name}: this release cannot compact it: {reason}")
-    planner, live = Planner(transaction.view), transaction.state.live
+    planner, live = _planner(transaction), transaction.state.live
     units = planner.whole(live) if full else planner.due(live)
     if dry_run:
         return _dry([unit.files for unit in units])
@@ -159,15 +161,19 @@ def compact_due(
 ) -> CompactionResult:
     """Compact what is due of some buckets, as `compact` does."""
     transaction = _begin(table)
-    units = Planner(transaction.view).due(transaction.state.live, buckets)
+    units = _planner(transaction).due(transaction.state.live, buckets)
     return _carried_out(transaction, units, runner)
 
 
 def _begin(table: StoredTable) -> Transaction:
     """A look at the table: its files first, so that none is newer than the definition."""
     live, view = table.newest_files(), writable_view(table)
-    vector_files = tuple(table.metadata.vector_files(live.snapshot, view.options))
-    return Transaction(table, TableState(view, live, vector_files), Author.fresh(), None)
+    return Transaction(table, table.state_on(live, view), Author.fresh(), None)
+
+
+def _planner(transaction: Transaction) -> Planner:
+    marked = vector_files_by_bucket(transaction.state.vector_files)
+    return Planner(transaction.view, marked)
 
 
 def _carried_out(
@@ -176,7 +182,7 @@ def _carried_out(
     with transaction:
         left = _run_tasks(transaction, units, runner)
         if left:
-            again = Planner(transaction.view).whole(transaction.state.live, left)
+            again = _planner(transaction).whole(transaction.state.live, left)
             _run_tasks(transaction, again, runner)
         outcome = transaction.compact()
     return _result(outcome, [entry for made in transaction.taken for entry in made.entries])
@@ -193,13 +199,29 @@ def _run_tasks(transaction: Transaction, units: list[Unit], runner: TaskRunner) 
             transaction.take(compacted.written)
 
     if units:
-        runner.each(_tasks(transaction.view, units), take)
+        runner.each(_tasks(transaction.state, units), take)
     return left
 
 
-def _tasks(view: TableView, units: list[Unit]) -> list[CompactTask]:
+def _tasks(state: TableState, units: list[Unit]) -> list[CompactTask]:
+    view = state.view
     memory, now_ms = _memory_of(view, len(units)), wall_clock_ms()
-    return [CompactTask(view, unit, now_ms, memory) for unit in units]
+    if not view.options.deletion_vectors_enabled:
+        return [CompactTask(view, unit, now_ms, memory) for unit in units]
+    vectors = _vectors(state, units)
+    return [CompactTask(view, unit, now_ms, memory, vectors[unit.bucket]) for unit in units]
+
+
+def _vectors(state: TableState, units: list[Unit]) -> dict[BucketId, Vectors]:
+    """The deletion vectors of the buckets to compact, and the files that stay there."""
+    files = vector_files_by_bucket(state.vector_files)
+    beside: dict[BucketId, list[ManifestEntry]] = {unit.bucket: [] for unit in units}
+    compacted = {entry.identity for unit in units for entry in unit.files}
+    for entry in state.live.entries:
+        bucket = (entry.partition, entry.bucket)
+        if bucket in beside and entry.file.level > 0 and entry.identity not in compacted:
+            beside[bucket].append(entry)
+    return {bucket: Vectors(files.get(bucket), tuple(own)) for bucket, own in beside.items()}
 
 
 def _memory_of(view: TableView, tasks: int) -> int:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from keytide.format.manifest import ManifestEntry
 from keytide.options import TableOptions
+from keytide.table.state.live_files import BucketId
 
-__all__ = ["Rules", "SortedRun", "Unit", "pick", "pick_all", "sorted_runs"]
+__all__ = ["Rules", "SortedRun", "Unit", "pick", "pick_all", "pick_new", "sorted_runs"]
 
 
 # Where all runs have to be compacted together: so much newer data, of the oldest run, or so many
@@ -51,6 +52,12 @@ class Unit:
     def files(self) -> tuple[ManifestEntry, ...]:
         """The files of the runs."""
         return tuple(itertools.chain.from_iterable(run.files for run in self.runs))
+
+    @property
+    def bucket(self) -> BucketId:
+        """The bucket of the runs."""
+        first = self.runs[0].files[0]
+        return first.partition, first.bucket
 
     @property
     def is_idle(self) -> bool:
@@ -136,6 +143,12 @@ def pick_all(runs: Sequence[SortedRun], rules: Rules, *, again: bool = False) ->
     """
     unit = _all(runs, rules) if runs else None
     return None if unit is None or (unit.is_idle and not again) else unit
+
+
+def pick_new(runs: Sequence[SortedRun], rules: Rules) -> Unit | None:
+    """All of level 0, to be brought above it whatever else is there; None where it is empty."""
+    count = sum(run.level == 0 for run in runs)
+    return _newest(runs, rules, count) if count else None
 
 
 def _by_early_rules(runs: Sequence[SortedRun], rules: Rules, now_ms: int) -> Unit | None:

@@ -22,14 +22,16 @@ from keytide.format.arrow import to_arrow
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.merge.engines import compacts_by_lookup, engine_class
 from keytide.options import keys
-from keytide.table.commit.transaction import Transaction
+from keytide.table.read.plan import to_merge, vector_places
 from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.table.read.sections import PlannedFile
 from keytide.table.runner import TaskRunner
 from keytide.table.state.live_files import BucketId, LiveFiles
+from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.compaction import local_runner
+from keytide.table.upkeep.writing import writing
 from keytide.table.write.bucket_writer import run_writer, stored_schema
 from keytide.table.write.layout import FixedLayout
 from keytide.table.write.partition_spec import PartitionSpec, TouchedPartitions, every_partition
@@ -76,10 +78,10 @@ def rescale(
         if partition is None
         else PartitionSpec.parse(partition, view.schema, table.name)
     )
-    with Transaction.begin(table, view) as transaction:
-        live = transaction.state.live
-        outdated = _outdated(live, view.options.bucket, spec)
-        tasks = [MoveTask(view, *each) for each in _files_by_bucket(live, outdated)]
+    with writing(table, view, runner=runner) as transaction:
+        state = transaction.state
+        outdated = _outdated(state.live, view.options.bucket, spec)
+        tasks = [MoveTask(view, *each) for each in _files_by_bucket(state, outdated)]
         files = sum(len(task.files) for task in tasks)
         if dry_run or not tasks:
             transaction.abort()
@@ -112,13 +114,14 @@ def _outdated(live: LiveFiles, buckets: int, spec: Callable[[bytes], bool]) -> f
 
 
 def _files_by_bucket(
-    live: LiveFiles, partitions: frozenset[bytes]
-) -> list[tuple[BucketId, tuple[ManifestEntry, ...]]]:
+    state: TableState, partitions: frozenset[bytes]
+) -> list[tuple[BucketId, tuple[PlannedFile, ...]]]:
+    places = vector_places(state.vector_files, state.view)
     files: dict[BucketId, list[ManifestEntry]] = {}
-    for entry in live.entries:
+    for entry in state.live.entries:
         if entry.partition in partitions:
             files.setdefault((entry.partition, entry.bucket), []).append(entry)
-    return [(bucket, tuple(entries)) for bucket, entries in files.items()]
+    return [(bucket, tuple(to_merge(entries, places))) for bucket, entries in files.items()]
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ class MoveTask:
 
     view: TableView
     bucket: BucketId
-    files: tuple[ManifestEntry, ...]
+    files: tuple[PlannedFile, ...]
 
     def __call__(self) -> Written:
         """Write the versions again; nothing is left behind after an error.
@@ -148,8 +151,8 @@ class MoveTask:
         """The versions in parts of one file each, in which no key comes twice."""
         columns = (*self.view.schema.names, *SYSTEM_COLUMNS)
         stored = StoredVersions(self.view, self.bucket[0], columns)
-        for entry in self.files:
-            for batch in stored.of_run((PlannedFile(entry),), _BATCH_ROWS):
+        for file in self.files:
+            for batch in stored.of_run((file,), _BATCH_ROWS):
                 yield batch.rows.select(columns)
 
     def _write(self, frame: pl.DataFrame, made: list[ManifestEntry]) -> None:

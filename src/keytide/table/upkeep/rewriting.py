@@ -22,20 +22,25 @@ import pyarrow.compute as pc
 from keytide.format import paths
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
+from keytide.format.deletion_vector import VectorPlace, dead_positions
 from keytide.format.manifest import DataFileMeta, FileKind, FileSource, ManifestEntry
 from keytide.merge.folding import OlderNeededError
 from keytide.row_kind import RETRACTS
+from keytide.table.read.plan import to_merge, vector_places
 from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.table.read.sections import (
     BucketPlan,
     PlannedFile,
     Section,
     is_out_of_order,
+    overlapping,
     sections_of,
 )
 from keytide.table.read.versions import MergedVersions
+from keytide.table.state.dead_rows import DeadRows, load_dead_rows
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.view import TableView
+from keytide.table.upkeep.marking import Marker, Marks, Vectors, retracts_of
 from keytide.table.upkeep.picking import Unit
 from keytide.table.upkeep.tombstones import Ages
 from keytide.table.write.bucket_writer import NewFiles, added_file, run_writer, stored_schema
@@ -71,6 +76,8 @@ class CompactTask:
     unit: Unit
     now_ms: int
     memory_bytes: int
+    vectors: Vectors | None = None
+    """The deletion vectors of the bucket, where its table has some."""
 
     def __call__(self) -> Compacted:
         """Compact the runs; nothing is left behind after an error.
@@ -78,29 +85,33 @@ class CompactTask:
         Raises `DataError` when the store refuses, `InvalidError` for versions that cannot be
         merged.
         """
-        files = NewFiles(self.view)
+        files, marks = NewFiles(self.view), Marks()
         try:
-            entries = [entry for piece in self._pieces() for entry in self._done(piece, files)]
+            dead = self._dead_rows()
+            entries = [
+                entry for piece in self._pieces() for entry in self._done(piece, files, marks)
+            ]
         except OlderNeededError:
             self.view.store.discard(files.given)
             return Compacted(self.bucket, None)
         except BaseException:
             self.view.store.discard(files.given)
             raise
-        return Compacted(self.bucket, Written(tuple(entries)))
+        if dead is None:
+            return Compacted(self.bucket, Written(tuple(entries)))
+        dead = dead.without(_gone(entries)).marking(marks.by_file, wide=self._has_wide_vectors)
+        return Compacted(self.bucket, Written(tuple(entries), dead={self.bucket: dead}))
 
     @property
     def bucket(self) -> BucketId:
         """The bucket that is compacted."""
-        first = self.unit.files[0]
-        return first.partition, first.bucket
+        return self.unit.bucket
 
     # -- what becomes of each section -----------------------------------------------------------
 
     def _pieces(self) -> Iterator[tuple[Section, ...]]:
         """The sections, one by one where a file may stay as it is, the others together."""
-        planned = {self.bucket: [PlannedFile(entry) for entry in self.unit.files]}
-        (plan,) = sections_of(planned, self.view)
+        (plan,) = sections_of({self.bucket: self._planned(self.unit.files)}, self.view)
         for is_kept, sections in itertools.groupby(plan.sections, self._is_kept):
             if is_kept:
                 yield from ((section,) for section in sections)
@@ -118,16 +129,23 @@ class CompactTask:
         if len(section.files) > 1 or not self._is_sorted(section):
             return False
         (file,) = section.files
+        if self.vectors is not None and not self._may_stay_marked(section):
+            return False
         return not self._forgets_of(file) and not self._lacks_notes(file)
 
-    def _done(self, sections: Sequence[Section], files: NewFiles) -> list[ManifestEntry]:
+    def _done(
+        self, sections: Sequence[Section], files: NewFiles, marks: Marks
+    ) -> list[ManifestEntry]:
         """The entries that put the sections onto the new level."""
         if len(sections) == 1 and self._may_stay(sections[0]):
             (file,) = sections[0].files
-            return [] if file.meta.level == self.unit.output_level else self._upgraded(file)
+            if file.meta.level == self.unit.output_level:
+                return []
+            return self._upgraded(file) if self.vectors is None else self._risen(file, marks)
         old = [file.entry for section in sections for file in section.files]
         total = old[0].total_buckets
-        made = [added_file(self.bucket, total, meta) for meta in self._rewritten(sections, files)]
+        metas = self._rewritten(sections, files, marks)
+        made = [added_file(self.bucket, total, meta) for meta in metas]
         return [*(replace(entry, kind=FileKind.DELETE) for entry in old), *made]
 
     def _upgraded(self, file: PlannedFile) -> list[ManifestEntry]:
@@ -135,30 +153,108 @@ class CompactTask:
         meta = replace(file.meta, level=level, delete_row_count=deletes)
         return [replace(file.entry, kind=FileKind.DELETE), replace(file.entry, file=meta)]
 
+    # -- deletion vectors -----------------------------------------------------------------------
+
+    def _may_stay_marked(self, section: Section) -> bool:
+        """Whether a file may stay as it is, but for marks on some of its rows."""
+        (file,) = section.files
+        if file.meta.level == 0:
+            # What is put together of several versions has to be written.
+            return self.view.engine.picks_a_version or not self._beside(section)
+        if not self.unit.is_whole or file.dead_rows is None:
+            return True
+        return len(dead_positions(self.view.store, file.dead_rows)) == self._count_of_retracts(file)
+
+    def _risen(self, file: PlannedFile, marks: Marks) -> list[ManifestEntry]:
+        """The entries that put a file onto the new level, with marks instead of other versions."""
+        meta = file.meta
+        if meta.level == 0:
+            for _ in self._marker(Section(((file,),)), marks, staying=meta.file_name).windows():
+                pass  # nothing has to be written
+            meta = _without_retracts(meta)
+        raised = replace(file.entry, file=replace(meta, level=self.unit.output_level))
+        return [replace(file.entry, kind=FileKind.DELETE), raised]
+
+    def _marker(self, section: Section, marks: Marks, staying: str | None = None) -> Marker:
+        """What folds the level 0 of a section with the versions beside it."""
+        beside = self._beside(section)
+        planned = {self.bucket: [*beside, *section.files]}
+        ((whole,),) = (plan.sections for plan in sections_of(planned, self.view))
+        stays = frozenset([*(f.meta.file_name for f in beside), *([staying] if staying else [])])
+        return Marker(self.view, self.bucket[0], whole, stays, marks, self.memory_bytes)
+
+    def _beside(self, section: Section) -> list[PlannedFile]:
+        """The files that are not compacted and may hold keys of the section."""
+        assert self.vectors is not None
+        return overlapping(section.files, self._planned(self.vectors.beside), self.view)
+
+    def _planned(self, entries: Iterable[ManifestEntry]) -> list[PlannedFile]:
+        return (
+            [PlannedFile(entry) for entry in entries]
+            if self.vectors is None
+            else to_merge(entries, self._places)
+        )
+
+    @cached_property
+    def _places(self) -> dict[str, VectorPlace]:
+        assert self.vectors is not None
+        return vector_places([self.vectors.file] if self.vectors.file else [], self.view)
+
+    def _dead_rows(self) -> DeadRows | None:
+        """The dead rows as they are before; None without deletion vectors."""
+        if self.vectors is None:
+            return None
+        return load_dead_rows(self.view.store, self.vectors.file, self.view.name)
+
+    @property
+    def _has_wide_vectors(self) -> bool:
+        return self.view.options.deletion_vectors_bitmap64
+
     # -- rewriting ------------------------------------------------------------------------------
 
-    def _rewritten(self, sections: Sequence[Section], files: NewFiles) -> Iterator[DataFileMeta]:
+    def _rewritten(
+        self, sections: Sequence[Section], files: NewFiles, marks: Marks
+    ) -> Iterator[DataFileMeta]:
         prefix, file_format = self.view.options.data_file_prefix, self.view.options.file_format
         names = files.of(paths.FileNames(), prefix, file_format)(self.bucket)
         directory = self.view.bucket_directory(*self.bucket)
         schema = stored_schema(self.view)
-        rows = (to_arrow(frame, schema) for frame in self._frames(sections) if frame.height)
+        frames = self._frames(sections, marks)
+        rows = (to_arrow(frame, schema) for frame in frames if frame.height)
         for table in _rolled(rows, int(self._target_bytes / _COMPRESSION_GUESS)):
             writer = replace(run_writer(self.view), notes=self._notes(table))
             path = f"{directory}/{next(names)}"
-            yield writer.write_file(
+            meta = writer.write_file(
                 table, path, level=self.unit.output_level, source=FileSource.COMPACT
             )
+            if self.vectors is not None:
+                marks.add(meta.file_name, retracts_of(pl.Series(table.column(VALUE_KIND))))
+                meta = _without_retracts(meta)
+            yield meta
 
-    def _frames(self, sections: Sequence[Section]) -> Iterator[pl.DataFrame]:
+    def _frames(self, sections: Sequence[Section], marks: Marks) -> Iterator[pl.DataFrame]:
         """What the versions of some sections become, in key order, without what is forgotten."""
         columns = (*self.view.schema.names, *SYSTEM_COLUMNS)
         versions = MergedVersions(self.view, columns, has_older=not self.unit.is_whole)
         for is_sorted, group in itertools.groupby(sections, self._is_sorted):
             for plan in _plans(self.bucket, group, together=is_sorted):
-                windows = versions.of(plan, self.memory_bytes)
+                windows = self._windows(plan, versions, marks)
                 frames = self._in_key_order(windows, columns, is_sorted=is_sorted)
                 yield from map(self._remembered, frames)
+
+    def _windows(
+        self, plan: BucketPlan, versions: MergedVersions, marks: Marks
+    ) -> Iterator[list[pl.DataFrame]]:
+        if self.vectors is None:
+            yield from versions.of(plan, self.memory_bytes)
+            return
+        for has_new, group in itertools.groupby(plan.sections, _has_new):
+            if has_new:
+                for section in group:
+                    yield from self._marker(section, marks).windows()
+            else:
+                part = replace(plan, sections=tuple(group))
+                yield from versions.of(part, self.memory_bytes)
 
     def _in_key_order(
         self, windows: Iterator[list[pl.DataFrame]], columns: Sequence[str], *, is_sorted: bool
@@ -191,14 +287,14 @@ class CompactTask:
 
     def _forgets_of(self, file: PlannedFile) -> bool:
         """Whether a file has tombstones that this compaction forgets."""
-        forgotten = self._is_forgotten
-        if forgotten is None or not file.may_retract:
+        forgotten = self._is_forgotten if self.unit.is_whole else None
+        if forgotten is None or not (file.may_retract or file.dead_rows is not None):
             return False
         return bool(self._kinds(file).select(forgotten.any()).item())
 
     def _count_of_retracts(self, file: PlannedFile) -> int:
         count = file.meta.delete_row_count
-        if file.meta.level > 0 and count is not None:
+        if file.meta.level > 0 and count is not None and file.dead_rows is None:
             return count
         # At level 0 some writers record no deletes although there are some.
         return int(self._kinds(file)[VALUE_KIND].is_in(list(RETRACTS)).sum())
@@ -211,7 +307,9 @@ class CompactTask:
     def _is_forgotten(self) -> pl.Expr | None:
         """Which versions are tombstones that nobody needs any more; None to keep all."""
         engine = self.view.engine
-        if not self.unit.is_whole or not engine.tombstones:
+        # With deletion vectors all versions of a key are at hand, wherever they lie.
+        is_whole = self.unit.is_whole or self.vectors is not None
+        if not is_whole or not engine.tombstones:
             return None
         is_tombstone = pl.col(VALUE_KIND).is_in(list(engine.tombstones))
         if not self.view.needs_tombstones:
@@ -249,6 +347,23 @@ class CompactTask:
             return {}
         highest = pc.max(rows.column(SEQUENCE_NUMBER)).as_py()
         return self._ages.seen(highest, self.now_ms, retention_ms).notes
+
+
+def _has_new(section: Section) -> bool:
+    return any(file.meta.level == 0 for file in section.files)
+
+
+def _without_retracts(meta: DataFileMeta) -> DataFileMeta:
+    """What is said of a file all of whose retracts are marked dead, so that none is ever shown."""
+    return replace(meta, delete_row_count=0)
+
+
+def _gone(entries: Sequence[ManifestEntry]) -> set[str]:
+    """The files that are deleted, and not put onto another level."""
+    names: dict[FileKind, set[str]] = {FileKind.ADD: set(), FileKind.DELETE: set()}
+    for entry in entries:
+        names[entry.kind].add(entry.file.file_name)
+    return names[FileKind.DELETE] - names[FileKind.ADD]
 
 
 def _plans(

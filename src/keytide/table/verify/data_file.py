@@ -187,8 +187,10 @@ class _Rows:
         if not self._check.view.options.sequence_snapshot_ordering:
             self._compare("lowest sequence number", min(self._numbers), meta.min_sequence_number)
             self._compare("highest sequence number", max(self._numbers), meta.max_sequence_number)
-        # At level 0 some writers record no deletes although there are some, and readers know.
-        is_exact = meta.level > 0 or meta.delete_row_count
+        # At level 0 some writers record no deletes although there are some, and readers know. Above
+        # it, deletes that a deletion vector marks as dead are not counted.
+        is_marked = meta.level > 0 and self._check.view.options.deletion_vectors_enabled
+        is_exact = (meta.level > 0 and not is_marked) or meta.delete_row_count
         if is_exact and meta.delete_row_count is not None and not self._check.is_changelog:
             self._compare("retracting rows", self._retracts, meta.delete_row_count)
         self._check_ends()

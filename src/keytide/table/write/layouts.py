@@ -20,7 +20,7 @@ def layout_of(state: TableState) -> Layout:
         return FixedLayout(view.options, partition_buckets)
     layout = DynamicLayout(view.options, partition_buckets, state.hash_files)
     if view.moves_keys:
-        return MovingLayout(view, state.live.entries, layout)
+        return MovingLayout(view.merging, state.live.entries, layout, state.vector_files)
     _refuse_unindexed(state)
     return layout
 

@@ -21,6 +21,7 @@ from keytide.format.arrow import polars_schema, to_arrow
 from keytide.format.bucket import bucket_ids
 from keytide.format.data_file import VALUE_KIND
 from keytide.format.hash_index import Hashes
+from keytide.format.index_manifest import IndexFile
 from keytide.format.manifest import ManifestEntry
 from keytide.merge.engine import Elsewhere
 from keytide.merge.engines import engine_class
@@ -47,11 +48,15 @@ _NO_BUCKETS = pl.lit(None, pl.Int64).alias(_BUCKET)
 
 @dataclass(frozen=True)
 class MovingLayout(Layout):
-    """Buckets of keys that may come in any partition; `entries` are looked through for them."""
+    """Buckets of keys that may come in any partition; `entries` are looked through for them.
+
+    Some of their rows are dead, as `vector_files` say.
+    """
 
     view: TableView
     entries: tuple[ManifestEntry, ...]
     shares: DynamicLayout
+    vector_files: tuple[IndexFile, ...] = ()
 
     @property
     def spread(self) -> int:
@@ -117,7 +122,9 @@ class _Moving(Placing):
     def _stored(self, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
         columns = (*self._key, *self._partition)
         only_rows = engine_class(self._view.options).elsewhere is Elsewhere.MOVES
-        for bucket in plan_files(self._view, self._layout.entries, key_range(keys)).buckets:
+        layout = self._layout
+        plan = plan_files(self._view, layout.entries, key_range(keys), layout.vector_files)
+        for bucket in plan.buckets:
             task = ReadTask(self._view, bucket, columns)
             for found in newest_versions(task, keys, columns):
                 # A delete that a key left behind in a partition is no place where it is.

@@ -20,7 +20,7 @@ from keytide.table.read.lookup import key_range, newest_versions
 from keytide.table.read.plan import plan_files
 from keytide.table.read.task import ReadTask
 from keytide.table.state.live_files import BucketId
-from keytide.table.state.view import TableView
+from keytide.table.state.state import TableState
 from keytide.table.write.layout import Placing
 from keytide.table.write.rows import Rows
 
@@ -28,24 +28,25 @@ __all__ = ["count_out_of_order"]
 
 
 def count_out_of_order(
-    rows: Rows, entries: Iterable[ManifestEntry], view: TableView, placing: Placing
+    rows: Rows, stored: TableState, written: Iterable[ManifestEntry], placing: Placing
 ) -> int:
     """How many rows are older than a version of their key that arrived before them.
 
-    That is one in the files of `entries`, or a row before. Rows of kind -U announce nothing and
-    are not counted, and without sequence fields no row is. Reads the stored versions of the keys.
-    Runs on the driver or an executor.
+    That is one that is stored, in files of `written` too, or a row before. Rows of kind -U announce
+    nothing and are not counted, and without sequence fields no row is. Reads the stored versions of
+    the keys. Runs on the driver or an executor.
     """
+    view = stored.view
     if not view.order.sequence:
         return 0
     rows = rows.filter(pc.not_equal(rows.kinds, int(RowKind.UPDATE_BEFORE)))
-    files = _by_bucket(entries)
+    files = _by_bucket((*stored.live.entries, *written))
     count = 0
     frame = from_arrow(rows.table)
     frame, cut = placing.cut(frame, rows.table, view)
     for bucket, part in cut.parts(frame):
-        stored = _stored(view, files.get(bucket, []), part)
-        ranked = with_ranks(part.select(view.order.columns), stored, view.order)
+        before = _versions(stored, files.get(bucket, []), part)
+        ranked = with_ranks(part.select(view.order.columns), before, view.order)
         count += int(ranked.select(is_late(view.order).sum()).item())
     return count
 
@@ -57,13 +58,15 @@ def _by_bucket(entries: Iterable[ManifestEntry]) -> dict[BucketId, list[Manifest
     return files
 
 
-def _stored(view: TableView, files: Sequence[ManifestEntry], rows: pl.DataFrame) -> pl.DataFrame:
+def _versions(
+    stored: TableState, files: Sequence[ManifestEntry], rows: pl.DataFrame
+) -> pl.DataFrame:
     """What the files of one bucket hold for the keys of `rows`."""
-    columns = view.order.columns
+    view, columns = stored.view, stored.view.order.columns
     keys = rows.select(view.order.key).unique()
     # With no file at all, a frame of the right types is left.
     found = [rows.select(columns).clear()]
-    for bucket in plan_files(view, files, key_range(keys)).buckets:
+    for bucket in plan_files(view, files, key_range(keys), stored.vector_files).buckets:
         task = ReadTask(view, bucket, columns)
         found += [f.select(columns) for f in newest_versions(task, keys, columns)]
     return pl.concat(found)

@@ -81,15 +81,15 @@ class Written:
 class WriteTask:
     """Writes rows as sorted runs, on top of the files that were live when the write began.
 
-    `layout` says which buckets the rows go to; `stored` has the files that a count of rows out of
-    order looks at, None where nobody wants it. With `has_changelog` the rows are stored once more
+    `layout` says which buckets the rows go to; `stored` has what a count of rows out of order looks
+    at, None where nobody wants it. With `has_changelog` the rows are stored once more
     as they came. Rows outside of `partition` are refused. Pickles.
     """
 
     view: TableView
     layout: Layout
     base: SequenceBase
-    stored: tuple[ManifestEntry, ...] | None = None
+    stored: TableState | None = None
     partition: PartitionSpec | None = None
     has_changelog: bool = False
     threads: int = 1
@@ -98,7 +98,7 @@ class WriteTask:
     def on(cls, state: TableState) -> WriteTask:
         """A task that writes on top of a snapshot. Raises what `layout_of` raises."""
         view, live = state.view, state.live
-        stored = live.entries if view.options.counts_out_of_order else None
+        stored = state.merging if view.options.counts_out_of_order else None
         has_changelog = view.options.changelog_producer == "input"
         base = SequenceBase.after(live)
         return cls(view, layout_of(state), base, stored, has_changelog=has_changelog)
@@ -135,8 +135,8 @@ class WriteTask:
         if self.partition is not None:
             self.partition.check(rows.table)
         if self.stored is not None:
-            known = (*self.stored, *Written.together(before).entries)
-            late = count_out_of_order(rows, known, view, placing)
+            known = Written.together(before).entries
+            late = count_out_of_order(rows, self.stored, known, placing)
         frame = rows.frame
         refuse_unmergeable(frame, view)
         frame, cut = placing.cut(frame, rows.table, view)

@@ -22,6 +22,7 @@ def writable_view(table: StoredTable) -> TableView:
         view.kind.why_not_writable(view.options)
         or _why_not_stored(view.options)
         or _why_keys_would_move(view)
+        or _why_hidden(view)
     )
     if reason is not None:
         raise UnsupportedError(f"table {table.name}: this release cannot write to it: {reason}")
@@ -41,6 +42,15 @@ def _why_not_stored(options: TableOptions) -> str | None:
                 f"formats may lie in one table"
             )
     return None
+
+
+def _why_hidden(view: TableView) -> str | None:
+    """Why rows would stay where readers of deletion vectors do not look; None where they do not."""
+    if not view.options.deletion_vectors_enabled:
+        return None
+    hides = f"'{keys.DELETION_VECTORS_ENABLED}' hides rows until a compaction"
+    kept = view.engine.why_kept_apart
+    return None if kept is None else f"{hides}, and none can be made: {kept}"
 
 
 def _why_keys_would_move(view: TableView) -> str | None:
