@@ -37,6 +37,7 @@ from keytide.table.read.why import Why
 from keytide.table.upkeep.compaction import CompactionResult
 from keytide.table.upkeep.doctor import Diagnosis, Sign
 from keytide.table.upkeep.expiry import ExpiryResult
+from keytide.table.upkeep.orphans import OrphanFiles
 from keytide.table.upkeep.rescale import RescaleResult
 from keytide.table.upkeep.rollback import RollbackResult
 from keytide.table.verify.finding import Finding, Verification
@@ -63,6 +64,7 @@ __all__ = [
     "KeytideWarning",
     "Lake",
     "NotFoundError",
+    "OrphanFiles",
     "RescaleResult",
     "RollbackResult",
     "RowKind",

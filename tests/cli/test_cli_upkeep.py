@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from datetime import datetime, timezone
 from typing import Any
 
 import keytide as kt
@@ -152,3 +154,20 @@ def test_expire_of_numbers_that_contradict_each_other_is_one_line(
     done = run("expire", orders.uri, "--retain-max", "1", "--retain-min", "2")
     assert (done.code, done.err.count("\n")) == (1, 1)
     assert "retain_min is 2" in done.err
+
+
+def test_orphans_are_listed_and_deleted_when_that_is_asked_for(run: Run, orders: kt.Table) -> None:
+    orders.stored.store.put("manifest/manifest-stray", b"12345")
+    assert run("orphans", orders.uri).err == "no rows\n0 files, 0 bytes; --delete deletes them\n"
+    time.sleep(0.01)
+    now = f"{datetime.now(timezone.utc).isoformat()}"
+    told = run("orphans", orders.uri, "--older-than", now, "-f", "json")
+    assert [json.loads(line) for line in told.out.splitlines()] == [
+        {"path": "manifest/manifest-stray"}
+    ]
+    assert told.err == "1 file, 5 bytes; --delete deletes them\n"
+    assert run("orphans", orders.uri, "--older-than", now, "--delete").err == (
+        "deleted 1 file, 5 bytes\n"
+    )
+    assert not orders.stored.store.exists("manifest/manifest-stray")
+    assert orders.verify().is_healthy

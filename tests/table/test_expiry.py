@@ -119,6 +119,16 @@ def test_decision_reads_no_more_than_it_needs() -> None:
     assert read == [1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("count", "age_ms", "is_due"),
+    [(3, 99, False), (4, 40, False), (4, 41, True), (9, 0, True), (8, 0, False)],
+)
+def test_commit_has_to_expire_when_the_oldest_is_too_old_by_some_slack(
+    count: int, age_ms: int, is_due: bool
+) -> None:
+    assert Retention(3, 8, -30).is_due(count, 1, -age_ms, 10) == is_due
+
+
 def test_numbers_that_contradict_each_other_are_refused() -> None:
     table = new_table(empty_store())
     for numbers, message in (

@@ -11,13 +11,14 @@ import typer
 
 from keytide.cli.address import open_named_table
 from keytide.cli.output import Format, note, write_rows
-from keytide.cli.parameters import FormatOption, TableArgument, Warehouse, names
+from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse, names
 from keytide.errors import KeytideWarning
+from keytide.plural import counted
 from keytide.table.upkeep.compaction import COMPACTION_ROW
 from keytide.table.upkeep.expiry import EXPIRY_ROW
 from keytide.table.upkeep.rollback import ROLLBACK_ROW
 
-__all__ = ["compact", "expire", "rollback"]
+__all__ = ["compact", "expire", "orphans", "rollback"]
 
 
 def compact(
@@ -147,3 +148,36 @@ def expire(
     write_rows(rows.to_batches(), rows.schema, format, limit=1)
     if not done.snapshots:
         note("nothing to expire")
+
+
+_ORPHAN_ROWS = pa.schema([("path", pa.string())])
+
+
+def orphans(
+    table: TableArgument,
+    warehouse: Warehouse = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            help="Files changed last before an ISO time, UTC unless it says otherwise; a day ago "
+            "when left out. Nobody may be writing what is that old.",
+            show_default=False,
+        ),
+    ] = None,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete them; without it they are listed.")
+    ] = False,
+    limit: Limit = None,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """List the files of a table that nothing in it names, or delete them.
+
+    Writers that died leave them, and so do rollbacks and dropped tags and branches.
+
+    Example: keytide orphans -w /data/lake shop.orders --older-than 2026-01-31
+    """
+    found = open_named_table(table, warehouse).remove_orphan_files(older_than, dry_run=not delete)
+    rows = pa.table({"path": pa.array(found.paths, pa.string())})
+    write_rows(rows.to_batches(), _ORPHAN_ROWS, format, limit)
+    what = f"{counted(found.files, 'file')}, {counted(found.bytes, 'byte')}"
+    note(f"deleted {what}" if delete else f"{what}; --delete deletes them")

@@ -58,6 +58,7 @@ __all__ = [
     "encode_hint",
     "expiring_path",
     "index_path",
+    "is_bucket_name",
     "join",
     "manifest_path",
     "metadata_file_name",
@@ -287,6 +288,11 @@ def bucket_dir(partition_path: str, bucket: int, data_dir: str = "") -> str:
 def bucket_name(bucket: int) -> str:
     """The name of a bucket's folder."""
     return "bucket-postpone" if bucket == POSTPONE_BUCKET else f"bucket-{_checked_id(bucket)}"
+
+
+def is_bucket_name(name: str) -> bool:
+    """Whether a folder's name is that of a bucket."""
+    return name == bucket_name(POSTPONE_BUCKET) or _numbered(name, "bucket-") is not None
 
 
 def join(*parts: str) -> str:

@@ -34,6 +34,7 @@ from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.compaction import CompactionResult, cluster, compact
 from keytide.table.upkeep.doctor import Diagnosis, diagnose
 from keytide.table.upkeep.expiry import ExpiryResult, expire_snapshots
+from keytide.table.upkeep.orphans import OrphanFiles, remove_orphan_files
 from keytide.table.upkeep.rescale import RescaleResult, rescale
 from keytide.table.upkeep.rollback import RollbackResult, roll_back
 from keytide.table.upkeep.tags import (
@@ -258,6 +259,27 @@ class Table:
             self._stored, retain_max=retain_max, retain_min=retain_min, older_than_ms=moment,
             max_deletes=max_deletes, dry_run=dry_run,
         )  # fmt: skip
+
+    @checked
+    def remove_orphan_files(
+        self,
+        older_than: datetime | date | str | int | None = None,
+        *,
+        dry_run: bool = True,
+    ) -> OrphanFiles:
+        """Delete files that nothing in the table names; with `dry_run`, the default, only tell.
+
+        Writers that died, rollbacks, and tags and branches that were dropped leave them. What a
+        snapshot, tag, branch or changelog names stays, and so does whatever has no place in the
+        table. Only files that were changed last before `older_than` go, a day ago when it is left
+        out: a file that a writer has not committed yet looks the same, so give no time at which
+        somebody was writing what is not committed yet. Takes a listing of the whole table.
+
+        Raises `InvalidError` for a time to come, and `DataError`, with nothing deleted, when the
+        store fails or something that names files is torn.
+        """
+        moment = None if older_than is None else epoch_ms(older_than, self.name, "older_than")
+        return remove_orphan_files(self._stored, moment, dry_run=dry_run)
 
     @checked
     def rescale(

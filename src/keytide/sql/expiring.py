@@ -12,6 +12,7 @@ from keytide.sql.names import table_of
 from keytide.table.catalog import Catalog
 from keytide.table.scans import epoch_ms
 from keytide.table.upkeep.expiry import EXPIRY_ROW, expire_snapshots
+from keytide.table.upkeep.orphans import ORPHANS_ROW, remove_orphan_files
 
 __all__ = ["EXPIRING"]
 
@@ -30,5 +31,19 @@ def _expire_snapshots(
     return pa.Table.from_pylist([asdict(done)], schema=EXPIRY_ROW)
 
 
-EXPIRING: dict[str, Callable[..., pa.Table]] = {"expire_snapshots": _expire_snapshots}
+@checked
+def _remove_orphan_files(
+    catalog: Catalog, table: str, older_than: str | int | None = None, dry_run: bool = False
+) -> pa.Table:
+    stored = table_of(catalog, table)
+    moment = None if older_than is None else epoch_ms(older_than, stored.name, "older_than")
+    done = remove_orphan_files(stored, moment, dry_run=dry_run)
+    row = {name: getattr(done, name) for name in ORPHANS_ROW.names}
+    return pa.Table.from_pylist([row], schema=ORPHANS_ROW)
+
+
+EXPIRING: dict[str, Callable[..., pa.Table]] = {
+    "expire_snapshots": _expire_snapshots,
+    "remove_orphan_files": _remove_orphan_files,
+}
 """The procedures by their names."""

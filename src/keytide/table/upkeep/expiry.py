@@ -17,12 +17,11 @@ Several may expire snapshots at once; whatever one finds gone, another one has d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import TypeVar
 
 import pyarrow as pa
 
@@ -34,16 +33,17 @@ from keytide.format.snapshot import Snapshot
 from keytide.table.commit.snapshot_files import wall_clock_ms
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
+from keytide.table.upkeep.beside import GoneError, again, telling_gone
 from keytide.table.upkeep.garbage import garbage_of
-from keytide.table.upkeep.references import Naming, consumers, held_snapshots, name_of
+from keytide.table.upkeep.references import Naming, consumers, held_lines, name_of
 from keytide.table.upkeep.retention import Retention
 
 __all__ = ["EXPIRY_ROW", "ExpiryResult", "expire_due", "expire_snapshots"]
 
-T = TypeVar("T")
 
-# Others may expire the same snapshots; each time there are fewer left.
-_TRIES = 5
+# Commits wait for this part of the time that snapshots are kept, so that not each of them expires
+# one: several go at the cost of one.
+_SLACK = 16
 
 
 @dataclass(frozen=True)
@@ -126,14 +126,15 @@ class _Expiry:
         if self.table.oldest is None:
             self._look()
         oldest = self.table.oldest
+        slack_ms = self.view.options.snapshot_time_retained_ms // _SLACK
         return oldest is not None and self.retention.is_due(
-            newest_id, oldest.id, oldest.time_millis
+            newest_id, oldest.id, oldest.time_millis, slack_ms
         )
 
     def run(self, *, dry_run: bool = False) -> ExpiryResult:
         """Plan and carry out."""
         names = self.table.store.list_names(paths.snapshot_dir())
-        plan, ids = _again(self._plan)
+        plan, ids = again(self._plan)
         if plan is not None and dry_run:
             return self._dry(plan)
         if plan is None:
@@ -190,7 +191,7 @@ class _Expiry:
         store.delete(paths.snapshot_path(number) for number in gone)
         self.table.oldest = plan.kept
         self._undo_beside_rollback(plan)
-        held = _again(lambda: self._held(plan.garbage, expected={*ids} - {*gone}))
+        held = again(lambda: self._held(plan.garbage, expected={*ids} - {*gone}))
         free = [path for path in plan.garbage if name_of(path) not in held]
         store.delete(free)
         store.delete([note])
@@ -222,13 +223,13 @@ class _Expiry:
         metadata = self.table.metadata
         naming = Naming(metadata, self.view, frozenset(map(name_of, files)))
         # Tags and branches first: what is made of one of them is a snapshot of the table by then.
-        held = naming.of(held_snapshots(metadata.store))
+        held = naming.of(held_lines(metadata.store))
         if expected is None:
             return held
         ids = metadata.snapshot_ids()
         if {number for number in ids if number <= max(expected, default=0)} == expected:
             return held
-        return held | naming.of(map(metadata.snapshot, ids))
+        return held | naming.of([[metadata.snapshot(number) for number in ids]])
 
     # -- what others left -----------------------------------------------------------------------
 
@@ -237,7 +238,7 @@ class _Expiry:
         for name in names:
             if paths.parse_expiring_name(name) is not None:
                 path = paths.join(paths.snapshot_dir(), name)
-                with suppress(_GoneError), _telling_gone():
+                with suppress(GoneError), telling_gone():
                     self._finish(path)
 
     def _finish(self, path: str) -> None:
@@ -279,28 +280,3 @@ class _Note:
 def _result(plan: _Plan, files: Collection[str]) -> ExpiryResult:
     freed = sum(plan.garbage[path] for path in files)
     return ExpiryResult(len(plan.expired), len(files), freed, plan.kept.id)
-
-
-# -- beside other expiries -------------------------------------------------------------------------
-
-
-class _GoneError(Exception):
-    """Something was deleted by another expiry."""
-
-
-@contextmanager
-def _telling_gone() -> Iterator[None]:
-    try:
-        yield
-    except (DataError, NotFoundError) as error:
-        if isinstance(error, DataError) and not isinstance(error.__cause__, FileNotFoundError):
-            raise
-        raise _GoneError from error
-
-
-def _again(look: Callable[[], T]) -> T:
-    """What a look at the table gives, which is taken again where another expiry came between."""
-    for _ in range(_TRIES - 1):
-        with suppress(_GoneError), _telling_gone():
-            return look()
-    return look()

@@ -6,15 +6,15 @@ that moves to another level keeps its name, and then some snapshot names it stil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from keytide.errors import DataError
 from keytide.format import paths
 from keytide.format.entry_columns import Entries, is_live
 from keytide.format.index_manifest import IndexFile
-from keytide.format.manifest import ManifestFileMeta
+from keytide.format.manifest import FileKind, ManifestEntry, ManifestFileMeta
 from keytide.format.snapshot import Consumer, Snapshot, Tag
 from keytide.options import keys
 from keytide.store import Store
@@ -22,12 +22,15 @@ from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.view import TableView
 
 __all__ = [
+    "Line",
     "Naming",
+    "changelogs",
     "consumers",
-    "held_snapshots",
+    "held_lines",
     "index_file_path",
     "metadata_files",
     "name_of",
+    "told_list",
 ]
 
 K = TypeVar("K")
@@ -42,8 +45,12 @@ def name_of(path: str) -> str:
 # -- who holds on to snapshots ---------------------------------------------------------------------
 
 
-def held_snapshots(store: Store) -> Iterator[Snapshot]:
-    """The snapshots of tags, and all that branches have of their own.
+Line: TypeAlias = "Sequence[Snapshot]"
+"""Snapshots that follow one another, oldest first: each is made of the one before it."""
+
+
+def held_lines(store: Store) -> Iterator[Line]:
+    """The snapshots of tags, each a line of its own, and the lines of branches.
 
     Raises `DataError` for one that is torn: what it holds on to, nobody can tell.
     """
@@ -56,7 +63,24 @@ def held_snapshots(store: Store) -> Iterator[Snapshot]:
             yield from _tagged(store, folder)
             snapshots = paths.join(folder, paths.snapshot_dir())
             parse = Snapshot.from_json
-            yield from _documents(store, snapshots, paths.parse_snapshot_name, parse).values()
+            found = _documents(store, snapshots, paths.parse_snapshot_name, parse)
+            yield [found[number] for number in sorted(found)]
+
+
+def changelogs(store: Store) -> list[Snapshot]:
+    """The changelogs that have outlived their snapshots, of the table and of its branches."""
+    branches = map(paths.parse_branch_name, store.list_names(paths.branches_dir()))
+    folders = ["", *(paths.branch_dir(branch) for branch in branches if branch is not None)]
+    found = (
+        _documents(
+            store,
+            paths.join(folder, paths.changelog_dir()),
+            paths.parse_changelog_name,
+            Snapshot.from_json,
+        )
+        for folder in folders
+    )
+    return [changelog for documents in found for changelog in documents.values()]
 
 
 def consumers(store: Store) -> dict[str, Consumer]:
@@ -64,10 +88,10 @@ def consumers(store: Store) -> dict[str, Consumer]:
     return _documents(store, paths.consumer_dir(), paths.parse_consumer_name, Consumer.from_json)
 
 
-def _tagged(store: Store, folder: str) -> Iterator[Snapshot]:
+def _tagged(store: Store, folder: str) -> Iterator[Line]:
     directory = paths.join(folder, paths.tag_dir())
     for tag in _documents(store, directory, paths.parse_tag_name, Tag.from_json).values():
-        yield tag.snapshot
+        yield [tag.snapshot]
 
 
 def _documents(
@@ -132,6 +156,21 @@ def index_file_path(view: TableView, file: IndexFile) -> str:
     return paths.index_path(file.file_name)
 
 
+def told_list(changelog: Snapshot) -> tuple[str, int | None]:
+    """The list of what a changelog tells, where its snapshot is gone: all else went with that.
+
+    It is that of the stored changelog or, where there is none, of what the commit wrote.
+    """
+    if changelog.changelog_manifest_list is not None:
+        return changelog.changelog_manifest_list, changelog.changelog_manifest_list_size
+    return changelog.delta_manifest_list, changelog.delta_manifest_list_size
+
+
+def _names(entries: Iterable[ManifestEntry]) -> set[str]:
+    """The names of data files, and of what lies beside them."""
+    return {name for entry in entries for name in (entry.file.file_name, *entry.file.extra_files)}
+
+
 @dataclass
 class Naming:
     """Finds out which of some files, the `wanted`, are named by snapshots.
@@ -144,23 +183,42 @@ class Naming:
     wanted: Collection[str]
     _entries: dict[str, Entries] = field(default_factory=dict)
 
-    def of(self, snapshots: Iterable[Snapshot]) -> set[str]:
-        """The wanted files that one of the snapshots names. Raises `DataError` as reads do."""
+    def of(self, lines: Iterable[Line]) -> set[str]:
+        """The wanted files that a snapshot of some lines names. Raises `DataError` as reads do."""
         named: set[str] = set()
-        if not self.wanted:
-            return named
-        for snapshot in snapshots:
-            files = map(name_of, metadata_files(self.metadata, snapshot, self.view))
-            named.update(name for name in files if name in self.wanted)
-            named |= self._data_files(self.metadata.manifests(snapshot))
-            named |= self._data_files(self.metadata.changelog_manifests(snapshot))
+        for line in lines if self.wanted else ():
+            before = None
+            for snapshot in line:
+                is_next = before is not None and snapshot.id == before.id + 1
+                named |= self._of(snapshot, is_next=is_next)
+                before = snapshot
         return named
+
+    def of_changelogs(self, changelogs: Iterable[Snapshot]) -> set[str]:
+        """The same of changelogs that have outlived their snapshots."""
+        named: set[str] = set()
+        for changelog in changelogs if self.wanted else ():
+            told = told_list(changelog)
+            manifests = self.metadata.manifest_list(*told)
+            files = (told[0], *(meta.file_name for meta in manifests))
+            named.update(name for name in files if name in self.wanted)
+            entries = Entries.together([self._of_manifest(meta) for meta in manifests])
+            named |= _names(entries.filter(entries.column("_KIND") == FileKind.ADD))
+        return named
+
+    def _of(self, snapshot: Snapshot, *, is_next: bool) -> set[str]:
+        """What a snapshot names; of one that is next, what the one before it did not."""
+        files = map(name_of, metadata_files(self.metadata, snapshot, self.view))
+        named = {name for name in files if name in self.wanted}
+        read = self.metadata.delta_manifests if is_next else self.metadata.manifests
+        named |= self._data_files(read(snapshot))
+        return named | self._data_files(self.metadata.changelog_manifests(snapshot))
 
     def _data_files(self, manifests: Iterable[ManifestFileMeta]) -> set[str]:
         """The data files that are live by some manifests, with what lies beside them."""
         found = Entries.together([self._of_manifest(meta) for meta in manifests])
         live = found.filter(is_live(found)) if len(found) else found
-        return {name for entry in live for name in (entry.file.file_name, *entry.file.extra_files)}
+        return _names(live)
 
     def _of_manifest(self, meta: ManifestFileMeta) -> Entries:
         if meta.file_name not in self._entries:

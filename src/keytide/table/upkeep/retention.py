@@ -66,10 +66,13 @@ class Retention:
             max_deletes,
         )
 
-    def is_due(self, newest_id: int, oldest_id: int, oldest_ms: int) -> bool:
-        """Whether the oldest snapshot expires, unless somebody holds on to it."""
+    def is_due(self, newest_id: int, oldest_id: int, oldest_ms: int, slack_ms: int = 0) -> bool:
+        """Whether the oldest snapshot expires, unless somebody holds on to it.
+
+        One is not due for its age until it is too old by `slack_ms`.
+        """
         count = newest_id - oldest_id + 1
-        is_old = oldest_ms < self.before_ms
+        is_old = oldest_ms < self.before_ms - slack_ms
         return count > self.keep_min and (is_old or self._is_beyond(count))
 
     def expired(
