@@ -34,6 +34,7 @@ from keytide.row_kind import RowKind
 from keytide.table.commit.result import WriteResult
 from keytide.table.read.scan import Explanation
 from keytide.table.read.why import Why
+from keytide.table.upkeep.branches import FastForwardResult
 from keytide.table.upkeep.compaction import CompactionResult
 from keytide.table.upkeep.doctor import Diagnosis, Sign
 from keytide.table.upkeep.expiry import ExpiryResult
@@ -57,6 +58,7 @@ __all__ = [
     "Diagnosis",
     "ExpiryResult",
     "Explanation",
+    "FastForwardResult",
     "Field",
     "Finding",
     "InvalidError",

@@ -171,3 +171,37 @@ def test_orphans_are_listed_and_deleted_when_that_is_asked_for(run: Run, orders:
     )
     assert not orders.stored.store.exists("manifest/manifest-stray")
     assert orders.verify().is_healthy
+
+
+# -- branches --------------------------------------------------------------------------------------
+
+
+def test_branches_are_made_listed_brought_back_and_deleted(
+    run: Run, orders: kt.Table, warehouse: str
+) -> None:
+    made = run("branch", "create", orders.uri, "b", "--snapshot-id", "1")
+    assert (made.code, made.out, made.err) == (0, "", "shop.orders$branch_b is there\n")
+    (branch,) = [
+        json.loads(line) for line in run("branch", "ls", orders.uri, "-f", "json").out.splitlines()
+    ]
+    assert (branch["name"], branch["first_snapshot_id"], branch["rows"]) == ("b", 1, 3)
+    for named in (
+        ["shop.orders$branch_b", "-w", warehouse],
+        [f"{warehouse}/shop.db/orders$branch_b"],
+    ):
+        assert len(run("scan", *named, "-f", "json").out.splitlines()) == 3
+    would = run("branch", "fast-forward", orders.uri, "b", "--dry-run", "-f", "json")
+    assert json.loads(would.out)["removed"] == 1
+    assert len(orders.snapshots()) == 2
+    assert run("branch", "fast-forward", orders.uri, "b", "-f", "json").out == would.out
+    assert len(orders.snapshots()) == 1
+    gone = run("branch", "delete", orders.uri, "b")
+    assert (gone.code, gone.err) == (0, "branch b is gone\n")
+    assert run("branch", "ls", orders.uri).err == "no rows\n"
+
+
+def test_branch_that_is_not_there_is_one_line_and_exit_code_1(run: Run, orders: kt.Table) -> None:
+    done = run("scan", f"{orders.uri.rstrip('/')}$branch_b")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("error: table shop.orders has no branch 'b'; it has no other")
+    assert done.err.count("\n") == 1

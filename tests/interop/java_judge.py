@@ -140,6 +140,7 @@ class JavaPaimon:
         columns: Sequence[str] | None = None,
         where: Sequence[Condition] = (),
         snapshot_id: int | None = None,
+        tag: str | None = None,
         options: Mapping[str, str] | None = None,
         branch: str | None = None,
     ) -> pa.Table:
@@ -147,6 +148,8 @@ class JavaPaimon:
         scan = dict(options or {})
         if snapshot_id is not None:
             scan["scan.snapshot-id"] = str(snapshot_id)
+        if tag is not None:
+            scan["scan.tag-name"] = tag
         with _refusals():
             opened = self.open(table, scan, branch)
             if columns is not None:  # a read of some columns filters by no others
@@ -202,7 +205,9 @@ class JavaPaimon:
     def open(
         self, table: str, options: Mapping[str, str] | None = None, branch: str | None = None
     ) -> Any:
-        """The table as Java has it."""
+        """The table as Java has it, in the branch that its name may say too."""
+        table, _, named = table.partition("$branch_")
+        branch = branch or named or None
         found = self.gateway.paimon.table.FileStoreTableFactory.create(
             self._files, self._path(table)
         )

@@ -76,6 +76,11 @@ def create_tag(request: dict[str, Any]) -> None:
     _table(request).create_tag(request["tag"])
 
 
+def create_branch(request: dict[str, Any]) -> None:
+    """Make a branch of a tag."""
+    _table(request).branch_manager().create_branch(request["branch"], request["tag"])
+
+
 def _rows(request: dict[str, Any]) -> pa.Table:
     with pa.OSFile(request["rows"]) as source:
         return pa.ipc.open_file(source).read_all()
@@ -95,7 +100,10 @@ def _predicate(table: Any, predicates: Any, column: str, operator: str, literals
 def _serve() -> None:
     warnings.simplefilter("ignore")
     answers, sys.stdout = sys.stdout, sys.stderr  # whatever the library prints is no answer
-    actions = {"create": create, "create_tag": create_tag, "read": read, "write": write}
+    actions = {
+        "create": create, "create_branch": create_branch, "create_tag": create_tag,
+        "read": read, "write": write,
+    }  # fmt: skip
     for line in sys.stdin:
         request = json.loads(line)
         try:

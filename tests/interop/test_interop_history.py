@@ -54,3 +54,41 @@ def test_interop_rolled_back_table_is_read_and_written_alike(
     orders.write(rows(orders, "+I 6 ours"))
     assert len(assert_reads_alike(judge, orders)) == 3
     assert [snapshot.id for snapshot in orders.snapshots()] == [1, 2, 3]
+
+
+# -- branches --------------------------------------------------------------------------------------
+
+
+def test_interop_branch_is_read_and_written_alike(judge: Judge, orders: kt.Table) -> None:
+    orders.create_tag("first", 1)
+    for name, place in {"tagged": {"tag": "first"}, "newest": {}, "blank": {"empty": True}}.items():
+        branch = orders.create_branch(name, **place)  # type: ignore[arg-type]
+        branch.write(rows(branch, "+I 5 ours"))
+        write_with(judge, branch, rows(branch, "+I 6 theirs").drop_columns(["_row_kind"]))
+        branch.write(rows(branch, "+U 6 ours"))
+        assert_reads_alike(judge, branch)
+    assert [shown(orders.branch(name)) for name in ("tagged", "blank")] == [
+        ["1 x", "5 ours", "6 ours"], ["5 ours", "6 ours"],
+    ]  # fmt: skip
+    assert len(assert_reads_alike(judge, orders)) == 2
+    orders.fast_forward("tagged")
+    assert assert_reads_alike(judge, orders) == ["(1, 'x')", "(5, 'ours')", "(6, 'ours')"]
+    orders.delete_branch("tagged")
+    assert len(assert_reads_alike(judge, orders)) == 3
+    assert orders.verify().is_healthy
+
+
+def test_interop_branch_of_pypaimon_is_one_of_keytide(orders: kt.Table, pypaimon: Pypaimon) -> None:
+    orders.create_tag("first", 1)
+    pypaimon.process.ask(
+        action="create_branch", warehouse=pypaimon.warehouse, table="db.orders",
+        branch="theirs", tag="first",
+    )  # fmt: skip
+    branch = orders.branch("theirs")
+    write_with(pypaimon, branch, rows(branch, "+I 6 theirs").drop_columns(["_row_kind"]))
+    branch.write(rows(branch, "+I 5 ours"))
+    assert [each.name for each in orders.branches()] == ["theirs"]
+    assert assert_reads_alike(pypaimon, branch) == ["(1, 'x')", "(5, 'ours')", "(6, 'theirs')"]
+    assert orders.verify().is_healthy
+    orders.fast_forward("theirs")
+    assert len(assert_reads_alike(pypaimon, orders)) == 3

@@ -12,7 +12,9 @@ import keytide as kt
 from keytide.store import LocalStore
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
-SIGNS = ["small files", "sorted runs", "skew", "tombstones", "snapshots", "manifests"]
+SIGNS = [
+    "small files", "sorted runs", "skew", "tombstones", "snapshots", "branches", "manifests"
+]  # fmt: skip
 
 
 def table_of(folder: Path, commits: int, key: tuple[str, ...] = ("k",), **options: str) -> kt.Table:

@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 import keytide
+from keytide.cli.branch import branch
 from keytide.cli.catalog import describe, ls, snapshots
 from keytide.cli.ingest import ingest
 from keytide.cli.read import explain, get, scan, why
@@ -101,6 +102,7 @@ for _command in (
 ):  # fmt: skip
     app.command()(_command)
 app.add_typer(tag)
+app.add_typer(branch)
 
 
 def main() -> None:

@@ -78,6 +78,7 @@ __all__ = [
     "statistics_path",
     "tag_dir",
     "tag_path",
+    "unfinished_path",
 ]
 
 POSTPONE_BUCKET = -2
@@ -169,6 +170,11 @@ def branches_dir() -> str:
 def branch_dir(branch: str) -> str:
     """The folder of a branch. Raises `InvalidError` when the name cannot be part of a path."""
     return join(branches_dir(), f"branch-{_checked_name(branch, 'branch')}")
+
+
+def unfinished_path(branch: str) -> str:
+    """The file that says that somebody makes or deletes a branch; other engines have none."""
+    return join(branch_dir(branch), "UNFINISHED")
 
 
 def schema_path(schema_id: int) -> str:

@@ -12,7 +12,9 @@ import pyarrow as pa
 from keytide import html
 from keytide.arguments import checked
 from keytide.errors import UnsupportedError
+from keytide.format.branch import main_store
 from keytide.format.schema import TableSchema
+from keytide.lake.branches import Branches
 from keytide.lake.changes import Changes
 from keytide.lake.scan import Scan
 from keytide.lake.snapshots import Snapshots
@@ -29,8 +31,16 @@ from keytide.table.definition.evolution import SchemaChange
 from keytide.table.read.why import Why
 from keytide.table.runner import TaskRunner
 from keytide.table.scans import epoch_ms, get_row, get_rows, scan_table, why_row
+from keytide.table.state.branches import open_branch, table_name
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep.branches import (
+    FastForwardResult,
+    branches_of,
+    create_branch,
+    delete_branch,
+    fast_forward,
+)
 from keytide.table.upkeep.compaction import CompactionResult, cluster, compact
 from keytide.table.upkeep.doctor import Diagnosis, diagnose
 from keytide.table.upkeep.expiry import ExpiryResult, expire_snapshots
@@ -454,11 +464,13 @@ class Table:
         what the manifests say of numbers, NULLs and bounds. Whatever is wrong is a finding that
         names the file, what was expected and the way out; what this release cannot look at is in
         `unchecked`. Nothing is changed, and memory stays within 'read.memory'. `quick` reads no
-        data: metadata, and whether each file is there in full length.
+        data: metadata, and whether each file is there in full length. Of a branch the whole table
+        is checked.
 
         Raises `DataError` only where the store cannot even be listed.
         """
-        return verify_table(self._stored.store, self.name, quick=quick)
+        store = main_store(self._stored.store)
+        return verify_table(store, table_name(self._stored), quick=quick)
 
     def doctor(self) -> Diagnosis:
         """How well the table is: small files, sorted runs, skew, tombstones, snapshots, manifests.
@@ -562,6 +574,68 @@ class Table:
         """
         moment = None if as_of is None else epoch_ms(as_of, self.name)
         return roll_back(self.metadata, to, moment, dry_run=dry_run)
+
+    def branches(self) -> Branches:
+        """The branches beside the main one, by name. Raises `DataError` for torn metadata."""
+        return Branches(branches_of(self._stored.store))
+
+    @checked
+    def branch(self, name: str) -> Table:
+        """A branch as a table: read, written, altered and compacted apart from the others.
+
+        It is `lake.table("t$branch_name")` too; 'main' is the table itself. Raises `NotFoundError`
+        naming the branches there are.
+        """
+        return Table.of(open_branch(self._stored, name), self._spark)
+
+    @checked
+    def create_branch(
+        self,
+        name: str,
+        snapshot_id: int | None = None,
+        tag: str | None = None,
+        *,
+        empty: bool = False,
+    ) -> Table:
+        """Make a branch of the newest snapshot, of another one or of a tag, or without rows.
+
+        A branch has schemas, snapshots and tags of its own, and shares the files with the table;
+        nothing is copied but metadata. A tag comes along with its snapshot. A snapshot of the past
+        comes with the columns that it had. Atomic: of several callers one makes it, and it is
+        there as a whole or not at all.
+
+        Raises `AlreadyExistsError` for a name that is taken, `InvalidError` for one that cannot
+        be, `NotFoundError` for a snapshot or tag that is not there, `ConflictError`, with nothing
+        made, when it goes away meanwhile; `DataError` when the store fails.
+        """
+        made = create_branch(self._stored, name, snapshot_id, tag, empty=empty)
+        return Table.of(made, self._spark)
+
+    @checked
+    def delete_branch(self, name: str) -> None:
+        """Delete a branch. What only it had stays for orphan cleaning.
+
+        Raises `NotFoundError` naming the branches there are, `InvalidError` for one that an option
+        of the table names, `DataError` when the store fails; after that it may be half deleted, and
+        the same call goes on.
+        """
+        delete_branch(self._stored, name)
+
+    @checked
+    def fast_forward(self, name: str, *, dry_run: bool = False) -> FastForwardResult:
+        """Make this table what a branch of it is: its schemas, snapshots and tags.
+
+        What the table has beyond the snapshot where the two part is gone then, see `rollback_to`;
+        where nothing was committed to it since, nothing is lost. The branch stays as it is. Of a
+        table that is itself a branch that one goes forward. `dry_run` tells what would be done.
+
+        After a stop the table is in a state that it or the branch had, and the same call goes on.
+        Raises `NotFoundError` for an unknown branch, `InvalidError` for one without snapshots or
+        the table itself, `UnsupportedError` where columns or options parted before rows did,
+        `ConflictError` when other writers come between or the branch begins later than the table
+        ends; `DataError` when the store fails.
+        """
+        return fast_forward(self._stored, name, dry_run=dry_run)
 
 
 def is_spark_dataframe(data: Any) -> bool:

@@ -122,6 +122,7 @@ class TableOptions:
     tombstone_retention_ms: int | None = _option("tombstone.retention")
 
     # -- history ------------------------------------------------------------------------------
+    branch: str = _option("branch")
     tag_default_time_retained_ms: int | None = _option("tag.default-time-retained")
     snapshots_retained_max: int | None = _option("snapshot.num-retained.max")
     snapshots_retained_min: int = _option("snapshot.num-retained.min")

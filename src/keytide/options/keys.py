@@ -139,6 +139,9 @@ PK_CLUSTERING_OVERRIDE = _key("pk-clustering-override")
 
 # -- history ---------------------------------------------------------------------------------------
 
+BRANCH = _key("branch")
+SCAN_FALLBACK_BRANCH = _key("scan.fallback-branch")
+SCAN_PRIMARY_BRANCH = _key("scan.primary-branch")
 TAG_DEFAULT_TIME_RETAINED = _key("tag.default-time-retained")
 SNAPSHOT_NUM_RETAINED_MAX = _key("snapshot.num-retained.max")
 SNAPSHOT_NUM_RETAINED_MIN = _key("snapshot.num-retained.min")

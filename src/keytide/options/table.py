@@ -88,8 +88,8 @@ _LAYOUT = (
     Option("type", choice("table", "format-table", "materialized-table", "object-table"),
            "The type of the table.", "table", NEVER,
            Refused("Keytide makes tables of its own files only", "leave it out")),
-    _refused("branch", TEXT, "main", "The branch that is read and written.",
-             "reads and writes of Keytide are of the main branch", "leave it out"),
+    Option("branch", TEXT, "The branch that is read and written where none is named; "
+           "`t$branch_main` is the main one even then.", "main"),
     _refused("auto-create", BOOLEAN, "false", "Whether reading makes a missing table.",
              "a table is made by CREATE TABLE or create_table alone", "leave it out"),
     _refused("data-file.external-paths", TEXT, None, "Places outside of the table for its data "
@@ -228,6 +228,9 @@ def _read(key: str, type_: ValueType, default: str | None, meaning: str) -> Opti
     return _refused(key, type_, default, meaning, _READ_GIVES, _READ_INSTEAD)
 
 
+_ONE_BRANCH = "a read of Keytide is of one branch"
+_OF_BRANCHES = "read t$branch_x beside t, by UNION ALL with a condition on partitions"
+
 _FILTERS = "file-index.bloom-filter.columns"
 _OTHER_INDEX = "writes make no indexes of this type"
 
@@ -253,8 +256,10 @@ _READING = (
     _read("incremental-between-timestamp", TEXT, None, "The same, by times."),
     _read("incremental-between-scan-mode", choice("auto", "delta", "changelog", "diff"), "auto",
           "How the changes are found."),
-    _read("scan.fallback-branch", TEXT, None, "The branch for partitions that are missing."),
-    _read("scan.primary-branch", TEXT, None, "The branch that comes first."),
+    _refused("scan.fallback-branch", TEXT, None, "The branch for partitions that are missing.",
+             _ONE_BRANCH, _OF_BRANCHES),
+    _refused("scan.primary-branch", TEXT, None, "The branch that comes first.",
+             _ONE_BRANCH, _OF_BRANCHES),
     _kept("scan.manifest.parallelism", integer(1), None, "Threads that read manifests.",
           "reads choose by themselves"),
     _kept("scan.max-splits-per-task", integer(1), "10", "Splits of a Flink task.",

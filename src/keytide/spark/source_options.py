@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from keytide.errors import InvalidError
 from keytide.format.snapshot import Snapshot
+from keytide.options import keys
 from keytide.table.catalog import open_stored
 from keytide.table.read.scan import Scan
 from keytide.table.scans import scan_table
@@ -38,6 +39,7 @@ class SourceOptions:
     mode: str | None = None
     rows_max: int | None = None
     consumer: str | None = None
+    branch: str | None = None
     store: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     newest_snapshot_id: int | None = None
     """The newest snapshot at the time when it was settled, 0 for none."""
@@ -68,12 +70,13 @@ class SourceOptions:
             mode=rest.pop("mode", None),
             rows_max=None if rows_max is None else _whole("max-rows-per-trigger", rows_max),
             consumer=rest.pop("consumer", None),
+            branch=rest.pop(keys.BRANCH, None),
             store=tuple(rest.items()),
         )
 
     def table(self) -> StoredTable:
-        """Open the table. Raises `NotFoundError` when there is none at the path."""
-        return open_stored(self.path, dict(self.store))
+        """Open the table, in its branch. Raises `NotFoundError` when there is none at the path."""
+        return open_stored(self.path, dict(self.store), self.branch)
 
     def table_to_write(self) -> StoredTable:
         """Open the table to write. Raises `InvalidError` for options that only reads have."""

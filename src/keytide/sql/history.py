@@ -12,8 +12,9 @@ from keytide.arguments import checked
 from keytide.errors import InvalidError
 from keytide.sql.names import table_of
 from keytide.table.catalog import Catalog
+from keytide.table.state.branches import has_branch
 from keytide.table.state.metadata import TableMetadata
-from keytide.table.upkeep import tags
+from keytide.table.upkeep import branches, tags
 from keytide.table.upkeep.rollback import RollbackResult, roll_back
 
 __all__ = ["HISTORY"]
@@ -161,12 +162,50 @@ def _rollback_row(done: RollbackResult) -> pa.Table:
     return done.to_arrow().select(["previous_snapshot_id", "current_snapshot_id"])
 
 
+# -- branches --------------------------------------------------------------------------------------
+
+
+@checked
+def create_branch(
+    catalog: Catalog,
+    table: str,
+    branch: str,
+    tag: str | None = None,
+    ignoreIfExists: bool | str = False,  # noqa: N803  # the format's name
+) -> pa.Table:
+    """Of a tag, or without rows: so the format has it."""
+    found = table_of(catalog, table)
+    is_ignored = str(ignoreIfExists).lower() == "true"
+    if not (is_ignored and has_branch(found.store, branch)):
+        branches.create_branch(found, branch, tag=tag, empty=tag is None)
+    return _DONE
+
+
+@checked
+def delete_branch(catalog: Catalog, table: str, branch: str) -> pa.Table:
+    """One branch, or several with commas between them."""
+    found = table_of(catalog, table)
+    for name in branch.split(","):
+        branches.delete_branch(found, name.strip())
+    return _DONE
+
+
+@checked
+def fast_forward(catalog: Catalog, table: str, branch: str) -> pa.Table:
+    """The table becomes what the branch is."""
+    branches.fast_forward(table_of(catalog, table), branch)
+    return _DONE
+
+
 HISTORY: Mapping[str, Callable[..., pa.Table]] = {
     call.__name__: call
     for call in (
+        create_branch,
         create_tag,
         create_tag_from_timestamp,
+        delete_branch,
         delete_tag,
+        fast_forward,
         rename_tag,
         replace_tag,
         rollback,

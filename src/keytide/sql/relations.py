@@ -20,6 +20,7 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 from sqlglot.schema import MappingSchema
 
 from keytide.errors import InvalidError, KeytideError, NotFoundError
+from keytide.format.branch import BRANCH_MARK, split_branch
 from keytide.options import keys, stored_name
 from keytide.sql.dialect import Keytide, error_at
 from keytide.sql.engine_text import LostClauseError, engine_text
@@ -33,6 +34,7 @@ from keytide.table.conditions.where import parse_where
 from keytide.table.definition.checks import refuse_same_names
 from keytide.table.read.scan import Scan
 from keytide.table.scans import scan_table
+from keytide.table.state.branches import open_branch
 from keytide.table.state.stored import StoredTable
 from keytide.table.system_tables import changes_log, system_table
 from keytide.types import Field, RowType, quoted, type_from_arrow
@@ -159,8 +161,12 @@ def bind(query: Query, catalog: Catalog) -> BoundQuery:
 
 
 def split_system_name(name: str) -> tuple[str, str | None]:
-    """`db.t$files` as `db.t` and `files`."""
-    table, _, system = name.partition("$")
+    """`db.t$files` as `db.t` and `files`, `db.t$branch_b$files` as `db.t$branch_b` and `files`."""
+    table, branch = split_branch(name)
+    table, _, system = table.partition("$")
+    if branch is not None:
+        branch, _, system = branch.partition("$")
+        table = f"{table}{BRANCH_MARK}{branch}"
     return table, system or None
 
 
@@ -236,11 +242,14 @@ def _name_results(tree: exp.Query) -> None:
 def _relation(node: exp.Table, view: str, query: Query, catalog: Catalog) -> Relation:
     name, system = split_system_name(".".join(part.name for part in node.parts))
     place = node.this.meta
+    given, version = query.hints.get(place["end"] + 1, {}), node.args.get("version")
+    hint = {key: value for key, value in given.items() if _in_own_spelling(key) != keys.BRANCH}
+    branch = next((value for key, value in given.items() if key not in hint), None)
     try:
         table = table_of(catalog, name)
+        table = table if branch is None else open_branch(table, branch)
     except NotFoundError as error:
         raise NotFoundError(str(error_at(query.text, place["start"], str(error)))) from error
-    hint, version = query.hints.get(place["end"] + 1, {}), node.args.get("version")
     changes = [key for key in hint if READ_OPTIONS.get(_in_own_spelling(key)) in _CHANGES]
     ways = [*(key for key in hint if key not in changes), *([] if version is None else ["AS OF"])]
     if changes:
@@ -281,7 +290,7 @@ def _from_hint(options: Mapping[str, str], table: StoredTable) -> dict[str, Any]
         if meaning is None:
             raise InvalidError(
                 f"table {table.name}: {key!r} is not an option of a read; a query may give "
-                f"{', '.join(sorted(READ_OPTIONS))}"
+                f"{', '.join(sorted([*READ_OPTIONS, keys.BRANCH]))}"
             )
         if meaning == "version":
             travel |= _version(value, table)

@@ -16,6 +16,7 @@ from keytide.errors import (
     InvalidError,
     KeytideError,
     KeytideWarning,
+    NotFoundError,
 )
 from keytide.format import paths
 from keytide.format.schema import TableSchema
@@ -24,6 +25,7 @@ from keytide.plural import counted
 from keytide.store import created
 from keytide.table.definition.checks import check_uses, validate_definition
 from keytide.table.definition.evolution import SchemaChange, evolve
+from keytide.table.state.branches import branch_names, has_branch
 from keytide.table.state.metadata import TableMetadata
 
 __all__ = ["alter_table"]
@@ -70,6 +72,7 @@ def _evolved(
     try:
         evolved = evolve(base, changes, has_rows=has_rows)
         _messages(base, evolved)
+        _check_branch(metadata, evolved)
         return evolved
     except KeytideError as error:
         if is_first:
@@ -78,6 +81,15 @@ def _evolved(
             f"table {metadata.name}: another change of its schema came first, and now these are "
             f"not possible: {error}; look at the new schema and try again"
         ) from error
+
+
+def _check_branch(metadata: TableMetadata, evolved: TableSchema) -> None:
+    branch = TableOptions.parse(evolved.options).branch
+    if branch != paths.MAIN_BRANCH and not has_branch(metadata.store, branch):
+        there = ", ".join([paths.MAIN_BRANCH, *branch_names(metadata.store)])
+        raise NotFoundError(
+            f"option '{keys.BRANCH}' is {branch!r}, and there is no such branch; there is {there}"
+        )
 
 
 def _warn(table: str, old: TableSchema, new: TableSchema) -> None:

@@ -18,9 +18,10 @@ from keytide.errors import (
     UnsupportedError,
 )
 from keytide.format import paths
+from keytide.format.branch import split_branch
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, stored_names
-from keytide.options.keys import PARTITION, PRIMARY_KEY
+from keytide.options.keys import BRANCH, PARTITION, PRIMARY_KEY
 from keytide.store import Store, open_store
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
@@ -32,6 +33,7 @@ from keytide.table.definition.checks import (
     validate_definition,
 )
 from keytide.table.definition.kind import kind_of
+from keytide.table.state.branches import open_table
 from keytide.table.state.stored import StoredTable
 from keytide.types import Field, type_from_arrow
 
@@ -43,14 +45,24 @@ _DATABASE_SUFFIX = ".db"
 _NAME_BYTES_MAX = 240
 
 
-def open_stored(path: str, options: Mapping[str, str] | None = None) -> StoredTable:
-    """The table that lies at a path or address. Raises `NotFoundError` when there is none."""
-    text = path.rstrip("/")
+def open_stored(
+    path: str, options: Mapping[str, str] | None = None, branch: str | None = None
+) -> StoredTable:
+    """The table that lies at a path or address, where `$branch_x` may follow as in names.
+
+    Raises `NotFoundError` when there is none, `InvalidError` for two branches.
+    """
+    text, named = split_branch(path.rstrip("/"))
+    if None not in (named, branch) and named != branch:
+        raise InvalidError(
+            f"the path {path!r} names one branch, and '{BRANCH}' is {branch!r}; give one"
+        )
+    branch = branch or named
     name = text.rsplit("/", 1)[-1]
     parent = text.rsplit("/", 2)[-2] if text.count("/") > 1 else ""
     if parent.endswith(_DATABASE_SUFFIX):
         name = f"{parent.removesuffix(_DATABASE_SUFFIX)}.{name}"
-    return StoredTable(open_store(text, options), name)
+    return open_table(open_store(text, options), name, branch)
 
 
 @dataclass(frozen=True)
@@ -105,16 +117,18 @@ class Catalog:
     def table(self, name: str) -> StoredTable:
         """Open a table.
 
-        Raises `NotFoundError` naming the tables there are, `InvalidError` for what is no name.
+        `t$branch_x` is the branch x of t. Raises `NotFoundError` naming the tables, or branches,
+        there are, `InvalidError` for what is no name.
         """
-        database, table = self._split(name)
+        whole, branch = split_branch(name)
+        database, table = self._split(whole)
         path = _path(database, table)
         if not self._exists(path):
             there = ", ".join(self.tables(database)) or "none"
             raise NotFoundError(
                 f"no table {database}.{table} in {self.uri}; database {database!r} has: {there}"
             )
-        return StoredTable(self.store.sub(path), f"{database}.{table}")
+        return open_table(self.store.sub(path), f"{database}.{table}", branch)
 
     def find(self, name: str) -> str | None:
         """The table that a name means where case does not matter, as it does not in SQL.
@@ -122,9 +136,10 @@ class Catalog:
         The name itself where there is such a table. Raises `InvalidError` naming them when several
         tables differ in case only.
         """
-        database, table = self._split(name)
+        whole, _ = split_branch(name)
+        database, table = self._split(whole)
         if self._exists(_path(database, table)):
-            return f"{database}.{table}"
+            return f"{database}.{table}{name[len(whole) :]}"
         wanted = f"{database}{_DATABASE_SUFFIX}".lower()
         found = [
             f"{folder.removesuffix(_DATABASE_SUFFIX)}.{known}"
@@ -137,11 +152,11 @@ class Catalog:
             raise InvalidError(
                 f"{name!r} may mean {' or '.join(found)} in {self.uri}: write the name as it is"
             )
-        return found[0] if found else None
+        return f"{found[0]}{name[len(whole) :]}" if found else None
 
     def create_table(self, name: str, wanted: NewTable, *, exists_ok: bool = False) -> StoredTable:
         """Make a table; atomic: of several callers one makes it. Raises as `Lake.create_table`."""
-        database, table = self._split(name)
+        database, table = self._split_whole(name)
         full_name, path = f"{database}.{table}", _path(database, table)
         definition = _definition(full_name, wanted)
         # Looked for first, because the schema of an altered table has another number: creating the
@@ -163,7 +178,7 @@ class Catalog:
         self, name: str, wanted: NewTable, fill: Callable[[Transaction], None]
     ) -> WriteResult:
         """Make a table with the rows that `fill` writes. Raises as `Lake.create_table_as` does."""
-        database, table = self._split(name)
+        database, table = self._split_whole(name)
         full_name, path = f"{database}.{table}", _path(database, table)
         definition = _definition(full_name, wanted)
         if self._exists(path):
@@ -175,7 +190,7 @@ class Catalog:
 
         Raises `NotFoundError` when there is no such table, unless `missing_ok`.
         """
-        database, table = self._split(name)
+        database, table = self._split_whole(name)
         path = _path(database, table)
         if not self._exists(path):
             if missing_ok:
@@ -192,6 +207,17 @@ class Catalog:
         # A writer that died may have left a temporary file, which makes no table.
         names = self.store.list_names(paths.join(path, paths.schema_dir()))
         return any(paths.parse_schema_name(name) is not None for name in names)
+
+    def _split_whole(self, name: str) -> tuple[str, str]:
+        """The parts of a name that is to be that of a whole table."""
+        whole, branch = split_branch(name)
+        if branch is not None:
+            raise InvalidError(
+                f"{shown(name)} names a branch; make and drop branches of {whole} by "
+                f"Table.create_branch and Table.delete_branch, or CALL sys.create_branch and "
+                f"sys.delete_branch"
+            )
+        return self._split(name)
 
     def _split(self, name: str) -> tuple[str, str]:
         parts = name.split(".")
@@ -225,6 +251,11 @@ def _definition(name: str, wanted: NewTable) -> TableSchema:
         )
         messages = validate_definition(definition, TableOptions.parse(stored))
         messages += check_uses(given)
+        if TableOptions.parse(stored).branch != paths.MAIN_BRANCH:
+            raise InvalidError(
+                f"option '{BRANCH}' is {stored[BRANCH]!r}, and a new table has the main "
+                f"branch alone; leave it out, and set it when there is such a branch"
+            )
         refuse_same_names(definition.fields)
     except (InvalidError, NotFoundError, UnsupportedError) as error:
         raise type(error)(f"table {name}: {error}") from error

@@ -31,6 +31,7 @@ from keytide.table.scans import scan_table
 from keytide.table.state.live_files import files_of
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep.branches import branches_of
 from keytide.types import Field
 
 __all__ = ["SYSTEM_TABLES", "audit_log", "changes_log", "read_optimized", "system_table"]
@@ -50,8 +51,8 @@ def system_table(
 
     `snapshot_id`, `tag` or `as_of`, as in `Table.scan`, choose the snapshot that `audit_log`,
     `buckets`, `files`, `manifests`, `options`, `partitions` and `ro` tell of, the newest by
-    default; `schemas`, `snapshots` and `tags` list all there are. Raises `NotFoundError` naming
-    the system tables when there is none of that name.
+    default; `branches`, `schemas`, `snapshots` and `tags` list all there are. Raises
+    `NotFoundError` naming the system tables when there is none of that name.
     """
     make = _TABLES.get(name)
     if make is None:
@@ -237,6 +238,19 @@ def _tag(name: str, tag: Tag) -> Row:
         "create_time": None if created is None else created // 1_000_000,
         "time_retained": None if retained is None else _duration(retained),
     }
+
+
+_BRANCHES = _schema(
+    {"branch_name": pa.string(), "create_time": _MILLIS}, "branch_name", "create_time"
+)
+
+
+def _branches(metadata: TableMetadata) -> pa.Table:
+    rows = [
+        {"branch_name": branch.name, "create_time": branch.create_time.replace(tzinfo=None)}
+        for branch in branches_of(metadata.store)
+    ]
+    return pa.Table.from_pylist(rows, schema=_BRANCHES)
 
 
 def _duration(nanoseconds: int) -> str:
@@ -478,6 +492,7 @@ def _value(value: Any) -> str:
 
 _TABLES: Mapping[str, Callable[[TableMetadata, Scan], pa.Table]] = {
     "audit_log": lambda _, scan: audit_log(scan),
+    "branches": lambda metadata, _: _branches(metadata),
     "buckets": lambda _, scan: _buckets(scan),
     "files": lambda _, scan: _files(scan),
     "manifests": _manifests,

@@ -2,7 +2,8 @@
 
 Only hints and directory listings can change; every other file is written once. Those are cached,
 for the whole process where their names are unique (manifests), for one table object where names
-can come back after a drop (schemas).
+can come back (schemas, after a drop or a fast-forward), and not at all where they do come back
+(snapshots, after a rollback).
 """
 
 from __future__ import annotations
@@ -100,15 +101,22 @@ class TableMetadata:
         ]
         if not ids:
             raise NotFoundError(f"table {self.name} does not exist: no schema under {self.uri}")
-        return self.schema(max(ids))
+        newest = max(ids)
+        schema = self._read_schema(newest)
+        if self._schemas.get(newest) != schema:
+            # Ids come back where a table is fast-forwarded to a branch: those before may be others.
+            self._schemas = {newest: schema}
+        return schema
 
     def schema(self, schema_id: int) -> TableSchema:
         """The schema of that id. Raises `DataError` when its file is missing or torn."""
         if schema_id not in self._schemas:
-            path = paths.schema_path(schema_id)
-            uri = self.store.uri_of(path)
-            self._schemas[schema_id] = TableSchema.from_json(self.store.read(path), uri)
+            self._schemas[schema_id] = self._read_schema(schema_id)
         return self._schemas[schema_id]
+
+    def _read_schema(self, schema_id: int) -> TableSchema:
+        path = paths.schema_path(schema_id)
+        return TableSchema.from_json(self.store.read(path), self.store.uri_of(path))
 
     @property
     def uri(self) -> str:

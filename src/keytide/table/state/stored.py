@@ -34,6 +34,13 @@ class StoredTable:
         self._open(TableMetadata(store, name))
         self.metadata.latest_schema()
 
+    @classmethod
+    def of(cls, metadata: TableMetadata) -> StoredTable:
+        """The table of some metadata, of which it is known that it is there."""
+        table = cls.__new__(cls)
+        table._open(metadata)
+        return table
+
     def _open(self, metadata: TableMetadata) -> None:
         self.metadata = metadata
         self._live = NO_FILES

@@ -12,6 +12,7 @@ import pyarrow as pa
 from keytide.errors import InvalidError, SetupError, UnsupportedError
 from keytide.format import paths
 from keytide.format.binary_row import decode_rows
+from keytide.format.branch import main_store
 from keytide.format.manifest import ManifestEntry
 from keytide.format.partition import partition_paths
 from keytide.format.schema import TableSchema
@@ -144,7 +145,7 @@ class TableView:
         external = entry.file.external_path
         if external is None:
             return self.store, self.file_path(entry)
-        return store_of_file(external, self.store)
+        return store_of_file(external, main_store(self.store))
 
     def file_path(self, entry: ManifestEntry) -> str:
         """Where a data file lies that the table's own store holds, relative to the table.

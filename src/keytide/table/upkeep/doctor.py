@@ -12,6 +12,8 @@ from keytide import html
 from keytide.format.manifest import ManifestEntry
 from keytide.options import keys
 from keytide.plural import counted
+from keytide.store import Store
+from keytide.table.state.branches import branch_names, torn_branches
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
@@ -77,6 +79,7 @@ def diagnose(table: StoredTable) -> Diagnosis:
         files.skew(),
         files.tombstones(),
         _snapshots(view, len(metadata.snapshot_ids())),
+        _branches(view, table.store),
         _manifests(view, len(manifests)),
     )
     return Diagnosis(table.name, signs)
@@ -192,6 +195,20 @@ def _snapshots(view: TableView, count: int) -> Sign:
         f"{counted(count, 'snapshot')} kept",
         "any number: each can be read, and keeps its files",
         None,
+    )
+
+
+def _branches(view: TableView, store: Store) -> Sign:
+    names, torn = branch_names(store), torn_branches(store)
+    half = f", and what is left of {', '.join(torn)}" if torn else ""
+    return Sign(
+        view.name,
+        "branches",
+        f"{len(names):,} beside the main one{half}",
+        "any number: each keeps the files of its snapshots",
+        f"delete_branch({torn[0]!r}), unless somebody is making it at this moment"
+        if torn
+        else None,
     )
 
 

@@ -12,6 +12,7 @@ from typing import TypeAlias, TypeVar
 
 from keytide.errors import DataError
 from keytide.format import paths
+from keytide.format.branch import BranchStore, branch_of, main_store
 from keytide.format.entry_columns import Entries, is_live
 from keytide.format.index_manifest import IndexFile
 from keytide.format.manifest import FileKind, ManifestEntry, ManifestFileMeta
@@ -50,37 +51,38 @@ Line: TypeAlias = "Sequence[Snapshot]"
 
 
 def held_lines(store: Store) -> Iterator[Line]:
-    """The snapshots of tags, each a line of its own, and the lines of branches.
+    """The snapshots of tags, each a line of its own, and the lines of the other branches.
 
-    Raises `DataError` for one that is torn: what it holds on to, nobody can tell.
+    Of a table those are its branches, of a branch the main one and all others. Raises `DataError`
+    for a snapshot that is torn: what it holds on to, nobody can tell.
     """
-    yield from _tagged(store, "")
-    for name in store.list_names(paths.branches_dir()):
-        branch = paths.parse_branch_name(name)
-        if branch is not None:
-            folder = paths.branch_dir(branch)
-            # Tags first: a branch that is rolled back to one makes a snapshot of it.
-            yield from _tagged(store, folder)
-            snapshots = paths.join(folder, paths.snapshot_dir())
-            parse = Snapshot.from_json
-            found = _documents(store, snapshots, paths.parse_snapshot_name, parse)
-            yield [found[number] for number in sorted(found)]
+    yield from _tagged(store)
+    for other in _other_branches(store):
+        # Tags first: a branch that is rolled back to one makes a snapshot of it.
+        yield from _tagged(other)
+        parse = Snapshot.from_json
+        found = _documents(other, paths.snapshot_dir(), paths.parse_snapshot_name, parse)
+        yield [found[number] for number in sorted(found)]
 
 
 def changelogs(store: Store) -> list[Snapshot]:
-    """The changelogs that have outlived their snapshots, of the table and of its branches."""
-    branches = map(paths.parse_branch_name, store.list_names(paths.branches_dir()))
-    folders = ["", *(paths.branch_dir(branch) for branch in branches if branch is not None)]
+    """The changelogs that have outlived their snapshots, of the table and all of its branches."""
+    parse = Snapshot.from_json
     found = (
-        _documents(
-            store,
-            paths.join(folder, paths.changelog_dir()),
-            paths.parse_changelog_name,
-            Snapshot.from_json,
-        )
-        for folder in folders
+        _documents(each, paths.changelog_dir(), paths.parse_changelog_name, parse)
+        for each in (store, *_other_branches(store))
     )
     return [changelog for documents in found for changelog in documents.values()]
+
+
+def _other_branches(store: Store) -> Iterator[Store]:
+    """The stores of all branches but the store's own, those half made or half deleted too."""
+    main, own = main_store(store), branch_of(store)
+    if own != paths.MAIN_BRANCH:
+        yield main
+    for branch in map(paths.parse_branch_name, main.list_names(paths.branches_dir())):
+        if branch is not None and branch != own:
+            yield BranchStore(main, branch)
 
 
 def consumers(store: Store) -> dict[str, Consumer]:
@@ -88,9 +90,8 @@ def consumers(store: Store) -> dict[str, Consumer]:
     return _documents(store, paths.consumer_dir(), paths.parse_consumer_name, Consumer.from_json)
 
 
-def _tagged(store: Store, folder: str) -> Iterator[Line]:
-    directory = paths.join(folder, paths.tag_dir())
-    for tag in _documents(store, directory, paths.parse_tag_name, Tag.from_json).values():
+def _tagged(store: Store) -> Iterator[Line]:
+    for tag in _documents(store, paths.tag_dir(), paths.parse_tag_name, Tag.from_json).values():
         yield [tag.snapshot]
 
 

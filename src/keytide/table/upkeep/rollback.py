@@ -28,7 +28,7 @@ from keytide.format.snapshot import Consumer, Snapshot
 from keytide.store import created
 from keytide.table.state.metadata import TableMetadata
 
-__all__ = ["ROLLBACK_ROW", "RollbackResult", "roll_back"]
+__all__ = ["ROLLBACK_ROW", "Rollback", "RollbackResult", "roll_back", "warn_of_consumers"]
 
 # Each round takes whatever has been committed since the one before.
 _ROUNDS_MAX = 100
@@ -80,7 +80,7 @@ def roll_back(
     if newest is None:
         raise NotFoundError(f"table {metadata.name} has no snapshots, so it has no earlier state")
     target = _target(metadata, to, as_of_ms)
-    rollback = _Rollback(metadata, target)
+    rollback = Rollback(metadata, target)
     result = RollbackResult(
         newest.id,
         target.id,
@@ -92,14 +92,19 @@ def roll_back(
     if dry_run:
         return result
     rollback.run()
-    if result.consumers:
-        warnings.warn(
-            f"table {metadata.name}: it was rolled back behind what {', '.join(result.consumers)} "
-            f"had been told of; have these consumers begin anew",
-            KeytideWarning,
-            stacklevel=4,  # whoever called Table.rollback_to
-        )
+    warn_of_consumers(metadata, result.consumers)
     return result
+
+
+def warn_of_consumers(metadata: TableMetadata, consumers: Sequence[str]) -> None:
+    """Say which named readers were told of what is gone, on the line that calls a `Table`."""
+    if consumers:
+        warnings.warn(
+            f"table {metadata.name}: it was rolled back behind what {', '.join(consumers)} had "
+            f"been told of; have these consumers begin anew",
+            KeytideWarning,
+            stacklevel=5,
+        )
 
 
 # -- where to --------------------------------------------------------------------------------------
@@ -156,7 +161,9 @@ def _lists(snapshot: Snapshot) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class _Rollback:
+class Rollback:
+    """Takes away what is later than `target`, which is a snapshot of the table or was one."""
+
     metadata: TableMetadata
     target: Snapshot
 

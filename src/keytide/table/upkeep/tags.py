@@ -30,12 +30,14 @@ from keytide.table.state.metadata import TableMetadata
 
 __all__ = [
     "NamedTag",
+    "TagSource",
     "create_tag",
     "delete_tag",
     "local_clock_ns",
     "rename_tag",
     "replace_tag",
     "snapshot_at_or_after",
+    "source_of",
     "tags_of",
 ]
 
@@ -92,7 +94,7 @@ def create_tag(
     """Name a snapshot, the newest by default, as `Table.create_tag` says."""
     _check_name(metadata, name)
     retained_ns = _retained_ns(metadata, time_retained)
-    source = _source(metadata, snapshot_id)
+    source = source_of(metadata, snapshot_id)
     return _create(metadata, name, source, _tag(source.snapshot, retained_ns, clock_ns))
 
 
@@ -107,7 +109,7 @@ def replace_tag(
     """Have a tag name another snapshot, in one step, as `Table.replace_tag` says."""
     old = metadata.stored_tag(name)
     retained_ns = _retained_ns(metadata, time_retained)
-    source = _source(metadata, snapshot_id)
+    source = source_of(metadata, snapshot_id)
     tag = _tag(source.snapshot, retained_ns, clock_ns)
     metadata.store.put(paths.tag_path(name), tag.to_json())
     if not source.is_there(metadata):
@@ -166,7 +168,7 @@ def snapshot_at_or_after(metadata: TableMetadata, time_millis: int) -> Snapshot:
 
 
 @dataclass(frozen=True)
-class _Source:
+class TagSource:
     """The file that a tag is a copy of: that of the snapshot, or of another tag of it."""
 
     path: str
@@ -190,20 +192,24 @@ class _Source:
         )
 
 
-def _source(metadata: TableMetadata, snapshot_id: int | None) -> _Source:
+def source_of(metadata: TableMetadata, snapshot_id: int | None) -> TagSource:
+    """A snapshot, the newest by default, where it can be copied from.
+
+    Raises `NotFoundError` naming those there are.
+    """
     if snapshot_id is None:
         newest = metadata.latest_snapshot()
         if newest is None:
             raise NotFoundError(
                 f"table {metadata.name} has no snapshot that a tag could name; write to it first"
             )
-        return _Source(paths.snapshot_path(newest.id), newest)
+        return TagSource(paths.snapshot_path(newest.id), newest)
     try:
-        return _Source(paths.snapshot_path(snapshot_id), metadata.snapshot(snapshot_id))
+        return TagSource(paths.snapshot_path(snapshot_id), metadata.snapshot(snapshot_id))
     except NotFoundError as error:
         for name, tag in metadata.tags().items():
             if tag.snapshot.id == snapshot_id:
-                return _Source(paths.tag_path(name), tag.snapshot)
+                return TagSource(paths.tag_path(name), tag.snapshot)
         raise NotFoundError(
             f"table {metadata.name} has no snapshot {snapshot_id}, and no tag that keeps it; "
             f"{_what_is_there(metadata)}"
@@ -219,7 +225,7 @@ def _what_is_there(metadata: TableMetadata) -> str:
     return f"snapshots {ids[0]} to {ids[-1]} are there{by_tags}: name one of these"
 
 
-def _create(metadata: TableMetadata, name: str, source: _Source, tag: Tag) -> NamedTag:
+def _create(metadata: TableMetadata, name: str, source: TagSource, tag: Tag) -> NamedTag:
     path = paths.tag_path(name)
     if not created(metadata.store, path, tag.to_json()):
         raise _taken(metadata, name)

@@ -13,6 +13,7 @@ from keytide.format.schema import TableSchema, all_fields, highest_field_id, val
 from keytide.format.snapshot import Consumer, Snapshot, Tag
 from keytide.options import TableOptions
 from keytide.store import Store
+from keytide.table.state.branches import torn_branches
 from keytide.table.state.view import TableView
 from keytide.table.verify.finding import Findings
 
@@ -57,8 +58,12 @@ class Branch:
 
 def read_branches(store: Store, table: str, findings: Findings) -> list[Branch]:
     """The main branch and all others of the table that a store is rooted at."""
+    torn = torn_branches(store)
+    for name in torn:
+        findings.skip(paths.branch_dir(name), "it was not made or not deleted in whole")
     names = map(paths.parse_branch_name, store.list_names(paths.branches_dir()))
-    folders = ["", *(paths.branch_dir(name) for name in names if name is not None)]
+    known = [name for name in names if name is not None and name not in torn]
+    folders = ["", *map(paths.branch_dir, known)]
     return [_Documents(store, folder, findings).branch(table) for folder in folders]
 
 
