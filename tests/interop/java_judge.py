@@ -144,8 +144,10 @@ class JavaPaimon:
         options: Mapping[str, str] | None = None,
         branch: str | None = None,
     ) -> pa.Table:
-        """See `Judge`; `options` are those of one scan, such as 'scan.tag-name'."""
+        """See `Judge`; `options` are those of one scan."""
         scan = dict(options or {})
+        if tag is not None:
+            scan["scan.tag-name"] = tag
         if snapshot_id is not None:
             scan["scan.snapshot-id"] = str(snapshot_id)
         if tag is not None:
