@@ -145,13 +145,9 @@ class JavaPaimon:
         branch: str | None = None,
     ) -> pa.Table:
         """See `Judge`; `options` are those of one scan."""
-        scan = dict(options or {})
-        if tag is not None:
-            scan["scan.tag-name"] = tag
-        if snapshot_id is not None:
-            scan["scan.snapshot-id"] = str(snapshot_id)
-        if tag is not None:
-            scan["scan.tag-name"] = tag
+        given = {"scan.snapshot-id": snapshot_id, "scan.tag-name": tag}
+        scan = {key: str(value) for key, value in given.items() if value is not None}
+        scan |= options or {}
         with _refusals():
             opened = self.open(table, scan, branch)
             if columns is not None:  # a read of some columns filters by no others

@@ -147,3 +147,18 @@ def test_interop_java_reads_old_snapshots_of_a_changed_table(
         theirs = java.read(table.name, snapshot_id=snapshot)
         scan = table.scan(snapshot_id=snapshot, columns=theirs.column_names)
         assert canonical(theirs, scan.schema) == canonical(scan.to_arrow(), scan.schema)
+
+
+def test_interop_rows_that_java_leaves_in_no_bucket_are_placed(
+    java: JavaPaimon, lake: kt.Lake
+) -> None:
+    options = {"bucket": "-2", "postpone.default-bucket-num": "2"}
+    table = table_of(lake, options, partitioned=True)
+    table.write(rows(table, "+I 1 x a 1 1", "+I 2 x a 1 1"))
+    java.write(table.name, rows(table, "+U 1 x b 2 2", "-D 2 x a 1 1", "+I 3 y b 2 2"))
+    java.write(table.name, rows(table, "+U 1 x c 3 3"))
+    assert shown(table) == ["1 x a 1 1", "2 x a 1 1"]
+    table.compact()
+    assert shown(table) == ["1 x c 3 3", "3 y b 2 2"]
+    assert_reads_alike(java, table)
+    assert table.verify().is_healthy

@@ -48,6 +48,7 @@ class TableOptions:
     bucket: int = _option("bucket")
     bucket_key: tuple[str, ...] = _option("bucket-key")
     bucket_function: str = _option("bucket-function.type")
+    postpone_default_bucket_num: int = _option("postpone.default-bucket-num")
     dynamic_bucket_target_row_num: int = _option("dynamic-bucket.target-row-num")
     dynamic_bucket_initial_buckets: int | None = _option("dynamic-bucket.initial-buckets")
     dynamic_bucket_max_buckets: int = _option("dynamic-bucket.max-buckets")

@@ -51,6 +51,7 @@ PARTITION = _key("partition")
 BUCKET = _key("bucket")
 BUCKET_KEY = _key("bucket-key")
 BUCKET_FUNCTION_TYPE = _key("bucket-function.type")
+POSTPONE_DEFAULT_BUCKET_NUM = _key("postpone.default-bucket-num")
 DYNAMIC_PARTITION_OVERWRITE = _key("dynamic-partition-overwrite")
 INDEX_FILE_IN_DATA_FILE_DIR = _key("index-file-in-data-file-dir")
 DYNAMIC_BUCKET = tuple(

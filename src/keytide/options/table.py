@@ -60,11 +60,17 @@ _LAYOUT = (
            "buckets, when it has no primary key. More mean more parallel merging and more, smaller "
            "files; 200 MB to 1 GB of data per bucket is a good size. A change is for later writes "
            "into new or overwritten partitions. -1 with a primary key: as many as are needed for "
-           "`dynamic-bucket.target-row-num` keys in each, told by an index."),
+           "`dynamic-bucket.target-row-num` keys in each, told by an index. -2 with a primary key: "
+           "each partition has a number of its own, see `postpone.default-bucket-num`."),
     Option("bucket-key", EXACT_COLUMNS, "Columns whose hash picks the bucket, of the primary key "
            "if there is one; left out, all of the key.", change=FIXED),
     Option("bucket-function.type", choice("default", "mod", "hive"),
            "How the bucket is computed of the bucket key.", "default", FIXED),
+    Option("postpone.default-bucket-num", integer(1), "Buckets of a partition that has none yet, "
+           "where `bucket` is -2.", "1"),
+    _refused("postpone.batch-write-fixed-bucket", BOOLEAN, "true", "Whether writes put rows into "
+             "buckets at once, where `bucket` is -2.",
+             "rows would be hidden until a compaction", "leave it out"),
     Option("dynamic-bucket.target-row-num", integer(1, 2**63 - 1), "Keys, deleted ones too, that "
            "fill a bucket of a table with `bucket` = -1; further keys go into another one.",
            "2000000"),
@@ -506,7 +512,6 @@ _HISTORY = (
 
 _SORTS = "writes sort what they are given"
 _METADATA = "writes choose by themselves"
-_NOT_POSTPONED = "writes choose buckets at once"
 _LOOKED_UP = "each write looks its keys up, and none is forgotten"
 
 _WRITERS = (
@@ -525,10 +530,6 @@ _WRITERS = (
           "Tasks that read the keys.", _LOOKED_UP),
     _kept("cross-partition-upsert.index-ttl", DURATION, None, "When keys are forgotten.",
           _LOOKED_UP),
-    _kept("postpone.batch-write-fixed-bucket", BOOLEAN, "true", "Whether batches choose buckets.",
-          _NOT_POSTPONED),
-    _kept("postpone.default-bucket-num", integer(1), "1", "Buckets of postponed rows.",
-          _NOT_POSTPONED),
     _kept("file.block-size", SIZE, None, "The size of a row group.", _METADATA),
     _kept("file.compression.per.level", TEXT, "", "Codecs by level.",
           "'file.compression' says it for all levels"),

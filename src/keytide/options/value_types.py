@@ -138,7 +138,7 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
 
 
 def _buckets(text: str) -> int:
-    if text.strip() in ("-1", "-2"):  # dynamic and postponed buckets, of tables made elsewhere
+    if text.strip() in ("-1", "-2"):  # dynamic and postponed buckets
         return int(text)
     try:
         return _whole(1, _INT_MAX)(text)

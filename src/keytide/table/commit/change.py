@@ -170,8 +170,8 @@ def _stands_against(
             f"file {entry.file.file_name} of bucket {entry.bucket}, which this commit replaces, "
             f"was replaced by another commit; redo the work on the newest snapshot"
         )
-    if change.replaces is not None and change.replaces(entry.partition):
-        return None  # the partition is laid out anew
+    if entry.bucket < 0 or (change.replaces is not None and change.replaces(entry.partition)):
+        return None  # postponed rows fit into any layout, and a replaced partition gets a new one
     found = live.partition_buckets.get(entry.partition, entry.total_buckets)
     if found == entry.total_buckets:
         return None
@@ -205,7 +205,8 @@ def _numbers_needed(change: Change, live: LiveFiles) -> dict[int, int]:
     All files of a bucket move by as much, for later rows of one write have higher numbers.
     """
     lowest: dict[tuple[bytes, int], int] = {}
-    for entry in change.entries:
+    added = [(place, e) for place, e in enumerate(change.entries) if e.kind is FileKind.ADD]
+    for _, entry in added:
         bucket = (entry.partition, entry.bucket)
         number = entry.file.min_sequence_number
         lowest[bucket] = min(lowest.get(bucket, number), number)
@@ -214,7 +215,7 @@ def _numbers_needed(change: Change, live: LiveFiles) -> dict[int, int]:
     }
     return {
         place: entry.file.min_sequence_number + shift
-        for place, entry in enumerate(change.entries)
+        for place, entry in added
         for shift in [shifts[(entry.partition, entry.bucket)]]
         if shift > 0
     }

@@ -176,6 +176,14 @@ class Transaction:
             return None
         return self._settle(Change(written, self.author, CommitKind.COMPACT, source=source))
 
+    def place(self) -> Committed | Conflict | None:
+        """Commit rows that were in no bucket yet, as an append that takes the place of their files.
+
+        A conflict, another one that placed them first, is an answer, as for `compact`. Raises
+        `DataError` as `commit`.
+        """
+        return self._settle(self._appending()) if self._written.entries else None
+
     def merge_manifests(self) -> Committed | Conflict | None:
         """Commit the same files, told of by as few manifests as can be.
 

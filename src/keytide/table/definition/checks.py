@@ -246,15 +246,19 @@ def _idle_options(options: TableOptions) -> list[str]:
 
 
 def _idle_bucket_options(schema: TableSchema, options: TableOptions) -> list[str]:
-    """Options of dynamic buckets where there are none, and the other way round."""
-    is_dynamic = bool(schema.primary_keys) and options.bucket == -1
-    idle = (keys.BUCKET_FUNCTION_TYPE,) if is_dynamic else keys.DYNAMIC_BUCKET
-    found = [key for key, text in options.raw.items() if _asks_for(key, text, idle)]
-    wanted = "a fixed number" if is_dynamic else "'-1' in a table with a primary key"
+    """Options of one way to have buckets where the table has another."""
+    has_key = bool(schema.primary_keys)
+    if has_key and options.bucket == -1:
+        idle = {keys.BUCKET_FUNCTION_TYPE: "a fixed number"}
+    else:
+        idle = dict.fromkeys(keys.DYNAMIC_BUCKET, "'-1' in a table with a primary key")
+    if not has_key or options.bucket != -2:
+        idle[keys.POSTPONE_DEFAULT_BUCKET_NUM] = "'-2' in a table with a primary key"
     return [
         f"'{key}' has no effect: '{keys.BUCKET}' is '{options.bucket}', and the option is for "
         f"{wanted}"
-        for key in found
+        for key, wanted in idle.items()
+        if key in options.raw and _asks_for(key, options.raw[key], idle)
     ]
 
 

@@ -100,8 +100,6 @@ def _why_no_vectors(options: TableOptions) -> str | None:
 
 def _why_no_buckets(options: TableOptions) -> str | None:
     """Why rows cannot be put into buckets as the options ask for; None where they can."""
-    if options.bucket == -2:
-        return f"'{keys.BUCKET}' = '-2' (postpone buckets) hides rows until something places them"
     if options.bucket == -1 and options.value(keys.INDEX_FILE_IN_DATA_FILE_DIR):
         return (
             f"'{keys.INDEX_FILE_IN_DATA_FILE_DIR}' = 'true' puts the index of dynamic buckets "

@@ -119,7 +119,7 @@ class LiveFiles:
         _note_buckets(buckets, partitions, changes)
         gone = {entry.partition for entry in changes if entry.kind is FileKind.DELETE}
         if gone:
-            left = {bucket[0] for bucket, state in buckets.items() if not state.is_empty}
+            left = {p for (p, n), state in buckets.items() if n >= 0 and not state.is_empty}
             for emptied in gone - left:
                 partitions.pop(emptied, None)
         base, before = self._base, self._changes
@@ -195,7 +195,8 @@ def _states(live: Entries) -> tuple[dict[BucketId, BucketState], dict[bytes, int
         buckets[partition, bucket] = BucketState(
             max(before.max_sequence_number, highest), total, {**before.level_files, level: count}
         )
-        partitions[partition] = total
+        if bucket >= 0:  # see `_note_buckets`
+            partitions[partition] = total
     return buckets, partitions
 
 
@@ -209,5 +210,6 @@ def _note_buckets(
         # Deleted files too: a number that was used once must not come back, or an older version
         # could.
         buckets[key] = buckets.get(key, _EMPTY).after(entry)
-        if entry.kind is FileKind.ADD:
+        # Postponed rows are in no bucket yet, so they do not say how many there are.
+        if entry.kind is FileKind.ADD and entry.bucket >= 0:
             partitions[entry.partition] = entry.total_buckets

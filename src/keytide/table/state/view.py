@@ -55,6 +55,11 @@ class TableView:
         return self.kind.has_key and self.options.bucket == -1
 
     @property
+    def postpones_buckets(self) -> bool:
+        """Whether each partition has a number of buckets of its own, chosen when it is written."""
+        return self.kind.has_key and self.options.bucket == paths.POSTPONE_BUCKET
+
+    @property
     def moves_keys(self) -> bool:
         """Whether a key may come in any partition, and is then to be found in one only."""
         return self.has_dynamic_buckets and self.schema.is_cross_partition

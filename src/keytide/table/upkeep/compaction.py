@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import pyarrow as pa
 
@@ -33,6 +33,7 @@ from keytide.table.upkeep.expiry import expire_due
 from keytide.table.upkeep.marking import Vectors
 from keytide.table.upkeep.picking import Unit
 from keytide.table.upkeep.planning import Planner, why_not_compacted
+from keytide.table.upkeep.postponed import place_postponed, postponed_files
 from keytide.table.upkeep.rewriting import Compacted, CompactTask
 from keytide.table.write.writable import writable_view
 
@@ -93,21 +94,41 @@ def compact(
     runner: TaskRunner | None = None,
 ) -> CompactionResult:  # fmt: skip
     """Compact a table, as `Table.compact` says."""
-    transaction = _begin(table)
-    if not transaction.view.kind.has_key:
-        memory = _memory_of(transaction.view, len(transaction.state.live.buckets))
-        packing = pack_tasks(transaction.state, full=full, memory_bytes=memory)
-        return _rewritten(table, transaction, packing, dry_run=dry_run, runner=runner)
-    reason = why_not_compacted(transaction.view)
+    view, runner = writable_view(table), runner or local_runner()
+    if not view.kind.has_key:
+        return _packed(_begin(table), table, full=full, dry_run=dry_run, runner=runner)
+    reason = why_not_compacted(view)
     if reason is not None:
         raise UnsupportedError(f"table {table.name}: this release cannot compact it: {reason}")
+    placed = None
+    if view.postpones_buckets and not dry_run:
+        placed = place_postponed(table, view, runner)
+    transaction = _begin(table)
     planner, live = _planner(transaction), transaction.state.live
     units = planner.whole(live) if full else planner.due(live)
     if dry_run:
-        return _dry([unit.files for unit in units])
-    done = _carried_out(transaction, units, runner or local_runner())
+        return _dry([unit.files for unit in units], postponed_files(live))
+    done = _and_placed(_carried_out(transaction, units, runner), placed)
     _expire(table, transaction.view, done)
     return done
+
+
+def _and_placed(done: CompactionResult, placed: Committed | Conflict | None) -> CompactionResult:
+    """The result with the files whose rows were put into buckets before."""
+    if not isinstance(placed, Committed):
+        return done
+    entries = placed.change.entries
+    old = [entry.file for entry in entries if entry.kind is FileKind.DELETE]
+    made = made_files(entries)
+    return replace(
+        done,
+        snapshot_id=done.snapshot_id or placed.snapshot.id,
+        files_before=done.files_before + len(old),
+        bytes_before=done.bytes_before + sum(file.file_size for file in old),
+        files_after=(done.files_after or 0) + len(made),
+        files_written=(done.files_written or 0) + len(made),
+        bytes_written=(done.bytes_written or 0) + sum(entry.file.file_size for entry in made),
+    )
 
 
 def _expire(table: StoredTable, view: TableView, done: CompactionResult) -> None:
@@ -132,6 +153,15 @@ def cluster(
     clustering = Clustering.parse(strategy, columns, view.schema, table.name)
     memory = _memory_of(view, len(transaction.state.live.buckets))
     tasks = cluster_tasks(transaction.state, clustering, memory_bytes=memory)
+    return _rewritten(table, transaction, tasks, dry_run=dry_run, runner=runner)
+
+
+def _packed(
+    transaction: Transaction, table: StoredTable, *, full: bool, dry_run: bool, runner: TaskRunner
+) -> CompactionResult:
+    """What becomes of an append table whose small files are put together."""
+    memory = _memory_of(transaction.view, len(transaction.state.live.buckets))
+    tasks = pack_tasks(transaction.state, full=full, memory_bytes=memory)
     return _rewritten(table, transaction, tasks, dry_run=dry_run, runner=runner)
 
 
@@ -230,8 +260,10 @@ def _memory_of(view: TableView, tasks: int) -> int:
     return min(view.options.read_memory_bytes // at_once, _MEMORY_BYTES_MAX)
 
 
-def _dry(buckets: Sequence[Sequence[ManifestEntry]]) -> CompactionResult:
-    files = [entry.file for entries in buckets for entry in entries]
+def _dry(
+    buckets: Sequence[Sequence[ManifestEntry]], postponed: Sequence[ManifestEntry] = ()
+) -> CompactionResult:
+    files = [entry.file for entries in (*buckets, postponed) for entry in entries]
     return CompactionResult(None, len(buckets), len(files), sum(file.file_size for file in files))
 
 

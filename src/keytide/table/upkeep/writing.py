@@ -22,6 +22,7 @@ from keytide.table.upkeep.afterwards import as_warning
 from keytide.table.upkeep.compaction import compact_due, local_runner
 from keytide.table.upkeep.expiry import expire_due
 from keytide.table.upkeep.planning import Planner, why_not_compacted
+from keytide.table.upkeep.postponed import place_postponed
 
 __all__ = ["writing"]
 
@@ -43,6 +44,9 @@ def writing(
     table says `write-only`. Without a primary key there are no runs, and reads do not slow down
     with the number of files so soon: their compaction is left to `Table.compact`.
     """
+    if view.postpones_buckets:
+        # What others left to be placed came before, so it has to lie below.
+        place_postponed(table, view, runner or local_runner())
     with Transaction.begin(table, view, author) as transaction:
         yield transaction
     written = None if view.options.write_only else _written(table, transaction)

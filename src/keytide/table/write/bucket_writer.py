@@ -105,10 +105,12 @@ class Made:
 class BucketWriter:
     """Writes rows of one table into sorted level-0 files.
 
-    With `has_changelog` the rows are stored once more as they came, with all their kinds.
+    `total_buckets` says how many buckets a partition has. With `has_changelog` the rows are stored
+    once more as they came, with all their kinds.
     """
 
     view: TableView
+    total_buckets: Callable[[bytes], int]
     has_changelog: bool = False
 
     def write(
@@ -187,14 +189,14 @@ class BucketWriter:
                 file_names=names_of(bucket),
                 threads=threads,
             )
-            return [added_file(bucket, self.view.options.bucket, meta) for meta in metas]
+            return [added_file(bucket, self.total_buckets(bucket[0]), meta) for meta in metas]
         lengths = {
             paths.join(self.view.bucket_directory(*bucket), next(names_of(bucket))): length
             for bucket, length in buckets.items()
         }
         metas = writer.write_together(runs, lengths, threads=threads) if lengths else []
         return [
-            added_file(bucket, self.view.options.bucket, meta)
+            added_file(bucket, self.total_buckets(bucket[0]), meta)
             for bucket, meta in zip(buckets, metas, strict=True)
         ]
 

@@ -8,6 +8,7 @@ tells where it put them, and the commit makes it part of the index.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from keytide.table.state.view import TableView
 from keytide.table.write.cut import Cut, Numbers, partitions_of
 from keytide.types import Field
 
-__all__ = ["DynamicLayout", "FixedLayout", "Layout", "Placing", "rooms"]
+__all__ = ["DynamicLayout", "FixedLayout", "Layout", "Placing", "PostponedLayout", "rooms"]
 
 BUCKETS_MAX = 1 << 15
 """The format keeps numbers of dynamic buckets in 15 bits."""
@@ -34,6 +35,10 @@ BUCKETS_MAX = 1 << 15
 
 class Placing(ABC):
     """Places the rows of one task."""
+
+    @abstractmethod
+    def total_buckets(self, partition: bytes) -> int:
+        """How many buckets a partition has, as its files say: -1 where an index knows."""
 
     @property
     @abstractmethod
@@ -118,6 +123,9 @@ class _ByHash(Placing):
     def __init__(self, layout: FixedLayout) -> None:
         self._layout = layout
 
+    def total_buckets(self, partition: bytes) -> int:
+        return self._layout.options.bucket
+
     @property
     def placed(self) -> Mapping[BucketId, Hashes]:
         return {}  # the hash says it, so nothing has to be remembered
@@ -141,6 +149,61 @@ class _ByHash(Placing):
 def _columns(table: pa.Table, fields: Sequence[Field]) -> list[pa.Array]:
     chunked = (table.column(f.name) for f in fields)
     return [c.chunk(0) if c.num_chunks == 1 else c.combine_chunks() for c in chunked]
+
+
+# -- postponed buckets -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PostponedLayout(Layout):
+    """Buckets by the hash of the bucket key, of a number that each partition has for itself.
+
+    `partition_buckets` has the numbers of those with files; the others get
+    'postpone.default-bucket-num'.
+    """
+
+    options: TableOptions
+    partition_buckets: Mapping[bytes, int]
+
+    @property
+    def spread(self) -> int:
+        """See `Layout`: the parts are the same in partitions of different numbers."""
+        numbers = self.partition_buckets.values()
+        return math.gcd(self.options.postpone_default_bucket_num, *numbers)
+
+    def begin(self) -> Placing:
+        """See `Layout`."""
+        return _ByPartition(self)
+
+    def for_tasks(self, count: int) -> Layout:
+        """See `Layout`: any number of tasks agree."""
+        return self
+
+
+class _ByPartition(Placing):
+    def __init__(self, layout: PostponedLayout) -> None:
+        self._layout = layout
+
+    def total_buckets(self, partition: bytes) -> int:
+        default = self._layout.options.postpone_default_bucket_num
+        return self._layout.partition_buckets.get(partition, default)
+
+    @property
+    def placed(self) -> Mapping[BucketId, Hashes]:
+        return {}  # the hash says it, so nothing has to be remembered
+
+    def cut(
+        self, frame: pl.DataFrame, table: pa.Table, view: TableView
+    ) -> tuple[pl.DataFrame, Cut]:
+        partitions, places = partitions_of(frame, table, view.schema.partition_fields())
+        totals = np.array([self.total_buckets(p) for p in partitions], np.int64)[places]
+        fields = view.bucket_fields
+        columns, types = _columns(table, fields), [f.type for f in fields]
+        numbers = np.zeros(len(totals), np.int64)
+        for total in np.unique(totals).tolist():
+            ids = bucket_ids(columns, types, total, view.bucket_function)
+            numbers = np.where(totals == total, ids, numbers)
+        return frame, Cut.of(partitions, places, numbers)
 
 
 # -- dynamic buckets -------------------------------------------------------------------------------
@@ -186,6 +249,9 @@ class _ByIndex(Placing):
         self._known: dict[bytes, KeyPlaces] = {}
         self._new: dict[BucketId, list[Hashes]] = {}
 
+    def total_buckets(self, partition: bytes) -> int:
+        return self._layout.options.bucket
+
     @property
     def placed(self) -> Mapping[BucketId, Hashes]:
         return {bucket: np.concatenate(parts) for bucket, parts in self._new.items()}
@@ -225,7 +291,8 @@ class _ByIndex(Placing):
 def _rows_by(places: Numbers, count: int) -> Iterator[Numbers]:
     """The rows of each place, from 0 to `count`."""
     order = np.argsort(places, kind="stable")
-    return iter(np.split(order, np.cumsum(np.bincount(places, minlength=count))[:-1]))
+    ends = np.cumsum(np.bincount(places, minlength=count))
+    return iter(np.split(order, ends)[:count])  # behind the last end there is nothing
 
 
 def _in_order(hashes: Hashes) -> Hashes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keytide.errors import UnsupportedError
 from keytide.table.state.state import TableState
-from keytide.table.write.layout import DynamicLayout, FixedLayout, Layout
+from keytide.table.write.layout import DynamicLayout, FixedLayout, Layout, PostponedLayout
 from keytide.table.write.moving import MovingLayout
 
 __all__ = ["layout_of"]
@@ -16,6 +16,8 @@ def layout_of(state: TableState) -> Layout:
     Raises `UnsupportedError` for a table with dynamic buckets whose index is not complete.
     """
     view, partition_buckets = state.view, state.live.partition_buckets
+    if view.postpones_buckets:
+        return PostponedLayout(view.options, partition_buckets)
     if not view.has_dynamic_buckets:
         return FixedLayout(view.options, partition_buckets)
     layout = DynamicLayout(view.options, partition_buckets, state.hash_files)

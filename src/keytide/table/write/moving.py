@@ -84,6 +84,9 @@ class _Moving(Placing):
         self._seen = self._homes.select(self._key)
         self._counts = _row_counts(layout.entries, layout.view)
 
+    def total_buckets(self, partition: bytes) -> int:
+        return self._view.options.bucket
+
     @property
     def placed(self) -> Mapping[BucketId, Hashes]:
         return {}  # where keys are is not written down

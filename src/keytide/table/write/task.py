@@ -142,5 +142,6 @@ class WriteTask:
         frame, cut = placing.cut(frame, rows.table, view)
         batches = list(cut.batches(frame, _BATCH_ROWS))
         del cut  # It is as long as the rows, and writing has no use for it.
-        made = BucketWriter(view, self.has_changelog).write(batches, base, threads=self.threads)
+        writer = BucketWriter(view, placing.total_buckets, self.has_changelog)
+        made = writer.write(batches, base, threads=self.threads)
         return Written(made.data, run.num_rows, late, made.changelog)

@@ -1,0 +1,252 @@
+"""Keytide on Spark beside Delta Lake and Apache Iceberg on the same release of Spark.
+
+Each engine loads the rows into a table of its own, takes ten upserts of a hundredth of them (nine
+keys in ten are old; the peers by MERGE), is read whole, is compacted in full, and is read again.
+Every engine runs in a session of its own, one after the other, and has to end with the same rows.
+
+The peers' jars exist for older releases of Spark than the newest. `scripts/get-spark-peers.sh`
+makes .venv-spark-peers with such a pyspark, and fetches the jars with Maven:
+
+    sh scripts/get-spark-peers.sh
+    .venv-spark-peers/bin/python benchmarks/spark_peers.py --rows 2000000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pyspark.sql import DataFrame, SparkSession
+from report import print_table
+from spark_bench import UPSERTS, digest, into_nothing, made_of, print_goal, seconds, upserted
+
+import keytide as kt
+
+JARS = Path(__file__).parents[1] / ".venv-spark-peers/jars"
+COLUMNS = {"id": "BIGINT", "a": "BIGINT", "b": "DOUBLE", "c": "BIGINT", "s": "STRING"}
+READS = 5
+
+LOAD, UPSERT, MERGED = "load", "upsert, median", "read after the upserts"
+COMPACT, READ = "compact", "read after compaction"
+LOAD_MAX, UPSERT_MIN, READ_MAX = 1.5, 5.0, 1.1
+
+
+class Engine(ABC):
+    """An engine with one table of the benchmark's rows."""
+
+    jars: tuple[str, ...] = ()
+    settings: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder = spark, folder
+
+    @abstractmethod
+    def load(self, rows: DataFrame) -> None: ...
+
+    @abstractmethod
+    def upsert(self, rows: DataFrame) -> None: ...
+
+    @abstractmethod
+    def compact(self) -> None: ...
+
+    @abstractmethod
+    def rows(self) -> DataFrame: ...
+
+
+class Keytide(Engine):
+    """Four buckets, compaction after writes as by default."""
+
+    def load(self, rows: DataFrame) -> None:
+        fields = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in COLUMNS.items()]
+        lake = kt.connect(self.folder / "keytide", spark=self.spark)
+        self.table = lake.create_table("t", fields, ["id"], options={"bucket": "4"})
+        self.table.write(rows)
+
+    def upsert(self, rows: DataFrame) -> None:
+        self.table.write(rows)
+
+    def compact(self) -> None:
+        self.table.compact(full=True)
+
+    def rows(self) -> DataFrame:
+        return self.table.scan().to_spark(self.spark)
+
+
+class Peer(Engine):
+    """An engine that is used by SQL, with MERGE for upserts."""
+
+    table: str
+    definition: str
+
+    def load(self, rows: DataFrame) -> None:
+        columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+        self.spark.sql(f"CREATE TABLE {self.table} ({columns}) {self.definition}")
+        rows.writeTo(self.table).append()
+
+    def upsert(self, rows: DataFrame) -> None:
+        rows.createOrReplaceTempView("batch")
+        sets = ", ".join(f"t.{name} = b.{name}" for name in COLUMNS)
+        names, values = ", ".join(COLUMNS), ", ".join(f"b.{name}" for name in COLUMNS)
+        self.spark.sql(
+            f"MERGE INTO {self.table} t USING batch b ON t.id = b.id "
+            f"WHEN MATCHED THEN UPDATE SET {sets} "
+            f"WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({values})"
+        )
+
+    def rows(self) -> DataFrame:
+        return self.spark.table(self.table)
+
+
+class Delta(Peer):
+    """Delta Lake with deletion vectors, its default for new tables being to rewrite files."""
+
+    jars = ("delta-spark", "delta-storage")
+    settings: ClassVar = {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
+    table = "delta_t"
+    definition = "USING delta TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+
+    def compact(self) -> None:
+        self.spark.sql(f"OPTIMIZE {self.table}").collect()
+
+
+class Iceberg(Peer):
+    """Apache Iceberg, merge-on-read."""
+
+    jars = ("iceberg-spark-runtime",)
+    settings: ClassVar = {
+        "spark.sql.extensions": (
+            "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+        ),
+        "spark.sql.catalog.ice": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.ice.type": "hadoop",
+    }
+    table = "ice.db.t"
+    definition = (
+        "USING iceberg TBLPROPERTIES ('format-version' = '2', 'write.merge.mode' = 'merge-on-read')"
+    )
+
+    def compact(self) -> None:
+        self.spark.sql(
+            "CALL ice.system.rewrite_data_files(table => 'db.t', "
+            "options => map('rewrite-all', 'true'))"
+        ).collect()
+
+
+ENGINES: Mapping[str, type[Engine]] = {"keytide": Keytide, "delta": Delta, "iceberg": Iceberg}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--directory", type=Path, default=Path.cwd())
+    parser.add_argument("--job", choices=ENGINES, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.job:
+        print(json.dumps(in_session(arguments.job, arguments.directory, arguments.rows)))
+        return
+    load_before = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.directory) as folder:
+        figures = {name: in_own_process(name, arguments.rows, folder) for name in arguments.engines}
+    report(figures)
+    print(f"- load average {load_before:.1f} before, {os.getloadavg()[0]:.1f} after")
+
+
+def in_own_process(engine: str, rows: int, folder: str) -> dict[str, Any]:
+    """The figures of one engine."""
+    command = [sys.executable, __file__, "--rows", str(rows), "--directory", folder]
+    done = subprocess.run(
+        [*command, "--job", engine], stdout=subprocess.PIPE, text=True, check=True
+    )
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def in_session(name: str, folder: Path, rows: int) -> dict[str, Any]:
+    spark = session(ENGINES[name], folder)
+    engine = ENGINES[name](spark, folder)
+    base = stored(spark, folder / "base", lambda: made_of(spark.range(rows), 0))
+    batches = [
+        stored(spark, folder / f"batch-{n}", lambda n=n: made_of(upserted(spark, rows, n), n + 1))
+        for n in range(UPSERTS)
+    ]
+    into_nothing(base)
+    figures: dict[str, Any] = {LOAD: seconds(lambda: engine.load(base))}
+    took = []
+    for batch in batches:
+        batch.persist().count()
+        took.append(seconds(lambda batch=batch: engine.upsert(batch)))
+    figures[UPSERT] = statistics.median(took)
+    figures[MERGED] = read_seconds(engine)
+    figures[COMPACT] = seconds(engine.compact)
+    figures[READ] = read_seconds(engine)
+    figures["digest"] = list(digest(engine.rows()))
+    spark.stop()
+    return figures
+
+
+def session(engine: type[Engine], folder: Path) -> SparkSession:
+    """A session with the engine's jars; Keytide's own has none."""
+    builder = SparkSession.builder.master("local[*]").config("spark.driver.memory", "6g")
+    builder.config("spark.sql.shuffle.partitions", 2 * (os.cpu_count() or 1))
+    builder.config("spark.ui.enabled", "false").config("spark.local.dir", f"{folder}/local")
+    builder.config("spark.sql.warehouse.dir", f"{folder}/warehouse-{engine.__name__}")
+    builder.config("spark.sql.catalog.ice.warehouse", f"{folder}/iceberg")
+    jars = [str(jar) for prefix in engine.jars for jar in JARS.glob(f"{prefix}*.jar")]
+    if jars:
+        builder.config("spark.driver.extraClassPath", ":".join(jars))
+    for key, value in engine.settings.items():
+        builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def stored(spark: SparkSession, folder: Path, made: Any) -> DataFrame:
+    """Rows on disk, made by the first engine that needs them."""
+    if not folder.exists():
+        made().write.parquet(str(folder))
+    return spark.read.parquet(str(folder))
+
+
+def read_seconds(engine: Engine) -> float:
+    took = [seconds(lambda: into_nothing(engine.rows())) for _ in range(READS + 1)]
+    return statistics.median(took[1:])
+
+
+def report(figures: Mapping[str, Mapping[str, Any]]) -> None:
+    steps = (LOAD, UPSERT, MERGED, COMPACT, READ)
+    cells = [(step, *(f"{found[step]:.2f}" for found in figures.values())) for step in steps]
+    print_table(("seconds", *figures), cells)
+    if len({tuple(found["digest"]) for found in figures.values()}) > 1:
+        raise ValueError(f"different rows: { {n: f['digest'] for n, f in figures.items()} }")
+    own, peers = figures.get("keytide"), [f for name, f in figures.items() if name != "keytide"]
+    if own is None or not peers:
+        return
+    print()
+    fastest = {step: min(peer[step] for peer in peers) for step in steps}
+    print_goal("load, times the faster peer", own[LOAD] / fastest[LOAD], LOAD_MAX)
+    ratio = fastest[UPSERT] / own[UPSERT]
+    outcome = "pass" if ratio >= UPSERT_MIN else "FAIL"
+    print(
+        f"- upsert, times as fast as the faster peer: {ratio:.1f} (goal: {UPSERT_MIN:g}): {outcome}"
+    )
+    print_goal("read after compaction, times the faster peer", own[READ] / fastest[READ], READ_MAX)
+
+
+if __name__ == "__main__":
+    main()
