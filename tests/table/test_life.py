@@ -1,0 +1,67 @@
+"""Processes that write, compact, expire, tag, read and are killed leave every invariant whole."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import life
+import pytest
+
+import keytide as kt
+
+
+@pytest.mark.parametrize(
+    ("processes", "steps", "kills"),
+    [(2, 60, 2), pytest.param(3, 3_400, 150, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])],
+    ids=["briefly", "10,000 steps"],
+)
+def test_invariants_outlive_writers_compactors_expirers_taggers_and_kills(
+    warehouse: str, processes: int, steps: int, kills: int
+) -> None:
+    seed = int(os.environ.get("KEYTIDE_SEED", time.time_ns() % 1_000_000))
+    print(f"KEYTIDE_SEED={seed}")
+    life.make_tables(warehouse)
+    names = [f"process-{n}" for n in range(processes)]
+    run(warehouse, names, seed, steps, random.Random(seed), kills)
+
+    lake, ended = kt.connect(warehouse), [life.Life(warehouse, name, seed) for name in names]
+    assert [each.done for each in ended] == [steps] * processes
+    for name in life.TABLES:
+        table, expected = lake.table(name), {}
+        for each in ended:
+            expected |= each.models[name]
+        assert {row["k"]: row for row in table.scan().to_pylist()} == expected
+        table.compact(full=True)
+        assert {row["k"]: row for row in table.scan().to_pylist()} == expected
+        assert table.verify().is_healthy
+
+
+def run(
+    warehouse: str, names: list[str], seed: int, steps: int, chance: random.Random, kills: int
+) -> None:
+    """Run the processes to their end, and kill one of them now and then."""
+    running = {name: begun(warehouse, name, seed, steps) for name in names}
+    while running:
+        time.sleep(chance.uniform(0.5, 3.0))
+        for name, process in list(running.items()):
+            if process.poll() is not None:
+                error = process.communicate()[1]
+                assert process.returncode in (0, -signal.SIGKILL), f"seed {seed}:\n{error}"
+                del running[name]
+                if process.returncode:
+                    running[name] = begun(warehouse, name, seed, steps)
+        if running and kills:
+            running[chance.choice(list(running))].kill()
+            kills -= 1
+
+
+def begun(warehouse: str, name: str, seed: int, steps: int) -> subprocess.Popen[str]:
+    program = [sys.executable, Path(life.__file__), warehouse, name, str(seed), str(steps)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    return subprocess.Popen(program, stderr=subprocess.PIPE, text=True, env=environment)
