@@ -7,13 +7,14 @@ from typing import Any
 
 import keytide as kt
 from keytide.format import paths
-from keytide.format.snapshot import Consumer, Snapshot, Tag
+from keytide.format.manifest import FileKind
+from keytide.format.snapshot import CommitKind, Consumer, Snapshot, Tag
 from keytide.store import Store
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.references import metadata_files
 
-ROOTS = ("schema/", "snapshot/snapshot-", "tag/", "branch/", "consumer/")
+ROOTS = ("schema/", "snapshot/snapshot-", "tag/", "branch/", "consumer/", "changelog/")
 HINTS = ("snapshot/LATEST", "snapshot/EARLIEST")
 
 
@@ -79,4 +80,19 @@ def named_files(store: Store) -> dict[str, set[str]]:
         entries = (*stored.live_files(snapshot).entries, *told)
         named[path] = {file for entry in entries for file in view.stored_paths(entry)}
         named[path] |= metadata_files(metadata, snapshot, view).keys()
+    for number in metadata.changelog_ids():
+        changelog = metadata.changelog(number)
+        name = changelog.changelog_manifest_list
+        if name is None and view.options.changelog_producer == "none":
+            name = changelog.delta_manifest_list
+        if name is not None and (name != changelog.delta_manifest_list or is_told(changelog)):
+            manifests = metadata.manifest_list(name)
+            entries = [e for e in metadata.entries(manifests) if e.kind is FileKind.ADD]
+            files = {file for entry in entries for file in view.stored_paths(entry)}
+            files |= {paths.manifest_path(meta.file_name) for meta in manifests}
+            named[paths.changelog_path(number)] = files | {paths.manifest_path(name)}
     return named
+
+
+def is_told(snapshot: Snapshot) -> bool:
+    return snapshot.commit_kind in (CommitKind.APPEND, CommitKind.OVERWRITE)

@@ -104,7 +104,9 @@ def rows_of_all(table: kt.Table) -> dict[str, list[tuple[Any, ...]]]:
 )
 def test_decision(made: str, keep: Any, held_from: int | None, expired: str) -> None:
     times = dict(map(int, each.split("@")) for each in made.split())  # type: ignore[misc]
-    found = Retention(*keep).expired(list(times), held_from, times.__getitem__)
+    found = Retention(*keep).expired(
+        list(times), max(times, default=0), held_from, times.__getitem__
+    )
     assert " ".join(map(str, found)) == expired
 
 
@@ -115,7 +117,7 @@ def test_decision_reads_no_more_than_it_needs() -> None:
         read.append(number)
         return number
 
-    assert Retention(1, None, 3).expired(range(1, 1000), None, made_ms) == [1, 2]
+    assert Retention(1, None, 3).expired(range(1, 1000), 999, None, made_ms) == [1, 2]
     assert read == [1, 2, 3]
 
 

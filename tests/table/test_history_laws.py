@@ -25,6 +25,7 @@ OPTIONS = st.sampled_from(
         {"bucket": "2", "changelog-producer": "input"},
         {"bucket": "-1", "dynamic-bucket.target-row-num": "2"},
         {"write-only": "true", "manifest.merge-min-count": "2"},
+        {"changelog.num-retained.min": "20", "snapshot.num-retained.min": "3"},
         {"snapshot.num-retained.min": "2", "snapshot.num-retained.max": "4"},
         {"num-sorted-run.compaction-trigger": "2", "file-index.bloom-filter.columns": "v"},
     ]

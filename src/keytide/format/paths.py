@@ -50,6 +50,7 @@ __all__ = [
     "bucket_dir",
     "bucket_name",
     "changelog_dir",
+    "changelog_hint_path",
     "changelog_path",
     "consumer_dir",
     "consumer_path",
@@ -210,6 +211,11 @@ def snapshot_hint_path(hint: Hint) -> str:
 def expiring_path(uuid: str) -> str:
     """The file that says what an expiry is about to delete; other engines have no such file."""
     return join(snapshot_dir(), f"expiring-{_checked_name(uuid, 'expiry')}")
+
+
+def changelog_hint_path(hint: Hint) -> str:
+    """The file of a hint about changelogs that have outlived their snapshots."""
+    return join(changelog_dir(), hint.value)
 
 
 def parse_schema_name(name: str) -> int | None:

@@ -43,9 +43,10 @@ from keytide.table.upkeep.branches import (
 )
 from keytide.table.upkeep.compaction import CompactionResult, cluster, compact
 from keytide.table.upkeep.doctor import Diagnosis, diagnose
-from keytide.table.upkeep.expiry import ExpiryResult, expire_snapshots
+from keytide.table.upkeep.expiry import ExpiryResult, expire_changelogs, expire_snapshots
 from keytide.table.upkeep.orphans import OrphanFiles, remove_orphan_files
 from keytide.table.upkeep.rescale import RescaleResult, rescale
+from keytide.table.upkeep.retention import Asked
 from keytide.table.upkeep.rollback import RollbackResult, roll_back
 from keytide.table.upkeep.tags import (
     NamedTag,
@@ -255,6 +256,8 @@ class Table:
         stay. Those beyond the newest `retain_max` go, and of the others those made before
         `older_than`, given as `as_of` of `scan` is; at most `max_deletes` of them, the oldest.
 
+        Changelogs that have outlived their snapshots go as their own options say.
+
         A snapshot that a consumer has still to read stays, with all later ones. The files of tags
         and branches stay. A reader of a snapshot that goes fails with an error that says so.
         Others may write, compact, tag and expire meanwhile; an expiry that dies leaves every
@@ -264,11 +267,42 @@ class Table:
         is rolled back meanwhile, and `DataError` when the store fails or holds a tag or list that
         is torn.
         """
+        asked = self._asked(retain_max, retain_min, older_than, max_deletes)
+        return expire_snapshots(self._stored, asked, dry_run=dry_run)
+
+    @checked
+    def expire_changelogs(
+        self,
+        retain_max: int | None = None,
+        retain_min: int | None = None,
+        older_than: datetime | date | str | int | None = None,
+        max_deletes: int | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> ExpiryResult:
+        """Forget old changelogs that have outlived their snapshots, with the files of these.
+
+        Where 'changelog.time-retained', 'changelog.num-retained.min' or
+        'changelog.num-retained.max' are more than what snapshots have, a snapshot that expires
+        leaves its changelog behind, for `changes` and `follow` in the modes 'changelog' and
+        'delta'. It goes as these options say whenever snapshots expire, and as asked for here:
+        arguments, errors and result are those of `expire_snapshots`, where both numbers count
+        commits back from the newest one. A consumer keeps what it has still to read.
+
+        Raises as `expire_snapshots`.
+        """
+        asked = self._asked(retain_max, retain_min, older_than, max_deletes)
+        return expire_changelogs(self._stored, asked, dry_run=dry_run)
+
+    def _asked(
+        self,
+        retain_max: int | None,
+        retain_min: int | None,
+        older_than: datetime | date | str | int | None,
+        max_deletes: int | None,
+    ) -> Asked:
         moment = None if older_than is None else epoch_ms(older_than, self.name, "older_than")
-        return expire_snapshots(
-            self._stored, retain_max=retain_max, retain_min=retain_min, older_than_ms=moment,
-            max_deletes=max_deletes, dry_run=dry_run,
-        )  # fmt: skip
+        return Asked(retain_max, retain_min, moment, max_deletes)
 
     @checked
     def remove_orphan_files(

@@ -130,6 +130,10 @@ class TableOptions:
     snapshot_time_retained_ms: int = _option("snapshot.time-retained")
     snapshots_expired_max: int = _option("snapshot.expire.limit")
     snapshot_expiry_mode: str = _option("snapshot.expire.execution-mode")
+    changelogs_retained_max: int | None = _option("changelog.num-retained.max")
+    changelogs_retained_min: int | None = _option("changelog.num-retained.min")
+    changelog_time_retained_ms: int | None = _option("changelog.time-retained")
+    consumers_hold_changelogs_only: bool = _option("consumer.changelog-only")
 
     # -- memory -------------------------------------------------------------------------------
     read_memory_bytes: int = _option("read.memory")
@@ -154,6 +158,30 @@ class TableOptions:
     def num_levels(self) -> int:
         """The levels of a bucket; one more than the runs that start a compaction."""
         return self.given_num_levels or self.compaction_trigger_runs + 1
+
+    @property
+    def least_changelogs(self) -> int:
+        """The fewest changelogs kept, those of snapshots included; as many as snapshots."""
+        return self.changelogs_retained_min or self.snapshots_retained_min
+
+    @property
+    def most_changelogs(self) -> int | None:
+        """The most changelogs kept, likewise; None for no limit."""
+        return self.changelogs_retained_max or self.snapshots_retained_max
+
+    @property
+    def changelog_lifetime_ms(self) -> int:
+        """How long changelogs are kept; as long as snapshots."""
+        given = self.changelog_time_retained_ms
+        return self.snapshot_time_retained_ms if given is None else given
+
+    @property
+    def changelogs_outlive_snapshots(self) -> bool:
+        """Whether a snapshot that expires leaves its changelog behind."""
+        most, most_snapshots = self.most_changelogs, self.snapshots_retained_max
+        is_more = most_snapshots is not None and (most is None or most > most_snapshots)
+        is_longer = self.changelog_lifetime_ms > self.snapshot_time_retained_ms
+        return is_more or is_longer or self.least_changelogs > self.snapshots_retained_min
 
     @classmethod
     def parse(cls, raw: Mapping[str, str]) -> TableOptions:

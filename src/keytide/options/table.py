@@ -306,7 +306,6 @@ _READING = (
 
 # -- changelogs and streams ------------------------------------------------------------------------
 
-_NO_CHANGELOG = "changelogs live as long as their snapshots"
 _NO_IMAGES = "no changelog with before images is stored; changes() finds them when it is asked"
 _NO_STREAM = "who follows a table says it: follow(...), or options of readStream"
 
@@ -336,10 +335,14 @@ _CHANGES = (
     Option("changelog-file.prefix", FILE_NAME, "How names of changelog files begin.", "changelog-"),
     Option("changelog-file.stats-mode", STATS_MODE,
            "Which statistics are kept of changelog files; left out, those of data files."),
-    _kept("changelog.num-retained.max", integer(1), None, "The most changelogs kept.",
-          _NO_CHANGELOG),
-    _kept("changelog.num-retained.min", integer(1), None, "The fewest.", _NO_CHANGELOG),
-    _kept("changelog.time-retained", DURATION, None, "How long they are kept.", _NO_CHANGELOG),
+    Option("changelog.num-retained.max", integer(1), "The most commits whose changelog is kept, "
+           "counted back from the newest; left out, as many as snapshots."),
+    Option("changelog.num-retained.min", integer(1), "The fewest, however old; left out, as many "
+           "as snapshots."),
+    Option("changelog.time-retained", DURATION, "How long changelogs are kept; left out, as long "
+           "as snapshots. Where it is longer, or one of the numbers larger, a snapshot that "
+           "expires leaves its changelog behind: what `changelog-producer` stored or, with `none`, "
+           "the rows as they were written, and the files with them."),
     _kept("delete.force-produce-changelog", BOOLEAN, "false",
           "Whether a delete of partitions writes a changelog.",
           "a delete of rows always does, a truncate never"),
@@ -353,8 +356,8 @@ _CHANGES = (
           _NO_STREAM),
     _kept("consumer.mode", choice("exactly-once", "at-least-once"), "exactly-once",
           "How exactly a place is kept.", "what was told in part is told again in whole"),
-    _kept("consumer.changelog-only", BOOLEAN, "false", "Whether a place holds changelogs only.",
-          "a place holds whole snapshots"),
+    Option("consumer.changelog-only", BOOLEAN, "Whether a place keeps changelogs from expiring, "
+           "and no snapshots: for readers of `delta` and `changelog`.", "false"),
     _kept("snapshot.watermark-idle-timeout", DURATION, None,
           "When an idle source is no longer waited for.", _NO_STREAM),
     _kept("sink.key-only-deletes.enabled", BOOLEAN, "false",

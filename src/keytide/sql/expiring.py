@@ -11,8 +11,15 @@ from keytide.arguments import checked
 from keytide.sql.names import table_of
 from keytide.table.catalog import Catalog
 from keytide.table.scans import epoch_ms
-from keytide.table.upkeep.expiry import EXPIRY_ROW, expire_snapshots
+from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep.expiry import (
+    EXPIRY_ROW,
+    ExpiryResult,
+    expire_changelogs,
+    expire_snapshots,
+)
 from keytide.table.upkeep.orphans import ORPHANS_ROW, remove_orphan_files
+from keytide.table.upkeep.retention import Asked
 
 __all__ = ["EXPIRING"]
 
@@ -23,11 +30,29 @@ def _expire_snapshots(
     older_than: str | int | None = None, max_deletes: int | None = None, dry_run: bool = False,
 ) -> pa.Table:  # fmt: skip
     stored = table_of(catalog, table)
-    moment = None if older_than is None else epoch_ms(older_than, stored.name, "older_than")
-    done = expire_snapshots(
-        stored, retain_max=retain_max, retain_min=retain_min, older_than_ms=moment,
-        max_deletes=max_deletes, dry_run=dry_run,
-    )  # fmt: skip
+    asked = Asked(retain_max, retain_min, _moment(older_than, stored), max_deletes)
+    return _row(expire_snapshots(stored, asked, dry_run=dry_run))
+
+
+@checked
+def _expire_changelogs(
+    catalog: Catalog, table: str, retain_max: int | None = None, retain_min: int | None = None,
+    older_than: str | int | None = None, max_deletes: int | None = None,
+    delete_all: bool = False, dry_run: bool = False,
+) -> pa.Table:  # fmt: skip
+    stored = table_of(catalog, table)
+    if delete_all:
+        # Each of them counts back from the newest snapshot, which is always there.
+        retain_max, retain_min = 1, 1
+    asked = Asked(retain_max, retain_min, _moment(older_than, stored), max_deletes)
+    return _row(expire_changelogs(stored, asked, dry_run=dry_run))
+
+
+def _moment(older_than: str | int | None, table: StoredTable) -> int | None:
+    return None if older_than is None else epoch_ms(older_than, table.name, "older_than")
+
+
+def _row(done: ExpiryResult) -> pa.Table:
     return pa.Table.from_pylist([asdict(done)], schema=EXPIRY_ROW)
 
 
@@ -36,13 +61,13 @@ def _remove_orphan_files(
     catalog: Catalog, table: str, older_than: str | int | None = None, dry_run: bool = False
 ) -> pa.Table:
     stored = table_of(catalog, table)
-    moment = None if older_than is None else epoch_ms(older_than, stored.name, "older_than")
-    done = remove_orphan_files(stored, moment, dry_run=dry_run)
+    done = remove_orphan_files(stored, _moment(older_than, stored), dry_run=dry_run)
     row = {name: getattr(done, name) for name in ORPHANS_ROW.names}
     return pa.Table.from_pylist([row], schema=ORPHANS_ROW)
 
 
 EXPIRING: dict[str, Callable[..., pa.Table]] = {
+    "expire_changelogs": _expire_changelogs,
     "expire_snapshots": _expire_snapshots,
     "remove_orphan_files": _remove_orphan_files,
 }

@@ -17,7 +17,7 @@ from keytide.process import refuse_forked_child
 from keytide.row_kind import ROW_KIND
 from keytide.table.changes.diff import DiffTask, plan_diff
 from keytide.table.changes.files import FilesTask
-from keytide.table.changes.written import Commit, changelogs, deltas, plan_written
+from keytide.table.changes.written import Commit, changelogs, deltas, logged, plan_written
 from keytide.table.read.row_source import RowSource
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
@@ -176,7 +176,7 @@ def changes_of(
     some `columns` will be shown, a difference leaves out changes of nothing but others.
     """
     check_mode(table, mode)
-    last, own = _end(table, end)
+    last, own = _end(table, end, must_exist=mode == "diff")
     schema = own if schema is None else schema
     first, start_id = _start(table, start, must_exist=mode == "diff")
     end_id = 0 if last is None else last.id
@@ -223,11 +223,16 @@ def check_mode(table: StoredTable, mode: str) -> None:
         )
 
 
-def _end(table: StoredTable, end: int | str | None) -> tuple[Snapshot | None, TableSchema]:
+def _end(
+    table: StoredTable, end: int | str | None, *, must_exist: bool
+) -> tuple[Snapshot | None, TableSchema]:
     """The snapshot up to which changes are told, and the schema in which."""
     if end is None:
         return table.metadata.latest_snapshot(), table.schema
-    found = _snapshot(table, end, "end")
+    if must_exist or isinstance(end, str) or end <= 0:
+        found = _snapshot(table, end, "end")
+    else:
+        found = table.metadata.logged(end)  # its changelog may outlive it
     return found, table.schema if found is None else table.metadata.schema(found.schema_id)
 
 
@@ -261,9 +266,8 @@ def _state(table: StoredTable, snapshot: Snapshot | None, schema: TableSchema) -
 def _told(
     table: StoredTable, view: TableView, start_id: int, last: Snapshot | None, mode: str
 ) -> Told:
-    metadata = table.metadata
+    metadata, producer = table.metadata, view.options.changelog_producer
     ids = range(start_id + 1, 1 + (0 if last is None else last.id))
-    snapshots = [last if number == ids[-1] else metadata.logged(number) for number in ids]
-    told = [each for each in snapshots if each is not None]
+    told = [logged(metadata, number, mode, producer) for number in ids]
     commits = deltas(metadata, told) if mode == "delta" else changelogs(metadata, told, view)
     return Told(view, tuple(commits))

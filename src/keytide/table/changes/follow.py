@@ -83,7 +83,7 @@ def start_of(
             f"beginning"
         )
     if start > 0:
-        table.metadata.snapshot(start)
+        table.metadata.logged(start)
     return Start(start)
 
 

@@ -15,7 +15,7 @@ from keytide.table.state.live_files import BucketId
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.view import TableView
 
-__all__ = ["Commit", "changelogs", "deltas", "plan_written"]
+__all__ = ["Commit", "changelogs", "deltas", "logged", "plan_written", "told_list"]
 
 _WRITES_ROWS = (CommitKind.APPEND, CommitKind.OVERWRITE)
 _WAY_OUT = "mode='diff' finds the changes of any table, with nothing stored for it"
@@ -27,6 +27,41 @@ class Commit:
 
     snapshot_id: int
     entries: tuple[ManifestEntry, ...]
+
+
+def told_list(snapshot: Snapshot, producer: str) -> tuple[str, int | None] | None:
+    """The list of the files that tell of a commit when its snapshot is gone, with its bytes.
+
+    That of the changelog that was stored with it or, where the table's `changelog-producer` is
+    'none', that of the rows that it wrote; None for a commit that tells of nothing.
+    """
+    if snapshot.changelog_manifest_list is not None:
+        return snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size
+    if producer == "none" and snapshot.commit_kind in _WRITES_ROWS:
+        return snapshot.delta_manifest_list, snapshot.delta_manifest_list_size
+    return None
+
+
+def logged(metadata: TableMetadata, snapshot_id: int, mode: str, producer: str) -> Snapshot:
+    """The commit of that id: its snapshot, or the changelog that outlives it.
+
+    Raises `NotFoundError` as `TableMetadata.snapshot`, and where the changelog that is kept does
+    not tell what `mode` asks for.
+    """
+    found = metadata.logged(snapshot_id)
+    told = told_list(found, producer)
+    # Of a snapshot that expired no more is kept than this list.
+    is_enough = mode == "changelog" or told == (
+        found.delta_manifest_list,
+        found.delta_manifest_list_size,
+    )
+    writes = found.commit_kind in _WRITES_ROWS
+    if writes and not is_enough and not metadata.has_snapshot(snapshot_id):
+        raise NotFoundError(
+            f"table {metadata.name}: snapshot {snapshot_id} has expired, and of it the changelog "
+            f"is kept alone: mode='changelog' tells of it"
+        )
+    return found
 
 
 def plan_written(view: TableView, commits: Iterable[Commit]) -> list[FilesTask]:

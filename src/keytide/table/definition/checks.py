@@ -142,12 +142,17 @@ def _check_bloom_filters(schema: TableSchema, options: TableOptions) -> None:
 
 
 def _check_retention(options: TableOptions) -> None:
-    least, most = options.snapshots_retained_min, options.snapshots_retained_max
-    if most is not None and least > most:
-        raise InvalidError(
-            f"'{keys.SNAPSHOT_NUM_RETAINED_MIN}' is {least}, which should not be larger than "
-            f"'{keys.SNAPSHOT_NUM_RETAINED_MAX}', which is {most}; set both"
-        )
+    for least, most, least_key, most_key in (
+        (options.snapshots_retained_min, options.snapshots_retained_max,
+         keys.SNAPSHOT_NUM_RETAINED_MIN, keys.SNAPSHOT_NUM_RETAINED_MAX),
+        (options.least_changelogs, options.most_changelogs,
+         keys.CHANGELOG_NUM_RETAINED_MIN, keys.CHANGELOG_NUM_RETAINED_MAX),
+    ):  # fmt: skip
+        if most is not None and least > most:
+            raise InvalidError(
+                f"'{least_key}' is {least}, which should not be larger than '{most_key}', which "
+                f"is {most}; set both"
+            )
 
 
 def _check_watermark_and_tombstone(schema: TableSchema, options: TableOptions) -> None:

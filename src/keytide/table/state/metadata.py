@@ -141,10 +141,10 @@ class TableMetadata:
     def latest_snapshot_id(self) -> int | None:
         """The id of the newest snapshot."""
         hinted = self._hint(paths.Hint.LATEST)
-        if hinted is not None and self._has_snapshot(hinted):
+        if hinted is not None and self.has_snapshot(hinted):
             # The hint is written after the snapshot, or not at all: the newest one may be further
             # on.
-            while self._has_snapshot(hinted + 1):
+            while self.has_snapshot(hinted + 1):
                 hinted += 1
             return hinted
         return max(self.snapshot_ids(), default=None)
@@ -152,7 +152,7 @@ class TableMetadata:
     def earliest_snapshot_id(self) -> int | None:
         """The id of the oldest snapshot that is still there."""
         hinted = self._hint(paths.Hint.EARLIEST)
-        if hinted is not None and self._has_snapshot(hinted):
+        if hinted is not None and self.has_snapshot(hinted):
             return hinted
         return min(self.snapshot_ids(), default=None)
 
@@ -192,12 +192,24 @@ class TableMetadata:
 
         Raises `NotFoundError` as `snapshot`.
         """
-        path = paths.changelog_path(snapshot_id)
         try:
             return self.snapshot(snapshot_id)
-        except NotFoundError:
-            if not self.store.exists(path):
+        except NotFoundError as error:
+            try:
+                return self.changelog(snapshot_id)
+            except DataError as missing:
+                if isinstance(missing.__cause__, FileNotFoundError):
+                    raise error from missing
                 raise
+
+    def changelog_ids(self) -> list[int]:
+        """Ids of the changelogs that have outlived their snapshots, ascending."""
+        names = self.store.list_names(paths.changelog_dir())
+        return sorted(n for name in names if (n := paths.parse_changelog_name(name)) is not None)
+
+    def changelog(self, snapshot_id: int) -> Snapshot:
+        """The changelog that has outlived the snapshot of that id. Raises `DataError`."""
+        path = paths.changelog_path(snapshot_id)
         return Snapshot.from_json(self.store.read(path), self.store.uri_of(path))
 
     def tag(self, name: str) -> Snapshot:
@@ -281,7 +293,8 @@ class TableMetadata:
         except DataError:
             return None
 
-    def _has_snapshot(self, snapshot_id: int) -> bool:
+    def has_snapshot(self, snapshot_id: int) -> bool:
+        """Whether the snapshot of that id is there."""
         return self.store.exists(paths.snapshot_path(snapshot_id))
 
     # -- manifests ----------------------------------------------------------------------------

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from keytide.format import paths
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.format.snapshot import Snapshot
+from keytide.table.changes.written import told_list
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.view import TableView
-from keytide.table.upkeep.references import metadata_files
+from keytide.table.upkeep.references import Naming, metadata_files, name_of
 
-__all__ = ["garbage_of"]
+__all__ = ["garbage_of", "told_garbage_of"]
 
 
 def garbage_of(
@@ -55,3 +57,27 @@ def _dropped(metadata: TableMetadata, snapshots: Iterable[Snapshot]) -> Iterable
 
 def _changelog(metadata: TableMetadata, snapshot: Snapshot) -> Iterable[ManifestEntry]:
     return metadata.entries(metadata.changelog_manifests(snapshot))
+
+
+def told_garbage_of(
+    metadata: TableMetadata, view: TableView, changelogs: Iterable[Snapshot], kept: Snapshot | None
+) -> dict[str, int]:
+    """The files of changelogs whose snapshots are gone that `kept`, the oldest one, does not name.
+
+    As `garbage_of`.
+    """
+    files: dict[str, int] = {}
+    for changelog in changelogs:
+        told = told_list(changelog, view.options.changelog_producer)
+        if told is None:
+            continue
+        manifests = metadata.manifest_list(*told)
+        for entry in metadata.entries(manifests):
+            if entry.kind is FileKind.ADD and entry.file.external_path is None:
+                file, *beside = view.stored_paths(entry)
+                files |= {file: entry.file.file_size} | dict.fromkeys(beside, 0)
+        files |= {paths.manifest_path(meta.file_name): meta.file_size for meta in manifests}
+        files[paths.manifest_path(told[0])] = told[1] or 0
+    line = [] if kept is None else [kept]
+    named = Naming(metadata, view, frozenset(map(name_of, files))).of([line])
+    return {path: size for path, size in files.items() if name_of(path) not in named}

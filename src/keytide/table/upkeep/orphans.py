@@ -23,7 +23,7 @@ from keytide.table.commit.snapshot_files import wall_clock_ms
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.beside import again
-from keytide.table.upkeep.references import Naming, changelogs, held_lines, name_of
+from keytide.table.upkeep.sweeping import free_files
 
 __all__ = ["AGE_MIN_MS", "ORPHANS_ROW", "OrphanFiles", "orphan_files", "remove_orphan_files"]
 
@@ -84,21 +84,8 @@ def orphan_files(table: StoredTable, before_ms: int) -> list[ObjectInfo]:
         for info in table.store.list()
         if info.modified_ms < before_ms and place.may_be_orphan(info.path)
     ]
-    if not old:
-        return []
-    named = again(lambda: _named(table, view, frozenset(name_of(info.path) for info in old)))
-    return [info for info in old if name_of(info.path) not in named]
-
-
-def _named(table: StoredTable, view: TableView, wanted: frozenset[str]) -> set[str]:
-    """The names among the `wanted` that something in the table names."""
-    metadata = table.metadata
-    naming = Naming(metadata, view, wanted)
-    named = naming.of(held_lines(table.store))
-    line = [metadata.snapshot(number) for number in metadata.snapshot_ids()]
-    named |= naming.of([line])
-    # Changelogs last: a snapshot that expires becomes one.
-    return named | naming.of_changelogs(changelogs(table.store))
+    free = {*again(lambda: free_files(table.metadata, view, [f.path for f in old], None))}
+    return [info for info in old if info.path in free]
 
 
 @dataclass(frozen=True)

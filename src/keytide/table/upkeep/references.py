@@ -6,6 +6,7 @@ that moves to another level keeps its name, and then some snapshot names it stil
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
@@ -19,6 +20,7 @@ from keytide.format.manifest import FileKind, ManifestEntry, ManifestFileMeta
 from keytide.format.snapshot import Consumer, Snapshot, Tag
 from keytide.options import keys
 from keytide.store import Store
+from keytide.table.changes.written import told_list
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.view import TableView
 
@@ -31,7 +33,6 @@ __all__ = [
     "index_file_path",
     "metadata_files",
     "name_of",
-    "told_list",
 ]
 
 K = TypeVar("K")
@@ -157,19 +158,17 @@ def index_file_path(view: TableView, file: IndexFile) -> str:
     return paths.index_path(file.file_name)
 
 
-def told_list(changelog: Snapshot) -> tuple[str, int | None]:
-    """The list of what a changelog tells, where its snapshot is gone: all else went with that.
-
-    It is that of the stored changelog or, where there is none, of what the commit wrote.
-    """
-    if changelog.changelog_manifest_list is not None:
-        return changelog.changelog_manifest_list, changelog.changelog_manifest_list_size
-    return changelog.delta_manifest_list, changelog.delta_manifest_list_size
-
-
 def _names(entries: Iterable[ManifestEntry]) -> set[str]:
     """The names of data files, and of what lies beside them."""
-    return {name for entry in entries for name in (entry.file.file_name, *entry.file.extra_files)}
+    return {
+        _SHARED.sub(r"\1\2", name)
+        for entry in entries
+        for name in (entry.file.file_name, *entry.file.extra_files)
+    }
+
+
+# The part of a changelog file that several buckets share has its place in its name.
+_SHARED = re.compile(r"^(.*\$\d+-\d+)-\d+-\d+(\..*)$")
 
 
 @dataclass
@@ -199,7 +198,10 @@ class Naming:
         """The same of changelogs that have outlived their snapshots."""
         named: set[str] = set()
         for changelog in changelogs if self.wanted else ():
-            told = told_list(changelog)
+            told = told_list(changelog, self.view.options.changelog_producer)
+            # Without its list there is nothing left of it, or somebody is just about to delete it.
+            if told is None or not self.metadata.store.exists(paths.manifest_path(told[0])):
+                continue
             manifests = self.metadata.manifest_list(*told)
             files = (told[0], *(meta.file_name for meta in manifests))
             named.update(name for name in files if name in self.wanted)

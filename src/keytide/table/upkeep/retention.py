@@ -1,4 +1,4 @@
-"""How long snapshots are kept: values only."""
+"""How long snapshots and changelogs are kept: values only."""
 
 from __future__ import annotations
 
@@ -8,12 +8,22 @@ from dataclasses import dataclass
 from keytide.errors import InvalidError
 from keytide.options import TableOptions
 
-__all__ = ["Retention"]
+__all__ = ["Asked", "Retention"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What somebody asks for, under the names that users know; None for what is left out."""
+
+    retain_max: int | None = None
+    retain_min: int | None = None
+    older_than_ms: int | None = None
+    max_deletes: int | None = None
 
 
 @dataclass(frozen=True)
 class Retention:
-    """Which snapshots expire.
+    """Which snapshots expire, or which changelogs that have outlived theirs.
 
     The newest `keep_min` never do. Those beyond the newest `keep_max` do, whatever their age, and
     of the others those made before `before_ms`; at most `expire_max` at a time, oldest first.
@@ -38,33 +48,32 @@ class Retention:
             raise InvalidError(f"max_deletes is {self.expire_max}; give 0 or more")
 
     @classmethod
-    def of(
-        cls,
-        options: TableOptions,
-        now_ms: int,
-        *,
-        retain_max: int | None = None,
-        retain_min: int | None = None,
-        older_than_ms: int | None = None,
-        max_deletes: int | None = None,
-    ) -> Retention:
-        """What somebody asks for; what they leave out is as the options of the table say.
+    def of_snapshots(cls, options: TableOptions, now_ms: int) -> Retention:
+        """What the options of a table say of its snapshots."""
+        before_ms = now_ms - options.snapshot_time_retained_ms
+        return cls(options.snapshots_retained_min, options.snapshots_retained_max, before_ms)
+
+    @classmethod
+    def of_changelogs(cls, options: TableOptions, now_ms: int) -> Retention:
+        """What they say of changelogs: as long as snapshots, unless they say otherwise."""
+        least, most = options.least_changelogs, options.most_changelogs
+        return cls(least, most, now_ms - options.changelog_lifetime_ms)
+
+    def asked(self, asked: Asked) -> Retention:
+        """The same where somebody asks for something else.
 
         Where only one of the two numbers is given, the other one gives way to it. Raises
         `InvalidError` as the constructor.
         """
-        least, most = options.snapshots_retained_min, options.snapshots_retained_max
-        if retain_max is not None:
-            least = min(least, max(1, retain_max))
-        if retain_min is not None and most is not None:
-            most = max(most, retain_min)
-        before_ms = now_ms - options.snapshot_time_retained_ms
-        return cls(
-            least if retain_min is None else retain_min,
-            most if retain_max is None else retain_max,
-            before_ms if older_than_ms is None else older_than_ms,
-            max_deletes,
-        )
+        least, most = self.keep_min, self.keep_max
+        if asked.retain_max is not None:
+            least, most = min(least, max(1, asked.retain_max)), asked.retain_max
+        if asked.retain_min is not None:
+            least = asked.retain_min
+            if asked.retain_max is None and most is not None:
+                most = max(most, least)
+        before_ms = self.before_ms if asked.older_than_ms is None else asked.older_than_ms
+        return Retention(least, most, before_ms, asked.max_deletes)
 
     def is_due(self, newest_id: int, oldest_id: int, oldest_ms: int, slack_ms: int = 0) -> bool:
         """Whether the oldest snapshot expires, unless somebody holds on to it.
@@ -76,16 +85,17 @@ class Retention:
         return count > self.keep_min and (is_old or self._is_beyond(count))
 
     def expired(
-        self, ids: Sequence[int], held_from: int | None, made_ms: Callable[[int], int]
+        self,
+        ids: Sequence[int],
+        newest: int,
+        held_from: int | None,
+        made_ms: Callable[[int], int],
     ) -> list[int]:
-        """Those of all snapshots, in ascending order, that expire: always the oldest ones.
+        """Those of some ids, in ascending order, that expire: always the lowest ones.
 
-        `held_from` is the oldest one that a consumer still has to read. `made_ms` tells when a
-        snapshot was made; it is asked for as few as can be.
+        They count back from `newest`; `held_from` is the lowest that a consumer has still to read.
+        `made_ms` tells when something was made; it is asked for as few as can be.
         """
-        if not ids:
-            return []
-        newest = ids[-1]
         expired: list[int] = []
         for number in ids:
             count = newest - number + 1

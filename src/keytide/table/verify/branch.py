@@ -191,7 +191,9 @@ class _Documents:
 
     def _check_consumers(self) -> None:
         consumers = self._all(paths.consumer_dir(), paths.parse_consumer_name, Consumer.from_json)
-        first = min(self._numbers(paths.snapshot_dir(), paths.parse_snapshot_name), default=0)
+        there = self._numbers(paths.snapshot_dir(), paths.parse_snapshot_name)
+        there += self._numbers(paths.changelog_dir(), paths.parse_changelog_name)
+        first = min(there, default=0)
         for name, consumer in consumers.items():
             # One beyond the newest waits: a rollback leaves consumers where they are.
             if consumer.next_snapshot < first:

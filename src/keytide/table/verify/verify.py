@@ -14,6 +14,7 @@ from keytide.merge.functions.register import registered_functions
 from keytide.options import TableOptions, keys
 from keytide.process import refuse_forked_child
 from keytide.store import Store
+from keytide.table.changes.written import told_list
 from keytide.table.read.scan import Scan
 from keytide.table.runner import Threads
 from keytide.table.state.live_files import files_of
@@ -129,11 +130,11 @@ class _Work:
                 self.files.setdefault((check.path, replace(entry.file, level=0)), check)
 
     def _note_changelog(self, branch: Branch, snapshot: Snapshot, manifests: Manifests) -> None:
-        """The files of a snapshot's changelog; where none was made, what it added is one."""
-        name, size = snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size
-        if name is None:
-            name, size = snapshot.delta_manifest_list, snapshot.delta_manifest_list_size
-        self._note(branch, manifests.added(manifests.listed(name, size)), is_changelog=True)
+        """The files that tell of a commit, of whose snapshot nothing else may be left."""
+        options = TableOptions.parse(branch.schemas[max(branch.schemas)].options)
+        told = told_list(snapshot, options.changelog_producer)
+        if told is not None:
+            self._note(branch, manifests.added(manifests.listed(*told)), is_changelog=True)
 
     def _check_statistics(self, name: str | None) -> None:
         if name is None:
