@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from keytide.errors import UnsupportedError
 from keytide.format.manifest import ManifestEntry
 from keytide.format.snapshot import Snapshot
+from keytide.options import keys
 from keytide.table.commit.author import Author
 from keytide.table.commit.transaction import Transaction
 from keytide.table.runner import TaskRunner
@@ -24,7 +26,7 @@ from keytide.table.upkeep.expiry import expire_due
 from keytide.table.upkeep.planning import Planner, why_not_compacted
 from keytide.table.upkeep.postponed import place_postponed
 
-__all__ = ["writing"]
+__all__ = ["show_rows", "writing"]
 
 # How often a write tries to get below the stop trigger, or to have its rows shown, beside other
 # compactions: each of them has one under way at most that does not know of the write.
@@ -58,6 +60,29 @@ def writing(
             newest = _keep_up(table, Planner(view), written, runner or local_runner())
     with as_warning(table, _WRITTEN, "the expiry of snapshots", "Table.expire_snapshots"):
         expire_due(table, view, newest)
+
+
+def show_rows(table: StoredTable, view: TableView, runner: TaskRunner | None = None) -> None:
+    """Compact what readers do not see yet, for who makes new rows of what they see.
+
+    Raises `UnsupportedError` where the table leaves compactions to others, and what a compaction
+    raises.
+    """
+    if view.options.merges_on_read:
+        return
+    planner = Planner(view)
+    for _ in range(_ROUNDS_MAX):
+        live = table.newest_files()
+        hidden = {bucket for bucket, state in live.buckets.items() if state.level_files.get(0)}
+        if not hidden:
+            return
+        if view.options.write_only:
+            raise UnsupportedError(
+                f"table {table.name} has rows that no compaction has seen, so what is made of the "
+                f"rows that are shown could undo them. Compact it first, with Table.compact or "
+                f"CALL sys.compact, or set '{keys.DELETION_VECTORS_MERGE_ON_READ}' = 'true'"
+            )
+        compact_due(table, planner.may_be_due(live, hidden), runner or local_runner())
 
 
 @dataclass(frozen=True)
