@@ -76,6 +76,23 @@ def test_tags_are_made_replaced_renamed_listed_and_deleted(run: Run, orders: kt.
     assert tags(run, orders) == [("a", 2, None)]
 
 
+def test_tags_whose_time_is_over_are_told_first_and_then_deleted(
+    run: Run, orders: kt.Table
+) -> None:
+    orders.create_tag("a")
+    would = run(
+        "tag", "expire", orders.uri, "--older-than", "2100-01-01", "--dry-run", "-f", "json"
+    )
+    assert json.loads(would.out)["name"] == "a"
+    assert run("tag", "expire", orders.uri).err == "no rows\n"
+    assert tags(run, orders) == [("a", 2, None)]
+    assert (
+        run("tag", "expire", orders.uri, "--older-than", "2100-01-01", "-f", "json").out
+        == would.out
+    )
+    assert tags(run, orders) == []
+
+
 def test_tags_are_a_table_for_people(run: Run, orders: kt.Table) -> None:
     assert run("tag", "ls", orders.uri).err == "no rows\n"
     orders.create_tag("a", 1)

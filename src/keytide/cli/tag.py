@@ -126,6 +126,27 @@ def delete(table: TableArgument, name: Name, warehouse: Warehouse = None) -> Non
     note(f"tag {name} is gone")
 
 
+@tag.command()
+def expire(
+    table: TableArgument,
+    warehouse: Warehouse = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option("--older-than", help="Also those made before this ISO time.",
+                     show_default=False),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell which tags would go.")
+    ] = False,
+    format: FormatOption = Format.TABLE,
+) -> None:  # fmt: skip
+    """Delete tags whose time is over. Writes do so by themselves.
+
+    Example: keytide tag expire -w /data/lake shop.orders --dry-run
+    """
+    _write(open_named_table(table, warehouse).expire_tags(older_than, dry_run=dry_run), format)
+
+
 def _write(tags: Iterable[NamedTag], format: Format, limit: int | None = None) -> None:
     rows = pa.Table.from_pylist([_row(each) for each in tags], schema=_ROWS)
     write_rows(rows.to_batches(), rows.schema, format, limit)

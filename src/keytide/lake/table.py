@@ -34,6 +34,7 @@ from keytide.table.scans import epoch_ms, get_row, get_rows, scan_table, why_row
 from keytide.table.state.branches import open_branch, table_name
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep.automatic_tags import expire_tags
 from keytide.table.upkeep.branches import (
     FastForwardResult,
     branches_of,
@@ -583,6 +584,23 @@ class Table:
         Raises `NotFoundError` naming the tags there are, `DataError` when the store fails.
         """
         delete_tag(self.metadata, name)
+
+    @checked
+    def expire_tags(
+        self,
+        older_than: datetime | date | str | int | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> Tags:
+        """Delete tags whose time is over, and those made before `older_than`; gives these.
+
+        Writes do the first by themselves, unless 'tag.time-expire-enabled' is false. Time goes by
+        the wall clock of this machine, as it does where tags are made. `dry_run` tells which
+        tags would go. Raises `InvalidError` for what is no time, `DataError` for a torn tag or
+        when the store fails.
+        """
+        moment = None if older_than is None else epoch_ms(older_than, self.name, "older_than")
+        return Tags(expire_tags(self.metadata, moment, dry_run=dry_run))
 
     @checked
     def rollback_to(

@@ -80,11 +80,6 @@ class TableOptions:
 
     # -- changes ------------------------------------------------------------------------------
     changelog_producer: str = _option("changelog-producer")
-    row_deduplicate: bool = _option("changelog-producer.row-deduplicate")
-    row_deduplicate_ignore_fields: tuple[str, ...] = _option(
-        "changelog-producer.row-deduplicate-ignore-fields"
-    )
-    full_compaction_delta_commits: int | None = _option("full-compaction.delta-commits")
     changelog_file_prefix: str = _option("changelog-file.prefix")
     changelog_file_compression: str | None = _option("changelog-file.compression")
     changelog_file_format: str | None = _option("changelog-file.format")
@@ -129,7 +124,16 @@ class TableOptions:
 
     # -- history ------------------------------------------------------------------------------
     branch: str = _option("branch")
+    tag_automatic_creation: str = _option("tag.automatic-creation")
+    tag_automatic_completion: bool = _option("tag.automatic-completion")
+    tag_batch_name: str | None = _option("tag.batch.customized-name")
+    tag_creation_delay_ms: int = _option("tag.creation-delay")
+    tag_creation_period: str = _option("tag.creation-period")
+    tag_creation_period_ms: int | None = _option("tag.creation-period-duration")
     tag_default_time_retained_ms: int | None = _option("tag.default-time-retained")
+    tag_num_retained_max: int | None = _option("tag.num-retained-max")
+    tag_period_formatter: str = _option("tag.period-formatter")
+    tag_time_expire_enabled: bool = _option("tag.time-expire-enabled")
     snapshots_retained_max: int | None = _option("snapshot.num-retained.max")
     snapshots_retained_min: int = _option("snapshot.num-retained.min")
     snapshot_time_retained_ms: int = _option("snapshot.time-retained")
@@ -158,20 +162,6 @@ class TableOptions:
     def merges_on_read(self) -> bool:
         """Whether readers look at files of level 0: of deletion vectors only where asked to."""
         return not self.deletion_vectors_enabled or self.deletion_vectors_merge_on_read
-
-    @property
-    def compactions_tell(self) -> bool:
-        """Whether compactions make the changelog."""
-        return self.changelog_producer in ("lookup", "full-compaction")
-
-    @property
-    def full_compaction_commits(self) -> int | None:
-        """The commits from one full compaction to the next, which follows the last of them.
-
-        None where full compactions do not go by commits.
-        """
-        tells = self.changelog_producer == "full-compaction"
-        return self.full_compaction_delta_commits or (1 if tells else None)
 
     @property
     def num_levels(self) -> int:

@@ -306,28 +306,27 @@ _READING = (
 
 # -- changelogs and streams ------------------------------------------------------------------------
 
+_NO_IMAGES = "no changelog with before images is stored; changes() finds them when it is asked"
 _NO_STREAM = "who follows a table says it: follow(...), or options of readStream"
 
 _CHANGES = (
     Option("changelog-producer", choice("none", "input", "lookup", "full-compaction"),
            "Which changelog files are stored. `input`: every write stores its rows once more, as "
-           "they came. `full-compaction`: a full compaction stores what became of the keys that "
-           "were written since the last one. `changes(mode='diff')` and `follow` need none.",
-           "none",
+           "they came. `changes(mode='diff')` and `follow` need none.", "none",
            uses={
                "lookup": ForOthers("the changelog is made when another engine compacts the table"),
+               "full-compaction": ForOthers(
+                   "the changelog is made when another engine compacts the table"
+               ),
            }),
-    Option("changelog-producer.row-deduplicate", BOOLEAN, "Whether changelogs that compactions "
-           "make leave out rows that are as they were before; else these are a `-U` and a `+U`.",
-           "false"),
-    Option("changelog-producer.row-deduplicate-ignore-fields", COLUMNS, "Columns that do not count "
-           "there. A `-U` may then show a value of theirs that no `+U` had.",
-           used_with="changelog-producer.row-deduplicate"),
+    _kept("changelog-producer.row-deduplicate", BOOLEAN, "false",
+          "Whether changes that change nothing are left out.", _NO_IMAGES),
+    _kept("changelog-producer.row-deduplicate-ignore-fields", COLUMNS, None,
+          "Columns that do not count as a change.", _NO_IMAGES),
     _kept("changelog-producer.compaction-interval", DURATION, "0 ms",
-          "The time between two full compactions.", "use 'full-compaction.delta-commits'"),
-    Option("full-compaction.delta-commits", integer(1), "Commits from one full compaction to the "
-           "next. Left out, each write to a table whose changelog full compactions make is "
-           "followed by one, which writes the buckets that it touched anew."),
+          "The time between two full compactions.", "use 'compaction.optimization-interval'"),
+    _kept("full-compaction.delta-commits", integer(1), None,
+          "Commits between two full compactions.", "'compaction.optimization-interval' is the way"),
     Option("changelog-file.compression", choice("zstd", "snappy", "gzip", "lz4", "none"),
            "The codec of changelog files; left out, that of data files."),
     Option("changelog-file.format", choice("parquet", "orc", "avro"),
@@ -447,7 +446,7 @@ _COMPACTION = (
 
 # -- snapshots, tags, partitions -------------------------------------------------------------------
 
-_NO_TAGS = "writes make no tags"
+_NO_CLASSES = "no classes of Java are called"
 _NO_PARTITION_EXPIRY = "partitions stay until another engine drops them"
 _NO_MARKS = "writes mark no partitions as done"
 
@@ -467,25 +466,34 @@ _HISTORY = (
           "folders without files stay"),
     _kept("snapshot.ignore-empty-commit", BOOLEAN, None, "Whether empty commits make no snapshot.",
           "a write of no rows makes no snapshot"),
-    _kept("tag.automatic-creation", choice("none", "process-time", "watermark", "batch"), "none",
-          "When tags are made by themselves.", _NO_TAGS),
-    _kept("tag.automatic-completion", BOOLEAN, "false", "Whether missing tags are made.", _NO_TAGS),
-    _kept("tag.batch.customized-name", TEXT, None, "The name of a batch's tag.", _NO_TAGS),
-    _kept("tag.callbacks", TEXT, "", "Classes that are told of tags.", _NO_TAGS),
-    Option("tag.callback.<class>.param", TEXT, "A parameter of one.", use=ForOthers(_NO_TAGS)),
+    Option("tag.automatic-creation", choice("none", "process-time", "watermark", "batch"),
+           "When writes make tags by themselves: `process-time`, one for each period that has "
+           "ended, of the first snapshot since; `watermark`, the same by the stream watermark that "
+           "other engines store; `batch`, one for each day, of the newest snapshot after each "
+           "write that is no part of a stream.", "none"),
+    Option("tag.automatic-completion", BOOLEAN, "Whether periods in which nothing was committed "
+           "get tags too, one with each later snapshot.", "false"),
+    Option("tag.batch.customized-name", TEXT, "The name of the tag of `batch`, which is "
+           "`batch-write-` with the day otherwise."),
+    _kept("tag.callbacks", TEXT, "", "Classes that are told of tags.", _NO_CLASSES),
+    Option("tag.callback.<class>.param", TEXT, "A parameter of one.", use=ForOthers(_NO_CLASSES)),
     _kept("tag.create-success-file", BOOLEAN, "false", "Whether a tag has a file that says so.",
-          _NO_TAGS),
-    _kept("tag.creation-delay", DURATION, "0 ms", "How late tags are made.", _NO_TAGS),
-    _kept("tag.creation-period", choice("daily", "hourly", "two-hours"), "daily",
-          "How often.", _NO_TAGS),
-    _kept("tag.creation-period-duration", DURATION, None, "How often.", _NO_TAGS),
+          "the file of a tag is there when the tag is"),
+    Option("tag.creation-delay", DURATION, "How long after the end of a period its tag is made, "
+           "less than a period: what comes late is in it.", "0 ms"),
+    Option("tag.creation-period", choice("daily", "hourly", "two-hours"), "The periods of tags, by "
+           "the clock of the machine that writes.", "daily"),
+    Option("tag.creation-period-duration", DURATION, "Periods of another length, in whole minutes; "
+           "`tag.creation-period` says nothing then."),
     Option("tag.default-time-retained", DURATION, "How long a tag is to stay whose maker does not "
            "say it; for ever, when left out."),
-    _kept("tag.num-retained-max", integer(1), None, "The most tags kept.", _NO_TAGS),
-    _kept("tag.period-formatter", choice("with_dashes", "without_dashes",
-                                         "without_dashes_and_spaces"), "with_dashes",
-          "How tags are named.", _NO_TAGS),
-    _kept("tag.time-expire-enabled", BOOLEAN, "false", "Whether tags expire by age.", _NO_TAGS),
+    Option("tag.num-retained-max", integer(1), "The most tags of periods, or of days, that writes "
+           "keep; the oldest go. Tags that users make are not counted."),
+    Option("tag.period-formatter", choice("with_dashes", "without_dashes",
+                                          "without_dashes_and_spaces"),
+           "How tags of days and hours are named.", "with_dashes"),
+    Option("tag.time-expire-enabled", BOOLEAN, "Whether writes delete tags whose time is over; "
+           "they look once a minute at most.", "true"),
     _kept("metastore.partitioned-table", BOOLEAN, "false", "Whether partitions are registered.",
           "a lake is a folder, without a metastore"),
     _kept("metastore.tag-to-partition", TEXT, None, "A partition column made of tags.",

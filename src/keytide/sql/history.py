@@ -10,11 +10,13 @@ import pyarrow as pa
 
 from keytide.arguments import checked
 from keytide.errors import InvalidError
+from keytide.options import TableOptions
 from keytide.sql.names import table_of
 from keytide.table.catalog import Catalog
+from keytide.table.scans import epoch_ms
 from keytide.table.state.branches import has_branch
 from keytide.table.state.metadata import TableMetadata
-from keytide.table.upkeep import branches, tags
+from keytide.table.upkeep import automatic_tags, branches, tags
 from keytide.table.upkeep.rollback import RollbackResult, roll_back
 
 __all__ = ["HISTORY"]
@@ -104,6 +106,29 @@ def delete_tag(catalog: Catalog, table: str, tag: str) -> pa.Table:
         metadata.stored_tag(name)
     for name in names:
         tags.delete_tag(metadata, name)
+    return _DONE
+
+
+_EXPIRED = pa.schema([("expired_tags", pa.string())])
+
+
+@checked
+def expire_tags(catalog: Catalog, table: str, older_than: str | int | None = None) -> pa.Table:
+    """Tags whose time is over, and those made before a time."""
+    stored = table_of(catalog, table)
+    moment = None if older_than is None else epoch_ms(older_than, stored.name, "older_than")
+    gone = [
+        {"expired_tags": tag.name} for tag in automatic_tags.expire_tags(stored.metadata, moment)
+    ]
+    return pa.Table.from_pylist(gone, schema=_EXPIRED)
+
+
+@checked
+def trigger_tag_automatic_creation(catalog: Catalog, table: str) -> pa.Table:
+    """The tags that the table's options say are due."""
+    stored = table_of(catalog, table)
+    options = TableOptions.parse(stored.schema.options)
+    automatic_tags.tags_after_commit(stored.metadata, options, is_batch=True)
     return _DONE
 
 
@@ -205,12 +230,14 @@ HISTORY: Mapping[str, Callable[..., pa.Table]] = {
         create_tag_from_timestamp,
         delete_branch,
         delete_tag,
+        expire_tags,
         fast_forward,
         rename_tag,
         replace_tag,
         rollback,
         rollback_to,
         rollback_to_timestamp,
+        trigger_tag_automatic_creation,
     )
 }
 """The procedures by name."""

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 
 from keytide.errors import InvalidError, UnsupportedError
+from keytide.format import paths
 from keytide.format.bloom_filter import has_hash
 from keytide.format.data_file import WRITABLE
 from keytide.format.schema import TableSchema
-from keytide.merge.engines import engine_class, engine_of, engines_with
+from keytide.merge.engines import engine_class, engines_with
 from keytide.merge.functions.registry import (
     DEFAULT_FUNCTION,
     function_names,
     with_stored_names,
 )
-from keytide.merge.order import order_of
 from keytide.merge.validation import validate_merge_options
 from keytide.options import ForOthers, Refused, TableOptions, keys, option_of
 from keytide.row_kind import ROW_KIND
 from keytide.table.definition.counting import check_counted, with_stored_counts
 from keytide.table.definition.defaults import read_defaults, write_default
 from keytide.table.definition.kind import TableKind, kind_of
+from keytide.table.definition.tag_period import TagPeriod
 from keytide.types import AtomicType, Field, RowType
 
 __all__ = ["check_uses", "complete_options", "refuse_same_names", "validate_definition"]
@@ -70,6 +71,7 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
     _check_defaults(schema, options)
     check_counted(schema, options)
     _check_retention(options)
+    _check_tags(options)
     return _warnings(schema, options)
 
 
@@ -156,6 +158,12 @@ def _check_retention(options: TableOptions) -> None:
             )
 
 
+def _check_tags(options: TableOptions) -> None:
+    TagPeriod.of(options)
+    if options.tag_batch_name is not None:
+        paths.tag_path(options.tag_batch_name)
+
+
 def _check_watermark_and_tombstone(schema: TableSchema, options: TableOptions) -> None:
     watermark, tombstone = options.watermark_key, options.tombstone_key
     if watermark and not schema.primary_keys:
@@ -210,11 +218,7 @@ def _check_tombstone(field: Field, marker: str | None) -> None:
 
 
 def _warnings(schema: TableSchema, options: TableOptions) -> list[str]:
-    messages = [
-        *_idle_options(options),
-        *_idle_bucket_options(schema, options),
-        *_untold(schema, options),
-    ]
+    messages = [*_idle_options(options), *_idle_bucket_options(schema, options)]
     for name in options.tombstone_key:
         type_ = schema.field(name).type
         if type_.root in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
@@ -253,22 +257,6 @@ def _idle_options(options: TableOptions) -> list[str]:
                     f"option is for {' and '.join(map(repr, option.functions))}"
                 )
     return messages
-
-
-def _untold(schema: TableSchema, options: TableOptions) -> list[str]:
-    """A changelog that compactions are to make, where there are none."""
-    if not options.compactions_tell or not schema.primary_keys:
-        return []
-    order = order_of(schema.trimmed_primary_keys, schema.fields, options)
-    engine = engine_of(order, schema.fields, options, partition_keys=schema.partition_keys)
-    reason = engine.why_kept_apart
-    if reason is None:
-        return []
-    return [
-        f"'{keys.CHANGELOG_PRODUCER}' = '{options.changelog_producer}' has no effect here, for "
-        f"compactions would make the changelog and there are none: {reason}. changes(mode='diff') "
-        f"and follow() need no changelog"
-    ]
 
 
 def _idle_bucket_options(schema: TableSchema, options: TableOptions) -> list[str]:

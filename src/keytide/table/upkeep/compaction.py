@@ -26,8 +26,9 @@ from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
-from keytide.table.upkeep.afterwards import as_warning
+from keytide.table.upkeep.afterwards import MAKE_TAGS, as_warning
 from keytide.table.upkeep.appends import ClusterTask, PackTask, cluster_tasks, pack_tasks
+from keytide.table.upkeep.automatic_tags import tags_after_commit
 from keytide.table.upkeep.clustering import Clustering
 from keytide.table.upkeep.expiry import expire_due
 from keytide.table.upkeep.marking import Vectors
@@ -39,17 +40,12 @@ from keytide.table.write.writable import writable_view
 
 __all__ = [
     "COMPACTION_ROW",
-    "FULL_COMPACTION",
     "CompactionResult",
     "cluster",
     "compact",
     "compact_due",
-    "compact_in_full",
     "local_runner",
 ]
-
-FULL_COMPACTION = "full-compaction-"
-"""How the users begin whose commits are compactions of the whole table in full."""
 
 # A window needs no more, and other buckets are compacted at the same time.
 _MEMORY_BYTES_MAX = 256 << 20
@@ -108,13 +104,13 @@ def compact(
     placed = None
     if view.postpones_buckets and not dry_run:
         placed = place_postponed(table, view, runner)
-    transaction = _begin(table, FULL_COMPACTION if full else "")
+    transaction = _begin(table)
     planner, live = _planner(transaction), transaction.state.live
     units = planner.whole(live) if full else planner.due(live)
     if dry_run:
         return _dry([unit.files for unit in units], postponed_files(live))
     done = _and_placed(_carried_out(transaction, units, runner), placed)
-    _expire(table, transaction.view, done)
+    _look_after(table, transaction.view, done)
     return done
 
 
@@ -136,9 +132,11 @@ def _and_placed(done: CompactionResult, placed: Committed | Conflict | None) -> 
     )
 
 
-def _expire(table: StoredTable, view: TableView, done: CompactionResult) -> None:
+def _look_after(table: StoredTable, view: TableView, done: CompactionResult) -> None:
     """Whoever compacts a table that is write-only does what its writers leave to others."""
     if done.snapshot_id is not None:
+        with as_warning(table, _COMPACTED, "the making of tags", MAKE_TAGS):
+            tags_after_commit(table.metadata, view.options, is_batch=False)
         with as_warning(table, _COMPACTED, "the expiry of snapshots", "Table.expire_snapshots"):
             expire_due(table, view, done.snapshot_id)
 
@@ -187,7 +185,7 @@ def _rewritten(
             (runner or local_runner()).each(tasks, take)
         outcome = transaction.compact()
     done = _result(outcome, [entry for made in transaction.taken for entry in made.entries])
-    _expire(table, transaction.view, done)
+    _look_after(table, transaction.view, done)
     return done
 
 
@@ -200,16 +198,10 @@ def compact_due(
     return _carried_out(transaction, units, runner)
 
 
-def compact_in_full(table: StoredTable, runner: TaskRunner) -> CompactionResult:
-    """Compact in full what was written since that was done last, as `compact` does."""
-    transaction = _begin(table, FULL_COMPACTION)
-    return _carried_out(transaction, _planner(transaction).in_full(transaction.state.live), runner)
-
-
-def _begin(table: StoredTable, user_prefix: str = "") -> Transaction:
+def _begin(table: StoredTable) -> Transaction:
     """A look at the table: its files first, so that none is newer than the definition."""
     live, view = table.newest_files(), writable_view(table)
-    return Transaction(table, table.state_on(live, view), Author.fresh(user_prefix), None)
+    return Transaction(table, table.state_on(live, view), Author.fresh(), None)
 
 
 def _planner(transaction: Transaction) -> Planner:

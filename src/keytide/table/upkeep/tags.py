@@ -32,10 +32,12 @@ __all__ = [
     "NamedTag",
     "TagSource",
     "create_tag",
+    "create_tag_of",
     "delete_tag",
     "local_clock_ns",
     "rename_tag",
     "replace_tag",
+    "replace_tag_by",
     "snapshot_at_or_after",
     "source_of",
     "tags_of",
@@ -93,9 +95,27 @@ def create_tag(
 ) -> NamedTag:
     """Name a snapshot, the newest by default, as `Table.create_tag` says."""
     _check_name(metadata, name)
-    retained_ns = _retained_ns(metadata, time_retained)
     source = source_of(metadata, snapshot_id)
-    return _create(metadata, name, source, _tag(source.snapshot, retained_ns, clock_ns))
+    return create_tag_of(metadata, name, source, time_retained, clock_ns=clock_ns)
+
+
+def create_tag_of(
+    metadata: TableMetadata,
+    name: str,
+    source: TagSource,
+    time_retained: str | timedelta | None = None,
+    *,
+    clock_ns: Callable[[], int] = local_clock_ns,
+) -> NamedTag:
+    """The same of a snapshot that was looked up, under any name that a file can have."""
+    tag = _tag(source.snapshot, _retained_ns(metadata, time_retained), clock_ns)
+    path = paths.tag_path(name)
+    if not created(metadata.store, path, tag.to_json()):
+        raise _taken(metadata, name)
+    if not source.is_there(metadata):
+        metadata.store.delete([path])
+        raise source.gone(metadata, name)
+    return NamedTag.of(name, tag)
 
 
 def replace_tag(
@@ -107,10 +127,22 @@ def replace_tag(
     clock_ns: Callable[[], int] = local_clock_ns,
 ) -> NamedTag:
     """Have a tag name another snapshot, in one step, as `Table.replace_tag` says."""
-    old = metadata.stored_tag(name)
-    retained_ns = _retained_ns(metadata, time_retained)
+    metadata.stored_tag(name)
     source = source_of(metadata, snapshot_id)
-    tag = _tag(source.snapshot, retained_ns, clock_ns)
+    return replace_tag_by(metadata, name, source, time_retained, clock_ns=clock_ns)
+
+
+def replace_tag_by(
+    metadata: TableMetadata,
+    name: str,
+    source: TagSource,
+    time_retained: str | timedelta | None = None,
+    *,
+    clock_ns: Callable[[], int] = local_clock_ns,
+) -> NamedTag:
+    """The same by a snapshot that was looked up."""
+    old = metadata.stored_tag(name)
+    tag = _tag(source.snapshot, _retained_ns(metadata, time_retained), clock_ns)
     metadata.store.put(paths.tag_path(name), tag.to_json())
     if not source.is_there(metadata):
         metadata.store.put(paths.tag_path(name), old.to_json())
@@ -223,16 +255,6 @@ def _what_is_there(metadata: TableMetadata) -> str:
     kept = sorted({tag.snapshot.id for tag in metadata.tags().values()})
     by_tags = f", and {', '.join(map(str, kept))} by tags" if kept else ""
     return f"snapshots {ids[0]} to {ids[-1]} are there{by_tags}: name one of these"
-
-
-def _create(metadata: TableMetadata, name: str, source: TagSource, tag: Tag) -> NamedTag:
-    path = paths.tag_path(name)
-    if not created(metadata.store, path, tag.to_json()):
-        raise _taken(metadata, name)
-    if not source.is_there(metadata):
-        metadata.store.delete([path])
-        raise source.gone(metadata, name)
-    return NamedTag.of(name, tag)
 
 
 def _tag(snapshot: Snapshot, retained_ns: int | None, clock_ns: Callable[[], int]) -> Tag:

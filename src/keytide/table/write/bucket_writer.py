@@ -45,7 +45,6 @@ __all__ = [
     "NewFiles",
     "SequenceBase",
     "added_file",
-    "changelog_writer",
     "restamp",
     "run_writer",
     "stored_schema",
@@ -164,7 +163,7 @@ class BucketWriter:
         ]
         if not self.has_changelog:
             return Made(tuple(data))
-        writer = changelog_writer(self.view)
+        writer = _changelog_writer(self.view)
         names_of = files.of(names, self._options.changelog_file_prefix, writer.file_format)
         changelog = self._write_layer(batch, versions, writer, names_of, threads)
         return Made(tuple(data), tuple(changelog))
@@ -326,8 +325,7 @@ def run_writer(view: TableView) -> RunWriter:
     )
 
 
-def changelog_writer(view: TableView) -> RunWriter:
-    """What writes changelog files as the table's options say."""
+def _changelog_writer(view: TableView) -> RunWriter:
     options = view.options
     return replace(
         run_writer(view),

@@ -1,0 +1,83 @@
+"""The periods that automatic tags stand for, and how their names tell which one: pure.
+
+A tag is named after the beginning of its period, and made of the first snapshot after the end of
+it; so it shows what had come by then. Times are wall-clock times without a zone.
+
+>>> from keytide.options import TableOptions
+>>> daily = TagPeriod.of(TableOptions.parse({}))
+>>> daily.name_of(daily.last_ended(datetime(2026, 2, 1, 0, 5)))
+'2026-01-31'
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from keytide.errors import InvalidError
+from keytide.options import TableOptions, keys
+
+__all__ = ["TagPeriod"]
+
+_EPOCH = datetime(1970, 1, 1)
+_MINUTE = timedelta(minutes=1)
+_DAILY = {"with_dashes": "%Y-%m-%d", "without_dashes": "%Y%m%d",
+          "without_dashes_and_spaces": "%Y%m%d"}  # fmt: skip
+_HOURLY = {"with_dashes": "%Y-%m-%d %H", "without_dashes": "%Y%m%d %H",
+           "without_dashes_and_spaces": "%Y%m%d%H"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TagPeriod:
+    """Periods of one length, and the pattern of their names."""
+
+    length: timedelta
+    pattern: str
+
+    @classmethod
+    def of(cls, options: TableOptions) -> TagPeriod:
+        """What a table's options say.
+
+        Raises `InvalidError` for a length whose names would not tell periods apart, and for a delay
+        that is longer than a period.
+        """
+        period = cls._named(options)
+        if period.length < _MINUTE or period.length % _MINUTE:
+            raise InvalidError(
+                f"'{keys.TAG_CREATION_PERIOD_DURATION}' is {period.length}; names of tags tell "
+                f"minutes, so give whole ones"
+            )
+        if timedelta(milliseconds=options.tag_creation_delay_ms) >= period.length:
+            raise InvalidError(
+                f"'{keys.TAG_CREATION_DELAY}' is {options.tag_creation_delay_ms:,} ms, as long as "
+                f"a period ({period.length}) or longer; give less"
+            )
+        return period
+
+    @classmethod
+    def _named(cls, options: TableOptions) -> TagPeriod:
+        length_ms, formatter = options.tag_creation_period_ms, options.tag_period_formatter
+        if length_ms is not None:
+            return cls(timedelta(milliseconds=length_ms), "%Y%m%d%H%M")
+        if options.tag_creation_period == "daily":
+            return cls(timedelta(days=1), _DAILY[formatter])
+        if options.tag_creation_period == "hourly":
+            return cls(timedelta(hours=1), _HOURLY[formatter])
+        return cls(timedelta(hours=2), _HOURLY["with_dashes"])
+
+    def name_of(self, begin: datetime) -> str:
+        """The name of a period that begins at a time."""
+        return begin.strftime(self.pattern)
+
+    def begin_of(self, name: str) -> datetime | None:
+        """When the period of a name begins; None for a name that no automatic tag has."""
+        try:
+            begin = datetime.strptime(name, self.pattern)
+        except ValueError:
+            return None
+        # The parser takes less than a name has: blanks, and months of one digit.
+        return begin if self.name_of(begin) == name else None
+
+    def last_ended(self, moment: datetime) -> datetime:
+        """The beginning of the period before the one that a moment is in."""
+        return _EPOCH + (moment - _EPOCH) // self.length * self.length - self.length
