@@ -101,9 +101,10 @@ class Life:
             elif "answered" in entry:
                 given = asked.pop(entry["answered"])
                 learn(given["table"], self.models[given["table"]], given["rows"])
-            self.done = max(self.done, entry.get("step", 0))
+            self.done = max(self.done, entry.get("step", 0), entry.get("answered", 0))
         for entry in asked.values():
             self._write(entry)
+            self.done = max(self.done, entry["asked"])
 
     def _note(self, **entry: Any) -> None:
         with self.journal.open("a") as file:
