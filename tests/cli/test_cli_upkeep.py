@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any
 
+import pytest
+
 import keytide as kt
+from keytide.cli import progress
+from keytide.table.runner import Threads
 
 Run = Callable[..., Any]
 
@@ -222,3 +227,19 @@ def test_branch_that_is_not_there_is_one_line_and_exit_code_1(run: Run, orders: 
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("error: table shop.orders has no branch 'b'; it has no other")
     assert done.err.count("\n") == 1
+
+
+def test_compaction_counts_the_buckets_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[tuple[int, int]] = []
+
+    @contextmanager
+    def recorded(what: str) -> Iterator[Callable[[int, int], None]]:
+        assert what == "buckets"
+        yield lambda done, total: shown.append((done, total))
+
+    monkeypatch.setattr(progress, "progress_bar", recorded)
+    taken: list[int] = []
+    runner = progress.TrackedThreads(Threads(1), "buckets")
+    runner.each([lambda n=n: n * n for n in range(3)], taken.append)
+    assert taken == [0, 1, 4]
+    assert shown == [(0, 3), (1, 3), (2, 3), (3, 3)]

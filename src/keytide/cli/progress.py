@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from keytide.table.read.scan import Scan
+from keytide.table.runner import Threads
 
-__all__ = ["progress_bar", "tracked_batches"]
+__all__ = ["TrackedThreads", "progress_bar", "tracked_batches"]
+
+T = TypeVar("T")
 
 _LONG_ROWS = 1_000_000
 # Rows become several times as large when they are spelled out; a shell needs no larger batches.
@@ -64,3 +71,24 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     ) as progress:
         bar = progress.add_task("", total=None)
         yield lambda done, total: progress.update(bar, completed=done, total=total)
+
+
+@dataclass(frozen=True)
+class TrackedThreads:
+    """Runs tasks in this process, each of them a step of a bar; see `TaskRunner`."""
+
+    threads: Threads
+    what: str
+
+    def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
+        """Run tasks and hand on what they made, in their order."""
+        with progress_bar(self.what) as show:
+            done = itertools.count(1)
+            show(0, len(tasks))
+
+            def tracked(task: Callable[[], T]) -> T:
+                made = task()
+                show(next(done), len(tasks))
+                return made
+
+            self.threads.each([partial(tracked, task) for task in tasks], take)

@@ -12,9 +12,11 @@ import typer
 from keytide.cli.address import open_named_table
 from keytide.cli.output import Format, note, write_rows
 from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse, names
+from keytide.cli.progress import TrackedThreads
 from keytide.errors import KeytideWarning
 from keytide.plural import counted
-from keytide.table.upkeep.compaction import COMPACTION_ROW
+from keytide.table.upkeep.compaction import COMPACTION_ROW, cluster, local_runner
+from keytide.table.upkeep.compaction import compact as run_compaction
 from keytide.table.upkeep.expiry import EXPIRY_ROW
 from keytide.table.upkeep.rollback import ROLLBACK_ROW
 
@@ -58,9 +60,15 @@ def compact(
 
     Example: keytide compact -w /data/lake shop.orders --full
     """
-    done = open_named_table(table, warehouse).compact(
-        full=full, dry_run=dry_run, order_by=names(order_by) or (), order_strategy=order_strategy
+    stored, runner = (
+        open_named_table(table, warehouse).stored,
+        TrackedThreads(local_runner(), "buckets"),
     )
+    if order_by or order_strategy:
+        strategy, columns = order_strategy or "order", names(order_by)
+        done = cluster(stored, strategy, columns, dry_run=dry_run, runner=runner)
+    else:
+        done = run_compaction(stored, full=full, dry_run=dry_run, runner=runner)
     rows = pa.Table.from_pylist([asdict(done)], schema=COMPACTION_ROW)
     write_rows(rows.to_batches(), rows.schema, format, limit=1)
     if done.overtaken:
