@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from histories import (
     stray_files,
     torn_snapshots,
 )
+from overtaking import overtaken
 
 import keytide as kt
 from keytide.format import paths
@@ -466,6 +468,116 @@ def test_expiries_beside_each_other_and_a_writer_lose_nothing() -> None:
     assert table.verify().is_healthy
     table.expire_snapshots(1)
     assert stray_files(table.stored.store) == set()
+
+
+def commit_and_expire(table: kt.Table, times: int, left: int = 1) -> None:
+    """Others go on, and expire what was before."""
+    for value in range(times):
+        table.write([{"p": 0, "k": 50 + value, "v": "other"}])
+    table.expire_snapshots(left)
+
+
+@pytest.mark.parametrize("written", [0, 1, 3])
+@pytest.mark.parametrize(("others", "left"), [(1, 1), (2, 1), (3, 1), (3, 2), (4, 3)])
+def test_writer_whose_snapshot_id_expired_before_it_commits_commits_on_top_of_what_is_newest(
+    written: int, others: int, left: int
+) -> None:
+    table = new_table(empty_store(), write_only="true")
+    for value in range(written):
+        write(table, value)
+    before = len(table.scan().to_pylist())
+    slow = overtaken(table, lambda: commit_and_expire(table, others, left))
+    done = slow.write([{"p": 0, "k": 99, "v": "late"}])
+    assert done.snapshot_id == written + others + 1 == max(ids(table))
+    assert table.scan().count() == before + others + 1
+    assert ids(table) == list(range(written + others - left + 1, written + others + 2))
+    table.expire_snapshots(1)
+    assert stray_files(table.stored.store) == set()
+
+
+@pytest.mark.parametrize(("others", "left"), [(1, 2), (2, 1), (3, 1), (4, 3)])
+def test_delete_whose_snapshot_id_expired_before_it_commits_is_made_once(
+    others: int, left: int
+) -> None:
+    table = new_table(empty_store(), write_only="true")
+    write(table, 0)
+    slow = overtaken(table, lambda: commit_and_expire(table, others, left))
+    slow.truncate()
+    assert table.scan().to_pylist() == []
+    assert max(ids(table)) == others + 2
+    assert torn_snapshots(table.stored.store) == set()
+
+
+@pytest.mark.parametrize("merges", ["2", "30"])
+@pytest.mark.parametrize(("others", "left"), [(0, 1), (1, 1), (1, 2), (2, 1), (3, 1), (3, 2)])
+def test_commit_that_others_build_upon_before_it_is_sure_of_itself_stays(
+    others: int, left: int, merges: str
+) -> None:
+    table = new_table(empty_store(), write_only="true", manifest__merge_min_count=merges)
+    write(table, 0)
+    before = table.scan().count()
+
+    class Followed(FaultyStore):
+        """A store on which others are fast between a commit and what comes next."""
+
+        def create(self, path: str, data: bytes) -> bool:
+            made = super().create(path, data)
+            commit_and_expire(table, others, left)
+            return made
+
+    slow = kt.Table(Followed(table.stored.store), "t")
+    assert slow.write([{"p": 0, "k": 99, "v": "first"}]).snapshot_id == 2
+    assert table.scan().count() == before + others + 1
+    assert ids(table) == list(range(max(1, 3 + others - left), 3 + others))
+    assert torn_snapshots(table.stored.store) == set()
+    table.expire_snapshots(1)
+    assert stray_files(table.stored.store) == set()
+
+
+def test_commit_of_unknown_outcome_that_expired_is_told_so() -> None:
+    table = new_table(empty_store(), write_only="true")
+    write(table, 0)
+
+    class Lost(FaultyStore):
+        """A store that says that the name is taken, where it made it, and then others go on."""
+
+        def create(self, path: str, data: bytes) -> bool:
+            super().create(path, data)
+            commit_and_expire(table, 2)
+            return False
+
+    slow = kt.Table(Lost(table.stored.store), "t")
+    with pytest.raises(kt.DataError, match="outcome of commit 2 is unknown: it expired"):
+        slow.write([{"p": 0, "k": 99, "v": "mine"}])
+    assert table.scan(where="k = 99").count() == 1
+
+
+def test_readers_and_writers_beside_aggressive_expiry_go_on() -> None:
+    store = full_history()
+    stop = Event()
+
+    def expire() -> None:
+        while not stop.is_set():
+            opened(store).expire_snapshots(1)
+
+    def read() -> None:
+        while not stop.is_set():
+            table = opened(store)
+            assert table.metadata.latest_snapshot() is not None
+            assert table.snapshots() or True
+            table.doctor()
+            table.scan()  # planned, though perhaps not to be read any more
+
+    with ThreadPoolExecutor(3) as pool:
+        running = [pool.submit(each) for each in (expire, read, read)]
+        try:
+            for value in range(6, 16):
+                write(opened(store), value)
+        finally:
+            stop.set()
+        for each in running:
+            each.result()
+    assert opened(store).verify().is_healthy
 
 
 # -- faces -----------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Annotated, Any
 
@@ -191,8 +192,9 @@ def _stored(table: Table) -> dict[str, Any]:
 def _snapshot_batches(table: Table) -> Iterator[pa.RecordBatch]:
     """One batch a snapshot, so that a limit reads no more of them than it shows."""
     for snapshot_id in reversed(table.metadata.snapshot_ids()):
-        row = _snapshot_row(table.metadata.snapshot(snapshot_id))
-        yield pa.RecordBatch.from_pylist([row], schema=_SNAPSHOT_ROWS)
+        with suppress(NotFoundError):  # it expired meanwhile
+            row = _snapshot_row(table.metadata.snapshot(snapshot_id))
+            yield pa.RecordBatch.from_pylist([row], schema=_SNAPSHOT_ROWS)
 
 
 def _snapshot_row(snapshot: Snapshot) -> dict[str, Any]:

@@ -525,7 +525,7 @@ class Table:
 
     def snapshots(self) -> Snapshots:
         """The snapshots that are there, oldest first. Raises `DataError` for a torn one."""
-        return Snapshots(self.metadata.snapshot(number) for number in self.metadata.snapshot_ids())
+        return Snapshots(self.metadata.snapshots())
 
     # -- history --------------------------------------------------------------------------------
 

@@ -38,22 +38,21 @@ def scan_table(
     as_of: datetime | date | str | int | None = None,
 ) -> Scan:
     """A scan of one snapshot, the newest by default. Raises as `Table.scan` does."""
-    snapshot = _snapshot_to_read(table, snapshot_id, tag, as_of)
-    travels = snapshot_id is not None or tag is not None or as_of is not None
-    schema = table.schema
-    if travels and snapshot is not None:
-        # A reader who travels back sees the columns of that time; others see today's columns.
-        schema = table.metadata.schema(snapshot.schema_id)
+    snapshot = _snapshot_to_travel_to(table, snapshot_id, tag, as_of)
+    # A reader who travels back sees the columns of that time; others see today's columns.
+    schema = table.schema if snapshot is None else table.metadata.schema(snapshot.schema_id)
     predicate = None if where is None else _parsed(where, schema, table.name)
-    return _scan(table, schema, snapshot, _selected(table, schema, columns), predicate)
+    selected = _selected(table, schema, columns)
+    if snapshot is None:
+        return Scan(table.newest_state(schema), selected, predicate)
+    return Scan(table.state(schema, snapshot), selected, predicate)
 
 
 def get_row(table: StoredTable, key: Mapping[str, Any] | Any) -> dict[str, Any] | None:
     """The row of one key, or None. Raises as `Table.get` does."""
     schema = table.schema
     predicate = _key_predicate(_key_values(key, schema, table.name), schema, table.name)
-    newest = table.metadata.latest_snapshot()
-    scan = _scan(table, schema, newest, schema.names, predicate)
+    scan = Scan(table.newest_state(schema), schema.names, predicate)
     # Not by `to_pylist`, which has threads read ahead: for one row they cost more than they save.
     rows = to_arrow(scan.to_polars(), scan.schema).to_pylist()
     return rows[0] if rows else None
@@ -63,8 +62,7 @@ def get_rows(table: StoredTable, keys: Sequence[Any]) -> pa.Table:
     """The rows of some keys, as `Table.get_many` says."""
     schema = table.schema
     wanted = _key_frame(keys, schema, table.name)
-    newest = table.metadata.latest_snapshot()
-    scan = _scan(table, schema, newest, schema.names, _among(wanted, schema))
+    scan = Scan(table.newest_state(schema), schema.names, _among(wanted, schema))
     names = list(schema.primary_keys)
     rows = scan.to_polars().join(wanted, on=names, how="inner", nulls_equal=True)
     return to_arrow(rows.sort(_PLACE), scan.schema)
@@ -84,19 +82,10 @@ def why_row(
     return why_of(replace(scan, predicate=_key_predicate(values, schema, table.name)), values)
 
 
-def _scan(
-    table: StoredTable,
-    schema: TableSchema,
-    snapshot: Snapshot | None,
-    columns: tuple[str, ...],
-    predicate: Predicate | None,
-) -> Scan:
-    return Scan(table.state(schema, snapshot), columns, predicate)
-
-
-def _snapshot_to_read(
+def _snapshot_to_travel_to(
     table: StoredTable, snapshot_id: int | None, tag: str | None, as_of: Any
 ) -> Snapshot | None:
+    """The snapshot that a reader names; None for the newest."""
     given = [name for name, value in
              (("snapshot_id", snapshot_id), ("tag", tag), ("as_of", as_of))
              if value is not None]  # fmt: skip
@@ -110,7 +99,7 @@ def _snapshot_to_read(
         return table.metadata.tag(tag)
     if as_of is not None:
         return table.metadata.snapshot_as_of(epoch_ms(as_of, table.name))
-    return table.metadata.latest_snapshot()
+    return None
 
 
 def _selected(

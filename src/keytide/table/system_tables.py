@@ -151,7 +151,6 @@ _SNAPSHOTS = _schema(
 
 
 def _snapshots(metadata: TableMetadata) -> pa.Table:
-    snapshots = [metadata.snapshot(number) for number in metadata.snapshot_ids()]
     rows = [
         {name: getattr(snapshot, name, None) for name in _SNAPSHOTS.names}
         | {
@@ -159,7 +158,7 @@ def _snapshots(metadata: TableMetadata) -> pa.Table:
             "commit_kind": snapshot.commit_kind.value,
             "commit_time": snapshot.time_millis,
         }
-        for snapshot in snapshots
+        for snapshot in metadata.snapshots()
     ]
     return pa.Table.from_pylist(rows, schema=_SNAPSHOTS)
 

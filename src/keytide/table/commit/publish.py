@@ -17,8 +17,9 @@ Rules that protect data, all here and in `decide`:
 - An overwrite says which partitions it replaces, not which files: every try deletes those that
   are live by then.
 - A commit stands on the snapshot that it was made on. Where that is gone once the commit is there,
-  the table was rolled back meanwhile: the commit is taken back and made anew, or it would bring
-  back what was rolled back.
+  the table was rolled back meanwhile, or others have gone on until what had the commit's id
+  expired: the commit is taken back and made anew, or it would bring back what was rolled back, or
+  lie behind what is newest.
 - Nothing that a snapshot might name is deleted before the outcome is certain; whatever no
   snapshot can name is, after every outcome.
 """
@@ -27,24 +28,26 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from keytide.errors import DataError, NotFoundError
 from keytide.format import paths
+from keytide.format.entry_columns import is_live
 from keytide.format.index_manifest import IndexFile
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.options import keys
 from keytide.plural import counted
 from keytide.table.commit.change import Change, Conflict, Restamp, decide, made_files
 from keytide.table.commit.moved_keys import MovedKeys, moved_keys
-from keytide.table.commit.snapshot_files import SnapshotBuilder, wall_clock_ms
+from keytide.table.commit.snapshot_files import NewSnapshot, SnapshotBuilder, wall_clock_ms
+from keytide.table.state.beside import again, is_gone
 from keytide.table.state.dead_rows import vector_files_by_bucket
 from keytide.table.state.key_places import hash_files
-from keytide.table.state.live_files import BucketId, LiveFiles, load_live_files
+from keytide.table.state.live_files import BucketId, LiveFiles, files_of, load_live_files
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.view import TableView
 from keytide.table.write.task import Written
@@ -148,17 +151,38 @@ class _Attempt:
 
     def look(self) -> Committed | None:
         """See what is live, and the author's own commit if there is one since the last look."""
-        self._latest = self._metadata.latest_snapshot()
-        looked_at = 0 if self._live.snapshot is None else self._live.snapshot.id
-        author, kind = self._change.author, self._change.kind
-        own = author.own(self._metadata, self._latest, kind, looked_at)
-        self._live = load_live_files(self._metadata, self._latest, self._live)
+        own = again(self._look)
         if own is None:
+            self._refuse_lost_outcome()
             self._in_doubt = False
             self._discard_lost()
             return None
         # One of the snapshots tried here: it landed although the call that made it failed.
         return Committed(own, self._live, self._change, is_new=own.uuid in self._tried)
+
+    def _look(self) -> Snapshot | None:
+        """See what is live; gives the author's own commit."""
+        self._latest = self._metadata.latest_snapshot()
+        looked_at = 0 if self._live.snapshot is None else self._live.snapshot.id
+        author, kind = self._change.author, self._change.kind
+        own = author.own(self._metadata, self._latest, kind, looked_at)
+        self._live = load_live_files(self._metadata, self._latest, self._live)
+        return own
+
+    def _refuse_lost_outcome(self) -> None:
+        """Raise `DataError` where the snapshot that was tried last expired, whoever made it."""
+        tried, latest = self._tried_id, self._latest
+        if not self._in_doubt or tried is None or latest is None or latest.id < tried:
+            return
+        if not self._metadata.has_snapshot(tried):
+            raise self._unknown(tried, "it expired before its maker could be told")
+
+    def _unknown(self, snapshot_id: int, reason: object) -> DataError:
+        return DataError(
+            f"table {self._view.name}: the outcome of commit {snapshot_id} is unknown: {reason}; "
+            f"look for a snapshot of user {self._change.author.user!r}, or write again with the "
+            f"same commit user and identifier"
+        )
 
     def _discard_lost(self) -> None:
         """Delete what described a snapshot whose id somebody else was seen to have taken."""
@@ -170,7 +194,20 @@ class _Attempt:
                 self._described = []
 
     def run(self) -> Committed | Conflict | None:
-        """Try once on top of what was seen; None when another writer took the snapshot id."""
+        """Try once on top of what was seen; None when another writer came first."""
+        try:
+            return self._try()
+        except (DataError, NotFoundError) as error:
+            if is_gone(error) and self._has_expired():
+                return None
+            raise
+
+    def _has_expired(self) -> bool:
+        """Whether what was seen may be gone because others have made newer snapshots."""
+        newest, seen = self._metadata.latest_snapshot_id(), self._latest
+        return newest is not None and seen is not None and newest > seen.id
+
+    def _try(self) -> Committed | Conflict | None:
         decision = decide(self._change, self._live, self._moved(), self._vector_files())
         if isinstance(decision, Conflict):
             return decision
@@ -185,23 +222,43 @@ class _Attempt:
         self._in_doubt = True
         if not self._create(new.snapshot):
             return None
-        if self._was_rolled_back():
+        if self._is_beside_the_table(new):
             self._withdraw(new.snapshot)
             return None
         return Committed(new.snapshot, self._live.advance(new.snapshot, new.changed), self._change)
 
-    def _was_rolled_back(self) -> bool:
-        """Whether the snapshot that this try was made on is not part of the table any more."""
-        latest = self._latest
-        if latest is None:
-            return False
+    def _is_beside_the_table(self, new: NewSnapshot) -> bool:
+        """Whether a snapshot that was created stands on one that is no part of the table.
+
+        The table was rolled back meanwhile; or others have gone on so far that what had its id has
+        expired.
+        """
+        seen = self._latest
         try:
-            return self._metadata.snapshot(latest.id) != latest
-        except NotFoundError:
+            with suppress(NotFoundError):
+                if seen is not None:
+                    return self._metadata.snapshot(seen.id) != seen
             # Expiry takes the oldest snapshots. A rollback takes the newest, and leaves one.
-            return any(number < latest.id for number in self._metadata.snapshot_ids())
-        except DataError:
+            ids = self._metadata.snapshot_ids()
+            if seen is not None and min(ids) < seen.id:
+                return True
+            # One that expired itself had become part of the table.
+            is_there = new.snapshot.id in ids
+            return is_there and max(ids) > new.snapshot.id and not self._is_followed(new, ids)
+        except (DataError, NotFoundError):
             return False  # the commit is made, and what is unlikely anyway cannot be told
+
+    def _is_followed(self, new: NewSnapshot, ids: Collection[int]) -> bool:
+        """Whether the snapshot after a new one was made on top of it, and not of another one."""
+        following = new.snapshot.id + 1
+        if following not in ids:
+            return False
+        metadata = self._metadata
+        before = metadata.entries(metadata.base_manifests(metadata.snapshot(following)))
+        live = files_of(new.snapshot, before.filter(is_live(before)))
+        added = {entry.identity for entry in new.changed if entry.kind is FileKind.ADD}
+        deleted = {entry.identity for entry in new.changed} - added
+        return bool(live.present(added)) or not (added or live.present(deleted))
 
     def _withdraw(self, snapshot: Snapshot) -> None:
         """Take back a commit that nobody may build upon. Raises `DataError` where it stays."""
@@ -279,11 +336,7 @@ class _Attempt:
                 # Nothing is there: the first error says why, and better than this one.
                 if isinstance(unread.__cause__, FileNotFoundError):
                     raise error from error.__cause__
-                raise DataError(
-                    f"table {self._view.name}: the outcome of commit {snapshot.id} is unknown: "
-                    f"{error}; look for a snapshot of user {snapshot.commit_user!r}, or write "
-                    f"again with the same commit user and identifier"
-                ) from error
+                raise self._unknown(snapshot.id, error) from error
 
 
 def _backoff(wait_ms_min: int, wait_ms_max: int) -> Iterator[float]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -27,9 +27,10 @@ from keytide.format.manifest import (
     open_manifest,
 )
 from keytide.format.schema import TableSchema
-from keytide.format.snapshot import Snapshot, Tag
+from keytide.format.snapshot import FIRST_SNAPSHOT_ID, Snapshot, Tag
 from keytide.options import TableOptions, keys
 from keytide.store import Store
+from keytide.table.state.beside import again
 
 __all__ = ["TableMetadata"]
 
@@ -37,6 +38,11 @@ __all__ = ["TableMetadata"]
 _CACHED_ENTRIES_MAX = 500_000
 # A rollback takes snapshots away one by one; each look finds another one to be the newest.
 _LOOKS_MAX = 20
+
+_EXPIRED = (
+    f"'{keys.SNAPSHOT_TIME_RETAINED}' and '{keys.SNAPSHOT_NUM_RETAINED_MIN}' say how long "
+    f"snapshots stay, and tags and consumers keep them for longer"
+)
 
 V = TypeVar("V", bound=Sequence[Any])
 
@@ -135,6 +141,9 @@ class TableMetadata:
             # Between the two it may be rolled back.
             with suppress(NotFoundError):
                 return None if latest is None else self.snapshot(latest)
+        return again(self._latest_snapshot)
+
+    def _latest_snapshot(self) -> Snapshot | None:
         latest = self.latest_snapshot_id()
         return None if latest is None else self.snapshot(latest)
 
@@ -161,6 +170,15 @@ class TableMetadata:
         names = self.store.list_names(paths.snapshot_dir())
         return sorted(n for name in names if (n := paths.parse_snapshot_name(name)) is not None)
 
+    def snapshots(self) -> Iterator[Snapshot]:
+        """The snapshots, oldest first, without those that expire before they are reached.
+
+        Raises `DataError` for a torn one.
+        """
+        for number in self.snapshot_ids():
+            with suppress(NotFoundError):
+                yield self.snapshot(number)
+
     def snapshot(self, snapshot_id: int) -> Snapshot:
         """The snapshot of that id.
 
@@ -180,11 +198,7 @@ class TableMetadata:
         there = f"snapshots {ids[0]} to {ids[-1]} are there" if ids else "it has none"
         reason = f"table {self.name} has no snapshot {snapshot_id}; {there}"
         if ids and 0 < snapshot_id < ids[0]:
-            reason += (
-                f". It has expired: '{keys.SNAPSHOT_TIME_RETAINED}' and "
-                f"'{keys.SNAPSHOT_NUM_RETAINED_MIN}' say how long snapshots stay, and tags and "
-                f"consumers keep them for longer"
-            )
+            reason += f". It has expired. {_EXPIRED}"
         return reason
 
     def logged(self, snapshot_id: int) -> Snapshot:
@@ -259,19 +273,26 @@ class TableMetadata:
         """
         ids = self.snapshot_ids()
         low, high = 0, len(ids)
+        found: Snapshot | None = None
         while low < high:
             middle = (low + high) // 2
-            if self.snapshot(ids[middle]).time_millis <= time_millis:
+            try:
+                snapshot = self.snapshot(ids[middle])
+            except NotFoundError:  # expired meanwhile, as have all that are older
                 low = middle + 1
+                continue
+            if snapshot.time_millis <= time_millis:
+                low, found = middle + 1, snapshot
             else:
                 high = middle
-        if low == 0:
+        if found is None:
             raise NotFoundError(
                 f"table {self.name} has no snapshot at or before {time_millis} (epoch "
                 f"milliseconds); the oldest one is "
-                + (f"from {self.snapshot(ids[0]).time_millis}" if ids else "not made yet")
+                + (f"from {self.snapshot(ids[low]).time_millis}" if ids else "not made yet")
+                + (f". {_EXPIRED}" if ids and ids[low] > FIRST_SNAPSHOT_ID else "")
             )
-        return self.snapshot(ids[low - 1])
+        return found
 
     def hint_latest(self, snapshot_id: int) -> None:
         """Tell readers where to start looking. Best effort: a hint is only a hint."""

@@ -12,6 +12,7 @@ from keytide.format.snapshot import Snapshot
 from keytide.merge.functions.register import registered_functions
 from keytide.options import TableOptions
 from keytide.store import Store
+from keytide.table.state.beside import again
 from keytide.table.state.key_places import HashFiles, hash_files
 from keytide.table.state.live_files import NO_FILES, LiveFiles, load_live_files
 from keytide.table.state.metadata import TableMetadata
@@ -99,7 +100,11 @@ class StoredTable:
 
     def state_to_write(self, view: TableView) -> TableState:
         """The newest snapshot, with what has to be known to write rows through `view`."""
-        return self.state_on(self.newest_files(), view)
+        return again(lambda: self.state_on(self.newest_files(), view))
+
+    def newest_state(self, schema: TableSchema) -> TableState:
+        """The table at the newest snapshot, read by one of its schemas."""
+        return again(lambda: self.state(schema, self.metadata.latest_snapshot()))
 
     def state_on(self, live: LiveFiles, view: TableView) -> TableState:
         """The same of the snapshot with these files."""
@@ -118,7 +123,7 @@ class StoredTable:
 
     def newest_files(self) -> LiveFiles:
         """The live files of the newest snapshot."""
-        return self.live_files(self.metadata.latest_snapshot())
+        return again(lambda: self.live_files(self.metadata.latest_snapshot()))
 
     def remember(self, live: LiveFiles) -> None:
         """Derive the live files of later snapshots from these."""

@@ -19,9 +19,9 @@ from keytide.errors import ConflictError, NotFoundError
 from keytide.format import paths
 from keytide.format.snapshot import Snapshot
 from keytide.table.commit.snapshot_files import wall_clock_ms
+from keytide.table.state.beside import again
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
-from keytide.table.upkeep.beside import again
 from keytide.table.upkeep.garbage import garbage_of, told_garbage_of
 from keytide.table.upkeep.references import consumers
 from keytide.table.upkeep.retention import Asked, Retention
@@ -103,6 +103,20 @@ def expire_due(table: StoredTable, view: TableView, newest_id: int) -> None:
 @cache
 def _thread() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, thread_name_prefix="keytide-expiry")
+
+
+def _line_to(kept: Snapshot, expired: Sequence[Snapshot]) -> list[Snapshot]:
+    """Those of some snapshots that lead to `kept` without a gap.
+
+    What lies behind a gap was left there by somebody who died; nobody can tell what it has that
+    others have not.
+    """
+    line: list[Snapshot] = []
+    for snapshot in reversed(expired):
+        if snapshot.id != kept.id - len(line) - 1:
+            break
+        line.insert(0, snapshot)
+    return line
 
 
 def _held_from(table: StoredTable) -> int | None:
@@ -199,7 +213,7 @@ class _Expiry:
             expired,
             kept,
             frozenset(ids[len(numbers) :]),
-            garbage_of(metadata, self.view, expired, kept),
+            garbage_of(metadata, self.view, _line_to(kept, expired), kept),
             expired if options.changelogs_outlive_snapshots else (),
         )
 

@@ -31,8 +31,7 @@ class Step:
 def growth_of(table: StoredTable) -> Iterator[Step]:
     """The snapshots that are there, oldest first. Raises `DataError` for torn metadata."""
     metadata, files, size = table.metadata, 0, 0
-    for number in metadata.snapshot_ids():
-        snapshot = metadata.snapshot(number)
+    for snapshot in metadata.snapshots():
         changes = metadata.entries(metadata.delta_manifests(snapshot))
         if not files:
             # Of the oldest one only the sum is known; what it wrote is what it says.

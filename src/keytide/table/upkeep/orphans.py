@@ -20,9 +20,9 @@ from keytide.format import paths
 from keytide.format.partition import escape_path_name
 from keytide.store import ObjectInfo
 from keytide.table.commit.snapshot_files import wall_clock_ms
+from keytide.table.state.beside import again
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
-from keytide.table.upkeep.beside import again
 from keytide.table.upkeep.sweeping import free_files
 
 __all__ = ["AGE_MIN_MS", "ORPHANS_ROW", "OrphanFiles", "orphan_files", "remove_orphan_files"]

@@ -17,16 +17,15 @@ Several may sweep at once; whatever one finds gone, another one has deleted.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
-from keytide.errors import DataError
+from keytide.errors import DataError, NotFoundError
 from keytide.format import paths
 from keytide.format.json_document import INTEGER, TEXTS, member, read_document, write_document
 from keytide.format.snapshot import Snapshot
+from keytide.table.state.beside import again, is_gone
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.view import TableView
-from keytide.table.upkeep.beside import GoneError, again, telling_gone
 from keytide.table.upkeep.references import Naming, changelogs, held_lines, name_of
 
 __all__ = ["Sweep", "finish_sweeps", "free_files"]
@@ -96,9 +95,11 @@ def finish_sweeps(metadata: TableMetadata, view: TableView, names: Iterable[str]
     """
     for name in names:
         if paths.parse_expiring_name(name) is not None:
-            path = paths.join(paths.snapshot_dir(), name)
-            with suppress(GoneError), telling_gone():
-                _finish(metadata, view, path)
+            try:
+                _finish(metadata, view, paths.join(paths.snapshot_dir(), name))
+            except (DataError, NotFoundError) as error:
+                if not is_gone(error):
+                    raise
 
 
 def _finish(metadata: TableMetadata, view: TableView, path: str) -> None:
