@@ -117,7 +117,6 @@ def test_writes_leave_files_alone_that_are_not_due(options: dict[str, str]) -> N
     "options",
     [
         {"changelog-producer": "lookup"},
-        {"changelog-producer": "full-compaction"},
         {"merge-engine": "partial-update", "sequence.field": "s"},
         {"merge-engine": "aggregation", "sequence.field": "s"},
     ],

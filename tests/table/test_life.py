@@ -18,7 +18,7 @@ import keytide as kt
 
 @pytest.mark.parametrize(
     ("processes", "steps", "kills"),
-    [(2, 60, 2), pytest.param(3, 3_400, 150, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])],
+    [(2, 30, 1), pytest.param(3, 3_400, 150, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])],
     ids=["briefly", "10,000 steps"],
 )
 def test_invariants_outlive_writers_compactors_expirers_taggers_and_kills(

@@ -80,6 +80,11 @@ class TableOptions:
 
     # -- changes ------------------------------------------------------------------------------
     changelog_producer: str = _option("changelog-producer")
+    row_deduplicate: bool = _option("changelog-producer.row-deduplicate")
+    row_deduplicate_ignore_fields: tuple[str, ...] = _option(
+        "changelog-producer.row-deduplicate-ignore-fields"
+    )
+    full_compaction_delta_commits: int | None = _option("full-compaction.delta-commits")
     changelog_file_prefix: str = _option("changelog-file.prefix")
     changelog_file_compression: str | None = _option("changelog-file.compression")
     changelog_file_format: str | None = _option("changelog-file.format")
@@ -162,6 +167,20 @@ class TableOptions:
     def merges_on_read(self) -> bool:
         """Whether readers look at files of level 0: of deletion vectors only where asked to."""
         return not self.deletion_vectors_enabled or self.deletion_vectors_merge_on_read
+
+    @property
+    def compactions_tell(self) -> bool:
+        """Whether compactions make the changelog."""
+        return self.changelog_producer in ("lookup", "full-compaction")
+
+    @property
+    def full_compaction_commits(self) -> int | None:
+        """The commits from one full compaction to the next, which follows the last of them.
+
+        None where full compactions do not go by commits.
+        """
+        tells = self.changelog_producer == "full-compaction"
+        return self.full_compaction_delta_commits or (1 if tells else None)
 
     @property
     def num_levels(self) -> int:

@@ -136,6 +136,7 @@ FORCE_LOOKUP = _key("force-lookup")
 TOMBSTONE_RETENTION = _key("tombstone.retention")
 DELETION_VECTORS_ENABLED = _key("deletion-vectors.enabled")
 DELETION_VECTORS_BITMAP64 = _key("deletion-vectors.bitmap64")
+DELETION_VECTORS_MERGE_ON_READ = _key("deletion-vectors.merge-on-read")
 PK_CLUSTERING_OVERRIDE = _key("pk-clustering-override")
 
 # -- history ---------------------------------------------------------------------------------------

@@ -306,27 +306,28 @@ _READING = (
 
 # -- changelogs and streams ------------------------------------------------------------------------
 
-_NO_IMAGES = "no changelog with before images is stored; changes() finds them when it is asked"
 _NO_STREAM = "who follows a table says it: follow(...), or options of readStream"
 
 _CHANGES = (
     Option("changelog-producer", choice("none", "input", "lookup", "full-compaction"),
            "Which changelog files are stored. `input`: every write stores its rows once more, as "
-           "they came. `changes(mode='diff')` and `follow` need none.", "none",
+           "they came. `full-compaction`: a full compaction stores what became of the keys that "
+           "were written since the last one. `changes(mode='diff')` and `follow` need none.",
+           "none",
            uses={
                "lookup": ForOthers("the changelog is made when another engine compacts the table"),
-               "full-compaction": ForOthers(
-                   "the changelog is made when another engine compacts the table"
-               ),
            }),
-    _kept("changelog-producer.row-deduplicate", BOOLEAN, "false",
-          "Whether changes that change nothing are left out.", _NO_IMAGES),
-    _kept("changelog-producer.row-deduplicate-ignore-fields", COLUMNS, None,
-          "Columns that do not count as a change.", _NO_IMAGES),
+    Option("changelog-producer.row-deduplicate", BOOLEAN, "Whether changelogs that compactions "
+           "make leave out rows that are as they were before; else these are a `-U` and a `+U`.",
+           "false"),
+    Option("changelog-producer.row-deduplicate-ignore-fields", COLUMNS, "Columns that do not count "
+           "there. A `-U` may then show a value of theirs that no `+U` had.",
+           used_with="changelog-producer.row-deduplicate"),
     _kept("changelog-producer.compaction-interval", DURATION, "0 ms",
-          "The time between two full compactions.", "use 'compaction.optimization-interval'"),
-    _kept("full-compaction.delta-commits", integer(1), None,
-          "Commits between two full compactions.", "'compaction.optimization-interval' is the way"),
+          "The time between two full compactions.", "use 'full-compaction.delta-commits'"),
+    Option("full-compaction.delta-commits", integer(1), "Commits from one full compaction to the "
+           "next. Left out, each write to a table whose changelog full compactions make is "
+           "followed by one, which writes the buckets that it touched anew."),
     Option("changelog-file.compression", choice("zstd", "snappy", "gzip", "lz4", "none"),
            "The codec of changelog files; left out, that of data files."),
     Option("changelog-file.format", choice("parquet", "orc", "avro"),

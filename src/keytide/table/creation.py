@@ -13,6 +13,7 @@ from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction, discard
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep.writing import keep_up
 from keytide.table.write.writable import writable_view
 
 __all__ = ["create_filled"]
@@ -34,10 +35,12 @@ def create_filled(
         fill(transaction)
         _create_definition(store, name, definition)
         try:
-            return transaction.commit()
+            result = transaction.commit()
         except BaseException:
             _withdraw(table, transaction)
             raise
+    keep_up(table, transaction)
+    return result
 
 
 class _UnmadeTable(StoredTable):

@@ -17,7 +17,7 @@ from keytide.table.commit.transaction import Transaction
 from keytide.table.runner import Threads
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
-from keytide.table.upkeep.writing import writing
+from keytide.table.upkeep.writing import show_rows, writing
 from keytide.table.write.partition_spec import PartitionSpec, every_partition
 from keytide.table.write.rows import to_arrow_table
 from keytide.table.write.task import WriteTask, Written
@@ -90,10 +90,12 @@ def derive(table: StoredTable, rows: Callable[[], Any]) -> WriteResult:
     view = writable_view(table)
 
     def made(task: WriteTask) -> Written:
+        show_rows(table, view)
         written: list[Written] = []
         _run(task, to_arrow_table(rows(), view.schema, table.name), written.append)
         return written[0]
 
+    show_rows(table, view)
     with writing(table, view) as transaction:
         return transaction.derive(made)
 

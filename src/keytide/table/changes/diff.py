@@ -17,12 +17,13 @@ import polars as pl
 
 from keytide.format.index_manifest import IndexFile
 from keytide.format.manifest import Identity, ManifestEntry
+from keytide.merge.difference import difference
 from keytide.merge.engines import engine_class
 from keytide.merge.windows import key_windows
 from keytide.row_kind import RowKind
-from keytide.table.changes.difference import difference
 from keytide.table.changes.files import FilesTask
 from keytide.table.changes.images import Images
+from keytide.table.changes.kinds import with_shown_kind
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.definition.option_changes import keeps_stored_rows
 from keytide.table.read.lookup import key_range
@@ -88,7 +89,7 @@ class DiffTask:
             )
             told = difference(then, now, key, self.compared)
             if told.height:
-                yield told
+                yield with_shown_kind(told, self.view.schema.names)
 
     def _changed_keys(self, memory_bytes: int) -> pl.DataFrame | None:
         """The keys in changed files, where they fit in the memory."""

@@ -9,8 +9,9 @@ from itertools import groupby
 import polars as pl
 
 from keytide.format.data_file import VALUE_KIND
-from keytide.row_kind import ROW_KIND, RowKind
-from keytide.table.changes.difference import with_kind
+from keytide.merge.difference import with_kind
+from keytide.row_kind import RowKind
+from keytide.table.changes.kinds import with_shown_kind
 from keytide.table.read.rows import Rows
 from keytide.table.read.runs import StoredVersions
 from keytide.table.read.sections import PlannedFile
@@ -18,7 +19,6 @@ from keytide.table.state.view import TableView
 
 __all__ = ["FilesTask"]
 
-_KINDS = {int(kind): kind.short for kind in RowKind}
 _ROWS_MIN = 8 << 10
 _ROW_BYTES = 256
 _COPIES = 4
@@ -55,6 +55,5 @@ class FilesTask:
     def _told(self, rows: pl.DataFrame) -> pl.DataFrame:
         names = self.view.schema.names
         if self.kind is not None:
-            return with_kind(rows.select(names), self.kind)
-        kinds = pl.col(VALUE_KIND).replace_strict(_KINDS, return_dtype=pl.String)
-        return rows.select(kinds.alias(ROW_KIND), *names)
+            rows = with_kind(rows.select(names), self.kind)
+        return with_shown_kind(rows, names)

@@ -87,11 +87,9 @@ def changelogs(
     it, `UnsupportedError` for files that hold the changelogs of several buckets.
     """
     producer = view.options.changelog_producer
-    if producer == "none" and all(each.changelog_manifest_list is None for each in snapshots):
-        raise InvalidError(
-            f"table {view.name} stores no changelog: '{keys.CHANGELOG_PRODUCER}' is 'none'. "
-            f"{_WAY_OUT}"
-        )
+    reason = _why_none(view)
+    if reason is not None and all(each.changelog_manifest_list is None for each in snapshots):
+        raise InvalidError(f"table {view.name} stores no changelog: {reason}. {_WAY_OUT}")
     for snapshot in snapshots:
         if producer == "input" and _lacks_changelog(snapshot):
             raise NotFoundError(
@@ -103,6 +101,16 @@ def changelogs(
         for entry in entries:
             _refuse_shared(entry, view)
         yield Commit(snapshot.id, tuple(entries))
+
+
+def _why_none(view: TableView) -> str | None:
+    """Why a table stores no changelog, where it does not; another engine may have stored one."""
+    producer = view.options.changelog_producer
+    if producer == "none":
+        return f"'{keys.CHANGELOG_PRODUCER}' is 'none'"
+    if not view.options.compactions_tell or view.engine.why_kept_apart is None:
+        return None
+    return f"compactions would make it, and there are none: {view.engine.why_kept_apart}"
 
 
 def _lacks_changelog(snapshot: Snapshot) -> bool:

@@ -50,9 +50,9 @@ class Author:
         return cls(user, identifier)
 
     @classmethod
-    def fresh(cls) -> Author:
-        """An author who has never committed."""
-        return cls(str(uuid.uuid4()))
+    def fresh(cls, prefix: str = "") -> Author:
+        """An author who has never committed; their name begins with the prefix."""
+        return cls(f"{prefix}{uuid.uuid4()}")
 
     def own(
         self, metadata: TableMetadata, newest: Snapshot | None, kind: CommitKind, after_id: int = 0

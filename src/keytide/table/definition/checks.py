@@ -9,12 +9,13 @@ from keytide.format import paths
 from keytide.format.bloom_filter import has_hash
 from keytide.format.data_file import WRITABLE
 from keytide.format.schema import TableSchema
-from keytide.merge.engines import engine_class, engines_with
+from keytide.merge.engines import engine_class, engine_of, engines_with
 from keytide.merge.functions.registry import (
     DEFAULT_FUNCTION,
     function_names,
     with_stored_names,
 )
+from keytide.merge.order import order_of
 from keytide.merge.validation import validate_merge_options
 from keytide.options import ForOthers, Refused, TableOptions, keys, option_of
 from keytide.row_kind import ROW_KIND
@@ -218,7 +219,11 @@ def _check_tombstone(field: Field, marker: str | None) -> None:
 
 
 def _warnings(schema: TableSchema, options: TableOptions) -> list[str]:
-    messages = [*_idle_options(options), *_idle_bucket_options(schema, options)]
+    messages = [
+        *_idle_options(options),
+        *_idle_bucket_options(schema, options),
+        *_untold(schema, options),
+    ]
     for name in options.tombstone_key:
         type_ = schema.field(name).type
         if type_.root in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
@@ -257,6 +262,22 @@ def _idle_options(options: TableOptions) -> list[str]:
                     f"option is for {' and '.join(map(repr, option.functions))}"
                 )
     return messages
+
+
+def _untold(schema: TableSchema, options: TableOptions) -> list[str]:
+    """A changelog that compactions are to make, where there are none."""
+    if not options.compactions_tell or not schema.primary_keys:
+        return []
+    order = order_of(schema.trimmed_primary_keys, schema.fields, options)
+    engine = engine_of(order, schema.fields, options, partition_keys=schema.partition_keys)
+    reason = engine.why_kept_apart
+    if reason is None:
+        return []
+    return [
+        f"'{keys.CHANGELOG_PRODUCER}' = '{options.changelog_producer}' has no effect here, for "
+        f"compactions would make the changelog and there are none: {reason}. changes(mode='diff') "
+        f"and follow() need no changelog"
+    ]
 
 
 def _idle_bucket_options(schema: TableSchema, options: TableOptions) -> list[str]:

@@ -9,7 +9,8 @@ plain readers do not look at are listed with the reason.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 from keytide.format.deletion_vector import VectorPlace
 from keytide.format.entry_columns import NO_ENTRIES, Entries
@@ -68,19 +69,6 @@ class Funnel:
 
     stages: tuple[FunnelStage, ...] = ()
 
-    def after(self, stage: str, files: Entries) -> Funnel:
-        """The funnel with one more stage."""
-        places = files.columns("_PARTITION", "_BUCKET").unique()
-        counted = FunnelStage(
-            stage,
-            places["_PARTITION"].n_unique(),
-            places.height,
-            len(files),
-            int(files.column("_ROW_COUNT").sum()),
-            int(files.column("_FILE_SIZE").sum()),
-        )
-        return Funnel((*self.stages, counted))
-
 
 @dataclass(frozen=True)
 class HiddenFile:
@@ -96,7 +84,25 @@ class ScanPlan:
 
     buckets: tuple[BucketPlan, ...]
     hidden: tuple[HiddenFile, ...] = ()
-    funnel: Funnel = field(default_factory=Funnel)
+    left: tuple[tuple[str, Entries], ...] = ()
+    """The files that each kind of pruning left, in their order."""
+
+    @cached_property
+    def funnel(self) -> Funnel:
+        """How pruning narrowed the scan down. Counted when it is asked for: most never do."""
+        return Funnel(tuple(_counted(stage, files) for stage, files in self.left))
+
+
+def _counted(stage: str, files: Entries) -> FunnelStage:
+    places = files.columns("_PARTITION", "_BUCKET").unique()
+    return FunnelStage(
+        stage,
+        places["_PARTITION"].n_unique(),
+        places.height,
+        len(files),
+        int(files.column("_ROW_COUNT").sum()),
+        int(files.column("_FILE_SIZE").sum()),
+    )
 
 
 def plan_scan(state: TableState, predicate: Predicate | None = None) -> ScanPlan:
@@ -120,26 +126,24 @@ def plan_files(
     # Rows in a postponed bucket are not part of the table before its writer has placed them.
     files = Entries.of(entries)
     files = files.filter(files.column("_BUCKET") >= 0)
-    funnel = Funnel().after("all", files)
+    left = [("all", files)]
     files = matching_partitions(files, view.schema, terms)
-    funnel = funnel.after("partition", files)
+    left.append(("partition", files))
     files = matching_buckets(files, view.schema, view.options, terms)
-    funnel = funnel.after("bucket", files)
+    left.append(("bucket", files))
     hidden = NO_ENTRIES
     if view.kind.has_key and not view.options.merges_on_read:
         # Compacted files without their dead rows are together unique by key.
         is_new = files.column("_LEVEL") == 0
         hidden, files = files.filter(is_new), files.filter(~is_new)
-        funnel = funnel.after("compacted", files)
+        left.append(("compacted", files))
     files = matching_keys(files, view, terms)
     hidden = matching_keys(hidden, view, terms)
-    funnel = funnel.after("key range", files)
+    left.append(("key range", files))
     buckets = matching_statistics(_buckets(files, vector_files, view), view, terms)
-    kept = Entries.of(file.entry for bucket in buckets for file in bucket.files)
+    left.append(("statistics", Entries.of(f.entry for bucket in buckets for f in bucket.files)))
     return ScanPlan(
-        tuple(buckets),
-        tuple(HiddenFile(entry, _NOT_COMPACTED) for entry in hidden),
-        funnel.after("statistics", kept),
+        tuple(buckets), tuple(HiddenFile(entry, _NOT_COMPACTED) for entry in hidden), tuple(left)
     )
 
 

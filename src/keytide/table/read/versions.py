@@ -34,11 +34,22 @@ from keytide.table.read.sections import BucketPlan, PlannedFile, Section
 from keytide.table.state.view import TableView
 from keytide.types import Field
 
-__all__ = ["MergedVersions", "batch_rows", "rows_in"]
+__all__ = ["MergedVersions", "Window", "batch_rows", "rows_in"]
 
 # A window's rows are held about four times: as batches, as slices, concatenated and merged.
 _COPIES = 4
 _BATCH_ROWS_MIN = 8 << 10
+
+
+@dataclass(frozen=True)
+class Window:
+    """The versions of a range of keys: as they are stored in each run of a section, and merged.
+
+    The `merged` ones are frames that have no key in common.
+    """
+
+    runs: list[pl.DataFrame]
+    merged: list[pl.DataFrame]
 
 
 @dataclass(frozen=True)
@@ -81,7 +92,8 @@ class MergedVersions:
         for needs_merge, sections in groupby(bucket.sections, lambda s: s.needs_merge):
             if needs_merge:
                 for section in sections:
-                    yield from self._merged(bucket, section, memory_bytes)
+                    for window in self.windows(bucket.partition, section, memory_bytes):
+                        yield window.merged
             else:
                 files = [file for section in sections for file in section.files]
                 yield from ([frame] for frame in self._lone(bucket, files, memory_bytes))
@@ -98,9 +110,9 @@ class MergedVersions:
     def _merged_in_order(
         self, bucket: BucketPlan, section: Section, memory_bytes: int, keys: pl.DataFrame | None
     ) -> Iterator[pl.DataFrame]:
-        for window in self._merged(bucket, section, memory_bytes, keys):
-            if window:
-                yield pl.concat([piece.select(self.columns) for piece in window])
+        for window in self.windows(bucket.partition, section, memory_bytes, keys):
+            if window.merged:
+                yield pl.concat([piece.select(self.columns) for piece in window.merged])
 
     def _lone(
         self, bucket: BucketPlan, files: Sequence[PlannedFile], memory_bytes: int
@@ -110,17 +122,21 @@ class MergedVersions:
         rows = rows_in(memory_bytes, files, self._fields(columns))
         return stored.of_lone_files(files, max(_BATCH_ROWS_MIN, rows))
 
-    def _merged(
+    def windows(
         self,
-        bucket: BucketPlan,
+        partition: bytes,
         section: Section,
         memory_bytes: int,
         keys: pl.DataFrame | None = None,
-    ) -> Iterator[list[pl.DataFrame]]:
+    ) -> Iterator[Window]:
+        """Windows of a section that needs a merge, of some keys or, without `keys`, of all.
+
+        Frames are as `of` says, and raise likewise.
+        """
         order, engine = self.view.order, self.view.engine
         merging: Merging = Standing(engine) if self.has_older else engine
         stored = StoredVersions(
-            self.view, bucket.partition, self._columns_to_merge(section), self._about_key, keys
+            self.view, partition, self._columns_to_merge(section), self._about_key, keys
         )
         rows = rows_in(memory_bytes, section.files, self._fields(stored.columns))
         check = self._check_of_merged
@@ -134,7 +150,8 @@ class MergedVersions:
                 pieces = merge_runs(
                     counted, order, merging, arrival_decides=section.arrival_decides
                 )
-            yield pieces if check is None else [piece.filter(check) for piece in pieces]
+            merged = pieces if check is None else [piece.filter(check) for piece in pieces]
+            yield Window(window, merged)
 
     def _windows(
         self, stored: StoredVersions, section: Section, rows: int

@@ -12,7 +12,7 @@ import pyarrow as pa
 from keytide import html
 from keytide.format.arrow import to_arrow
 from keytide.format.manifest import ManifestEntry
-from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
+from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND
 from keytide.merge.outcomes import outcomes, shown
 from keytide.merge.provenance import VERSION, Provenance, provenance_of
 from keytide.plural import counted
@@ -153,7 +153,7 @@ def _stored_versions(scan: Scan) -> Iterator[list[_Stored]]:
 def _of_section(section: Section, stored: StoredVersions) -> list[_Stored]:
     """The versions in a section; those that a lower level contains and dead ones are hidden."""
     found = [
-        _Stored(file.entry, row, MARKED_DEAD if _is_dead(file, stored) else None)
+        _Stored(file.entry, row, _why_dead(file, row, stored))
         for file in section.files
         for row in stored.of_file(file.as_stored()).iter_slices(1)
     ]
@@ -168,9 +168,14 @@ def _of_section(section: Section, stored: StoredVersions) -> list[_Stored]:
     ]
 
 
-def _is_dead(file: PlannedFile, stored: StoredVersions) -> bool:
-    """Whether readers skip the version that is stored in the file, of which there is one."""
-    return file.dead_rows is not None and not stored.of_file(file).height
+def _why_dead(file: PlannedFile, row: pl.DataFrame, stored: StoredVersions) -> str | None:
+    """Why readers skip the version that is stored in the file, of which there is one."""
+    if file.dead_rows is None or stored.of_file(file).height:
+        return None
+    return MARKED_DEAD if row.select(IS_ADD.all()).item() else _KEPT_DELETE
+
+
+_KEPT_DELETE = "marked dead: a delete, by which rows that come late are judged"
 
 
 def _contained(level: int) -> str:

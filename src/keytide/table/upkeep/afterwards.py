@@ -6,6 +6,9 @@ and a later one tries again.
 
 from __future__ import annotations
 
+import itertools
+import sys
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +26,7 @@ MAKE_TAGS = "CALL sys.trigger_tag_automatic_creation"
 def as_warning(table: StoredTable, done: str, what: str, instead: str) -> Iterator[None]:
     """A block after something that is `done`: where `what` fails there, `instead` makes up for it.
 
-    The warning is about the line that calls `Table.write`.
+    The warning is about the line that called Keytide.
     """
     try:
         yield
@@ -32,5 +35,16 @@ def as_warning(table: StoredTable, done: str, what: str, instead: str) -> Iterat
             f"table {table.name}: {done}, and {what} failed, which a later write or {instead} "
             f"makes up for: {error}",
             KeytideWarning,
-            stacklevel=8,
+            stacklevel=_frames_of_ours() + 1,
         )
+
+
+def _frames_of_ours() -> int:
+    """How many frames there are, from the caller's on, to the one that called Keytide."""
+    frames = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)))
+    names = (str(frame.f_globals.get("__name__")) for frame in frames)
+    return sum(1 for _ in itertools.takewhile(_is_ours, names))
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] in ("keytide", "contextlib")

@@ -40,12 +40,17 @@ from keytide.table.write.writable import writable_view
 
 __all__ = [
     "COMPACTION_ROW",
+    "FULL_COMPACTION",
     "CompactionResult",
     "cluster",
     "compact",
     "compact_due",
+    "compact_in_full",
     "local_runner",
 ]
+
+FULL_COMPACTION = "full-compaction-"
+"""How the users begin whose commits are compactions of the whole table in full."""
 
 # A window needs no more, and other buckets are compacted at the same time.
 _MEMORY_BYTES_MAX = 256 << 20
@@ -104,7 +109,7 @@ def compact(
     placed = None
     if view.postpones_buckets and not dry_run:
         placed = place_postponed(table, view, runner)
-    transaction = _begin(table)
+    transaction = _begin(table, FULL_COMPACTION if full else "")
     planner, live = _planner(transaction), transaction.state.live
     units = planner.whole(live) if full else planner.due(live)
     if dry_run:
@@ -198,10 +203,16 @@ def compact_due(
     return _carried_out(transaction, units, runner)
 
 
-def _begin(table: StoredTable) -> Transaction:
+def compact_in_full(table: StoredTable, runner: TaskRunner) -> CompactionResult:
+    """Compact in full what was written since that was done last, as `compact` does."""
+    transaction = _begin(table, FULL_COMPACTION)
+    return _carried_out(transaction, _planner(transaction).in_full(transaction.state.live), runner)
+
+
+def _begin(table: StoredTable, user_prefix: str = "") -> Transaction:
     """A look at the table: its files first, so that none is newer than the definition."""
     live, view = table.newest_files(), writable_view(table)
-    return Transaction(table, table.state_on(live, view), Author.fresh(), None)
+    return Transaction(table, table.state_on(live, view), Author.fresh(user_prefix), None)
 
 
 def _planner(transaction: Transaction) -> Planner:

@@ -30,7 +30,7 @@ def why_not_compacted(view: TableView) -> str | None:
     producer = view.options.changelog_producer
     if not view.kind.has_key:
         return None
-    if producer in ("lookup", "full-compaction"):
+    if producer == "lookup":
         return (
             f"'{keys.CHANGELOG_PRODUCER}' = '{producer}' asks compactions for changelog files, "
             f"which those of this release do not write; compact it with the engine that reads them"
@@ -58,6 +58,11 @@ class Planner:
             pick_all(sorted_runs(files), self._rules, again=self._has_more_to_gain(files))
             for files in _by_bucket(live, buckets)
         )
+        return [unit for unit in found if unit is not None]
+
+    def in_full(self, live: LiveFiles) -> list[Unit]:
+        """All runs of each bucket that has more than what its last full compaction left."""
+        found = (pick_all(sorted_runs(f), self._rules) for f in _by_bucket(live, None))
         return [unit for unit in found if unit is not None]
 
     def may_be_due(self, live: LiveFiles, buckets: Iterable[BucketId]) -> set[BucketId]:

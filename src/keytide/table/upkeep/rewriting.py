@@ -14,6 +14,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import polars as pl
 import pyarrow as pa
@@ -40,8 +41,10 @@ from keytide.table.read.versions import MergedVersions
 from keytide.table.state.dead_rows import DeadRows, load_dead_rows
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.view import TableView
+from keytide.table.upkeep.changelog import ChangelogWriter
 from keytide.table.upkeep.marking import Marker, Marks, Vectors, retracts_of
 from keytide.table.upkeep.picking import Unit
+from keytide.table.upkeep.pile import Pile
 from keytide.table.upkeep.tombstones import Ages
 from keytide.table.write.bucket_writer import NewFiles, added_file, run_writer, stored_schema
 from keytide.table.write.task import Written
@@ -65,6 +68,14 @@ class Compacted:
     written: Written | None
 
 
+class _Output(NamedTuple):
+    """What a compaction makes: files, marks on rows of others, and its changelog."""
+
+    files: NewFiles
+    marks: Marks
+    changelog: ChangelogWriter
+
+
 @dataclass(frozen=True)
 class CompactTask:
     """Compacts the picked runs of one bucket. Pickles.
@@ -86,11 +97,11 @@ class CompactTask:
         merged.
         """
         files, marks = NewFiles(self.view), Marks()
+        output = _Output(files, marks, ChangelogWriter(self.view, self.unit, files))
         try:
             dead = self._dead_rows()
-            entries = [
-                entry for piece in self._pieces() for entry in self._done(piece, files, marks)
-            ]
+            entries = [entry for piece in self._pieces() for entry in self._done(piece, output)]
+            written = Written(tuple(entries), changelog=output.changelog.finish())
         except OlderNeededError:
             self.view.store.discard(files.given)
             return Compacted(self.bucket, None)
@@ -98,9 +109,9 @@ class CompactTask:
             self.view.store.discard(files.given)
             raise
         if dead is None:
-            return Compacted(self.bucket, Written(tuple(entries)))
+            return Compacted(self.bucket, written)
         dead = dead.without(_gone(entries)).marking(marks.by_file, wide=self._has_wide_vectors)
-        return Compacted(self.bucket, Written(tuple(entries), dead={self.bucket: dead}))
+        return Compacted(self.bucket, replace(written, dead={self.bucket: dead}))
 
     @property
     def bucket(self) -> BucketId:
@@ -133,20 +144,25 @@ class CompactTask:
             return False
         return not self._forgets_of(file) and not self._lacks_notes(file)
 
-    def _done(
-        self, sections: Sequence[Section], files: NewFiles, marks: Marks
-    ) -> list[ManifestEntry]:
+    def _done(self, sections: Sequence[Section], output: _Output) -> list[ManifestEntry]:
         """The entries that put the sections onto the new level."""
         if len(sections) == 1 and self._may_stay(sections[0]):
-            (file,) = sections[0].files
-            if file.meta.level == self.unit.output_level:
-                return []
-            return self._upgraded(file) if self.vectors is None else self._risen(file, marks)
+            return self._stayed(sections[0], output)
         old = [file.entry for section in sections for file in section.files]
         total = old[0].total_buckets
-        metas = self._rewritten(sections, files, marks)
+        metas = self._rewritten(sections, output)
         made = [added_file(self.bucket, total, meta) for meta in metas]
         return [*(replace(entry, kind=FileKind.DELETE) for entry in old), *made]
+
+    def _stayed(self, section: Section, output: _Output) -> list[ManifestEntry]:
+        """The entries that put a section of one file onto the new level as it is."""
+        (file,) = section.files
+        if output.changelog.tells_of(section):
+            for _ in self._lone((section,), output):
+                pass  # it is read to be told of, and not written again
+        if file.meta.level == self.unit.output_level:
+            return []
+        return self._upgraded(file) if self.vectors is None else self._risen(file, output.marks)
 
     def _upgraded(self, file: PlannedFile) -> list[ManifestEntry]:
         level, deletes = self.unit.output_level, self._count_of_retracts(file)
@@ -212,14 +228,12 @@ class CompactTask:
 
     # -- rewriting ------------------------------------------------------------------------------
 
-    def _rewritten(
-        self, sections: Sequence[Section], files: NewFiles, marks: Marks
-    ) -> Iterator[DataFileMeta]:
+    def _rewritten(self, sections: Sequence[Section], output: _Output) -> Iterator[DataFileMeta]:
         prefix, file_format = self.view.options.data_file_prefix, self.view.options.file_format
-        names = files.of(paths.FileNames(), prefix, file_format)(self.bucket)
+        names = output.files.of(paths.FileNames(), prefix, file_format)(self.bucket)
         directory = self.view.bucket_directory(*self.bucket)
         schema = stored_schema(self.view)
-        frames = self._frames(sections, marks)
+        frames = self._frames(sections, output)
         rows = (to_arrow(frame, schema) for frame in frames if frame.height)
         for table in _rolled(rows, int(self._target_bytes / _COMPRESSION_GUESS)):
             writer = replace(run_writer(self.view), notes=self._notes(table))
@@ -228,46 +242,67 @@ class CompactTask:
                 table, path, level=self.unit.output_level, source=FileSource.COMPACT
             )
             if self.vectors is not None:
-                marks.add(meta.file_name, retracts_of(pl.Series(table.column(VALUE_KIND))))
+                output.marks.add(meta.file_name, retracts_of(pl.Series(table.column(VALUE_KIND))))
                 meta = _without_retracts(meta)
             yield meta
 
-    def _frames(self, sections: Sequence[Section], marks: Marks) -> Iterator[pl.DataFrame]:
+    def _frames(self, sections: Sequence[Section], output: _Output) -> Iterator[pl.DataFrame]:
         """What the versions of some sections become, in key order, without what is forgotten."""
-        columns = (*self.view.schema.names, *SYSTEM_COLUMNS)
-        versions = MergedVersions(self.view, columns, has_older=not self.unit.is_whole)
-        for is_sorted, group in itertools.groupby(sections, self._is_sorted):
-            for plan in _plans(self.bucket, group, together=is_sorted):
-                windows = self._windows(plan, versions, marks)
-                frames = self._in_key_order(windows, columns, is_sorted=is_sorted)
-                yield from map(self._remembered, frames)
+        for window in self._windows(sections, output):
+            yield from map(self._remembered, self._in_key_order(window, sections))
 
     def _windows(
-        self, plan: BucketPlan, versions: MergedVersions, marks: Marks
-    ) -> Iterator[list[pl.DataFrame]]:
-        if self.vectors is None:
-            yield from versions.of(plan, self.memory_bytes)
-            return
-        for has_new, group in itertools.groupby(plan.sections, _has_new):
-            if has_new:
-                for section in group:
-                    yield from self._marker(section, marks).windows()
-            else:
-                part = replace(plan, sections=tuple(group))
-                yield from versions.of(part, self.memory_bytes)
+        self, sections: Sequence[Section], output: _Output
+    ) -> Iterator[Sequence[pl.DataFrame]]:
+        """The same as windows of frames that have no key in common; told of on the way."""
+        folds = self._merged if self.vectors is None else self._marked
+        is_folded = _is_merged if self.vectors is None else _has_new
+        for is_so, group in itertools.groupby(sections, is_folded):
+            read = folds if is_so else self._lone
+            yield from read(group, output)
+
+    def _merged(
+        self, sections: Iterable[Section], output: _Output
+    ) -> Iterator[Sequence[pl.DataFrame]]:
+        partition, _ = self.bucket
+        for section in sections:
+            for window in self._versions.windows(partition, section, self.memory_bytes):
+                output.changelog.tell(section, window)
+                yield window.merged
+
+    def _marked(
+        self, sections: Iterable[Section], output: _Output
+    ) -> Iterator[Sequence[pl.DataFrame]]:
+        for section in sections:
+            yield from self._marker(section, output.marks).windows()
+
+    def _lone(
+        self, sections: Iterable[Section], output: _Output
+    ) -> Iterator[Sequence[pl.DataFrame]]:
+        for is_told_of, group in itertools.groupby(sections, output.changelog.tells_of):
+            plan = BucketPlan(*self.bucket, tuple(group))
+            windows = self._versions.of(plan, self.memory_bytes)
+            if not all(map(self._is_sorted, plan.sections)):
+                windows = iter([list(itertools.chain.from_iterable(windows))])
+            for window in windows:
+                if is_told_of:
+                    output.changelog.tell_new(window)
+                yield window
 
     def _in_key_order(
-        self, windows: Iterator[list[pl.DataFrame]], columns: Sequence[str], *, is_sorted: bool
+        self, window: Sequence[pl.DataFrame], sections: Sequence[Section]
     ) -> Iterator[pl.DataFrame]:
-        key = self.view.order.key
-        if not is_sorted:
-            windows = iter([[frame for window in windows for frame in window]])
-        for window in windows:
-            frames = [frame.select(columns) for frame in window if frame.height]
-            if len(frames) == 1 and is_sorted:
-                yield frames[0]
-            elif frames:
-                yield pl.concat(frames).sort(key, nulls_last=False)
+        """The frames of a window of some sections as one, unless they have no rows."""
+        frames = [frame.select(self._versions.columns) for frame in window if frame.height]
+        if len(frames) == 1 and all(map(self._is_sorted, sections)):
+            yield frames[0]
+        elif frames:
+            yield pl.concat(frames).sort(self.view.order.key, nulls_last=False)
+
+    @cached_property
+    def _versions(self) -> MergedVersions:
+        columns = (*self.view.schema.names, *SYSTEM_COLUMNS)
+        return MergedVersions(self.view, columns, has_older=not self.unit.is_whole)
 
     def _is_sorted(self, section: Section) -> bool:
         """Whether frames of the section come in key order; merged ones do."""
@@ -349,6 +384,10 @@ class CompactTask:
         return self._ages.seen(highest, self.now_ms, retention_ms).notes
 
 
+def _is_merged(section: Section) -> bool:
+    return section.needs_merge
+
+
 def _has_new(section: Section) -> bool:
     return any(file.meta.level == 0 for file in section.files)
 
@@ -366,28 +405,9 @@ def _gone(entries: Sequence[ManifestEntry]) -> set[str]:
     return names[FileKind.DELETE] - names[FileKind.ADD]
 
 
-def _plans(
-    bucket: BucketId, sections: Iterable[Section], *, together: bool
-) -> Iterator[BucketPlan]:
-    if together:
-        yield BucketPlan(*bucket, tuple(sections))
-    else:
-        yield from (BucketPlan(*bucket, (section,)) for section in sections)
-
-
 def _rolled(rows: Iterable[pa.Table], size_bytes: int) -> Iterator[pa.Table]:
     """The rows in tables of about that size in memory."""
-    held: list[pa.Table] = []
-    held_bytes = 0
+    pile = Pile(size_bytes)
     for piece in rows:
-        held.append(piece)
-        held_bytes += piece.nbytes
-        while held_bytes > size_bytes:
-            table = pa.concat_tables(held)
-            count = max(1, table.num_rows * size_bytes // held_bytes)
-            yield table.slice(0, count)
-            held = [table.slice(count)]
-            held_bytes = held[0].nbytes
-    left = pa.concat_tables(held) if held else None
-    if left is not None and left.num_rows:
-        yield left
+        yield from pile.add(piece)
+    yield from pile.rest()

@@ -10,22 +10,30 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from keytide.errors import NotFoundError, UnsupportedError
 from keytide.format.manifest import ManifestEntry
-from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, Snapshot
+from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
+from keytide.options import keys
 from keytide.table.commit.author import Author
 from keytide.table.commit.transaction import Transaction
 from keytide.table.runner import TaskRunner
 from keytide.table.state.live_files import LiveFiles
+from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.afterwards import MAKE_TAGS, as_warning
 from keytide.table.upkeep.automatic_tags import tags_after_commit
-from keytide.table.upkeep.compaction import compact_due, local_runner
+from keytide.table.upkeep.compaction import (
+    FULL_COMPACTION,
+    compact_due,
+    compact_in_full,
+    local_runner,
+)
 from keytide.table.upkeep.expiry import expire_due
 from keytide.table.upkeep.planning import Planner, why_not_compacted
 from keytide.table.upkeep.postponed import place_postponed
 
-__all__ = ["writing"]
+__all__ = ["keep_up", "show_rows", "writing"]
 
 # How often a write tries to get below the stop trigger, or to have its rows shown, beside other
 # compactions: each of them has one under way at most that does not know of the write.
@@ -41,27 +49,57 @@ def writing(
     """A transaction that writes, as `Transaction.begin` gives it; whoever writes rows has one.
 
     After its commit the buckets that it touched are compacted where enough runs have come together,
-    or where its rows would not be shown otherwise, tags are made and snapshots expire that are
-    due, unless the table says `write-only`. Without a primary key there are no runs, and reads do
-    not slow down with the number of files so soon: their compaction is left to `Table.compact`.
+    or where its rows would not be shown otherwise, and in full where the table asks for that by
+    now; tags are made and snapshots expire that are due, unless the table says `write-only`.
+    Without a primary key there are no runs, and reads do not slow down with the number of files so
+    soon: their compaction is left to `Table.compact`.
     """
     if view.postpones_buckets:
         # What others left to be placed came before, so it has to lie below.
         place_postponed(table, view, runner or local_runner())
     with Transaction.begin(table, view, author) as transaction:
         yield transaction
+    keep_up(table, transaction, runner)
+
+
+def keep_up(table: StoredTable, transaction: Transaction, runner: TaskRunner | None = None) -> None:
+    """Do after a transaction what it made due. A failure is a warning."""
+    view = transaction.view
     written = None if view.options.write_only else _written(table, transaction)
     if written is None:
         return
     newest = written.snapshot.id
     with as_warning(table, _WRITTEN, "the compaction after that", "Table.compact"):
         if view.kind.has_key and why_not_compacted(view) is None:
-            newest = _keep_up(table, Planner(view), written, runner or local_runner())
+            newest = _compact_due(table, Planner(view), written, runner or local_runner())
     is_batch = transaction.author.identifier == BATCH_COMMIT_IDENTIFIER
     with as_warning(table, _WRITTEN, "the making of tags", MAKE_TAGS):
         tags_after_commit(table.metadata, view.options, is_batch=is_batch)
     with as_warning(table, _WRITTEN, "the expiry of snapshots", "Table.expire_snapshots"):
         expire_due(table, view, newest)
+
+
+def show_rows(table: StoredTable, view: TableView, runner: TaskRunner | None = None) -> None:
+    """Compact what readers do not see yet, for who makes new rows of what they see.
+
+    Raises `UnsupportedError` where the table leaves compactions to others, and what a compaction
+    raises.
+    """
+    if view.options.merges_on_read:
+        return
+    planner = Planner(view)
+    for _ in range(_ROUNDS_MAX):
+        live = table.newest_files()
+        hidden = {bucket for bucket, state in live.buckets.items() if state.level_files.get(0)}
+        if not hidden:
+            return
+        if view.options.write_only:
+            raise UnsupportedError(
+                f"table {table.name} has rows that no compaction has seen, so what is made of the "
+                f"rows that are shown could undo them. Compact it first, with Table.compact or "
+                f"CALL sys.compact, or set '{keys.DELETION_VECTORS_MERGE_ON_READ}' = 'true'"
+            )
+        compact_due(table, planner.may_be_due(live, hidden), runner or local_runner())
 
 
 @dataclass(frozen=True)
@@ -85,11 +123,22 @@ def _written(table: StoredTable, transaction: Transaction) -> _Write | None:
     return _Write(before, entries, table.newest_files())
 
 
-def _keep_up(table: StoredTable, planner: Planner, write: _Write, runner: TaskRunner) -> int:
+def _compact_due(table: StoredTable, planner: Planner, write: _Write, runner: TaskRunner) -> int:
+    """Compact what is due after a write. Gives the id of the newest snapshot that was seen."""
+    if _is_full_compaction_due(table.metadata, planner.view, write.snapshot):
+        live = _compact_in_full(table, write.live, runner)
+    else:
+        live = _compact_touched(table, planner, write, runner)
+    return write.snapshot.id if live.snapshot is None else live.snapshot.id
+
+
+def _compact_touched(
+    table: StoredTable, planner: Planner, write: _Write, runner: TaskRunner
+) -> LiveFiles:
     """Compact what a write has touched, until no bucket has more runs than it may have.
 
     Where another compaction comes first, it is left to do the work unless there are too many, or
-    rows of the write would stay hidden. Gives the id of the newest snapshot that was seen.
+    rows of the write would stay hidden. Gives the files that were seen last.
     """
     touched = {(entry.partition, entry.bucket) for entry in write.entries}
     live = write.live
@@ -103,4 +152,32 @@ def _keep_up(table: StoredTable, planner: Planner, write: _Write, runner: TaskRu
         has_more = planner.are_too_many(live, touched) or planner.hides(live, write.entries)
         if is_idle or not has_more:
             break
-    return write.snapshot.id if live.snapshot is None else live.snapshot.id
+    return live
+
+
+def _compact_in_full(table: StoredTable, live: LiveFiles, runner: TaskRunner) -> LiveFiles:
+    """Compact in full all that was written, beside other compactions too, as the other does."""
+    for _ in range(_ROUNDS_MAX):
+        result = compact_in_full(table, runner)
+        live = table.newest_files()
+        if not result.overtaken:
+            break
+    return live
+
+
+def _is_full_compaction_due(metadata: TableMetadata, view: TableView, newest: Snapshot) -> bool:
+    """Whether so many commits came since the last full compaction as its table has between two."""
+    commits = view.options.full_compaction_commits
+    if commits is None:
+        return False
+    for snapshot_id in range(newest.id, 0, -1):
+        try:
+            snapshot = newest if snapshot_id == newest.id else metadata.snapshot(snapshot_id)
+        except NotFoundError:
+            return True  # nobody knows how many there were: rather once too often than too seldom
+        if snapshot.commit_user.startswith(FULL_COMPACTION):
+            return False
+        commits -= snapshot.commit_kind is not CommitKind.COMPACT
+        if not commits:
+            return True
+    return False

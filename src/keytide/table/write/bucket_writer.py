@@ -45,6 +45,7 @@ __all__ = [
     "NewFiles",
     "SequenceBase",
     "added_file",
+    "changelog_writer",
     "restamp",
     "run_writer",
     "stored_schema",
@@ -163,7 +164,7 @@ class BucketWriter:
         ]
         if not self.has_changelog:
             return Made(tuple(data))
-        writer = _changelog_writer(self.view)
+        writer = changelog_writer(self.view)
         names_of = files.of(names, self._options.changelog_file_prefix, writer.file_format)
         changelog = self._write_layer(batch, versions, writer, names_of, threads)
         return Made(tuple(data), tuple(changelog))
@@ -325,7 +326,8 @@ def run_writer(view: TableView) -> RunWriter:
     )
 
 
-def _changelog_writer(view: TableView) -> RunWriter:
+def changelog_writer(view: TableView) -> RunWriter:
+    """What writes changelog files as the table's options say."""
     options = view.options
     return replace(
         run_writer(view),

@@ -8,7 +8,8 @@ from operator import and_
 
 import polars as pl
 
-from keytide.row_kind import ROW_KIND, RowKind
+from keytide.merge.order import VALUE_KIND
+from keytide.row_kind import RowKind
 from keytide.scratch import scratch
 
 __all__ = ["difference", "with_kind"]
@@ -23,14 +24,17 @@ def difference(
     after: pl.DataFrame,
     key: Sequence[str],
     compared: Collection[str] | None = None,
+    *,
+    keeps_equal: bool = False,
 ) -> pl.DataFrame:
-    """What leads from the rows before to those after, with `_row_kind`, in key order.
+    """What leads from the rows before to those after, with `_VALUE_KIND`, in key order.
 
     -D and +I for keys that only one side has, -U and +U next to each other for those whose rows
-    differ, nothing for equal rows. NULL equals NULL, NaN equals NaN, 0.0 equals -0.0. Rows are
-    equal where their `compared` columns are; None: all columns.
+    differ, nothing for equal rows unless it `keeps_equal` ones. NULL equals NULL, NaN equals NaN,
+    0.0 equals -0.0. Rows are equal where their `compared` columns are; None: all columns.
 
-    REQUIRES: both have the same columns, `key` among them, and one row per key.
+    REQUIRES: both have the same columns, `key` among them and `_VALUE_KIND` not, and one row per
+    key.
     """
     if not before.height or not after.height:
         rows, kind = (after, RowKind.INSERT) if after.height else (before, RowKind.DELETE)
@@ -41,21 +45,22 @@ def difference(
     ]
     rows = pl.concat(sides).sort([*key, _IS_AFTER], nulls_last=False)
     is_last = pl.int_range(pl.len()) == pl.len() - 1
-    others = [
-        name
-        for name in before.columns
-        if name not in key and (compared is None or name in compared)
-    ]
-    rows = rows.with_columns((~is_last & _equals_next(key)).alias(_HAS_PARTNER)).with_columns(
-        (pl.col(_HAS_PARTNER) & _equals_next(others)).alias(_IS_EQUAL)
-    )
-    told = rows.with_columns(_kind()).filter(~(pl.col(_IS_EQUAL) | _row_before(_IS_EQUAL)))
-    return told.select(ROW_KIND, *before.columns)
+    rows = rows.with_columns((~is_last & _equals_next(key)).alias(_HAS_PARTNER))
+    told = rows.with_columns(_kind())
+    if not keeps_equal:
+        others = [
+            name
+            for name in before.columns
+            if name not in key and (compared is None or name in compared)
+        ]
+        told = told.with_columns((pl.col(_HAS_PARTNER) & _equals_next(others)).alias(_IS_EQUAL))
+        told = told.filter(~(pl.col(_IS_EQUAL) | _row_before(_IS_EQUAL)))
+    return told.select(VALUE_KIND, *before.columns)
 
 
 def with_kind(rows: pl.DataFrame, kind: RowKind) -> pl.DataFrame:
     """The rows with one kind, in the first column."""
-    return rows.select(pl.lit(kind.short).alias(ROW_KIND), *rows.columns)
+    return rows.select(pl.lit(kind, pl.Int8).alias(VALUE_KIND), *rows.columns)
 
 
 def _equals_next(columns: Sequence[str]) -> pl.Expr:
@@ -70,8 +75,8 @@ def _row_before(flag: str) -> pl.Expr:
 
 def _kind() -> pl.Expr:
     def either(paired: pl.Expr, pair: RowKind, alone: RowKind) -> pl.Expr:
-        return pl.when(paired).then(pl.lit(pair.short)).otherwise(pl.lit(alone.short))
+        return pl.when(paired).then(pl.lit(pair, pl.Int8)).otherwise(pl.lit(alone, pl.Int8))
 
     after = either(_row_before(_HAS_PARTNER), RowKind.UPDATE_AFTER, RowKind.INSERT)
     before = either(pl.col(_HAS_PARTNER), RowKind.UPDATE_BEFORE, RowKind.DELETE)
-    return pl.when(pl.col(_IS_AFTER)).then(after).otherwise(before).alias(ROW_KIND)
+    return pl.when(pl.col(_IS_AFTER)).then(after).otherwise(before).alias(VALUE_KIND)

@@ -1,0 +1,136 @@
+"""The changelog that a compaction of a bucket makes.
+
+What was told before lies on some levels, from one on upwards: by `lookup` on all above level 0, by
+`full-compaction` where full compactions leave their rows. A compaction that takes in anything below
+tells what becomes of the keys there: the rows that were told before them, and those after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.format import paths
+from keytide.format.arrow import to_arrow
+from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
+from keytide.format.manifest import FileSource, ManifestEntry
+from keytide.merge.difference import difference
+from keytide.merge.order import IS_ADD
+from keytide.merge.touched import with_keys
+from keytide.options import TableOptions
+from keytide.row_kind import RowKind
+from keytide.table.read.sections import Run, Section
+from keytide.table.read.versions import Window
+from keytide.table.state.view import TableView
+from keytide.table.upkeep.picking import Unit
+from keytide.table.upkeep.pile import Pile
+from keytide.table.write.bucket_writer import (
+    NewFiles,
+    added_file,
+    changelog_writer,
+    stored_schema,
+)
+
+__all__ = ["ChangelogWriter"]
+
+
+class ChangelogWriter:
+    """Writes what one compaction of a bucket tells, in key order, as changelog files.
+
+    The files are about as large as data files.
+    """
+
+    def __init__(self, view: TableView, unit: Unit, files: NewFiles) -> None:
+        first = unit.files[0]
+        self._view = view
+        self._bucket = (first.partition, first.bucket)
+        self._buckets = first.total_buckets
+        self._lowest_told = _lowest_told(view.options, unit)
+        self._level = unit.output_level
+        self._writer = changelog_writer(view)
+        prefix, file_format = view.options.changelog_file_prefix, self._writer.file_format
+        self._names = files.of(paths.FileNames(), prefix, file_format)(self._bucket)
+        self._pile = Pile(view.options.target_file_size_bytes, _between_pairs)
+        self._entries: list[ManifestEntry] = []
+
+    def tells_of(self, section: Section) -> bool:
+        """Whether a section has rows that were not told before."""
+        return not all(map(self._is_told, section.runs))
+
+    def tell(self, section: Section, window: Window) -> None:
+        """Tell what becomes of the keys of a window that are below the level of what was told."""
+        told = [self._is_told(run) for run in section.runs]
+        news = _filled(run for run, is_told in zip(window.runs, told, strict=True) if not is_told)
+        if not news:
+            return
+        keys = pl.concat([run.select(self._view.order.key) for run in news]).unique()
+        known = (run for run, is_told in zip(window.runs, told, strict=True) if is_told)
+        before, after = (
+            [with_keys(rows, keys) for rows in _filled(side)] for side in (known, window.merged)
+        )
+        self._add([news[0].clear(), *before], [news[0].clear(), *after])
+
+    def tell_new(self, rows: Sequence[pl.DataFrame]) -> None:
+        """Tell of keys of which nothing was told before, nor of any behind them."""
+        if rows:
+            self._add([rows[0].clear()], rows)
+
+    def finish(self) -> tuple[ManifestEntry, ...]:
+        """The files as entries to commit."""
+        self._write(self._pile.rest())
+        return tuple(self._entries)
+
+    def _is_told(self, run: Run) -> bool:
+        return run[0].meta.level >= self._lowest_told
+
+    def _add(self, before: Iterable[pl.DataFrame], after: Iterable[pl.DataFrame]) -> None:
+        told = difference(
+            self._rows(before),
+            self._rows(after),
+            self._view.order.key,
+            self._compared,
+            keeps_equal=not self._view.options.row_deduplicate,
+        )
+        if told.height:
+            self._write(self._pile.add(to_arrow(told, stored_schema(self._view))))
+
+    def _rows(self, versions: Iterable[pl.DataFrame]) -> pl.DataFrame:
+        """What readers are shown of some versions, NULL as it is stored, with their numbers."""
+        names = (*self._view.schema.names, SEQUENCE_NUMBER)
+        return pl.concat([each.filter(IS_ADD).select(names) for each in versions])
+
+    def _write(self, tables: Iterable[pa.Table]) -> None:
+        directory = self._view.bucket_directory(*self._bucket)
+        for table in tables:
+            path = f"{directory}/{next(self._names)}"
+            meta = self._writer.write_file(
+                table, path, level=self._level, source=FileSource.COMPACT
+            )
+            self._entries.append(added_file(self._bucket, self._buckets, meta))
+
+    @cached_property
+    def _compared(self) -> frozenset[str]:
+        ignored = self._view.options.row_deduplicate_ignore_fields
+        return frozenset(self._view.schema.names) - set(ignored)
+
+
+def _filled(frames: Iterable[pl.DataFrame]) -> list[pl.DataFrame]:
+    return [frame for frame in frames if frame.height]
+
+
+def _between_pairs(told: pa.Table, count: int) -> int:
+    """A cut that parts no -U from its +U, which is the row behind it."""
+    is_before = told.column(VALUE_KIND)[count - 1].as_py() == RowKind.UPDATE_BEFORE
+    return count + 1 if is_before else count
+
+
+def _lowest_told(options: TableOptions, unit: Unit) -> int:
+    """The lowest level with rows that were told before; 0 where a compaction tells nothing."""
+    if options.changelog_producer != "full-compaction" or not unit.is_whole:
+        return 0
+    # Only full compactions reach the oldest run, which is why it is the one that was told, also
+    # where the table was given more levels since.
+    return max(1, unit.runs[-1].level)

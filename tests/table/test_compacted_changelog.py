@@ -1,0 +1,401 @@
+"""With `changelog-producer = full-compaction` compactions tell what became of keys.
+
+The law: whatever is written and compacted when, the changelog up to a snapshot, folded from nothing
+on, gives the rows that were told of by then, and a compaction in full tells of all of them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from unittest import mock
+from uuid import uuid4
+
+import pytest
+from copies import copies_of
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from overtaking import overtaken
+
+import keytide as kt
+from keytide.format.manifest import FileKind
+from keytide.format.snapshot import CommitKind
+from keytide.store import Store, open_store
+from keytide.store.faults import Action, Crash, Fault, FaultyStore
+from keytide.table.definition.evolution import AddColumn, SetOption
+from keytide.table.read import versions as read
+
+COLUMNS = {"p": "INT NOT NULL", "k": "INT NOT NULL", "s": "INT", "v": "STRING"}
+FULL = {"changelog-producer": "full-compaction"}
+
+
+def made(
+    store: Store | None = None, types: Mapping[str, str] = COLUMNS, **options: str
+) -> kt.Table:
+    lake = kt.connect("", store=store or open_store(f"memory://{uuid4().hex}"))
+    own = {name.replace("__", ".").replace("_", "-"): text for name, text in options.items()}
+    fields = [kt.Field(-1, name, kt.parse_sql_type(text)) for name, text in types.items()]
+    return lake.create_table("t", fields, ["p", "k"], ["p"], options=FULL | own)
+
+
+def rows_of(*rows: str) -> list[dict[str, Any]]:
+    """Rows as `kind p k s v`."""
+    words = [row.split() for row in rows]
+    return [
+        {"_row_kind": kind, "p": int(p), "k": int(k), "s": int(s), "v": v}
+        for kind, p, k, s, v in words
+    ]
+
+
+def write(table: kt.Table, *rows: str) -> None:
+    table.write(rows_of(*rows))
+
+
+def told(table: kt.Table, start: int = 0, end: int | None = None) -> list[str]:
+    rows = table.changes(start, end, mode="changelog").to_pylist()
+    return [" ".join(map(str, row.values())) for row in rows]
+
+
+def shown(table: kt.Table) -> list[str]:
+    return sorted(" ".join(map(str, row.values())) for row in table.scan().to_pylist())
+
+
+def fold(changes: Iterable[str], rows: Sequence[str] = ()) -> list[str]:
+    """The rows after changes, each of which must meet what it says that it finds."""
+    held = {tuple(row.split()[:2]): row for row in rows}
+    before: tuple[str, ...] | None = None
+    for change in changes:
+        kind, row = change.split(" ", 1)
+        key = tuple(row.split()[:2])
+        assert (before == key) if kind == "+U" else (before is None), change
+        if kind in ("-U", "-D"):
+            assert held.pop(key) == row, change
+        else:
+            assert key not in held, change
+            held[key] = row
+        before = key if kind == "-U" else None
+    assert before is None
+    return sorted(held.values())
+
+
+# -- what is told ----------------------------------------------------------------------------------
+
+
+def test_each_write_is_told_unless_the_table_says_otherwise() -> None:
+    table = made()
+    write(table, "+I 0 1 0 a", "+I 0 2 0 b", "+U 0 3 0 c")
+    assert told(table) == ["+I 0 1 0 a", "+I 0 2 0 b", "+I 0 3 0 c"]
+    write(table, "+I 0 1 0 a2", "-D 0 2 9 x", "-D 0 4 0 y", "-U 0 3 8 z")
+    assert told(table, 2) == ["-U 0 1 0 a", "+U 0 1 0 a2", "-D 0 2 0 b", "-D 0 3 0 c"]
+    write(table, "-D 0 2 9 x", "+I 0 5 0 e", "-D 0 5 0 e")
+    assert told(table, 4) == []
+    kinds = [snapshot.commit_kind for snapshot in table.snapshots()]
+    assert kinds == [CommitKind.APPEND, CommitKind.COMPACT] * 3
+    counts = [snapshot.changelog_record_count for snapshot in table.snapshots()]
+    assert counts == [None, 3, None, 4, None, None]
+    assert table.verify().findings == ()
+
+
+def test_only_the_net_effect_of_commits_between_full_compactions_is_told() -> None:
+    table = made(full_compaction__delta_commits="3")
+    for v in "abcdefgh":
+        write(table, f"+I 0 1 0 {v}")
+    assert told(table) == ["+I 0 1 0 c", "-U 0 1 0 c", "+U 0 1 0 f"]
+    table.compact(full=True)
+    assert told(table)[3:] == ["-U 0 1 0 f", "+U 0 1 0 h"]
+    write(table, "-D 0 1 0 x")
+    write(table, "+I 0 1 0 i")
+    assert len(told(table)) == 5
+    write(table, "+I 1 1 0 j")
+    assert told(table)[5:] == ["-U 0 1 0 h", "+U 0 1 0 i", "+I 1 1 0 j"]
+
+
+def test_compactions_that_are_not_full_tell_nothing() -> None:
+    table = made(full_compaction__delta_commits="100", num_sorted_run__compaction_trigger="2")
+    for n in range(9):
+        write(table, *(f"+I 0 {k} 0 v{n}" for k in range(9 - n)))
+    assert any(s.commit_kind is CommitKind.COMPACT for s in table.snapshots())
+    before = fold(told(table))
+    write(table, "+I 0 1 0 w")
+    assert fold(told(table)) in (before, shown(table))
+    table.compact(full=True)
+    assert fold(told(table)) == shown(table)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ["-U 0 1 1 a", "+U 0 1 1 a", "-U 0 2 1 b", "+U 0 2 2 b", "-U 0 3 1 c", "+U 0 3 1 d"]),
+        ({"row-deduplicate": "true"}, ["-U 0 2 1 b", "+U 0 2 2 b", "-U 0 3 1 c", "+U 0 3 1 d"]),
+        (
+            {"row-deduplicate": "true", "row-deduplicate-ignore-fields": "s"},
+            ["-U 0 3 1 c", "+U 0 3 1 d"],
+        ),
+    ],
+)
+def test_equal_rows_are_told_unless_they_are_left_out(
+    options: dict[str, str], expected: list[str]
+) -> None:
+    table = made(**{f"changelog-producer.{key}": value for key, value in options.items()})
+    write(table, "+I 0 1 1 a", "+I 0 2 1 b", "+I 0 3 1 c")
+    write(table, "+I 0 1 1 a", "+I 0 2 2 b", "+I 0 3 1 d")
+    assert told(table, 2) == expected
+
+
+def test_deletes_that_are_kept_are_told_once() -> None:
+    table = made(sequence__field="s", tombstone__retention="0 s")
+    write(table, "+I 0 1 5 a")
+    write(table, "-D 0 1 7 a")
+    assert told(table) == ["+I 0 1 5 a", "-D 0 1 5 a"]
+    for late in ("+I 0 1 6 b", "-D 0 1 8 c"):
+        write(table, late)
+        assert told(table, 4) == []
+    table.compact(full=True)
+    table.compact(full=True)
+    assert told(table, 4) == []
+    assert [s.commit_kind for s in table.snapshots()[-1:]] == [CommitKind.COMPACT]
+
+
+def test_rows_are_told_as_the_table_shows_them() -> None:
+    table = made(**{"fields.v.default-value": "none"})
+    table.write([{"p": 0, "k": 1, "s": 1, "v": None}])
+    assert told(table) == ["+I 0 1 1 none"]
+    table.alter(AddColumn(("w",), kt.parse_sql_type("INT")))
+    table.write([{"p": 0, "k": 1, "s": 1, "v": "a", "w": 7}])
+    assert told(table, 2) == ["-U 0 1 1 none None", "+U 0 1 1 a 7"]
+
+
+def test_rows_of_an_overwrite_are_told_and_those_that_it_replaced_are_not() -> None:
+    table = made()
+    write(table, "+I 0 1 1 a", "+I 0 2 1 b")
+    table.overwrite(rows_of("+I 0 1 2 c"))
+    assert told(table, 2) == ["+I 0 1 2 c"]
+
+
+def test_new_table_is_told_with_the_rows_it_was_made_with() -> None:
+    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    with_changelog = "'changelog-producer' = 'full-compaction'"
+    lake.sql(
+        f"CREATE TABLE t (PRIMARY KEY (k) NOT ENFORCED) WITH ({with_changelog}) AS "
+        "SELECT * FROM (VALUES (1, 'a')) AS x(k, v)"
+    )
+    assert told(lake.table("t")) == ["+I 1 a"]
+
+
+def test_large_file_is_moved_and_told() -> None:
+    table = made(target_file_size="1 b")
+    write(table, "+I 0 1 1 a", "+U 0 3 1 c")
+    names = {e.file.file_name for e in table.scan().live.entries}
+    appended = table.metadata.entries(table.metadata.delta_manifests(table.metadata.snapshot(1)))
+    assert names == {entry.file.file_name for entry in appended}
+    assert told(table) == ["+I 0 1 1 a", "+I 0 3 1 c"]
+    entries = table.metadata.entries(table.metadata.changelog_manifests(table.metadata.snapshot(2)))
+    assert [(e.kind, e.file.level, e.file.row_count) for e in entries] == [(FileKind.ADD, 5, 1)] * 2
+
+
+def test_pairs_stay_together_in_small_files() -> None:
+    table = made(target_file_size="1 b")
+    for v in "ab":
+        write(table, *(f"+I 0 {k} 0 {v}" for k in range(5)))
+    assert fold(told(table)) == shown(table)
+
+
+def test_table_with_more_levels_tells_on() -> None:
+    table = made()
+    write(table, "+I 0 1 0 a")
+    table.alter(SetOption("num-levels", "9"))
+    write(table, "+I 0 2 0 b")
+    assert told(table) == ["+I 0 1 0 a", "+I 0 2 0 b"]
+
+
+def test_changelog_that_nobody_makes_is_named() -> None:
+    with pytest.warns(kt.KeytideWarning, match=r"no effect here.*'sequence.field' = 's'"):
+        table = made(merge_engine="partial-update", sequence__field="s")
+    write(table, "+I 0 1 0 a")
+    with pytest.raises(
+        kt.InvalidError, match=r"stores no changelog.*'sequence.field'.*mode='diff'"
+    ):
+        told(table)
+
+
+# -- the law ---------------------------------------------------------------------------------------
+
+TYPES = {
+    "p": "INT NOT NULL",
+    "k": "INT NOT NULL",
+    "s": "INT",
+    "g": "INT",
+    "v": "INT",
+    "t": "STRING",
+}
+AGGREGATION = {
+    "merge-engine": "aggregation",
+    "fields.s.aggregate-function": "sum",
+    "fields.v.aggregate-function": "last_non_null_value",
+    "fields.g.aggregate-function": "last_value",
+    "fields.t.ignore-retract": "true",
+}
+PARTIAL = {"merge-engine": "partial-update"}
+GROUPS = {**PARTIAL, "fields.g.sequence-group": "v,t"}
+ALL, ADDS = ("+I", "+I", "+U", "-U", "-D"), ("+I", "+U")
+ENGINES: dict[str, tuple[Sequence[str], dict[str, str]]] = {
+    "deduplicate": (ALL, {}),
+    "deduplicate by sequence": (ALL, {"sequence.field": "s"}),
+    "deduplicate without deletes": (ALL, {"ignore-delete": "true", "sequence.field": "s"}),
+    "watermark": (ADDS, {"watermark.key": "s", "tombstone.key": "t"}),
+    "partial-update": (ADDS, PARTIAL),
+    "partial-update removing": (ALL, {**PARTIAL, "partial-update.remove-record-on-delete": "true"}),
+    "groups": (ALL, GROUPS),
+    "sum of a group": (ALL, {**GROUPS, "fields.v.aggregate-function": "sum"}),
+    "deciding group": (ALL, {**GROUPS, "partial-update.remove-record-on-sequence-group": "g"}),
+    "aggregation": (ALL, AGGREGATION),
+    "aggregation removing": (
+        ALL,
+        {
+            **{k: v for k, v in AGGREGATION.items() if not k.endswith("ignore-retract")},
+            "aggregation.remove-record-on-delete": "true",
+        },
+    ),
+}
+SMALL = st.none() | st.integers(0, 3)
+VERSIONS = st.tuples(
+    st.integers(0, 1), st.integers(0, 3), SMALL, SMALL, SMALL, st.none() | st.sampled_from("ab")
+)
+
+
+def history(kinds: Sequence[str]) -> st.SearchStrategy[list[Any]]:
+    """Writes, and compactions, in full or of what is due."""
+    write = st.lists(st.tuples(st.sampled_from(kinds), VERSIONS), min_size=1, max_size=5)
+    return st.lists(st.one_of(write, write, write, st.booleans()), min_size=3, max_size=9)
+
+
+def check_history(engine: str, data: st.DataObject) -> None:
+    kinds, options = ENGINES[engine]
+    commits = data.draw(st.sampled_from(["1", "2", "3", "99"]), "commits")
+    table = made(
+        types=TYPES,
+        full_compaction__delta_commits=commits,
+        num_sorted_run__compaction_trigger="2",
+        target_file_size=data.draw(st.sampled_from(["1 b", "1 mb"])),
+        **{"changelog-producer.row-deduplicate": data.draw(st.sampled_from(["true", "false"]))},
+        **options,
+    )
+    names, rows, seen = (*TYPES, "_row_kind"), [], 0
+    with mock.patch.object(read, "_BATCH_ROWS_MIN", data.draw(st.integers(1, 4))):
+        for step in data.draw(history(kinds)):
+            if isinstance(step, bool):
+                table.compact(full=step)
+            else:
+                table.write([dict(zip(names, (*v, kind), strict=True)) for kind, v in step])
+            changes = told(table, seen)
+            event(f"{min(len(changes), 9)} changes")
+            rows = fold(changes, rows)
+            seen = table.snapshots()[-1].id if table.snapshots() else 0
+            if step is True or commits == "1":
+                assert rows == shown(table)
+    assert table.verify().findings == ()
+
+
+@given(engine=st.sampled_from(list(ENGINES)), data=st.data())
+def test_folded_changelog_is_the_table(engine: str, data: st.DataObject) -> None:
+    check_history(engine, data)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("engine", ENGINES)
+@settings(max_examples=60)
+@given(data=st.data())
+def test_folded_changelog_of_long_searches_is_the_table(engine: str, data: st.DataObject) -> None:
+    check_history(engine, data)
+
+
+# -- failures and other writers --------------------------------------------------------------------
+
+NEW = ["+I 0 1 0 a2", "-D 0 2 0 b", "+I 1 3 0 c"]
+
+
+@copies_of
+def half_told(store: Store) -> None:
+    table = made(store, bucket="2")
+    write(table, "+I 0 1 0 a", "+I 0 2 0 b")
+    table.alter(SetOption("write-only", "true"))
+    write(table, *NEW)
+
+
+def opened(store: Store) -> kt.Table:
+    return kt.connect("", store=store).table("t")
+
+
+def places_of_compaction() -> list[tuple[str, int]]:
+    store = FaultyStore(half_told())
+    opened(store).compact(full=True)
+    seen: Counter[str] = Counter()
+    return [(what, seen.update([what]) or seen[what]) for what, _ in store.log]
+
+
+def files(store: Store) -> set[str]:
+    return {
+        path.rsplit("/", 1)[-1]
+        for path in (info.path for info in store.list(""))
+        if "/data-" in path or "/changelog-" in path
+    }
+
+
+def named_files(table: kt.Table) -> set[str]:
+    metadata, named = table.metadata, set()
+    for snapshot in table.snapshots():
+        entries = (
+            *metadata.entries(metadata.manifests(snapshot)),
+            *metadata.entries(metadata.changelog_manifests(snapshot)),
+        )
+        named |= {entry.file.file_name for entry in entries}
+    return named
+
+
+@pytest.mark.parametrize("action", ["crash", "fail", "lost-response", "interrupt"])
+@pytest.mark.parametrize(("operation", "nth"), places_of_compaction())
+def test_failure_anywhere_tells_everything_once(operation: Any, nth: int, action: Action) -> None:
+    store = half_told()
+    with suppress(kt.DataError, Crash, KeyboardInterrupt):
+        opened(FaultyStore(store, [Fault(operation, nth=nth, action=action)])).compact(full=True)
+    table = opened(store)
+    assert fold(told(table)) in (["0 1 0 a", "0 2 0 b"], ["0 1 0 a2", "1 3 0 c"])
+    assert named_files(table) <= files(store)
+    if action != "crash" and operation not in ("create", "hint", "delete"):
+        assert named_files(table) == files(store)
+    table.compact(full=True)
+    assert fold(told(table)) == shown(table) == ["0 1 0 a2", "1 3 0 c"]
+
+
+def test_of_two_compactions_one_tells() -> None:
+    store = half_told()
+    late = overtaken(opened(store), lambda: opened(store).compact(full=True))
+    assert late.compact(full=True).overtaken
+    table = opened(store)
+    assert fold(told(table)) == shown(table)
+    assert files(store) == named_files(table)
+
+
+def test_rows_that_come_while_others_compact_are_told_too() -> None:
+    table = made()
+    write(table, "+I 0 1 0 a")
+    other = kt.Table(table.metadata.store, table.name)
+    # The other writer's rows come between the write and its compaction, and are compacted first.
+    write(overtaken(table, lambda: None, lambda: write(other, "+I 0 1 0 c")), "+I 0 1 0 b")
+    assert fold(told(table)) == shown(table) == ["0 1 0 c"]
+
+
+def test_failed_compaction_after_a_write_is_made_up_for_by_the_next_one() -> None:
+    store = open_store(f"memory://{uuid4().hex}")
+    table = made(store)
+    faulty = opened(FaultyStore(store, [Fault("output", nth=2)]))
+    with pytest.warns(kt.KeytideWarning, match="the rows are written, and the compaction"):
+        write(faulty, "+I 0 1 0 a")
+    assert (told(table), shown(table)) == ([], ["0 1 0 a"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        write(table, "+I 1 1 0 b")
+    assert told(table) == ["+I 0 1 0 a", "+I 1 1 0 b"]
