@@ -117,6 +117,24 @@ def test_two_processes_writing_while_one_compacts_lose_nothing(
     assert {path.name for path in Path(table.uri).glob("bucket-*/data-*")} == named
 
 
+def test_processes_that_mark_rows_of_the_same_files_show_what_they_told(warehouse: str) -> None:
+    table = new_table(warehouse, **{"deletion-vectors.enabled": "true"})
+    with writer(table, "a", 0, 12) as a, writer(table, "b", 0, 12) as b:
+        go(a)
+        go(b)
+        while a.poll() is None or b.poll() is None:
+            rows = state(kt.open_table(table.uri).scan())
+            assert [row[0] for row in rows] in ([], list(KEYS))
+            assert len({row[1:] for row in rows}) <= 1
+        told = [("a", *line) for line in lines_of(a)] + [("b", *line) for line in lines_of(b)]
+        assert (a.wait(), b.wait()) == (0, 0)
+    assert_each_commit_once(table, told, 24)
+    last = writes(table)[-1]
+    shown = state(kt.open_table(table.uri).scan())
+    assert shown == [(k, last.commit_user, last.commit_identifier) for k in KEYS]
+    assert not table.verify().findings
+
+
 def poll_until_done(table: kt.Table, *processes: subprocess.Popen[str]) -> int:
     """Read over and over while they write; every read is a sound state, newer than the last."""
     polls, newest = 0, 0

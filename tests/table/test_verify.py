@@ -333,6 +333,19 @@ def test_key_that_two_compacted_files_show_is_told(tmp_path: Path) -> None:
     assert found.what.startswith("2 rows of the key")
 
 
+def test_delete_that_lost_its_mark_is_told(tmp_path: Path) -> None:
+    options = {"deletion-vectors.enabled": "true", "sequence.field": "s"}
+    schema = pa.schema([("k", pa.int32()), ("s", pa.int32())])
+    table = kt.connect(tmp_path).create_table("t", schema, ["k"], options=options)
+    table.write([{"k": 1, "s": 1, "_row_kind": "-D"}])
+    assert not table.verify().findings
+    _edit(Path(table.uri) / "snapshot/snapshot-2", indexManifest=None)
+
+    (found,) = table.verify().findings
+
+    assert found.what == "1 delete that snapshot/snapshot-2 shows"
+
+
 def test_key_that_its_hash_index_lacks_is_told(tmp_path: Path) -> None:
     shutil.copytree(SAMPLES / EXPECTED["j_dynamic"]["table"], tmp_path, dirs_exist_ok=True)
     table = kt.open_table(tmp_path)

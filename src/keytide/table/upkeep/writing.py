@@ -90,7 +90,8 @@ def show_rows(table: StoredTable, view: TableView, runner: TaskRunner | None = N
     planner = Planner(view)
     for _ in range(_ROUNDS_MAX):
         live = table.newest_files()
-        hidden = {bucket for bucket, state in live.buckets.items() if state.level_files.get(0)}
+        files = live.buckets.items()
+        hidden = {bucket for bucket, state in files if bucket[1] >= 0 and state.level_files.get(0)}
         if not hidden:
             return
         if view.options.write_only:

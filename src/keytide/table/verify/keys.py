@@ -1,4 +1,4 @@
-"""One row per key: the second law, asked of all rows that a reader is shown."""
+"""The laws, asked of all rows that a reader is shown: one row per key, and no deleted row."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.format.arrow import from_arrow
+from keytide.format.data_file import VALUE_KIND
 from keytide.plural import counted
+from keytide.row_kind import RETRACTS
 from keytide.scratch import scratch
+from keytide.table.read.runs import StoredVersions
 from keytide.table.read.scan import Scan
 from keytide.table.verify.finding import REWRITE, Findings
 
-__all__ = ["check_one_row_per_key"]
+__all__ = ["check_deletes_are_marked", "check_one_row_per_key"]
 
 _HASH, _COUNT = map(scratch, ("hash", "count"))
 # A hash is held about so many times while equal ones are looked for.
@@ -41,6 +44,30 @@ def check_one_row_per_key(scan: Scan, path: str, findings: Findings) -> None:
                 alike = of_key.is_in(repeated[_HASH].unique().implode())
                 _tell(pl.concat(frame.filter(alike) for frame in _frames(scan)), path, findings)
                 return
+
+
+def check_deletes_are_marked(scan: Scan, path: str, findings: Findings) -> None:
+    """Look for deletes above level 0 that no deletion vector marks and no manifest tells of.
+
+    Other engines take such a file as it is, and show them as rows.
+    """
+    view = scan.view
+    if not view.options.deletion_vectors_enabled:
+        return
+    with findings.reading(path):
+        for bucket in scan.plan.buckets:
+            stored = StoredVersions(view, bucket.partition, (VALUE_KIND,))
+            for file in bucket.files:
+                if file.may_retract or not file.has_kinds:
+                    continue
+                count = int(stored.of_file(file)[VALUE_KIND].is_in(list(RETRACTS)).sum())
+                if count:
+                    findings.add(
+                        view.file_path(file.entry),
+                        f"{counted(count, 'delete')} that {path} shows",
+                        "each of them marked dead by a deletion vector",
+                        REWRITE,
+                    )
 
 
 def _tell(keys: pl.DataFrame, path: str, findings: Findings) -> None:

@@ -27,7 +27,7 @@ from keytide.table.verify.finding import Findings, Verification
 from keytide.table.verify.hashes import check_hashes
 from keytide.table.verify.history import Seen, history_of
 from keytide.table.verify.indexes import Indexes
-from keytide.table.verify.keys import check_one_row_per_key
+from keytide.table.verify.keys import check_deletes_are_marked, check_one_row_per_key
 from keytide.table.verify.manifests import Manifests
 
 __all__ = ["Progress", "verify_table"]
@@ -186,3 +186,4 @@ class _Work:
             live = files_of(seen.snapshot, seen.live.values())
             scan = Scan(TableState(view, live, tuple(vectors)), view.schema.primary_keys)
             check_one_row_per_key(scan, seen.path, self.findings)
+            check_deletes_are_marked(scan, seen.path, self.findings)
