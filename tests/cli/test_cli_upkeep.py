@@ -243,3 +243,20 @@ def test_compaction_counts_the_buckets_that_are_done(monkeypatch: pytest.MonkeyP
     runner.each([lambda n=n: n * n for n in range(3)], taken.append)
     assert taken == [0, 1, 4]
     assert shown == [(0, 3), (1, 3), (2, 3), (3, 3)]
+
+
+# -- consumers -------------------------------------------------------------------------------------
+
+
+def test_consumers_are_listed_reset_and_cleared(run: Run, orders: kt.Table) -> None:
+    list(orders.follow("latest", consumer="nightly", timeout_seconds=0))
+    (found,) = map(json.loads, run("consumer", "ls", orders.uri, "-f", "json").out.splitlines())
+    assert (found["name"], found["next_snapshot"]) == ("nightly", 2)
+    done = run("consumer", "reset", orders.uri, "nightly", "--next-snapshot", "1")
+    assert (done.code, done.err) == (0, "nightly goes on at 1\n")
+    assert run("consumer", "clear", orders.uri, "--excluding", "n.*").err == "forgotten: none\n"
+    assert run("consumer", "clear", orders.uri, "--older-than", "2020-01-01").err == (
+        "forgotten: none\n"
+    )
+    assert run("consumer", "clear", orders.uri).err == "forgotten: nightly\n"
+    assert run("consumer", "ls", orders.uri).err == "no rows\n"

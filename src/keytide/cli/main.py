@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 import keytide
 from keytide.cli.branch import branch
 from keytide.cli.catalog import describe, ls, snapshots
+from keytide.cli.consumer import consumer
 from keytide.cli.ingest import ingest
 from keytide.cli.read import explain, get, scan, why
 from keytide.cli.sql import sql
@@ -102,6 +103,7 @@ for _command in (
 ):  # fmt: skip
     app.command()(_command)
 app.add_typer(tag)
+app.add_typer(consumer)
 app.add_typer(branch)
 
 

@@ -43,6 +43,13 @@ from keytide.table.upkeep.branches import (
     fast_forward,
 )
 from keytide.table.upkeep.compaction import CompactionResult, cluster, compact
+from keytide.table.upkeep.consumers import (
+    NamedConsumer,
+    clear_consumers,
+    consumers_of,
+    expire_consumers,
+    reset_consumer,
+)
 from keytide.table.upkeep.doctor import Diagnosis, diagnose
 from keytide.table.upkeep.expiry import ExpiryResult, expire_changelogs, expire_snapshots
 from keytide.table.upkeep.orphans import OrphanFiles, remove_orphan_files
@@ -304,6 +311,40 @@ class Table:
     ) -> Asked:
         moment = None if older_than is None else epoch_ms(older_than, self.name, "older_than")
         return Asked(retain_max, retain_min, moment, max_deletes)
+
+    def consumers(self) -> list[NamedConsumer]:
+        """The named readers, whose places keep snapshots from expiring. Raises `DataError`."""
+        return consumers_of(self.metadata)
+
+    @checked
+    def reset_consumer(self, name: str, next_snapshot: int | None = None) -> NamedConsumer | None:
+        """Have a consumer go on at another snapshot, or forget it, which is what None means.
+
+        A reader that runs at this moment keeps its own place again. Raises `NotFoundError` for an
+        unknown consumer or a snapshot that is not there any more, `InvalidError` for one to come,
+        `DataError` when the store fails.
+        """
+        return reset_consumer(self.metadata, name, next_snapshot)
+
+    @checked
+    def clear_consumers(
+        self, including: str | None = None, excluding: str | None = None
+    ) -> list[str]:
+        """Forget consumers: all of them, or those whose names match one regular expression and not
+        the other one, in whole. Gives their names.
+
+        Raises `InvalidError` for what is no regular expression, `DataError` when the store fails.
+        """
+        return clear_consumers(self.metadata, including, excluding)
+
+    @checked
+    def expire_consumers(self, older_than: datetime | date | str | int) -> list[str]:
+        """Forget consumers that have not kept their place since a time; gives their names.
+
+        Whenever snapshots expire this is done as the option 'consumer.expiration-time' says.
+        Raises `InvalidError` for what is no time, `DataError` when the store fails.
+        """
+        return expire_consumers(self.metadata, epoch_ms(older_than, self.name, "older_than"))
 
     @checked
     def remove_orphan_files(

@@ -147,6 +147,7 @@ class TableOptions:
     changelogs_retained_max: int | None = _option("changelog.num-retained.max")
     changelogs_retained_min: int | None = _option("changelog.num-retained.min")
     changelog_time_retained_ms: int | None = _option("changelog.time-retained")
+    consumer_lifetime_ms: int | None = _option("consumer.expiration-time")
     consumers_hold_changelogs_only: bool = _option("consumer.changelog-only")
 
     # -- memory -------------------------------------------------------------------------------

@@ -352,7 +352,9 @@ _CHANGES = (
     _kept("streaming-read-mode", choice("log", "file"), None, "What streams are read from.",
           "they are read from files"),
     _kept("consumer-id", TEXT, None, "The name under which a stream keeps its place.", _NO_STREAM),
-    _kept("consumer.expiration-time", DURATION, None, "When a place is forgotten.", _NO_STREAM),
+    Option("consumer.expiration-time", DURATION, "How long after it was kept last a consumer's "
+           "place is forgotten, when snapshots expire; never when left out. Until then it keeps "
+           "snapshots from expiring, whether its reader comes again or not."),
     _kept("consumer.ignore-progress", BOOLEAN, "false", "Whether the kept place is ignored.",
           _NO_STREAM),
     _kept("consumer.mode", choice("exactly-once", "at-least-once"), "exactly-once",

@@ -12,6 +12,7 @@ from keytide.sql.names import table_of
 from keytide.table.catalog import Catalog
 from keytide.table.scans import epoch_ms
 from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep.consumers import clear_consumers, expire_consumers, reset_consumer
 from keytide.table.upkeep.expiry import (
     EXPIRY_ROW,
     ExpiryResult,
@@ -48,6 +49,34 @@ def _expire_changelogs(
     return _row(expire_changelogs(stored, asked, dry_run=dry_run))
 
 
+@checked
+def _reset_consumer(
+    catalog: Catalog, table: str, consumer_id: str, next_snapshot_id: int | None = None
+) -> pa.Table:
+    reset_consumer(table_of(catalog, table).metadata, consumer_id, next_snapshot_id)
+    return pa.table({"result": [True]})
+
+
+@checked
+def _clear_consumers(
+    catalog: Catalog, table: str, including_consumers: str | None = None,
+    excluding_consumers: str | None = None,
+) -> pa.Table:  # fmt: skip
+    metadata = table_of(catalog, table).metadata
+    return _names(clear_consumers(metadata, including_consumers, excluding_consumers))
+
+
+@checked
+def _expire_consumers(catalog: Catalog, table: str, older_than: str | int) -> pa.Table:
+    stored = table_of(catalog, table)
+    moment = epoch_ms(older_than, stored.name, "older_than")
+    return _names(expire_consumers(stored.metadata, moment))
+
+
+def _names(names: list[str]) -> pa.Table:
+    return pa.table({"consumer_id": pa.array(names, pa.string())})
+
+
 def _moment(older_than: str | int | None, table: StoredTable) -> int | None:
     return None if older_than is None else epoch_ms(older_than, table.name, "older_than")
 
@@ -67,8 +96,11 @@ def _remove_orphan_files(
 
 
 EXPIRING: dict[str, Callable[..., pa.Table]] = {
+    "clear_consumers": _clear_consumers,
     "expire_changelogs": _expire_changelogs,
+    "expire_consumers": _expire_consumers,
     "expire_snapshots": _expire_snapshots,
     "remove_orphan_files": _remove_orphan_files,
+    "reset_consumer": _reset_consumer,
 }
 """The procedures by their names."""

@@ -32,6 +32,7 @@ from keytide.table.state.live_files import files_of
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.branches import branches_of
+from keytide.table.upkeep.consumers import consumers_of
 from keytide.types import Field
 
 __all__ = ["SYSTEM_TABLES", "audit_log", "changes_log", "read_optimized", "system_table"]
@@ -51,8 +52,8 @@ def system_table(
 
     `snapshot_id`, `tag` or `as_of`, as in `Table.scan`, choose the snapshot that `audit_log`,
     `buckets`, `files`, `manifests`, `options`, `partitions` and `ro` tell of, the newest by
-    default; `branches`, `schemas`, `snapshots` and `tags` list all there are. Raises
-    `NotFoundError` naming the system tables when there is none of that name.
+    default; `branches`, `consumers`, `schemas`, `snapshots` and `tags` list all there are.
+    Raises `NotFoundError` naming the system tables when there is none of that name.
     """
     make = _TABLES.get(name)
     if make is None:
@@ -161,6 +162,19 @@ def _snapshots(metadata: TableMetadata) -> pa.Table:
         for snapshot in metadata.snapshots()
     ]
     return pa.Table.from_pylist(rows, schema=_SNAPSHOTS)
+
+
+_CONSUMERS = _schema(
+    {"consumer_id": pa.string(), "next_snapshot_id": pa.int64()}, "consumer_id", "next_snapshot_id"
+)
+
+
+def _consumers(metadata: TableMetadata) -> pa.Table:
+    rows = [
+        {"consumer_id": each.name, "next_snapshot_id": each.next_snapshot}
+        for each in consumers_of(metadata)
+    ]
+    return pa.Table.from_pylist(rows, schema=_CONSUMERS)
 
 
 _SCHEMAS = _schema(
@@ -493,6 +507,7 @@ _TABLES: Mapping[str, Callable[[TableMetadata, Scan], pa.Table]] = {
     "audit_log": lambda _, scan: audit_log(scan),
     "branches": lambda metadata, _: _branches(metadata),
     "buckets": lambda _, scan: _buckets(scan),
+    "consumers": lambda metadata, _: _consumers(metadata),
     "files": lambda _, scan: _files(scan),
     "manifests": _manifests,
     "options": lambda _, scan: _options(scan),

@@ -22,6 +22,7 @@ from keytide.table.commit.snapshot_files import wall_clock_ms
 from keytide.table.state.beside import again
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
+from keytide.table.upkeep.consumers import expire_consumers
 from keytide.table.upkeep.garbage import garbage_of, told_garbage_of
 from keytide.table.upkeep.references import consumers
 from keytide.table.upkeep.retention import Asked, Retention
@@ -168,6 +169,9 @@ class _Expiry:
     def run(self, *, dry_run: bool = False) -> ExpiryResult:
         """Plan and carry out; then changelogs, and what others left who died."""
         names = self.table.store.list_names(paths.snapshot_dir())
+        lifetime_ms = self.view.options.consumer_lifetime_ms
+        if lifetime_ms is not None and not dry_run:
+            expire_consumers(self.table.metadata, wall_clock_ms() - lifetime_ms)
         plan = again(self._plan)
         if dry_run:
             return self._nothing() if plan is None else self._dry(plan)
