@@ -66,7 +66,7 @@ def reset_consumer(
     path = paths.consumer_path(name)
     if next_snapshot is None:
         if not metadata.store.exists(path):
-            there = ", ".join(_times_ms(metadata)) or "none"
+            there = ", ".join(sorted(_times_ms(metadata))) or "none"
             raise NotFoundError(f"table {metadata.name} has no consumer {name!r}; it has {there}")
         metadata.store.delete([path])
         return None
