@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -64,6 +65,11 @@ class FileReader:
         Raises `DataError` naming the path when the file is missing, torn or of another format, and
         `UnsupportedError` when its format is none that can be read.
         """
+        if self._leaves_out_dead and where is None:
+            stored = replace(self, dead_rows=None).read(offset, length)
+            # Far cheaper than a look at the position of each row, and for a plan there is no other
+            # way.
+            return stored.filter(self._are_live(offset, stored.height))
         frame = self.lazy(offset, length, where)
         with _naming_file(self.store, self.path):
             return frame.collect()
@@ -110,6 +116,17 @@ class FileReader:
     @property
     def _tells_dead(self) -> bool:
         return IS_DEAD in self.system_columns
+
+    @property
+    def _leaves_out_dead(self) -> bool:
+        return self.dead_rows is not None and not self.keeps_retracts
+
+    def _are_live(self, offset: int, count: int) -> pl.Series:
+        """Whether each of some rows, from `offset` on, is not dead."""
+        are_live, dead = np.ones(count, np.bool_), self._dead_positions.to_numpy()
+        start, stop = np.searchsorted(dead, (offset, offset + count))
+        are_live[dead[start:stop] - offset] = False
+        return pl.Series(are_live)
 
     @cached_property
     def _dead_positions(self) -> pl.Series:

@@ -149,7 +149,8 @@ class Marker:
         if rows * _KEY_BYTES * len(key) > self.memory_bytes // _KEYS_SHARE:
             return None
         stored = StoredVersions(self.view, self.partition, key)
-        return pl.concat([stored.of_file(file) for file in new]).unique()
+        keys = [stored.of_file(file) for file in new]
+        return pl.concat(keys).unique() if len(keys) > 1 else keys[0]
 
     @cached_property
     def _columns(self) -> tuple[str, ...]:

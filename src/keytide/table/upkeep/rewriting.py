@@ -185,11 +185,21 @@ class CompactTask:
         """The entries that put a file onto the new level, with marks instead of other versions."""
         meta = file.meta
         if meta.level == 0:
-            for _ in self._marker(Section(((file,),)), marks, staying=meta.file_name).windows():
-                pass  # nothing has to be written
+            self._mark(file, marks)
             meta = _without_retracts(meta)
         raised = replace(file.entry, file=replace(meta, level=self.unit.output_level))
         return [replace(file.entry, kind=FileKind.DELETE), raised]
+
+    def _mark(self, file: PlannedFile, marks: Marks) -> None:
+        """Mark what a file of level 0, which stays as it is, brought in vain or outlives."""
+        section = Section(((file,),))
+        if not self._beside(section):
+            stored = StoredVersions(self.view, self.bucket[0], (VALUE_KIND,))
+            rows = stored.of_file(file.as_stored())
+            marks.add(file.meta.file_name, retracts_of(rows[VALUE_KIND]))
+            return
+        for _ in self._marker(section, marks, staying=file.meta.file_name).windows():
+            pass  # nothing has to be written
 
     def _marker(self, section: Section, marks: Marks, staying: str | None = None) -> Marker:
         """What folds the level 0 of a section with the versions beside it."""
