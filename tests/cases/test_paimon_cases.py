@@ -56,34 +56,18 @@ def is_one_of(*ids: str) -> Callable[[Case], bool]:
     return lambda case: case["id"] in ids
 
 
-def compacts_with_changelog(case: Case) -> bool:
-    has_changelog = has_option("changelog-producer", "lookup")
-    return has_changelog(case) and has_step("compact")(case)
-
-
-def looks_up_vectors(case: Case) -> bool:
-    has_vectors = has_option("deletion-vectors.enabled", "true")
-    return has_vectors(case) and has_option("changelog-producer", "lookup")(case)
-
-
 # In the order in which a case would meet them: definition, first write, later steps.
 LACKS = [
-    Lack("compactions that mark rows and write a changelog", kt.UnsupportedError, looks_up_vectors),
     Lack("deletes by rewriting compacted files", AssertionError,
          is_one_of("spark-delete-aggregation", "spark-delete-first-row")),
     Lack("deletes by rewriting compacted files", kt.UnsupportedError,
          is_one_of("spark-delete-lookup-first-row")),
     Lack("a DELETE that the table drops without a word", kt.UnsupportedError,
          is_one_of("dedup-ignore-delete-streaming-none")),
-    Lack("compactions that write a changelog", kt.UnsupportedError, compacts_with_changelog),
     Lack("rows that expire by age", AssertionError, is_one_of("expire-record-level-aggregation")),
     Lack("a change of 'ignore-delete' under stored rows", kt.InvalidError,
          is_one_of("dedup-ignore-delete-alter")),
-    Lack("compactions that a commit waits for, with snapshots of their own", kt.NotFoundError,
-         is_one_of("read-incremental-diff")),
     Lack("streams that leave overwrites out", AssertionError, is_one_of("cl-ignore-overwrite")),
-    Lack("changes that are none where only some columns differ", AssertionError,
-         is_one_of("cl-row-deduplicate-ignore-fields")),
     Lack("a way to lose the retract of an old value in the write that brings the new one",
          AssertionError, is_one_of("agg-collect-retract-full-compaction-aggregation",
                                    "agg-collect-retract-full-compaction-partial-update")),
@@ -201,7 +185,7 @@ class Run:
 
     def check_changelog(self, rows: list[list[Any]]) -> None:
         """What a producer stores; without one, what differs, where equal rows are no pairs."""
-        stores = self.ddl["options"].get("changelog-producer") in ("input", "full-compaction")
+        stores = self.ddl["options"].get("changelog-producer", "none") != "none"
         mode = "changelog" if stores else "diff"
         found = self.full_rows(mode)
         ids = [s.id for s in self.table.snapshots() if s.id > self.told]

@@ -14,12 +14,16 @@ from keytide.format.arrow import to_arrow
 from keytide.format.data_file import RunWriter
 from keytide.format.manifest import FileKind, FileSource, ManifestEntry
 from keytide.format.snapshot import CommitKind
+from keytide.merge.engines import compacts_by_lookup
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.table.commit.author import Author
 from keytide.table.commit.change import Change
 from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.table.read.sections import PlannedFile, sections_of
 from keytide.table.read.versions import MergedVersions
+from keytide.table.runner import Threads
+from keytide.table.upkeep import compaction
+from keytide.table.upkeep.picking import Unit, sorted_runs
 from keytide.table.write.task import Written
 from keytide.types import arrow_schema
 
@@ -28,6 +32,26 @@ def compact(table: kt.Table, level: int, memory_bytes: int = 1 << 30) -> None:
     """Fold the files up to a level into one file on it. For a table of one bucket."""
     gone = [entry for entry in table.scan().live.entries if entry.file.level <= level]
     _replace(table, gone, merged_versions(table, gone, memory_bytes), level)
+
+
+def compact_newest(table: kt.Table, count: int) -> str:
+    """Compact so many of the newest runs of a table of one bucket, and say how it went.
+
+    More of them where the format wants it: level 0 as a whole, and no level twice.
+    """
+    transaction = compaction._begin(table.stored)
+    runs = sorted_runs(transaction.state.live.entries)
+    if not runs:
+        return "nothing"
+    view = transaction.view
+    needs_all = view.engine.needs_oldest and not compacts_by_lookup(view.options)
+    while count < len(runs) and (runs[count].level in (0, 1) or needs_all):
+        count += 1
+    is_whole = count >= len(runs)
+    level = 5 if is_whole else max(1, runs[count].level - 1)
+    unit = Unit(tuple(runs[:count]), level, is_whole)
+    compaction._carried_out(transaction, [unit], Threads(1))
+    return "whole" if is_whole else "part"
 
 
 def merged_versions(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -60,6 +60,7 @@ ENGINES: dict[str, tuple[Sequence[str], dict[str, str]]] = {
     "watermark": (ADDS, {"watermark.key": "s", "tombstone.key": "t"}),
     "first-row": (ADDS, {"merge-engine": "first-row"}),
     "looked up": (ALL, {"force-lookup": "true"}),
+    "late rows looked up": (ALL, {"force-lookup": "true", "sequence.field": "s"}),
     "partial-update": (ADDS, PARTIAL),
     "partial-update without deletes": (ALL, {**PARTIAL, "ignore-delete": "true"}),
     "partial-update removing": (
@@ -80,6 +81,15 @@ ENGINES: dict[str, tuple[Sequence[str], dict[str, str]]] = {
         ALL, {**AGGREGATION, **FOLDS, "aggregation.remove-record-on-delete": "true"},
     ),
     "aggregation by sequence": (ALL, {**AGGREGATION, **COMMUTING}),
+    "aggregation looked up": (ALL, {**AGGREGATION, **FOLDS, "force-lookup": "true"}),
+    "deciding group looked up": (
+        ALL,
+        {
+            **GROUP_FOLDS,
+            "partial-update.remove-record-on-sequence-group": "g",
+            "force-lookup": "true",
+        },
+    ),
 }  # fmt: skip
 SMALL = st.none() | st.integers(0, 3)
 VERSIONS = st.tuples(
@@ -115,7 +125,11 @@ def write(table: kt.Table, versions: Sequence[tuple[str, Row]]) -> None:
 def shown(table: kt.Table | kt.Scan) -> list[str]:
     """Rows as texts, lists taken for bags."""
     scan = table.scan() if isinstance(table, kt.Table) else table
+    return as_bags(scan.to_pylist())
+
+
+def as_bags(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The same of any rows."""
     return sorted(
-        repr([sorted(v) if isinstance(v, list) else v for v in row.values()])
-        for row in scan.to_pylist()
+        repr([sorted(v) if isinstance(v, list) else v for v in row.values()]) for row in rows
     )

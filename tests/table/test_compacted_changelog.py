@@ -6,16 +6,20 @@ on, gives the rows that were told of by then, and a compaction in full tells of 
 
 from __future__ import annotations
 
+import ast
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from unittest import mock
 from uuid import uuid4
 
+import engine_histories
 import pytest
+from compacting import compact_newest
 from copies import copies_of
+from engine_histories import ENGINES, as_bags, history
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from overtaking import overtaken
@@ -27,9 +31,13 @@ from keytide.store import Store, open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
 from keytide.table.definition.evolution import AddColumn, SetOption
 from keytide.table.read import versions as read
+from keytide.table.upkeep import compaction
 
 COLUMNS = {"p": "INT NOT NULL", "k": "INT NOT NULL", "s": "INT", "v": "STRING"}
 FULL = {"changelog-producer": "full-compaction"}
+LOOKUP = {"changelog-producer": "lookup"}
+UPPER = set(range(1, 6))
+MB = 1 << 20
 
 
 def made(
@@ -37,7 +45,7 @@ def made(
 ) -> kt.Table:
     lake = kt.connect("", store=store or open_store(f"memory://{uuid4().hex}"))
     own = {name.replace("__", ".").replace("_", "-"): text for name, text in options.items()}
-    fields = [kt.Field(-1, name, kt.parse_sql_type(text)) for name, text in types.items()]
+    fields = [kt.Field(-1, name, kt.parse_sql_type(text)) for name, text in COLUMNS.items()]
     return lake.create_table("t", fields, ["p", "k"], ["p"], options=FULL | own)
 
 
@@ -221,95 +229,171 @@ def test_changelog_that_nobody_makes_is_named() -> None:
         told(table)
 
 
+# -- what lookups tell -----------------------------------------------------------------------------
+
+
+def test_each_commit_is_told_with_the_rows_before_it() -> None:
+    table = made(**LOOKUP)
+    write(table, "+I 0 1 0 a", "+I 0 2 0 b", "+I 0 3 0 c", "+I 0 3 0 c2")
+    write(table, "+U 0 1 0 a2", "-U 0 2 0 x", "-D 0 9 0 y", "+I 0 8 0 z", "-D 0 8 0 z")
+    write(table, "+I 0 1 0 a3")
+    write(table, "-D 0 1 7 x", "+U 0 2 0 b2")
+    assert [told(table, n, n + 2) for n in (0, 2, 4, 6)] == [
+        ["+I 0 1 0 a", "+I 0 2 0 b", "+I 0 3 0 c2"],
+        ["-U 0 1 0 a", "+U 0 1 0 a2", "-D 0 2 0 b"],
+        ["-U 0 1 0 a2", "+U 0 1 0 a3"],
+        ["-D 0 1 0 a3", "+I 0 2 0 b2"],
+    ]
+    kinds = [snapshot.commit_kind for snapshot in table.snapshots()]
+    assert kinds == [CommitKind.APPEND, CommitKind.COMPACT] * 4
+    assert [s.changelog_record_count for s in table.snapshots()][1::2] == [3, 3, 2, 2]
+
+
+def test_look_ups_leave_older_files_as_they_are() -> None:
+    table = made(**LOOKUP)
+    write(table, *(f"+I 0 {k} 0 a" for k in range(1000)))
+    (first,) = table.scan().live.entries
+    for k in range(3):
+        write(table, f"+I 0 {k} 0 b")
+    levels = {e.file.file_name: e.file.level for e in table.scan().live.entries}
+    assert levels.pop(first.file.file_name) == 5
+    assert sorted(levels.values()) == [2, 3, 4]
+    assert told(table, 2) == [f"{kind} 0 {k} 0 {v}" for k in range(3) for kind, v in
+                              (("-U", "a"), ("+U", "b"))]  # fmt: skip
+
+
+def test_late_row_is_told_as_one_that_changes_nothing() -> None:
+    for deduplicates, pair in (("false", ["-U 0 1 7 a", "+U 0 1 7 a"]), ("true", [])):
+        options = {"changelog-producer.row-deduplicate": deduplicates}
+        table = made(**LOOKUP, sequence__field="s", **options)
+        write(table, "+I 0 1 7 a")
+        write(table, "+I 0 1 3 b", "-D 0 1 4 c")
+        assert told(table, 2) == pair
+        write(table, "-D 0 1 8 d")
+        write(table, "+I 0 1 5 e", "-D 0 1 9 f")
+        assert told(table, 4) == ["-D 0 1 7 a"]
+
+
+def test_first_row_is_told_once_and_lies_in_one_file() -> None:
+    table = made(**LOOKUP, merge_engine="first-row")
+    for v in "abc":
+        write(table, "+I 0 1 0 " + v, f"+I 0 {ord(v)} 0 {v}")
+    assert told(table) == ["+I 0 1 0 a", "+I 0 97 0 a", "+I 0 98 0 b", "+I 0 99 0 c"]
+    assert sum(e.file.row_count for e in table.scan().live.entries) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "runs"),
+    [({"lookup-wait": "false"}, 4), ({"lookup-compact": "gentle"}, 4),
+     ({"lookup-compact": "gentle", "lookup-compact.max-interval": "2"}, 1)],
+)  # fmt: skip
+def test_telling_is_put_off_where_the_table_says_so(options: dict[str, str], runs: int) -> None:
+    table = made(**LOOKUP, **options)
+    for v in "abc":
+        write(table, f"+I 0 1 0 {v}")
+        if runs > 1:
+            assert told(table) == []
+    levels = [e.file.level for e in table.scan().live.entries]
+    assert levels.count(0) == runs - (runs > 1)
+    table.compact()
+    assert fold(told(table)) == ["0 1 0 c"]
+    for v in "defghijk":
+        write(table, f"+I 0 1 0 {v}")
+    assert len(told(table)) > 3
+
+
+def test_keys_that_do_not_fit_in_memory_are_looked_up_too() -> None:
+    table = made(**LOOKUP, read__memory="1 b")
+    write(table, *(f"+I 0 {k} 0 a" for k in range(50)))
+    write(table, *(f"+I 0 {k} 0 b" for k in range(40, 60)))
+    assert fold(told(table)) == shown(table)
+    assert len(told(table, 2)) == 30
+
+
 # -- the law ---------------------------------------------------------------------------------------
 
-TYPES = {
-    "p": "INT NOT NULL",
-    "k": "INT NOT NULL",
-    "s": "INT",
-    "g": "INT",
-    "v": "INT",
-    "t": "STRING",
+PRODUCERS: dict[str, dict[str, str]] = {
+    "full-compaction": FULL,
+    "lookup": LOOKUP,
+    "lookup with vectors": {**LOOKUP, "deletion-vectors.enabled": "true"},
 }
-AGGREGATION = {
-    "merge-engine": "aggregation",
-    "fields.s.aggregate-function": "sum",
-    "fields.v.aggregate-function": "last_non_null_value",
-    "fields.g.aggregate-function": "last_value",
-    "fields.t.ignore-retract": "true",
-}
-PARTIAL = {"merge-engine": "partial-update"}
-GROUPS = {**PARTIAL, "fields.g.sequence-group": "v,t"}
-ALL, ADDS = ("+I", "+I", "+U", "-U", "-D"), ("+I", "+U")
-ENGINES: dict[str, tuple[Sequence[str], dict[str, str]]] = {
-    "deduplicate": (ALL, {}),
-    "deduplicate by sequence": (ALL, {"sequence.field": "s"}),
-    "deduplicate without deletes": (ALL, {"ignore-delete": "true", "sequence.field": "s"}),
-    "watermark": (ADDS, {"watermark.key": "s", "tombstone.key": "t"}),
-    "partial-update": (ADDS, PARTIAL),
-    "partial-update removing": (ALL, {**PARTIAL, "partial-update.remove-record-on-delete": "true"}),
-    "groups": (ALL, GROUPS),
-    "sum of a group": (ALL, {**GROUPS, "fields.v.aggregate-function": "sum"}),
-    "deciding group": (ALL, {**GROUPS, "partial-update.remove-record-on-sequence-group": "g"}),
-    "aggregation": (ALL, AGGREGATION),
-    "aggregation removing": (
-        ALL,
-        {
-            **{k: v for k, v in AGGREGATION.items() if not k.endswith("ignore-retract")},
-            "aggregation.remove-record-on-delete": "true",
-        },
-    ),
-}
-SMALL = st.none() | st.integers(0, 3)
-VERSIONS = st.tuples(
-    st.integers(0, 1), st.integers(0, 3), SMALL, SMALL, SMALL, st.none() | st.sampled_from("ab")
-)
 
 
-def history(kinds: Sequence[str]) -> st.SearchStrategy[list[Any]]:
-    """Writes, and compactions, in full or of what is due."""
-    write = st.lists(st.tuples(st.sampled_from(kinds), VERSIONS), min_size=1, max_size=5)
-    return st.lists(st.one_of(write, write, write, st.booleans()), min_size=3, max_size=9)
+def folded(changes: Iterable[Mapping[str, Any]], held: dict[int, str]) -> dict[int, str]:
+    """The rows after changes, each of which must meet what it says that it finds."""
+    after, before = dict(held), None
+    for change in changes:
+        kind, key = change["_row_kind"], change["k"]
+        row = repr([value for name, value in change.items() if name != "_row_kind"])
+        assert before == (key if kind == "+U" else None)
+        if kind in ("-U", "-D"):
+            assert after.pop(key) == row
+        else:
+            assert key not in after
+            after[key] = row
+        before = key if kind == "-U" else None
+    assert before is None
+    return after
 
 
-def check_history(engine: str, data: st.DataObject) -> None:
+def has_told_all(table: kt.Table) -> bool:
+    levels = {entry.file.level for entry in table.stored.newest_files().entries}
+    return levels <= ({5} if table.options["changelog-producer"] == "full-compaction" else UPPER)
+
+
+def check_history(engine: str, producer: str, data: st.DataObject) -> None:
     kinds, options = ENGINES[engine]
-    commits = data.draw(st.sampled_from(["1", "2", "3", "99"]), "commits")
-    table = made(
-        types=TYPES,
-        full_compaction__delta_commits=commits,
-        num_sorted_run__compaction_trigger="2",
-        target_file_size=data.draw(st.sampled_from(["1 b", "1 mb"])),
-        **{"changelog-producer.row-deduplicate": data.draw(st.sampled_from(["true", "false"]))},
-        **options,
-    )
-    names, rows, seen = (*TYPES, "_row_kind"), [], 0
-    with mock.patch.object(read, "_BATCH_ROWS_MIN", data.draw(st.integers(1, 4))):
+    if "first-row" in engine:
+        producer = "lookup"
+    chosen = {
+        "write-only": data.draw(st.sampled_from(["true", "false"]), "write-only"),
+        "target-file-size": data.draw(st.sampled_from(["1 b", "1 mb"])),
+        "num-sorted-run.compaction-trigger": data.draw(st.sampled_from(["2", "5"])),
+        "num-levels": "6",
+        "changelog-producer.row-deduplicate": data.draw(st.sampled_from(["true", "false"])),
+    }
+    if producer == "full-compaction":
+        chosen["full-compaction.delta-commits"] = data.draw(st.sampled_from(["1", "3"]))
+    table = engine_histories.made({**options, **PRODUCERS[producer], **chosen})
+    rows: dict[int, str] = {}
+    seen = 0
+    with (
+        mock.patch.object(read, "_BATCH_ROWS_MIN", data.draw(st.integers(1, 4))),
+        mock.patch.object(compaction, "_MEMORY_BYTES_MAX", data.draw(st.sampled_from([1, MB]))),
+    ):
         for step in data.draw(history(kinds)):
-            if isinstance(step, bool):
-                table.compact(full=step)
+            if isinstance(step, int):
+                event(f"compaction: {compact_newest(table, step)}")
             else:
-                table.write([dict(zip(names, (*v, kind), strict=True)) for kind, v in step])
-            changes = told(table, seen)
-            event(f"{min(len(changes), 9)} changes")
-            rows = fold(changes, rows)
+                engine_histories.write(table, step)
+            told = table.changes(seen, mode="changelog").to_pylist()
+            rows = folded(told, rows)
             seen = table.snapshots()[-1].id if table.snapshots() else 0
-            if step is True or commits == "1":
-                assert rows == shown(table)
+            if has_told_all(table):
+                event("told all")
+                shown = [dict(enumerate(ast.literal_eval(row))) for row in rows.values()]
+                assert as_bags(shown) == engine_histories.shown(table)
     assert table.verify().findings == ()
 
 
-@given(engine=st.sampled_from(list(ENGINES)), data=st.data())
-def test_folded_changelog_is_the_table(engine: str, data: st.DataObject) -> None:
-    check_history(engine, data)
+@given(
+    engine=st.sampled_from(list(ENGINES)),
+    producer=st.sampled_from(list(PRODUCERS)),
+    data=st.data(),
+)
+def test_folded_changelog_is_the_table(engine: str, producer: str, data: st.DataObject) -> None:
+    check_history(engine, producer, data)
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("producer", PRODUCERS)
 @pytest.mark.parametrize("engine", ENGINES)
 @settings(max_examples=60)
 @given(data=st.data())
-def test_folded_changelog_of_long_searches_is_the_table(engine: str, data: st.DataObject) -> None:
-    check_history(engine, data)
+def test_folded_changelog_of_long_searches_is_the_table(
+    engine: str, producer: str, data: st.DataObject
+) -> None:
+    check_history(engine, producer, data)
 
 
 # -- failures and other writers --------------------------------------------------------------------
@@ -317,23 +401,39 @@ def test_folded_changelog_of_long_searches_is_the_table(engine: str, data: st.Da
 NEW = ["+I 0 1 0 a2", "-D 0 2 0 b", "+I 1 3 0 c"]
 
 
-@copies_of
-def half_told(store: Store) -> None:
-    table = made(store, bucket="2")
-    write(table, "+I 0 1 0 a", "+I 0 2 0 b")
-    table.alter(SetOption("write-only", "true"))
-    write(table, *NEW)
+def untold(producer: dict[str, str]) -> Callable[[], Store]:
+    @copies_of
+    def copies(store: Store) -> None:
+        table = made(store, bucket="2", **producer)
+        write(table, "+I 0 1 0 a", "+I 0 2 0 b")
+        table.alter(SetOption("write-only", "true"))
+        write(table, *NEW)
+
+    return copies
+
+
+STORES = {name: untold(options) for name, options in PRODUCERS.items()}
 
 
 def opened(store: Store) -> kt.Table:
     return kt.connect("", store=store).table("t")
 
 
-def places_of_compaction() -> list[tuple[str, int]]:
-    store = FaultyStore(half_told())
-    opened(store).compact(full=True)
+def compact(table: kt.Table) -> kt.CompactionResult:
+    """What tells of everything."""
+    return table.compact(full=table.options["changelog-producer"] == "full-compaction")
+
+
+def writes_of_compaction(producer: str) -> list[tuple[str, str, int]]:
+    store = FaultyStore(STORES[producer]())
+    compact(opened(store))
     seen: Counter[str] = Counter()
-    return [(what, seen.update([what]) or seen[what]) for what, _ in store.log]
+    places = [(what, seen.update([what]) or seen[what]) for what, _ in store.log]
+    return [(producer, *place) for place in places if place[0] in WRITES]
+
+
+WRITES = ("put", "output", "create", "hint", "delete")
+PLACES = [place for producer in PRODUCERS for place in writes_of_compaction(producer)]
 
 
 def files(store: Store) -> set[str]:
@@ -356,36 +456,52 @@ def named_files(table: kt.Table) -> set[str]:
 
 
 @pytest.mark.parametrize("action", ["crash", "fail", "lost-response", "interrupt"])
-@pytest.mark.parametrize(("operation", "nth"), places_of_compaction())
-def test_failure_anywhere_tells_everything_once(operation: Any, nth: int, action: Action) -> None:
-    store = half_told()
+@pytest.mark.parametrize(("producer", "operation", "nth"), PLACES)
+def test_failure_anywhere_tells_everything_once(
+    producer: str, operation: Any, nth: int, action: Action
+) -> None:
+    store = STORES[producer]()
     with suppress(kt.DataError, Crash, KeyboardInterrupt):
-        opened(FaultyStore(store, [Fault(operation, nth=nth, action=action)])).compact(full=True)
+        compact(opened(FaultyStore(store, [Fault(operation, nth=nth, action=action)])))
     table = opened(store)
     assert fold(told(table)) in (["0 1 0 a", "0 2 0 b"], ["0 1 0 a2", "1 3 0 c"])
     assert named_files(table) <= files(store)
     if action != "crash" and operation not in ("create", "hint", "delete"):
         assert named_files(table) == files(store)
-    table.compact(full=True)
+    compact(table)
     assert fold(told(table)) == shown(table) == ["0 1 0 a2", "1 3 0 c"]
 
 
-def test_of_two_compactions_one_tells() -> None:
-    store = half_told()
-    late = overtaken(opened(store), lambda: opened(store).compact(full=True))
-    assert late.compact(full=True).overtaken
+@pytest.mark.parametrize("producer", PRODUCERS)
+def test_of_two_compactions_one_tells(producer: str) -> None:
+    store = STORES[producer]()
+    late = overtaken(opened(store), lambda: compact(opened(store)))
+    assert compact(late).overtaken
     table = opened(store)
     assert fold(told(table)) == shown(table)
     assert files(store) == named_files(table)
 
 
-def test_rows_that_come_while_others_compact_are_told_too() -> None:
-    table = made()
+@pytest.mark.parametrize("options", PRODUCERS.values(), ids=PRODUCERS)
+def test_rows_that_come_while_others_compact_are_told_too(options: dict[str, str]) -> None:
+    table = made(**options)
     write(table, "+I 0 1 0 a")
     other = kt.Table(table.metadata.store, table.name)
     # The other writer's rows come between the write and its compaction, and are compacted first.
     write(overtaken(table, lambda: None, lambda: write(other, "+I 0 1 0 c")), "+I 0 1 0 b")
     assert fold(told(table)) == shown(table) == ["0 1 0 c"]
+
+
+@pytest.mark.parametrize("options", [LOOKUP, PRODUCERS["lookup with vectors"]])
+def test_write_that_is_made_again_is_told_if_it_was_not(options: dict[str, str]) -> None:
+    store = open_store(f"memory://{uuid4().hex}")
+    made(store, **options)
+    rows, author = rows_of("+I 0 1 0 a"), {"commit_user": "u", "commit_identifier": 1}
+    with suppress(Crash):
+        opened(FaultyStore(store, [Fault("output", nth=2, action="crash")])).write(rows, **author)
+    assert told(opened(store)) == []
+    assert not opened(store).write(rows, **author).is_new
+    assert told(opened(store)) == ["+I 0 1 0 a"]
 
 
 def test_failed_compaction_after_a_write_is_made_up_for_by_the_next_one() -> None:

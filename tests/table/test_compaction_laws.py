@@ -6,45 +6,16 @@ from __future__ import annotations
 from unittest import mock
 
 import pytest
+from compacting import compact_newest
 from engine_histories import AGGREGATION, ENGINES, PARTIAL, history, made, shown, write
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.merge.order import SEQUENCE_NUMBER
-from keytide.table.commit.transaction import Transaction
 from keytide.table.read import versions as read
-from keytide.table.upkeep.picking import Unit, sorted_runs
+from keytide.table.upkeep import compaction
 from keytide.table.upkeep.planning import why_not_compacted
-from keytide.table.upkeep.rewriting import CompactTask
-
-
-def compact_newest(table: kt.Table, count: int, memory_bytes: int = 1) -> str:
-    """Compact so many of the newest runs of a table of one bucket, and say how it went."""
-    stored = table.stored
-    view = stored.view(stored.schema)
-    transaction = Transaction.begin(stored, view)
-    runs = sorted_runs(transaction.state.live.entries)
-    if not runs:
-        return "nothing"
-    needs_all = (
-        view.engine.needs_oldest
-        or view.options.force_lookup
-        or (view.options.merge_engine == "first-row")
-    )
-    while count < len(runs) and (runs[count].level in (0, 1) or needs_all):
-        count += 1
-    is_whole = count >= len(runs)
-    level = 5 if is_whole else max(1, runs[count].level - 1)
-    task = CompactTask(view, Unit(tuple(runs[:count]), level, is_whole), 0, memory_bytes)
-    made = task().written
-    if made is None:
-        assert not is_whole
-        return "needs older"
-    transaction.take(made)
-    transaction.compact()
-    assert_sound(table)
-    return "whole" if is_whole else "part"
 
 
 def assert_sound(table: kt.Table) -> None:
@@ -62,16 +33,20 @@ def assert_sound(table: kt.Table) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @settings(max_examples=max(6, settings().max_examples // 3))
-@given(data=st.data(), batch_rows=st.integers(1, 4))
+@given(data=st.data(), batch_rows=st.integers(1, 4), memory=st.sampled_from([1, 1 << 20]))
 def test_compacted_tables_have_the_rows_of_those_that_never_were(
-    engine: str, data: st.DataObject, batch_rows: int
+    engine: str, data: st.DataObject, batch_rows: int, memory: int
 ) -> None:
     kinds, options = ENGINES[engine]
     plain, compacted = made(options), made(options)
-    with mock.patch.object(read, "_BATCH_ROWS_MIN", batch_rows):
+    with (
+        mock.patch.object(read, "_BATCH_ROWS_MIN", batch_rows),
+        mock.patch.object(compaction, "_MEMORY_BYTES_MAX", memory),
+    ):
         for step in data.draw(history(kinds)):
             if isinstance(step, int):
                 event(compact_newest(compacted, step))
+                assert_sound(compacted)
             else:
                 write(plain, step)
                 write(compacted, step)

@@ -61,6 +61,9 @@ class MergeEngine(ABC):
     """What becomes of a row whose key is in another partition."""
     fills_gaps: ClassVar[bool] = False
     """Whether NULL means that a row has no new value, so that rows may lack columns."""
+    keeps_rows: ClassVar[bool] = False
+    """Whether a row stays as it is once it is there, so that a compaction by lookup leaves it where
+    it lies, and nothing more is told of it."""
     compacts_by_lookup: ClassVar[bool] = False
     """Whether a compaction always folds into a value what the levels above hold for its key."""
 

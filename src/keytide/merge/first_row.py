@@ -35,6 +35,7 @@ class FirstRow(MergeEngine):
     picks_a_version: ClassVar[bool] = True
     elsewhere: ClassVar[Elsewhere] = Elsewhere.IS_DROPPED
     follows_sequence: ClassVar[bool] = False
+    keeps_rows: ClassVar[bool] = True
     compacts_by_lookup: ClassVar[bool] = True
     order: MergeOrder
     ignore_delete: bool = False

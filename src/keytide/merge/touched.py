@@ -15,7 +15,7 @@ from keytide.merge.folding import Merging
 from keytide.merge.order import MergeOrder
 from keytide.scratch import scratch
 
-__all__ = ["merge_runs", "with_keys", "without_contained", "without_outlived"]
+__all__ = ["merge_runs", "with_keys", "without_contained", "without_keys", "without_outlived"]
 
 
 def merge_runs(
@@ -95,6 +95,14 @@ def without_outlived(
 def with_keys(rows: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
     """The rows whose key is among `keys`, which are frames of the key columns, in their order."""
     return rows.filter(_touched(rows, [keys], tuple(keys.columns))) if rows.height else rows
+
+
+def without_keys(
+    rows: pl.DataFrame, others: Sequence[pl.DataFrame], key: tuple[str, ...]
+) -> pl.DataFrame:
+    """The rows whose key is in none of the others."""
+    filled = [other for other in others if other.height]
+    return rows.filter(~_touched(rows, filled, key)) if rows.height and filled else rows
 
 
 def _touched(base: pl.DataFrame, others: Sequence[pl.DataFrame], key: tuple[str, ...]) -> pl.Series:

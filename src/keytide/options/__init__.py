@@ -92,6 +92,9 @@ class TableOptions:
     deletion_vectors_enabled: bool = _option("deletion-vectors.enabled")
     deletion_vectors_bitmap64: bool = _option("deletion-vectors.bitmap64")
     deletion_vectors_merge_on_read: bool = _option("deletion-vectors.merge-on-read")
+    lookup_compact: str = _option("lookup-compact")
+    lookup_compact_interval: int | None = _option("lookup-compact.max-interval")
+    lookup_wait: bool = _option("lookup-wait")
     force_lookup: bool = _option("force-lookup")
 
     # -- files --------------------------------------------------------------------------------
@@ -182,6 +185,13 @@ class TableOptions:
         """
         tells = self.changelog_producer == "full-compaction"
         return self.full_compaction_delta_commits or (1 if tells else None)
+
+    @property
+    def lookup_runs_max(self) -> int:
+        """The runs of level 0 with which a compaction by lookup waits at most."""
+        if self.lookup_compact == "radical":
+            return 1
+        return self.lookup_compact_interval or 2 * self.compaction_trigger_runs
 
     @property
     def num_levels(self) -> int:

@@ -312,11 +312,9 @@ _CHANGES = (
     Option("changelog-producer", choice("none", "input", "lookup", "full-compaction"),
            "Which changelog files are stored. `input`: every write stores its rows once more, as "
            "they came. `full-compaction`: a full compaction stores what became of the keys that "
-           "were written since the last one. `changes(mode='diff')` and `follow` need none.",
-           "none",
-           uses={
-               "lookup": ForOthers("the changelog is made when another engine compacts the table"),
-           }),
+           "were written since the last one. `lookup`: each write is followed by a compaction that "
+           "does so for the keys that it wrote. `changes(mode='diff')` and `follow` need none.",
+           "none"),
     Option("changelog-producer.row-deduplicate", BOOLEAN, "Whether changelogs that compactions "
            "make leave out rows that are as they were before; else these are a `-U` and a `+U`.",
            "false"),
@@ -370,7 +368,7 @@ _CHANGES = (
 # -- compaction ------------------------------------------------------------------------------------
 
 _NO_COMPACTION = "compaction goes by the other options"
-_NO_LOOKUP = "compactions of such a table take whole buckets and look nothing up"
+_NO_LOOKUP = "nothing of a look-up is kept on disk"
 _NO_SORTING = "compactions that put rows in order learn how these lie from a sample of their own"
 
 
@@ -413,12 +411,17 @@ _COMPACTION = (
     _compacting("compaction.offpeak.end.hour", integer(-1, 23), "-1", "Until when."),
     _compacting("compaction.offpeak-ratio", integer(0), "0", "The size ratio then."),
     _compacting("commit.force-compact", BOOLEAN, "false", "Whether commits wait for compaction."),
-    Option("force-lookup", BOOLEAN, "Whether compaction looks old values up.", "false", FIXED,
-           ForOthers(_NO_LOOKUP)),
-    _looking_up("lookup-compact", choice("radical", "gentle"), "radical",
-                "How eagerly lookups compact."),
-    _looking_up("lookup-compact.max-interval", integer(1), None, "Compactions put off at most."),
-    _looking_up("lookup-wait", BOOLEAN, "true", "Whether commits wait for lookups."),
+    Option("force-lookup", BOOLEAN, "Whether compactions look older values up, so that those of "
+           "some runs do where all of them would have to be taken.", "false", FIXED),
+    Option("lookup-compact", choice("radical", "gentle"), "With `changelog-producer = lookup`: "
+           "whether each write is compacted and told of, or so many runs of level 0 at once as "
+           "`lookup-compact.max-interval` says.", "radical"),
+    Option("lookup-compact.max-interval", integer(1), "The runs of level 0 of a bucket that are "
+           "compacted together at the latest, twice `num-sorted-run.compaction-trigger` when "
+           "left out.", used_with="lookup-compact"),
+    Option("lookup-wait", BOOLEAN, "With `changelog-producer = lookup`: whether a write does that "
+           "before it returns, or leaves it to `Table.compact` and to compactions that its runs "
+           "make due.", "true"),
     _looking_up("lookup.cache-file-retention", DURATION, "1 h", "How long lookup files stay."),
     _looking_up("lookup.cache-max-disk-size", SIZE, None, "Their size on disk."),
     _kept("sort-compaction.local-sample.magnification", integer(1), "1000",

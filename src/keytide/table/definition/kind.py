@@ -82,12 +82,6 @@ class KeyedTable(TableKind):
 
 def _why_no_vectors(options: TableOptions) -> str | None:
     """Why rows of a table with deletion vectors could not be brought to where readers look."""
-    if options.changelog_producer == "lookup":
-        return (
-            f"'{keys.DELETION_VECTORS_ENABLED}' hides rows until a compaction, and "
-            f"'{keys.CHANGELOG_PRODUCER}' = 'lookup' asks that for changelog files, which those of "
-            f"this release do not write"
-        )
     if options.value(keys.PK_CLUSTERING_OVERRIDE):
         return f"'{keys.PK_CLUSTERING_OVERRIDE}' = 'true' sorts files by other columns than the key"
     if options.value(keys.INDEX_FILE_IN_DATA_FILE_DIR):

@@ -45,10 +45,12 @@ _BATCH_ROWS_MIN = 8 << 10
 class Window:
     """The versions of a range of keys: as they are stored in each run of a section, and merged.
 
-    The `merged` ones are frames that have no key in common.
+    `counted` are those in the runs without the ones that another one contains. The `merged` ones
+    are frames that have no key in common.
     """
 
     runs: list[pl.DataFrame]
+    counted: list[pl.DataFrame]
     merged: list[pl.DataFrame]
 
 
@@ -151,7 +153,7 @@ class MergedVersions:
                     counted, order, merging, arrival_decides=section.arrival_decides
                 )
             merged = pieces if check is None else [piece.filter(check) for piece in pieces]
-            yield Window(window, merged)
+            yield Window(window, counted, merged)
 
     def _windows(
         self, stored: StoredVersions, section: Section, rows: int

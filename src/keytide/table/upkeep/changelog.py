@@ -49,12 +49,18 @@ class ChangelogWriter:
         self._bucket = (first.partition, first.bucket)
         self._buckets = first.total_buckets
         self._lowest_told = _lowest_told(view.options, unit)
+        self._looks_up = view.options.changelog_producer == "lookup"
         self._level = unit.output_level
         self._writer = changelog_writer(view)
         prefix, file_format = view.options.changelog_file_prefix, self._writer.file_format
         self._names = files.of(paths.FileNames(), prefix, file_format)(self._bucket)
         self._pile = Pile(view.options.target_file_size_bytes, _between_pairs)
         self._entries: list[ManifestEntry] = []
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the compaction tells nothing."""
+        return not self._lowest_told
 
     def tells_of(self, section: Section) -> bool:
         """Whether a section has rows that were not told before."""
@@ -63,15 +69,31 @@ class ChangelogWriter:
     def tell(self, section: Section, window: Window) -> None:
         """Tell what becomes of the keys of a window that are below the level of what was told."""
         told = [self._is_told(run) for run in section.runs]
-        news = _filled(run for run, is_told in zip(window.runs, told, strict=True) if not is_told)
-        if not news:
+        new = [rows for rows, is_told in zip(window.runs, told, strict=True) if not is_told]
+        images = window.counted if self._looks_up else window.runs
+        before = [rows for rows, is_told in zip(images, told, strict=True) if is_told]
+        self.tell_of(new, before, window.merged)
+
+    def tell_of(
+        self,
+        new: Sequence[pl.DataFrame],
+        before: Sequence[pl.DataFrame],
+        after: Sequence[pl.DataFrame],
+    ) -> None:
+        """Tell what becomes of the keys of new versions, given the merged ones before and after.
+
+        Neither of these has a key twice.
+        """
+        filled = _filled(new)
+        if not filled:
             return
-        keys = pl.concat([run.select(self._view.order.key) for run in news]).unique()
-        known = (run for run, is_told in zip(window.runs, told, strict=True) if is_told)
-        before, after = (
-            [with_keys(rows, keys) for rows in _filled(side)] for side in (known, window.merged)
+        key = self._view.order.key
+        keys = pl.concat([rows.select(key) for rows in filled]).unique()
+        none = filled[0].clear()
+        sides = (
+            [none, *(with_keys(rows, keys) for rows in _filled(side))] for side in (before, after)
         )
-        self._add([news[0].clear(), *before], [news[0].clear(), *after])
+        self._add(*sides)
 
     def tell_new(self, rows: Sequence[pl.DataFrame]) -> None:
         """Tell of keys of which nothing was told before, nor of any behind them."""
@@ -87,12 +109,13 @@ class ChangelogWriter:
         return run[0].meta.level >= self._lowest_told
 
     def _add(self, before: Iterable[pl.DataFrame], after: Iterable[pl.DataFrame]) -> None:
+        options = self._view.options
         told = difference(
             self._rows(before),
             self._rows(after),
             self._view.order.key,
             self._compared,
-            keeps_equal=not self._view.options.row_deduplicate,
+            keeps_equal=not (options.row_deduplicate or self._view.engine.keeps_rows),
         )
         if told.height:
             self._write(self._pile.add(to_arrow(told, stored_schema(self._view))))
@@ -129,6 +152,8 @@ def _between_pairs(told: pa.Table, count: int) -> int:
 
 def _lowest_told(options: TableOptions, unit: Unit) -> int:
     """The lowest level with rows that were told before; 0 where a compaction tells nothing."""
+    if options.changelog_producer == "lookup":
+        return 1
     if options.changelog_producer != "full-compaction" or not unit.is_whole:
         return 0
     # Only full compactions reach the oldest run, which is why it is the one that was told, also

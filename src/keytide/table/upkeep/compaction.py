@@ -15,6 +15,7 @@ import pyarrow as pa
 from keytide import html
 from keytide.errors import UnsupportedError
 from keytide.format.manifest import FileKind, ManifestEntry
+from keytide.merge.engines import compacts_by_lookup
 from keytide.table.commit.author import Author
 from keytide.table.commit.change import Conflict, made_files
 from keytide.table.commit.publish import Committed
@@ -31,7 +32,6 @@ from keytide.table.upkeep.appends import ClusterTask, PackTask, cluster_tasks, p
 from keytide.table.upkeep.automatic_tags import tags_after_commit
 from keytide.table.upkeep.clustering import Clustering
 from keytide.table.upkeep.expiry import expire_due
-from keytide.table.upkeep.marking import Vectors
 from keytide.table.upkeep.picking import Unit
 from keytide.table.upkeep.planning import Planner, why_not_compacted
 from keytide.table.upkeep.postponed import place_postponed, postponed_files
@@ -111,7 +111,7 @@ def compact(
         placed = place_postponed(table, view, runner)
     transaction = _begin(table, FULL_COMPACTION if full else "")
     planner, live = _planner(transaction), transaction.state.live
-    units = planner.whole(live) if full else planner.due(live)
+    units = planner.whole(live) if full else planner.due(live, waits=False)
     if dry_run:
         return _dry([unit.files for unit in units], postponed_files(live))
     done = _and_placed(_carried_out(transaction, units, runner), placed)
@@ -250,22 +250,24 @@ def _run_tasks(transaction: Transaction, units: list[Unit], runner: TaskRunner) 
 def _tasks(state: TableState, units: list[Unit]) -> list[CompactTask]:
     view = state.view
     memory, now_ms = _memory_of(view, len(units)), wall_clock_ms()
-    if not view.options.deletion_vectors_enabled:
+    if not compacts_by_lookup(view.options):
         return [CompactTask(view, unit, now_ms, memory) for unit in units]
-    vectors = _vectors(state, units)
-    return [CompactTask(view, unit, now_ms, memory, vectors[unit.bucket]) for unit in units]
+    beside, vectors = _beside(state, units), vector_files_by_bucket(state.vector_files)
+    return [
+        CompactTask(view, unit, now_ms, memory, beside[unit.bucket], vectors.get(unit.bucket))
+        for unit in units
+    ]
 
 
-def _vectors(state: TableState, units: list[Unit]) -> dict[BucketId, Vectors]:
-    """The deletion vectors of the buckets to compact, and the files that stay there."""
-    files = vector_files_by_bucket(state.vector_files)
+def _beside(state: TableState, units: list[Unit]) -> dict[BucketId, tuple[ManifestEntry, ...]]:
+    """The files above level 0 that stay in the buckets to compact."""
     beside: dict[BucketId, list[ManifestEntry]] = {unit.bucket: [] for unit in units}
     compacted = {entry.identity for unit in units for entry in unit.files}
     for entry in state.live.entries:
         bucket = (entry.partition, entry.bucket)
         if bucket in beside and entry.file.level > 0 and entry.identity not in compacted:
             beside[bucket].append(entry)
-    return {bucket: Vectors(files.get(bucket), tuple(own)) for bucket, own in beside.items()}
+    return {bucket: tuple(files) for bucket, files in beside.items()}
 
 
 def _memory_of(view: TableView, tasks: int) -> int:

@@ -22,40 +22,21 @@ import polars as pl
 
 from keytide.format.arrow import polars_schema
 from keytide.format.data_file import IS_DEAD, POSITION
-from keytide.format.index_manifest import IndexFile
-from keytide.format.manifest import ManifestEntry
 from keytide.merge.order import IS_ADD
-from keytide.merge.touched import merge_runs, with_keys, without_contained, without_outlived
-from keytide.merge.windows import Batch, key_windows
+from keytide.merge.touched import merge_runs, without_contained, without_outlived
 from keytide.row_kind import RETRACTS
 from keytide.scratch import scratch
-from keytide.table.read.lookup import key_range
-from keytide.table.read.runs import PLACE_COLUMNS, SYSTEM_COLUMNS, StoredVersions, table_columns
-from keytide.table.read.sections import PlannedFile, Run, Section
-from keytide.table.read.versions import batch_rows, rows_in
+from keytide.table.read.runs import PLACE_COLUMNS, SYSTEM_COLUMNS, table_columns
+from keytide.table.read.sections import PlannedFile, Section
 from keytide.table.state.view import TableView
+from keytide.table.upkeep.changelog import ChangelogWriter
+from keytide.table.upkeep.lookup import Lookup
 
-__all__ = ["Marker", "Marks", "Vectors", "retracts_of"]
+__all__ = ["Marker", "Marks", "retracts_of"]
 
 _FILE = scratch("file")
 
-# Keys of level 0 are held while the levels above it are read, if they fit in so much of the memory.
-_KEYS_SHARE = 8
-_KEY_BYTES = 64
-
 Positions = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Vectors:
-    """What a compaction has to know of a bucket with deletion vectors, beside what it compacts.
-
-    `file` is the index file that has them, None where no row is dead yet; `beside` are the files
-    above level 0 that stay where they are.
-    """
-
-    file: IndexFile | None
-    beside: tuple[ManifestEntry, ...]
 
 
 @dataclass(frozen=True)
@@ -84,17 +65,14 @@ def retracts_of(kinds: pl.Series) -> Positions:
 class Marker:
     """Folds the versions of one section of a bucket, and marks those that are dead from then on.
 
-    `section` has all files that hold keys of it, those that stay where they are too: their names
-    are in `staying`. REQUIRES: unless the engine picks a version, no file of level 0 stays that has
-    a key in common with another file.
+    What becomes of keys is told in the changelog. REQUIRES: the versions are looked up with
+    `PLACE_COLUMNS`; unless the engine picks a version, no file of level 0 stays that has a key in
+    common with another file.
     """
 
-    view: TableView
-    partition: bytes
-    section: Section
-    staying: frozenset[str]
+    lookup: Lookup
     marks: Marks
-    memory_bytes: int
+    changelog: ChangelogWriter
 
     def windows(self) -> Iterator[list[pl.DataFrame]]:
         """What has to be written, as windows of versions with all columns, in key order.
@@ -102,91 +80,61 @@ class Marker:
         Rows that are dead from then on, in files that stay, are added to the marks as windows are
         taken. Raises as `MergedVersions.of`.
         """
-        for window in self._key_windows():
+        columns = None
+        # What stays is not written, so its other columns need not be read but to be told.
+        if self._finds_winners and self.changelog.is_silent:
+            columns = (*self._view.engine.columns(()), *SYSTEM_COLUMNS, *PLACE_COLUMNS)
+        for window in self.lookup.windows(columns, self._shaped):
             yield self._folded(window)
+
+    @property
+    def _view(self) -> TableView:
+        return self.lookup.view
+
+    @property
+    def _section(self) -> Section:
+        return self.lookup.section
 
     # -- reading --------------------------------------------------------------------------------
 
-    def _key_windows(self) -> Iterator[list[pl.DataFrame]]:
-        fields = self.view.schema.select(table_columns(self._columns))
-        rows = rows_in(self.memory_bytes, self.section.files, fields)
-        sizes = [sum(file.meta.row_count for file in run) for run in self.section.runs]
-        held = batch_rows(sizes, rows)
-        runs = [self._run(run, count) for run, count in zip(self.section.runs, held, strict=True)]
-        return key_windows(runs, self.view.order.key)
-
-    def _run(self, run: Run, rows_max: int) -> Iterator[Batch]:
-        for file in run:
-            number = pl.lit(self._numbers[file.meta.file_name], pl.Int32).alias(_FILE)
-            for batch in self._stored(file).of_run((file,), rows_max):
-                # What stays is not written, so its other columns need not be read.
-                missing = [
-                    pl.lit(None, dtype).alias(name)
-                    for name, dtype in self._types.items()
-                    if name not in batch.rows.columns
-                ]
-                rows = batch.rows.with_columns(number, *missing).select(*self._columns, _FILE)
-                yield Batch(rows, is_last=batch.is_last and file is run[-1])
-
-    def _stored(self, file: PlannedFile) -> StoredVersions:
-        if not self._stays(file):
-            return StoredVersions(self.view, self.partition, self._columns)
-        columns = self._columns
-        if self._finds_winners:
-            columns = (*self.view.engine.columns(()), *SYSTEM_COLUMNS, *PLACE_COLUMNS)
-        if file.meta.level == 0 or self._new_keys is None:
-            return StoredVersions(self.view, self.partition, columns)
-        # Of files that stay, only what has a new version matters.
-        about = key_range(self._new_keys)
-        return StoredVersions(self.view, self.partition, columns, about, self._new_keys)
-
-    @cached_property
-    def _new_keys(self) -> pl.DataFrame | None:
-        """The keys on level 0, each once, where they fit in memory."""
-        key = self.view.order.key
-        new = [file for file in self.section.files if file.meta.level == 0]
-        rows = sum(file.meta.row_count for file in new)
-        if rows * _KEY_BYTES * len(key) > self.memory_bytes // _KEYS_SHARE:
-            return None
-        stored = StoredVersions(self.view, self.partition, key)
-        keys = [stored.of_file(file) for file in new]
-        return pl.concat(keys).unique() if len(keys) > 1 else keys[0]
-
-    @cached_property
-    def _columns(self) -> tuple[str, ...]:
-        all_stay = all(map(self._stays, self.section.files))
-        own = self.view.engine.columns(()) if all_stay else self.view.schema.names
-        return (*own, *SYSTEM_COLUMNS, *PLACE_COLUMNS)
+    def _shaped(self, file: PlannedFile, rows: pl.DataFrame) -> pl.DataFrame:
+        """The versions of a file with all columns, and the number of the file."""
+        number = pl.lit(self._numbers[file.meta.file_name], pl.Int32).alias(_FILE)
+        missing = [
+            pl.lit(None, dtype).alias(name)
+            for name, dtype in self._types.items()
+            if name not in rows.columns
+        ]
+        return rows.with_columns(number, *missing).select(*self.lookup.columns, _FILE)
 
     @cached_property
     def _types(self) -> dict[str, pl.DataType]:
-        fields = self.view.schema.select(table_columns(self._columns))
+        fields = self._view.schema.select(table_columns(self.lookup.columns))
         return dict(polars_schema(fields))
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
-        return {file.meta.file_name: n for n, file in enumerate(self.section.files)}
-
-    def _stays(self, file: PlannedFile) -> bool:
-        return file.meta.file_name in self.staying
+        return {file.meta.file_name: n for n, file in enumerate(self._section.files)}
 
     # -- folding --------------------------------------------------------------------------------
 
     @property
     def _finds_winners(self) -> bool:
         """Whether what becomes of a key is one of its versions, wherever that lies."""
-        return self.view.engine.picks_a_version or not self.section.needs_merge
+        return self._view.engine.picks_a_version or not self._section.needs_merge
 
     def _folded(self, window: list[pl.DataFrame]) -> list[pl.DataFrame]:
         """What has to be written of a window; what is dead from then on is marked."""
-        frames = self._counted(window)
+        counted = self._counted(window)
+        frames = [frame for frame in counted if frame.height]
         if not frames:
             return []
         staying = [self._of(frame, stays=True) for frame in frames]
         if not self._finds_winners:
             frames = [frame.drop(_FILE, *PLACE_COLUMNS) for frame in frames]
-        with self.view.reading():
-            merged = merge_runs(frames, self.view.order, self.view.engine)
+        with self._view.reading():
+            merged = merge_runs(frames, self._view.order, self._view.engine)
+        self._tell(counted, merged)
         if not self._finds_winners:
             self._mark(staying, [])
             return merged
@@ -195,20 +143,22 @@ class Marker:
 
     def _counted(self, window: list[pl.DataFrame]) -> list[pl.DataFrame]:
         """The versions that count, of keys that are new or in files to be written again."""
-        key, upper = self.view.order.key, [p for p in self.section.upper if window[p].width]
-        counted = list(window)
-        new = [f.select(key) for p, f in enumerate(window) if f.height and p not in upper]
-        for place in upper:
-            if self._stays(self.section.runs[place][0]):
-                frame = counted[place]
-                counted[place] = with_keys(frame, pl.concat(new)) if new else frame.clear()
-        counted = without_outlived(counted, upper, key, IS_DEAD)
-        counted = without_contained(counted, self.section.containing, key)
-        return [frame for frame in counted if frame.height]
+        key, upper = self._view.order.key, [p for p in self._section.upper if window[p].width]
+        counted = without_outlived(window, upper, key, IS_DEAD)
+        return without_contained(counted, self._section.containing, key)
+
+    def _tell(self, counted: Sequence[pl.DataFrame], merged: Sequence[pl.DataFrame]) -> None:
+        """Tell what becomes of keys that are new."""
+        if not self.changelog.is_silent:
+            upper = self._section.upper
+            shown = [counted[p].filter(~pl.col(IS_DEAD)) for p in upper if counted[p].height]
+            new = [rows for place, rows in enumerate(counted) if place not in upper]
+            self.changelog.tell_of(new, shown, merged)
 
     def _of(self, rows: pl.DataFrame, *, stays: bool) -> pl.DataFrame:
         """The rows in files that stay where they are, or in the others."""
-        numbers = [n for name, n in self._numbers.items() if (name in self.staying) == stays]
+        staying = self.lookup.staying
+        numbers = [n for name, n in self._numbers.items() if (name in staying) == stays]
         return rows.filter(pl.col(_FILE).is_in(numbers))
 
     def _mark(self, staying: Sequence[pl.DataFrame], shown: Sequence[pl.DataFrame]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +10,6 @@ from functools import cached_property
 from keytide.format.data_file import local_wall_clock_ms
 from keytide.format.manifest import ManifestEntry
 from keytide.merge.engines import compacts_by_lookup
-from keytide.options import keys
 from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.picking import (
@@ -27,14 +27,8 @@ __all__ = ["Planner", "why_not_compacted"]
 
 def why_not_compacted(view: TableView) -> str | None:
     """Why the files of a table stay as they are; None where they can be compacted."""
-    producer = view.options.changelog_producer
     if not view.kind.has_key:
         return None
-    if producer == "lookup":
-        return (
-            f"'{keys.CHANGELOG_PRODUCER}' = '{producer}' asks compactions for changelog files, "
-            f"which those of this release do not write; compact it with the engine that reads them"
-        )
     kept = view.engine.why_kept_apart
     return None if kept is None else f"{kept}. Leave its files as they are"
 
@@ -46,10 +40,18 @@ class Planner:
     view: TableView
     marked: Collection[BucketId] = ()
 
-    def due(self, live: LiveFiles, buckets: Collection[BucketId] | None = None) -> list[Unit]:
-        """What is due, of some buckets or of all."""
+    def due(
+        self, live: LiveFiles, buckets: Collection[BucketId] | None = None, *, waits: bool = True
+    ) -> list[Unit]:
+        """What is due, of some buckets or of all.
+
+        Unless it `waits`, also what makes a changelog and may be put off.
+        """
         now_ms = local_wall_clock_ms()
-        found = (self._due_of(sorted_runs(f), now_ms) for f in _by_bucket(live, buckets))
+        found = (
+            self._due_of(sorted_runs(files), now_ms, waits=waits)
+            for files in _by_bucket(live, buckets)
+        )
         return [unit for unit in found if unit is not None]
 
     def whole(self, live: LiveFiles, buckets: Collection[BucketId] | None = None) -> list[Unit]:
@@ -72,7 +74,7 @@ class Planner:
         return {
             bucket
             for bucket, state in states.items()
-            if state.runs >= least or (self._raises_new and state.level_files.get(0))
+            if state.runs >= least or state.level_files.get(0, 0) >= self._new_runs
         }
 
     def are_too_many(self, live: LiveFiles, buckets: Iterable[BucketId]) -> bool:
@@ -81,19 +83,34 @@ class Planner:
         return any(live.bucket(bucket).runs > stop for bucket in buckets)
 
     def hides(self, live: LiveFiles, entries: Iterable[ManifestEntry]) -> bool:
-        """Whether rows of some files are not shown before a compaction, and it has not come yet."""
-        if not self._raises_new:
+        """Whether rows of some files are to be shown, or told of, and no compaction did it yet."""
+        if not self.raises_new:
             return False
         return bool(live.present({e.identity for e in entries if e.file.level == 0}))
 
     @property
-    def _raises_new(self) -> bool:
-        """Whether all of level 0 is always due, because most readers do not look there."""
-        return self.view.options.deletion_vectors_enabled
+    def raises_new(self) -> bool:
+        """Whether all of level 0 is due after each write: most readers of deletion vectors do not
+        look there, and a changelog that is made by lookup is made of it."""
+        return self._new_runs == 1
 
-    def _due_of(self, runs: Sequence[SortedRun], now_ms: int) -> Unit | None:
+    @cached_property
+    def _new_runs(self) -> float:
+        """How many runs on level 0 make all of them due."""
+        options = self.view.options
+        if options.deletion_vectors_enabled:
+            return 1
+        if options.changelog_producer != "lookup" or not options.lookup_wait:
+            return math.inf
+        return options.lookup_runs_max
+
+    def _due_of(self, runs: Sequence[SortedRun], now_ms: int, *, waits: bool) -> Unit | None:
         unit = pick(runs, self._rules, now_ms)
-        return pick_new(runs, self._rules) if unit is None and self._raises_new else unit
+        is_told_of = self.view.options.changelog_producer == "lookup" and not waits
+        least = 1 if is_told_of else self._new_runs
+        if unit is None and sum(run.level == 0 for run in runs) >= least:
+            return pick_new(runs, self._rules)
+        return unit
 
     def _has_more_to_gain(self, files: Sequence[ManifestEntry]) -> bool:
         """Whether there may be something to leave out of a bucket that is one run already."""
@@ -110,9 +127,9 @@ class Planner:
     @cached_property
     def _rules(self) -> Rules:
         options = self.view.options
-        only_whole = self.view.engine.needs_oldest or compacts_by_lookup(options)
-        # With deletion vectors the older version of a key is looked up, wherever it lies.
-        return Rules.of(options, only_whole=only_whole and not self._raises_new)
+        # Where compactions look up, the older version of a key is at hand wherever it lies.
+        only_whole = self.view.engine.needs_oldest and not compacts_by_lookup(options)
+        return Rules.of(options, only_whole=only_whole)
 
 
 def _by_bucket(

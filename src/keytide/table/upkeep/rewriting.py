@@ -11,10 +11,10 @@ older than the table's retention, or when no row that comes later could belong b
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import polars as pl
 import pyarrow as pa
@@ -24,11 +24,13 @@ from keytide.format import paths
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.format.deletion_vector import VectorPlace, dead_positions
+from keytide.format.index_manifest import IndexFile
 from keytide.format.manifest import DataFileMeta, FileKind, FileSource, ManifestEntry
+from keytide.merge.engines import compacts_by_lookup
 from keytide.merge.folding import OlderNeededError
 from keytide.row_kind import RETRACTS
 from keytide.table.read.plan import to_merge, vector_places
-from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
+from keytide.table.read.runs import PLACE_COLUMNS, SYSTEM_COLUMNS, StoredVersions
 from keytide.table.read.sections import (
     BucketPlan,
     PlannedFile,
@@ -42,7 +44,8 @@ from keytide.table.state.dead_rows import DeadRows, load_dead_rows
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.changelog import ChangelogWriter
-from keytide.table.upkeep.marking import Marker, Marks, Vectors, retracts_of
+from keytide.table.upkeep.lookup import Lookup
+from keytide.table.upkeep.marking import Marker, Marks, retracts_of
 from keytide.table.upkeep.picking import Unit
 from keytide.table.upkeep.pile import Pile
 from keytide.table.upkeep.tombstones import Ages
@@ -76,6 +79,9 @@ class _Output(NamedTuple):
     changelog: ChangelogWriter
 
 
+_Reading: TypeAlias = "Callable[[Iterable[Section], _Output], Iterator[Sequence[pl.DataFrame]]]"
+
+
 @dataclass(frozen=True)
 class CompactTask:
     """Compacts the picked runs of one bucket. Pickles.
@@ -87,8 +93,10 @@ class CompactTask:
     unit: Unit
     now_ms: int
     memory_bytes: int
-    vectors: Vectors | None = None
-    """The deletion vectors of the bucket, where its table has some."""
+    beside: tuple[ManifestEntry, ...] = ()
+    """The files above level 0 that stay where they are, in a table that compacts by lookup."""
+    vector_file: IndexFile | None = None
+    """The index file with the deletion vectors of the bucket; None where no row is dead yet."""
 
     def __call__(self) -> Compacted:
         """Compact the runs; nothing is left behind after an error.
@@ -140,7 +148,9 @@ class CompactTask:
         if len(section.files) > 1 or not self._is_sorted(section):
             return False
         (file,) = section.files
-        if self.vectors is not None and not self._may_stay_marked(section):
+        if self._marks_rows and not self._may_stay_marked(section):
+            return False
+        if not self._marks_rows and self._looks_up(section) and not self.view.engine.newest_decides:
             return False
         return not self._forgets_of(file) and not self._lacks_notes(file)
 
@@ -157,12 +167,14 @@ class CompactTask:
     def _stayed(self, section: Section, output: _Output) -> list[ManifestEntry]:
         """The entries that put a section of one file onto the new level as it is."""
         (file,) = section.files
-        if output.changelog.tells_of(section):
-            for _ in self._lone((section,), output):
-                pass  # it is read to be told of, and not written again
         if file.meta.level == self.unit.output_level:
             return []
-        return self._upgraded(file) if self.vectors is None else self._risen(file, output.marks)
+        if self._marks_rows:
+            return self._risen(file, output)
+        if output.changelog.tells_of(section):
+            for _ in self._windows((section,), output):
+                pass  # it is read to be told of, and not written again
+        return self._upgraded(file)
 
     def _upgraded(self, file: PlannedFile) -> list[ManifestEntry]:
         level, deletes = self.unit.output_level, self._count_of_retracts(file)
@@ -181,56 +193,73 @@ class CompactTask:
             return True
         return len(dead_positions(self.view.store, file.dead_rows)) == self._count_of_retracts(file)
 
-    def _risen(self, file: PlannedFile, marks: Marks) -> list[ManifestEntry]:
+    def _risen(self, file: PlannedFile, output: _Output) -> list[ManifestEntry]:
         """The entries that put a file onto the new level, with marks instead of other versions."""
         meta = file.meta
         if meta.level == 0:
-            self._mark(file, marks)
+            self._mark(file, output)
             meta = _without_retracts(meta)
         raised = replace(file.entry, file=replace(meta, level=self.unit.output_level))
         return [replace(file.entry, kind=FileKind.DELETE), raised]
 
-    def _mark(self, file: PlannedFile, marks: Marks) -> None:
+    def _mark(self, file: PlannedFile, output: _Output) -> None:
         """Mark what a file of level 0, which stays as it is, brought in vain or outlives."""
         section = Section(((file,),))
-        if not self._beside(section):
+        if not self._beside(section) and output.changelog.is_silent:
             stored = StoredVersions(self.view, self.bucket[0], (VALUE_KIND,))
             rows = stored.of_file(file.as_stored())
-            marks.add(file.meta.file_name, retracts_of(rows[VALUE_KIND]))
+            output.marks.add(file.meta.file_name, retracts_of(rows[VALUE_KIND]))
             return
-        for _ in self._marker(section, marks, staying=file.meta.file_name).windows():
+        for _ in self._marker(section, output, staying=file.meta.file_name).windows():
             pass  # nothing has to be written
 
-    def _marker(self, section: Section, marks: Marks, staying: str | None = None) -> Marker:
+    def _marker(self, section: Section, output: _Output, staying: str | None = None) -> Marker:
         """What folds the level 0 of a section with the versions beside it."""
+        lookup = self._lookup(section, (*self._versions.columns, *PLACE_COLUMNS), staying)
+        return Marker(lookup, output.marks, output.changelog)
+
+    # -- looking up -----------------------------------------------------------------------------
+
+    def _looks_up(self, section: Section) -> bool:
+        """Whether keys of a section may have versions in files that are not compacted."""
+        return _has_new(section) and bool(self._beside(section))
+
+    def _lookup(
+        self, section: Section, columns: tuple[str, ...], staying: str | None = None
+    ) -> Lookup:
+        """A section with the versions that its level 0 meets in the files beside it."""
         beside = self._beside(section)
         planned = {self.bucket: [*beside, *section.files]}
         ((whole,),) = (plan.sections for plan in sections_of(planned, self.view))
         stays = frozenset([*(f.meta.file_name for f in beside), *([staying] if staying else [])])
-        return Marker(self.view, self.bucket[0], whole, stays, marks, self.memory_bytes)
+        return Lookup(self.view, self.bucket[0], whole, stays, columns, self.memory_bytes)
 
     def _beside(self, section: Section) -> list[PlannedFile]:
         """The files that are not compacted and may hold keys of the section."""
-        assert self.vectors is not None
-        return overlapping(section.files, self._planned(self.vectors.beside), self.view)
+        if not self.beside:
+            return []
+        return overlapping(section.files, self._planned(self.beside), self.view)
 
     def _planned(self, entries: Iterable[ManifestEntry]) -> list[PlannedFile]:
         return (
-            [PlannedFile(entry) for entry in entries]
-            if self.vectors is None
-            else to_merge(entries, self._places)
+            to_merge(entries, self._places)
+            if self._marks_rows
+            else [PlannedFile(entry) for entry in entries]
         )
 
     @cached_property
     def _places(self) -> dict[str, VectorPlace]:
-        assert self.vectors is not None
-        return vector_places([self.vectors.file] if self.vectors.file else [], self.view)
+        return vector_places([self.vector_file] if self.vector_file else [], self.view)
 
     def _dead_rows(self) -> DeadRows | None:
         """The dead rows as they are before; None without deletion vectors."""
-        if self.vectors is None:
+        if not self._marks_rows:
             return None
-        return load_dead_rows(self.view.store, self.vectors.file, self.view.name)
+        return load_dead_rows(self.view.store, self.vector_file, self.view.name)
+
+    @property
+    def _marks_rows(self) -> bool:
+        return self.view.options.deletion_vectors_enabled
 
     @property
     def _has_wide_vectors(self) -> bool:
@@ -251,7 +280,7 @@ class CompactTask:
             meta = writer.write_file(
                 table, path, level=self.unit.output_level, source=FileSource.COMPACT
             )
-            if self.vectors is not None:
+            if self._marks_rows:
                 output.marks.add(meta.file_name, retracts_of(pl.Series(table.column(VALUE_KIND))))
                 meta = _without_retracts(meta)
             yield meta
@@ -265,11 +294,16 @@ class CompactTask:
         self, sections: Sequence[Section], output: _Output
     ) -> Iterator[Sequence[pl.DataFrame]]:
         """The same as windows of frames that have no key in common; told of on the way."""
-        folds = self._merged if self.vectors is None else self._marked
-        is_folded = _is_merged if self.vectors is None else _has_new
-        for is_so, group in itertools.groupby(sections, is_folded):
-            read = folds if is_so else self._lone
+        for read, group in itertools.groupby(sections, self._reading):
             yield from read(group, output)
+
+    def _reading(self, section: Section) -> _Reading:
+        """What reads a section as windows."""
+        if self._marks_rows and _has_new(section):
+            return self._marked
+        if not self._marks_rows and self._looks_up(section):
+            return self._looked_up
+        return self._merged if section.needs_merge else self._lone
 
     def _merged(
         self, sections: Iterable[Section], output: _Output
@@ -284,7 +318,16 @@ class CompactTask:
         self, sections: Iterable[Section], output: _Output
     ) -> Iterator[Sequence[pl.DataFrame]]:
         for section in sections:
-            yield from self._marker(section, output.marks).windows()
+            yield from self._marker(section, output).windows()
+
+    def _looked_up(
+        self, sections: Iterable[Section], output: _Output
+    ) -> Iterator[Sequence[pl.DataFrame]]:
+        for section in sections:
+            lookup = self._lookup(section, self._versions.columns)
+            for window in lookup.merged():
+                output.changelog.tell(lookup.section, window)
+                yield lookup.to_write(window)
 
     def _lone(
         self, sections: Iterable[Section], output: _Output
@@ -312,7 +355,10 @@ class CompactTask:
     @cached_property
     def _versions(self) -> MergedVersions:
         columns = (*self.view.schema.names, *SYSTEM_COLUMNS)
-        return MergedVersions(self.view, columns, has_older=not self.unit.is_whole)
+        # What is looked up is all that lies below.
+        looks_up = compacts_by_lookup(self.view.options) and not self._marks_rows
+        has_older = not self.unit.is_whole and not looks_up
+        return MergedVersions(self.view, columns, has_older=has_older)
 
     def _is_sorted(self, section: Section) -> bool:
         """Whether frames of the section come in key order; merged ones do."""
@@ -353,7 +399,7 @@ class CompactTask:
         """Which versions are tombstones that nobody needs any more; None to keep all."""
         engine = self.view.engine
         # With deletion vectors all versions of a key are at hand, wherever they lie.
-        is_whole = self.unit.is_whole or self.vectors is not None
+        is_whole = self.unit.is_whole or self._marks_rows
         if not is_whole or not engine.tombstones:
             return None
         is_tombstone = pl.col(VALUE_KIND).is_in(list(engine.tombstones))
@@ -392,10 +438,6 @@ class CompactTask:
             return {}
         highest = pc.max(rows.column(SEQUENCE_NUMBER)).as_py()
         return self._ages.seen(highest, self.now_ms, retention_ms).notes
-
-
-def _is_merged(section: Section) -> bool:
-    return section.needs_merge
 
 
 def _has_new(section: Section) -> bool:

@@ -118,7 +118,7 @@ def _written(table: StoredTable, transaction: Transaction) -> _Write | None:
     if committed is not None and committed.is_new:
         return _Write(committed.snapshot, committed.change.entries, committed.live)
     before = transaction.done if committed is None else committed.snapshot
-    if before is None or not transaction.view.options.deletion_vectors_enabled:
+    if before is None or not Planner(transaction.view).raises_new:
         return None
     entries = table.metadata.entries(table.metadata.delta_manifests(before))
     return _Write(before, entries, table.newest_files())
