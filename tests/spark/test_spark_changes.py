@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from keytide.spark.types import spark_schema
 from keytide.table.definition.evolution import AddColumn
 
 pytestmark = pytest.mark.spark
@@ -127,6 +130,35 @@ def test_stream_begins_where_it_is_told_to_and_keeps_the_columns_that_it_began_w
         ("-U", "b", 1, None, "x"),
         ("+U", "b", 1, None, "y"),
     ]
+
+
+@pytest.mark.parametrize("producer", ["lookup", "full-compaction"])
+def test_stream_of_a_changelog_that_jobs_made_is_the_table(
+    producer: str, warehouse: str, spark: Any, tmp_path: Path
+) -> None:
+    make_table(warehouse, **{"changelog-producer": producer})
+    table = kt.connect(warehouse, spark=spark).table("t")
+    options = {"mode": "changelog", "max-rows-per-trigger": "15"}
+    held = fold({}, run(spark, table, tmp_path / "full", **options)[0])
+    assert held == shown(table)
+    for version in ("x", "y", "z"):
+        rows = [("ab"[k % 2], k, None, version) for k in range(0, 40, 2)]
+        table.write(spark.createDataFrame(rows, spark_schema(SCHEMA)))
+    batches = run(spark, table, tmp_path / "full", **options)
+    assert [len(batch) for batch in batches] == [32, 40, 40]
+    for batch in batches:
+        held = fold(held, batch)
+    assert held == shown(table)
+    (told,) = run(spark, table, tmp_path / "all", mode="changelog", start="0")
+    assert fold({}, told) == held
+    made = table.snapshots()[1].time_millis
+    moment = datetime.fromtimestamp(made / 1000, timezone.utc).isoformat()
+    (some,) = run(spark, table, tmp_path / "some", mode="changelog", **{"as-of": moment})
+    assert Counter(told) - Counter(some) == Counter(told_first(table))
+
+
+def told_first(table: kt.Table) -> list[tuple[Any, ...]]:
+    return [tuple(r.values()) for r in table.changes(0, 2, mode="changelog").to_pylist()]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 import keytide as kt
 from keytide.format.checksum import SEAL_KEY
 from keytide.store import open_store
+from keytide.table.definition.evolution import SetOption
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 
@@ -200,3 +201,64 @@ def test_table_that_was_rolled_back_is_noticed() -> None:
     store.delete(["snapshot/snapshot-4", "snapshot/LATEST"])
     with pytest.raises(kt.ConflictError, match="snapshot 4, up to which changes were told"):
         next(batches)
+
+
+# -- tables whose compactions make the changelog ---------------------------------------------------
+
+
+LOOKUP = {"changelog-producer": "lookup", "changelog-producer.row-deduplicate": "true"}
+VECTORS = {**LOOKUP, "deletion-vectors.enabled": "true"}
+FULL = {
+    "changelog-producer": "full-compaction",
+    "changelog-producer.row-deduplicate": "true",
+    "full-compaction.delta-commits": "2",
+}
+MADE = {"lookup": LOOKUP, "vectors": VECTORS, "full-compaction": FULL}
+TOLD = {
+    "lookup": ["2 +I 1a", "2 +I 2b", "4 -U 1a", "4 +U 1c", "6 -D 2b"],
+    "vectors": ["2 +I 1a", "2 +I 2b", "4 -U 1a", "4 +U 1c", "6 -D 2b"],
+    "full-compaction": ["3 +I 1c", "3 +I 2b"],
+}
+
+
+@pytest.mark.parametrize("producer", MADE)
+def test_changelog_of_compactions_is_followed(producer: str) -> None:
+    table, told_of = filled(**MADE[producer]), TOLD[producer]
+    assert now(table, 0, "changelog") == told_of
+    assert now(table, 3, "changelog") == [text for text in told_of if int(text[0]) > 3]
+    assert now(table, "latest", "changelog") == []
+    before = table.snapshots()[0].time_millis - 1
+    assert now(table, mode="changelog", as_of=before) == told_of
+    assert now(table, 0, "changelog", consumer="c") == told_of
+    assert now(table, 0, "changelog", consumer="c") == []
+    write(table, "1d", "3e")
+    assert [text.split(" ", 1)[1] for text in now(table, 0, "changelog", consumer="c")] == {
+        "full-compaction": ["-U 1c", "+U 1d", "-D 2b", "+I 3e"]
+    }.get(producer, ["-U 1c", "+U 1d", "+I 3e"])
+
+
+@pytest.mark.parametrize("producer", MADE)
+def test_rows_that_were_not_told_yet_are_not_among_those_that_a_changelog_begins_with(
+    producer: str,
+) -> None:
+    table = filled(**MADE[producer])
+    table.alter(SetOption("write-only", "true"))
+    write(table, "1z", "4y", "-2")
+    first = now(table, "full", "changelog", consumer="c")
+    newest = table.snapshots()[-1].id
+    told = ["1c", "2b"] if producer == "full-compaction" else ["1c"]
+    assert first == [f"{newest} +I {row}" for row in told]
+    table.compact(full=True)
+    after = [text.split(" ", 1)[1] for text in now(table, "full", "changelog", consumer="c")]
+    deleted = ["-D 2b"] if producer == "full-compaction" else []
+    assert after == ["-U 1c", "+U 1z", *deleted, "+I 4y"]
+
+
+@pytest.mark.parametrize("mode", ["delta", "changelog"])
+def test_expired_snapshot_is_named_with_the_earliest_one(mode: str) -> None:
+    table = filled(**LOOKUP)
+    table.expire_snapshots(retain_max=1, retain_min=1)
+    with pytest.raises(kt.NotFoundError, match=r"no snapshot 1; snapshots 6 to 6 are there"):
+        now(table, 1, mode)
+    with pytest.raises(kt.NotFoundError, match=r"no snapshot 1; snapshots 6 to 6 are there"):
+        now(table, 0, mode)

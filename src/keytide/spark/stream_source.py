@@ -88,11 +88,13 @@ class ChangeStream:
             )
 
     def within(self, told: int, newest: int, rows_max: int) -> int:
-        """The snapshot up to which commits after `told` wrote about so many rows; one at least."""
+        """The snapshot up to which commits after `told` tell about so many rows; one at least."""
         rows = 0
         for snapshot_id in range(told + 1, newest + 1):
             snapshot = self.table.metadata.logged(snapshot_id)
-            if snapshot.commit_kind is not CommitKind.COMPACT:  # which tells of nothing
+            if self.mode == "changelog":
+                rows += snapshot.changelog_record_count or 0
+            elif snapshot.commit_kind is not CommitKind.COMPACT:  # which tells of nothing
                 rows += abs(snapshot.delta_record_count)
             if rows > rows_max and snapshot_id > told + 1:
                 return snapshot_id - 1

@@ -17,6 +17,7 @@ from keytide.process import refuse_forked_child
 from keytide.row_kind import ROW_KIND
 from keytide.table.changes.diff import DiffTask, plan_diff
 from keytide.table.changes.files import FilesTask
+from keytide.table.changes.told import told_of
 from keytide.table.changes.written import Commit, changelogs, deltas, logged, plan_written
 from keytide.table.read.row_source import RowSource
 from keytide.table.state.state import TableState
@@ -205,14 +206,17 @@ def full_rows(
     """The rows of a snapshot, as the changes that a reader of a mode begins with.
 
     Where a mode tells rows when they are written, the first ones too are told before a compaction
-    shows them to other readers: afterwards nobody would. `schema` and `columns` as in `changes_of`.
+    shows them to other readers: afterwards nobody would. Where it tells them when they are
+    compacted, the others are not among the first. `schema` and `columns` as in `changes_of`.
     """
     found = changes_of(table, 0, snapshot_id, schema=schema, columns=columns)
     if mode == "diff":
         return found
     assert isinstance(found.source, Compared)
-    before, after = found.source.before.merging, found.source.after.merging
-    return replace(found, source=replace(found.source, before=before, after=after))
+    before, after = found.source.before, found.source.after
+    if mode == "changelog" and after.view.options.compactions_tell:
+        return replace(found, source=replace(found.source, after=told_of(after)))
+    return replace(found, source=replace(found.source, before=before.merging, after=after.merging))
 
 
 def check_mode(table: StoredTable, mode: str) -> None:
