@@ -14,6 +14,7 @@ from overtaking import overtaken
 
 import keytide as kt
 from keytide.format import paths
+from keytide.format.binary_row import encode_rows
 from keytide.format.manifest import ManifestEntry
 from keytide.store import open_store
 from keytide.table.commit.author import Author
@@ -51,9 +52,8 @@ def leave(table: kt.Table, *lines: str) -> None:
     scan = table.scan()
     view: TableView = scan.view
     frame = incoming_rows(rows(*lines), view.schema, view.options, view.name).frame
-    partition = next(
-        entry.partition for entry in scan.live.entries if entry.bucket >= 0
-    )  # fmt: skip
+    values = frame["p"].head(1).to_arrow().cast(pa.int32())
+    (partition,) = encode_rows([values], [f.type for f in view.schema.partition_fields()])
     bucket = (partition, paths.POSTPONE_BUCKET)
     batch = BucketBatch((bucket,), np.array([frame.height]), frame)
     writer = BucketWriter(view, lambda _: paths.POSTPONE_BUCKET)
