@@ -40,6 +40,7 @@ from keytide.table.upkeep.doctor import Diagnosis, Sign
 from keytide.table.upkeep.expiry import ExpiryResult
 from keytide.table.upkeep.orphans import OrphanFiles
 from keytide.table.upkeep.rescale import RescaleResult
+from keytide.table.upkeep.restore import RestoreResult
 from keytide.table.upkeep.rollback import RollbackResult
 from keytide.table.verify.finding import Finding, Verification
 from keytide.types import Field, parse_sql_type
@@ -68,6 +69,7 @@ __all__ = [
     "NotFoundError",
     "OrphanFiles",
     "RescaleResult",
+    "RestoreResult",
     "RollbackResult",
     "RowKind",
     "Scan",

@@ -260,3 +260,38 @@ def test_consumers_are_listed_reset_and_cleared(run: Run, orders: kt.Table) -> N
     )
     assert run("consumer", "clear", orders.uri).err == "forgotten: nightly\n"
     assert run("consumer", "ls", orders.uri).err == "no rows\n"
+
+
+# -- restore ---------------------------------------------------------------------------------------
+
+
+def test_restore_tells_first_what_it_would_do_and_then_does_it(
+    run: Run, orders: kt.Table, warehouse: str
+) -> None:
+    would = json.loads(
+        run("restore", orders.uri, "--snapshot-id", "1", "--dry-run", "-f", "json").out
+    )
+    assert (would["snapshot_id"], would["restored_snapshot_id"], would["partitions"]) == (
+        None,
+        1,
+        1,
+    )
+    assert len(orders.snapshots()) == 2
+    done = run("restore", orders.uri, "--snapshot-id", "1", "-f", "json")
+    assert (done.code, json.loads(done.out)) == (0, {**would, "snapshot_id": 3})
+    assert sorted(row["id"] for row in orders.scan().to_pylist()) == [1, 2, 4]
+    again = run("restore", orders.uri, "--as-of", "2100-01-01")
+    assert (again.code, again.err) == (0, "nothing to restore\n")
+
+
+def test_restore_of_partitions_takes_them_as_texts(run: Run, warehouse: str) -> None:
+    lake = kt.connect(warehouse)
+    lake.sql("CREATE TABLE t (d DATE, k INT, PRIMARY KEY (d, k) NOT ENFORCED) PARTITIONED BY (d)")
+    lake.sql("INSERT INTO t VALUES (DATE '2026-01-30', 1), (DATE '2026-01-31', 1)")
+    lake.sql("TRUNCATE TABLE t")
+    table = lake.table("t")
+    done = run("restore", table.uri, "--partition", "d=2026-01-31", "--snapshot-id", "1")
+    assert (done.code, table.scan().count()) == (0, 1)
+    wrong = run("restore", table.uri, "--partition", "e=1", "--snapshot-id", "1")
+    assert (wrong.code, wrong.out) == (1, "")
+    assert "its partition columns are d" in wrong.err

@@ -57,6 +57,19 @@ def ids(frame: Any) -> list[int]:
 # -- reading ---------------------------------------------------------------------------------------
 
 
+def test_branch_is_read_and_written_by_its_address_and_by_an_option(
+    table: kt.Table, session: Any
+) -> None:
+    branch = table.create_branch("b", 1)
+    reader = session.read.format("keytide")
+    assert ids(reader.load(branch.uri)) == list(range(20))
+    assert ids(reader.option("branch", "b").load(table.uri)) == list(range(20))
+    one = reader.load(branch.uri).limit(1).withColumn("id", lit(99).cast("long"))
+    one.write.format("keytide").mode("append").option("branch", "b").save(table.uri)
+    assert 99 in ids(reader.load(branch.uri))
+    assert ids(session.read.format("keytide").load(table.uri)) == LIVE
+
+
 def test_table_is_read_by_its_path(table: kt.Table, session: Any) -> None:
     frame = session.read.format("keytide").load(table.uri)
     assert frame.columns == ROWS.column_names

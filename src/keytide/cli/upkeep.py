@@ -15,12 +15,15 @@ from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse
 from keytide.cli.progress import TrackedThreads
 from keytide.errors import KeytideWarning
 from keytide.plural import counted
+from keytide.table.scans import epoch_ms
 from keytide.table.upkeep.compaction import COMPACTION_ROW, cluster, local_runner
 from keytide.table.upkeep.compaction import compact as run_compaction
 from keytide.table.upkeep.expiry import EXPIRY_ROW
+from keytide.table.upkeep.restore import RESTORE_ROW
+from keytide.table.upkeep.restore import restore as restored
 from keytide.table.upkeep.rollback import ROLLBACK_ROW
 
-__all__ = ["compact", "expire", "orphans", "rollback"]
+__all__ = ["compact", "expire", "orphans", "restore", "rollback"]
 
 
 def compact(
@@ -189,3 +192,45 @@ def orphans(
     write_rows(rows.to_batches(), _ORPHAN_ROWS, format, limit)
     what = f"{counted(found.files, 'file')}, {counted(found.bytes, 'byte')}"
     note(f"deleted {what}" if delete else f"{what}; --delete deletes them")
+
+
+def restore(
+    table: TableArgument,
+    warehouse: Warehouse = None,
+    partition: Annotated[
+        list[str] | None,
+        typer.Option("--partition", help="Of this partition alone: dt=2026-01-31,hour=7. May be "
+                     "given several times.", show_default=False),
+    ] = None,
+    snapshot_id: Annotated[
+        int | None, typer.Option("--snapshot-id", help="As in this snapshot.", show_default=False)
+    ] = None,
+    tag: Annotated[
+        str | None, typer.Option("--tag", help="As in this tag.", show_default=False)
+    ] = None,
+    as_of: Annotated[
+        str | None,
+        typer.Option("--as-of", help="As it was at this ISO time, UTC unless it says otherwise.",
+                     show_default=False),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell what would be done.")
+    ] = False,
+    format: FormatOption = Format.TABLE,
+) -> None:  # fmt: skip
+    """Make partitions, or a whole table, what they were, in one more commit. No data is written.
+
+    Nothing is lost: what is replaced can be read in the snapshots before.
+
+    Example: keytide restore -w /data/lake shop.orders --partition dt=2026-01-31 --snapshot-id 7
+    """
+    if (snapshot_id is None) + (tag is None) + (as_of is None) != 2:
+        raise typer.BadParameter("give one of --snapshot-id, --tag and --as-of")
+    found = open_named_table(table, warehouse)
+    moment = None if as_of is None else epoch_ms(as_of, found.name)
+    to = snapshot_id if tag is None else tag
+    done = restored(found.stored, to, partition or (), as_of_ms=moment, dry_run=dry_run)
+    rows = pa.Table.from_pylist([asdict(done)], schema=RESTORE_ROW)
+    write_rows(rows.to_batches(), rows.schema, format, limit=1)
+    if not done.partitions:
+        note("nothing to restore")

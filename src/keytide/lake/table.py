@@ -54,6 +54,7 @@ from keytide.table.upkeep.doctor import Diagnosis, diagnose
 from keytide.table.upkeep.expiry import ExpiryResult, expire_changelogs, expire_snapshots
 from keytide.table.upkeep.orphans import OrphanFiles, remove_orphan_files
 from keytide.table.upkeep.rescale import RescaleResult, rescale
+from keytide.table.upkeep.restore import RestoreResult, restore
 from keytide.table.upkeep.retention import Asked
 from keytide.table.upkeep.rollback import RollbackResult, roll_back
 from keytide.table.upkeep.tags import (
@@ -667,6 +668,33 @@ class Table:
         """
         moment = None if as_of is None else epoch_ms(as_of, self.name)
         return roll_back(self.metadata, to, moment, dry_run=dry_run)
+
+    @checked
+    def restore(
+        self,
+        to: int | str | None = None,
+        partition: Mapping[str, Any] | None = None,
+        *,
+        as_of: datetime | date | str | int | None = None,
+        dry_run: bool = False,
+    ) -> RestoreResult:
+        """Make a partition, or the whole table, what it was at a snapshot, in one more commit.
+
+        `to` is the id of a snapshot or the name of a tag, `as_of` a time as in `scan`; `partition`
+        has values for some or all partition columns. No data is written: files of that time are
+        live again. What others committed to these partitions until then is replaced, and unlike
+        after `rollback_to` it can still be read in its own snapshot. Columns stay those of today.
+        A tag `restored-...` guards the older files until the snapshots in between have expired, and
+        goes by itself then. `dry_run` tells what would be done.
+
+        Raises `NotFoundError` for a snapshot or tag that is not there, `InvalidError` for what is
+        no partition, `UnsupportedError` where options have changed by which the rows are read, and
+        for parts of a table whose keys move between partitions; `ConflictError`, with nothing
+        committed, when too many races were lost; `DataError` when the store fails.
+        """
+        moment = None if as_of is None else epoch_ms(as_of, self.name)
+        partitions = () if partition is None else (partition,)
+        return restore(self._stored, to, partitions, as_of_ms=moment, dry_run=dry_run)
 
     def branches(self) -> Branches:
         """The branches beside the main one, by name. Raises `DataError` for torn metadata."""

@@ -5,6 +5,7 @@ the format give them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 
 import pyarrow as pa
 
@@ -16,7 +17,7 @@ from keytide.table.catalog import Catalog
 from keytide.table.scans import epoch_ms
 from keytide.table.state.branches import has_branch
 from keytide.table.state.metadata import TableMetadata
-from keytide.table.upkeep import automatic_tags, branches, tags
+from keytide.table.upkeep import automatic_tags, branches, restore, tags
 from keytide.table.upkeep.rollback import RollbackResult, roll_back
 
 __all__ = ["HISTORY"]
@@ -152,9 +153,8 @@ def rollback(
 ) -> pa.Table:
     """As Spark knows it: to an id or a tag, the `version`, or to one of them by its name."""
     metadata = _metadata(catalog, table)
-    if isinstance(version, str) and version.isdecimal() and not metadata.has_tag(version):
-        version = int(version)
-    return _rolled_back(metadata, "rollback", version=version, snapshot=snapshot, tag=tag)
+    to = _place(metadata, "rollback", version=version, snapshot=snapshot, tag=tag)
+    return _rollback_row(roll_back(metadata, to))
 
 
 @checked
@@ -163,7 +163,8 @@ def rollback_to(
 ) -> pa.Table:
     """As Flink knows it: to a tag, or to a snapshot."""
     metadata = _metadata(catalog, table)
-    return _rolled_back(metadata, "rollback_to", tag=tag, snapshot_id=snapshot_id)
+    to = _one_place("rollback_to", tag=tag, snapshot_id=snapshot_id)
+    return _rollback_row(roll_back(metadata, to))
 
 
 @checked
@@ -172,15 +173,64 @@ def rollback_to_timestamp(catalog: Catalog, table: str, timestamp: int) -> pa.Ta
     return _rollback_row(roll_back(_metadata(catalog, table), as_of_ms=timestamp))
 
 
-def _rolled_back(metadata: TableMetadata, procedure: str, **given: str | int | None) -> pa.Table:
+_AS_LATEST = pa.schema(
+    [
+        (name, pa.int64())
+        for name in ("previous_snapshot_id", "rolled_back_snapshot_id", "current_snapshot_id")
+    ]
+)
+
+
+@checked
+def rollback_to_as_latest(
+    catalog: Catalog, table: str, tag: str | None = None, snapshot_id: int | None = None
+) -> pa.Table:
+    """The whole table becomes what it was, in one more commit."""
+    found = table_of(catalog, table)
+    to = _one_place("rollback_to_as_latest", tag=tag, snapshot_id=snapshot_id)
+    previous = found.metadata.latest_snapshot_id()
+    done = restore.restore(found, to)
+    row = (previous, done.restored_snapshot_id, done.snapshot_id or previous)
+    return pa.Table.from_pylist([dict(zip(_AS_LATEST.names, row, strict=True))], schema=_AS_LATEST)
+
+
+@checked
+def restore_partitions(
+    catalog: Catalog,
+    table: str,
+    partitions: str | None = None,
+    version: str | int | None = None,
+    snapshot: int | None = None,
+    tag: str | None = None,
+    timestamp: int | None = None,
+    dry_run: bool = False,
+) -> pa.Table:
+    """Some partitions, with semicolons between them, or all: `dt=2026-01-31;dt=2026-02-01`."""
+    found = table_of(catalog, table)
+    places = [] if partitions is None else [text for text in partitions.split(";") if text.strip()]
+    given = {"version": version, "snapshot": snapshot, "tag": tag}
+    to = None if timestamp is not None else _place(found.metadata, "restore", **given)
+    done = restore.restore(found, to, places, as_of_ms=timestamp, dry_run=dry_run)
+    return pa.Table.from_pylist([asdict(done)], schema=restore.RESTORE_ROW)
+
+
+def _place(metadata: TableMetadata, procedure: str, **given: str | int | None) -> str | int:
+    """The one place that is given; a version is an id or a tag."""
+    place = _one_place(procedure, **given)
+    if given.get("version") is None or not isinstance(place, str) or metadata.has_tag(place):
+        return place
+    return int(place) if place.isdecimal() else place
+
+
+def _one_place(procedure: str, **given: str | int | None) -> str | int:
     found = {name: value for name, value in given.items() if value is not None}
     if len(found) != 1:
         raise InvalidError(
             f"sys.{procedure}: {' and '.join(found) or 'nothing'} given; say where to go back to "
             f"by one of {', '.join(given)}"
         )
-    (to,) = found.values()
-    return _rollback_row(roll_back(metadata, to))
+    (place,) = found.values()
+    return place
 
 
 def _rollback_row(done: RollbackResult) -> pa.Table:
@@ -222,7 +272,7 @@ def fast_forward(catalog: Catalog, table: str, branch: str) -> pa.Table:
     return _DONE
 
 
-HISTORY: Mapping[str, Callable[..., pa.Table]] = {
+HISTORY: Mapping[str, Callable[..., pa.Table]] = {"restore": restore_partitions} | {
     call.__name__: call
     for call in (
         create_branch,
@@ -236,6 +286,7 @@ HISTORY: Mapping[str, Callable[..., pa.Table]] = {
         replace_tag,
         rollback,
         rollback_to,
+        rollback_to_as_latest,
         rollback_to_timestamp,
         trigger_tag_automatic_creation,
     )

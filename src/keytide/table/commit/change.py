@@ -41,6 +41,12 @@ class Change:
     """Whether the sequence numbers of its rows say no more than that they came later, so that they
     may be given anew. False where the numbers come from the rows."""
 
+    restored: tuple[ManifestEntry, ...] = ()
+    """Files that are stored already and come back, of the partitions that it replaces. They belong
+    to others too, so none of them is deleted whatever becomes of the change."""
+    restored_indexes: tuple[IndexFile, ...] = ()
+    """The index files of these."""
+
     merges_manifests: bool = False
     """Whether the manifests of what was before are merged as far as they can be, due or not."""
 
@@ -70,12 +76,16 @@ class Change:
             return self.entries
         partitions = live.files.column("_PARTITION")
         gone = [partition for partition in partitions.unique() if self.replaces(partition)]
+        back = {entry.identity for entry in self.restored}
+        there = live.present(back)
         # Deletes come before adds, so that the change reads as what it does; readers need no order.
         deletes = tuple(
             replace(entry, kind=FileKind.DELETE)
             for entry in live.files.filter(partitions.is_in(gone))
+            if entry.identity not in there
         )
-        return (*deletes, *self.entries)
+        adds = (entry for entry in self.restored if entry.identity not in there)
+        return (*deletes, *self.entries, *adds)
 
 
 @dataclass(frozen=True)

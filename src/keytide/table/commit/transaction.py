@@ -7,6 +7,8 @@ from dataclasses import replace
 from types import TracebackType
 
 from keytide.errors import ConflictError
+from keytide.format.index_manifest import IndexFile
+from keytide.format.manifest import ManifestEntry
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.table.commit.author import Author
 from keytide.table.commit.change import Change, Conflict, made_files
@@ -144,6 +146,32 @@ class Transaction:
         kind, source = CommitKind.OVERWRITE, self.state.live
         change = Change(self._written, self.author, kind, replaces, source, watched=replaces)
         return self._publish(change)
+
+    def restore(
+        self,
+        replaces: Callable[[bytes], bool],
+        files: Iterable[ManifestEntry],
+        indexes: Iterable[IndexFile],
+    ) -> Committed:
+        """Replace all files of some partitions by files that are stored already.
+
+        Every try to commit replaces what is live by then. Raises as `commit` does.
+        """
+        # A deletion counts wherever it stands: none of a file that comes back may be left.
+        change = Change(
+            Written(()),
+            self.author,
+            CommitKind.OVERWRITE,
+            replaces,
+            restored=tuple(files),
+            restored_indexes=tuple(indexes),
+            merges_manifests=True,
+        )
+        outcome = self._settle(change)
+        if not isinstance(outcome, Committed):
+            reason = "there was nothing to change" if outcome is None else outcome.reason
+            raise ConflictError(f"table {self._table.name}: {reason}")
+        return outcome
 
     def touched(self) -> TouchedPartitions:
         """The partitions of what was taken in."""

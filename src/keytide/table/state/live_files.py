@@ -17,7 +17,7 @@ import polars as pl
 from keytide.errors import NotFoundError
 from keytide.format.entry_columns import Entries, is_live
 from keytide.format.manifest import FileKind, Identity, ManifestEntry, live_entries
-from keytide.format.snapshot import Snapshot
+from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.table.state.metadata import TableMetadata
 
 __all__ = ["NO_FILES", "BucketId", "BucketState", "LiveFiles", "files_of", "load_live_files"]
@@ -123,7 +123,9 @@ class LiveFiles:
             for emptied in gone - left:
                 partitions.pop(emptied, None)
         base, before = self._base, self._changes
-        if len(before) > _CHANGES_MAX or "files" in self.__dict__:
+        # What replaces files may bring back some that were deleted among the changes.
+        is_overwrite = snapshot.commit_kind is CommitKind.OVERWRITE
+        if is_overwrite or len(before) > _CHANGES_MAX or "files" in self.__dict__:
             base, before = self.files, ()
         return LiveFiles(snapshot, buckets, partitions, base, (*before, *changes))
 

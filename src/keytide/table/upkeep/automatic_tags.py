@@ -21,6 +21,7 @@ from keytide.format.snapshot import NO_WATERMARK, Snapshot
 from keytide.options import TableOptions
 from keytide.table.definition.tag_period import TagPeriod
 from keytide.table.state.metadata import TableMetadata
+from keytide.table.upkeep.guards import is_guard, is_over
 from keytide.table.upkeep.tags import (
     NamedTag,
     TagSource,
@@ -209,6 +210,8 @@ def expire_tags(
 def _is_over(
     metadata: TableMetadata, tag: NamedTag, now: datetime, older_than_ms: int | None
 ) -> bool:
+    if is_guard(tag.name):
+        return is_over(metadata, tag.name)
     made, retained = tag.create_time, tag.time_retained
     if made is not None and retained is not None and now > made + retained:
         return True

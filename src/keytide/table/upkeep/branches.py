@@ -352,11 +352,12 @@ class _Steps:
         if self.is_replaced:
             self.into.store.put(paths.snapshot_path(self.start.id), self._read(self.start.id))
         self._take_schemas()
-        for number in self.snapshot_ids:
-            self._take_snapshot(number)
+        # Tags first: some of them guard what the snapshots name.
         for tag in self.branch.tag_names():
             path = paths.tag_path(tag)
             self.into.store.put(path, self.branch.store.read(path))
+        for number in self.snapshot_ids:
+            self._take_snapshot(number)
         self.into.hint_latest(self.result.current_snapshot_id)
 
     def _take_schemas(self) -> None:

@@ -28,7 +28,14 @@ from keytide.format.snapshot import Consumer, Snapshot
 from keytide.store import created
 from keytide.table.state.metadata import TableMetadata
 
-__all__ = ["ROLLBACK_ROW", "Rollback", "RollbackResult", "roll_back", "warn_of_consumers"]
+__all__ = [
+    "ROLLBACK_ROW",
+    "Rollback",
+    "RollbackResult",
+    "numbered",
+    "roll_back",
+    "warn_of_consumers",
+]
 
 # Each round takes whatever has been committed since the one before.
 _ROUNDS_MAX = 100
@@ -118,10 +125,14 @@ def _target(metadata: TableMetadata, to: int | str | None, as_of_ms: int | None)
         )
     if as_of_ms is not None:
         return metadata.snapshot_as_of(as_of_ms)
-    return _tagged(metadata, to) if isinstance(to, str) else _numbered(metadata, int(to or 0))
+    return _tagged(metadata, to) if isinstance(to, str) else numbered(metadata, int(to or 0))
 
 
-def _numbered(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
+def numbered(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
+    """The snapshot of an id, also where a tag alone keeps it.
+
+    Raises `NotFoundError` naming the oldest one that is there.
+    """
     try:
         return metadata.snapshot(snapshot_id)
     except NotFoundError as error:

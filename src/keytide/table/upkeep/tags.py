@@ -27,6 +27,7 @@ from keytide.options.value_types import DURATION_OR_FOREVER
 from keytide.plural import counted
 from keytide.store import created
 from keytide.table.state.metadata import TableMetadata
+from keytide.table.upkeep.guards import refuse_needed
 
 __all__ = [
     "NamedTag",
@@ -128,6 +129,7 @@ def replace_tag(
 ) -> NamedTag:
     """Have a tag name another snapshot, in one step, as `Table.replace_tag` says."""
     metadata.stored_tag(name)
+    refuse_needed(metadata, name)
     source = source_of(metadata, snapshot_id)
     return replace_tag_by(metadata, name, source, time_retained, clock_ns=clock_ns)
 
@@ -153,6 +155,7 @@ def replace_tag_by(
 def rename_tag(metadata: TableMetadata, name: str, new_name: str) -> NamedTag:
     """Give a tag another name, as `Table.rename_tag` says."""
     tag = metadata.stored_tag(name)
+    refuse_needed(metadata, name)
     if name == new_name:
         raise AlreadyExistsError(f"table {metadata.name}: tag {name!r} has this name already")
     _check_name(metadata, new_name)
@@ -168,6 +171,7 @@ def rename_tag(metadata: TableMetadata, name: str, new_name: str) -> NamedTag:
 def delete_tag(metadata: TableMetadata, name: str) -> None:
     """Forget a tag, as `Table.delete_tag` says."""
     metadata.stored_tag(name)
+    refuse_needed(metadata, name)
     metadata.store.delete([paths.tag_path(name)])
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keytide.arguments import shown
 from keytide.errors import InvalidError
 from keytide.format.binary_row import decode_rows, encode_rows
 from keytide.format.schema import TableSchema
-from keytide.table.values.single import key_value
+from keytide.table.values.single import key_value, scalar_of_text
 from keytide.types import Field
 
 __all__ = ["PartitionSpec", "TouchedPartitions", "every_partition"]
@@ -69,6 +70,28 @@ class PartitionSpec:
         fields = tuple(f for f in schema.partition_fields() if f.name in given)
         values = tuple(_value(given[f.name], f, table) for f in fields)
         return cls(table, schema.partition_fields(), fields, values)
+
+    @classmethod
+    def of_text(cls, text: str, schema: TableSchema, table: str, null_name: str) -> PartitionSpec:
+        """The spec of a text such as `dt=2026-01-31,hour=7`. Raises `InvalidError` likewise.
+
+        `null_name` is how NULL is written.
+        """
+        given: dict[str, Any] = {}
+        for part in text.split(","):
+            name, mark, value = (piece.strip() for piece in part.partition("="))
+            if not mark:
+                raise InvalidError(
+                    f"table {table}: {shown(text)} names no partition; write it like "
+                    f"{'=...,'.join(schema.partition_keys) or 'column'}=..."
+                )
+            if name in schema.partition_keys:
+                field = schema.field(name)
+                is_null = value == null_name
+                given[name] = None if is_null else scalar_of_text(value, field, table)
+            else:
+                given[name] = value
+        return cls.parse(given, schema, table)
 
     def __call__(self, partition: bytes) -> bool:
         """Whether the partition has these values."""
