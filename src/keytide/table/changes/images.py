@@ -56,7 +56,8 @@ class Images:
     def _run(
         self, chain: BucketPlan, memory_bytes: int, keys: pl.DataFrame | None
     ) -> Iterator[Batch]:
-        versions = MergedVersions(self.view, (*self._stored, VALUE_KIND), self.condition)
+        columns = (*self._stored, VALUE_KIND)
+        versions = MergedVersions(self.view, columns, self.condition, tells_kinds=False)
         shown = Rows(self.target, self.target.schema.names)
         for frame in versions.in_order(chain, memory_bytes, keys):
             yield Batch(shown.shown(self._mapped(frame)))

@@ -31,14 +31,14 @@ class Rows:
     columns: tuple[str, ...]
     predicate: Predicate | None = None
 
-    @property
-    def versions(self) -> MergedVersions:
-        """The merged versions that the rows are made of."""
+    def versions(self, *, tells_kinds: bool = False) -> MergedVersions:
+        """The merged versions that the rows are made of; `tells_kinds` as there."""
         # A condition on a column with a default is about what is shown, so it is left to
         # `outcomes`, and the column has to be read for it.
         columns = (*self._table_columns, VALUE_KIND) if self._defaults else self.columns
         condition = without_columns(self.predicate, self._defaults)
-        return MergedVersions(self.view, tuple(dict.fromkeys((*columns, VALUE_KIND))), condition)
+        columns = tuple(dict.fromkeys((*columns, VALUE_KIND)))
+        return MergedVersions(self.view, columns, condition, tells_kinds=tells_kinds)
 
     def outcomes(self, versions: pl.DataFrame) -> pl.DataFrame:
         """What became of the keys of merged versions, deletes among them.

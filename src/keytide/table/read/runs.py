@@ -56,7 +56,8 @@ class StoredVersions:
 
     `columns` are those of the table, `_SEQUENCE_NUMBER` and `_VALUE_KIND`, and `PLACE_COLUMNS`, for
     who needs them; the `condition` looks at no other columns than these. Of `keys`, each of them
-    once, only runs know; they leave out the versions of all others.
+    once, only runs know; they leave out the versions of all others. Without `tells_kinds` all adds
+    may be told as +I: of a file that has nothing else, no kinds are read.
     """
 
     view: TableView
@@ -64,6 +65,7 @@ class StoredVersions:
     columns: tuple[str, ...]
     condition: Predicate | None = None
     keys: pl.DataFrame | None = None
+    tells_kinds: bool = True
 
     def of_file(self, file: PlannedFile) -> pl.DataFrame:
         """All versions in a file, as they come."""
@@ -132,13 +134,19 @@ class StoredVersions:
             system_columns=tuple(
                 name for name in (*SYSTEM_COLUMNS, *PLACE_COLUMNS) if name in self.columns
             ),
-            constants=(*self._partition_values, *_one_number(file), *_one_kind(file)),
+            constants=(*self._partition_values, *_one_number(file), *self._one_kind(file)),
             dead_rows=file.dead_rows,
             keeps_retracts=file.keeps_retracts,
             table=self.view.store,
             size=file.meta.file_size,
             kept_bytes_max=self.view.options.lookup_cache_bytes_max,
         )
+
+    def _one_kind(self, file: PlannedFile) -> Iterator[tuple[str, pl.Series]]:
+        """The kind of all rows, where none is stored or none has to be told."""
+        has_adds_only = not file.may_retract and not file.keeps_retracts
+        if not file.has_kinds or (has_adds_only and not self.tells_kinds):
+            yield VALUE_KIND, pl.Series([RowKind.INSERT], dtype=pl.Int8)
 
     @cached_property
     def _partition_values(self) -> tuple[tuple[str, pl.Series], ...]:
@@ -158,12 +166,6 @@ def _one_number(file: PlannedFile) -> Iterator[tuple[str, pl.Series]]:
     lowest, highest = file.meta.min_sequence_number, file.meta.max_sequence_number
     if lowest == highest:
         yield SEQUENCE_NUMBER, pl.Series([lowest], dtype=pl.Int64)
-
-
-def _one_kind(file: PlannedFile) -> Iterator[tuple[str, pl.Series]]:
-    """The kind of all rows, where none is stored."""
-    if not file.has_kinds:
-        yield VALUE_KIND, pl.Series([RowKind.INSERT], dtype=pl.Int8)
 
 
 def _small_together(files: Iterable[PlannedFile]) -> Iterator[Sequence[PlannedFile]]:

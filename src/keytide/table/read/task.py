@@ -12,6 +12,7 @@ from keytide.format.arrow import to_arrow
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.read.rows import Rows
 from keytide.table.read.sections import BucketPlan
+from keytide.table.read.versions import MergedVersions
 from keytide.table.state.view import TableView
 from keytide.types import arrow_schema
 
@@ -36,7 +37,7 @@ class ReadTask:
         Raises as `MergedVersions.of` does.
         """
         rows = self._rows
-        for versions in self._versions(rows, memory_bytes):
+        for versions in self._versions(rows.versions(), memory_bytes):
             shown = rows.shown(versions)
             # Frames of a window may hold nothing but deletes.
             if shown.height:
@@ -54,7 +55,7 @@ class ReadTask:
         Frames hold the columns and `_VALUE_KIND`, perhaps others.
         """
         rows = self._rows
-        return map(rows.outcomes, self._versions(rows, memory_bytes))
+        return map(rows.outcomes, self._versions(rows.versions(tells_kinds=True), memory_bytes))
 
     def by_section(self) -> list[ReadTask]:
         """The same rows as tasks of one section each."""
@@ -67,6 +68,6 @@ class ReadTask:
     def _rows(self) -> Rows:
         return Rows(self.view, self.columns, self.predicate)
 
-    def _versions(self, rows: Rows, memory_bytes: int) -> Iterator[pl.DataFrame]:
-        for window in rows.versions.of(self.bucket, memory_bytes):
+    def _versions(self, versions: MergedVersions, memory_bytes: int) -> Iterator[pl.DataFrame]:
+        for window in versions.of(self.bucket, memory_bytes):
             yield from window

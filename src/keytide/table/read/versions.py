@@ -62,13 +62,14 @@ class MergedVersions:
     has those of the version that it takes the place of, as the merge engine says, and a lone one
     has them as they are stored. The `condition` holds for every version; what it says of columns
     outside the key is asked of merged ones. `has_older` says that older versions lie below, on
-    top of which the merged ones have to stand for theirs.
+    top of which the merged ones have to stand for theirs. `tells_kinds` as in `StoredVersions`.
     """
 
     view: TableView
     columns: tuple[str, ...]
     condition: Predicate | None = None
     has_older: bool = False
+    tells_kinds: bool = True
 
     def in_order(
         self, bucket: BucketPlan, memory_bytes: int, keys: pl.DataFrame | None = None
@@ -104,7 +105,9 @@ class MergedVersions:
         self, bucket: BucketPlan, section: Section, memory_bytes: int, keys: pl.DataFrame | None
     ) -> Iterator[pl.DataFrame]:
         columns = _unique(self.columns, sorted(columns_of(self.condition)))
-        stored = StoredVersions(self.view, bucket.partition, columns, self.condition, keys)
+        stored = StoredVersions(
+            self.view, bucket.partition, columns, self.condition, keys, self.tells_kinds
+        )
         rows = max(_BATCH_ROWS_MIN, rows_in(memory_bytes, section.files, self._fields(columns)))
         for run in section.runs:
             yield from (batch.rows for batch in stored.of_run(run, rows))
@@ -120,7 +123,9 @@ class MergedVersions:
         self, bucket: BucketPlan, files: Sequence[PlannedFile], memory_bytes: int
     ) -> Iterator[pl.DataFrame]:
         columns = _unique(self.columns, sorted(columns_of(self.condition)))
-        stored = StoredVersions(self.view, bucket.partition, columns, self.condition)
+        stored = StoredVersions(
+            self.view, bucket.partition, columns, self.condition, tells_kinds=self.tells_kinds
+        )
         rows = rows_in(memory_bytes, files, self._fields(columns))
         return stored.of_lone_files(files, max(_BATCH_ROWS_MIN, rows))
 
@@ -138,7 +143,12 @@ class MergedVersions:
         order, engine = self.view.order, self.view.engine
         merging: Merging = Standing(engine) if self.has_older else engine
         stored = StoredVersions(
-            self.view, partition, self._columns_to_merge(section), self._about_key, keys
+            self.view,
+            partition,
+            self._columns_to_merge(section),
+            self._about_key,
+            keys,
+            self.tells_kinds,
         )
         rows = rows_in(memory_bytes, section.files, self._fields(stored.columns))
         check = self._check_of_merged
