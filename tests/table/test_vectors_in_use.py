@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+from unittest import mock
 from uuid import uuid4
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from overtaking import overtaken
 
 import keytide as kt
+from keytide.format.data_file import FileReader, parquet
 from keytide.store import open_store
 from keytide.table.changes.follow import Pace, Start, follow
 from keytide.table.definition.evolution import RemoveOption, SetOption
@@ -248,3 +251,36 @@ def test_fully_compacted_rows_are_what_ro_shows(warehouse: str) -> None:
     assert rows == [{"k": 2, "v": "a"}]
     table.compact(full=True)
     assert len(lake.sql("SELECT k, v FROM t$ro").to_pylist()) == 2
+
+
+CONDITIONS = [
+    "k = 57", "k IN (3, 58, 400)", "k > 90 AND k < 95", "v = 'v7'", "v LIKE 'v1%'", "s IS NULL",
+    "NOT (k < 95)", "k < 3 OR v = 'v42'", "p = 1 AND s >= 3", "v > 'v98' OR k = -1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("where", CONDITIONS)
+def test_groups_of_rows_without_what_is_asked_for_are_skipped(where: str, tmp_path: Path) -> None:
+    lake = kt.connect(tmp_path)
+    tables = [
+        lake.create_table(name, SCHEMA, ["k"], options=options)
+        for name, options in (("marked", VECTORS), ("merged", {"write-only": "true"}))
+    ]
+    groups = {"_ROW_GROUP_ROWS_MIN": 10, "_ROW_GROUP_ROWS_MAX": 10, "_LAZY_FILE_BYTES_MIN": 0}
+    with mock.patch.multiple(parquet, **groups):
+        for table in tables:
+            rows = [{"p": k % 2, "k": k, "s": k % 5 or None, "v": f"v{k}"} for k in range(100)]
+            table.write(rows)
+            put(table, *(f"1 {k} 9 v{k + 1}" for k in range(0, 100, 7)), "-D 0 58 0")
+        marked, merged = (shown(table.scan(where=where)) for table in tables)
+    assert marked == merged
+
+
+def test_key_is_looked_up_in_one_group_of_rows(tmp_path: Path) -> None:
+    table = kt.connect(tmp_path).create_table("t", SCHEMA, ["k"], options=VECTORS)
+    with mock.patch.multiple(parquet, _ROW_GROUP_ROWS_MIN=10, _ROW_GROUP_ROWS_MAX=10):
+        put(table, *(f"0 {k} 0 a" for k in range(100)))
+    put(table, "0 1 0 b")
+    with mock.patch.object(FileReader, "read", autospec=True, side_effect=FileReader.read) as read:
+        assert table.get(57) == {"p": 0, "k": 57, "s": 0, "v": "a"}
+    assert [call.args[1:3] for call in read.call_args_list] == [(), (50, 10)]

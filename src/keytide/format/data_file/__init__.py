@@ -18,6 +18,7 @@ from keytide.format.data_file.reader import (
     read_note,
     read_side_by_side,
     read_together,
+    spans_of,
 )
 from keytide.format.data_file.stored_file import IS_DEAD, POSITION
 from keytide.format.data_file.writer import RunWriter, local_wall_clock_ms
@@ -39,4 +40,5 @@ __all__ = [
     "read_note",
     "read_side_by_side",
     "read_together",
+    "spans_of",
 ]

@@ -22,11 +22,11 @@ import pyarrow as pa
 
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.data_file.layout import physical_schema
-from keytide.format.data_file.stored_file import Rows, StoredFile, numbered_rows
+from keytide.format.data_file.stored_file import GroupEnds, Rows, StoredFile, numbered_rows
 from keytide.format.schema import TableSchema
 from keytide.store import Store
 
-__all__ = ["group_rows", "stored_file"]
+__all__ = ["group_ends", "group_rows", "stored_file"]
 
 _SYNC_BYTES = 16
 _SYNC = bytes(_SYNC_BYTES)
@@ -50,6 +50,13 @@ def stored_file(
     expected = physical_schema(schema)
     there = [expected.field(name) for name in container.names if name in expected.names]
     return _BlockFile(source, container, pa.schema(there).remove_metadata(), numbered)
+
+
+def group_ends(
+    store: Store, path: str, names: Sequence[str], kept_bytes_max: int
+) -> dict[str, GroupEnds]:
+    """Of no column: files of the format are read whole."""
+    return {}
 
 
 def group_rows(store: Store, path: str) -> list[int]:

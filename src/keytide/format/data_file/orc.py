@@ -21,12 +21,12 @@ import pyarrow.orc as po
 from keytide.errors import InvalidError, SetupError
 from keytide.format.arrow import from_arrow
 from keytide.format.data_file.layout import physical_schema
-from keytide.format.data_file.stored_file import Rows, StoredFile, numbered_rows
+from keytide.format.data_file.stored_file import GroupEnds, Rows, StoredFile, numbered_rows
 from keytide.format.schema import TableSchema
 from keytide.options.keys import FILE_FORMAT
 from keytide.store import Store
 
-__all__ = ["group_rows", "note", "stored_file", "write"]
+__all__ = ["group_ends", "group_rows", "note", "stored_file", "write"]
 
 _STRIPE_BYTES = 64 << 20
 _CODECS = {"gzip": "zlib", "none": "uncompressed"}
@@ -46,6 +46,13 @@ def stored_file(
     expected = physical_schema(schema)
     there = [expected.field(name) for name in file.schema.names if name in expected.names]
     return _StripedFile(file, pa.schema(there).remove_metadata(), numbered)
+
+
+def group_ends(
+    store: Store, path: str, names: Sequence[str], kept_bytes_max: int
+) -> dict[str, GroupEnds]:
+    """Of no column: files of the format are read whole."""
+    return {}
 
 
 def group_rows(store: Store, path: str) -> list[int]:

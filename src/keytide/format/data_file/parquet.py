@@ -29,13 +29,19 @@ from keytide.format.checksum import (
     check_blocks,
     check_footer,
 )
-from keytide.format.data_file.stored_file import POSITION, Rows, StoredFile, numbered_rows
+from keytide.format.data_file.stored_file import (
+    POSITION,
+    GroupEnds,
+    Rows,
+    StoredFile,
+    numbered_rows,
+)
 from keytide.format.encoding import codecs, dictionary_columns
 from keytide.format.kept import KEPT
 from keytide.format.schema import TableSchema
 from keytide.store import Store
 
-__all__ = ["group_rows", "note", "stored_file", "write"]
+__all__ = ["group_ends", "group_rows", "note", "stored_file", "write"]
 
 # Planning a lazy read of a smaller file takes longer than reading all of it.
 _LAZY_FILE_BYTES_MIN = 128 << 10
@@ -80,6 +86,48 @@ def group_rows(store: Store, path: str) -> list[int]:
         check_footer(file)
         footer = pq.read_metadata(file)
     return [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
+
+
+def group_ends(
+    store: Store, path: str, names: Sequence[str], kept_bytes_max: int
+) -> dict[str, GroupEnds]:
+    """The ends of the row groups, as the footer has them."""
+    footer = _footer(store, path, kept_bytes_max)
+    places = {footer.schema.column(i).path: i for i in range(len(footer.schema))}
+    return {
+        name: _ends(footer, places[name])
+        for name in names
+        if name in places and _is_comparable(footer.schema.column(places[name]))
+    }
+
+
+def _footer(store: Store, path: str, kept_bytes_max: int) -> pq.FileMetaData:
+    local = store.local_path(path)
+    found = None if local is None else local.stat()
+    key = found and (local, found.st_ino, found.st_size, found.st_mtime_ns, "footer")
+    kept: pq.FileMetaData | None = None if key is None else KEPT.find(key)
+    if kept is None:
+        with store.open_input(path) as file:
+            check_footer(file)
+            kept = pq.read_metadata(file)
+        if key is not None:
+            KEPT.keep(key, kept, _MAPPING_TIMES_FOOTER * kept.serialized_size, kept_bytes_max)
+    return kept
+
+
+def _is_comparable(column: pq.ColumnSchema) -> bool:
+    """Whether the values of a column are whole numbers or texts."""
+    logical, physical = str(column.logical_type.type), str(column.physical_type)
+    if logical == "NONE":
+        return physical in ("INT32", "INT64")
+    return logical == "INT" or (logical == "STRING" and physical == "BYTE_ARRAY")
+
+
+def _ends(footer: pq.FileMetaData, place: int) -> GroupEnds:
+    groups = range(footer.num_row_groups)
+    found = [footer.row_group(group).column(place).statistics for group in groups]
+    known = [each if each is not None and each.has_min_max else None for each in found]
+    return [each and each.min for each in known], [each and each.max for each in known]
 
 
 def note(store: Store, path: str, key: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.errors import DataError, KeytideError
+from keytide.format.arrow import polars_schema
 from keytide.format.data_file.evolved import evolved_column
 from keytide.format.data_file.formats import WRITABLE, format_name, format_of
 from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND
@@ -22,7 +23,15 @@ from keytide.row_kind import RETRACTS
 from keytide.store import Store
 from keytide.types import Field
 
-__all__ = ["WHOLE_FILE", "FileReader", "Span", "read_note", "read_side_by_side", "read_together"]
+__all__ = [
+    "WHOLE_FILE",
+    "FileReader",
+    "Span",
+    "read_note",
+    "read_side_by_side",
+    "read_together",
+    "spans_of",
+]
 
 Span = tuple[int, int | None]
 """Where some rows of a file begin, and how many they are; None stands for all that follow."""
@@ -86,11 +95,28 @@ class FileReader:
             )  # fmt: skip
             frame, stored = source.rows(self._stored_names(source.names), offset, length)
         if self.dead_rows is not None or self._tells_dead:
-            frame = self._without_dead(frame)
+            frame = self._without_dead(frame, offset, length)
         # Not `select` alone: a frame of nothing but constants would have one row.
         names = [*(f.name for f in self.fields), *self.system_columns]
         frame = frame.with_columns(self._expressions(stored)).select(names)
         return frame if where is None else frame.filter(where)
+
+    def read_where(self, where: pl.Expr, spans: Callable[[], Sequence[Span]]) -> pl.DataFrame:
+        """All rows that fulfil `where` and are not dead, in file order.
+
+        None does outside of the `spans`. Where few rows do, this takes far less time than `read`,
+        which cannot skip rows whose positions it wants. Raises like `read`.
+        """
+        stored = replace(self, dead_rows=None)
+        found = stored.read(where=where)
+        if self.dead_rows is None or not found.height:
+            return found
+        # The same rows once more, in the same order: the columns that decide, with positions.
+        decide = frozenset(where.meta.root_names())
+        fields = tuple(f for f in self.fields if f.name in decide)
+        numbered = replace(stored, fields=fields, system_columns=(POSITION,))
+        places = pl.concat([numbered.read(*span, where)[POSITION] for span in spans()])
+        return found.filter(~places.is_in(self._dead_positions.cast(pl.Int64).implode()))
 
     def spans(self, rows_max: int) -> list[Span]:
         """Spans that cut the file into parts of at most `rows_max` rows.
@@ -99,14 +125,40 @@ class FileReader:
         Reads what tells them apart; raises like `read`.
         """
         with _naming_file(self.store, self.path):
-            return _spans(format_of(self.path).group_rows(self.store, self.path), rows_max)
+            return [*_spans(format_of(self.path).group_rows(self.store, self.path), rows_max)]
 
-    def _without_dead(self, frame: pl.LazyFrame) -> pl.LazyFrame:
+    def groups(self, names: Collection[str] = ()) -> pl.DataFrame:
+        """The groups of rows that the file is read in.
+
+        With the `offset` of each and how many `rows` it has, and `<column>.min` and `.max` of those
+        of some columns, of the ones that are read, of which they are known. Raises like `read`.
+        """
+        stored = {f.id: f for f in self.file_schema.fields}
+        alike = {f.name: stored[f.id].name for f in self.fields
+                 if f.name in names and f.id in stored and _is_alike(stored[f.id], f)}  # fmt: skip
+        with _naming_file(self.store, self.path):
+            file_format = format_of(self.path)
+            rows = pl.Series("rows", file_format.group_rows(self.store, self.path), pl.Int64)
+            ends = file_format.group_ends(
+                self.store, self.path, [*alike.values()], self.kept_bytes_max
+            )
+        types = polars_schema(self.fields)
+        bounds = [
+            pl.Series(f"{name}.{part}", values, types[name])
+            for name, old in alike.items()
+            if old in ends
+            for part, values in zip(("min", "max"), ends[old], strict=True)
+        ]
+        return pl.DataFrame([rows, *bounds]).with_columns(
+            (pl.col("rows").cum_sum() - pl.col("rows")).alias("offset")
+        )
+
+    def _without_dead(self, frame: pl.LazyFrame, offset: int, length: int | None) -> pl.LazyFrame:
         """The rows that are read, with what tells whether they are dead where that is wanted."""
         if self.dead_rows is None:
             is_dead = pl.lit(value=False)
         else:
-            is_dead = pl.col(POSITION).is_in(self._dead_positions.implode())
+            is_dead = pl.col(POSITION).is_in(self._dead_within(offset, length).implode())
             is_read = ~is_dead
             if self.keeps_retracts:
                 is_read |= pl.col(VALUE_KIND).is_in(list(RETRACTS))
@@ -123,10 +175,15 @@ class FileReader:
 
     def _are_live(self, offset: int, count: int) -> pl.Series:
         """Whether each of some rows, from `offset` on, is not dead."""
-        are_live, dead = np.ones(count, np.bool_), self._dead_positions.to_numpy()
-        start, stop = np.searchsorted(dead, (offset, offset + count))
-        are_live[dead[start:stop] - offset] = False
+        are_live = np.ones(count, np.bool_)
+        are_live[self._dead_within(offset, count).to_numpy() - offset] = False
         return pl.Series(are_live)
+
+    def _dead_within(self, offset: int, length: int | None) -> pl.Series:
+        """The positions of the dead rows among some rows."""
+        dead = self._dead_positions
+        stop = len(dead) if length is None else dead.search_sorted(offset + length)
+        return dead[dead.search_sorted(offset) : stop]
 
     @cached_property
     def _dead_positions(self) -> pl.Series:
@@ -199,8 +256,28 @@ def read_side_by_side(
         return [reader.read(where=where) for reader in readers]
 
 
-def _spans(group_rows: Sequence[int], rows_max: int) -> list[Span]:
-    spans: list[Span] = []
+def _is_alike(one: Field, other: Field) -> bool:
+    return one.type.with_nullable(True) == other.type.with_nullable(True)
+
+
+def spans_of(groups: pl.DataFrame, rows_max: int) -> list[Span]:
+    """Spans of some groups of a file, as `FileReader.spans` makes them of all."""
+    stretches: list[tuple[int, list[int]]] = []
+    end = -1
+    for offset, rows in groups.select("offset", "rows").iter_rows():
+        if offset != end:
+            stretches.append((offset, []))
+        stretches[-1][1].append(rows)
+        end = offset + rows
+    return [
+        (first + start, length)
+        for first, group_rows in stretches
+        for start, length in _spans(group_rows, rows_max)
+    ]
+
+
+def _spans(group_rows: Sequence[int], rows_max: int) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
     start = length = 0
     for rows in group_rows:
         if length and length + rows > rows_max:

@@ -33,6 +33,10 @@ Rows: TypeAlias = "tuple[pl.LazyFrame, pl.Schema]"
 """Rows as a plan, and the columns that they have as Polars reads them."""
 
 
+GroupEnds: TypeAlias = "tuple[list[Any], list[Any]]"
+"""The least and the greatest value of some parts of a file, None where they are not known."""
+
+
 class StoredFile(Protocol):
     """A data file that was opened: its columns in the types of the schema it was written with."""
 
@@ -68,6 +72,14 @@ class FileFormat(Protocol):
 
     def group_rows(self, store: Store, path: str) -> list[int]:
         """How many rows the parts have that a file is read in, in their order."""
+
+    def group_ends(
+        self, store: Store, path: str, names: Sequence[str], kept_bytes_max: int
+    ) -> dict[str, GroupEnds]:
+        """The least and the greatest value of each part, of those columns of which that is known.
+
+        Only of types whose values compare as those of Python do. `kept_bytes_max` as above.
+        """
 
 
 class WritableFormat(FileFormat, Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import polars as pl
 
@@ -21,15 +21,18 @@ from keytide.format.data_file import (
     VALUE_KIND,
     WHOLE_FILE,
     FileReader,
+    Span,
     read_side_by_side,
     read_together,
+    spans_of,
 )
 from keytide.merge.touched import with_keys
 from keytide.merge.windows import Batch
 from keytide.row_kind import RowKind
-from keytide.table.conditions.matching import row_filter
-from keytide.table.conditions.predicate import Predicate
+from keytide.table.conditions.matching import may_match, row_filter
+from keytide.table.conditions.predicate import Predicate, columns_of
 from keytide.table.read.sections import PlannedFile, Run, is_out_of_order
+from keytide.table.read.statistics import with_unknowns
 from keytide.table.state.view import TableView
 from keytide.types import Field
 
@@ -111,10 +114,35 @@ class StoredVersions:
         return iter([Batch(self._in_order(file, self.of_file(file)), is_last=True)])
 
     def _parts(self, file: PlannedFile, rows_max: int) -> Iterator[Batch]:
-        reader = self._reader(file)
-        spans = [WHOLE_FILE] if file.meta.row_count <= rows_max else reader.spans(rows_max)
-        for span in spans:
-            yield Batch(reader.read(*span, self._where), is_last=span is spans[-1])
+        reader, where = self._reader(file), self._where
+        if where is not None and self._leaves_out(file) and file.meta.row_count <= rows_max:
+            spans = partial(self._matching_spans, reader, rows_max)
+            yield Batch(reader.read_where(where, spans), is_last=True)
+            return
+        for span in (found := self._spans(file, reader, rows_max)):
+            yield Batch(reader.read(*span, where), is_last=span is found[-1])
+
+    def _spans(self, file: PlannedFile, reader: FileReader, rows_max: int) -> list[Span]:
+        """The parts of a file to read one by one."""
+        if self.condition is not None and file.dead_rows is not None:
+            # Where the positions of rows are wanted, Polars skips no groups by itself.
+            return self._matching_spans(reader, rows_max)
+        return [WHOLE_FILE] if file.meta.row_count <= rows_max else reader.spans(rows_max)
+
+    def _matching_spans(self, reader: FileReader, rows_max: int) -> list[Span]:
+        """The parts of a file in which rows may fulfil the condition."""
+        assert self.condition is not None
+        names = columns_of(self.condition)
+        groups = reader.groups(names)
+        fields = [field for field in self._fields if field.name in names]
+        bounds = with_unknowns(groups.drop("offset", "rows"), fields, groups["rows"].to_list())
+        possible = bounds.select(may_match(self.condition, fields)).to_series()
+        return spans_of(groups.filter(possible), rows_max)
+
+    def _leaves_out(self, file: PlannedFile) -> bool:
+        """Whether dead rows of a file are left out and nothing is told of their places."""
+        has_places = any(name in PLACE_COLUMNS for name in self.columns)
+        return file.dead_rows is not None and not file.keeps_retracts and not has_places
 
     @cached_property
     def _fields(self) -> tuple[Field, ...]:

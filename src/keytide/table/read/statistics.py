@@ -16,7 +16,14 @@ from keytide.scratch import scratch
 from keytide.table.definition.widening import holds_all
 from keytide.types import AtomicType, DataType, Field
 
-__all__ = ["arity", "columns_without_nulls", "decoded", "key_bounds", "value_bounds"]
+__all__ = [
+    "arity",
+    "columns_without_nulls",
+    "decoded",
+    "key_bounds",
+    "value_bounds",
+    "with_unknowns",
+]
 
 _PLACE = scratch("place")
 
@@ -48,7 +55,7 @@ def key_bounds(files: Entries, fields: Sequence[Field]) -> pl.DataFrame:
             for f in fields[1:]:
                 columns[f"{f.name}.min"] = stats_lows[f.name]
                 columns[f"{f.name}.max"] = stats_highs[f.name]
-    return _with_unknowns(pl.DataFrame(columns), fields, files.column("_ROW_COUNT").to_list())
+    return with_unknowns(pl.DataFrame(columns), fields, files.column("_ROW_COUNT").to_list())
 
 
 def value_bounds(
@@ -120,7 +127,7 @@ def _group_bounds(
             found[f"{new.name}.max"] = highs[old].cast(target)
             counts = [_null_count(entry, position) for entry in files]
             found[f"{new.name}.nulls"] = pl.Series(counts, dtype=pl.Int64)
-    return _with_unknowns(pl.DataFrame(found), fields, rows)
+    return with_unknowns(pl.DataFrame(found), fields, rows)
 
 
 def _keeps_order(old: DataType, new: DataType) -> bool:
@@ -135,9 +142,10 @@ def _null_count(entry: ManifestEntry, position: int) -> int | None:
     return counts[position] if counts is not None and position < len(counts) else None
 
 
-def _with_unknowns(
+def with_unknowns(
     bounds: pl.DataFrame, fields: Sequence[Field], rows: Sequence[int]
 ) -> pl.DataFrame:
+    """Bounds as `value_bounds` gives them, made of those that are known."""
     types = polars_schema(fields)
     missing = [
         pl.lit(None, dtype=pl.Int64 if part == "nulls" else types[f.name]).alias(f"{f.name}.{part}")
