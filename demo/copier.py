@@ -1,0 +1,119 @@
+"""A copy of a table that is kept from the table's changelog alone, by a process that is killed.
+
+    python demo/copier.py WAREHOUSE TABLE CHECKPOINT [--once]
+
+The process is a Spark stream from the one table into the other, which ends with what there is, or
+never. Where it stands lies in the checkpoint, and each of its batches is committed once, whatever
+happens to the process; so it can be killed at any moment.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from threading import Thread
+
+import keytide as kt
+
+COPY = "_copy"
+ONCE = "--once"
+PATIENCE_SECONDS = 120
+
+
+@dataclass
+class Copier:
+    """Has a table copied, and the process killed that does it.
+
+    The process runs on its own: the copy is made beside whatever else goes on.
+    """
+
+    lake: kt.Lake
+    warehouse: Path
+    table: str
+    checkpoint: Path
+    commits_before_kill: int = 2
+    killed_after: int = 0
+
+    def start(self) -> None:
+        """Begin to copy; the process will be killed once it has committed some of the changes."""
+        source = self.lake.table(self.table)
+        self.lake.create_table(
+            self.table + COPY, source.schema, source.primary_key, exists_ok=True,
+            options={"bucket": "2"},
+        )  # fmt: skip
+        self._killing.start()
+
+    def finish(self) -> bool:
+        """Have the rest copied by another process; whether the copy is equal to the table."""
+        self._killing.join()
+        process = self._process(ONCE)
+        if process.wait(PATIENCE_SECONDS):
+            print(f"the copying process ended with {process.returncode}, see {self._log}")
+            return False
+        table, copy = (self.lake.table(name) for name in (self.table, self.table + COPY))
+        key = list(table.primary_key)
+        rows, copied = (each.scan().to_polars().sort(key) for each in (table, copy))
+        changes = table.changes(0, mode="changelog").count()
+        commits = len(copy.snapshots())
+        equal = rows.equals(copied)
+        print(f"{changes:,} changes in {commits} commits, killed after {self.killed_after} of them")
+        print(f"{copied.height:,} rows, {'equal' if equal else 'DIFFERENT'}")
+        return equal
+
+    @cached_property
+    def _killing(self) -> Thread:
+        return Thread(target=self._start_and_kill, daemon=True)
+
+    def _start_and_kill(self) -> None:
+        process, copy = self._process(), self.lake.table(self.table + COPY)
+        end = time.monotonic() + PATIENCE_SECONDS
+        while process.poll() is None and time.monotonic() < end:
+            self.killed_after = len(copy.snapshots())
+            if self.killed_after >= self.commits_before_kill:
+                break
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def _process(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """A process that copies; the leader of a group, to which its Java process belongs too."""
+        places = [str(self.warehouse), self.table, str(self.checkpoint)]
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, __file__, *places, *arguments],
+                start_new_session=True,
+                stdout=log,
+                stderr=log,
+            )
+
+    @property
+    def _log(self) -> Path:
+        """What the processes say."""
+        return self.checkpoint.parent / "copier.log"
+
+
+def copy(warehouse: str, table: str, checkpoint: str, *, once: bool) -> None:
+    """Apply the changelog of a table to its copy."""
+    lake = kt.connect(warehouse)
+    spark = kt.spark.session(**{"spark.master": "local[1]"})
+    changes = (
+        spark.readStream.format("keytide")
+        .option("mode", "changelog")
+        .option("start", "0")
+        .option("max-rows-per-trigger", "20000")
+        .load(lake.table(table).uri)
+    )
+    writer = changes.writeStream.format("keytide").option("checkpointLocation", checkpoint)
+    if once:
+        writer = writer.trigger(availableNow=True)
+    writer.start(lake.table(table + COPY).uri).awaitTermination()
+
+
+if __name__ == "__main__":
+    copy(*sys.argv[1:4], once=ONCE in sys.argv)
