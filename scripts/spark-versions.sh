@@ -24,7 +24,8 @@ make_environment() {
     quietly "$home/bin/python" -m pip install "pyspark==$1" ||
         fail "pyspark $1 could not be installed; check the package index that pip is set to"
     shared=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-    echo "$shared" >"$("$home/bin/python" -c \
+    # An import in a .pth file also reads those that lie there, such as the one of this project.
+    echo "import site; site.addsitedir('$shared')" >"$("$home/bin/python" -c \
         'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
     touch "$home/.ready"
 }
