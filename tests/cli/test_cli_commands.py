@@ -366,6 +366,7 @@ def test_version_and_help_exit_with_0(run: Run) -> None:
         "explain",
         "compact",
         "expire",
+        "expire-partitions",
         "orphans",
         "verify",
         "doctor",

@@ -23,7 +23,14 @@ from keytide.cli.ingest import ingest
 from keytide.cli.read import explain, get, scan, why
 from keytide.cli.sql import sql
 from keytide.cli.tag import tag
-from keytide.cli.upkeep import compact, expire, orphans, restore, rollback
+from keytide.cli.upkeep import (
+    compact,
+    expire,
+    expire_partitions,
+    orphans,
+    restore,
+    rollback,
+)
 from keytide.cli.verify import doctor, verify
 from keytide.errors import KeytideError
 
@@ -98,8 +105,8 @@ def _keytide(
 
 
 for _command in (
-    ls, describe, scan, get, why, snapshots, rollback, restore, expire, orphans, explain, compact,
-    verify, doctor, sql, ingest,
+    ls, describe, scan, get, why, snapshots, rollback, restore, expire, expire_partitions, orphans,
+    explain, compact, verify, doctor, sql, ingest,
 ):  # fmt: skip
     app.command()(_command)
 app.add_typer(tag)

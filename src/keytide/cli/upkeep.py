@@ -19,11 +19,12 @@ from keytide.table.scans import epoch_ms
 from keytide.table.upkeep.compaction import COMPACTION_ROW, cluster, local_runner
 from keytide.table.upkeep.compaction import compact as run_compaction
 from keytide.table.upkeep.expiry import EXPIRY_ROW
+from keytide.table.upkeep.partition_expiry import PARTITIONS_ROW
 from keytide.table.upkeep.restore import RESTORE_ROW
 from keytide.table.upkeep.restore import restore as restored
 from keytide.table.upkeep.rollback import ROLLBACK_ROW
 
-__all__ = ["compact", "expire", "orphans", "restore", "rollback"]
+__all__ = ["compact", "expire", "expire_partitions", "orphans", "restore", "rollback"]
 
 
 def compact(
@@ -234,3 +235,50 @@ def restore(
     write_rows(rows.to_batches(), rows.schema, format, limit=1)
     if not done.partitions:
         note("nothing to restore")
+
+
+def expire_partitions(
+    table: TableArgument,
+    warehouse: Warehouse = None,
+    expiration_time: Annotated[
+        str | None,
+        typer.Option(help="How old partitions may be: '30 d'.", show_default=False),
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            help="values-time: their values tell how old they are; update-time: the last write "
+            "does.",
+            show_default=False,
+        ),
+    ] = None,
+    timestamp_pattern: Annotated[
+        str | None,
+        typer.Option(help="How values make a time: '$dt $hour:00:00'.", show_default=False),
+    ] = None,
+    timestamp_formatter: Annotated[
+        str | None,
+        typer.Option(help="How it is to be read: 'yyyyMMdd'.", show_default=False),
+    ] = None,
+    max_expires: Annotated[
+        int | None, typer.Option(min=1, help="Drop at most so many.", show_default=False)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """Drop a table's partitions that are too old.
+
+    What is left out is as the options of the table say, by which writes do the same.
+
+    Example: keytide expire-partitions -w /data/lake shop.orders --expiration-time '30 d' --dry-run
+    """
+    done = open_named_table(table, warehouse).expire_partitions(
+        expiration_time,
+        strategy=strategy,
+        timestamp_pattern=timestamp_pattern,
+        timestamp_formatter=timestamp_formatter,
+        max_expires=max_expires,
+        dry_run=dry_run,
+    )
+    rows = pa.table([pa.array(done.partitions, pa.string())], schema=PARTITIONS_ROW)
+    write_rows(rows.to_batches(), rows.schema, format, limit=max(1, len(done.partitions)))

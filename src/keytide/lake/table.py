@@ -53,6 +53,11 @@ from keytide.table.upkeep.consumers import (
 from keytide.table.upkeep.doctor import Diagnosis, diagnose
 from keytide.table.upkeep.expiry import ExpiryResult, expire_changelogs, expire_snapshots
 from keytide.table.upkeep.orphans import OrphanFiles, remove_orphan_files
+from keytide.table.upkeep.partition_expiry import (
+    ExpiredPartitions,
+    PartitionAge,
+    expire_partitions,
+)
 from keytide.table.upkeep.rescale import RescaleResult, rescale
 from keytide.table.upkeep.restore import RestoreResult, restore
 from keytide.table.upkeep.retention import Asked
@@ -346,6 +351,39 @@ class Table:
         Raises `InvalidError` for what is no time, `DataError` when the store fails.
         """
         return expire_consumers(self.metadata, epoch_ms(older_than, self.name, "older_than"))
+
+    @checked
+    def expire_partitions(
+        self,
+        expiration_time: str | timedelta | None = None,
+        *,
+        strategy: str | None = None,
+        timestamp_pattern: str | None = None,
+        timestamp_formatter: str | None = None,
+        max_expires: int | None = None,
+        dry_run: bool = False,
+    ) -> ExpiredPartitions:
+        """Drop partitions that are older than a time such as '7 d', in one atomic commit.
+
+        What is left out is as the options 'partition.expiration-time',
+        'partition.expiration-strategy', 'partition.timestamp-pattern',
+        'partition.timestamp-formatter' and 'partition.expiration-max-num' say, by which writes do
+        the same. By the strategy 'values-time' the values tell how old a partition is, and what
+        others write there meanwhile goes with it; one whose values tell no time stays. By
+        'update-time' it counts from the last write, and nothing is dropped where others write
+        meanwhile. Time goes by the wall clock of this machine. `dry_run` tells what would go.
+
+        Raises `InvalidError` for a table without partitions and for what is not to be understood,
+        and what `write` raises.
+        """
+        age = PartitionAge(
+            expiration_time,
+            strategy,
+            timestamp_pattern,
+            timestamp_formatter,
+            max_expires,
+        )
+        return expire_partitions(self._stored, age, dry_run=dry_run)
 
     @checked
     def remove_orphan_files(

@@ -150,6 +150,12 @@ class TableOptions:
     changelogs_retained_max: int | None = _option("changelog.num-retained.max")
     changelogs_retained_min: int | None = _option("changelog.num-retained.min")
     changelog_time_retained_ms: int | None = _option("changelog.time-retained")
+    partition_lifetime_ms: int | None = _option("partition.expiration-time")
+    partition_expiration_strategy: str = _option("partition.expiration-strategy")
+    partition_expiration_interval_ms: int = _option("partition.expiration-check-interval")
+    partitions_expired_max: int = _option("partition.expiration-max-num")
+    partition_timestamp_pattern: str | None = _option("partition.timestamp-pattern")
+    partition_timestamp_formatter: str | None = _option("partition.timestamp-formatter")
     consumer_lifetime_ms: int | None = _option("consumer.expiration-time")
     consumers_hold_changelogs_only: bool = _option("consumer.changelog-only")
 

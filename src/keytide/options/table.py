@@ -453,7 +453,6 @@ _COMPACTION = (
 # -- snapshots, tags, partitions -------------------------------------------------------------------
 
 _NO_CLASSES = "no classes of Java are called"
-_NO_PARTITION_EXPIRY = "partitions stay until another engine drops them"
 _NO_MARKS = "writes mark no partitions as done"
 
 _HISTORY = (
@@ -507,18 +506,22 @@ _HISTORY = (
     _kept("metadata.iceberg.storage", choice("disabled", "table-location", "hadoop-catalog",
                                              "hive-catalog", "rest-catalog"), "disabled",
           "Whether Iceberg's metadata is written.", "writes make no Iceberg metadata"),
-    _kept("partition.expiration-time", DURATION, None, "The age at which partitions go.",
-          _NO_PARTITION_EXPIRY),
-    _kept("partition.expiration-check-interval", DURATION, "1 h", "How often that is checked.",
-          _NO_PARTITION_EXPIRY),
-    _kept("partition.expiration-max-num", integer(1), "100", "Partitions that go at once.",
-          _NO_PARTITION_EXPIRY),
-    _kept("partition.expiration-strategy", choice("values-time", "update-time"), "values-time",
-          "What their age is.", _NO_PARTITION_EXPIRY),
-    _kept("partition.timestamp-formatter", TEXT, None, "How partition values are times.",
-          _NO_PARTITION_EXPIRY),
-    _kept("partition.timestamp-pattern", TEXT, None, "Which columns make the time.",
-          _NO_PARTITION_EXPIRY),
+    Option("partition.expiration-time", DURATION, "The age at which partitions are dropped, after "
+           "the first commit of a process and then every `partition.expiration-check-interval`; "
+           "never when left out."),
+    Option("partition.expiration-check-interval", DURATION, "How often a process that commits "
+           "looks for old partitions.", "1 h", used_with="partition.expiration-time"),
+    Option("partition.expiration-max-num", integer(1), "Partitions that are dropped at once, the "
+           "oldest first.", "100", used_with="partition.expiration-time"),
+    Option("partition.expiration-strategy", choice("values-time", "update-time"), "Whether the age "
+           "of a partition is told by its values, or counts from the last write to it.",
+           "values-time", used_with="partition.expiration-time"),
+    Option("partition.timestamp-formatter", TEXT, "How the text of a partition's time is read, in "
+           "Java's letters such as `yyyyMMdd`; left out, `2026-01-31` or `2026-01-31 12:00:00`. A "
+           "partition whose values tell no time stays.", used_with="partition.expiration-time"),
+    Option("partition.timestamp-pattern", TEXT, "The text of a partition's time, made of its "
+           "values: `$dt $hour:00:00`; left out, the first value.",
+           used_with="partition.expiration-time"),
     _kept("partition.end-input-to-done", BOOLEAN, "false", "Whether the end marks them done.",
           _NO_MARKS),
     _kept("partition.mark-done-action", TEXT, "success-file", "How they are marked.", _NO_MARKS),

@@ -20,6 +20,11 @@ from keytide.table.upkeep.expiry import (
     expire_snapshots,
 )
 from keytide.table.upkeep.orphans import ORPHANS_ROW, remove_orphan_files
+from keytide.table.upkeep.partition_expiry import (
+    PARTITIONS_ROW,
+    PartitionAge,
+    expire_partitions,
+)
 from keytide.table.upkeep.retention import Asked
 
 __all__ = ["EXPIRING"]
@@ -47,6 +52,19 @@ def _expire_changelogs(
         retain_max, retain_min = 1, 1
     asked = Asked(retain_max, retain_min, _moment(older_than, stored), max_deletes)
     return _row(expire_changelogs(stored, asked, dry_run=dry_run))
+
+
+@checked
+def _expire_partitions(
+    catalog: Catalog, table: str, expiration_time: str | None = None,
+    timestamp_formatter: str | None = None, timestamp_pattern: str | None = None,
+    expire_strategy: str | None = None, max_expires: int | None = None, dry_run: bool = False,
+) -> pa.Table:  # fmt: skip
+    age = PartitionAge(
+        expiration_time, expire_strategy, timestamp_pattern, timestamp_formatter, max_expires
+    )
+    done = expire_partitions(table_of(catalog, table), age, dry_run=dry_run)
+    return pa.table([pa.array(done.partitions, pa.string())], schema=PARTITIONS_ROW)
 
 
 @checked
@@ -99,6 +117,7 @@ EXPIRING: dict[str, Callable[..., pa.Table]] = {
     "clear_consumers": _clear_consumers,
     "expire_changelogs": _expire_changelogs,
     "expire_consumers": _expire_consumers,
+    "expire_partitions": _expire_partitions,
     "expire_snapshots": _expire_snapshots,
     "remove_orphan_files": _remove_orphan_files,
     "reset_consumer": _reset_consumer,

@@ -22,6 +22,7 @@ from keytide.row_kind import ROW_KIND
 from keytide.table.definition.counting import check_counted, with_stored_counts
 from keytide.table.definition.defaults import read_defaults, write_default
 from keytide.table.definition.kind import TableKind, kind_of
+from keytide.table.definition.partition_times import PartitionTimes
 from keytide.table.definition.tag_period import TagPeriod
 from keytide.types import AtomicType, Field, RowType
 
@@ -72,6 +73,7 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
     _check_defaults(schema, options)
     check_counted(schema, options)
     _check_retention(options)
+    _check_partition_expiry(schema, options)
     _check_tags(options)
     return _warnings(schema, options)
 
@@ -163,6 +165,16 @@ def _check_tags(options: TableOptions) -> None:
     TagPeriod.of(options)
     if options.tag_batch_name is not None:
         paths.tag_path(options.tag_batch_name)
+
+
+def _check_partition_expiry(schema: TableSchema, options: TableOptions) -> None:
+    if options.partition_lifetime_ms is not None and not schema.partition_keys:
+        raise InvalidError(
+            f"'{keys.PARTITION_EXPIRATION_TIME}' is for tables with partition columns, and this "
+            f"one has none"
+        )
+    if schema.partition_keys:
+        PartitionTimes.of(schema.partition_fields(), options)
 
 
 def _check_watermark_and_tombstone(schema: TableSchema, options: TableOptions) -> None:

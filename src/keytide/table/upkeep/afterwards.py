@@ -15,10 +15,36 @@ from contextlib import contextmanager
 
 from keytide.errors import KeytideWarning
 from keytide.table.state.stored import StoredTable
+from keytide.table.state.view import TableView
+from keytide.table.upkeep.automatic_tags import tags_after_commit
+from keytide.table.upkeep.expiry import expire_due
+from keytide.table.upkeep.looks import Looks
+from keytide.table.upkeep.partition_expiry import expire_due_partitions
 
-__all__ = ["MAKE_TAGS", "as_warning"]
+__all__ = ["as_warning", "look_after"]
 
-MAKE_TAGS = "CALL sys.trigger_tag_automatic_creation"
+_LOOKS = Looks()
+
+
+def look_after(
+    table: StoredTable, view: TableView, newest_id: int, done: str, *, is_batch: bool
+) -> None:
+    """What time asks for: tags of periods, the end of old partitions and of old snapshots.
+
+    `newest_id` is a recent snapshot, and `done` says what was done before.
+    """
+    options = view.options
+    with as_warning(table, done, "the making of tags", _MAKE_TAGS):
+        tags_after_commit(table.metadata, options, is_batch=is_batch)
+    seconds = options.partition_expiration_interval_ms / 1000
+    if options.partition_lifetime_ms is not None and _LOOKS.is_time(table.uri, seconds):
+        with as_warning(table, done, "the expiry of partitions", "Table.expire_partitions"):
+            newest_id = expire_due_partitions(table, view) or newest_id
+    with as_warning(table, done, "the expiry of snapshots", "Table.expire_snapshots"):
+        expire_due(table, view, newest_id)
+
+
+_MAKE_TAGS = "CALL sys.trigger_tag_automatic_creation"
 """What makes the tags that are due, when it is asked to."""
 
 

@@ -7,13 +7,10 @@ the newest snapshot.
 
 from __future__ import annotations
 
-import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from threading import Lock
 
 from keytide.errors import AlreadyExistsError, NotFoundError
 from keytide.format import paths
@@ -22,6 +19,7 @@ from keytide.options import TableOptions
 from keytide.table.definition.tag_period import TagPeriod
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.upkeep.guards import is_guard, is_over
+from keytide.table.upkeep.looks import Looks
 from keytide.table.upkeep.tags import (
     NamedTag,
     TagSource,
@@ -37,7 +35,6 @@ __all__ = ["create_due_tags", "expire_tags", "tags_after_commit"]
 _BATCH_TAG = "batch-write-"
 # Tags say for how long they stay, not to the second until when.
 _SECONDS_BETWEEN_LOOKS = 60.0
-_TABLES_MAX = 1000
 
 
 def tags_after_commit(metadata: TableMetadata, options: TableOptions, *, is_batch: bool) -> None:
@@ -51,7 +48,7 @@ def tags_after_commit(metadata: TableMetadata, options: TableOptions, *, is_batc
             _tag_batch(metadata, options)
     else:
         create_due_tags(metadata, options)
-    if options.tag_time_expire_enabled and _LOOKS.is_time(metadata.uri):
+    if options.tag_time_expire_enabled and _LOOKS.is_time(metadata.uri, _SECONDS_BETWEEN_LOOKS):
         expire_tags(metadata)
 
 
@@ -227,24 +224,4 @@ def _made_ms(metadata: TableMetadata, tag: NamedTag) -> float:
     return next(found, float("inf"))
 
 
-class _Looks:
-    """When tables' tags were looked at last, in this process."""
-
-    def __init__(self) -> None:
-        self._times: OrderedDict[str, float] = OrderedDict()
-        self._lock = Lock()
-
-    def is_time(self, uri: str) -> bool:
-        """Whether it is time to look again; then it counts as looked at."""
-        now = time.monotonic()
-        with self._lock:
-            if now - self._times.get(uri, float("-inf")) < _SECONDS_BETWEEN_LOOKS:
-                return False
-            self._times[uri] = now
-            self._times.move_to_end(uri)
-            while len(self._times) > _TABLES_MAX:
-                self._times.popitem(last=False)
-            return True
-
-
-_LOOKS = _Looks()
+_LOOKS = Looks()

@@ -27,11 +27,9 @@ from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
-from keytide.table.upkeep.afterwards import MAKE_TAGS, as_warning
+from keytide.table.upkeep.afterwards import look_after
 from keytide.table.upkeep.appends import ClusterTask, PackTask, cluster_tasks, pack_tasks
-from keytide.table.upkeep.automatic_tags import tags_after_commit
 from keytide.table.upkeep.clustering import Clustering
-from keytide.table.upkeep.expiry import expire_due
 from keytide.table.upkeep.picking import Unit
 from keytide.table.upkeep.planning import Planner, why_not_compacted
 from keytide.table.upkeep.postponed import place_postponed, postponed_files
@@ -140,10 +138,7 @@ def _and_placed(done: CompactionResult, placed: Committed | Conflict | None) -> 
 def _look_after(table: StoredTable, view: TableView, done: CompactionResult) -> None:
     """Whoever compacts a table that is write-only does what its writers leave to others."""
     if done.snapshot_id is not None:
-        with as_warning(table, _COMPACTED, "the making of tags", MAKE_TAGS):
-            tags_after_commit(table.metadata, view.options, is_batch=False)
-        with as_warning(table, _COMPACTED, "the expiry of snapshots", "Table.expire_snapshots"):
-            expire_due(table, view, done.snapshot_id)
+        look_after(table, view, done.snapshot_id, _COMPACTED, is_batch=False)
 
 
 def cluster(

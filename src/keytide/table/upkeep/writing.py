@@ -21,15 +21,13 @@ from keytide.table.state.live_files import LiveFiles
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
-from keytide.table.upkeep.afterwards import MAKE_TAGS, as_warning
-from keytide.table.upkeep.automatic_tags import tags_after_commit
+from keytide.table.upkeep.afterwards import as_warning, look_after
 from keytide.table.upkeep.compaction import (
     FULL_COMPACTION,
     compact_due,
     compact_in_full,
     local_runner,
 )
-from keytide.table.upkeep.expiry import expire_due
 from keytide.table.upkeep.planning import Planner, why_not_compacted
 from keytide.table.upkeep.postponed import place_postponed
 
@@ -73,10 +71,7 @@ def keep_up(table: StoredTable, transaction: Transaction, runner: TaskRunner | N
         if view.kind.has_key and why_not_compacted(view) is None:
             newest = _compact_due(table, Planner(view), written, runner or local_runner())
     is_batch = transaction.author.identifier == BATCH_COMMIT_IDENTIFIER
-    with as_warning(table, _WRITTEN, "the making of tags", MAKE_TAGS):
-        tags_after_commit(table.metadata, view.options, is_batch=is_batch)
-    with as_warning(table, _WRITTEN, "the expiry of snapshots", "Table.expire_snapshots"):
-        expire_due(table, view, newest)
+    look_after(table, view, newest, _WRITTEN, is_batch=is_batch)
 
 
 def show_rows(table: StoredTable, view: TableView, runner: TaskRunner | None = None) -> None:

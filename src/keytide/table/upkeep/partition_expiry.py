@@ -1,0 +1,182 @@
+"""Expiry of partitions: those that are too old are dropped, in one commit that deletes their files.
+
+Old is what the values of the partition columns say, or how long nobody has written there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import polars as pl
+import pyarrow as pa
+
+from keytide import html
+from keytide.errors import ConflictError, InvalidError
+from keytide.format.binary_row import decode_rows
+from keytide.options import keys
+from keytide.options.value_types import DURATION
+from keytide.table.commit.transaction import Transaction
+from keytide.table.definition.partition_times import PartitionTimes
+from keytide.table.state.live_files import LiveFiles
+from keytide.table.state.stored import StoredTable
+from keytide.table.state.view import TableView
+from keytide.table.write.partition_spec import TouchedPartitions
+from keytide.table.write.writable import writable_view
+
+__all__ = [
+    "PARTITIONS_ROW",
+    "ExpiredPartitions",
+    "PartitionAge",
+    "expire_due_partitions",
+    "expire_partitions",
+]
+
+VALUES_TIME, UPDATE_TIME = "values-time", "update-time"
+
+
+@dataclass(frozen=True)
+class ExpiredPartitions:
+    """Partitions that were dropped for their age, by their paths, oldest first.
+
+    `snapshot_id` is None where there were none, and for a dry run.
+    """
+
+    snapshot_id: int | None
+    partitions: tuple[str, ...]
+
+    def _repr_html_(self) -> str:
+        return html.heading("expired partitions", str(self.snapshot_id or "")) + html.bullets(
+            self.partitions
+        )
+
+
+PARTITIONS_ROW = pa.schema([("expired_partitions", pa.string())])
+"""One of them as a row."""
+
+
+@dataclass(frozen=True)
+class PartitionAge:
+    """What somebody asks for; what is None is as the options of the table say."""
+
+    expiration_time: str | timedelta | None = None
+    strategy: str | None = None
+    pattern: str | None = None
+    formatter: str | None = None
+    partitions_max: int | None = None
+
+
+def expire_partitions(
+    table: StoredTable, age: PartitionAge, *, dry_run: bool = False,
+    now: Callable[[], datetime] = datetime.now,
+) -> ExpiredPartitions:  # fmt: skip
+    """Drop partitions, as `Table.expire_partitions` says."""
+    view = writable_view(table)
+    if not view.schema.partition_keys:
+        raise InvalidError(f"table {table.name} has no partitions that could expire")
+    with view.naming_table():
+        expiry = _Expiry.of(view, age, now())
+    transaction = Transaction.begin(table, view)
+    found = expiry.expired(transaction.state.live)
+    paths = tuple(view.bucket_directory(each, 0).rpartition("/")[0] for each in found)
+    if dry_run or not found:
+        return ExpiredPartitions(None, paths)
+    with transaction:
+        return ExpiredPartitions(expiry.drop(transaction, found), paths)
+
+
+def expire_due_partitions(table: StoredTable, view: TableView) -> int | None:
+    """Drop, after a commit, what the table's options say; gives the snapshot, None for nothing."""
+    if view.options.partition_lifetime_ms is None or not view.schema.partition_keys:
+        return None
+    return expire_partitions(table, PartitionAge()).snapshot_id
+
+
+@dataclass(frozen=True)
+class _Expiry:
+    view: TableView
+    times: PartitionTimes
+    strategy: str
+    before: datetime
+    """By the wall clock of this machine, as other engines have it."""
+    partitions_max: int
+
+    @classmethod
+    def of(cls, view: TableView, age: PartitionAge, now: datetime) -> _Expiry:
+        """Raises `InvalidError` for what is not to be understood."""
+        options = view.options
+        lifetime_ms = _milliseconds(age.expiration_time)
+        if lifetime_ms is None:
+            lifetime_ms = options.partition_lifetime_ms
+        if lifetime_ms is None:
+            raise InvalidError(
+                f"how old partitions may be is not said: give expiration_time, or set "
+                f"'{keys.PARTITION_EXPIRATION_TIME}'"
+            )
+        strategy = age.strategy or options.partition_expiration_strategy
+        if strategy not in (VALUES_TIME, UPDATE_TIME):
+            raise InvalidError(
+                f"strategy is {strategy!r}; expected {VALUES_TIME!r} or {UPDATE_TIME!r}"
+            )
+        fields = view.schema.partition_fields()
+        times = PartitionTimes.of(fields, options, age.pattern, age.formatter)
+        most = age.partitions_max
+        if most is not None and most < 1:
+            raise InvalidError(f"max_expires is {most}; give 1 or more")
+        most = options.partitions_expired_max if most is None else most
+        return cls(view, times, strategy, _before(now, lifetime_ms), most)
+
+    def expired(self, live: LiveFiles) -> list[bytes]:
+        """The partitions that are too old, the oldest first."""
+        found = self._by_values(live) if self.strategy == VALUES_TIME else self._by_updates(live)
+        old = [(time, partition) for partition, time in found.items() if time < self.before]
+        return [partition for _, partition in sorted(old)[: self.partitions_max]]
+
+    def drop(self, transaction: Transaction, partitions: Sequence[bytes]) -> int | None:
+        """Delete their files in one commit; None where that is not to be done any more."""
+        wanted = TouchedPartitions(frozenset(partitions))
+        if self.strategy == VALUES_TIME:
+            return transaction.replace(wanted).snapshot_id
+        try:
+            return transaction.relayout(wanted).snapshot_id
+        except ConflictError:  # somebody wrote to one of them, which is old no more
+            return None
+
+    def _by_values(self, live: LiveFiles) -> dict[bytes, datetime]:
+        partitions = list(live.partition_buckets)
+        columns = decode_rows(partitions, [field.type for field in self.times.fields])
+        values = zip(*(column.to_pylist() for column in columns), strict=True)
+        times = (self.times.time(each) for each in values)
+        found = zip(partitions, times, strict=True)
+        return {partition: time for partition, time in found if time is not None}
+
+    def _by_updates(self, live: LiveFiles) -> dict[bytes, datetime]:
+        """When somebody last made a file of a partition, by the wall clock of whoever did."""
+        made = live.files.columns("_PARTITION", "_CREATION_TIME")
+        newest = made.group_by("_PARTITION").agg(
+            pl.col("_CREATION_TIME").max(), pl.col("_CREATION_TIME").is_null().any().alias("some")
+        )
+        epoch = datetime(1970, 1, 1)
+        return {
+            partition: epoch + timedelta(milliseconds=time_ms)
+            for partition, time_ms, is_untold in newest.iter_rows()
+            if not is_untold
+        }
+
+
+def _milliseconds(given: str | timedelta | None) -> int | None:
+    if given is None or isinstance(given, timedelta):
+        return None if given is None else given // timedelta(milliseconds=1)
+    try:
+        found: int = DURATION.parse(given)
+    except ValueError as error:
+        raise InvalidError(f"expiration_time is {given!r}; expected {error}") from None
+    return found
+
+
+def _before(now: datetime, lifetime_ms: int) -> datetime:
+    try:
+        return now - timedelta(milliseconds=lifetime_ms)
+    except OverflowError:  # longer than there have been years
+        return datetime.min
