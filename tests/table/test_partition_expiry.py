@@ -129,7 +129,8 @@ def test_partitions_go_by_their_values_the_oldest_first() -> None:
 def test_partition_whose_values_tell_no_time_stays() -> None:
     lake = kt.connect("", store=empty_store())
     table = lake.create_table("t", SCHEMA, [], ["dt"])
-    table.write([{"dt": day, "k": 1} for day in ("2026-03-08", "later", None, " ")])
+    days = ("2026-03-08", "later", None, " ")
+    table.write([{"dt": day, "hour": 0, "k": 1, "v": 1} for day in days])
     assert expired(table, "1 h") == ["2026-03-08"]
     assert {row["dt"] for row in table.scan().to_pylist()} == {" ", None, "later"}
 

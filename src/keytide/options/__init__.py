@@ -159,6 +159,9 @@ class TableOptions:
     consumer_lifetime_ms: int | None = _option("consumer.expiration-time")
     consumers_hold_changelogs_only: bool = _option("consumer.changelog-only")
 
+    row_lifetime_ms: int | None = _option("record-level.expire-time")
+    row_time_field: str | None = _option("record-level.time-field")
+
     # -- memory -------------------------------------------------------------------------------
     read_memory_bytes: int = _option("read.memory")
     lookup_cache_bytes_max: int = _option("lookup.cache-max-memory-size")

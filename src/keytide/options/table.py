@@ -298,10 +298,13 @@ _READING = (
            use=ForOthers(_OTHER_INDEX)),
     Option("file-index.<type>.<columns>.<setting>", TEXT, "A setting of such an index.",
            use=ForOthers(_OTHER_INDEX)),
-    _kept("record-level.expire-time", DURATION, None, "The age at which a compaction drops rows.",
-          "rows stay, and are read, until another engine's compaction drops them"),
-    _kept("record-level.time-field", COLUMN, None, "The column that says how old a row is.",
-          "rows stay, and are read, until another engine's compaction drops them"),
+    Option("record-level.expire-time", DURATION, "The age from which on a row is not shown any "
+           "more, in tables with a primary key. Compactions drop such rows where the row of a key "
+           "is one of its versions; where it is put together of many they stay.",
+           used_with="record-level.time-field"),
+    Option("record-level.time-field", COLUMN, "The column that holds the time from which the age "
+           "of a row counts: INT in seconds, BIGINT in seconds or, from 10^12 on, milliseconds, or "
+           "TIMESTAMP; NULL never expires."),
 )  # fmt: skip
 
 # -- changelogs and streams ------------------------------------------------------------------------

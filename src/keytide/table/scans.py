@@ -18,10 +18,20 @@ from keytide.format.snapshot import Snapshot
 from keytide.lazy import load
 from keytide.plural import counted
 from keytide.scratch import scratch
-from keytide.table.conditions.predicate import Comparison, In, IsNull, Predicate, conjunction, plain
+from keytide.table.conditions.predicate import (
+    Comparison,
+    In,
+    IsNull,
+    Predicate,
+    conjunction,
+    conjuncts,
+    plain,
+)
 from keytide.table.definition.kind import require_key
+from keytide.table.read.lifetime import Lifetime
 from keytide.table.read.scan import Scan
 from keytide.table.read.why import Why, why_of
+from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.values.single import key_value, key_values
 from keytide.types import Field
@@ -44,15 +54,15 @@ def scan_table(
     predicate = None if where is None else _parsed(where, schema, table.name)
     selected = _selected(table, schema, columns)
     if snapshot is None:
-        return Scan(table.newest_state(schema), selected, predicate)
-    return Scan(table.state(schema, snapshot), selected, predicate)
+        return _scan(table.newest_state(schema), selected, predicate)
+    return _scan(table.state(schema, snapshot), selected, predicate)
 
 
 def get_row(table: StoredTable, key: Mapping[str, Any] | Any) -> dict[str, Any] | None:
     """The row of one key, or None. Raises as `Table.get` does."""
     schema = table.schema
     predicate = _key_predicate(_key_values(key, schema, table.name), schema, table.name)
-    scan = Scan(table.newest_state(schema), schema.names, predicate)
+    scan = _scan(table.newest_state(schema), schema.names, predicate)
     # Not by `to_pylist`, which has threads read ahead: for one row they cost more than they save.
     rows = to_arrow(scan.to_polars(), scan.schema).to_pylist()
     return rows[0] if rows else None
@@ -62,7 +72,7 @@ def get_rows(table: StoredTable, keys: Sequence[Any]) -> pa.Table:
     """The rows of some keys, as `Table.get_many` says."""
     schema = table.schema
     wanted = _key_frame(keys, schema, table.name)
-    scan = Scan(table.newest_state(schema), schema.names, _among(wanted, schema))
+    scan = _scan(table.newest_state(schema), schema.names, _among(wanted, schema))
     names = list(schema.primary_keys)
     rows = scan.to_polars().join(wanted, on=names, how="inner", nulls_equal=True)
     return to_arrow(rows.sort(_PLACE), scan.schema)
@@ -80,6 +90,14 @@ def why_row(
     schema = scan.view.schema
     values = _key_values(key, schema, table.name)
     return why_of(replace(scan, predicate=_key_predicate(values, schema, table.name)), values)
+
+
+def _scan(state: TableState, columns: tuple[str, ...], predicate: Predicate | None) -> Scan:
+    """A scan of the rows that have not expired by now."""
+    lifetime = Lifetime.of(state.view)
+    if lifetime is None:
+        return Scan(state, columns, predicate)
+    return Scan(state, columns, conjunction([*conjuncts(predicate), lifetime.shown]))
 
 
 def _snapshot_to_travel_to(

@@ -26,6 +26,7 @@ from keytide.table.changes.images import Images
 from keytide.table.changes.kinds import with_shown_kind
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.definition.option_changes import keeps_stored_rows
+from keytide.table.read.lifetime import Lifetime
 from keytide.table.read.lookup import key_range
 from keytide.table.read.plan import plan_files
 from keytide.table.read.runs import StoredVersions
@@ -120,7 +121,9 @@ def plan_diff(
     groups = _groups(before, after, differing=alike)
     if not after.view.kind.has_key:
         return [task for group in groups for task in _append_tasks(*group)]
-    made = (_diff_task(*group, alike=alike) for group in groups)
+    # Of both snapshots the rows are compared that have not expired by now.
+    lifetime = Lifetime.of(after.view)
+    made = (_diff_task(*group, lifetime, alike=alike) for group in groups)
     return [replace(task, compared=compared) for task in made if task is not None]
 
 
@@ -209,16 +212,22 @@ def _grouping(before: TableState, after: TableState) -> Callable[[bytes, int], G
 # -- tasks -----------------------------------------------------------------------------------------
 
 
-def _diff_task(before: _Side, after: _Side, *, alike: bool) -> DiffTask | None:
+def _diff_task(
+    before: _Side, after: _Side, lifetime: Lifetime | None, *, alike: bool
+) -> DiffTask | None:
     if not alike:
-        sides = [Images(side.view, after.view, side.plan()) for side in (before, after)]
+        sides = [
+            Images(side.view, after.view, side.plan(), lifetime=lifetime)
+            for side in (before, after)
+        ]
         return DiffTask(sides[0], sides[1], None)
     changed = [*before.without(after), *after.without(before)]
     if not changed:
         return None
     condition = _hull(changed, after.view)
     sides = [
-        Images(side.view, after.view, side.plan(condition), condition) for side in (before, after)
+        Images(side.view, after.view, side.plan(condition), condition, lifetime)
+        for side in (before, after)
     ]
     return DiffTask(sides[0], sides[1], tuple(changed))
 

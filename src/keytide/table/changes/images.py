@@ -12,6 +12,7 @@ from keytide.format.data_file import VALUE_KIND
 from keytide.format.data_file.evolved import evolved_column
 from keytide.merge.windows import Batch
 from keytide.table.conditions.predicate import Predicate
+from keytide.table.read.lifetime import Lifetime
 from keytide.table.read.rows import Rows
 from keytide.table.read.sections import BucketPlan
 from keytide.table.read.versions import MergedVersions
@@ -32,6 +33,8 @@ class Images:
     target: TableView
     buckets: tuple[BucketPlan, ...]
     condition: Predicate | None = None
+    lifetime: Lifetime | None = None
+    """How old rows may be that are shown."""
 
     @property
     def rows(self) -> int:
@@ -60,7 +63,9 @@ class Images:
         versions = MergedVersions(self.view, columns, self.condition, tells_kinds=False)
         shown = Rows(self.target, self.target.schema.names)
         for frame in versions.in_order(chain, memory_bytes, keys):
-            yield Batch(shown.shown(self._mapped(frame)))
+            rows = shown.shown(self._mapped(frame))
+            young = rows if self.lifetime is None else rows.filter(~self.lifetime.has_expired)
+            yield Batch(young)
 
     @cached_property
     def _stored(self) -> tuple[str, ...]:

@@ -235,6 +235,7 @@ def _warnings(schema: TableSchema, options: TableOptions) -> list[str]:
         *_idle_options(options),
         *_idle_bucket_options(schema, options),
         *_untold(schema, options),
+        *_idle_lifetime(schema, options),
     ]
     for name in options.tombstone_key:
         type_ = schema.field(name).type
@@ -251,6 +252,15 @@ def _warnings(schema: TableSchema, options: TableOptions) -> list[str]:
                 f"a timestamp or a whole number"
             )
     return messages
+
+
+def _idle_lifetime(schema: TableSchema, options: TableOptions) -> list[str]:
+    """An age of rows that is not looked at."""
+    if options.row_lifetime_ms is None or schema.primary_keys:
+        return []
+    return [
+        f"'{keys.RECORD_LEVEL_EXPIRE_TIME}' has no effect: rows expire in tables with a primary key"
+    ]
 
 
 def _idle_options(options: TableOptions) -> list[str]:

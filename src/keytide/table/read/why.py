@@ -15,8 +15,11 @@ from keytide.format.manifest import ManifestEntry
 from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND
 from keytide.merge.outcomes import outcomes, shown
 from keytide.merge.provenance import VERSION, Provenance, provenance_of
+from keytide.options.keys import RECORD_LEVEL_EXPIRE_TIME as _LIFETIME
 from keytide.plural import counted
 from keytide.row_kind import RowKind
+from keytide.table.conditions.predicate import conjunction, conjuncts
+from keytide.table.read.lifetime import Lifetime
 from keytide.table.read.plan import MARKED_DEAD
 from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.table.read.scan import Scan
@@ -53,6 +56,8 @@ class Why:
     versions: pa.Table
     row: dict[str, Any] | None
     taken: Mapping[str, tuple[int, ...]]
+    has_expired: bool = False
+    """Whether the versions make a row that is not shown for its age; `taken` tells of that row."""
 
     def to_arrow(self) -> pa.Table:
         """The versions."""
@@ -79,7 +84,7 @@ class Why:
 
     def _row_lines(self) -> Iterator[str]:
         if self.row is None:
-            yield "no row"
+            yield f"no row: it has expired by '{_LIFETIME}'" if self.has_expired else "no row"
             return
         yield "the row"
         for name, numbers in self.taken.items():
@@ -98,7 +103,12 @@ def why_of(scan: Scan, key: Mapping[str, Any]) -> Why:
     for stored in _stored_versions(scan):
         first = 1 + sum(len(history.stored) for history in histories)
         histories.append(_History.of(stored, view, first))
-    rows = scan.to_pylist()
+    rows, lifetime = scan.to_pylist(), Lifetime.of(view)
+    if rows and lifetime is not None:
+        young = replace(scan, predicate=conjunction([*conjuncts(scan.predicate), lifetime.shown]))
+        has_expired = not young.to_pylist()
+    else:
+        has_expired = False
     origin = next((h.provenance for h in histories if h.provenance.row.height), None)
     return Why(
         table=view.name,
@@ -106,8 +116,9 @@ def why_of(scan: Scan, key: Mapping[str, Any]) -> Why:
         snapshot_id=None if scan.snapshot is None else scan.snapshot.id,
         merge_engine=view.options.merge_engine,
         versions=_versions_table(histories, view),
-        row=rows[0] if rows else None,
+        row=rows[0] if rows and not has_expired else None,
         taken={n: () if origin is None else origin.taken[n] for n in _value_columns(view)},
+        has_expired=has_expired,
     )
 
 

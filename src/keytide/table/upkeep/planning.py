@@ -10,6 +10,7 @@ from functools import cached_property
 from keytide.format.data_file import local_wall_clock_ms
 from keytide.format.manifest import ManifestEntry
 from keytide.merge.engines import compacts_by_lookup
+from keytide.table.read.lifetime import Lifetime, drops_expired
 from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.picking import (
@@ -118,8 +119,10 @@ class Planner:
         return bucket in self.marked or self._may_forget(files)
 
     def _may_forget(self, files: Iterable[ManifestEntry]) -> bool:
-        """Whether there may be tombstones to forget, where nothing else is to be gained."""
+        """Whether there may be rows to forget, where nothing else is to be gained."""
         view, retention_ms = self.view, self.view.options.tombstone_retention_ms
+        if Lifetime.of(view) is not None and drops_expired(view):
+            return True
         if not view.engine.tombstones or (view.needs_tombstones and retention_ms is None):
             return False
         return any(entry.file.delete_row_count != 0 for entry in files)

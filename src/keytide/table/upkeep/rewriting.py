@@ -28,7 +28,8 @@ from keytide.format.index_manifest import IndexFile
 from keytide.format.manifest import DataFileMeta, FileKind, FileSource, ManifestEntry
 from keytide.merge.engines import compacts_by_lookup
 from keytide.merge.folding import OlderNeededError
-from keytide.row_kind import RETRACTS
+from keytide.row_kind import RETRACTS, RowKind
+from keytide.table.read.lifetime import Lifetime, drops_expired
 from keytide.table.read.plan import to_merge, vector_places
 from keytide.table.read.runs import PLACE_COLUMNS, SYSTEM_COLUMNS, StoredVersions
 from keytide.table.read.sections import (
@@ -152,7 +153,7 @@ class CompactTask:
             return False
         if not self._marks_rows and self._looks_up(section) and not self.view.engine.newest_decides:
             return False
-        return not self._forgets_of(file) and not self._lacks_notes(file)
+        return not (self._forgets_of(file) or self._lacks_notes(file) or self._has_expired(file))
 
     def _done(self, sections: Sequence[Section], output: _Output) -> list[ManifestEntry]:
         """The entries that put the sections onto the new level."""
@@ -288,7 +289,8 @@ class CompactTask:
     def _frames(self, sections: Sequence[Section], output: _Output) -> Iterator[pl.DataFrame]:
         """What the versions of some sections become, in key order, without what is forgotten."""
         for window in self._windows(sections, output):
-            yield from map(self._remembered, self._in_key_order(window, sections))
+            for frame in self._in_key_order(window, sections):
+                yield self._remembered(self._without_expired(frame))
 
     def _windows(
         self, sections: Sequence[Section], output: _Output
@@ -368,6 +370,31 @@ class CompactTask:
     @property
     def _target_bytes(self) -> int:
         return self.view.options.target_file_size_bytes
+
+    # -- rows that have expired -----------------------------------------------------------------
+
+    def _without_expired(self, versions: pl.DataFrame) -> pl.DataFrame:
+        """The versions with deletes in the place of those that have expired."""
+        if self._lifetime is None:
+            return versions
+        kind = pl.col(VALUE_KIND)
+        is_over = self._lifetime.has_expired & ~kind.is_in(list(RETRACTS))
+        deleted = pl.lit(int(RowKind.DELETE), versions.schema[VALUE_KIND])
+        return versions.with_columns(
+            pl.when(is_over).then(deleted).otherwise(kind).alias(VALUE_KIND)
+        )
+
+    def _has_expired(self, file: PlannedFile) -> bool:
+        """Whether a file has rows to drop for their age; only a compaction of all runs looks."""
+        if self._lifetime is None or not self.unit.is_whole:
+            return False
+        columns = (self._lifetime.field.name,)
+        rows = StoredVersions(self.view, file.entry.partition, columns).of_file(file)
+        return bool(rows.select(self._lifetime.has_expired.any()).item())
+
+    @cached_property
+    def _lifetime(self) -> Lifetime | None:
+        return Lifetime.of(self.view, self.now_ms) if drops_expired(self.view) else None
 
     # -- tombstones -----------------------------------------------------------------------------
 

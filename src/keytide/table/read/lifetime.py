@@ -1,0 +1,91 @@
+"""Rows that expire: how old a row may be, by the time that one of its columns holds.
+
+A row that is too old is not shown, whether or not a compaction has met it since. That is decided of
+merged rows, never of the versions that they are made of: which versions have been merged with which
+depends on compactions, and what a row shows must not.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cached_property
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.row_kind import RowKind
+from keytide.table.conditions.matching import row_filter
+from keytide.table.conditions.predicate import (
+    Comparison,
+    IsNull,
+    Predicate,
+    conjunction,
+    disjunction,
+)
+from keytide.table.state.view import TableView
+from keytide.types import Field
+
+__all__ = ["Lifetime", "drops_expired"]
+
+# From this on a BIGINT counts milliseconds: as seconds it would be in 31,688 years.
+_MILLIS_FROM = 10**12
+
+
+def _clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """Rows whose `field` holds a time before `oldest_s`, in epoch seconds, have expired.
+
+    NULL never expires. A time in a TIMESTAMP without a zone is in UTC.
+    """
+
+    field: Field
+    oldest_s: int
+
+    @classmethod
+    def of(cls, view: TableView, now_ms: int | None = None) -> Lifetime | None:
+        """How old rows of a table may be by now; None where they may be of any age."""
+        options = view.options
+        lifetime_ms, name = options.row_lifetime_ms, options.row_time_field
+        if lifetime_ms is None or name is None or not view.kind.has_key:
+            return None
+        now_s = (_clock_ms() if now_ms is None else now_ms) // 1000
+        return cls(view.schema.field(name), now_s - lifetime_ms // 1000)
+
+    @cached_property
+    def shown(self) -> Predicate:
+        """Holds for the rows that have not expired."""
+        name, type_ = self.field.name, self.field.type.to_arrow()
+        if pa.types.is_timestamp(type_):
+            ticks = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[type_.unit]
+            young = Comparison(name, ">=", max(-(2**63), self.oldest_s * ticks))
+            return disjunction([IsNull(name), young])
+        oldest = max(-(2**31), self.oldest_s)
+        young = Comparison(name, ">=", oldest)
+        if self.field.type.root == "INT":
+            return disjunction([IsNull(name), young])
+        in_seconds = conjunction([young, Comparison(name, "<", _MILLIS_FROM)])
+        assert in_seconds is not None
+        in_millis = Comparison(name, ">=", max(_MILLIS_FROM, oldest * 1000))
+        return disjunction([IsNull(name), in_seconds, in_millis])
+
+    @cached_property
+    def has_expired(self) -> pl.Expr:
+        """Over rows with the column: whether each has expired."""
+        return ~row_filter(self.shown, [self.field])
+
+
+def drops_expired(view: TableView) -> bool:
+    """Whether a compaction may put a delete in the place of a row that has expired.
+
+    It may where the row of a key is one of its versions as it stands, for then whatever comes
+    later does not see what became of it. Where it is put together of many, a later version would
+    show columns, or sums, of the expired ones again; such rows stay, and are not shown.
+    """
+    engine = view.engine
+    is_deleted_by = RowKind.DELETE in engine.tombstones and engine.skips(RowKind.DELETE) is None
+    return engine.picks_a_version and is_deleted_by
