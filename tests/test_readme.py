@@ -54,7 +54,11 @@ def test_spark_example_runs_and_leaves_its_rows(
 def test_every_command_named_exists() -> None:
     from keytide.cli.main import app
 
-    commands = {c.name or c.callback.__name__ for c in app.registered_commands if c.callback}
+    commands = {
+        c.name or c.callback.__name__.replace("_", "-")
+        for c in app.registered_commands
+        if c.callback
+    }
     commands |= {str(group.typer_instance.info.name) for group in app.registered_groups}
     line = next(text for text in README.splitlines() if text.startswith("`keytide ls"))
     named = re.match(r"`keytide ([^`]+)`", line)
