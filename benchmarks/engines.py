@@ -1,4 +1,4 @@
-"""The engines that are compared, each behind the same four calls.
+"""The engines that are compared, each behind the same few calls.
 
 Every engine gets Arrow tables and returns one, and is used as its documentation shows. Peers are
 imported only where one is made: a missing peer is reported, not needed.
@@ -24,6 +24,8 @@ class Engine(ABC):
     """The package whose version is reported."""
 
     has_buckets = False
+    compacts = False
+    """Whether it has a compaction that can be asked for."""
 
     def __init__(self, directory: Path, buckets: int) -> None:
         self.directory = directory
@@ -44,6 +46,10 @@ class Engine(ABC):
     def read(self) -> pa.Table:
         """All rows and columns of the newest version."""
 
+    def compact(self) -> None:
+        """Make few large files of all there are, without outdated rows. REQUIRES: `compacts`."""
+        raise NotImplementedError
+
     def close(self) -> None:  # noqa: B027  # nor this one
         """Let go of the table."""
 
@@ -51,6 +57,7 @@ class Engine(ABC):
 class Keytide(Engine):
     distribution = "keytide"
     has_buckets = True
+    compacts = True
 
     def __init__(self, directory: Path, buckets: int) -> None:
         super().__init__(directory, buckets)
@@ -70,6 +77,9 @@ class Keytide(Engine):
 
     def read(self) -> pa.Table:
         return self.table.scan().to_arrow()
+
+    def compact(self) -> None:
+        self.table.compact(full=True)
 
 
 class PypaimonRust(Engine):
@@ -114,6 +124,7 @@ class Chdb(Engine):
     """ReplacingMergeTree: merges in the background, and read with FINAL, which merges the rest."""
 
     distribution = "chdb"
+    compacts = True
 
     def __init__(self, directory: Path, buckets: int) -> None:
         super().__init__(directory, buckets)
@@ -135,12 +146,16 @@ class Chdb(Engine):
     def read(self) -> pa.Table:
         return self.session.query("SELECT * FROM t FINAL", "ArrowTable")
 
+    def compact(self) -> None:
+        self.session.query("OPTIMIZE TABLE t FINAL")
+
     def close(self) -> None:
         self.session.close()
 
 
 class Pylance(Engine):
     distribution = "pylance"
+    compacts = True
 
     def __init__(self, directory: Path, buckets: int) -> None:
         super().__init__(directory, buckets)
@@ -159,9 +174,13 @@ class Pylance(Engine):
     def read(self) -> pa.Table:
         return self.lance.dataset(self.uri).to_table()
 
+    def compact(self) -> None:
+        self.lance.dataset(self.uri).optimize.compact_files()
+
 
 class Deltalake(Engine):
     distribution = "deltalake"
+    compacts = True
 
     def __init__(self, directory: Path, buckets: int) -> None:
         super().__init__(directory, buckets)
@@ -184,6 +203,9 @@ class Deltalake(Engine):
         builder = self.deltalake.QueryBuilder()
         builder.register("t", self.deltalake.DeltaTable(self.uri))
         return pa.table(builder.execute("SELECT * FROM t").read_all())
+
+    def compact(self) -> None:
+        self.deltalake.DeltaTable(self.uri).optimize.compact()
 
 
 class Pypaimon(Engine):

@@ -42,12 +42,17 @@ class Digest:
 
 @dataclass(frozen=True)
 class Workload:
-    """Files of one workload: the first load, the upserts, and what must be there after them."""
+    """Files of one workload: the first load, the upserts, and what must be there after each."""
 
     directory: Path
     rows: int
     upsert_rows: int
-    expected: Digest
+    digests: tuple[Digest, ...]
+
+    @property
+    def expected(self) -> Digest:
+        """What must be there after all upserts."""
+        return self.digests[-1]
 
     def load_rows(self) -> pa.Table:
         """The rows to load, mapped into memory and every page of them touched."""
@@ -55,42 +60,51 @@ class Workload:
 
     def upserts(self) -> Iterator[pa.Table]:
         """The rows of each upsert, likewise."""
-        for number in range(UPSERTS):
+        for number in range(len(self.digests)):
             yield _mapped(self.directory / f"upsert-{number}.arrow")
 
 
-def prepare(directory: Path, rows: int, seed: int = 0) -> Workload:
+def prepare(
+    directory: Path, rows: int, *, upserts: int = UPSERTS, upsert_rows: int | None = None
+) -> Workload:
     """Write the files of a workload.
 
-    Keys are dense and in random order; new keys lie between old ones. An upsert has a hundredth
-    of the rows, nine of ten with a key that is there, shuffled.
+    Keys are dense and in random order; new keys lie between old ones. Nine of ten rows of an
+    upsert, which by default has a hundredth of the rows, have a key that is there, shuffled.
     """
-    rng = np.random.default_rng(seed)
-    upsert_rows = max(10, rows // 100)
+    rng = np.random.default_rng(0)
+    upsert_rows = upsert_rows or max(10, rows // 100)
     new_rows = int(upsert_rows * _NEW_KEYS)
-    keys = rng.permutation(rows + UPSERTS * new_rows)
-    digests = np.zeros(len(keys), dtype=np.uint64)
+    keys = rng.permutation(rows + upserts * new_rows)
+    row_digests = np.zeros(len(keys), dtype=np.uint64)  # 0 for keys that are not there yet
+    digests = []
     directory.mkdir(parents=True)
-    _write(directory / "load.arrow", keys[:rows], digests, rng)
-    for number in range(UPSERTS):
+    _write(directory / "load.arrow", keys[:rows], row_digests, rng)
+    for number in range(upserts):
         known = rows + number * new_rows
         old = rng.choice(keys[:known], upsert_rows - new_rows, replace=False)
         upserted = np.concatenate([old, keys[known : known + new_rows]])
         rng.shuffle(upserted)
-        _write(directory / f"upsert-{number}.arrow", upserted, digests, rng)
-    expected = Digest(len(keys), int(digests.sum()))
-    workload = Workload(directory, rows, upsert_rows, expected)
-    description = {"rows": rows, "upsert_rows": upsert_rows, "expected": asdict(expected)}
-    (directory / _DESCRIPTION).write_text(json.dumps(description))
+        _write(directory / f"upsert-{number}.arrow", upserted, row_digests, rng)
+        digests.append(Digest(known + new_rows, int(row_digests.sum())))
+    workload = Workload(directory, rows, upsert_rows, tuple(digests))
+    (directory / _DESCRIPTION).write_text(
+        json.dumps(
+            {
+                "rows": rows,
+                "upsert_rows": upsert_rows,
+                "digests": [asdict(each) for each in digests],
+            }
+        )
+    )
     return workload
 
 
 def open_workload(directory: Path) -> Workload:
     """The workload that `prepare` left in a directory."""
     found = json.loads((directory / _DESCRIPTION).read_text())
-    return Workload(
-        directory, found["rows"], found["upsert_rows"], expected=Digest(**found["expected"])
-    )
+    digests = tuple(Digest(**each) for each in found["digests"])
+    return Workload(directory, found["rows"], found["upsert_rows"], digests)
 
 
 def digest(table: pa.Table) -> Digest:

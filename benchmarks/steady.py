@@ -1,0 +1,249 @@
+"""Measure the life of a table: a steady stream of commits, with reads between them.
+
+Loads `--rows` rows and commits `--commits` times `--commit-rows` of them, nine of ten with a key
+that is there, into each engine in a process of its own. Printed are what a commit takes, how many
+bytes are written for each byte of the rows, and after each tenth of the commits how many files
+there are and what a full read takes; then the same after each engine's own full compaction, and how
+Keytide stands to its goals. Rows are compared at each read; a wrong one ends the engine's run.
+
+    python benchmarks/steady.py
+    python benchmarks/steady.py --rows 1000000 --commits 20 --commit-rows 10000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pyarrow as pa
+from engines import ENGINES, SLOW, Engine
+from measure import import_lazily_loaded, installed_version, stopwatch
+from report import SUBJECT, print_table
+from workload import Digest, digest, open_workload, prepare
+
+READS = 3
+LOOKS = 10
+"""How often the table is looked at while commits are made."""
+READ_COMPACTED_MAX = 1.0
+READ_OVERLAPPING_MAX = 1.5
+COMMIT_MAX = 0.8
+
+Figures = dict[str, Any]
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    if arguments.part:
+        print(json.dumps(life(arguments.part, arguments.directory)))
+        return
+    print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores", flush=True)
+    found = {}
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.directory) as scratch:
+        prepare(
+            Path(scratch, "workload"),
+            arguments.rows,
+            upserts=arguments.commits,
+            upsert_rows=arguments.commit_rows,
+        )
+        for engine in arguments.engines:
+            print(f"measuring {engine} ...", flush=True)
+            figures = measured(engine, scratch)
+            if "trouble" in figures:
+                print(f"  {figures['trouble']}")
+            else:
+                found[engine] = figures
+    report(found)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+def measured(engine: str, scratch: str) -> Figures:
+    """The figures of an engine, or its `trouble`; its table is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix=f"{engine}-", dir=scratch) as table:
+        command = [sys.executable, __file__, "--part", engine, "--directory", table]
+        os.sync()
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = (done.stderr if done.returncode else done.stdout).strip().splitlines() or ["nothing"]
+    if done.returncode:
+        return {"trouble": f"failed: {lines[-1]}"}
+    figures: Figures = json.loads(lines[-1])
+    return figures
+
+
+# -- one engine, in a process of its own -----------------------------------------------------------
+
+
+def life(name: str, directory: Path) -> Figures:
+    """Load, stream and compact one table."""
+    workload = open_workload(directory.parent / "workload")
+    try:
+        engine = ENGINES[name](directory, 1)
+    except ModuleNotFoundError as error:
+        return {"trouble": f"missing: {error}"}
+    engine.create()
+    import_lazily_loaded()
+    engine.load(workload.load_rows())
+    os.sync()
+    commits, looks, row_bytes, before = [], [], 0, written_bytes()
+    every = max(1, len(workload.digests) // LOOKS)
+    for number, rows in enumerate(workload.upserts()):
+        row_bytes += rows.nbytes
+        with stopwatch() as took:
+            engine.upsert(rows)
+        commits.append(took)
+        if (number + 1) % every == 0:
+            looks.append(look(engine, workload.digests[number]))
+    amplification = (written_bytes() - before) / row_bytes
+    figures = {
+        "version": installed_version(engine.distribution),
+        "commits": commits,
+        "write_amplification": amplification,
+        "looks": looks,
+        "compacted": compacted(engine, workload.expected),
+    }
+    engine.close()
+    return figures
+
+
+def compacted(engine: Engine, expected: Digest) -> Figures | None:
+    """What a full compaction takes and brings; None of an engine that has none."""
+    if not engine.compacts:
+        return None
+    before = written_bytes()
+    with stopwatch() as took:
+        engine.compact()
+        os.sync()
+    written = written_bytes() - before
+    return {"took": took, "written_bytes": written, **look(engine, expected)}
+
+
+def look(engine: Engine, expected: Digest) -> Figures:
+    """How many files there are, and the best of some reads. Raises ValueError for wrong rows."""
+    files = sum(path.is_file() for path in engine.directory.rglob("*"))
+    rows, reads = None, []
+    for _ in range(READS):
+        rows = None  # one result at a time
+        with stopwatch() as took:
+            rows = engine.read()
+        reads.append(took)
+    check(rows, expected)
+    return {"files": files, "read": min(reads, key=lambda took: took["wall_s"])}
+
+
+def check(rows: pa.Table, expected: Digest) -> None:
+    found = digest(rows)
+    if found != expected:
+        raise ValueError(f"wrong rows: {found}, expected {expected}")
+
+
+def written_bytes() -> int:
+    """What this process has sent to the disk, its threads included (Linux)."""
+    counts = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(counts["write_bytes"])
+
+
+# -- what is printed -------------------------------------------------------------------------------
+
+
+def report(found: dict[str, Figures]) -> None:
+    """Print the tables and the goals, as Markdown."""
+    print("\nCommits, with the CPU seconds of all cores in brackets:\n")
+    headings = ("engine", "median s", "worst s", "written / rows", "compaction s")
+    print_table(headings, [commit_cells(name, figures) for name, figures in found.items()])
+    looks = max((len(figures["looks"]) for figures in found.values()), default=0)
+    headings = ("engine", *(f"{n + 1}/{looks}" for n in range(looks)), "compacted")
+    print("\nFull read, seconds (CPU seconds), as the commits go on:\n")
+    print_table(headings, [[n, *map(seconds, reads(f))] for n, f in found.items()])
+    print("\nFiles that are there, those of older versions included:\n")
+    print_table(headings, [[n, *map(file_count, all_looks(f))] for n, f in found.items()])
+    print()
+    for line in goals(found):
+        print(f"- {line}")
+
+
+def commit_cells(name: str, figures: Figures) -> Sequence[str]:
+    commits, compaction = figures["commits"], figures["compacted"]
+    middle = {key: median(one[key] for one in commits) for key in ("wall_s", "cpu_s")}
+    return (
+        f"{name} {figures['version']}",
+        seconds(middle),
+        seconds(max(commits, key=lambda one: one["wall_s"])),
+        f"{figures['write_amplification']:.1f}",
+        seconds(compaction and compaction["took"]),
+    )
+
+
+def all_looks(figures: Figures) -> list[Figures | None]:
+    return [*figures["looks"], figures["compacted"]]
+
+
+def reads(figures: Figures) -> list[dict[str, float] | None]:
+    return [one and one["read"] for one in all_looks(figures)]
+
+
+def seconds(took: dict[str, float] | None) -> str:
+    return "none" if took is None else f"{took['wall_s']:.3f} ({took['cpu_s']:.2f})"
+
+
+def file_count(one: Figures | None) -> str:
+    return "none" if one is None else f"{one['files']:,}"
+
+
+def goals(found: dict[str, Figures]) -> list[str]:
+    def compacted_s(figures: Figures) -> float:
+        return float(figures["compacted"]["read"]["wall_s"])
+
+    def overlapping_s(figures: Figures) -> float:
+        return median(one["read"]["wall_s"] for one in figures["looks"])
+
+    def commit_s(figures: Figures) -> float:
+        return median(one["wall_s"] for one in figures["commits"])
+
+    wanted = (
+        ("read after compaction", compacted_s, "deltalake", READ_COMPACTED_MAX),
+        ("read while runs overlap, median", overlapping_s, "deltalake", READ_OVERLAPPING_MAX),
+        ("commit, median", commit_s, "chdb", COMMIT_MAX),
+    )
+    lines = []
+    for what, figure, peer, ratio_max in wanted:
+        if SUBJECT not in found or peer not in found:
+            lines.append(f"{what}: not judged: {SUBJECT} or {peer} has no figures")
+            continue
+        ratio = figure(found[SUBJECT]) / figure(found[peer])
+        verdict = "pass" if ratio <= ratio_max else "FAIL"
+        lines.append(f"{what}: {ratio:.2f} times {peer} (goal: at most {ratio_max:g}): {verdict}")
+    return lines
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=10_000_000, help="rows to load")
+    parser.add_argument("--commits", type=int, default=100)
+    parser.add_argument("--commit-rows", type=int, default=100_000, help="rows of each commit")
+    parser.add_argument(
+        "--engines",
+        nargs="+",
+        choices=ENGINES,
+        default=[name for name in ENGINES if name not in SLOW],
+        help="engines to measure (default: all but the slow ones)",
+    )
+    parser.add_argument(
+        "--directory", type=Path, default=Path.cwd(), help="where the tables are made for a while"
+    )
+    parser.add_argument("--json", type=Path, help="a file for all figures")
+    parser.add_argument("--part", choices=ENGINES, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
