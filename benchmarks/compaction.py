@@ -1,4 +1,4 @@
-"""What compaction costs: of ten overlapping runs at once, and of a steady stream of small commits.
+"""What compaction costs: of overlapping runs, of a stream of small commits, for a changelog.
 
 "runs" writes `--rows` rows and ten upserts of a hundredth of them into one bucket of a table that
 is write-only, and compacts it fully. Rows are those read, old versions among them; a core's rate
@@ -7,6 +7,10 @@ is rows by CPU seconds, which other programs disturb less than time does.
 "stream" commits `--commits` times `--commit-rows` rows of `--keys` keys to a table with the default
 options, which compacts as it goes. The write amplification is the bytes of all data files written,
 by those of the files that commits brought.
+
+"changelog" upserts a hundredth of `--rows` rows, nine of ten with a key that is there, into tables
+with each `changelog-producer` that compactions make: what a commit takes beside one into a table
+without. With `lookup` it is to take at most twice as long.
 
 Each runs in a process of its own; the rows read afterwards are compared with those expected.
 
@@ -30,13 +34,16 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 from measure import import_lazily_loaded, peak_memory_mb, stopwatch
-from workload import SCHEMA, UPSERTS, digest, open_workload, prepare
+from workload import SCHEMA, UPSERTS, Workload, digest, open_workload, prepare
 
 import keytide as kt
 from keytide.format.manifest import FileKind
 from keytide.format.snapshot import CommitKind
 
 TABLE = "bench.t"
+PRODUCERS = ("none", "lookup", "full-compaction")
+LOOKUP_COST_MAX = 2.0
+"""Times the upsert without a changelog."""
 
 
 def main() -> None:
@@ -54,7 +61,8 @@ def main() -> None:
             )
             print(f"\n{part}")
             for name, value in json.loads(run.stdout.splitlines()[-1]).items():
-                print(f"  {name:<34}{value:>14,}")
+                shown = value if isinstance(value, str) else f"{value:,}"
+                print(f"  {name:<34}{shown:>14}")
 
 
 def runs(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -124,6 +132,49 @@ def stream(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def changelog(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Upserts of a hundredth of the rows, told of in different ways; the tables take turns."""
+    workload = open_workload(Path(arguments.directory, "workload"))
+    tables, took = {}, {producer: [] for producer in PRODUCERS}
+    for producer in PRODUCERS:
+        lake = kt.connect(Path(arguments.directory, producer))
+        options = {"changelog-producer": producer}
+        tables[producer] = lake.create_table(TABLE, SCHEMA, ["id"], options=options)
+        tables[producer].write(workload.load_rows())
+    import_lazily_loaded()
+    for rows in workload.upserts():
+        for producer, table in tables.items():
+            os.sync()
+            with stopwatch() as one:
+                table.write(rows)
+            took[producer].append(one)
+    figures: dict[str, Any] = {}
+    for producer, table in tables.items():
+        check_changelog(table, producer, workload)
+        for unit, name in (("wall_s", "ms"), ("cpu_s", "CPU ms")):
+            middle = median(one[unit] for one in took[producer])
+            figures[f"{producer}, median {name}"] = round(middle * 1000)
+    for producer in PRODUCERS[1:]:
+        times = figures[f"{producer}, median ms"] / figures["none, median ms"]
+        figures[f"{producer}, times none"] = round(times, 1)
+    passed = figures["lookup, times none"] <= LOOKUP_COST_MAX
+    figures[f"lookup: at most {LOOKUP_COST_MAX:g} times none"] = "pass" if passed else "FAIL"
+    return figures
+
+
+def check_changelog(table: kt.Table, producer: str, workload: Workload) -> None:
+    """Raise `ValueError` unless rows and, by their number, changes are those expected."""
+    found = digest(table.scan().to_arrow())
+    if found != workload.expected:
+        raise ValueError(f"{producer}: wrong rows: {found}, expected {workload.expected}")
+    told = sum(snapshot.changelog_record_count or 0 for snapshot in table.snapshots())
+    added = workload.expected.rows - workload.rows
+    replaced = UPSERTS * workload.upsert_rows - added
+    expected = 0 if producer == "none" else workload.expected.rows + 2 * replaced
+    if told != expected:
+        raise ValueError(f"{producer}: {told} changes, expected {expected}")
+
+
 def upsert(chance: np.random.Generator, arguments: argparse.Namespace) -> pa.Table:
     count = arguments.commit_rows
     ids = chance.choice(arguments.keys, count, replace=False)
@@ -154,7 +205,7 @@ def data_bytes(table: kt.Table, kind: CommitKind) -> int:
     return total
 
 
-PARTS = {"runs": runs, "stream": stream}
+PARTS = {"runs": runs, "stream": stream, "changelog": changelog}
 
 
 def parse_arguments() -> argparse.Namespace:
