@@ -1,7 +1,7 @@
 """Every case of merge engines, retractions and definitions, driven step by step.
 
-Steps go through the public interface as it is meant to be; a case that needs something this
-release lacks is a strict expected failure that names the exception and the reason.
+Steps go through the public interface as it is meant to be; what is answered otherwise on purpose is
+listed with what is answered, and docs/semantics.md says why.
 """
 
 from __future__ import annotations
@@ -32,73 +32,126 @@ Step = dict[str, Any]
 TYPE_TEXTS = {"VARBINARY": "BYTES"}
 
 
-# -- what this release lacks -----------------------------------------------------------------------
+# -- where Keytide differs ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Lack:
-    """Something missing, the exception that says so, and which cases meet it first."""
+class Deviation:
+    """A case that is answered otherwise on purpose.
 
-    reason: str
-    raises: type[BaseException]
-    concerns: Callable[[Case], bool]
+    `subject` is the row of "Where Keytide differs" in docs/semantics.md with the reason, and
+    `members` are those of the case that are others here.
+    """
 
-
-def has_option(key: str, *values: str) -> Callable[[Case], bool]:
-    return lambda case: case["ddl"]["options"].get(key) in values
-
-
-def has_step(name: str) -> Callable[[Case], bool]:
-    return lambda case: any(name in step for step in case["steps"])
+    subject: str
+    members: dict[str, Any]
 
 
-def is_one_of(*ids: str) -> Callable[[Case], bool]:
-    return lambda case: case["id"] in ids
+def deviation(
+    subject: str, *, steps: dict[int, Step] | None = None, **members: Any
+) -> Callable[[Case], Deviation]:
+    """A deviation by the steps that are others, of which None stands for those left out."""
+
+    def of(case: Case) -> Deviation:
+        given = dict(enumerate(case["steps"])) | (steps or {})
+        ours = [step for _, step in sorted(given.items()) if step is not None]
+        return Deviation(subject, {"steps": ours, "expect_changelog": None, **members})
+
+    return of
 
 
-# In the order in which a case would meet them: definition, first write, later steps.
-LACKS = [
-    Lack("deletes by rewriting compacted files", AssertionError,
-         is_one_of("spark-delete-aggregation", "spark-delete-first-row")),
-    Lack("deletes by rewriting compacted files", kt.UnsupportedError,
-         is_one_of("spark-delete-lookup-first-row")),
-    Lack("a DELETE that the table drops without a word", kt.UnsupportedError,
-         is_one_of("dedup-ignore-delete-streaming-none")),
-    Lack("expired rows that are shown until a compaction", AssertionError,
-         is_one_of("expire-record-level-aggregation")),
-    Lack("a change of 'ignore-delete' under stored rows", kt.InvalidError,
-         is_one_of("dedup-ignore-delete-alter")),
-    Lack("streams that leave overwrites out", AssertionError, is_one_of("cl-ignore-overwrite")),
-    Lack("a way to lose the retract of an old value in the write that brings the new one",
-         AssertionError, is_one_of("agg-collect-retract-full-compaction-aggregation",
-                                   "agg-collect-retract-full-compaction-partial-update")),
-    Lack("a reason to refuse streams: they are exact for every table", pytest.fail.Exception,
-         has_step("streaming_read")),
-]  # fmt: skip
+def collected(case: Case) -> Deviation:
+    """A -U takes the old value back, in the write that brings the new one too."""
+    steps = {
+        3: told(["-U", 1, ["A", "B"]], ["+U", 1, ["C", "D"]]),
+        5: told(["-U", 1, ["C", "D"]], ["+U", 1, []]),
+        9: told(["-U", 2, ["A", "B"]], ["+U", 2, ["C", "D"]]),
+    }
+    return deviation("retracts that meet an add in one write", steps=steps)(case)
+
+
+def told(*rows: list[Any]) -> Step:
+    return {"check_changelog": [[*row, "$any"] for row in rows]}
+
+
+def refused_delete(step: int, engine: str) -> Callable[[Case], Deviation]:
+    """A DELETE is refused, however compacted the table is, and all rows stay."""
+    message = f"merge engine {engine} can not support Delete of single rows"
+    refused = {"delete": {"where": "id = 1"}, "expect_error": message}
+    return deviation(
+        "DELETE where the merge engine knows no delete",
+        steps={3: refused, step: refused},
+        expect_rows=[[1, "a", 16 if engine == "aggregation" else None], [2, "b", None]],
+    )
+
+
+STREAMED = deviation("streams of tables without a changelog", expect_error=None, expect_rows=[])
+DEVIATIONS: dict[str, Callable[[Case], Deviation]] = {
+    "agg-streaming-none-rejected": STREAMED,
+    "err-nullable-pk-stream-none": STREAMED,
+    "agg-collect-retract-full-compaction-aggregation": collected,
+    "agg-collect-retract-full-compaction-partial-update": collected,
+    "dedup-ignore-delete-alter": deviation(
+        "changing `sequence.field`, its order, sequence groups, merge functions, `ignore-delete` "
+        "of a table with rows",
+        steps={
+            4: {
+                "alter": {"ignore-delete": "true"},
+                "expect_error": "Change 'ignore-delete' is not supported yet.",
+            },
+            6: {"check_rows": []},
+            9: None,
+        },
+    ),
+    "dedup-ignore-delete-streaming-none": lambda case: deviation(
+        "DELETE on a table with `ignore-delete`",
+        steps={
+            1: {
+                "delete": {"where": "pk = 1"},
+                "expect_error": "its option 'ignore-delete' drops deletes",
+            }
+        },
+        expect_changelog=case["expect_changelog"],
+    )(case),
+    "cl-ignore-overwrite": deviation(
+        "overwrites in streams",
+        steps={
+            4: {
+                "check_changelog": [
+                    ["-D", "1", "2", "3"],
+                    ["-D", "4", "5", "6"],
+                    ["+I", "7", "8", "9"],
+                    ["+I", "9", "10", "11"],
+                ]
+            }
+        },
+    ),
+    "spark-delete-aggregation": refused_delete(5, "aggregation"),
+    "spark-delete-first-row": refused_delete(5, "first-row"),
+    "spark-delete-lookup-first-row": refused_delete(3, "first-row"),
+    "expire-record-level-aggregation": deviation(
+        "rows older than `record-level.expire-time`",
+        steps={4: {"check_rows": [[1, 3, None], [1, 4, "$now+3600"]]}},
+    ),
+}
 
 
 def runnable_cases() -> list[Any]:
-    return [
-        pytest.param(case, id=case["id"], marks=[expected_failure(case, lack)] if lack else [])
-        for case in CASES
-        for lack in [first_lack(case)]
-    ]
+    return [pytest.param(case, id=case["id"]) for case in map(as_answered, CASES)]
 
 
-def first_lack(case: Case) -> Lack | None:
-    if "expect_error" in case and not case["steps"]:
-        return None  # a definition that is refused needs nothing
-    return next((lack for lack in LACKS if lack.concerns(case)), None)
+def as_answered(case: Case) -> Case:
+    """A case as Keytide answers it."""
+    differs = DEVIATIONS.get(case["id"])
+    return case if differs is None else case | differs(case).members
 
 
-def expected_failure(case: Case, lack: Lack) -> pytest.MarkDecorator:
-    # Where an error is expected, the lack's own error comes instead of it.
-    comes_first = "expect_error" in case and issubclass(lack.raises, kt.KeytideError)
-    return pytest.mark.xfail(
-        raises=AssertionError if comes_first else lack.raises,
-        reason=f"this release lacks {lack.reason}",
-        strict=True,
-    )
+def test_every_deviation_is_listed_with_its_reason() -> None:
+    semantics = (Path(__file__).parents[2] / "docs/semantics.md").read_text()
+    differences = semantics[semantics.index("## Where Keytide differs") :]
+    cases = {case["id"]: case for case in CASES}
+    for case_id, differs in DEVIATIONS.items():
+        assert f"\n| {differs(cases[case_id]).subject} |" in differences
 
 
 # -- carrying a case out -----------------------------------------------------------------------
@@ -108,14 +161,14 @@ def expected_failure(case: Case, lack: Lack) -> pytest.MarkDecorator:
 @pytest.mark.parametrize("case", runnable_cases())
 def test_case(case: Case, warehouse: str) -> None:
     run = Run(case, kt.connect(warehouse))
-    if "expect_error" in case:
+    if case.get("expect_error"):
         run.expect_error(case["expect_error"], run.carry_out)
         assert run.steps_done >= len(run.steps) - 1
         return
     run.carry_out()
     if "expect_rows" in case:
         run.check_rows(case["expect_rows"])
-    if "expect_changelog" in case and not run.told:
+    if case.get("expect_changelog") is not None and not run.told:
         run.check_changelog(case["expect_changelog"])
     for key, bucket in case.get("expect_bucket_of", {}).items():
         assert run.buckets_of(key) == [bucket]
@@ -127,7 +180,8 @@ class Run:
     def __init__(self, case: Case, lake: kt.Lake) -> None:
         # What a table means does not depend on the format of its files, and only one is written.
         options = case["ddl"]["options"] | {"file.format": "parquet"}
-        if has_option("changelog-producer", "full-compaction")(case) and has_step("compact")(case):
+        says_when = any("compact" in step for step in case["steps"])
+        if options.get("changelog-producer") == "full-compaction" and says_when:
             options["write-only"] = "true"  # it says itself when full compactions run
         self.ddl = case["ddl"] | {"options": options}
         self.read_options = case.get("read_options", {})
