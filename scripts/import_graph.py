@@ -37,6 +37,7 @@ ROOMS = [
     ["table.upkeep"],
     ["table.verify"],
     ["table"],
+    ["dml"],
     ["cdc", "sql"],
     ["spark"],
     ["lake"],

@@ -10,6 +10,7 @@
     ├── ConflictError       (RuntimeError)         redo the work on the newest snapshot
     ├── DataError           (OSError)              a stored file is missing, torn or unwritable
     ├── UnsupportedError    (NotImplementedError)  the table needs something this release lacks
+    ├── ConnectorError      (RuntimeError)         mend the connector: it breaks its contract
     └── SetupError          (RuntimeError)         mend the environment: Java, a missing extra
 
 Each class is also a subclass of the builtin exception that a caller would already catch. Messages
@@ -22,6 +23,7 @@ from __future__ import annotations
 __all__ = [
     "AlreadyExistsError",
     "ConflictError",
+    "ConnectorError",
     "DataError",
     "InvalidError",
     "KeytideError",
@@ -67,6 +69,10 @@ class DataError(KeytideError, OSError):
 
 class UnsupportedError(KeytideError, NotImplementedError):
     """The table is sound, but uses a feature or format version that this release lacks."""
+
+
+class ConnectorError(KeytideError, RuntimeError):
+    """A connector of row-level changes broke its contract; `keytide.dml.spi` says what that is."""
 
 
 class SetupError(KeytideError, RuntimeError):

@@ -69,6 +69,11 @@ class Transaction:
         done = author.own(table.metadata, state.snapshot, CommitKind.APPEND)
         return cls(table, state, author, done)
 
+    @classmethod
+    def on(cls, table: StoredTable, state: TableState) -> Transaction:
+        """A change by nobody in particular, of what was seen before, at whatever snapshot."""
+        return cls(table, state, Author.fresh(), None)
+
     @property
     def view(self) -> TableView:
         """The table as the rows to write are understood."""
@@ -192,6 +197,17 @@ class Transaction:
 
         change = made(self.state.live)
         return self._publish(change, made) if change.entries else self._result(None)
+
+    def build_on(self, *, serializable: bool = False) -> WriteResult:
+        """Append rows that were made from those of the transaction's snapshot.
+
+        Raises `ConflictError` where another writer reached one of their buckets meanwhile or, when
+        serializable, any bucket, and as `commit` does.
+        """
+        change = replace(self._appending(), source=self.state.live)
+        if serializable:
+            change = replace(change, watched=every_partition)
+        return self._publish(change) if change.entries else self._result(None)
 
     def compact(self) -> Committed | Conflict | None:
         """Commit what compactions of the table's buckets made; None where that is nothing.

@@ -1,0 +1,301 @@
+"""DELETE and UPDATE of any connector's rows: the sequence of calls, and what is checked of it.
+
+Where the rows are looked for, and by whom conditions and new values are computed, is a *host*'s
+business: threads and DuckDB in `keytide.sql`, tasks and Spark SQL in `keytide.spark`. The engine
+begins a change, hands it to the host, and settles it: finished once, or aborted.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from keytide.dml.spi import (
+    ROW_ID,
+    ColumnHandle,
+    Connector,
+    ConnectorPageSourceProvider,
+    ConnectorSession,
+    ConnectorTableHandle,
+    Fragment,
+    Split,
+    UpdatablePageSource,
+)
+from keytide.errors import ConnectorError, KeytideError
+
+__all__ = [
+    "Changed",
+    "DeleteRows",
+    "Host",
+    "RowChange",
+    "Scanned",
+    "SplitResult",
+    "UpdateRows",
+    "change_rows",
+    "checked_pages",
+]
+
+
+# -- what is done to rows --------------------------------------------------------------------------
+
+
+class RowChange(ABC):
+    """What differs between DELETE and UPDATE. Pickles."""
+
+    what: str
+
+    @abstractmethod
+    def row_id(
+        self, connector: Connector, session: ConnectorSession, table: ConnectorTableHandle
+    ) -> ColumnHandle:
+        """The column of row ids."""
+
+    @abstractmethod
+    def begin(
+        self, connector: Connector, session: ConnectorSession, table: ConnectorTableHandle
+    ) -> ConnectorTableHandle:
+        """Begin."""
+
+    @abstractmethod
+    def apply(self, source: UpdatablePageSource, page: pa.RecordBatch) -> None:
+        """Hand a page of new values and row ids, in that order, to a source."""
+
+    @abstractmethod
+    def finish(
+        self,
+        connector: Connector,
+        session: ConnectorSession,
+        table: ConnectorTableHandle,
+        fragments: Sequence[Fragment],
+    ) -> int:
+        """Make it visible."""
+
+    @abstractmethod
+    def abort(
+        self,
+        connector: Connector,
+        session: ConnectorSession,
+        table: ConnectorTableHandle,
+        fragments: Sequence[Fragment],
+    ) -> None:
+        """Give it up."""
+
+
+@dataclass(frozen=True)
+class DeleteRows(RowChange):
+    """Rows go. Pages have row ids alone."""
+
+    what = "DELETE"
+
+    def row_id(
+        self, connector: Connector, session: ConnectorSession, table: ConnectorTableHandle
+    ) -> ColumnHandle:
+        """See `RowChange`."""
+        return connector.metadata.get_delete_row_id_column_handle(session, table)
+
+    def begin(
+        self, connector: Connector, session: ConnectorSession, table: ConnectorTableHandle
+    ) -> ConnectorTableHandle:
+        """See `RowChange`."""
+        return connector.metadata.begin_delete(session, table)
+
+    def apply(self, source: UpdatablePageSource, page: pa.RecordBatch) -> None:
+        """See `RowChange`."""
+        source.delete_rows(page.column(page.num_columns - 1))
+
+    def finish(
+        self,
+        connector: Connector,
+        session: ConnectorSession,
+        table: ConnectorTableHandle,
+        fragments: Sequence[Fragment],
+    ) -> int:
+        """See `RowChange`."""
+        return connector.metadata.finish_delete(session, table, fragments)
+
+    def abort(
+        self,
+        connector: Connector,
+        session: ConnectorSession,
+        table: ConnectorTableHandle,
+        fragments: Sequence[Fragment],
+    ) -> None:
+        """See `RowChange`."""
+        connector.metadata.abort_delete(session, table, fragments)
+
+
+@dataclass(frozen=True)
+class UpdateRows(RowChange):
+    """Columns, named in the table's order, get new values. Pages have these and the row ids."""
+
+    updated_columns: tuple[str, ...]
+    what = "UPDATE"
+
+    def row_id(
+        self, connector: Connector, session: ConnectorSession, table: ConnectorTableHandle
+    ) -> ColumnHandle:
+        """See `RowChange`."""
+        columns = self.updated_columns
+        return connector.metadata.get_update_row_id_column_handle(session, table, columns)
+
+    def begin(
+        self, connector: Connector, session: ConnectorSession, table: ConnectorTableHandle
+    ) -> ConnectorTableHandle:
+        """See `RowChange`."""
+        return connector.metadata.begin_update(session, table, self.updated_columns)
+
+    def apply(self, source: UpdatablePageSource, page: pa.RecordBatch) -> None:
+        """See `RowChange`."""
+        source.update_rows(page, range(page.num_columns))
+
+    def finish(
+        self,
+        connector: Connector,
+        session: ConnectorSession,
+        table: ConnectorTableHandle,
+        fragments: Sequence[Fragment],
+    ) -> int:
+        """See `RowChange`."""
+        return connector.metadata.finish_update(session, table, fragments)
+
+    def abort(
+        self,
+        connector: Connector,
+        session: ConnectorSession,
+        table: ConnectorTableHandle,
+        fragments: Sequence[Fragment],
+    ) -> None:
+        """See `RowChange`."""
+        connector.metadata.abort_update(session, table, fragments)
+
+
+# -- from the first look to the outcome ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """The rows that a change looks at: splits, and the columns to read, the row ids' the last."""
+
+    pages: ConnectorPageSourceProvider
+    session: ConnectorSession
+    table: ConnectorTableHandle
+    splits: Sequence[Split]
+    columns: tuple[ColumnHandle, ...]
+
+
+@dataclass(frozen=True)
+class SplitResult:
+    """What came of one split: how many rows were handed to its source, and what that told."""
+
+    rows: int
+    fragments: Sequence[Fragment]
+
+
+class Host(Protocol):
+    """Reads splits, computes, and hands rows back to sources of the split that they came from."""
+
+    def change(
+        self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
+    ) -> None:
+        """Carry a change out on every split, and hand on what came of each.
+
+        Raises the first error after what came of the other splits was handed on; sources that did
+        not finish are aborted by then.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What a statement did: rows, and in how many splits it looked for them."""
+
+    rows: int
+    splits: int
+    read_nothing: bool = field(default=False)
+    """Whether the connector made the change without reading rows."""
+
+
+def change_rows(
+    connector: Connector,
+    session: ConnectorSession,
+    table: ConnectorTableHandle,
+    change: RowChange,
+    columns: Sequence[ColumnHandle],
+    terms: Sequence[str],
+    host: Host,
+    *,
+    is_all_terms: bool = False,
+) -> Changed:
+    """Change the rows that a host finds among those that meet `terms`. Driver only.
+
+    `columns` are what the host computes with. With `is_all_terms` nothing but the terms decides
+    which rows are meant, so a DELETE may be left to the connector. One atomic change. Raises
+    `ConnectorError` where the connector breaks its contract, and what it raises.
+    """
+    metadata = connector.metadata
+    row_id = change.row_id(connector, session, table)
+    narrowed, left = metadata.apply_filter(session, table, tuple(terms))
+    if isinstance(change, DeleteRows) and is_all_terms and not left:
+        whole = metadata.apply_delete(session, narrowed)
+        if whole is not None:
+            return Changed(metadata.execute_delete(session, whole), 0, read_nothing=True)
+    begun = change.begin(connector, session, narrowed)
+    results: list[SplitResult] = []
+    with _settled(connector, session, begun, change, results):
+        splits = connector.splits.get_splits(session, begun)
+        wanted = (*columns, ColumnHandle(ROW_ID, row_id.type, nullable=False))
+        scanned = Scanned(connector.pages, session, begun, splits, wanted)
+        host.change(scanned, change, results.append)
+        rows = sum(result.rows for result in results)
+        counted = change.finish(connector, session, begun, _fragments(results))
+    if counted != rows:
+        raise ConnectorError(
+            f"connector {connector.name}: {rows} rows were handed to its sources for "
+            f"{change.what}, and its finish counted {counted!r}; the change is made"
+        )
+    return Changed(rows, len(splits))
+
+
+@contextmanager
+def _settled(
+    connector: Connector,
+    session: ConnectorSession,
+    table: ConnectorTableHandle,
+    change: RowChange,
+    results: Sequence[SplitResult],
+) -> Iterator[None]:
+    """Abort the change where the block is left with an error."""
+    try:
+        yield
+    except BaseException:
+        with suppress(KeytideError):  # the error that led here says more
+            change.abort(connector, session, table, _fragments(results))
+        raise
+
+
+def _fragments(results: Sequence[SplitResult]) -> list[Fragment]:
+    return [fragment for result in results for fragment in result.fragments]
+
+
+# -- what is checked of a connector ----------------------------------------------------------------
+
+
+def checked_pages(
+    source: Any, columns: Sequence[ColumnHandle], connector: str
+) -> Iterator[pa.RecordBatch]:
+    """The pages of a source. Raises `ConnectorError` for columns or row ids that are wrong."""
+    names, types = [c.name for c in columns], [c.type for c in columns]
+    while (page := source.get_next_page()) is not None:
+        if page.schema.names != names or page.schema.types != types:
+            raise ConnectorError(
+                f"connector {connector}: a page has the columns {page.schema.to_string()}; asked "
+                f"for were {pa.schema(list(zip(names, types, strict=True))).to_string()}"
+            )
+        if page.num_columns and page.column(page.num_columns - 1).null_count:
+            raise ConnectorError(f"connector {connector}: a page has rows without a row id")
+        yield page

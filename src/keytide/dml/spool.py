@@ -1,0 +1,68 @@
+"""Rows that wait until all of a split is known: in memory up to a size, beyond it on disk."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+__all__ = ["Spool"]
+
+
+class Spool:
+    """Batches of one schema, given back in their order.
+
+    Holds about `memory_bytes` of them; what is more goes to a temporary file, which is gone with
+    `close`. Not for several threads at once.
+    """
+
+    def __init__(self, memory_bytes: int) -> None:
+        self._memory_bytes = memory_bytes
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = 0
+        self._path: Path | None = None
+        self._writer: pa.ipc.RecordBatchFileWriter | None = None
+        self.rows = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Keep a batch."""
+        self.rows += batch.num_rows
+        self._held.append(batch)
+        self._held_bytes += batch.nbytes
+        if self._held_bytes > self._memory_bytes:
+            self._spill()
+
+    def tables(self) -> Iterator[pa.Table]:
+        """All of them, in tables of about the size that fits in memory."""
+        if self._writer is not None and self._path is not None:
+            self._writer.close()
+            self._writer = None
+            with pa.memory_map(str(self._path)) as file, pa.ipc.open_file(file) as reader:
+                for place in range(reader.num_record_batches):
+                    yield pa.Table.from_batches([reader.get_batch(place)])
+        if self._held:
+            yield pa.Table.from_batches(self._held)
+
+    def close(self) -> None:
+        """Forget everything. More than one call is harmless."""
+        self._held.clear()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        if self._path is not None:
+            with suppress(OSError):
+                self._path.unlink()
+            self._path = None
+
+    def _spill(self) -> None:
+        table = pa.Table.from_batches(self._held).combine_chunks()
+        if self._writer is None:
+            with tempfile.NamedTemporaryFile(prefix="keytide-dml-", delete=False) as file:
+                self._path = Path(file.name)
+            self._writer = pa.ipc.new_file(str(self._path), table.schema)
+        self._writer.write_table(table)
+        self._held.clear()
+        self._held_bytes = 0
