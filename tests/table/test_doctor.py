@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +16,8 @@ from keytide.store import LocalStore
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 SIGNS = [
-    "small files", "sorted runs", "skew", "tombstones", "snapshots", "branches", "manifests"
+    "small files", "sorted runs", "skew", "tombstones", "snapshots", "consumers", "orphans",
+    "branches", "manifests",
 ]  # fmt: skip
 
 
@@ -89,6 +93,84 @@ def test_many_manifests_are_told_with_the_option_that_merges_them(tmp_path: Path
     found = {sign.subject: sign for sign in table.doctor().signs}
     assert found["manifests"].action is not None
     assert "manifest.merge-min-count" in found["manifests"].action
+
+
+# A commit of such a table expires nothing, and all but the newest snapshot should go.
+OVERDUE = {"snapshot__num_retained__min": "1", "snapshot__time_retained": "0 ms"}
+OVERDUE |= {"snapshot__expire__limit": "2", "write_only": "true"}
+
+
+def test_snapshots_that_should_have_expired_are_told_with_their_bytes_and_then_are_gone(
+    tmp_path: Path,
+) -> None:
+    table = table_of(tmp_path, 5, **OVERDUE)
+    (sign,) = [sign for sign in table.doctor().signs if sign.subject == "snapshots"]
+    assert re.fullmatch(r"5 snapshots kept, 4 to expire with [\d,]+ bytes", sign.found)
+    assert "expire_snapshots()" in actions(table)["snapshots"]
+    table.expire_snapshots()
+    assert actions(table) == {}
+
+
+def test_snapshots_that_wait_for_the_next_commit_are_well(tmp_path: Path) -> None:
+    assert "snapshots" not in actions(table_of(tmp_path, 3, **OVERDUE))
+
+
+def test_consumer_that_keeps_many_snapshots_is_named_and_then_forgotten(tmp_path: Path) -> None:
+    table = table_of(tmp_path, 2, **OVERDUE)
+    next(table.follow(start=1, consumer="slow", timeout_seconds=0))
+    for _ in range(4):
+        table.write([{"k": 1, "v": "x"}])
+    assert {"consumers", "snapshots"} & actions(table).keys() == {"consumers"}
+    assert "reset_consumer('slow')" in actions(table)["consumers"]
+    table.reset_consumer("slow")
+    assert {"consumers", "snapshots"} & actions(table).keys() == {"snapshots"}
+
+
+def test_consumer_that_keeps_changelogs_alone_is_well(tmp_path: Path) -> None:
+    table = table_of(tmp_path, 2, **OVERDUE, consumer__changelog_only="true")
+    next(table.follow(start=1, consumer="slow", timeout_seconds=0))
+    for _ in range(4):
+        table.write([{"k": 1, "v": "x"}])
+    assert {"consumers", "snapshots"} & actions(table).keys() == {"snapshots"}
+
+
+def old_orphan(table: kt.Table) -> None:
+    """A file in a bucket of which a table knows nothing."""
+    path = Path(table.uri) / "bucket-0/data-old-0.parquet"
+    path.write_bytes(b"x" * 1_234)
+    two_days_ago = time.time() - 2 * 86_400
+    os.utime(path, (two_days_ago, two_days_ago))
+
+
+def test_orphans_older_than_a_day_are_told_with_their_bytes_and_then_are_gone(
+    tmp_path: Path,
+) -> None:
+    table = table_of(tmp_path, 1)
+    (Path(table.uri) / "bucket-0/data-young-0.parquet").write_bytes(b"x")
+    old_orphan(table)
+    found = {sign.subject: sign.found for sign in table.doctor().signs}
+    assert found["orphans"] == "1 file of 1,234 bytes"
+    assert list(actions(table)) == ["orphans"]
+    assert "remove_orphan_files(dry_run=False)" in actions(table)["orphans"]
+    table.remove_orphan_files(dry_run=False)
+    assert actions(table) == {}
+
+
+def test_where_something_is_torn_that_names_files_verify_is_to_be_called(tmp_path: Path) -> None:
+    table = table_of(tmp_path, 2)
+    table.create_tag("a", 1)
+    old_orphan(table)
+    (Path(table.uri) / "tag/tag-a").write_bytes(b"{")
+    assert "verify()" in actions(table)["orphans"]
+
+
+def test_branch_is_well_or_not_by_itself(tmp_path: Path) -> None:
+    table = table_of(tmp_path, 1, write_only="true")
+    table.create_branch("b")
+    for _ in range(7):
+        table.branch("b").write([{"k": 1, "v": "x"}])
+    assert actions(table) == {}
+    assert list(actions(table.branch("b"))) == ["sorted runs"]
 
 
 # -- pictures ------------------------------------------------------------------------------------

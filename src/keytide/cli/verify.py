@@ -62,8 +62,8 @@ def doctor(
 ) -> None:
     """Say how well a table is, sign by sign, and what to do where it is not.
 
-    Small files, sorted runs, skew between buckets, tombstones, snapshots and manifests; no data is
-    read. keytide verify tells whether what is stored is true.
+    Small files, sorted runs, skew between buckets, tombstones, snapshots, consumers, orphan files,
+    branches and manifests; no data is read. keytide verify tells whether what is stored is true.
 
     Example: keytide doctor -w /data/lake shop.orders
     """

@@ -588,10 +588,12 @@ class Table:
         return verify_table(store, table_name(self._stored), quick=quick)
 
     def doctor(self) -> Diagnosis:
-        """How well the table is: small files, sorted runs, skew, tombstones, snapshots, manifests.
+        """How well the table is: small files, sorted runs, skew, tombstones, snapshots, consumers,
+        orphan files, branches, manifests.
 
         Each sign says what was found, what is well, and what to do where it is not. Reads metadata
-        alone. Raises `DataError` for torn metadata.
+        and lists the table, no data. Raises `DataError` where the metadata of the newest snapshot
+        is torn.
         """
         return diagnose(self._stored)
 

@@ -1,6 +1,7 @@
 """The health of a table: what slows its readers down or wastes its room, and what to do about it.
 
-Judged by metadata alone: no data is read. What is measured is the newest snapshot.
+Judged by metadata and a listing of the table: no data is read. What is measured is the newest
+snapshot, and what older ones and writers that died keep beside it.
 """
 
 from __future__ import annotations
@@ -9,14 +10,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from keytide import html
+from keytide.errors import DataError
 from keytide.format.manifest import ManifestEntry
 from keytide.options import keys
 from keytide.plural import counted
 from keytide.store import Store
+from keytide.table.commit.snapshot_files import wall_clock_ms
 from keytide.table.state.branches import branch_names, torn_branches
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
+from keytide.table.upkeep.consumers import consumers_of
+from keytide.table.upkeep.expiry import expire_snapshots, overdue
+from keytide.table.upkeep.orphans import AGE_MIN_MS, orphan_files
 from keytide.table.upkeep.picking import sorted_runs
 from keytide.table.upkeep.planning import why_not_compacted
 
@@ -78,7 +84,9 @@ def diagnose(table: StoredTable) -> Diagnosis:
         files.runs(),
         files.skew(),
         files.tombstones(),
-        _snapshots(view, len(metadata.snapshot_ids())),
+        _snapshots(table, view),
+        _consumers(table, view),
+        _orphans(table, view),
         _branches(view, table.store),
         _manifests(view, len(manifests)),
     )
@@ -188,13 +196,56 @@ class _Files:
         return Sign(self._view.name, subject, found, expected, action)
 
 
-def _snapshots(view: TableView, count: int) -> Sign:
+def _snapshots(table: StoredTable, view: TableView) -> Sign:
+    """Snapshots that should have expired, which keep their files."""
+    limit = view.options.snapshots_expired_max
+    kept, due = len(table.metadata.snapshot_ids()), expire_snapshots(table, dry_run=True)
+    waiting = f", {due.snapshots:,} to expire with {due.bytes:,} bytes" if due.snapshots else ""
     return Sign(
         view.name,
         "snapshots",
-        f"{counted(count, 'snapshot')} kept",
-        "any number: each can be read, and keeps its files",
-        None,
+        f"{counted(kept, 'snapshot')} kept{waiting}",
+        f"at most {limit:,} to expire, as many as a commit takes along: each keeps its files",
+        "Call expire_snapshots(), or keytide expire" if due.snapshots > limit else None,
+    )
+
+
+def _consumers(table: StoredTable, view: TableView) -> Sign:
+    """Readers who hold snapshots that would expire without them."""
+    limit = view.options.snapshots_expired_max
+    late = [] if view.options.consumers_hold_changelogs_only else overdue(table)
+    held = {each.name: sum(number >= each.next_snapshot for number in late)
+            for each in consumers_of(table.metadata)}  # fmt: skip
+    slowest = max(held, key=held.__getitem__, default=None)
+    count = 0 if slowest is None else held[slowest]
+    return Sign(
+        view.name,
+        "consumers",
+        f"{len(held):,}"
+        + (f"; {slowest!r} keeps {counted(count, 'snapshot')} from expiring" if count else ""),
+        f"at most {limit:,} snapshots kept for one",
+        f"Let its reader go on, or forget it with reset_consumer({slowest!r}); "
+        f"'{keys.CONSUMER_EXPIRATION_TIME}' forgets those that do not come again"
+        if count > limit
+        else None,
+    )
+
+
+def _orphans(table: StoredTable, view: TableView) -> Sign:
+    """Files that nothing names, old enough that nobody is about to commit them."""
+    expected, action = "none older than a day", None
+    try:
+        found = orphan_files(table, wall_clock_ms() - AGE_MIN_MS)
+    except DataError as error:
+        return Sign(
+            view.name, "orphans", f"cannot be told: {error}", expected,
+            "Call verify(), or keytide verify, which names all that is damaged",
+        )  # fmt: skip
+    size = sum(info.size for info in found)
+    if found:
+        action = "Call remove_orphan_files(dry_run=False), or keytide orphans --delete"
+    return Sign(
+        view.name, "orphans", f"{counted(len(found), 'file')} of {size:,} bytes", expected, action
     )
 
 

@@ -28,7 +28,14 @@ from keytide.table.upkeep.references import consumers
 from keytide.table.upkeep.retention import Asked, Retention
 from keytide.table.upkeep.sweeping import Sweep, finish_sweeps, free_files
 
-__all__ = ["EXPIRY_ROW", "ExpiryResult", "expire_changelogs", "expire_due", "expire_snapshots"]
+__all__ = [
+    "EXPIRY_ROW",
+    "ExpiryResult",
+    "expire_changelogs",
+    "expire_due",
+    "expire_snapshots",
+    "overdue",
+]
 
 # Commits wait for this part of the time that snapshots are kept, so that not each of them expires
 # one: several go at the cost of one.
@@ -68,6 +75,16 @@ def expire_snapshots(
         retention = Retention.of_snapshots(view.options, now_ms).asked(asked or Asked())
     told = Retention.of_changelogs(view.options, now_ms)
     return _Expiry(table, view, retention, told).run(dry_run=dry_run)
+
+
+def overdue(table: StoredTable) -> list[int]:
+    """The snapshots that would expire by the table's options if no consumer held any."""
+    metadata = table.metadata
+    ids = metadata.snapshot_ids()
+    retention = Retention.of_snapshots(table.view(table.schema).options, wall_clock_ms())
+    return retention.expired(
+        ids, max(ids, default=0), None, lambda number: metadata.snapshot(number).time_millis
+    )
 
 
 def expire_changelogs(
