@@ -1,7 +1,10 @@
-"""Tables of other engines whose data files lie elsewhere: a file that is gone is named."""
+"""Tables of other engines whose data files lie elsewhere: they are read and verified, a file
+that is gone is named, and what deletes files leaves them alone.
+"""
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +13,8 @@ import pytest
 from publishing import publish
 
 import keytide as kt
+from keytide.format.manifest import FileKind
+from keytide.format.snapshot import CommitKind
 from keytide.table.commit.author import Author
 from keytide.table.commit.change import Change
 from keytide.table.write.task import Written
@@ -47,3 +52,51 @@ def test_missing_data_file_outside_of_the_table_is_named(
     publish(table, writable_view(table.stored), change, live)
     with pytest.raises(kt.DataError, match=r"elsewhere/data-1\.parquet"):
         READS[name](table)
+
+
+def moved_outside(table: kt.Table, folder: Path) -> Path:
+    """Have the one data file of a table lie in a folder outside of it; gives its path there."""
+    live = table.stored.newest_files()
+    (entry,) = live.entries
+    outside = folder / f"outside-{entry.file.file_name}"
+    folder.mkdir()
+    shutil.copy(Path(table.uri) / table.scan().view.file_path(entry), outside)
+    file = replace(entry.file, file_name=outside.name, external_path=f"file://{outside}")
+    moved = (replace(entry, kind=FileKind.DELETE), replace(entry, file=file))
+    change = Change(Written(moved), Author.fresh(), CommitKind.OVERWRITE)
+    publish(table, writable_view(table.stored), change, live)
+    return outside
+
+
+@pytest.mark.parametrize("bucket", ["1", "-1"])
+def test_data_file_outside_of_the_table_is_verified_and_never_deleted(
+    bucket: str, tmp_path: Path
+) -> None:
+    table = kt.connect(tmp_path / "lake").create_table(
+        "t", SCHEMA, ["k"], options={"bucket": bucket}
+    )
+    table.write([{"k": k, "v": "a"} for k in range(5)])
+    outside = moved_outside(table, tmp_path / "elsewhere")
+    table.write([{"k": 2, "v": "b"}])
+    found = table.verify()
+    assert (found.findings, found.unchecked, found.rows) == ((), (), 11)
+
+    table.compact(full=True)
+    table.expire_snapshots(retain_max=1)
+    assert outside.exists()
+    assert table.verify().is_healthy
+
+
+@pytest.mark.parametrize("damage", ["lost", "cut off", "changed"])
+def test_damaged_data_file_outside_of_the_table_is_told_with_its_place(
+    damage: str, tmp_path: Path
+) -> None:
+    table = make_table(str(tmp_path / "lake"))
+    outside = moved_outside(table, tmp_path / "elsewhere")
+    data = outside.read_bytes()
+    changed = data[:50] + bytes([data[50] ^ 1]) + data[51:]
+    if damage == "lost":
+        outside.unlink()
+    else:
+        outside.write_bytes(changed if damage == "changed" else data[:-9])
+    assert {each.path for each in table.verify().findings} == {f"file://{outside}"}

@@ -166,6 +166,10 @@ class TableView:
         directory = self.bucket_directory(entry.partition, entry.bucket)
         return paths.join(directory, entry.file.file_name)
 
+    def shown_path(self, entry: ManifestEntry) -> str:
+        """What people are told of where a data file lies: its URI if that is outside the table."""
+        return entry.file.external_path or self.file_path(entry)
+
     def stored_paths(self, entry: ManifestEntry) -> list[str]:
         """Where a data file lies and those beside it that belong to it. Raises as `file_path`."""
         path = self.file_path(entry)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from keytide.errors import DataError
+from keytide.format import paths
 from keytide.format.arrow import polars_schema, to_arrow
 from keytide.format.bucket import bucket_ids
 from keytide.format.checksum import check_every_block
@@ -20,6 +21,7 @@ from keytide.format.manifest import DataFileMeta, ManifestEntry
 from keytide.format.schema import KEY_PREFIX, SYSTEM_NAMES, TableSchema
 from keytide.plural import counted
 from keytide.row_kind import RowKind
+from keytide.store import Store
 from keytide.table.read.runs import SYSTEM_COLUMNS
 from keytide.table.read.sections import is_out_of_order, key_ranks
 from keytide.table.read.statistics import arity, decoded, value_bounds
@@ -46,21 +48,26 @@ class FileCheck:
     entry: ManifestEntry
     is_changelog: bool = False
 
-    @cached_property
+    @property
     def path(self) -> str:
-        """Where the file lies. Raises `UnsupportedError` for one outside of the table."""
-        return self.view.file_path(self.entry)
+        """Where the file lies: relative to the table, or a URI outside of it."""
+        return self.view.shown_path(self.entry)
+
+    @cached_property
+    def _place(self) -> tuple[Store, str]:
+        """The store that the file lies in, and its path there."""
+        return self.view.data_file(self.entry)
 
     def presence(self, findings: Findings) -> bool:
         """Look whether the file and those beside it are there, in full length."""
-        folder = self.path.rpartition("/")[0]
+        store, path = self._place
         for name in self.entry.file.extra_files:
-            beside = f"{folder}/{name}"
+            beside = paths.join(path.rpartition("/")[0], name)
             with findings.reading(beside):
-                if not self.view.store.exists(beside):
+                if not store.exists(beside):
                     findings.add(beside, "missing", f"a file that {self.path} needs")
         with findings.reading(self.path):
-            size = self.view.store.size(self.path)
+            size = store.size(path)
             if size != self.entry.file.file_size:
                 raise DataError(f"{size:,} bytes, where {self.entry.file.file_size:,} are recorded")
             return True
@@ -87,9 +94,10 @@ class FileCheck:
         if not self.path.endswith(".parquet"):
             return None
         try:
-            if not check_every_block(self.view.store, self.path):
+            store, path = self._place
+            if not check_every_block(store, path):
                 self._check_pages()
-            with self.view.store.open_input(self.path) as file:
+            with store.open_input(path) as file:
                 stored = pq.read_schema(file)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise DataError(f"torn or not Parquet: {error}") from error
@@ -104,8 +112,9 @@ class FileCheck:
 
     def _check_pages(self) -> None:
         """Decode all pages; where they have checksums, these are looked at."""
+        store, path = self._place
         with (
-            self.view.store.open_input(self.path) as source,
+            store.open_input(path) as source,
             pq.ParquetFile(source, page_checksum_verification=True) as file,
         ):
             for _ in file.iter_batches():
@@ -128,8 +137,7 @@ class FileCheck:
         keys = [f for f in schema.key_fields() if columns is not None and f.name in columns]
         fields = (*schema.fields, *keys)
         reader = FileReader(
-            self.view.store,
-            self.path,
+            *self._place,
             replace(schema, fields=fields),
             fields,
             SYSTEM_COLUMNS if schema.primary_keys else (),

@@ -70,9 +70,9 @@ def _check_file(
     if view is None:
         return
     key = view.schema.trimmed_primary_key_fields()
-    path = view.file_path(entry)
+    path = view.shown_path(entry)
     with findings.reading(path):
-        reader = FileReader(view.store, path, view.schema, key)
+        reader = FileReader(*view.data_file(entry), view.schema, key)
         for span in reader.spans(1 << 18):
             keys = to_arrow(reader.read(*span), arrow_schema(key))
             strange = ~np.isin(row_hashes(keys.columns, [f.type for f in key]), hashes)

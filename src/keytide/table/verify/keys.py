@@ -63,7 +63,7 @@ def check_deletes_are_marked(scan: Scan, path: str, findings: Findings) -> None:
                 count = int(stored.of_file(file)[VALUE_KIND].is_in(list(RETRACTS)).sum())
                 if count:
                     findings.add(
-                        view.file_path(file.entry),
+                        view.shown_path(file.entry),
                         f"{counted(count, 'delete')} that {path} shows",
                         "each of them marked dead by a deletion vector",
                         REWRITE,
