@@ -281,6 +281,8 @@ def test_key_is_looked_up_in_one_group_of_rows(tmp_path: Path) -> None:
     with mock.patch.multiple(parquet, _ROW_GROUP_ROWS_MIN=10, _ROW_GROUP_ROWS_MAX=10):
         put(table, *(f"0 {k} 0 a" for k in range(100)))
     put(table, "0 1 0 b")
-    with mock.patch.object(FileReader, "read", autospec=True, side_effect=FileReader.read) as read:
+    with mock.patch.object(FileReader, "lazy", autospec=True, side_effect=FileReader.lazy) as lazy:
         assert table.get(57) == {"p": 0, "k": 57, "s": 0, "v": "a"}
-    assert [call.args[1:3] for call in read.call_args_list] == [(), (50, 10)]
+        assert table.get(53) == {"p": 0, "k": 53, "s": 0, "v": "a"}
+    keys_of_group, row, other_row = [call.args[1:3] for call in lazy.call_args_list]
+    assert (keys_of_group, row, other_row) == ((50, 10), (57, 1), (53, 1))

@@ -1,4 +1,4 @@
-"""What a process keeps of stored files for the next read of them: footers and file indexes."""
+"""What a process keeps of stored files for the next read: footers, file indexes, keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any
 
-__all__ = ["KEPT", "Kept"]
+from keytide.store import Store
+
+__all__ = ["KEPT", "Kept", "version_of"]
 
 
 class Kept:
@@ -43,3 +45,15 @@ class Kept:
 
 KEPT = Kept()
 """Of all tables: tables are many, and a process has one memory."""
+
+
+def version_of(store: Store, path: str) -> tuple[Hashable, ...]:
+    """What tells a file from any other, the one that takes its place on a local disk too.
+
+    Raises OSError where a local file is not there.
+    """
+    local = store.local_path(path)
+    if local is None:
+        return (store.uri_of(path),)  # names are unique
+    found = local.stat()
+    return (local, found.st_ino, found.st_size, found.st_mtime_ns)

@@ -10,6 +10,7 @@ a Polars frame in the shape of the table's *current* schema, pairing columns by 
 
 from keytide.format.data_file.filters import ColumnFilter, FileFilters
 from keytide.format.data_file.formats import WRITABLE
+from keytide.format.data_file.key_spans import Key, key_spans
 from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND, physical_schema
 from keytide.format.data_file.reader import (
     WHOLE_FILE,
@@ -33,8 +34,10 @@ __all__ = [
     "ColumnFilter",
     "FileFilters",
     "FileReader",
+    "Key",
     "RunWriter",
     "Span",
+    "key_spans",
     "local_wall_clock_ms",
     "physical_schema",
     "read_note",

@@ -6,10 +6,12 @@ carry checksums, which are looked at before anything is decoded.
 
 from __future__ import annotations
 
+import itertools
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -37,7 +39,7 @@ from keytide.format.data_file.stored_file import (
     numbered_rows,
 )
 from keytide.format.encoding import codecs, dictionary_columns
-from keytide.format.kept import KEPT
+from keytide.format.kept import KEPT, version_of
 from keytide.format.schema import TableSchema
 from keytide.store import Store
 
@@ -50,7 +52,7 @@ _LAZY_FILE_BYTES_MIN = 128 << 10
 _MAPPING_BYTES, _MAPPING_TIMES_FOOTER = 16 << 10, 4
 
 _Read: TypeAlias = "tuple[tuple[str, ...], int, int | None]"
-"""Which columns of which rows are read."""
+"""Which columns of which row groups are read."""
 
 _ROW_GROUP_BYTES = 64 << 20
 _ROW_GROUP_ROWS_MIN = 64 << 10
@@ -102,16 +104,13 @@ def group_ends(
 
 
 def _footer(store: Store, path: str, kept_bytes_max: int) -> pq.FileMetaData:
-    local = store.local_path(path)
-    found = None if local is None else local.stat()
-    key = found and (local, found.st_ino, found.st_size, found.st_mtime_ns, "footer")
-    kept: pq.FileMetaData | None = None if key is None else KEPT.find(key)
+    key = (*version_of(store, path), "footer")
+    kept: pq.FileMetaData | None = KEPT.find(key)
     if kept is None:
         with store.open_input(path) as file:
             check_footer(file)
             kept = pq.read_metadata(file)
-        if key is not None:
-            KEPT.keep(key, kept, _MAPPING_TIMES_FOOTER * kept.serialized_size, kept_bytes_max)
+        KEPT.keep(key, kept, _MAPPING_TIMES_FOOTER * kept.serialized_size, kept_bytes_max)
     return kept
 
 
@@ -179,7 +178,25 @@ class _Mapping:
 
     frame: pl.LazyFrame
     schema: pl.Schema
+    local: Path
     checked: set[_Read] = field(default_factory=set)
+
+    def around(self, offset: int, length: int | None) -> tuple[int, int | None]:
+        """The row groups that hold some rows, told by their first row and the rows of all."""
+        if offset == 0 and length is None:
+            return 0, None
+        stop = self._ends[-1] if length is None else offset + length
+        first = bisect_right(self._ends, offset)
+        last = min(bisect_left(self._ends, stop), len(self._ends) - 1)
+        begin = self._ends[first - 1] if first else 0
+        return begin, max(0, self._ends[last] - begin)
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """Where each row group ends."""
+        footer = pq.read_metadata(self.local)
+        rows = (footer.row_group(group).num_rows for group in range(footer.num_row_groups))
+        return [*itertools.accumulate(rows)] or [0]
 
 
 def _mapped(local: Path, version: tuple[int, ...], numbered: bool, bytes_max: int) -> _Mapping:
@@ -194,7 +211,7 @@ def _mapped(local: Path, version: tuple[int, ...], numbered: bool, bytes_max: in
             hive_partitioning=False,
             row_index_name=POSITION if numbered else None,
         )
-        found = _Mapping(frame, frame.collect_schema())
+        found = _Mapping(frame, frame.collect_schema(), local)
         size = _MAPPING_BYTES + _MAPPING_TIMES_FOOTER * _footer_bytes(local)
         KEPT.keep(key, found, size, bytes_max)
     return found
@@ -221,9 +238,10 @@ class _MappedFile:
 
     def rows(self, names: Sequence[str], offset: int, length: int | None) -> Rows:
         """The rows, of which nothing is decoded yet."""
-        read = (tuple(names), offset, length)
+        groups = self.mapping.around(offset, length)
+        read = (tuple(names), *groups)
         if read not in self.mapping.checked:
-            _check_blocks(self, names, offset, length)
+            _check_blocks(self, names, *groups)
             self.mapping.checked.add(read)
         whole = offset == 0 and length is None
         frame = self.mapping.frame if whole else self.mapping.frame.slice(offset, length)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,6 +18,7 @@ from keytide.format.data_file.formats import WRITABLE, format_name, format_of
 from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.format.data_file.stored_file import IS_DEAD, POSITION
 from keytide.format.deletion_vector import VectorPlace, dead_positions
+from keytide.format.kept import version_of
 from keytide.format.schema import TableSchema
 from keytide.row_kind import RETRACTS
 from keytide.store import Store
@@ -153,6 +154,12 @@ class FileReader:
             (pl.col("rows").cum_sum() - pl.col("rows")).alias("offset")
         )
 
+    @property
+    def version(self) -> tuple[Hashable, ...]:
+        """What tells the file from any other. Raises like `read` where it is missing."""
+        with _naming_file(self.store, self.path):
+            return version_of(self.store, self.path)
+
     def _without_dead(self, frame: pl.LazyFrame, offset: int, length: int | None) -> pl.LazyFrame:
         """The rows that are read, with what tells whether they are dead where that is wanted."""
         if self.dead_rows is None:
@@ -243,17 +250,17 @@ def read_together(readers: Sequence[FileReader], where: pl.Expr | None = None) -
 
 
 def read_side_by_side(
-    readers: Sequence[FileReader], where: pl.Expr | None = None
+    reads: Sequence[tuple[FileReader, Span]], where: pl.Expr | None = None
 ) -> list[pl.DataFrame]:
-    """The rows of each of several files that fulfil `where`, as `FileReader.read` gives them.
+    """The rows of each of several spans that fulfil `where`, as `FileReader.read` gives them.
 
     Takes far less time than one after the other where few rows do. All are held in memory.
     """
-    frames = [reader.lazy(where=where) for reader in readers]
+    frames = [reader.lazy(*span, where) for reader, span in reads]
     try:
         return pl.collect_all(frames)
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        return [reader.read(where=where) for reader in readers]
+        return [reader.read(*span, where) for reader, span in reads]
 
 
 def _is_alike(one: Field, other: Field) -> bool:

@@ -21,7 +21,9 @@ from keytide.format.data_file import (
     VALUE_KIND,
     WHOLE_FILE,
     FileReader,
+    Key,
     Span,
+    key_spans,
     read_side_by_side,
     read_together,
     spans_of,
@@ -31,6 +33,7 @@ from keytide.merge.windows import Batch
 from keytide.row_kind import RowKind
 from keytide.table.conditions.matching import may_match, row_filter
 from keytide.table.conditions.predicate import Predicate, columns_of
+from keytide.table.read.pinned import pinned_keys
 from keytide.table.read.sections import PlannedFile, Run, is_out_of_order
 from keytide.table.read.statistics import with_unknowns
 from keytide.table.state.view import TableView
@@ -76,6 +79,12 @@ class StoredVersions:
 
     def of_lone_files(self, files: Iterable[PlannedFile], rows_max: int) -> Iterator[pl.DataFrame]:
         """The versions of files that have no key in common, file by file, small ones together."""
+        files = list(files)
+        reads = [(file, spans) for file in files if (spans := self._key_spans(file)) is not None]
+        if reads:
+            yield from (rows for rows in self._at_once(reads) if rows.height)
+            read = {id(file) for file, _ in reads}
+            files = [file for file in files if id(file) not in read]
         for together in _small_together(files):
             if len(together) > 1:
                 yield read_together([self._reader(file) for file in together], self._where)
@@ -95,14 +104,45 @@ class StoredVersions:
     def of_runs(self, runs: Sequence[Run]) -> list[pl.DataFrame]:
         """The versions of each run in key order, all at once: for a condition that few fulfil.
 
-        REQUIRES: the key is among the columns.
+        A run without any may come without columns. REQUIRES: the key is among the columns.
         """
         files = [file for run in runs for file in run]
-        frames = iter(read_side_by_side([self._reader(file) for file in files], self._where))
-        return [pl.concat([self._in_order(file, next(frames)) for file in run]) for run in runs]
+        spans = (self._key_spans(file) for file in files)
+        reads = [
+            (file, [WHOLE_FILE] if some is None else some)
+            for file, some in zip(files, spans, strict=True)
+        ]
+        frames = iter(self._at_once(reads))
+        return [_together([self._in_order(file, next(frames)) for file in run]) for run in runs]
+
+    def _at_once(
+        self, reads: Sequence[tuple[PlannedFile, Sequence[Span]]]
+    ) -> Iterator[pl.DataFrame]:
+        """The versions in some spans of files, file by file."""
+        single = [
+            (reader, span)
+            for file, spans in reads
+            for reader in ([self._reader(file)] if spans else ())
+            for span in spans
+        ]
+        frames = iter(read_side_by_side(single, self._where) if single else ())
+        for _, spans in reads:
+            yield _together([next(frames) for _ in spans])
+
+    def _key_spans(self, file: PlannedFile) -> list[Span] | None:
+        """Where in a file the only keys may be that fulfil the condition, if that is known."""
+        if self._pinned is None:
+            return None
+        return key_spans(self._reader(file), self.view.order.key, self._pinned)
+
+    @cached_property
+    def _pinned(self) -> list[Key] | None:
+        return pinned_keys(self.condition, self.view.schema.select(self.view.order.key))
 
     def _in_order(self, file: PlannedFile, rows: pl.DataFrame) -> pl.DataFrame:
-        if not is_out_of_order(file.entry, self.view.schema.trimmed_primary_key_fields()):
+        if not rows.height or not is_out_of_order(
+            file.entry, self.view.schema.trimmed_primary_key_fields()
+        ):
             return rows
         return rows.sort(self.view.order.key, nulls_last=False)
 
@@ -194,6 +234,14 @@ def _one_number(file: PlannedFile) -> Iterator[tuple[str, pl.Series]]:
     lowest, highest = file.meta.min_sequence_number, file.meta.max_sequence_number
     if lowest == highest:
         yield SEQUENCE_NUMBER, pl.Series([lowest], dtype=pl.Int64)
+
+
+def _together(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """The rows of several frames; of none, a frame that has no columns either."""
+    filled = [frame for frame in frames if frame.height] or [*frames[:1]]
+    if len(filled) == 1:
+        return filled[0]
+    return pl.concat(filled) if filled else pl.DataFrame()
 
 
 def _small_together(files: Iterable[PlannedFile]) -> Iterator[Sequence[PlannedFile]]:

@@ -1,0 +1,44 @@
+"""The keys that a condition leaves open, where these are few."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from keytide.format.data_file import Key
+from keytide.table.conditions.predicate import Predicate, conjuncts, equal_values
+from keytide.types import AtomicType, Field
+
+__all__ = ["pinned_keys"]
+
+# Of more keys, reading all rows around them is as fast as looking for each.
+_KEYS_MAX = 128
+
+_WHOLE_NUMBERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
+
+
+def pinned_keys(condition: Predicate | None, key: Sequence[Field]) -> list[Key] | None:
+    """The only keys that can fulfil a condition, each once, ascending.
+
+    None where it leaves a column open, for too many, and for keys that are not whole numbers and
+    texts: equal values of other types may be stored in several forms.
+    """
+    terms = conjuncts(condition)
+    values = [_pinned(equal_values(terms, field.name), field) for field in key]
+    known = [some for some in values if some is not None]
+    if not key or len(known) < len(key) or math.prod(map(len, known)) > _KEYS_MAX:
+        return None
+    return sorted(itertools.product(*known))
+
+
+def _pinned(values: Sequence[Any] | None, field: Field) -> Sequence[Any] | None:
+    if values is None or not isinstance(field.type, AtomicType):
+        return None
+    python = int if field.type.root in _WHOLE_NUMBERS else str
+    if python is str and field.type.root != "VARCHAR":
+        return None
+    if any(type(value) is not python for value in values):
+        return None
+    return tuple(dict.fromkeys(values))
