@@ -33,9 +33,12 @@ def matching_filters(
 
     Reads index files. Raises `DataError` naming one that is missing or torn.
     """
-    pinned = list(_pinned(view, terms)) if view.options.reads_file_indexes else []
     kept = [True] * len(files)
-    indexed = [i for i, entry in enumerate(files) if pinned and _has_index(entry)]
+    reads = view.options.reads_file_indexes
+    indexed = [i for i, entry in enumerate(files) if reads and _has_index(entry)]
+    pinned = list(_pinned(view, terms)) if indexed else []
+    if not pinned:
+        return kept
     for start in range(0, len(indexed), _FILES_TOGETHER):
         places = indexed[start : start + _FILES_TOGETHER]
         found = _indexes(view, [files[i] for i in places])

@@ -66,6 +66,8 @@ def matching_buckets(
 ) -> Entries:
     """The files in buckets where keys of the values that the terms pin lie."""
     fields = schema.select(options.bucket_key or schema.trimmed_primary_keys)
+    if (files.column("_TOTAL_BUCKETS") <= 1).all():
+        return files  # every key lies in the only bucket
     pinned = [spellings(equal_values(terms, f.name), f) for f in fields]
     if not fields or not files or any(values is None for values in pinned):
         return files

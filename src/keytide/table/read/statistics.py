@@ -39,9 +39,9 @@ def decoded(rows: Sequence[bytes], fields: Sequence[Field]) -> pl.DataFrame:
 def key_bounds(files: Entries, fields: Sequence[Field]) -> pl.DataFrame:
     """Bounds of each key column: the first from the file's exact ends, the rest from statistics."""
     first = fields[0]
-    lows = decoded(files.column("_MIN_KEY").to_list(), fields)
-    highs = decoded(files.column("_MAX_KEY").to_list(), fields)
-    low, high = lows[first.name], highs[first.name]
+    stored = [*files.column("_MIN_KEY").to_list(), *files.column("_MAX_KEY").to_list()]
+    ends = decoded(stored, fields)[first.name]
+    low, high = ends[: len(files)], ends[len(files) :]
     if low.dtype.is_float():  # ends of a file that sorts NaN first say nothing
         says_nothing = (low > high).fill_null(value=False)
         low, high = low.set(says_nothing, None), high.set(says_nothing, None)

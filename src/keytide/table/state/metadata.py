@@ -92,6 +92,8 @@ class TableMetadata:
     store: Store
     name: str
     _schemas: dict[int, TableSchema] = field(default_factory=dict, repr=False)
+    _latest: tuple[bytes, TableSchema] | None = field(default=None, repr=False)
+    """The newest schema as it was read last, which is looked at often and seldom changes."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"store": self.store, "name": self.name, "_schemas": self._schemas}
@@ -108,7 +110,13 @@ class TableMetadata:
         if not ids:
             raise NotFoundError(f"table {self.name} does not exist: no schema under {self.uri}")
         newest = max(ids)
-        schema = self._read_schema(newest)
+        path = paths.schema_path(newest)
+        data, known = self.store.read(path), self._latest
+        if known is not None and known[0] == data:
+            schema = known[1]
+        else:
+            schema = TableSchema.from_json(data, self.store.uri_of(path))
+            self._latest = data, schema
         if self._schemas.get(newest) != schema:
             # Ids come back where a table is fast-forwarded to a branch: those before may be others.
             self._schemas = {newest: schema}

@@ -25,9 +25,10 @@ __all__ = ["StoredTable"]
 class StoredTable:
     """One table in a store rooted at it.
 
-    It remembers the live files that were seen last, from which those of the next snapshot are
-    derived; apart from that it holds no state, and looks at the newest schema and snapshot
-    whenever it is asked. Pickles, and is safe to share between threads.
+    It remembers the view that was asked for last, and the live files that were seen last, from
+    which those of the next snapshot are derived; apart from that it holds no state, and looks at
+    the newest schema and snapshot whenever it is asked. Pickles, and is safe to share between
+    threads.
     """
 
     def __init__(self, store: Store, name: str) -> None:
@@ -47,6 +48,7 @@ class StoredTable:
         self._live = NO_FILES
         self.oldest: Snapshot | None = None
         """The oldest snapshot, when somebody looked last; it may have expired since."""
+        self._view: TableView | None = None
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -79,9 +81,15 @@ class StoredTable:
         """The table at one of its schemas, with those that stored files refer to."""
         # All of them: which ones the live files refer to would take the manifests to tell.
         schemas = {number: self.metadata.schema(number) for number in range(schema.id + 1)}
-        options = TableOptions.parse(schema.options)
+        known = self._view
+        is_same = known is not None and known.schema == schema and known.schemas == schemas
+        options = known.options if known and is_same else TableOptions.parse(schema.options)
         functions = registered_functions(options)
-        return TableView(self.store, self.name, schema, schemas, options, functions)
+        if known and is_same and known.functions == functions:
+            return known
+        view = TableView(self.store, self.name, schema, schemas, options, functions)
+        self._view = view
+        return view
 
     def live_files(self, snapshot: Snapshot | None) -> LiveFiles:
         """The live files of a snapshot; of None, the state before the first one, there are none."""
