@@ -51,10 +51,10 @@ MODULES = (
 
 RAISE_NOTHING = {
     "they give what the object holds": """
-        Lake.uri Lake.spark Lake.allows_external_files Lake.catalog Table.name Table.uri
-        Table.metadata Table.stored Scan.view Scan.live Scan.fields Scan.schema Scan.snapshot
-        RollbackResult.to_arrow FastForwardResult.to_arrow Scan.snapshot_ids Changes.snapshot_ids
-        Changes.view Changes.fields Changes.schema Why.to_arrow
+        Lake.uri Lake.attached Lake.spark Lake.allows_external_files Lake.catalog Table.name
+        Table.uri Table.metadata Table.stored Scan.view Scan.live Scan.fields Scan.schema
+        Scan.snapshot RollbackResult.to_arrow FastForwardResult.to_arrow Scan.snapshot_ids
+        Changes.snapshot_ids Changes.view Changes.fields Changes.schema Why.to_arrow
         Verification.is_healthy Verification.summary Diagnosis.is_healthy""",
     "they spell a sound value in another way": """
         Table.of Scan.of Changes.of RowKind.short RowKind.is_add Field.sql Field.to_arrow

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from keytide import html
-from keytide.arguments import checked
+from keytide.arguments import checked, shown
+from keytide.dml.spi import Connector
+from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError
 from keytide.lake.table import Table, is_spark_dataframe
 from keytide.lazy import load
 from keytide.sql.result import Result
 from keytide.store import Store, open_store
-from keytide.table.catalog import Catalog, NewTable, open_stored
+from keytide.table.catalog import DEFAULT_DATABASE, Catalog, NewTable, open_stored
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
 from keytide.table.local_writes import fill
@@ -91,6 +94,40 @@ class Lake:
     def catalog(self) -> Catalog:
         """The lake as the layers below know it."""
         return self._catalog
+
+    @property
+    def attached(self) -> list[str]:
+        """The names of the connectors that are attached, sorted."""
+        return sorted(self._catalog.attached)
+
+    @checked
+    def attach(self, name: str, connector: Connector) -> None:
+        """Let SQL find the tables of a connector as `name.table`, as long as this object lives.
+
+        The name ignores letter case. Raises `AlreadyExistsError` where something is attached, or a
+        database of the lake is called, by that name; `InvalidError` for what is no name.
+        """
+        if not name.isidentifier():
+            raise InvalidError(
+                f"Lake.attach: {shown(name)} is no name; take letters, digits and underscores"
+            )
+        taken = {table.partition(".")[0].lower() for table in self.tables()}
+        if name.lower() in taken | {DEFAULT_DATABASE, *self._catalog.attached}:
+            raise AlreadyExistsError(
+                f"{name} is the name of a database of {self.uri}, or of what is attached; choose "
+                f"another one"
+            )
+        attached = {**self._catalog.attached, name.lower(): connector}
+        self._catalog = replace(self._catalog, attached=attached)
+
+    @checked
+    def detach(self, name: str) -> None:
+        """Forget a connector. Raises `NotFoundError` where none of that name is attached."""
+        left = {n: c for n, c in self._catalog.attached.items() if n != name.lower()}
+        if len(left) == len(self._catalog.attached):
+            there = ", ".join(self.attached) or "nothing"
+            raise NotFoundError(f"nothing is attached as {shown(name)}; there is: {there}")
+        self._catalog = replace(self._catalog, attached=left)
 
     @property
     def exists(self) -> bool:

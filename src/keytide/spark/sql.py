@@ -14,12 +14,14 @@ from pyspark.sql import functions as F
 from sqlglot import exp
 
 from keytide.spark.errors import on_driver
+from keytide.spark.pages import pages_to_spark
 from keytide.spark.predicate import column
 from keytide.spark.read import scan_to_spark
 from keytide.spark.types import arrow_schema_of, spark_schema
 from keytide.spark.write import append, fill
 from keytide.sql.assign import check_assignable
-from keytide.sql.relations import BoundQuery, Relation
+from keytide.sql.relation import AttachedRelation, Relation, StoredRelation, SystemRelation
+from keytide.sql.relations import BoundQuery
 from keytide.sql.result import Result
 from keytide.sql.unnest import spark_unnest
 from keytide.table.commit.result import WriteResult
@@ -110,8 +112,11 @@ class SparkEngine:
         fill(transaction, rows)
 
     def _frame(self, relation: Relation) -> DataFrame:
-        if relation.system is None:
+        if isinstance(relation, StoredRelation):
             return scan_to_spark(relation.scan(), self._spark)
+        if isinstance(relation, AttachedRelation):
+            return pages_to_spark(relation.scan(), self._spark)
+        assert isinstance(relation, SystemRelation)
         rows = relation.rows()
         return self._spark.createDataFrame(rows, spark_schema(rows.schema))
 

@@ -19,7 +19,7 @@ from keytide.errors import InvalidError
 from keytide.format.arrow import to_arrow
 from keytide.spark.internals import from_arrow_schema, to_arrow_schema
 
-__all__ = ["arrow_schema_of", "batch_schema", "spark_batches", "spark_schema"]
+__all__ = ["arrow_schema_of", "batch_schema", "batches_of", "spark_batches", "spark_schema"]
 
 # Spark converts a batch of rows as a whole; larger ones gain nothing and hold more memory.
 _BATCH_ROWS = 32 << 10
@@ -37,9 +37,13 @@ def batch_schema(schema: pa.Schema) -> pa.Schema:
 
 def spark_batches(frame: pl.DataFrame, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The columns of `schema` as batches of `batch_schema(schema)`."""
-    target = batch_schema(schema)
-    exact = to_arrow(frame, schema)
-    columns = [_convert(c, f.type) for c, f in zip(exact.columns, target, strict=True)]
+    yield from batches_of(to_arrow(frame, schema))
+
+
+def batches_of(rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    """Arrow rows as batches of the `batch_schema` of theirs."""
+    target = batch_schema(rows.schema)
+    columns = [_convert(c, f.type) for c, f in zip(rows.columns, target, strict=True)]
     yield from pa.Table.from_arrays(columns, schema=target).to_batches(_BATCH_ROWS)
 
 

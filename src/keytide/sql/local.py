@@ -15,10 +15,12 @@ import duckdb
 import pyarrow as pa
 from sqlglot import exp
 
+from keytide.dml.attached import PagesScan
 from keytide.errors import KeytideError
 from keytide.sql.assign import assign
 from keytide.sql.external import WAY_OUT
-from keytide.sql.relations import BoundQuery, Relation
+from keytide.sql.relation import AttachedRelation, Relation, StoredRelation, SystemRelation
+from keytide.sql.relations import BoundQuery
 from keytide.sql.result import LocalResult, Result
 from keytide.sql.unnest import duckdb_unnest
 from keytide.table.commit.result import WriteResult
@@ -162,7 +164,7 @@ def local_connection(
 class _Stream:
     """A scan that DuckDB may read more than once, each time anew."""
 
-    def __init__(self, scan: Scan) -> None:
+    def __init__(self, scan: Scan | PagesScan) -> None:
         self.scan = scan
         self.error: KeytideError | None = None
 
@@ -179,7 +181,10 @@ class _Stream:
 
 
 def _source(relation: Relation) -> Any:
-    return _Stream(relation.scan()) if relation.system is None else relation.rows()
+    if isinstance(relation, SystemRelation):
+        return relation.rows()
+    assert isinstance(relation, StoredRelation | AttachedRelation)
+    return _Stream(relation.scan())
 
 
 def _constructors(node: exp.Expr) -> exp.Expr:

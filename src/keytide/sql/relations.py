@@ -9,16 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import pyarrow as pa
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
 from sqlglot.optimizer.scope import Scope, traverse_scope
 from sqlglot.schema import MappingSchema
 
+from keytide.dml.attached import target_of
+from keytide.dml.spi import ConnectorSession
 from keytide.errors import InvalidError, KeytideError, NotFoundError
 from keytide.format.branch import BRANCH_MARK, split_branch
 from keytide.options import keys, stored_name
@@ -27,19 +28,17 @@ from keytide.sql.engine_text import LostClauseError, engine_text
 from keytide.sql.external import is_file, refuse_reaching_out, refused
 from keytide.sql.names import table_of
 from keytide.sql.pushing import balanced_chains, pushed
+from keytide.sql.relation import AttachedRelation, Relation, StoredRelation, SystemRelation
 from keytide.sql.statements import Query
 from keytide.sql.unnest import resolve_unnests
 from keytide.table.catalog import Catalog
 from keytide.table.conditions.where import parse_where
 from keytide.table.definition.checks import refuse_same_names
-from keytide.table.read.scan import Scan
-from keytide.table.scans import scan_table
 from keytide.table.state.branches import open_branch
 from keytide.table.state.stored import StoredTable
-from keytide.table.system_tables import changes_log, system_table
-from keytide.types import Field, RowType, quoted, type_from_arrow
+from keytide.types import Field, RowType, quoted
 
-__all__ = ["BoundQuery", "Relation", "bind", "split_system_name"]
+__all__ = ["BoundQuery", "bind", "split_system_name"]
 
 READ_OPTIONS = {
     keys.SCAN_SNAPSHOT_ID: "snapshot_id",
@@ -54,41 +53,6 @@ READ_OPTIONS = {
 
 _CHANGES = ("between", "mode")
 _LOG = "audit_log"
-
-
-@dataclass(frozen=True)
-class Relation:
-    """One mention of a table. `columns` None reads all; `terms` are conditions to read by."""
-
-    view: str
-    table: StoredTable
-    system: str | None = None
-    travel: Mapping[str, Any] = field(default_factory=dict)
-    columns: tuple[str, ...] | None = None
-    terms: tuple[str, ...] = ()
-
-    @property
-    def fields(self) -> tuple[Field, ...]:
-        """The columns it has."""
-        if self.system is not None:
-            schema = self.rows().schema
-            return tuple(Field(-1, c.name, type_from_arrow(c.type)) for c in schema)
-        scan = scan_table(self.table, **self.travel)
-        return tuple(scan.view.schema.select(scan.columns))
-
-    def scan(self) -> Scan:
-        """The rows of a table proper."""
-        where = " AND ".join(f"({term})" for term in self.terms) or None
-        return scan_table(self.table, self.columns, where, **self.travel)
-
-    def rows(self) -> pa.Table:
-        """The rows of a system table."""
-        assert self.system is not None
-        if "between" in self.travel:
-            rows = changes_log(self.table, **self.travel)
-        else:
-            rows = system_table(self.table, self.system, **self.travel)
-        return rows if self.columns is None else rows.select(list(self.columns))
 
 
 @dataclass(frozen=True)
@@ -240,7 +204,39 @@ def _name_results(tree: exp.Query) -> None:
 
 
 def _relation(node: exp.Table, view: str, query: Query, catalog: Catalog) -> Relation:
-    name, system = split_system_name(".".join(part.name for part in node.parts))
+    attached = _attached(node, view, query, catalog)
+    return _stored(node, view, query, catalog) if attached is None else attached
+
+
+def _attached(
+    node: exp.Table, view: str, query: Query, catalog: Catalog
+) -> AttachedRelation | None:
+    name = _name_of(node)
+    session = ConnectorSession()
+    try:
+        target = target_of(catalog, name, session)
+    except NotFoundError as error:
+        raise NotFoundError(str(error_at(query.text, _start(node), str(error)))) from error
+    if target is None:
+        return None
+    if query.hints.get(node.this.meta["end"] + 1) or node.args.get("version") is not None:
+        message = f"{name} is attached: neither OPTIONS nor AS OF can be said of it"
+        raise error_at(query.text, _start(node), message)
+    return AttachedRelation(view, *target, session, name.partition(".")[0])
+
+
+def _name_of(node: exp.Table) -> str:
+    return ".".join(part.name for part in node.parts)
+
+
+def _start(node: exp.Table) -> int:
+    return int(node.this.meta["start"])
+
+
+def _stored(
+    node: exp.Table, view: str, query: Query, catalog: Catalog
+) -> StoredRelation | SystemRelation:
+    name, system = split_system_name(_name_of(node))
     place = node.this.meta
     given, version = query.hints.get(place["end"] + 1, {}), node.args.get("version")
     hint = {key: value for key, value in given.items() if _in_own_spelling(key) != keys.BRANCH}
@@ -259,7 +255,9 @@ def _relation(node: exp.Table, view: str, query: Query, catalog: Catalog) -> Rel
             f"table {table.name}: {' and '.join(ways)} each name a snapshot to read; give one"
         )
     travel = _from_hint(hint, table) if version is None else _from_version(version, table)
-    return Relation(view, table, system, travel)
+    if system is None:
+        return StoredRelation(view, table, travel)
+    return SystemRelation(view, table, system, travel)
 
 
 def _check_changes(
@@ -349,14 +347,17 @@ def _refuse_ambiguous(relation: Relation, node: exp.Table, query: Query) -> None
     try:
         refuse_same_names(relation.fields)
     except InvalidError as error:
-        message = f"table {relation.table.name}: {error}; Python reads it as it is"
+        message = f"table {relation.name}: {error}; Python reads it as it is"
         raise error_at(query.text, node.this.meta["start"], message) from error
 
 
 def _is_in_lake(node: exp.Table, query: Query, catalog: Catalog) -> bool:
     """Whether a name that may be a file's is one of a table; a file has to be allowed."""
+    name = _name_of(node)
+    if catalog.find_attached(name) is not None:
+        return True
     with suppress(NotFoundError, InvalidError):
-        table_of(catalog, split_system_name(".".join(part.name for part in node.parts))[0])
+        table_of(catalog, split_system_name(name)[0])
         return True
     if catalog.allows_external_files:
         return False
@@ -391,10 +392,9 @@ def _narrow(relation: Relation, fields: Sequence[Field], needs: _Needs) -> Relat
     if relation.view not in needs:
         return relation
     columns, terms = needs[relation.view]
-    if relation.system is not None:
-        return replace(relation, columns=columns)
-    understood = tuple(t for t in terms if _is_understood(t, fields, relation))
-    return replace(relation, columns=columns, terms=understood)
+    return relation.narrowed(
+        columns, tuple(t for t in terms if _is_understood(t, fields, relation))
+    )
 
 
 def _needs(tree: exp.Expr, fields: Mapping[str, Sequence[Field]]) -> _Needs:
@@ -508,7 +508,7 @@ def _only_given(node: exp.Expr, names: Set[str]) -> bool:
 
 def _is_understood(term: str, fields: Sequence[Field], relation: Relation) -> bool:
     try:
-        parse_where(term, fields, relation.table.name)
+        parse_where(term, fields, relation.name)
     except KeytideError:
         return False  # left to the engine
     return True

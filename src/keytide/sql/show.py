@@ -75,14 +75,7 @@ def create_statement(schema: TableSchema, name: str) -> str:
 
 def explain(bound: BoundQuery) -> Result:
     """What each table of a query is read for, without reading it."""
-    lines: list[str] = []
-    for relation in bound.relations:
-        if relation.system is not None:
-            lines.append(f"system table {relation.table.name}${relation.system}")
-            continue
-        lines += str(relation.scan().explain()).splitlines()
-        lines.append(f"columns: {', '.join(relation.columns or ()) or 'all'}")
-        lines.append(f"read by: {' AND '.join(relation.terms) or 'no condition'}")
+    lines = [line for relation in bound.relations for line in relation.explained()]
     lines = lines or ["reads no table"]
     return LocalResult(pa.table({"plan": lines}))
 

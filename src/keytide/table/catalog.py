@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -81,10 +82,13 @@ class Catalog:
     """The tables under one root. Names are `database.table`; without a database, `default`.
 
     `allows_external_files` tells whether queries may read files that belong to no table of it.
+    `attached` has what is no part of the warehouse, by the name in lower case that stands in front
+    of its tables' names in SQL; the layers above know what it is.
     """
 
     store: Store
     allows_external_files: bool = False
+    attached: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def uri(self) -> str:
@@ -154,6 +158,11 @@ class Catalog:
             )
         return f"{found[0]}{name[len(whole) :]}" if found else None
 
+    def find_attached(self, name: str) -> tuple[str, str] | None:
+        """What is attached that a name leads to, and the name's rest; None if it leads nowhere."""
+        first, dot, rest = name.partition(".")
+        return (first.lower(), rest) if dot and first.lower() in self.attached else None
+
     def create_table(self, name: str, wanted: NewTable, *, exists_ok: bool = False) -> StoredTable:
         """Make a table; atomic: of several callers one makes it. Raises as `Lake.create_table`."""
         database, table = self._split_whole(name)
@@ -220,6 +229,12 @@ class Catalog:
         return self._split(name)
 
     def _split(self, name: str) -> tuple[str, str]:
+        if self.find_attached(name) is not None:
+            raise UnsupportedError(
+                f"{shown(name)} is no table of {self.uri}, it belongs to what is attached as "
+                f"{name.partition('.')[0]}; statements of SQL read and change its rows, and all "
+                f"else is done where it is"
+            )
         parts = name.split(".")
         if len(parts) > 2 or not all(part.strip() and not {"/", "\0"} & {*part} for part in parts):
             raise InvalidError(

@@ -1,0 +1,113 @@
+"""Tables of connectors that are attached to a lake, by name and for reading.
+
+A name whose first part is that of a connector means the table that the rest names there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from keytide.dml.spi import (
+    ColumnHandle,
+    Connector,
+    ConnectorPageSourceProvider,
+    ConnectorSession,
+    ConnectorTableHandle,
+    Split,
+)
+from keytide.errors import ConnectorError, NotFoundError
+from keytide.table.catalog import Catalog
+
+__all__ = ["PagesScan", "PagesTask", "open_target", "target_of"]
+
+
+def target_of(
+    catalog: Catalog, name: str, session: ConnectorSession | None = None
+) -> tuple[Connector, ConnectorTableHandle] | None:
+    """The connector and the table that a name means; None where it names nothing attached.
+
+    Raises `NotFoundError` where the connector has no such table.
+    """
+    found = catalog.find_attached(name)
+    if found is None:
+        return None
+    attached, table = found
+    connector: Connector = catalog.attached[attached]
+    return connector, open_target(connector, table, session or ConnectorSession())
+
+
+def open_target(connector: Connector, name: str, session: ConnectorSession) -> ConnectorTableHandle:
+    """A table of a connector. Raises `NotFoundError` naming those there are."""
+    handle = connector.metadata.get_table_handle(session, name)
+    if handle is None:
+        there = ", ".join(connector.metadata.list_tables(session)) or "none"
+        raise NotFoundError(f"no table {name} in {connector.name}; it has: {there}")
+    return handle
+
+
+@dataclass(frozen=True)
+class PagesTask:
+    """Reads one split. Pickles."""
+
+    pages: ConnectorPageSourceProvider
+    session: ConnectorSession
+    table: ConnectorTableHandle
+    split: Split
+    columns: tuple[ColumnHandle, ...]
+    connector: str
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows. Raises `ConnectorError` for a page that has other columns than asked for."""
+        expected = schema_of(self.columns)
+        source = self.pages.create_page_source(self.session, self.table, self.split, self.columns)
+        with closing(source):
+            while (page := source.get_next_page()) is not None:
+                if page.schema.names != expected.names or page.schema.types != expected.types:
+                    raise ConnectorError(
+                        f"connector {self.connector}: a page has the columns "
+                        f"{page.schema.to_string()}; asked for were {expected.to_string()}"
+                    )
+                yield page
+
+
+@dataclass(frozen=True)
+class PagesScan:
+    """Some columns of a connector's table, and rows among which are all that meet `terms`."""
+
+    connector: Connector
+    session: ConnectorSession
+    table: ConnectorTableHandle
+    columns: tuple[ColumnHandle, ...]
+    terms: tuple[str, ...] = ()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return schema_of(self.columns)
+
+    def narrowed(self) -> tuple[ConnectorTableHandle, Sequence[str]]:
+        """The table with the terms that its connector takes, and those that it does not."""
+        return self.connector.metadata.apply_filter(self.session, self.table, self.terms)
+
+    def tasks(self) -> list[PagesTask]:
+        """A task for each split. Driver only."""
+        table, _ = self.narrowed()
+        of_all = PagesTask(
+            self.connector.pages, self.session, table, None, self.columns, self.connector.name
+        )
+        splits = self.connector.splits.get_splits(self.session, table)
+        return [replace(of_all, split=split) for split in splits]
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, split by split."""
+        for task in self.tasks():
+            yield from task.batches()
+
+
+def schema_of(columns: Sequence[ColumnHandle]) -> pa.Schema:
+    """Columns as an Arrow schema."""
+    return pa.schema([pa.field(c.name, c.type, c.nullable) for c in columns])

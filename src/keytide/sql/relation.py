@@ -1,0 +1,169 @@
+"""One mention of a table in a query: its columns, and what of it the query needs.
+
+A table of the lake is read by a scan, a system table is made as a whole, and an attached table
+comes from its connector in pages.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from keytide.dml.attached import PagesScan
+from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
+from keytide.table.read.scan import Scan
+from keytide.table.scans import scan_table
+from keytide.table.state.stored import StoredTable
+from keytide.table.system_tables import changes_log, system_table
+from keytide.types import Field, type_from_arrow
+
+__all__ = ["AttachedRelation", "Relation", "StoredRelation", "SystemRelation"]
+
+
+@dataclass(frozen=True)
+class Relation(ABC):
+    """One mention of a table. `columns` None reads all; `terms` are conditions to read by."""
+
+    view: str
+    columns: tuple[str, ...] | None = field(default=None, kw_only=True)
+    terms: tuple[str, ...] = field(default=(), kw_only=True)
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The table's name."""
+
+    @property
+    @abstractmethod
+    def fields(self) -> tuple[Field, ...]:
+        """The columns it has."""
+
+    @abstractmethod
+    def explained(self) -> list[str]:
+        """Lines that say what is read, without reading it."""
+
+    def narrowed(self, columns: tuple[str, ...] | None, terms: tuple[str, ...]) -> Relation:
+        """The same with no more than some columns, and rows that meet the terms."""
+        return replace(self, columns=columns, terms=terms)
+
+    def _needs(self) -> list[str]:
+        return [
+            f"columns: {', '.join(self.columns or ()) or 'all'}",
+            f"read by: {' AND '.join(self.terms) or 'no condition'}",
+        ]
+
+
+@dataclass(frozen=True)
+class StoredRelation(Relation):
+    """A table of the lake, at the snapshot that `travel` names or the newest."""
+
+    table: StoredTable
+    travel: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self.table.name
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The columns it has."""
+        scan = scan_table(self.table, **self.travel)
+        return tuple(scan.view.schema.select(scan.columns))
+
+    def scan(self) -> Scan:
+        """The rows."""
+        where = " AND ".join(f"({term})" for term in self.terms) or None
+        return scan_table(self.table, self.columns, where, **self.travel)
+
+    def explained(self) -> list[str]:
+        """The scan's own explanation, and what the query needs."""
+        return [*str(self.scan().explain()).splitlines(), *self._needs()]
+
+
+@dataclass(frozen=True)
+class SystemRelation(Relation):
+    """A system table of one of the lake."""
+
+    table: StoredTable
+    system: str
+    travel: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the table that it tells of."""
+        return self.table.name
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The columns it has."""
+        return _fields(self.rows().schema)
+
+    def rows(self) -> pa.Table:
+        """The rows."""
+        if "between" in self.travel:
+            rows = changes_log(self.table, **self.travel)
+        else:
+            rows = system_table(self.table, self.system, **self.travel)
+        return rows if self.columns is None else rows.select(list(self.columns))
+
+    def narrowed(self, columns: tuple[str, ...] | None, terms: tuple[str, ...]) -> Relation:
+        """The same with no more than some columns; its rows are made in any case."""
+        return replace(self, columns=columns)
+
+    def explained(self) -> list[str]:
+        """Its name."""
+        return [f"system table {self.table.name}${self.system}"]
+
+
+@dataclass(frozen=True)
+class AttachedRelation(Relation):
+    """A table of a connector; `attached` is the name by which the lake has the connector."""
+
+    connector: Connector
+    handle: ConnectorTableHandle
+    session: ConnectorSession
+    attached: str
+
+    @property
+    def name(self) -> str:
+        """The table's name, as a query writes it."""
+        schema = self.connector.metadata.get_table_schema(self.session, self.handle)
+        return f"{self.attached}.{schema.name}"
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The columns it has."""
+        return _fields(self._all().schema)
+
+    def scan(self) -> PagesScan:
+        """The rows."""
+        scan = replace(self._all(), terms=self.terms)
+        if self.columns is None:
+            return scan
+        by_name = {column.name: column for column in scan.columns}
+        return replace(scan, columns=tuple(by_name[name] for name in self.columns))
+
+    def explained(self) -> list[str]:
+        """The connector, what it takes of the conditions, and in how many splits it gives rows."""
+        scan = self.scan()
+        _, left = scan.narrowed()
+        taken = [term for term in self.terms if term not in left]
+        return [
+            f"table {self.name} of connector {self.connector.name}",
+            f"splits: {len(scan.tasks())}",
+            *self._needs(),
+            f"taken by the connector: {' AND '.join(taken) or 'no condition'}",
+        ]
+
+    def _all(self) -> PagesScan:
+        schema = self.connector.metadata.get_table_schema(self.session, self.handle)
+        return PagesScan(self.connector, self.session, self.handle, schema.columns)
+
+
+def _fields(schema: pa.Schema) -> tuple[Field, ...]:
+    return tuple(Field(-1, c.name, type_from_arrow(c.type)) for c in schema)
