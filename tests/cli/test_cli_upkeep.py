@@ -284,6 +284,18 @@ def test_restore_tells_first_what_it_would_do_and_then_does_it(
     assert (again.code, again.err) == (0, "nothing to restore\n")
 
 
+def test_compact_takes_partitions_as_texts(run: Run, warehouse: str) -> None:
+    lake = kt.connect(warehouse)
+    lake.sql("CREATE TABLE t (d INT, k INT, PRIMARY KEY (d, k) NOT ENFORCED) PARTITIONED BY (d)")
+    for _ in range(2):
+        lake.sql("INSERT INTO t VALUES (1, 1), (2, 1), (3, 1)")
+    given = ("compact", lake.table("t").uri, "--full", "--dry-run", "-f", "json")
+    chosen = run(*given, "--partition", "d=1", "--partition", "d=3")
+    assert json.loads(chosen.out)["files_before"] == 4
+    wrong = run(*given, "--partition", "e=1")
+    assert (wrong.code, wrong.out) == (1, "")
+
+
 def test_restore_of_partitions_takes_them_as_texts(run: Run, warehouse: str) -> None:
     lake = kt.connect(warehouse)
     lake.sql("CREATE TABLE t (d DATE, k INT, PRIMARY KEY (d, k) NOT ENFORCED) PARTITIONED BY (d)")

@@ -479,7 +479,44 @@ def test_sql_compacts_fully_unless_told_otherwise() -> None:
     (row,) = lake.sql("CALL sys.compact('t')").to_pylist()
     assert (row["snapshot_id"], row["files_before"], row["files_after"]) == (3, 2, 1)
     with pytest.raises(kt.InvalidError, match=r"compact_strategy is 'tiny'.*'full' or 'minor'"):
-        lake.sql("CALL sys.compact('t', 'tiny')")
+        lake.sql("CALL sys.compact('t', compact_strategy => 'tiny')")
+
+
+def runs_of_partitions(table: kt.Table) -> list[int]:
+    """How many files each of three partitions has."""
+    live = Counter(entry.partition for entry in table.scan().live.entries)
+    return [live[partition] for partition in sorted(live)]
+
+
+@pytest.mark.parametrize("key", ["p k", ""], ids=["primary key", "append table"])
+def test_some_partitions_are_compacted_and_the_others_stay_as_they_are(key: str) -> None:
+    store = open_store(f"memory://{uuid4().hex}")
+    lake = kt.connect("", store=store)
+    table = lake.create_table("t", columns(**COLUMNS), key.split(), ["p"], options=WRITE_ONLY)
+    for n in range(2):
+        rows = rows_of(*(f"+I {p} 1 0 v{n}" for p in range(3)))
+        table.write([{name: row[name] for name in COLUMNS} for row in rows])
+    before = shown(table)
+    assert runs_of_partitions(table) == [2, 2, 2]
+    assert table.compact(full=True, partition={"p": 1}, dry_run=True).files_before == 2
+    table.compact(full=True, partition={"p": 1})
+    assert runs_of_partitions(table) == [2, 1, 2]
+    lake.sql("CALL sys.compact(table => 't', partitions => 'p=0;p=7')")
+    assert runs_of_partitions(table) == [1, 1, 2]
+    assert table.compact(full=True, partition={"p": 7}).snapshot_id is None
+    assert shown(table) == before
+    with pytest.raises(kt.InvalidError, match=r"the partition names 'k'; .* columns are p"):
+        table.compact(partition={"k": 1})
+
+
+def test_full_compaction_of_a_partition_is_none_of_the_table() -> None:
+    """What is to be compacted in full every so many commits still is."""
+    table = made(full_compaction__delta_commits="2", **WRITE_ONLY)
+    write(table, "+I 0 1 0 a", "+I 1 1 0 a")
+    table.compact(full=True, partition={"p": 0})
+    assert not table.snapshots()[-1].commit_user.startswith(compaction.FULL_COMPACTION)
+    table.compact(full=True)
+    assert table.snapshots()[-1].commit_user.startswith(compaction.FULL_COMPACTION)
 
 
 def test_no_warning_where_all_is_well() -> None:

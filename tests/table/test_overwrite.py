@@ -167,7 +167,7 @@ def test_rows_outside_the_partition_and_wrong_partitions_are_refused(
 
 
 def test_partition_of_a_table_without_partitions_is_refused() -> None:
-    with pytest.raises(kt.InvalidError, match="overwrite it without a partition"):
+    with pytest.raises(kt.InvalidError, match="leave the partition out"):
         new_table().overwrite(parsed("a1:1=x"), {"d": "a"})
 
 

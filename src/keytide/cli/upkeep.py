@@ -53,6 +53,14 @@ def compact(
             show_default=False,
         ),
     ] = None,
+    partition: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--partition",
+            help="This partition alone: dt=2026-01-31,hour=7. May be given several times.",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only tell what would be taken up.")
     ] = False,
@@ -70,9 +78,13 @@ def compact(
     )
     if order_by or order_strategy:
         strategy, columns = order_strategy or "order", names(order_by)
-        done = cluster(stored, strategy, columns, dry_run=dry_run, runner=runner)
+        done = cluster(
+            stored, strategy, columns, partitions=partition or (), dry_run=dry_run, runner=runner
+        )
     else:
-        done = run_compaction(stored, full=full, dry_run=dry_run, runner=runner)
+        done = run_compaction(
+            stored, full=full, partitions=partition or (), dry_run=dry_run, runner=runner
+        )
     rows = pa.Table.from_pylist([asdict(done)], schema=COMPACTION_ROW)
     write_rows(rows.to_batches(), rows.schema, format, limit=1)
     if done.overtaken:

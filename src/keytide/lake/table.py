@@ -225,7 +225,7 @@ class Table:
     @checked
     def compact(
         self, *, full: bool = False, dry_run: bool = False, order_by: Sequence[str] = (),
-        order_strategy: str | None = None,
+        order_strategy: str | None = None, partition: Mapping[str, Any] | None = None,
     ) -> CompactionResult:  # fmt: skip
         """Merge files into fewer and larger ones, with the same rows, in one atomic commit.
 
@@ -241,16 +241,25 @@ class Table:
         `order_strategy` 'order', the default, sorts by one column after the other, 'zorder' and
         'hilbert' by all of them alike. The order is that of each bucket, and of the rows of today.
 
+        With values for some or all partition columns as `partition`, the partitions that have them
+        are looked at alone.
+
         `dry_run` tells what would be taken up. Where another compaction comes first, the result
         says so, and nothing is done twice. Raises `UnsupportedError` for a table whose versions
         have to stay apart, and for an order of rows that have a primary key, with the reason;
-        `InvalidError` for an order that is none, `NotFoundError` for a column that the table lacks,
-        and `DataError` when the store fails.
+        `InvalidError` for an order that is none and for values that name no partition,
+        `NotFoundError` for a column that the table lacks, and `DataError` when the store fails.
         """
+        partitions = () if partition is None else (partition,)
         if order_by or order_strategy is not None:
             strategy = order_strategy or "order"
-            return cluster(self._stored, strategy, order_by, dry_run=dry_run, runner=self._runner)
-        return compact(self._stored, full=full, dry_run=dry_run, runner=self._runner)
+            return cluster(
+                self._stored, strategy, order_by, partitions=partitions, dry_run=dry_run,
+                runner=self._runner,
+            )  # fmt: skip
+        return compact(
+            self._stored, full=full, partitions=partitions, dry_run=dry_run, runner=self._runner
+        )
 
     @checked
     def expire_snapshots(

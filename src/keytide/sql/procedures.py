@@ -47,7 +47,7 @@ def _why(catalog: Catalog, table: object, *key: object) -> pa.Table:
 
 
 def _compact(
-    catalog: Catalog, table: object, compact_strategy: object = "full",
+    catalog: Catalog, table: object, partitions: object = None, compact_strategy: object = "full",
     order_strategy: object = None, order_by: object = None,
 ) -> pa.Table:  # fmt: skip
     if compact_strategy not in ("full", "minor"):
@@ -55,11 +55,12 @@ def _compact(
             f"sys.compact: compact_strategy is {compact_strategy!r}; expected 'full' or 'minor'"
         )
     stored = table_of(catalog, str(table))
+    places = [text for text in str(partitions or "").split(";") if text.strip()]
     if order_strategy is None and order_by is None:
-        done = compact(stored, full=compact_strategy == "full")
+        done = compact(stored, full=compact_strategy == "full", partitions=places)
     else:
         columns = [name.strip() for name in str(order_by or "").split(",") if name.strip()]
-        done = cluster(stored, str(order_strategy or "order"), columns)
+        done = cluster(stored, str(order_strategy or "order"), columns, partitions=places)
     return pa.Table.from_pylist([asdict(done)], schema=COMPACTION_ROW)
 
 

@@ -7,7 +7,7 @@ dead are left out of what is written, and the vectors of the files go with them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,6 +29,7 @@ from keytide.table.state.view import TableView
 from keytide.table.upkeep.clustering import Clustering, Ranges
 from keytide.table.upkeep.rewriting import Compacted
 from keytide.table.write.bucket_writer import NewFiles, added_file, run_writer, stored_schema
+from keytide.table.write.partition_spec import every_partition
 from keytide.table.write.task import Written
 
 __all__ = ["ClusterTask", "PackTask", "cluster_tasks", "pack_tasks"]
@@ -44,14 +45,18 @@ _SAMPLE_ROWS = 100_000
 # -- what is taken up ------------------------------------------------------------------------------
 
 
-def pack_tasks(state: TableState, *, full: bool, memory_bytes: int) -> list[PackTask]:
-    """Tasks that put small files together: of each bucket with a few of them, or with two.
+def pack_tasks(
+    state: TableState, fits: Callable[[bytes], bool] = every_partition, *, full: bool,
+    memory_bytes: int,
+) -> list[PackTask]:  # fmt: skip
+    """Tasks that put small files together: of each bucket with a few of them, or with two, in the
+    partitions that fit.
 
     `full` takes buckets with two, and files of any size with dead rows. Raises `DataError` for a
     deletion vector that cannot be read.
     """
     tasks = []
-    for bucket, files in _buckets(state):
+    for bucket, files in _buckets(state, fits):
         groups = list(_groups(files, state.view.options.target_file_size_bytes, full=full))
         if groups:
             dead = _dead_rows(state, bucket)
@@ -60,18 +65,21 @@ def pack_tasks(state: TableState, *, full: bool, memory_bytes: int) -> list[Pack
 
 
 def cluster_tasks(
-    state: TableState, clustering: Clustering, *, memory_bytes: int
+    state: TableState, clustering: Clustering, fits: Callable[[bytes], bool], *, memory_bytes: int
 ) -> list[ClusterTask]:
     """Tasks that put all rows of each bucket in order. Raises as `pack_tasks`."""
     return [
         ClusterTask(state.view, bucket, files, _dead_rows(state, bucket), memory_bytes, clustering)
-        for bucket, files in _buckets(state)
+        for bucket, files in _buckets(state, fits)
     ]
 
 
-def _buckets(state: TableState) -> Iterator[tuple[BucketId, tuple[PlannedFile, ...]]]:
+def _buckets(
+    state: TableState, fits: Callable[[bytes], bool]
+) -> Iterator[tuple[BucketId, tuple[PlannedFile, ...]]]:
     for plan in plan_files(state.view, state.live.files, None, state.vector_files).buckets:
-        yield (plan.partition, plan.bucket), plan.files
+        if fits(plan.partition):
+            yield (plan.partition, plan.bucket), plan.files
 
 
 def _groups(

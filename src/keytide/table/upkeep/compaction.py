@@ -7,7 +7,7 @@ all of them.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ from keytide.table.commit.snapshot_files import wall_clock_ms
 from keytide.table.commit.transaction import Transaction
 from keytide.table.runner import TaskRunner, Threads
 from keytide.table.state.dead_rows import vector_files_by_bucket
-from keytide.table.state.live_files import BucketId
+from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
@@ -34,6 +34,7 @@ from keytide.table.upkeep.picking import Unit
 from keytide.table.upkeep.planning import Planner, why_not_compacted
 from keytide.table.upkeep.postponed import place_postponed, postponed_files
 from keytide.table.upkeep.rewriting import Compacted, CompactTask
+from keytide.table.write.partition_spec import Place, fitting
 from keytide.table.write.writable import writable_view
 
 __all__ = [
@@ -94,27 +95,39 @@ def local_runner() -> Threads:
 
 
 def compact(
-    table: StoredTable, *, full: bool = False, dry_run: bool = False,
-    runner: TaskRunner | None = None,
+    table: StoredTable, *, full: bool = False, partitions: Sequence[Place] = (),
+    dry_run: bool = False, runner: TaskRunner | None = None,
 ) -> CompactionResult:  # fmt: skip
-    """Compact a table, as `Table.compact` says."""
+    """Compact a table, or some partitions of it, as `Table.compact` says."""
     view, runner = writable_view(table), runner or local_runner()
+    fits = _fitting(view, partitions)
     if not view.kind.has_key:
-        return _packed(_begin(table), table, full=full, dry_run=dry_run, runner=runner)
+        return _packed(_begin(table), table, fits, full=full, dry_run=dry_run, runner=runner)
     reason = why_not_compacted(view)
     if reason is not None:
         raise UnsupportedError(f"table {table.name}: this release cannot compact it: {reason}")
     placed = None
     if view.postpones_buckets and not dry_run:
         placed = place_postponed(table, view, runner)
-    transaction = _begin(table, FULL_COMPACTION if full else "")
+    transaction = _begin(table, FULL_COMPACTION if full and not partitions else "")
     planner, live = _planner(transaction), transaction.state.live
-    units = planner.whole(live) if full else planner.due(live, waits=False)
+    buckets = _buckets_in(live, fits) if partitions else None
+    units = planner.whole(live, buckets) if full else planner.due(live, buckets, waits=False)
     if dry_run:
         return _dry([unit.files for unit in units], postponed_files(live))
     done = _and_placed(_carried_out(transaction, units, runner), placed)
     _look_after(table, transaction.view, done)
     return done
+
+
+def _fitting(view: TableView, partitions: Sequence[Place]) -> Callable[[bytes], bool]:
+    return fitting(partitions, view.schema, view.name, view.options.partition_default_name)
+
+
+def _buckets_in(live: LiveFiles, fits: Callable[[bytes], bool]) -> set[BucketId]:
+    partitions = {partition for partition, _ in live.buckets}
+    wanted = set(filter(fits, partitions))
+    return {bucket for bucket in live.buckets if bucket[0] in wanted}
 
 
 def _and_placed(done: CompactionResult, placed: Committed | Conflict | None) -> CompactionResult:
@@ -142,8 +155,8 @@ def _look_after(table: StoredTable, view: TableView, done: CompactionResult) -> 
 
 
 def cluster(
-    table: StoredTable, strategy: str, columns: Sequence[str], *, dry_run: bool = False,
-    runner: TaskRunner | None = None,
+    table: StoredTable, strategy: str, columns: Sequence[str], *,
+    partitions: Sequence[Place] = (), dry_run: bool = False, runner: TaskRunner | None = None,
 ) -> CompactionResult:  # fmt: skip
     """Put the rows of an append table in order, as `Table.compact` says."""
     transaction = _begin(table)
@@ -155,16 +168,18 @@ def cluster(
         )
     clustering = Clustering.parse(strategy, columns, view.schema, table.name)
     memory = _memory_of(view, len(transaction.state.live.buckets))
-    tasks = cluster_tasks(transaction.state, clustering, memory_bytes=memory)
+    fits = _fitting(view, partitions)
+    tasks = cluster_tasks(transaction.state, clustering, fits, memory_bytes=memory)
     return _rewritten(table, transaction, tasks, dry_run=dry_run, runner=runner)
 
 
 def _packed(
-    transaction: Transaction, table: StoredTable, *, full: bool, dry_run: bool, runner: TaskRunner
-) -> CompactionResult:
+    transaction: Transaction, table: StoredTable, fits: Callable[[bytes], bool], *, full: bool,
+    dry_run: bool, runner: TaskRunner,
+) -> CompactionResult:  # fmt: skip
     """What becomes of an append table whose small files are put together."""
     memory = _memory_of(transaction.view, len(transaction.state.live.buckets))
-    tasks = pack_tasks(transaction.state, full=full, memory_bytes=memory)
+    tasks = pack_tasks(transaction.state, fits, full=full, memory_bytes=memory)
     return _rewritten(table, transaction, tasks, dry_run=dry_run, runner=runner)
 
 

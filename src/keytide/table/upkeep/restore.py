@@ -7,10 +7,9 @@ those of today are not. A tag guards the older files meanwhile and afterwards, s
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
-from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -30,13 +29,10 @@ from keytide.table.state.view import TableView
 from keytide.table.upkeep.guards import guard_of, restorer, settled_guard
 from keytide.table.upkeep.rollback import numbered
 from keytide.table.upkeep.tags import TagSource, create_tag_of
-from keytide.table.write.partition_spec import PartitionSpec, every_partition
+from keytide.table.write.partition_spec import Place, fitting
 from keytide.table.write.writable import writable_view
 
-__all__ = ["RESTORE_ROW", "Place", "RestoreResult", "restore"]
-
-Place: TypeAlias = "Mapping[str, Any] | str"
-"""Values of partition columns, or a text such as `dt=2026-01-31,hour=7`."""
+__all__ = ["RESTORE_ROW", "RestoreResult", "restore"]
 
 
 @dataclass(frozen=True)
@@ -129,21 +125,12 @@ def _refuse_other_rules(metadata: TableMetadata, view: TableView, snapshot: Snap
 
 
 def _wanted(view: TableView, partitions: Sequence[Place]) -> Callable[[bytes], bool]:
-    if not partitions:
-        return every_partition
-    if view.moves_keys:
+    if partitions and view.moves_keys:
         raise UnsupportedError(
             f"table {view.name}: its primary key lacks the partition columns, so keys of one "
             f"partition may be in another by now; restore the whole table"
         )
-    null_name = view.options.partition_default_name
-    specs = [
-        PartitionSpec.of_text(each, view.schema, view.name, null_name)
-        if isinstance(each, str)
-        else PartitionSpec.parse(each, view.schema, view.name)
-        for each in partitions
-    ]
-    return lambda partition: any(spec(partition) for spec in specs)
+    return fitting(partitions, view.schema, view.name, view.options.partition_default_name)
 
 
 # -- what changes ----------------------------------------------------------------------------------

@@ -6,9 +6,9 @@ try, so that files which came meanwhile are replaced too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +20,10 @@ from keytide.format.schema import TableSchema
 from keytide.table.values.single import key_value, scalar_of_text
 from keytide.types import Field
 
-__all__ = ["PartitionSpec", "TouchedPartitions", "every_partition"]
+__all__ = ["PartitionSpec", "Place", "TouchedPartitions", "every_partition", "fitting"]
+
+Place: TypeAlias = "Mapping[str, Any] | str"
+"""Values for some or all partition columns, by column or as a text: `dt=2026-01-31,hour=7`."""
 
 
 def every_partition(partition: bytes) -> bool:
@@ -63,7 +66,7 @@ class PartitionSpec:
         wrong = [name for name in given if name not in schema.partition_keys]
         if wrong or not given:
             found = ", ".join(map(repr, wrong)) or "no column"
-            there = ", ".join(schema.partition_keys) or "none: overwrite it without a partition"
+            there = ", ".join(schema.partition_keys) or "none: leave the partition out"
             raise InvalidError(
                 f"table {table}: the partition names {found}; its partition columns are {there}"
             )
@@ -122,6 +125,24 @@ class PartitionSpec:
     def _encoded(self, values: tuple[pa.Array, ...]) -> bytes:
         (row,) = encode_rows(list(values), [f.type for f in self.fields])
         return row
+
+
+def fitting(
+    places: Sequence[Place], schema: TableSchema, table: str, null_name: str
+) -> Callable[[bytes], bool]:
+    """Fits the partitions of some places, or every one where there are none.
+
+    Raises `InvalidError` for what names no partition. `null_name` is how NULL is written in texts.
+    """
+    if not places:
+        return every_partition
+    specs = [
+        PartitionSpec.of_text(each, schema, table, null_name)
+        if isinstance(each, str)
+        else PartitionSpec.parse(each, schema, table)
+        for each in places
+    ]
+    return lambda partition: any(spec(partition) for spec in specs)
 
 
 def _value(value: Any, field: Field, table: str) -> pa.Array:
