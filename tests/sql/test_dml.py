@@ -46,7 +46,7 @@ def test_rows_that_meet_the_condition_change(
 @pytest.mark.parametrize(
     ("text", "kind", "message"),
     [
-        ("UPDATE t SET id = 5", kt.InvalidError, "primary key column 'id'"),
+        ("UPDATE t SET id = 5", kt.InvalidError, "two rows would have the primary key"),
         ("UPDATE t SET nobody = 5", kt.NotFoundError, "nobody"),
         ("UPDATE t SET n = 'x'", kt.InvalidError, "column 'n'"),
         ("UPDATE t SET n = 3000000000", kt.InvalidError, "column 'n'"),

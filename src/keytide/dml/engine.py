@@ -36,8 +36,10 @@ __all__ = [
     "Scanned",
     "SplitResult",
     "UpdateRows",
+    "aborted_on_error",
     "change_rows",
     "checked_pages",
+    "connector_counted",
 ]
 
 
@@ -246,35 +248,31 @@ def change_rows(
             return Changed(metadata.execute_delete(session, whole), 0, read_nothing=True)
     begun = change.begin(connector, session, narrowed)
     results: list[SplitResult] = []
-    with _settled(connector, session, begun, change, results):
+
+    def abort(fragments: Sequence[Fragment]) -> None:
+        change.abort(connector, session, begun, fragments)
+
+    with aborted_on_error(abort, results):
         splits = connector.splits.get_splits(session, begun)
         wanted = (*columns, ColumnHandle(ROW_ID, row_id.type, nullable=False))
         scanned = Scanned(connector.pages, session, begun, splits, wanted)
         host.change(scanned, change, results.append)
-        rows = sum(result.rows for result in results)
         counted = change.finish(connector, session, begun, _fragments(results))
-    if counted != rows:
-        raise ConnectorError(
-            f"connector {connector.name}: {rows} rows were handed to its sources for "
-            f"{change.what}, and its finish counted {counted!r}; the change is made"
-        )
+    rows = sum(result.rows for result in results)
+    connector_counted(connector, change.what, rows, counted)
     return Changed(rows, len(splits))
 
 
 @contextmanager
-def _settled(
-    connector: Connector,
-    session: ConnectorSession,
-    table: ConnectorTableHandle,
-    change: RowChange,
-    results: Sequence[SplitResult],
+def aborted_on_error(
+    abort: Callable[[Sequence[Fragment]], None], results: Sequence[SplitResult]
 ) -> Iterator[None]:
-    """Abort the change where the block is left with an error."""
+    """Have a change given up where the block is left with an error."""
     try:
         yield
     except BaseException:
         with suppress(KeytideError):  # the error that led here says more
-            change.abort(connector, session, table, _fragments(results))
+            abort(_fragments(results))
         raise
 
 
@@ -283,6 +281,15 @@ def _fragments(results: Sequence[SplitResult]) -> list[Fragment]:
 
 
 # -- what is checked of a connector ----------------------------------------------------------------
+
+
+def connector_counted(connector: Connector, what: str, rows: int, counted: int) -> None:
+    """Raise `ConnectorError` where a connector counted other rows than were handed to it."""
+    if counted != rows:
+        raise ConnectorError(
+            f"connector {connector.name}: {rows} rows were handed to it for {what}, and its finish "
+            f"counted {counted!r}; the change is made"
+        )
 
 
 def checked_pages(

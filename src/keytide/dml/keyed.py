@@ -44,6 +44,7 @@ from keytide.table.catalog import Catalog
 from keytide.table.commit.transaction import Transaction, discard
 from keytide.table.conditions.predicate import Predicate, conjunction, conjuncts
 from keytide.table.conditions.where import parse_where
+from keytide.table.definition.defaults import write_default
 from keytide.table.read.lifetime import Lifetime
 from keytide.table.read.scan import Scan
 from keytide.table.read.task import ReadTask
@@ -130,7 +131,11 @@ class KeyedMetadata(ConnectorMetadata):
     ) -> ConnectorTableSchema:
         """See `ConnectorMetadata`."""
         schema = table.view.schema
-        columns = tuple(_handle_of(schema.arrow_schema().field(n)) for n in schema.names)
+        defaults = {f.name: write_default(f) for f in schema.fields if f.default_value is not None}
+        columns = tuple(
+            ColumnHandle(f.name, f.type, f.nullable, defaults.get(f.name))
+            for f in schema.arrow_schema()
+        )
         return ConnectorTableSchema(table.table.name, columns, tuple(schema.primary_keys))
 
     def apply_filter(
@@ -382,10 +387,6 @@ def _row_id(table: KeyedHandle, names: Sequence[str]) -> ColumnHandle:
     return ColumnHandle(ROW_ID, pa.struct([schema.field(name) for name in names]), nullable=False)
 
 
-def _handle_of(field: pa.Field) -> ColumnHandle:
-    return ColumnHandle(field.name, field.type, field.nullable)
-
-
 # -- on workers ------------------------------------------------------------------------------------
 
 
@@ -542,6 +543,7 @@ class _Versions:
         self._begin(row_ids)
         old = _plain(row_ids)
         new = self._image(values, old)
+        self._refuse_gaps(values)
         self._refuse_older(old, new)
         self._rows += new.num_rows
         self._made.add(self._of_kind(new, RowKind.UPDATE_AFTER))
@@ -616,6 +618,18 @@ class _Versions:
 
     def _keys_of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         return rows.select(list(self._table.view.schema.primary_keys))
+
+    def _refuse_gaps(self, values: Mapping[str, pa.Array]) -> None:
+        """Refuse NULLs that a merge engine would take for 'no new value'."""
+        if not self._table.view.engine.fills_gaps:
+            return
+        for name in self._table.updated:
+            if name in values and values[name].null_count:
+                raise InvalidError(
+                    f"{self._table}: the UPDATE sets {name!r} to NULL, which its merge engine "
+                    f"takes for 'no new value'; give a value, or delete the row and insert it "
+                    f"without one"
+                )
 
     def _refuse_older(self, old: pa.RecordBatch, new: pa.RecordBatch) -> None:
         """Refuse new images that would lose against the rows that they are made of."""

@@ -106,11 +106,15 @@ class ConnectorSession:
 
 @dataclass(frozen=True)
 class ColumnHandle:
-    """A column: its name, its Arrow type, and whether it takes NULL."""
+    """A column: its name, its Arrow type, and whether it takes NULL.
+
+    `default` is the value that an INSERT stores which leaves the column out; None stands for NULL.
+    """
 
     name: str
     type: pa.DataType
     nullable: bool = True
+    default: pa.Scalar | None = None
 
 
 @dataclass(frozen=True)

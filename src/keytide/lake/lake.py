@@ -247,4 +247,4 @@ class Lake:
     def _engine(self) -> Any:
         if self._spark is not None:
             return load("keytide.spark.sql").SparkEngine(self._spark)
-        return load("keytide.sql.local").LocalEngine(self.allows_external_files)
+        return load("keytide.sql.local_engine").LocalEngine(self.allows_external_files)

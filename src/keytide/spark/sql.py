@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Collection, Mapping
-from functools import cached_property
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property, partial
+from typing import TypeAlias
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -13,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from sqlglot import exp
 
+from keytide.spark.dml import SparkMergeHost, SparkRowHost
 from keytide.spark.errors import on_driver
 from keytide.spark.pages import pages_to_spark
 from keytide.spark.predicate import column
@@ -20,15 +22,21 @@ from keytide.spark.read import scan_to_spark
 from keytide.spark.types import arrow_schema_of, spark_schema
 from keytide.spark.write import append, fill
 from keytide.sql.assign import check_assignable
+from keytide.sql.merge_plan import MergeQuery
+from keytide.sql.passed import Passed
 from keytide.sql.relation import AttachedRelation, Relation, StoredRelation, SystemRelation
 from keytide.sql.relations import BoundQuery
 from keytide.sql.result import Result
+from keytide.sql.row_query import RowQuery
 from keytide.sql.unnest import spark_unnest
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
 from keytide.table.state.stored import StoredTable
 
 __all__ = ["SparkEngine", "SparkResult"]
+
+TextFor: TypeAlias = "Callable[..., str]"
+"""Makes the text of a query out of the rewrites that it needs."""
 
 
 class SparkResult(Result):
@@ -70,9 +78,12 @@ class SparkEngine:
 
     def rows(self, bound: BoundQuery) -> DataFrame:
         """A query as a lazy DataFrame. Raises as `query`."""
-        frames = {relation.view: self._frame(relation) for relation in bound.relations}
+        return self._rows(bound, partial(bound.text_for, "spark"))
+
+    def _rows(self, bound: BoundQuery, text_for: TextFor, **known: DataFrame) -> DataFrame:
+        frames = {relation.view: self._frame(relation) for relation in bound.relations} | known
         try:
-            return self._spark.sql(_text(bound, frames), **frames)
+            return self._spark.sql(_text(text_for, frames), **frames)
         except PySparkException as error:
             raise bound.refused(str(error).splitlines()[0]) from error
 
@@ -111,6 +122,24 @@ class SparkEngine:
         """Write rows as the part of a transaction; one Spark job."""
         fill(transaction, rows)
 
+    def row_host(self, query: RowQuery) -> SparkRowHost:
+        """What carries out a DELETE or an UPDATE."""
+
+        def compute(passed: Sequence[str], target: DataFrame) -> DataFrame:
+            text_for = partial(query.text_for, "spark", passed)
+            return self._rows(query.bound, text_for, **{query.view: target})
+
+        return SparkRowHost(query, self._spark, compute)
+
+    def merge_host(self, query: MergeQuery) -> SparkMergeHost:
+        """What carries out a MERGE."""
+
+        def compute(passed: Passed, target: DataFrame) -> DataFrame:
+            text_for = partial(query.text_for, "spark", passed, counts_matches=False)
+            return self._rows(query.bound, text_for, **{query.view: target})
+
+        return SparkMergeHost(query, self._spark, compute)
+
     def _frame(self, relation: Relation) -> DataFrame:
         if isinstance(relation, StoredRelation):
             return scan_to_spark(relation.scan(), self._spark)
@@ -121,7 +150,7 @@ class SparkEngine:
         return self._spark.createDataFrame(rows, spark_schema(rows.schema))
 
 
-def _text(bound: BoundQuery, frames: Collection[str]) -> str:
+def _text(text_for: TextFor, frames: Collection[str]) -> str:
     """The query with its views in braces, where Spark puts DataFrames in."""
     marker = f"keytide_{uuid.uuid4().hex}_"  # a name that no text in the query has
 
@@ -130,11 +159,7 @@ def _text(bound: BoundQuery, frames: Collection[str]) -> str:
             node.set("this", exp.to_identifier(marker + node.name))
         return node
 
-    text = (
-        bound.text_for("spark", spark_unnest, _constructors, marked)
-        .replace("{", "{{")
-        .replace("}", "}}")
-    )
+    text = text_for(spark_unnest, _constructors, marked).replace("{", "{{").replace("}", "}}")
     return re.sub(rf"{marker}(\w+)", r"{\1}", text)
 
 

@@ -19,7 +19,13 @@ from keytide.errors import InvalidError
 from keytide.format.arrow import to_arrow
 from keytide.spark.internals import from_arrow_schema, to_arrow_schema
 
-__all__ = ["arrow_schema_of", "batch_schema", "batches_of", "spark_batches", "spark_schema"]
+__all__ = [
+    "arrow_schema_of",
+    "batch_schema",
+    "batches_of",
+    "spark_batches",
+    "spark_schema",
+]
 
 # Spark converts a batch of rows as a whole; larger ones gain nothing and hold more memory.
 _BATCH_ROWS = 32 << 10

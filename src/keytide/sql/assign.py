@@ -26,7 +26,8 @@ def assign(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray
     if column.type.equals(target):
         return column
     if column.null_count == len(column):
-        return pa.nulls(len(column), target)  # NULL alone has a type of the engine's choice
+        # NULL alone has a type of the engine's choice.
+        return pa.chunked_array([pa.nulls(len(column), target)])
     check_assignable(column.type, field, table)
     try:
         chunks = [_stored(chunk, target) for chunk in column.chunks]

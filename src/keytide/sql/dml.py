@@ -1,160 +1,176 @@
-"""DELETE and UPDATE: rows are read, changed and appended again.
+"""DELETE, UPDATE and MERGE: from a statement to changes of rows, over the connector of its table.
 
-Both are one commit, and are made again when another writer changes one of their buckets
-meanwhile, so neither undoes a write that it has not seen. The rows pass through this process.
+A statement that meets a conflict is carried out anew on the newest rows, as often as the table's
+'commit.max-retries' says, or ten times for a table of an attached connector; so neither of two
+statements undoes the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import TypeVar
 
-import pyarrow as pa
-from sqlglot import exp
-
-from keytide.errors import InvalidError, UnsupportedError
-from keytide.merge.engines import engine_class
-from keytide.options import TableOptions, keys
-from keytide.row_kind import ROW_KIND, RowKind
-from keytide.sql.assign import assign
+from keytide.dml.attached import target_of
+from keytide.dml.engine import Changed, DeleteRows, RowChange, UpdateRows, change_rows
+from keytide.dml.keyed import keyed_connector
+from keytide.dml.merge import merge_rows
+from keytide.dml.spi import (
+    ColumnHandle,
+    Connector,
+    ConnectorSession,
+    ConnectorTableHandle,
+    ConnectorTableSchema,
+    Isolation,
+)
+from keytide.errors import ConflictError
+from keytide.options import TableOptions
+from keytide.sql.engine import Engine
+from keytide.sql.merge_plan import merge_query
 from keytide.sql.names import column_of, table_of
-from keytide.sql.relations import BoundQuery, bind
-from keytide.sql.result import Result
-from keytide.sql.statements import Delete, Query, Update
+from keytide.sql.relation import Relation
+from keytide.sql.row_query import RowQuery, row_query
+from keytide.sql.statements import Delete, Merge, Update
 from keytide.table.catalog import Catalog
 from keytide.table.definition.kind import require_key
-from keytide.table.local_writes import derive
-from keytide.table.state.stored import StoredTable
+from keytide.types import Field, type_from_arrow
 
-__all__ = ["delete", "update"]
+__all__ = ["delete", "merge", "update"]
 
-_WAY_OUT = "Overwrite what is to stay"
-
-RunQuery: TypeAlias = "Callable[[BoundQuery], Result]"
-
-
-def delete(catalog: Catalog, run: RunQuery, statement: Delete) -> int:
-    """Delete the rows that meet a condition; returns how many.
-
-    Raises `UnsupportedError` where the table takes no deletes, or would drop them.
-    """
-    table = table_of(catalog, statement.table)
-    require_key(table.schema, table.name, "DELETE of single rows", _WAY_OUT)
-    _check_deletable(table)
-    rows = _Rows(catalog, run, table)
-    return derive(table, lambda: rows.of(statement.query, RowKind.DELETE)).rows
-
-
-def update(catalog: Catalog, run: RunQuery, statement: Update) -> int:
-    """Change columns of the rows that meet a condition; returns how many rows.
-
-    A table with a watermark key lets rows move to another primary key (rule R16 of
-    docs/semantics.md). Raises `UnsupportedError` where the merge engine would not store the new
-    values as they are, `InvalidError` for columns that say which row it is, or which version is
-    newer.
-    """
-    table = table_of(catalog, statement.table)
-    require_key(table.schema, table.name, "UPDATE", _WAY_OUT)
-    names = _assigned(statement, table)
-    tree = statement.query.tree.copy()
-    assert isinstance(tree, exp.Select)
-    alias = tree.find(exp.Table).alias_or_name  # type: ignore[union-attr]  # it selects from one
-    column = partial(exp.column, table=alias, quoted=True)
-    tree.set(
-        "expressions",
-        [
-            exp.Alias(
-                this=names.get(name, column(name)), alias=exp.to_identifier(name, quoted=True)
-            )
-            for name in table.schema.names
-        ],
-    )
-    changed = replace(statement.query, tree=tree)
-    rows = _Rows(catalog, run, table, frozenset(names))
-    if not set(names) & set(table.schema.primary_keys):
-        return derive(table, lambda: rows.of(changed, RowKind.UPDATE_AFTER)).rows
-    _check_deletable(table)  # a row that moves is deleted under its old key
-
-    def moved() -> pa.Table:
-        left = rows.of(statement.query, RowKind.DELETE)
-        return pa.concat_tables([left, rows.of(changed, RowKind.INSERT)])
-
-    return derive(table, moved).rows // 2  # a row that moves is written twice
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """Makes the rows to write from those that a query finds in the newest snapshot."""
+class Target:
+    """The table that a statement changes, at its newest state."""
 
-    catalog: Catalog
-    run: RunQuery
-    table: StoredTable
-    assigned: frozenset[str] = frozenset()
+    name: str
+    connector: Connector
+    session: ConnectorSession
+    handle: ConnectorTableHandle
+    schema: ConnectorTableSchema = field(init=False)
+    fields: tuple[Field, ...] = ()
+    """The columns with the types of SQL."""
 
-    def of(self, query: Query, kind: RowKind) -> pa.Table:
-        options = TableOptions.parse(self.table.schema.options)
-        rows = self.run(bind(query, self.catalog)).to_arrow()
-        if engine_class(options).fills_gaps:
-            _refuse_nulls(rows.select(sorted(self.assigned)), self.table)
-        columns = {
-            f.name: assign(rows.column(f.name), f, self.table.name)
-            for f in self.table.schema.fields
-        }
-        kinds = pa.repeat(kind.short, rows.num_rows)
-        return pa.table({**columns, options.rowkind_field or ROW_KIND: kinds})
+    def __post_init__(self) -> None:
+        schema = self.connector.metadata.get_table_schema(self.session, self.handle)
+        object.__setattr__(self, "schema", schema)
+        if not self.fields:
+            object.__setattr__(self, "fields", tuple(map(_field, schema.columns)))
+
+    def columns(self, relation: Relation) -> list[ColumnHandle]:
+        """The columns that a query needs of the target."""
+        wanted = self.schema.names if relation.columns is None else relation.columns
+        return [column for column in self.schema.columns if column.name in wanted]
 
 
-def _check_deletable(table: StoredTable) -> None:
-    view = table.view(table.schema)
-    if view.options.ignore_delete:
-        raise UnsupportedError(
-            f"table {table.name}: its option '{keys.IGNORE_DELETE}' drops deletes, so no row can "
-            f"be deleted; overwrite what is to stay"
+def delete(
+    catalog: Catalog, engine: Engine, statement: Delete, isolation: Isolation = "snapshot"
+) -> Changed:
+    """Delete the rows that meet a condition.
+
+    Raises `UnsupportedError` where the table takes no deletes, or would drop them.
+    """
+
+    def once(target: Target) -> Changed:
+        query = row_query(statement.query, catalog, target.name)
+        return _change(target, engine, query, DeleteRows())
+
+    return _on_newest(catalog, statement.table, isolation, once)
+
+
+def update(
+    catalog: Catalog, engine: Engine, statement: Update, isolation: Isolation = "snapshot"
+) -> Changed:
+    """Change columns of the rows that meet a condition.
+
+    Raises `UnsupportedError` where the table would not store the new values as they are,
+    `InvalidError` for values that do not fit, and for rows that would have the key of another.
+    """
+
+    def once(target: Target) -> Changed:
+        names = target.schema.names
+        given = {column_of(n, names, target.name): v for n, v in statement.assignments.items()}
+        values = [(f, given[f.name]) for f in target.fields if f.name in given]
+        query = row_query(statement.query, catalog, target.name, values)
+        return _change(target, engine, query, UpdateRows(query.updated))
+
+    return _on_newest(catalog, statement.table, isolation, once)
+
+
+def merge(
+    catalog: Catalog, engine: Engine, statement: Merge, isolation: Isolation = "snapshot"
+) -> Changed:
+    """Merge the rows of a source into a table.
+
+    Raises `InvalidError` where a row of the table is matched twice, and as `update`.
+    """
+
+    def once(target: Target) -> Changed:
+        query = merge_query(statement, catalog, target.name, target.fields)
+        columns = target.columns(query.target)
+        host = engine.merge_host(query)
+        return merge_rows(
+            target.connector, target.session, target.handle, query.updated, columns, (), host
         )
-    way_out = view.engine.refuses_delete
-    if way_out is not None:
-        raise UnsupportedError(
-            f"table {table.name}: merge engine {view.options.merge_engine} can not support Delete "
-            f"of single rows; {way_out}, or overwrite what is to stay"
-        )
+
+    return _on_newest(catalog, statement.table, isolation, once)
 
 
-def _assigned(statement: Update, table: StoredTable) -> dict[str, exp.Expr]:
-    view = table.view(table.schema)
-    options, reason = view.options, view.engine.refuses_update
-    if reason is not None:
-        raise UnsupportedError(
-            f"table {table.name}: merge engine {options.merge_engine} can not support Update; "
-            f"{reason}"
-        )
-    assigned = {}
-    for given, value in statement.assignments.items():
-        name = column_of(given, table.schema.names, table.name)
-        _check_assigned(name, table, options)
-        assigned[name] = value
-    return assigned
+def _change(target: Target, engine: Engine, query: RowQuery, change: RowChange) -> Changed:
+    return change_rows(
+        target.connector,
+        target.session,
+        target.handle,
+        change,
+        target.columns(query.target),
+        query.target.terms,
+        engine.row_host(query),
+        is_all_terms=query.is_all_terms,
+    )
 
 
-def _check_assigned(name: str, table: StoredTable, options: TableOptions) -> None:
-    if name in table.schema.primary_keys and not options.watermark_key:
-        raise InvalidError(
-            f"table {table.name}: Can't update the primary key column {name!r}; delete the row "
-            f"and insert the new one"
-        )
-    if name in options.sequence_field:
-        raise InvalidError(
-            f"table {table.name}: {name!r} is a sequence field, which says what is newer, so an "
-            f"UPDATE cannot set it; insert the row with its new place in the order"
-        )
+def _on_newest(
+    catalog: Catalog, name: str, isolation: Isolation, once: Callable[[Target], Changed]
+) -> Changed:
+    """Carry a statement out on the newest rows, anew after each conflict."""
+    session = ConnectorSession(isolation=isolation)
+    find, tries = _finder(catalog, name, session)
+    while True:
+        try:
+            return once(find())
+        except ConflictError as conflict:  # noqa: PERF203  # a conflict is what the loop is for
+            if not tries:
+                raise ConflictError(
+                    f"{conflict}; the statement changed nothing: run it again"
+                ) from (conflict)
+            tries -= 1
 
 
-def _refuse_nulls(assigned: pa.Table, table: StoredTable) -> None:
-    for name in assigned.column_names:
-        if assigned.column(name).null_count:
-            raise InvalidError(
-                f"table {table.name}: the UPDATE sets {name!r} to NULL, which its merge engine "
-                f"takes for 'no new value'; give a value, or delete the row and insert it without "
-                f"one"
-            )
+def _finder(
+    catalog: Catalog, name: str, session: ConnectorSession
+) -> tuple[Callable[[], Target], int]:
+    """What finds a table as it is now, and how many conflicts its statements may meet."""
+
+    def find_attached() -> Target:
+        found = target_of(catalog, name, session)
+        assert found is not None
+        return Target(name, found[0], session, found[1])
+
+    def find_stored() -> Target:
+        handle = connector.metadata.get_table_handle(session, table.name)
+        return Target(table.name, connector, session, handle, fields=tuple(table.schema.fields))
+
+    if target_of(catalog, name, session) is not None:
+        return find_attached, _ATTACHED_TRIES
+    table = table_of(catalog, name)
+    require_key(table.schema, table.name, "a change of single rows", "Overwrite what is to stay")
+    connector = keyed_connector(catalog)
+    return find_stored, TableOptions.parse(table.schema.options).commit_retries_max
+
+
+_ATTACHED_TRIES = 10
+
+
+def _field(column: ColumnHandle) -> Field:
+    return Field(-1, column.name, type_from_arrow(column.type).with_nullable(column.nullable))

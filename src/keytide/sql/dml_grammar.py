@@ -1,15 +1,21 @@
-"""DELETE and UPDATE: one table, its rows by a condition, new values by expressions."""
+"""DELETE, UPDATE and MERGE: one table, its rows by a condition, new values by expressions."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlglot import exp
 
+from keytide.plural import counted
 from keytide.sql.clauses import clauses
 from keytide.sql.cursor import Cursor
 from keytide.sql.dialect import parse_expression
-from keytide.sql.statements import Delete, Query, Update
+from keytide.sql.statements import Delete, Merge, Query, Update, When
 
-__all__ = ["delete", "delete_from", "update", "update_from"]
+__all__ = ["TARGET", "delete", "delete_from", "merge", "merge_into", "update", "update_from"]
+
+TARGET = "dml_target"
+"""The mark, in the meta of its node, of the table that a statement changes."""
 
 
 def delete(cursor: Cursor) -> Delete:
@@ -20,6 +26,11 @@ def delete(cursor: Cursor) -> Delete:
 def update(cursor: Cursor) -> Update:
     """Parse UPDATE."""
     return update_from(_whole(cursor, exp.Update), cursor)
+
+
+def merge(cursor: Cursor) -> Merge:
+    """Parse MERGE."""
+    return merge_into(_whole(cursor, exp.Merge), cursor)
 
 
 def delete_from(tree: exp.Expr, cursor: Cursor) -> Delete:
@@ -37,13 +48,111 @@ def update_from(tree: exp.Expr, cursor: Cursor) -> Update:
     name = _target(target, cursor, "UPDATE")
     if not pairs:
         raise cursor.error_at(cursor.end, "expected SET column = value")
-    assignments: dict[str, exp.Expr] = {}
-    for pair in pairs:
-        column, value = _assignment(pair, target, cursor)
-        if column.lower() in map(str.lower, assignments):
-            raise cursor.error_at(_place(pair, cursor), f"column {column!r} is set twice")
-        assignments[column] = value
+    assignments = _assignments(pairs, target, cursor)
     return Update(name, _rows_of(target, where, cursor), assignments)
+
+
+def merge_into(tree: exp.Expr, cursor: Cursor) -> Merge:
+    """What a parsed MERGE asks for. Raises `InvalidError` for a clause that is not carried out."""
+    with clauses(tree, cursor, "MERGE") as given:
+        target, source, condition, whens = (
+            given.take(name) for name in ("this", "using", "on", "whens")
+        )
+        given.take("using_cond")
+    name = _target(target, cursor, "MERGE")
+    if condition is None:
+        raise cursor.error_at(cursor.end, "MERGE needs ON and a condition that joins both tables")
+    branches = tuple(_when(each, target, cursor) for each in whens.expressions)
+    _refuse_unreachable(branches, whens.expressions, cursor)
+    pairs = exp.select("*").from_(target).join(source, on=condition, join_type=_side(branches))
+    hints = cursor.take_hints()
+    cursor.skip()
+    return Merge(name, Query(pairs, cursor.text, hints), branches)
+
+
+_ALWAYS = {"MATCHED": "", "NOT MATCHED": "RIGHT", "NOT MATCHED BY SOURCE": "LEFT"}
+
+
+def _side(branches: Sequence[When]) -> str:
+    """Which rows without a match the branches want to see."""
+    sides = {_ALWAYS[branch.kind] for branch in branches} - {""}
+    return "FULL" if len(sides) == 2 else next(iter(sides), "INNER")
+
+
+def _when(node: exp.Expr, target: exp.Table, cursor: Cursor) -> When:
+    with clauses(node, cursor, "WHEN") as given:
+        matched, by_source, condition, then = (
+            given.take(name) for name in ("matched", "source", "condition", "then")
+        )
+    kind = "MATCHED" if matched else "NOT MATCHED BY SOURCE" if by_source else "NOT MATCHED"
+    if isinstance(then, exp.Insert) != (kind == "NOT MATCHED"):
+        may = "INSERT" if kind == "NOT MATCHED" else "UPDATE or DELETE"
+        raise cursor.error_at(_place(node, cursor), f"WHEN {kind} can only {may}")
+    if isinstance(then, exp.Insert):
+        return _insert_when(then, condition, cursor)
+    if isinstance(then, exp.Update):
+        return When(kind, condition, "UPDATE", _set_values(then, kind, target, cursor))
+    if isinstance(then, exp.Var) and then.name.upper() == "DELETE":
+        return When(kind, condition, "DELETE")
+    raise cursor.error_at(_place(node, cursor), "expected UPDATE SET, DELETE or INSERT")
+
+
+def _set_values(
+    then: exp.Update, kind: str, target: exp.Table, cursor: Cursor
+) -> dict[str, exp.Expr] | None:
+    with clauses(then, cursor, "UPDATE of a MERGE") as given:
+        pairs = given.take("expressions")
+    if not pairs:
+        raise cursor.error_at(_place(then, cursor), "expected UPDATE SET column = value")
+    if len(pairs) == 1 and isinstance(pairs[0], exp.Star):
+        if kind != "MATCHED":
+            raise cursor.error_at(_place(then, cursor), f"WHEN {kind} has no source for SET *")
+        return None
+    return _assignments(pairs, target, cursor)
+
+
+def _insert_when(then: exp.Insert, condition: exp.Expr | None, cursor: Cursor) -> When:
+    with clauses(then, cursor, "INSERT of a MERGE") as given:
+        columns, values = given.take("this"), given.take("expression")
+    if isinstance(columns, exp.Star) and values is None:
+        return When("NOT MATCHED", condition, "INSERT")
+    if not isinstance(values, exp.Tuple):
+        raise cursor.error_at(_place(then, cursor), "expected INSERT (columns) VALUES (values)")
+    if columns is None:
+        by_place = {str(place): value for place, value in enumerate(values.expressions)}
+        return When("NOT MATCHED", condition, "INSERT", by_place, columns_are_given=False)
+    names = [str(column.name) for column in columns.expressions]
+    if len(names) != len(values.expressions):
+        raise cursor.error_at(
+            _place(then, cursor),
+            f"INSERT names {counted(len(names), 'column')} and gives "
+            f"{counted(len(values.expressions), 'value')}",
+        )
+    twice = next((name for name in names if _times(name, names) > 1), None)
+    if twice is not None:
+        raise cursor.error_at(_place(then, cursor), f"column {twice!r} is given twice")
+    by_name = dict(zip(names, values.expressions, strict=True))
+    return When("NOT MATCHED", condition, "INSERT", by_name)
+
+
+def _times(name: str, names: Sequence[str]) -> int:
+    return [each.lower() for each in names].count(name.lower())
+
+
+def _refuse_unreachable(
+    branches: Sequence[When], nodes: Sequence[exp.Expr], cursor: Cursor
+) -> None:
+    """Refuse a WHEN that comes after one of its kind without a condition: it could never fire."""
+    closed: set[str] = set()
+    for branch, node in zip(branches, nodes, strict=True):
+        if branch.kind in closed:
+            raise cursor.error_at(
+                _place(node, cursor),
+                f"an earlier WHEN {branch.kind} has no condition, so this one never fires; put "
+                f"the one without a condition last",
+            )
+        if branch.condition is None:
+            closed.add(branch.kind)
 
 
 def _whole(cursor: Cursor, node_type: type[exp.Expr]) -> exp.Expr:
@@ -65,10 +174,23 @@ def _target(table: exp.Expr | None, cursor: Cursor, what: str) -> str:
     if alias is not None:
         with clauses(alias, cursor, f"the alias in {what}") as given:
             given.take("this")
+    table.meta[TARGET] = True
     end = table.this.meta.get("end")
     if end is not None and end + 1 in cursor.hints:
         raise cursor.error_at(end + 1, f"{what} changes the newest snapshot and takes no hint")
     return ".".join(part.name for part in table.parts)
+
+
+def _assignments(
+    pairs: Sequence[exp.Expr], target: exp.Table, cursor: Cursor
+) -> dict[str, exp.Expr]:
+    assignments: dict[str, exp.Expr] = {}
+    for pair in pairs:
+        column, value = _assignment(pair, target, cursor)
+        if column.lower() in map(str.lower, assignments):
+            raise cursor.error_at(_place(pair, cursor), f"column {column!r} is set twice")
+        assignments[column] = value
+    return assignments
 
 
 def _assignment(pair: exp.Expr, target: exp.Table, cursor: Cursor) -> tuple[str, exp.Expr]:

@@ -7,8 +7,12 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from keytide.dml.engine import Host
+from keytide.dml.merge import MergeHost
+from keytide.sql.merge_plan import MergeQuery
 from keytide.sql.relations import BoundQuery
 from keytide.sql.result import Result
+from keytide.sql.row_query import RowQuery
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
 from keytide.table.state.stored import StoredTable
@@ -43,4 +47,12 @@ class Engine(Protocol):
 
     def fill(self, transaction: Transaction, rows: Any) -> None:
         """Write rows as the part of a transaction."""
+        ...
+
+    def row_host(self, query: RowQuery) -> Host:
+        """What carries out a DELETE or an UPDATE."""
+        ...
+
+    def merge_host(self, query: MergeQuery) -> MergeHost:
+        """What carries out a MERGE."""
         ...

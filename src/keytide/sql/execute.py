@@ -12,10 +12,11 @@ from sqlglot import exp
 from keytide.errors import AlreadyExistsError, InvalidError
 from keytide.plural import counted
 from keytide.sql.assign import assign
-from keytide.sql.dml import delete, update
+from keytide.sql.dml import delete, merge, update
 from keytide.sql.engine import Engine
 from keytide.sql.grammar import parse_statements
-from keytide.sql.local import LocalEngine, run_locally
+from keytide.sql.local import run_locally
+from keytide.sql.local_engine import LocalEngine
 from keytide.sql.names import column_of, table_of
 from keytide.sql.procedures import call
 from keytide.sql.relations import BoundQuery, bind
@@ -30,6 +31,7 @@ from keytide.sql.statements import (
     DropTable,
     Explain,
     Insert,
+    Merge,
     Query,
     Rows,
     Show,
@@ -79,6 +81,7 @@ def _query(catalog: Catalog, engine: Engine, statement: Query) -> Result:
 
 
 def _explain(catalog: Catalog, engine: Engine, statement: Explain) -> Result:
+    assert isinstance(statement.query, Query)
     return explain(bind(statement.query, catalog))
 
 
@@ -224,11 +227,15 @@ def _static_partition(statement: Insert, table: StoredTable) -> dict[str, pa.Sca
 
 
 def _delete(catalog: Catalog, engine: Engine, statement: Delete) -> Result:
-    return changed(delete(catalog, engine.query, statement))
+    return changed(delete(catalog, engine, statement).rows)
 
 
 def _update(catalog: Catalog, engine: Engine, statement: Update) -> Result:
-    return changed(update(catalog, engine.query, statement))
+    return changed(update(catalog, engine, statement).rows)
+
+
+def _merge(catalog: Catalog, engine: Engine, statement: Merge) -> Result:
+    return changed(merge(catalog, engine, statement).rows)
 
 
 # -- the rest --------------------------------------------------------------------------------------
@@ -257,6 +264,7 @@ _ACTIONS: dict[type, Callable[[Catalog, Engine, Any], Result]] = {
     Insert: _insert,
     Delete: _delete,
     Update: _update,
+    Merge: _merge,
     Show: _show,
     Describe: _describe,
     Call: _call,

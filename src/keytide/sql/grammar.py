@@ -16,7 +16,7 @@ from keytide.sql.alter_grammar import alter_table
 from keytide.sql.cursor import Cursor
 from keytide.sql.definition_grammar import create_table, options
 from keytide.sql.dialect import error_at, parse_expression, tokenize
-from keytide.sql.dml_grammar import delete, update
+from keytide.sql.dml_grammar import delete, merge, update
 from keytide.sql.literals import literal_rows
 from keytide.sql.statements import (
     Call,
@@ -264,6 +264,7 @@ _STATEMENTS: dict[str, Callable[[Cursor], Statement]] = {
     "ALTER": alter_table,
     "DELETE": delete,
     "UPDATE": update,
+    "MERGE": merge,
     "DROP": _drop,
     "TRUNCATE": _truncate,
     "SHOW": _show,

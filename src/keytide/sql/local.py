@@ -1,13 +1,11 @@
-"""The local engine: DuckDB computes, scans stream into it."""
+"""Queries by DuckDB in this process: scans stream into it."""
 
 from __future__ import annotations
 
 import tempfile
 import threading
 import uuid
-from collections.abc import Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,62 +15,19 @@ from sqlglot import exp
 
 from keytide.dml.attached import PagesScan
 from keytide.errors import KeytideError
-from keytide.sql.assign import assign
 from keytide.sql.external import WAY_OUT
 from keytide.sql.relation import AttachedRelation, Relation, StoredRelation, SystemRelation
 from keytide.sql.relations import BoundQuery
-from keytide.sql.result import LocalResult, Result
 from keytide.sql.unnest import duckdb_unnest
-from keytide.table.commit.result import WriteResult
-from keytide.table.commit.transaction import Transaction
-from keytide.table.local_writes import append, fill
 from keytide.table.read.scan import Scan
-from keytide.table.state.stored import StoredTable
 
-__all__ = ["LocalEngine", "local_connection", "run_locally"]
-
-
-@dataclass(frozen=True)
-class LocalEngine:
-    """Runs queries in this process; `allows_external_files` lets them read files by name."""
-
-    allows_external_files: bool = False
-
-    def query(self, bound: BoundQuery) -> Result:
-        """Run a query. Raises `InvalidError` that quotes DuckDB where it refuses the query."""
-        return LocalResult(self.rows(bound))
-
-    def rows(self, bound: BoundQuery) -> pa.Table:
-        """The rows of a query, also for an INSERT. Raises as `query`."""
-        return run_locally(bound, allows_external_files=self.allows_external_files)
-
-    def assigned(
-        self, rows: pa.Table, columns: Mapping[str, int | pa.Scalar], table: StoredTable
-    ) -> pa.Table:
-        """Rows in a table's columns, each taken by position or from a constant.
-
-        Raises `InvalidError` for a type or value that a column does not take.
-        """
-        fields = {f.name: f for f in table.schema.fields}
-        made = {
-            name: assign(rows.column(place), fields[name], table.name)
-            if isinstance(place, int)
-            else pa.chunked_array([pa.repeat(place, rows.num_rows)])
-            for name, place in columns.items()
-        }
-        return pa.table(made)
-
-    def schema(self, rows: pa.Table) -> pa.Schema:
-        """The columns of rows."""
-        return rows.schema
-
-    def append(self, table: StoredTable, rows: pa.Table) -> WriteResult:
-        """Append rows to a table, in one commit."""
-        return append(table, rows)
-
-    def fill(self, transaction: Transaction, rows: pa.Table) -> None:
-        """Write rows as the part of a transaction."""
-        fill(transaction, rows)
+__all__ = [
+    "constructors",
+    "first_line",
+    "local_connection",
+    "run_locally",
+    "source_of",
+]
 
 
 def run_locally(bound: BoundQuery, *, allows_external_files: bool = False) -> pa.Table:
@@ -85,18 +40,16 @@ def run_locally(bound: BoundQuery, *, allows_external_files: bool = False) -> pa
     with local_connection(allows_external_files) as connection:
         try:
             for relation in bound.relations:
-                streams.append(source := _source(relation))
+                streams.append(source := source_of(relation))
                 connection.register(relation.view, source)
-            return _interruptible(
-                connection, bound.text_for("duckdb", duckdb_unnest, _constructors)
-            )
+            return _interruptible(connection, bound.text_for("duckdb", duckdb_unnest, constructors))
         except duckdb.PermissionException as error:
-            raise bound.refused(f"{_first_line(error)}; {WAY_OUT}") from error
+            raise bound.refused(f"{first_line(error)}; {WAY_OUT}") from error
         except duckdb.Error as error:
             cause = next((s.error for s in streams if isinstance(s, _Stream) and s.error), None)
             if cause is not None:
                 raise cause from None
-            raise bound.refused(_first_line(error)) from error
+            raise bound.refused(first_line(error)) from error
         finally:
             for relation in bound.relations[: len(streams)]:
                 connection.unregister(relation.view)
@@ -180,14 +133,15 @@ class _Stream:
             raise
 
 
-def _source(relation: Relation) -> Any:
+def source_of(relation: Relation) -> Any:
+    """The rows of a relation, as something that DuckDB reads."""
     if isinstance(relation, SystemRelation):
         return relation.rows()
     assert isinstance(relation, StoredRelation | AttachedRelation)
     return _Stream(relation.scan())
 
 
-def _constructors(node: exp.Expr) -> exp.Expr:
+def constructors(node: exp.Expr) -> exp.Expr:
     """What DuckDB writes differently: `MAP['k', v, ...]` of Flink, a backslash in LIKE of Spark."""
     if isinstance(node, exp.Bracket) and node.this.name.upper() == "MAP":
         values = node.expressions
@@ -219,5 +173,6 @@ def _with_plain_integers(rows: pa.Table, types: list[str]) -> pa.Table:
     return rows
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error of DuckDB says first."""
     return str(error).splitlines()[0]

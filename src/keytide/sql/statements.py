@@ -21,12 +21,14 @@ __all__ = [
     "DropTable",
     "Explain",
     "Insert",
+    "Merge",
     "Query",
     "Rows",
     "Show",
     "Statement",
     "Truncate",
     "Update",
+    "When",
 ]
 
 
@@ -92,6 +94,32 @@ class Update:
 
 
 @dataclass(frozen=True)
+class When:
+    """One WHEN of a MERGE, and what it does: `UPDATE`, `DELETE` or `INSERT`.
+
+    `values` are the new values by column. None stands for `*`: each column of the target gets the
+    one of the same name in the source.
+    """
+
+    kind: str
+    """`MATCHED`, `NOT MATCHED` or `NOT MATCHED BY SOURCE`."""
+    condition: exp.Expr | None
+    action: str
+    values: Mapping[str, exp.Expr] | None = None
+    columns_are_given: bool = True
+    """Whether an INSERT names columns; where not, values are by their places, "0", "1", ..."""
+
+
+@dataclass(frozen=True)
+class Merge:
+    """MERGE INTO; `pairs` is a query that joins the target, its first table, with the source."""
+
+    table: str
+    pairs: Query
+    whens: tuple[When, ...]
+
+
+@dataclass(frozen=True)
 class AlterTable:
     """ALTER TABLE: all changes or none."""
 
@@ -133,9 +161,10 @@ class Describe:
 
 @dataclass(frozen=True)
 class Explain:
-    """EXPLAIN of a query."""
+    """EXPLAIN of a query, or of a statement that changes rows, which ANALYZE carries out."""
 
-    query: Query
+    query: Query | Delete | Update | Merge
+    analyze: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,6 +177,6 @@ class Call:
 
 
 Statement: TypeAlias = (
-    "Query | CreateTable | Insert | Delete | Update | AlterTable | DropTable | Truncate | Show | "
-    "Describe | Explain | Call"
+    "Query | CreateTable | Insert | Delete | Update | Merge | AlterTable | DropTable | Truncate | "
+    "Show | Describe | Explain | Call"
 )

@@ -1,0 +1,237 @@
+"""Row-level changes computed by DuckDB in this process.
+
+DELETE and UPDATE go page by page: a page is a table to DuckDB, which tells the places of the rows
+that are meant and their new values; row ids never leave Arrow. A MERGE is one join, in which the
+target streams past the source. Other tables of a statement are copied into DuckDB first, once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from keytide.dml.engine import RowChange, Scanned, SplitResult, checked_pages
+from keytide.dml.merge import SinkPages, Sinks
+from keytide.dml.spi import ROW_ID, ColumnHandle, ConnectorMergeSink, UpdatablePageSource
+from keytide.errors import KeytideError
+from keytide.sql.local import constructors, first_line, local_connection, source_of
+from keytide.sql.merge_plan import MergeQuery
+from keytide.sql.passed import ROW, Passed
+from keytide.sql.row_query import RowQuery
+from keytide.sql.unnest import duckdb_unnest
+
+__all__ = ["LocalMergeHost", "LocalRowHost"]
+
+
+@dataclass(frozen=True)
+class LocalRowHost:
+    """Carries DELETE and UPDATE out on threads of this process; see `Host`."""
+
+    query: RowQuery
+    allows_external_files: bool = False
+
+    def change(
+        self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
+    ) -> None:
+        """See `Host.change`. A Ctrl-C cancels what runs."""
+        text = self.query.text_for("duckdb", (ROW,), duckdb_unnest, constructors)
+        with _database(self.query, self.allows_external_files) as connection:
+            cursors = [connection.cursor() for _ in scanned.splits]
+
+            def run(number: int) -> SplitResult:
+                return self._split(text, scanned, change, number, cursors[number])
+
+            _in_threads(run, cursors, take)
+
+    def _split(
+        self,
+        text: str,
+        scanned: Scanned,
+        change: RowChange,
+        number: int,
+        cursor: duckdb.DuckDBPyConnection,
+    ) -> SplitResult:
+        with _source(scanned, number) as source:
+            try:
+                rows = 0
+                for page in checked_pages(source, scanned.columns, type(source).__name__):
+                    found = self._computed(text, page, cursor)
+                    if found.num_rows:
+                        change.apply(source, found)
+                        rows += found.num_rows
+                return SplitResult(rows, source.finish())
+            except BaseException:
+                source.abort()
+                raise
+
+    def _computed(
+        self, text: str, page: pa.RecordBatch, cursor: duckdb.DuckDBPyConnection
+    ) -> pa.RecordBatch:
+        """The new values and the row ids of the rows of a page that are meant."""
+        plain = page.select([n for n in page.schema.names if n != ROW_ID])
+        places = pa.array(np.arange(page.num_rows), pa.int64())
+        given = pa.table([*plain.columns, places], [*plain.schema.names, ROW])
+        with self.query.refusing(duckdb.Error):
+            cursor.register(self.query.view, given)
+            found = cursor.sql(text).to_arrow_table()
+        values = self.query.stored(found)
+        ids = page.column(ROW_ID).take(found.column(ROW).combine_chunks())
+        names = [*self.query.updated, ROW_ID]
+        return pa.record_batch([*values, ids], names)
+
+
+@dataclass(frozen=True)
+class LocalMergeHost:
+    """Carries a MERGE out as one query of DuckDB; see `MergeHost`."""
+
+    query: MergeQuery
+    allows_external_files: bool = False
+
+    def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
+        """See `MergeHost.merge`. A Ctrl-C cancels it."""
+        passed = self.query.passed(sinks.pages)
+        text = self.query.text_for("duckdb", passed, duckdb_unnest, constructors)
+        target = _Target(scanned, passed)
+        sink = sinks.provider.create_merge_sink(sinks.session, sinks.table, 0, 1)
+        with _database(self.query, self.allows_external_files, **_AS_WRITTEN) as connection:
+            cursor = connection.cursor()
+            cursor.register(self.query.view, target)
+
+            def run(_: int) -> SplitResult:
+                return self._merged(cursor, text, passed, sinks.pages, sink, target)
+
+            _in_threads(run, [cursor], take)
+
+    def _merged(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        text: str,
+        passed: Passed,
+        pages: SinkPages,
+        sink: ConnectorMergeSink,
+        target: _Target,
+    ) -> SplitResult:
+        rows = 0
+        try:
+            for found in self._batches(cursor, text, target):
+                for page in self.query.made.pages(found, passed, pages):
+                    sink.store_merged_rows(page.page)
+                    rows += page.rows
+            return SplitResult(rows, sink.finish())
+        except BaseException:
+            sink.abort()
+            raise
+
+    def _batches(
+        self, cursor: duckdb.DuckDBPyConnection, text: str, target: _Target
+    ) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from cursor.sql(text).fetch_record_batch(_BATCH_ROWS)
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            if target.error is not None:
+                raise target.error from None
+            raise self.query.bound.refused(first_line(error)) from error
+
+
+_BATCH_ROWS = 256 << 10
+
+# The source is the side of the join that is held: it is written on the right, and stays there.
+_AS_WRITTEN = {"disabled_optimizers": "join_order,build_side_probe_side"}
+
+
+class _Target:
+    """The rows of a target as a stream that DuckDB reads once, with what is passed through."""
+
+    def __init__(self, scanned: Scanned, passed: Passed) -> None:
+        self._scanned, self._passed = scanned, passed
+        self.error: KeytideError | None = None
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        schema = self._passed.schema(self._scanned.columns)
+        reader = pa.RecordBatchReader.from_batches(schema, self._batches(schema))
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        start = 0
+        columns = self._passed.read_columns(self._scanned.columns)
+        try:
+            for number in range(len(self._scanned.splits)):
+                with _source(self._scanned, number, columns) as source:
+                    for page in checked_pages(source, columns, type(source).__name__):
+                        yield self._passed.given(page, self._scanned.columns, start, schema)
+                        start += page.num_rows
+        except KeytideError as error:
+            self.error = error  # Arrow's streams carry no more than a text
+            raise
+
+
+# -- DuckDB ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _database(
+    query: RowQuery | MergeQuery, allows_external_files: bool, **config: str
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """DuckDB with copies of the tables that a statement names beside its target."""
+    with local_connection(allows_external_files, **config) as connection:
+        for relation in query.bound.relations:
+            with query.refusing(duckdb.Error):
+                connection.register("keytide_source", source := source_of(relation))
+                try:
+                    connection.execute(
+                        f'CREATE TABLE "{relation.view}" AS SELECT * FROM keytide_source'
+                    )
+                except duckdb.Error:
+                    if getattr(source, "error", None) is not None:
+                        raise source.error from None
+                    raise
+                connection.unregister("keytide_source")
+        yield connection
+
+
+def _in_threads(
+    run: Callable[[int], SplitResult],
+    cursors: Sequence[duckdb.DuckDBPyConnection],
+    take: Callable[[SplitResult], None],
+) -> None:
+    """Run the parts of a statement, and hand on what each made. An error or a stop ends all."""
+    futures: list[Future[SplitResult]] = []
+    with ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, len(cursors)))) as pool:
+        try:
+            futures += [pool.submit(run, number) for number in range(len(cursors))]
+            for future in as_completed(futures):
+                future.result()
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            for cursor in cursors:
+                cursor.interrupt()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+            for future in futures:
+                if future.done() and not future.cancelled() and future.exception() is None:
+                    take(future.result())
+
+
+@contextmanager
+def _source(
+    scanned: Scanned, number: int, columns: Sequence[ColumnHandle] | None = None
+) -> Iterator[UpdatablePageSource]:
+    """The page source of a split, closed when the block ends."""
+    wanted = scanned.columns if columns is None else tuple(columns)
+    source = scanned.pages.create_page_source(
+        scanned.session, scanned.table, scanned.splits[number], wanted
+    )
+    try:
+        yield source  # type: ignore[misc]  # the contract of begin_delete and begin_update
+    finally:
+        source.close()

@@ -1,0 +1,73 @@
+"""The local engine: DuckDB computes, threads of this process read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from keytide.sql.assign import assign
+from keytide.sql.dml_local import LocalMergeHost, LocalRowHost
+from keytide.sql.local import run_locally
+from keytide.sql.merge_plan import MergeQuery
+from keytide.sql.relations import BoundQuery
+from keytide.sql.result import LocalResult, Result
+from keytide.sql.row_query import RowQuery
+from keytide.table.commit.result import WriteResult
+from keytide.table.commit.transaction import Transaction
+from keytide.table.local_writes import append, fill
+from keytide.table.state.stored import StoredTable
+
+__all__ = ["LocalEngine"]
+
+
+@dataclass(frozen=True)
+class LocalEngine:
+    """Runs queries in this process; `allows_external_files` lets them read files by name."""
+
+    allows_external_files: bool = False
+
+    def query(self, bound: BoundQuery) -> Result:
+        """Run a query. Raises `InvalidError` that quotes DuckDB where it refuses the query."""
+        return LocalResult(self.rows(bound))
+
+    def rows(self, bound: BoundQuery) -> pa.Table:
+        """The rows of a query, also for an INSERT. Raises as `query`."""
+        return run_locally(bound, allows_external_files=self.allows_external_files)
+
+    def assigned(
+        self, rows: pa.Table, columns: Mapping[str, int | pa.Scalar], table: StoredTable
+    ) -> pa.Table:
+        """Rows in a table's columns, each taken by position or from a constant.
+
+        Raises `InvalidError` for a type or value that a column does not take.
+        """
+        fields = {f.name: f for f in table.schema.fields}
+        made = {
+            name: assign(rows.column(place), fields[name], table.name)
+            if isinstance(place, int)
+            else pa.chunked_array([pa.repeat(place, rows.num_rows)])
+            for name, place in columns.items()
+        }
+        return pa.table(made)
+
+    def schema(self, rows: pa.Table) -> pa.Schema:
+        """The columns of rows."""
+        return rows.schema
+
+    def append(self, table: StoredTable, rows: pa.Table) -> WriteResult:
+        """Append rows to a table, in one commit."""
+        return append(table, rows)
+
+    def fill(self, transaction: Transaction, rows: pa.Table) -> None:
+        """Write rows as the part of a transaction."""
+        fill(transaction, rows)
+
+    def row_host(self, query: RowQuery) -> LocalRowHost:
+        """What carries out a DELETE or an UPDATE."""
+        return LocalRowHost(query, self.allows_external_files)
+
+    def merge_host(self, query: MergeQuery) -> LocalMergeHost:
+        """What carries out a MERGE."""
+        return LocalMergeHost(query, self.allows_external_files)

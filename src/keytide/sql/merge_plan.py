@@ -1,0 +1,299 @@
+"""The query behind a MERGE: which rows of target and source belong together, and what WHENs make.
+
+The query joins both and gives, for each pair that some WHEN applies to, the number of the first
+one, the new values of every WHEN (NULL where another one applies), the place of the target's row,
+and what is passed through: the members of its row id and, where an UPDATE needs them, its columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlglot import exp
+
+from keytide.dml.merge import SinkPages
+from keytide.dml.spi import ColumnHandle
+from keytide.errors import InvalidError
+from keytide.plural import counted
+from keytide.sql.names import column_of
+from keytide.sql.passed import ROW, Passed
+from keytide.sql.relation import Relation
+from keytide.sql.relations import BoundQuery, bind
+from keytide.sql.row_query import refused_errors, split_target, stored_values, target_of_tree
+from keytide.sql.statements import Merge, When
+from keytide.table.catalog import Catalog
+from keytide.types import Field
+
+__all__ = ["CASE", "MATCHES", "Branch", "MergeQuery", "MergedPage", "MergedRows", "merge_query"]
+
+CASE, MATCHES = "$case", "$matches"
+_SOURCE = "$source"
+
+
+class MergedPage(NamedTuple):
+    """A page for a sink, and how many rows of the statement it stands for."""
+
+    page: pa.RecordBatch
+    rows: int
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One WHEN: what it does, and which columns it gives values."""
+
+    kind: str
+    action: str
+    fields: tuple[Field, ...] = ()
+
+
+@dataclass(frozen=True)
+class MergeQuery:
+    """A MERGE over views; `view` is the target's, `bound.relations` are those of other tables."""
+
+    bound: BoundQuery
+    view: str
+    alias: str
+    target: Relation
+    made: MergedRows
+
+    @property
+    def branches(self) -> tuple[Branch, ...]:
+        """The WHENs, in their order."""
+        return self.made.branches
+
+    @property
+    def carries(self) -> bool:
+        """Whether rows of the target are needed whole."""
+        return any(branch.action == "UPDATE" for branch in self.branches)
+
+    @property
+    def updated(self) -> dict[int, tuple[str, ...]]:
+        """What each WHEN that updates sets, by its number."""
+        return {
+            number: tuple(field.name for field in branch.fields)
+            for number, branch in enumerate(self.branches)
+            if branch.action == "UPDATE"
+        }
+
+    def passed(self, pages: SinkPages) -> Passed:
+        """What of the target the engine passes through."""
+        return Passed(pages.row_id.type, pages.columns if self.carries else ())
+
+    def text_for(
+        self,
+        dialect: str,
+        passed: Passed,
+        *rewrites: Callable[[exp.Expr], exp.Expr],
+        counts_matches: bool = True,
+    ) -> str:
+        """The text of the query for an engine; see `BoundQuery.text_for`."""
+        chosen = [e.copy() for e in self.bound.tree.expressions]
+        for name in (ROW, *passed.names):
+            column = exp.column(name, table=self.alias, quoted=True)
+            chosen.append(exp.alias_(column, name, quoted=True))
+        inner = self.bound.tree.copy()
+        inner.set("expressions", chosen)
+        outer = (
+            exp.select("*")
+            .from_(exp.Subquery(this=inner, alias=exp.TableAlias(this=exp.to_identifier("merged"))))
+            .where(_is_given(_column(CASE)))
+        )
+        if counts_matches:
+            place = _column(ROW)
+            count = exp.Window(this=exp.Count(this=place.copy()), partition_by=[place])
+            outer = outer.select(exp.alias_(count, MATCHES, quoted=True))
+        return replace(self.bound, tree=outer).text_for(dialect, *rewrites)
+
+    @contextmanager
+    def refusing(self, *errors: type[Exception]) -> Iterator[None]:
+        """A block whose errors of an engine are told as those of the statement."""
+        with refused_errors(self.bound, *errors):
+            yield
+
+
+@dataclass(frozen=True)
+class MergedRows:
+    """Makes pages for sinks out of rows of the query of a MERGE. Pickles."""
+
+    table: str
+    branches: tuple[Branch, ...]
+
+    def pages(
+        self, found: pa.RecordBatch, passed: Passed, pages: SinkPages
+    ) -> Iterator[MergedPage]:
+        """The pages for sinks that some rows of the query make.
+
+        Raises `InvalidError` where a row of the target is matched twice, as far as the query counts
+        that, and for values that do not fit their columns.
+        """
+        if MATCHES in found.schema.names and found.num_rows:
+            self.refuse_matches(is_twice=pc.max(found.column(MATCHES)).as_py() > 1)
+        for number, branch in enumerate(self.branches):
+            rows = found.filter(pc.equal(found.column(CASE), number))
+            if rows.num_rows:
+                yield MergedPage(self._page(number, branch, rows, passed, pages), rows.num_rows)
+
+    def refuse_matches(self, *, is_twice: bool) -> None:
+        """Raise `InvalidError` where a row of the target is matched twice."""
+        if is_twice:
+            raise InvalidError(
+                f"table {self.table}: One MERGE target table row matched more than one source row, "
+                f"so it is open what becomes of it; nothing was changed. Bring one row of each key "
+                f"in the source, or have the WHENs tell them apart"
+            )
+
+    def _page(
+        self, number: int, branch: Branch, rows: pa.RecordBatch, passed: Passed, pages: SinkPages
+    ) -> pa.RecordBatch:
+        if branch.action == "DELETE":
+            return pages.deleted(passed.row_ids(rows))
+        columns = [
+            pa.chunked_array([rows.column(_value(number, i))]) for i in range(len(branch.fields))
+        ]
+        given = stored_values(columns, branch.fields, self.table)
+        values = dict(zip((field.name for field in branch.fields), given, strict=True))
+        if branch.action == "UPDATE":
+            kept = [
+                values[c.name] if c.name in values else passed.column(rows, c.name)
+                for c in pages.columns
+            ]
+            return pages.updated(kept, passed.row_ids(rows), number)
+        made = [
+            values[c.name] if c.name in values else _left_out(c, rows.num_rows, self.table)
+            for c in pages.columns
+        ]
+        return pages.inserted(made, number)
+
+
+def _left_out(column: ColumnHandle, rows: int, table: str) -> pa.Array:
+    """What an INSERT stores in a column that it does not name."""
+    if column.default is not None:
+        return pa.repeat(column.default, rows)
+    if not column.nullable:
+        raise InvalidError(
+            f"table {table}: NULL value not allowed for NOT NULL column: {column.name}, which the "
+            f"INSERT leaves out; nothing was changed"
+        )
+    return pa.nulls(rows, column.type)
+
+
+# -- from a statement ------------------------------------------------------------------------------
+
+
+def merge_query(
+    statement: Merge, catalog: Catalog, table: str, fields: Sequence[Field]
+) -> MergeQuery:
+    """The query of a MERGE into a table with these columns. Raises as `bind` does."""
+    tree = statement.pairs.tree.copy()
+    node = target_of_tree(tree)
+    alias = node.alias_or_name
+    source = tree.args["joins"][0].this
+    if isinstance(source, exp.Subquery) and not source.alias:
+        source.set("alias", exp.TableAlias(this=exp.to_identifier("source")))
+    given = [_values(when, source.alias_or_name, table, fields) for when in statement.whens]
+    chosen = [
+        exp.alias_(when.condition.copy(), _condition(i), quoted=True)
+        for i, when in enumerate(statement.whens)
+        if when.condition is not None
+    ]
+    chosen += [
+        exp.alias_(value.copy(), _value(i, j), quoted=True)
+        for i, values in enumerate(given)
+        for j, (_, value) in enumerate(values)
+    ]
+    tree.set("expressions", chosen or [exp.alias_(exp.null(), "$nothing", quoted=True)])
+    bound, target = split_target(bind(replace(statement.pairs, tree=tree), catalog))
+    branches = tuple(
+        Branch(when.kind, when.action, tuple(field for field, _ in values))
+        for when, values in zip(statement.whens, given, strict=True)
+    )
+    query = MergeQuery(bound, target.view, alias, target, MergedRows(table, branches))
+    _choose_branch(bound.tree, alias, branches)
+    return query
+
+
+def _values(
+    when: When, source: str, table: str, fields: Sequence[Field]
+) -> list[tuple[Field, exp.Expr]]:
+    """The columns that a WHEN gives values, in the table's order, and the values."""
+    if when.action == "DELETE":
+        return []
+    if when.values is None:
+        return [(f, exp.column(f.name, table=source, quoted=True)) for f in fields]
+    if when.columns_are_given:
+        by_name = {column_of(n, [f.name for f in fields], table): v for n, v in when.values.items()}
+    elif len(when.values) != len(fields):
+        raise InvalidError(
+            f"table {table}: INSERT gives {counted(len(when.values), 'value')}, the table has "
+            f"{len(fields)} columns: {', '.join(f.name for f in fields)}"
+        )
+    else:
+        by_name = dict(zip((f.name for f in fields), when.values.values(), strict=True))
+    return [(f, by_name[f.name]) for f in fields if f.name in by_name]
+
+
+def _choose_branch(tree: exp.Expr, alias: str, branches: Sequence[Branch]) -> None:
+    """Have a bound join say which WHEN applies, and compute values of that one only."""
+    given = {e.alias: e.this for e in tree.expressions}
+    join = tree.args["joins"][0]
+    if any(branch.kind == "NOT MATCHED BY SOURCE" for branch in branches):
+        source = _marked(join)
+    else:
+        source = None
+    case = exp.Case()
+    for number, branch in enumerate(branches):
+        parts = [_applies(branch.kind, alias, source)]
+        if _condition(number) in given:
+            parts.append(exp.paren(given[_condition(number)].copy()))
+        case = case.when(exp.and_(*parts), exp.Literal.number(number))
+    chosen: list[exp.Expr] = [exp.alias_(case, CASE, quoted=True)]
+    for number, branch in enumerate(branches):
+        for place in range(len(branch.fields)):
+            name = _value(number, place)
+            # By the name of the result before: what is random is drawn once.
+            test = exp.EQ(this=_column(CASE), expression=exp.Literal.number(number))
+            only = exp.Case().when(test, given[name].copy())
+            chosen.append(exp.alias_(only, name, quoted=True))
+    tree.set("expressions", chosen)
+
+
+def _marked(join: exp.Join) -> str:
+    """Have the source of a join say of its rows that they are there; gives its name."""
+    source = join.this
+    name = str(source.alias_or_name)
+    marked = exp.select("*", exp.alias_(exp.true(), _SOURCE, quoted=True)).from_(source.copy())
+    join.set("this", marked.subquery(name))
+    return name
+
+
+def _applies(kind: str, alias: str, source: str | None) -> exp.Expr:
+    target = exp.column(ROW, table=alias, quoted=True)
+    if kind == "NOT MATCHED":
+        return exp.Is(this=target, expression=exp.null())
+    if kind == "NOT MATCHED BY SOURCE":
+        return exp.Is(this=exp.column(_SOURCE, table=source, quoted=True), expression=exp.null())
+    is_matched = _is_given(target)
+    if source is None:
+        return is_matched
+    return exp.and_(is_matched, _is_given(exp.column(_SOURCE, table=source, quoted=True)))
+
+
+def _is_given(column: exp.Expr) -> exp.Expr:
+    return exp.Not(this=exp.Is(this=column, expression=exp.null()))
+
+
+def _column(name: str) -> exp.Column:
+    return exp.column(name, quoted=True)
+
+
+def _condition(number: int) -> str:
+    return f"$condition_{number}"
+
+
+def _value(number: int, place: int) -> str:
+    return f"$value_{number}_{place}"

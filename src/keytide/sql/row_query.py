@@ -1,0 +1,141 @@
+"""The query behind a DELETE or an UPDATE: which rows of a target, and their new values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from sqlglot import exp
+
+from keytide.errors import InvalidError
+from keytide.sql.assign import assign
+from keytide.sql.dml_grammar import TARGET
+from keytide.sql.relation import Relation
+from keytide.sql.relations import BoundQuery, bind
+from keytide.sql.statements import Query
+from keytide.table.catalog import Catalog
+from keytide.types import Field
+
+__all__ = [
+    "RowQuery",
+    "refused_errors",
+    "row_query",
+    "split_target",
+    "stored_values",
+    "target_of_tree",
+]
+
+
+@dataclass(frozen=True)
+class RowQuery:
+    """New values of the rows that are meant, and their places, as a query over views.
+
+    `view` is the target's; `bound.relations` are those of the other tables. `updated` has the
+    columns that get new values, in the table's order.
+    """
+
+    bound: BoundQuery
+    view: str
+    alias: str
+    target: Relation
+    table: str
+    fields: tuple[Field, ...] = ()
+
+    @property
+    def updated(self) -> tuple[str, ...]:
+        """The names of the columns that get new values."""
+        return tuple(field.name for field in self.fields)
+
+    @property
+    def is_all_terms(self) -> bool:
+        """Whether the target's terms alone say which rows are meant."""
+        where = self.bound.tree.args.get("where")
+        if where is None:
+            return True
+        condition = where.this
+        parts = list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
+        return len(parts) == len(self.target.terms)
+
+    def text_for(
+        self, dialect: str, passed: Sequence[str], *rewrites: Callable[[exp.Expr], exp.Expr]
+    ) -> str:
+        """The text of the query for an engine, with some columns of the target behind the values.
+
+        Raises as `BoundQuery.text_for`.
+        """
+        tree = self.bound.tree.copy()
+        columns = [exp.column(name, table=self.alias, quoted=True) for name in passed]
+        named = [exp.alias_(c, n, quoted=True) for c, n in zip(columns, passed, strict=True)]
+        tree.set("expressions", [*tree.expressions, *named])
+        return replace(self.bound, tree=tree).text_for(dialect, *rewrites)
+
+    def stored(self, found: pa.Table) -> list[pa.Array]:
+        """The new values as the columns hold them. Raises `InvalidError` for what does not fit."""
+        columns = found.columns[: len(self.fields)]
+        return stored_values(columns, self.fields, self.table)
+
+    @contextmanager
+    def refusing(self, *errors: type[Exception]) -> Iterator[None]:
+        """A block whose errors of an engine are told as those of the statement."""
+        with refused_errors(self.bound, *errors):
+            yield
+
+
+@contextmanager
+def refused_errors(bound: BoundQuery, *errors: type[Exception]) -> Iterator[None]:
+    """A block in which errors of an engine become `InvalidError`s of a query."""
+    try:
+        yield
+    except errors as error:
+        raise bound.refused(str(error).splitlines()[0]) from error
+
+
+def stored_values(
+    columns: Sequence[pa.ChunkedArray], fields: Sequence[Field], table: str
+) -> list[pa.Array]:
+    """New values as columns hold them.
+
+    Raises `InvalidError` for a type or value that a column does not take, NULL among them.
+    """
+    made = []
+    for column, field in zip(columns, fields, strict=True):
+        stored = assign(column, field, table).combine_chunks()
+        if stored.null_count and not field.type.nullable:
+            raise InvalidError(
+                f"table {table}: NULL value not allowed for NOT NULL column: {field.name}; nothing "
+                f"was changed"
+            )
+        made.append(stored)
+    return made
+
+
+def row_query(
+    query: Query, catalog: Catalog, table: str, values: Sequence[tuple[Field, exp.Expr]] = ()
+) -> RowQuery:
+    """The query of a statement on one table, with the new values of columns.
+
+    Raises as `bind` does.
+    """
+    tree = query.tree.copy()
+    alias = target_of_tree(tree).alias_or_name
+    chosen = [exp.alias_(value, f"$value_{i}", quoted=True) for i, (_, value) in enumerate(values)]
+    tree.set("expressions", chosen or [exp.alias_(exp.null(), "$nothing", quoted=True)])
+    bound, target = split_target(bind(replace(query, tree=tree), catalog))
+    bound.tree.set("expressions", [e for e in bound.tree.expressions if e.alias != "$nothing"])
+    fields = tuple(field for field, _ in values)
+    return RowQuery(bound, target.view, alias, target, table, fields)
+
+
+def split_target(bound: BoundQuery) -> tuple[BoundQuery, Relation]:
+    """A query without the relation of the table that its statement changes, and that one."""
+    view = target_of_tree(bound.tree).name
+    target = next(relation for relation in bound.relations if relation.view == view)
+    others = tuple(relation for relation in bound.relations if relation is not target)
+    return replace(bound, relations=others), target
+
+
+def target_of_tree(tree: exp.Expr) -> exp.Table:
+    """The table that a statement changes, in the tree of its query."""
+    return next(node for node in tree.find_all(exp.Table) if node.meta.get(TARGET))
