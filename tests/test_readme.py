@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import keytide as kt
+from keytide.table.system_tables import SYSTEM_TABLES
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
@@ -36,6 +37,32 @@ def test_sql_example_prints_what_its_comment_says(
 
     [promised] = re.findall(r"^# (.+)", BLOCKS[2], flags=re.MULTILINE)
     assert capsys.readouterr().out.splitlines()[-1] == promised
+
+
+def test_example_of_a_table_s_life_prints_what_its_comment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    exec(compile(BLOCKS[0] + BLOCKS[3], "README.md", "exec"), {})
+
+    printed = capsys.readouterr().out.splitlines()
+    [promised] = re.findall(r"# ({.+)", BLOCKS[3])
+    assert printed[-1] == promised
+    assert any("nothing wrong" in line for line in printed)
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "docs/sql.md"])
+def test_every_system_table_is_listed(page: str) -> None:
+    text = (Path(__file__).parents[1] / page).read_text()
+    assert [name for name in SYSTEM_TABLES if f"`{name}`" not in text] == []
+
+
+def test_every_document_is_in_the_index() -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    index = (docs / "index.md").read_text()
+    pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")} - {"index.md"}
+    assert {page for page in pages if f"]({page})" not in index} == set()
 
 
 @pytest.mark.spark

@@ -183,6 +183,15 @@ def test_stream_that_cannot_be_says_why(
         run(spark, make_table(warehouse), tmp_path / "c", **options)
 
 
+def test_stream_from_an_expired_snapshot_says_which_are_there(
+    warehouse: str, spark: Any, tmp_path: Path
+) -> None:
+    table = make_table(warehouse)
+    earliest = table.expire_snapshots(retain_max=2).earliest_id
+    with pytest.raises(Exception, match=rf"NotFoundError: .*snapshots {earliest} to \d+ are there"):
+        run(spark, table, tmp_path / "c", start="1")
+
+
 def test_options_of_streams_are_refused_where_one_snapshot_is_read(
     warehouse: str, spark: Any
 ) -> None:
