@@ -256,7 +256,14 @@ def test_deletes_that_the_table_ignores_are_left_out() -> None:
         ({"bucket-key": "n"}, "Cannot define 'bucket-key' with bucket = -1"),
         ({"bucket": "2", "bucket-key": "z"}, "Field z can not be found"),
         ({"row-tracking.enabled": "true"}, "no ids"),
-        ({"deletion-vectors.enabled": "true"}, "compaction"),
+        (
+            {"deletion-vectors.enabled": "true", "deletion-vectors.merge-on-read": "true"},
+            "no primary key",
+        ),
+        (
+            {"deletion-vectors.enabled": "true", "index-file-in-data-file-dir": "true"},
+            "beside the data",
+        ),
         ({"file.format": "avro"}, "use 'parquet' or 'orc'"),
     ],
 )

@@ -43,14 +43,14 @@ def buckets(table: kt.Table) -> list[BucketId]:
     return sorted((entry.partition, entry.bucket) for entry in entries)
 
 
-def vector_files(table: kt.Table) -> dict[BucketId, IndexFile]:
+def vector_files(table: kt.Table) -> dict[BucketId, tuple[IndexFile, ...]]:
     snapshot = table.metadata.latest_snapshot()
     assert snapshot is not None
     return vector_files_by_bucket(table.metadata.index_files(snapshot))
 
 
 def known(table: kt.Table, bucket: BucketId) -> DeadRows:
-    return load_dead_rows(table.metadata.store, vector_files(table).get(bucket), table.name)
+    return load_dead_rows(table.metadata.store, vector_files(table).get(bucket, ()), table.name)
 
 
 def change_of(bucket: BucketId, dead: DeadRows) -> Change:
@@ -143,3 +143,41 @@ def test_all_vectors_have_one_form(wide: bool) -> None:
     both = dead.marking({"b": np.array([2])}, wide=wide)
     assert {type(vector) for vector in both.vectors.values()} == {BitMap64 if wide else BitMap}
     assert both.of("a").tolist() == [1]
+
+
+# -- work that is about some files of a bucket -----------------------------------------------------
+
+
+@given(
+    theirs=st.dictionaries(st.sampled_from("ab"), POSITIONS.filter(bool)),
+    mine=st.dictionaries(st.sampled_from("bc"), POSITIONS.filter(bool), min_size=1),
+)
+def test_what_happens_to_other_files_is_no_matter(
+    theirs: dict[str, set[int]], mine: dict[str, set[int]]
+) -> None:
+    table = new_table()
+    one, _ = buckets(table)
+    found = known(table, one)
+    places = {name: np.array(sorted(some)) for name, some in mine.items()}
+    change = change_of(one, found.about(mine).marking(places, wide=False))
+    for name, some in theirs.items():
+        more = known(table, one).marking({name: np.array(sorted(some))}, wide=False)
+        commit(table, one, more)
+    scan = table.scan()
+    outcome = Committer(table.metadata, scan.view, restamp).publish(change, scan.live)
+    assert isinstance(outcome, Conflict) == bool(theirs.keys() & mine.keys())
+    merged = theirs if isinstance(outcome, Conflict) else {**theirs, **mine}
+    assert {n: set(known(table, one).of(n).tolist()) for n in merged} == merged
+
+
+def test_vectors_in_several_files_become_one() -> None:
+    """Other engines may keep the vectors of an append table so."""
+    table = new_table()
+    one, _ = buckets(table)
+    mark(table, one, 1)
+    first = known(table, one)
+    commit(table, one, first.without(["a"]).marking({"b": np.array([2])}, wide=False))
+    both = load_dead_rows(
+        table.metadata.store, (*first.stored, *vector_files(table)[one]), table.name
+    )
+    assert {name: both.of(name).tolist() for name in "ab"} == {"a": [1], "b": [2]}

@@ -435,7 +435,8 @@ _COMPACTION = (
           _NO_SORTING),
     Option("deletion-vectors.enabled", BOOLEAN, "Whether each write is followed by a compaction "
            "that marks the versions it outlives as dead, so that readers merge nothing. Rows are "
-           "shown once they are compacted.", "false", FIXED),
+           "shown once they are compacted. Without a primary key: whether DELETE, UPDATE and MERGE "
+           "mark rows as dead, and do not write the files that have them again.", "false", FIXED),
     _refused("deletion-vectors.modifiable", BOOLEAN, "false", "Whether other engines may change "
              "`deletion-vectors.enabled` later.",
              "rows that were written without vectors have older versions beside them, which "

@@ -12,11 +12,14 @@ from keytide.format.manifest import FileKind, Identity, ManifestEntry
 from keytide.format.snapshot import CommitKind
 from keytide.table.commit.author import Author
 from keytide.table.commit.moved_keys import MovedKeys
+from keytide.table.state.dead_rows import DeadRows
 from keytide.table.state.key_places import HashFiles
 from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.write.task import Written
 
 __all__ = ["Change", "Conflict", "Decision", "Fits", "Restamp", "decide", "made_files"]
+
+NOTHING_DEAD = DeadRows()
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,9 @@ class Change:
     restored_indexes: tuple[IndexFile, ...] = ()
     """The index files of these."""
 
+    marked: tuple[ManifestEntry, ...] = ()
+    """The files that stay and some of whose rows are dead from then on."""
+
     merges_manifests: bool = False
     """Whether the manifests of what was before are merged as far as they can be, due or not."""
 
@@ -63,6 +69,11 @@ class Change:
     def with_entries(self, entries: Iterable[ManifestEntry]) -> Change:
         """The same change of other files."""
         return replace(self, made=replace(self.made, entries=tuple(entries)))
+
+    def onto(self, present: Mapping[BucketId, DeadRows]) -> Change:
+        """The same change on top of the present dead rows of the buckets by whose it went."""
+        dead = {bucket: rows.onto(present[bucket]) for bucket, rows in self.made.dead.items()}
+        return replace(self, made=replace(self.made, dead=dead)) if dead else self
 
     @property
     def operation(self) -> str:
@@ -127,7 +138,7 @@ def decide(
     change: Change,
     live: LiveFiles,
     moved: Iterable[MovedKeys] = (),
-    vector_files: Mapping[BucketId, IndexFile] = MappingProxyType({}),
+    dead_rows: Mapping[BucketId, DeadRows] = MappingProxyType({}),
 ) -> Decision:
     """How a change meets the files that are live. Pure: the same values give the same answer.
 
@@ -139,14 +150,22 @@ def decide(
     buckets by now. With dynamic buckets it conflicts where a key is by now in another bucket than
     the change puts it into; `moved` tells of the partitions whose index is not the one that the
     change went by. A change that went by the deletion vectors of a bucket conflicts where these
-    are not in the index file any more in which it found them; `vector_files` has the present ones.
+    are not in the index files any more in which it found them or, where it is about some files
+    only, where rows of these files died meanwhile; `dead_rows` has the present ones. It conflicts
+    also where a file is gone of which it marks rows.
     """
     deleted = {entry.identity for entry in change.entries if entry.kind is FileKind.DELETE}
-    present = live.present(deleted)
+    marked = {entry.identity for entry in change.marked}
+    present = live.present(deleted | marked)
     for entry in change.entries:
         reason = _stands_against(entry, change, live, present)
         if reason is not None:
             return Conflict(reason)
+    if not marked <= present:
+        return Conflict(
+            "a file was replaced by another commit of whose rows this one marks some as dead; redo "
+            "the work on the newest snapshot"
+        )
     if change.source is not None and _has_changed(change, change.source, live):
         return Conflict(
             "another writer changed rows of a bucket from which this commit's rows were made; "
@@ -157,7 +176,8 @@ def decide(
             "another writer put keys of this commit into other buckets, or replaced the rows of "
             "their partition; redo the work on the newest snapshot"
         )
-    if any(vector_files.get(bucket) != dead.stored for bucket, dead in change.made.dead.items()):
+    dead = change.made.dead.items()
+    if any(rows.is_outdated(dead_rows.get(bucket, NOTHING_DEAD)) for bucket, rows in dead):
         return Conflict(
             "another commit marked rows of a bucket as dead, in whose deletion vectors this one "
             "marks rows too; redo the work on the newest snapshot"

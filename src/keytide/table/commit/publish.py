@@ -45,7 +45,7 @@ from keytide.table.commit.change import Change, Conflict, Restamp, decide, made_
 from keytide.table.commit.moved_keys import MovedKeys, moved_keys
 from keytide.table.commit.snapshot_files import NewSnapshot, SnapshotBuilder, wall_clock_ms
 from keytide.table.state.beside import again, is_gone
-from keytide.table.state.dead_rows import vector_files_by_bucket
+from keytide.table.state.dead_rows import DeadRows, load_dead_rows, vector_files_by_bucket
 from keytide.table.state.key_places import hash_files
 from keytide.table.state.live_files import BucketId, LiveFiles, files_of, load_live_files
 from keytide.table.state.metadata import TableMetadata
@@ -208,12 +208,13 @@ class _Attempt:
         return newest is not None and seen is not None and newest > seen.id
 
     def _try(self) -> Committed | Conflict | None:
-        decision = decide(self._change, self._live, self._moved(), self._vector_files())
+        present = self._dead_rows()
+        decision = decide(self._change, self._live, self._moved(), present)
         if isinstance(decision, Conflict):
             return decision
         if isinstance(decision, Restamp):
             self._restamp(decision)
-        new = self._builder.build(self._change, self._latest, self._live)
+        new = self._builder.build(self._change.onto(present), self._latest, self._live)
         self._described += new.files
         # Stored before the snapshot that names them: whoever finds the snapshot finds all of it.
         self._metadata.store.put_all(new.files)
@@ -276,11 +277,22 @@ class _Attempt:
         files = () if self._latest is None else self._metadata.index_files(self._latest)
         return moved_keys(view, change.made, change.indexed, hash_files(files))
 
-    def _vector_files(self) -> dict[BucketId, IndexFile]:
-        """The present deletion vectors, for a change that went by those of some buckets."""
-        if not self._change.made.dead or self._latest is None:
+    def _dead_rows(self) -> dict[BucketId, DeadRows]:
+        """The present dead rows of the buckets by whose deletion vectors the change went.
+
+        They are read where it has to be told whose they are.
+        """
+        dead = self._change.made.dead
+        if not dead:
             return {}
-        return vector_files_by_bucket(self._metadata.index_files(self._latest))
+        known = () if self._latest is None else self._metadata.index_files(self._latest)
+        files = vector_files_by_bucket(known)
+        return {bucket: self._present(rows, files.get(bucket, ())) for bucket, rows in dead.items()}
+
+    def _present(self, before: DeadRows, files: tuple[IndexFile, ...]) -> DeadRows:
+        if before.went_by is None or before.stored == files:
+            return DeadRows(files)
+        return load_dead_rows(self._metadata.store, files, self._view.name)
 
     def begin_again(self, redo: Redo) -> bool:
         """Make the change anew, which could not be made as it was; False if there is none now."""

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from keytide.errors import ConflictError
 from keytide.format.index_manifest import IndexFile
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.table.commit.author import Author
 from keytide.table.commit.change import Change, Conflict, made_files
@@ -208,6 +208,30 @@ class Transaction:
         if serializable:
             change = replace(change, watched=every_partition)
         return self._publish(change) if change.entries else self._result(None)
+
+    def change_rows(
+        self,
+        marked: Iterable[ManifestEntry] = (),
+        watched: Callable[[bytes], bool] | None = None,
+    ) -> WriteResult:
+        """Commit what was taken in: files, in the place of others perhaps, and dead rows.
+
+        `marked` are the files that stay and some of whose rows die. It fits beside the appends of
+        others, unless these came to a bucket of a partition that is `watched`. Raises
+        `ConflictError` where one of the files is gone, or their rows died otherwise, and as
+        `commit` does.
+        """
+        written, stays = self._written, tuple(marked)
+        takes_away = any(entry.kind is FileKind.DELETE for entry in written.entries)
+        if not written.entries and not stays:
+            return self._result(None)
+        change = Change(written, self.author, renumbers=self._renumbers, marked=stays)
+        if takes_away or stays:
+            # So the format names what is no mere append: readers of appends leave it out.
+            change = replace(change, kind=CommitKind.OVERWRITE)
+        if watched is not None:
+            change = replace(change, source=self.state.live, watched=watched)
+        return self._publish(change)
 
     def compact(self) -> Committed | Conflict | None:
         """Commit what compactions of the table's buckets made; None where that is nothing.

@@ -103,7 +103,7 @@ def _why_no_buckets(options: TableOptions) -> str | None:
 
 
 class AppendTable(TableKind):
-    """A table without a primary key: rows are added, and replaced by overwrites only."""
+    """A table without a primary key: rows are added, and stay what they are until they go."""
 
     has_key = False
     default_bucket = "-1"  # no buckets: rows need not be brought together
@@ -117,10 +117,13 @@ class AppendTable(TableKind):
                     f"'{key}' = '{text}' says what becomes of the versions of a key, and the table "
                     f"has no primary key: give it one, or leave the option out"
                 )
-        if options.deletion_vectors_enabled:
-            raise UnsupportedError(
-                f"'{keys.DELETION_VECTORS_ENABLED}' = 'true' has writes followed by a compaction, "
-                f"and there is none of tables without a primary key; leave it out"
+        reason = _why_no_vectors(options) if options.deletion_vectors_enabled else None
+        if reason is not None:
+            raise UnsupportedError(f"{reason}; leave '{keys.DELETION_VECTORS_ENABLED}' out")
+        if options.deletion_vectors_merge_on_read:
+            raise InvalidError(
+                f"'{keys.DELETION_VECTORS_MERGE_ON_READ}' = 'true' shows versions of keys before "
+                f"they are compacted, and the table has no primary key; leave it out"
             )
         if options.bucket < -1:
             raise InvalidError(
@@ -146,9 +149,7 @@ class AppendTable(TableKind):
             return f"'{keys.ROW_TRACKING_ENABLED}' asks every writer to number the rows"
         if options.bucket > 0 and not options.bucket_key:
             return f"'{keys.BUCKET}' = '{options.bucket}' without a '{keys.BUCKET_KEY}'"
-        if options.deletion_vectors_enabled:
-            return f"'{keys.DELETION_VECTORS_ENABLED}' needs an index that this release cannot keep"
-        return None
+        return _why_no_vectors(options) if options.deletion_vectors_enabled else None
 
 
 # Options about versions that say something about rows too, so append tables may have them.

@@ -1,7 +1,8 @@
 """Which rows of a bucket's files are dead: what its deletion vectors say, and how that changes.
 
-All vectors of a bucket lie in one index file. Files are never changed, so one more dead row means a
-new index file with all vectors of the bucket, in the place of the one before.
+All vectors of a bucket lie in one index file; other engines may have several, of append tables.
+Files are never changed, so one more dead row means a new index file with all vectors of the bucket,
+in the place of those before.
 """
 
 from __future__ import annotations
@@ -29,14 +30,17 @@ Positions = npt.NDArray[np.int64]
 class DeadRows:
     """The dead rows of one bucket, by data file, as a commit is to have them. Pickles.
 
-    `stored` is the index file with which the work began, None where the bucket had none: a commit
-    on top of another one would bring rows back to life.
+    `stored` are the index files with which the work began, none where the bucket had none: a commit
+    on top of others would bring rows back to life.
     """
 
-    stored: IndexFile | None = None
+    stored: tuple[IndexFile, ...] = ()
     vectors: Mapping[str, Vector] = field(default_factory=dict)
     has_changed: bool = False
     """Whether the vectors are not those in `stored`."""
+    went_by: Mapping[str, Positions] | None = field(default=None, compare=False)
+    """The dead rows, as the work found them, of the files that it is about; None: of all files.
+    What becomes of rows of other files meanwhile is no matter."""
 
     def of(self, file_name: str) -> Positions:
         """The positions of the dead rows of a file, ascending."""
@@ -57,6 +61,29 @@ class DeadRows:
             vectors.setdefault(name, form()).update(positions.tolist())
         return replace(self, vectors=vectors, has_changed=True)
 
+    def about(self, file_names: Iterable[str]) -> DeadRows:
+        """For work that is about some files, whose dead rows are still as it found them."""
+        return replace(self, went_by={name: self.of(name) for name in file_names})
+
+    def is_outdated(self, present: DeadRows) -> bool:
+        """Whether the work went by what is not so any more."""
+        if self.stored == present.stored:
+            return False
+        if self.went_by is None:
+            return True
+        return any(not np.array_equal(present.of(n), found) for n, found in self.went_by.items())
+
+    def onto(self, present: DeadRows) -> DeadRows:
+        """The same on top of what others have made of other files. REQUIRES: not outdated."""
+        if self.went_by is None or self.stored == present.stored:
+            return self
+        mine = {name: vector for name, vector in self.vectors.items() if name in self.went_by}
+        left = {name: v for name, v in present.vectors.items() if name not in self.went_by}
+        if mine:
+            form = type(next(iter(mine.values())))
+            left = {name: form(vector) for name, vector in left.items()}
+        return replace(self, stored=present.stored, vectors={**left, **mine})
+
     def without(self, gone: Collection[str]) -> DeadRows:
         """Without what is said of some files."""
         left = {name: vector for name, vector in self.vectors.items() if name not in gone}
@@ -70,9 +97,14 @@ class DeadRows:
 _NONE: Positions = np.empty(0, np.int64)
 
 
-def vector_files_by_bucket(files: Iterable[IndexFile]) -> dict[BucketId, IndexFile]:
+def vector_files_by_bucket(files: Iterable[IndexFile]) -> dict[BucketId, tuple[IndexFile, ...]]:
     """Those among some index files that mark rows as dead, by bucket."""
-    return {(f.partition, f.bucket): f for f in files if f.index_type == DELETION_VECTORS}
+    found: dict[BucketId, tuple[IndexFile, ...]] = {}
+    for file in files:
+        if file.index_type == DELETION_VECTORS:
+            bucket = (file.partition, file.bucket)
+            found[bucket] = (*found.get(bucket, ()), file)
+    return found
 
 
 def vector_file_path(file: IndexFile, table: str) -> str:
@@ -85,13 +117,13 @@ def vector_file_path(file: IndexFile, table: str) -> str:
     return paths.index_path(file.file_name)
 
 
-def load_dead_rows(store: Store, file: IndexFile | None, table: str) -> DeadRows:
-    """What the index file of a bucket says; nothing where there is none.
+def load_dead_rows(store: Store, files: tuple[IndexFile, ...], table: str) -> DeadRows:
+    """What the index files of a bucket say; nothing where there are none.
 
     Raises `DataError` for a file that is missing or torn, and as `vector_file_path`.
     """
-    if file is None:
-        return DeadRows()
-    path = vector_file_path(file, table)
-    vectors = read_vectors(store.read(path), file.ranges or (), store.uri_of(path))
-    return DeadRows(file, vectors)
+    vectors: dict[str, Vector] = {}
+    for file in files:
+        path = vector_file_path(file, table)
+        vectors |= read_vectors(store.read(path), file.ranges or (), store.uri_of(path))
+    return DeadRows(files, vectors)

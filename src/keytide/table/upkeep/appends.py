@@ -32,7 +32,7 @@ from keytide.table.write.bucket_writer import NewFiles, added_file, run_writer, 
 from keytide.table.write.partition_spec import every_partition
 from keytide.table.write.task import Written
 
-__all__ = ["ClusterTask", "PackTask", "cluster_tasks", "pack_tasks"]
+__all__ = ["ClusterTask", "PackTask", "Rewriting", "cluster_tasks", "pack_tasks"]
 
 # A file of at least so much of the target size is not written again for its size alone.
 _LARGE_PERCENT = 70
@@ -108,8 +108,8 @@ def _worth(group: Sequence[PlannedFile]) -> Iterator[tuple[PlannedFile, ...]]:
 
 
 def _dead_rows(state: TableState, bucket: BucketId) -> DeadRows:
-    file = vector_files_by_bucket(state.vector_files).get(bucket)
-    return load_dead_rows(state.view.store, file, state.view.name)
+    files = vector_files_by_bucket(state.vector_files).get(bucket, ())
+    return load_dead_rows(state.view.store, files, state.view.name)
 
 
 # -- tasks -----------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class PackTask:
 
         Raises `DataError` when the store refuses.
         """
-        rewriting = _Rewriting(self.view, self.bucket, self.memory_bytes)
+        rewriting = Rewriting(self.view, self.bucket, self.memory_bytes)
         parts = ((group, rewriting.rows(group)) for group in self.groups)
         return rewriting.done(parts, self.dead)
 
@@ -161,10 +161,10 @@ class ClusterTask:
 
     def __call__(self) -> Compacted:
         """Write the rows; nothing is left behind after an error. Raises as `PackTask`."""
-        rewriting = _Rewriting(self.view, self.bucket, self.memory_bytes)
+        rewriting = Rewriting(self.view, self.bucket, self.memory_bytes)
         return rewriting.done([(self.planned, self._sorted(rewriting))], self.dead)
 
-    def _sorted(self, rewriting: _Rewriting) -> Iterator[pl.DataFrame]:
+    def _sorted(self, rewriting: Rewriting) -> Iterator[pl.DataFrame]:
         sample = self._sample()
         ranges = self.clustering.ranges(sample)
         for low, high in self._slices(ranges, sample):
@@ -206,12 +206,13 @@ def _between(rows: pl.DataFrame, ranges: Ranges, low: int, high: int) -> pl.Data
 
 
 @dataclass(frozen=True)
-class _Rewriting:
-    """Files of one bucket written again, as others."""
+class Rewriting:
+    """Files of one bucket written again, as others; whatever `source` says they come of."""
 
     view: TableView
     bucket: BucketId
     memory_bytes: int
+    source: FileSource = FileSource.COMPACT
 
     def rows(self, files: Iterable[PlannedFile]) -> Iterator[pl.DataFrame]:
         """The rows of some files without the dead ones, in parts that fit in memory."""
@@ -236,7 +237,12 @@ class _Rewriting:
             self.view.store.discard(new.given)
             raise
         gone = {entry.file.file_name for entry in entries if entry.kind is FileKind.DELETE}
-        marks = {self.bucket: dead.without(gone)} if dead.stored is not None else {}
+        # Rows that die meanwhile would come back: that there were no vectors is to be told too.
+        marks = (
+            {self.bucket: dead.about(gone).without(gone)}
+            if dead.stored or self.view.options.deletion_vectors_enabled
+            else {}
+        )
         return Compacted(self.bucket, Written(tuple(entries), dead=marks))
 
     def _written(
@@ -253,7 +259,7 @@ class _Rewriting:
             )
             first += frame.height
             table, path = to_arrow(rows, stored_schema(self.view)), f"{directory}/{next(names)}"
-            yield writer.write_file(table, path, source=FileSource.COMPACT)
+            yield writer.write_file(table, path, source=self.source)
 
 
 def _rows_of_a_file(files: Sequence[PlannedFile], target_bytes: int) -> int:

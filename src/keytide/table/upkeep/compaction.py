@@ -264,7 +264,7 @@ def _tasks(state: TableState, units: list[Unit]) -> list[CompactTask]:
         return [CompactTask(view, unit, now_ms, memory) for unit in units]
     beside, vectors = _beside(state, units), vector_files_by_bucket(state.vector_files)
     return [
-        CompactTask(view, unit, now_ms, memory, beside[unit.bucket], vectors.get(unit.bucket))
+        CompactTask(view, unit, now_ms, memory, beside[unit.bucket], vectors.get(unit.bucket, ()))
         for unit in units
     ]
 

@@ -96,8 +96,8 @@ class CompactTask:
     memory_bytes: int
     beside: tuple[ManifestEntry, ...] = ()
     """The files above level 0 that stay where they are, in a table that compacts by lookup."""
-    vector_file: IndexFile | None = None
-    """The index file with the deletion vectors of the bucket; None where no row is dead yet."""
+    vector_files: tuple[IndexFile, ...] = ()
+    """The index files with the deletion vectors of the bucket; none where no row is dead yet."""
 
     def __call__(self) -> Compacted:
         """Compact the runs; nothing is left behind after an error.
@@ -250,13 +250,13 @@ class CompactTask:
 
     @cached_property
     def _places(self) -> dict[str, VectorPlace]:
-        return vector_places([self.vector_file] if self.vector_file else [], self.view)
+        return vector_places(self.vector_files, self.view)
 
     def _dead_rows(self) -> DeadRows | None:
         """The dead rows as they are before; None without deletion vectors."""
         if not self._marks_rows:
             return None
-        return load_dead_rows(self.view.store, self.vector_file, self.view.name)
+        return load_dead_rows(self.view.store, self.vector_files, self.view.name)
 
     @property
     def _marks_rows(self) -> bool:

@@ -80,7 +80,7 @@ def show_rows(table: StoredTable, view: TableView, runner: TaskRunner | None = N
     Raises `UnsupportedError` where the table leaves compactions to others, and what a compaction
     raises.
     """
-    if view.options.merges_on_read:
+    if view.options.merges_on_read or not view.kind.has_key:
         return
     planner = Planner(view)
     for _ in range(_ROUNDS_MAX):
