@@ -7,7 +7,7 @@ commit changed, so commits and repeated scans of a growing table stay flat.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
@@ -82,11 +82,14 @@ class LiveFiles:
     @cached_property
     def files(self) -> Entries:
         """The files in the order in which they were committed."""
-        if not self._changes:
-            return self._base
-        gone = {entry.identity for entry in self._changes if entry.kind is FileKind.DELETE}
-        left = self._base.filter(~self._base.are(gone)) if gone else self._base
-        return Entries.of((*left, *live_entries(self._changes).values()))
+        return _changed(self._base, self._changes)
+
+    def files_in(self, buckets: Collection[BucketId]) -> Entries:
+        """The files of some buckets, in the same order, at the cost of these alone."""
+        if "files" in self.__dict__:
+            return self.files.filter(_lie_in(self.files, buckets))
+        changes = [e for e in self._changes if (e.partition, e.bucket) in buckets]
+        return _changed(self._base.filter(_lie_in(self._base, buckets)), changes)
 
     @cached_property
     def by_identity(self) -> Mapping[Identity, ManifestEntry]:
@@ -106,7 +109,8 @@ class LiveFiles:
         """Those of some identities whose files are there."""
         if not identities:
             return frozenset()
-        return frozenset(e.identity for e in self.files.filter(self.files.are(identities)))
+        files = self.files_in({identity[:2] for identity in identities})
+        return frozenset(e.identity for e in files.filter(files.are(identities)))
 
     def advance(self, snapshot: Snapshot, delta: Iterable[ManifestEntry]) -> LiveFiles:
         """The files after a commit that changed `delta`.
@@ -128,6 +132,25 @@ class LiveFiles:
         if is_overwrite or len(before) > _CHANGES_MAX or "files" in self.__dict__:
             base, before = self.files, ()
         return LiveFiles(snapshot, buckets, partitions, base, (*before, *changes))
+
+
+def _changed(base: Entries, changes: Sequence[ManifestEntry]) -> Entries:
+    """The files that are left of some, and those that were added, in their order."""
+    if not changes:
+        return base
+    gone = {entry.identity for entry in changes if entry.kind is FileKind.DELETE}
+    left = base.filter(~base.are(gone)) if gone else base
+    return Entries.of((*left, *live_entries(changes).values()))
+
+
+def _lie_in(files: Entries, buckets: Collection[BucketId]) -> pl.Series:
+    """Which files lie in one of some buckets."""
+    wanted = pl.DataFrame(
+        list(buckets), schema={"_PARTITION": pl.Binary, "_BUCKET": pl.Int32}, orient="row"
+    ).with_columns(pl.lit(value=True).alias("found"))
+    places = files.columns("_PARTITION", "_BUCKET")
+    found = places.join(wanted, on=["_PARTITION", "_BUCKET"], how="left", maintain_order="left")
+    return found["found"].fill_null(value=False)
 
 
 _EMPTY = BucketState()

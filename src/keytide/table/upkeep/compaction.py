@@ -273,10 +273,9 @@ def _beside(state: TableState, units: list[Unit]) -> dict[BucketId, tuple[Manife
     """The files above level 0 that stay in the buckets to compact."""
     beside: dict[BucketId, list[ManifestEntry]] = {unit.bucket: [] for unit in units}
     compacted = {entry.identity for unit in units for entry in unit.files}
-    for entry in state.live.entries:
-        bucket = (entry.partition, entry.bucket)
-        if bucket in beside and entry.file.level > 0 and entry.identity not in compacted:
-            beside[bucket].append(entry)
+    for entry in state.live.files_in(beside):
+        if entry.file.level > 0 and entry.identity not in compacted:
+            beside[entry.partition, entry.bucket].append(entry)
     return {bucket: tuple(files) for bucket, files in beside.items()}
 
 

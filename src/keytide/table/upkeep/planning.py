@@ -140,8 +140,7 @@ def _by_bucket(
 ) -> Iterable[list[ManifestEntry]]:
     """The files of each bucket; postponed rows, which are in none, are left out."""
     files: dict[BucketId, list[ManifestEntry]] = {}
-    for entry in live.entries:
-        bucket = (entry.partition, entry.bucket)
-        if entry.bucket >= 0 and (buckets is None or bucket in buckets):
-            files.setdefault(bucket, []).append(entry)
+    for entry in live.files if buckets is None else live.files_in(set(buckets)):
+        if entry.bucket >= 0:
+            files.setdefault((entry.partition, entry.bucket), []).append(entry)
     return files.values()
