@@ -32,7 +32,7 @@ def dictionary_columns(rows: pa.Table) -> list[str]:
     return [
         name
         for name, column in zip(sample.column_names, sample.columns, strict=True)
-        if not pa.types.is_nested(column.type) and pc.count_distinct(column).as_py() <= limit
+        if not pa.types.is_nested(column.type) and len(pc.unique(column)) <= limit
     ]
 
 

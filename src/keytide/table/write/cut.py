@@ -57,7 +57,11 @@ class Cut:
             return cls((), np.empty(0, np.int64))
         count = int(ids.max()) + 1
         # Partition and bucket in one number, which sorts as the pair does.
-        found, numbers = np.unique(places * count + ids, return_inverse=True)
+        pairs = places * count + ids
+        if (pairs == pairs[0]).all():  # as where there is one bucket; a sort takes much longer
+            found, numbers = pairs[:1], np.zeros_like(pairs)
+        else:
+            found, numbers = np.unique(pairs, return_inverse=True)
         buckets = (divmod(number, count) for number in found.tolist())
         return cls(tuple((partitions[place], bucket) for place, bucket in buckets), numbers)
 
