@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from keytide.dml.fragments import Told, new_attempt, read_fragments, write_fragment
+from keytide.dml.settling import Settling
 from keytide.dml.spi import (
     ROW_ID,
     ColumnHandle,
@@ -56,6 +57,7 @@ from keytide.table.catalog import Catalog
 from keytide.table.commit.transaction import Transaction, discard
 from keytide.table.conditions.predicate import Predicate, columns_of, conjunction, conjuncts
 from keytide.table.conditions.where import parse_where
+from keytide.table.definition.defaults import write_default
 from keytide.table.read.plan import plan_scan
 from keytide.table.read.pruning import matching_partitions
 from keytide.table.read.rows import Rows
@@ -86,13 +88,6 @@ def appended_connector(catalog: Catalog) -> Connector:
     return Connector("keytide", AppendedMetadata(catalog), _Splits(), _Pages(), _MergeSinks())
 
 
-@dataclass
-class _Settling:
-    """Whether a commit has begun: from then on it knows what a snapshot may name."""
-
-    has_begun: bool = False
-
-
 @dataclass(frozen=True)
 class AppendedHandle:
     """A table at one snapshot, and what a statement does to it.
@@ -107,7 +102,7 @@ class AppendedHandle:
     predicate: Predicate | None = None
     task: WriteTask | None = None
     updated: tuple[str, ...] = ()
-    settling: _Settling | None = None
+    settling: Settling | None = None
     files: Mapping[str, PlannedFile] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -168,8 +163,12 @@ class AppendedMetadata(ConnectorMetadata):
         self, session: ConnectorSession, table: AppendedHandle
     ) -> ConnectorTableSchema:
         """See `ConnectorMetadata`."""
-        fields = table.view.schema.arrow_schema()
-        columns = tuple(ColumnHandle(f.name, f.type, f.nullable) for f in fields)
+        schema = table.view.schema
+        defaults = {f.name: write_default(f) for f in schema.fields if f.default_value is not None}
+        columns = tuple(
+            ColumnHandle(f.name, f.type, f.nullable, defaults.get(f.name))
+            for f in schema.arrow_schema()
+        )
         return ConnectorTableSchema(table.table.name, columns)
 
     def apply_filter(
@@ -370,7 +369,7 @@ def _row_id(table: AppendedHandle | None = None, carried: Sequence[str] = ()) ->
 
 def _begun(table: AppendedHandle) -> AppendedHandle:
     task = replace(WriteTask.on(table.known), stored=None)
-    return replace(table, task=task, settling=_Settling())
+    return replace(table, task=task, settling=Settling())
 
 
 def _about_partitions(table: AppendedHandle) -> list[Predicate]:

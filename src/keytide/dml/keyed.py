@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.dml.fragments import Told, new_attempt, read_fragments, write_fragment
+from keytide.dml.settling import Settling
 from keytide.dml.spi import (
     ROW_ID,
     ColumnHandle,
@@ -67,8 +68,9 @@ def keyed_connector(catalog: Catalog) -> Connector:
 class KeyedHandle:
     """A table at one snapshot, and what a statement does to it.
 
-    `state` is what the commit goes by, and stays on the driver: on its way to a worker a handle
-    leaves it behind. `task` writes; `updated` are the columns that an UPDATE sets.
+    `state` is what the commit goes by, `settling` how far it is; they stay on the driver: on its
+    way to a worker a handle leaves them behind. `task` writes; `updated` are the columns that an
+    UPDATE sets.
     """
 
     table: StoredTable
@@ -77,12 +79,13 @@ class KeyedHandle:
     task: WriteTask | None = None
     updated: tuple[str, ...] = ()
     splits: int = 0
+    settling: Settling | None = None
 
     def __str__(self) -> str:
         return f"table {self.table.name}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "state": None}
+        return {**self.__dict__, "state": None, "settling": None}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
@@ -307,7 +310,7 @@ def _scan(table: KeyedHandle) -> Scan:
 def _begun(table: KeyedHandle) -> KeyedHandle:
     assert table.state is not None
     task = replace(WriteTask.on(table.state), stored=None)
-    return replace(table, task=task, splits=len(_scan(table).tasks()))
+    return replace(table, task=task, splits=len(_scan(table).tasks()), settling=Settling())
 
 
 def _committed(session: ConnectorSession, table: KeyedHandle, told: Sequence[Told]) -> int:
@@ -316,12 +319,16 @@ def _committed(session: ConnectorSession, table: KeyedHandle, told: Sequence[Tol
     for each in told:
         for written in _written(each):
             transaction.take(written)
+    if table.settling is not None:
+        table.settling.has_begun = True
     transaction.build_on(serializable=session.isolation == "serializable")
     keep_up(table.table, transaction)
     return sum(int(each.facts["rows"]) for each in told)
 
 
 def _discard(table: KeyedHandle, fragments: Sequence[Fragment]) -> None:
+    if table.settling is not None and table.settling.has_begun:
+        return  # the commit has tidied up, unless a snapshot may name the files
     discard(table.view, [made for each in read_fragments(fragments) for made in _written(each)])
 
 

@@ -1,0 +1,34 @@
+"""A statement whose commit has landed, or may have, keeps its files whatever fails then."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+import keytide as kt
+from keytide.store import open_store
+from keytide.store.faults import Fault, FaultyStore
+
+FAULTS = {
+    "the answer is lost": [
+        Fault("create", "*/snapshot-2", action="lost-response"),
+        Fault("read", "*/snapshot-2"),
+    ],
+    "the user stops it": [Fault("hint", "*/LATEST", action="interrupt")],
+}
+
+
+@pytest.mark.parametrize("statement", ["DELETE FROM t WHERE v > 1", "UPDATE t SET v = v + 1"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_files_of_a_commit_stay(fault: str, statement: str) -> None:
+    store = open_store(f"memory://{uuid4().hex}")
+    table = kt.connect("", store=store).create_table(
+        "t", [kt.Field(-1, n, kt.parse_sql_type("INT")) for n in "kv"], ["k"]
+    )
+    table.write([{"k": n, "v": n} for n in range(3)])
+    faulty = kt.connect("", store=FaultyStore(store, FAULTS[fault]))
+    with pytest.raises((kt.DataError, KeyboardInterrupt)):
+        faulty.sql(statement)
+    assert len(table.snapshots()) == 2
+    assert table.verify().findings == ()
