@@ -142,7 +142,7 @@ NOTES = {(exp.Lateral, "view"), (exp.Union, "distinct"), (exp.Select, "kind")}
         "INSERT OR REPLACE INTO t VALUES (4, 'd', 40)",
         "INSERT INTO t REPLACE WHERE id = 1 VALUES (4, 'd', 40)",
         "INSERT INTO t SELECT * FROM t FOR UPDATE",
-        "TRUNCATE TABLE t PARTITION (id = 1)",
+        "TRUNCATE TABLE t PARTITION (id)",
         "DROP TABLE t PURGE",
         "ALTER TABLE t SET ('bucket' = '2', 'bucket' = '3')",
         "ALTER TABLE t ADD COLUMN z INT COMMENT 'a' COMMENT 'b'",

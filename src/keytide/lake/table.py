@@ -214,13 +214,15 @@ class Table:
             )
         return local_writes.overwrite(self._stored, data, partition)
 
-    def truncate(self) -> WriteResult:
+    def truncate(self, partition: Mapping[str, Any] | None = None) -> WriteResult:
         """Delete all rows, in one atomic commit. Older snapshots keep theirs.
 
-        `snapshot_id` of the result is None when there were none. Raises `UnsupportedError`,
-        `ConflictError` and `DataError` as `write` does.
+        With values for some or all partition columns as `partition`, those of the partitions that
+        have them. `snapshot_id` of the result is None when there were none. Raises `InvalidError`
+        for values that name no partition, and `UnsupportedError`, `ConflictError` and `DataError`
+        as `write` does.
         """
-        return local_writes.truncate(self._stored)
+        return local_writes.truncate(self._stored, () if partition is None else (partition,))
 
     @checked
     def compact(
@@ -432,7 +434,8 @@ class Table:
         `UnsupportedError` for a table without a primary key or a fixed number of buckets, and for
         one whose compacted values contain others; `DataError` when the store fails.
         """
-        return rescale(self._stored, partition, dry_run=dry_run, runner=self._runner)
+        partitions = () if partition is None else (partition,)
+        return rescale(self._stored, partitions, dry_run=dry_run, runner=self._runner)
 
     @property
     def _runner(self) -> TaskRunner | None:

@@ -28,10 +28,8 @@ __all__ = ["alter_table"]
 Path = tuple[str, ...]
 
 
-def alter_table(cursor: Cursor) -> AlterTable:
-    """Parse ALTER TABLE."""
-    cursor.expect("ALTER", "TABLE")
-    table = ".".join(cursor.path("a table name"))
+def alter_table(cursor: Cursor, table: str) -> AlterTable:
+    """Parse what stands behind ALTER TABLE and the name of the table."""
     return AlterTable(table, tuple(_changes(cursor)))
 
 

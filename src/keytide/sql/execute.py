@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -147,7 +147,8 @@ def _drop(catalog: Catalog, engine: Engine, statement: DropTable) -> Result:
 
 
 def _truncate(catalog: Catalog, engine: Engine, statement: Truncate) -> Result:
-    truncate(table_of(catalog, statement.table))
+    table = table_of(catalog, statement.table)
+    truncate(table, [_partition_values(each, table) for each in statement.partitions])
     return changed()
 
 
@@ -160,7 +161,7 @@ def _insert(catalog: Catalog, engine: Engine, statement: Insert) -> Result:
     columns = _assignment(statement, table, len(chosen.schema(rows)))
     assigned = chosen.assigned(rows, columns, table)
     if statement.overwrite:
-        static = _static_partition(statement, table)
+        static = _partition_values(statement.partition, table)
         return changed(overwrite(table, assigned, static or None).rows)
     return changed(chosen.append(table, assigned).rows)
 
@@ -181,7 +182,7 @@ def _rows(catalog: Catalog, engine: Engine, statement: Insert) -> tuple[Engine, 
 def _assignment(statement: Insert, table: StoredTable, width: int) -> dict[str, int | pa.Scalar]:
     """Where each column of the table comes from: a place in the query, or a constant."""
     fields = {f.name: f for f in table.schema.fields}
-    constants = _static_partition(statement, table)
+    constants = _partition_values(statement.partition, table)
     named = [column_of(name, fields, table.name) for name in statement.columns]
     targets = named or [name for name in fields if name not in constants]
     if len(set(targets)) < len(targets) or set(targets) & set(constants):
@@ -204,11 +205,13 @@ def _assignment(statement: Insert, table: StoredTable, width: int) -> dict[str, 
     return {name: places[name] for name in fields}
 
 
-def _static_partition(statement: Insert, table: StoredTable) -> dict[str, pa.Scalar]:
+def _partition_values(
+    partition: Mapping[str, exp.Expr | None], table: StoredTable
+) -> dict[str, pa.Scalar]:
     """The values of PARTITION (...), as the columns hold them."""
     fields = {f.name: f for f in table.schema.fields}
     values: dict[str, pa.Scalar] = {}
-    for given, tree in statement.partition.items():
+    for given, tree in partition.items():
         name = column_of(given, fields, table.name)
         if name not in table.schema.partition_keys:
             raise InvalidError(

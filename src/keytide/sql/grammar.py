@@ -19,6 +19,7 @@ from keytide.sql.dialect import error_at, parse_expression, tokenize
 from keytide.sql.dml_grammar import delete, merge, update
 from keytide.sql.literals import literal_rows
 from keytide.sql.statements import (
+    AlterTable,
     Call,
     CreateTable,
     Describe,
@@ -171,7 +172,32 @@ def _drop(cursor: Cursor) -> DropTable:
 
 def _truncate(cursor: Cursor) -> Truncate:
     cursor.expect("TRUNCATE", "TABLE")
-    return Truncate(".".join(cursor.path("a table name")))
+    table = ".".join(cursor.path("a table name"))
+    return Truncate(table, (_partition(cursor),) if cursor.accept("PARTITION") else ())
+
+
+def _alter(cursor: Cursor) -> AlterTable | Truncate:
+    cursor.expect("ALTER", "TABLE")
+    table = ".".join(cursor.path("a table name"))
+    is_drop = cursor.accept("DROP", "IF", "EXISTS", "PARTITION")
+    if not (is_drop or cursor.accept("DROP", "PARTITION")):
+        return alter_table(cursor, table)
+    partitions = [_partition(cursor)]
+    while cursor.accept(","):
+        cursor.expect("PARTITION")
+        partitions.append(_partition(cursor))
+    return Truncate(table, tuple(partitions))
+
+
+def _partition(cursor: Cursor) -> dict[str, exp.Expr | None]:
+    """The values of a partition that is named."""
+    given: dict[str, exp.Expr | None] = {}
+    start = cursor.start
+    cursor.listed(lambda: _partition_value(cursor, given))
+    missing = [name for name, value in given.items() if value is None]
+    if missing:
+        raise cursor.error_at(start, f"partition column {missing[0]!r} has no value; give it one")
+    return given
 
 
 def _show(cursor: Cursor) -> Show:
@@ -261,7 +287,7 @@ _STATEMENTS: dict[str, Callable[[Cursor], Statement]] = {
     "(": _query,
     "CREATE": _create,
     "INSERT": _insert,
-    "ALTER": alter_table,
+    "ALTER": _alter,
     "DELETE": delete,
     "UPDATE": update,
     "MERGE": merge,

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import asdict, fields
 
 import pyarrow as pa
 
-from keytide.errors import InvalidError, NotFoundError
+from keytide.errors import InvalidError, NotFoundError, UnsupportedError
+from keytide.options import keys
 from keytide.sql.expiring import EXPIRING
 from keytide.sql.history import HISTORY
 from keytide.sql.names import table_of
 from keytide.sql.statements import Call
 from keytide.table.catalog import Catalog
+from keytide.table.local_writes import truncate
 from keytide.table.scans import why_row
 from keytide.table.upkeep.compaction import COMPACTION_ROW, cluster, compact
 from keytide.table.upkeep.manifests import MergedManifests, merge_manifests
@@ -55,7 +58,7 @@ def _compact(
             f"sys.compact: compact_strategy is {compact_strategy!r}; expected 'full' or 'minor'"
         )
     stored = table_of(catalog, str(table))
-    places = [text for text in str(partitions or "").split(";") if text.strip()]
+    places = _places(partitions)
     if order_strategy is None and order_by is None:
         done = compact(stored, full=compact_strategy == "full", partitions=places)
     else:
@@ -64,8 +67,60 @@ def _compact(
     return pa.Table.from_pylist([asdict(done)], schema=COMPACTION_ROW)
 
 
-def _rescale(catalog: Catalog, table: object) -> pa.Table:
-    done = rescale(table_of(catalog, str(table)))
+def _places(partitions: object) -> list[str]:
+    """Partitions with semicolons between them: `dt=2026-01-31;dt=2026-02-01`."""
+    return [text for text in str(partitions or "").split(";") if text.strip()]
+
+
+def _drop_partition(catalog: Catalog, table: object, *partitions: object) -> pa.Table:
+    places = [place for each in partitions for place in _places(each)]
+    if not places:
+        raise InvalidError("sys.drop_partition: no partition is named; TRUNCATE drops all rows")
+    truncate(table_of(catalog, str(table)), places)
+    return pa.table({"result": [True]})
+
+
+def _compact_database(
+    catalog: Catalog, including_databases: object = ".*", including_tables: object = ".*",
+    excluding_tables: object = None, compact_strategy: object = "full",
+) -> pa.Table:  # fmt: skip
+    """All tables whose names match, each by itself; those that cannot be compacted stay."""
+    rows = []
+    for name in catalog.tables():
+        database = name.partition(".")[0]
+        is_meant = _matches(including_databases, database) and _matches(including_tables, name)
+        if not is_meant or (excluding_tables is not None and _matches(excluding_tables, name)):
+            continue
+        try:
+            (row,) = _compact(catalog, name, None, compact_strategy).to_pylist()
+        except UnsupportedError as error:
+            rows.append({"table": name, "left_because": str(error)})
+        else:
+            rows.append({"table": name, **row})
+    return pa.Table.from_pylist(rows, schema=_TABLES_ROW)
+
+
+_TABLES_ROW = pa.schema([("table", pa.string()), *COMPACTION_ROW, ("left_because", pa.string())])
+
+
+def _matches(pattern: object, name: str) -> bool:
+    try:
+        return re.fullmatch(str(pattern), name) is not None
+    except re.error as error:
+        raise InvalidError(f"{pattern!r} is no regular expression: {error}") from None
+
+
+def _rescale(
+    catalog: Catalog, table: object, bucket_num: object = None, partitions: object = None
+) -> pa.Table:
+    stored = table_of(catalog, str(table))
+    buckets = stored.schema.options.get(keys.BUCKET)
+    if bucket_num is not None and str(bucket_num) != buckets:
+        raise InvalidError(
+            f"sys.rescale: bucket_num is {bucket_num}, and '{keys.BUCKET}' of table {stored.name} "
+            f"is {buckets}; ALTER TABLE {table} SET ('{keys.BUCKET}' = '{bucket_num}') first"
+        )
+    done = rescale(stored, _places(partitions))
     return pa.Table.from_pylist([asdict(done)], schema=RESCALE_ROW)
 
 
@@ -79,7 +134,9 @@ def _compact_manifest(catalog: Catalog, table: object) -> pa.Table:
 
 _PROCEDURES: dict[str, Callable[..., pa.Table]] = {
     "compact": _compact,
+    "compact_database": _compact_database,
     "compact_manifest": _compact_manifest,
+    "drop_partition": _drop_partition,
     "rescale": _rescale,
     "why": _why,
     **HISTORY,

@@ -121,7 +121,7 @@ class Merge:
 
 @dataclass(frozen=True)
 class AlterTable:
-    """ALTER TABLE: all changes or none."""
+    """ALTER TABLE of columns and options: all changes or none."""
 
     table: str
     changes: tuple[SchemaChange, ...]
@@ -137,9 +137,11 @@ class DropTable:
 
 @dataclass(frozen=True)
 class Truncate:
-    """TRUNCATE TABLE."""
+    """TRUNCATE TABLE, or ALTER TABLE ... DROP PARTITION."""
 
     table: str
+    partitions: tuple[Mapping[str, exp.Expr | None], ...] = ()
+    """Values of each PARTITION (...); none for the whole table."""
 
 
 @dataclass(frozen=True)

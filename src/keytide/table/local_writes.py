@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from keytide.table.runner import Threads
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.writing import show_rows, writing
-from keytide.table.write.partition_spec import PartitionSpec, every_partition
+from keytide.table.write.partition_spec import PartitionSpec, Place, every_partition, fitting
 from keytide.table.write.rows import to_arrow_table
 from keytide.table.write.task import WriteTask, Written
 from keytide.table.write.writable import writable_view
@@ -74,10 +74,12 @@ def _refuse_parts_of_moving_keys(view: TableView, spec: PartitionSpec | None) ->
         )
 
 
-def truncate(table: StoredTable) -> WriteResult:
-    """Delete all rows, in one atomic commit, as `Table.truncate` says."""
-    with writing(table, writable_view(table)) as transaction:
-        return transaction.replace(every_partition)
+def truncate(table: StoredTable, partitions: Sequence[Place] = ()) -> WriteResult:
+    """Delete all rows, or those of some partitions, in one atomic commit, as `Table.truncate`."""
+    view = writable_view(table)
+    fits = fitting(partitions, view.schema, view.name, view.options.partition_default_name)
+    with writing(table, view) as transaction:
+        return transaction.replace(fits)
 
 
 def derive(table: StoredTable, rows: Callable[[], Any]) -> WriteResult:

@@ -8,9 +8,8 @@ writer came to one of the partitions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -34,7 +33,7 @@ from keytide.table.upkeep.compaction import local_runner
 from keytide.table.upkeep.writing import writing
 from keytide.table.write.bucket_writer import run_writer, stored_schema
 from keytide.table.write.layout import FixedLayout
-from keytide.table.write.partition_spec import PartitionSpec, TouchedPartitions, every_partition
+from keytide.table.write.partition_spec import Place, TouchedPartitions, fitting
 from keytide.table.write.task import Written
 from keytide.table.write.writable import writable_view
 
@@ -67,17 +66,13 @@ RESCALE_ROW = pa.schema([pa.field(member.name, pa.int64()) for member in fields(
 
 
 def rescale(
-    table: StoredTable, partition: Mapping[str, Any] | None = None, *, dry_run: bool = False,
+    table: StoredTable, partitions: Sequence[Place] = (), *, dry_run: bool = False,
     runner: TaskRunner | None = None,
 ) -> RescaleResult:  # fmt: skip
     """Lay partitions out anew, as `Table.rescale` says."""
     view = writable_view(table)
     _refuse_unmovable(view)
-    spec = (
-        every_partition
-        if partition is None
-        else PartitionSpec.parse(partition, view.schema, table.name)
-    )
+    spec = fitting(partitions, view.schema, table.name, view.options.partition_default_name)
     with writing(table, view, runner=runner) as transaction:
         state = transaction.state
         outdated = _outdated(state.live, view.options.bucket, spec)

@@ -1,0 +1,101 @@
+"""Partitions dropped by statements, and procedures over some partitions and many tables."""
+
+from __future__ import annotations
+
+import pytest
+
+import keytide as kt
+
+
+@pytest.fixture
+def lake(warehouse: str) -> kt.Lake:
+    """A table of sums, of which no single row can be deleted, in three partitions."""
+    lake = kt.connect(warehouse)
+    lake.sql(
+        """
+        CREATE TABLE t (d DATE, h INT, k INT, v INT, PRIMARY KEY (d, h, k) NOT ENFORCED)
+        PARTITIONED BY (d, h)
+        WITH ('merge-engine' = 'aggregation', 'fields.v.aggregate-function' = 'sum');
+        INSERT INTO t VALUES
+          (DATE '2026-01-30', 1, 0, 1), (DATE '2026-01-30', 2, 0, 1), (DATE '2026-01-31', 1, 0, 1)
+        """
+    )
+    return lake
+
+
+def left(lake: kt.Lake) -> list[str]:
+    return sorted(f"{row['d']:%d} {row['h']}" for row in lake.table("t").scan().to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ALTER TABLE t DROP PARTITION (d = DATE '2026-01-30', h = 1)", ["30 2", "31 1"]),
+        ("ALTER TABLE t DROP IF EXISTS PARTITION (d = '2026-01-30')", ["31 1"]),
+        ("ALTER TABLE t DROP PARTITION (h = 2), PARTITION (d = '2026-01-31')", ["30 1"]),
+        ("ALTER TABLE t DROP IF EXISTS PARTITION (h = 7)", ["30 1", "30 2", "31 1"]),
+        ("TRUNCATE TABLE t PARTITION (h = 1)", ["30 2"]),
+        ("CALL sys.drop_partition('t', 'd=2026-01-30,h=1', 'd=2026-01-31')", ["30 2"]),
+        ("CALL sys.drop_partition('t', 'd=2026-01-30,h=1;h=2')", ["31 1"]),
+    ],
+)
+def test_partitions_are_dropped_in_one_commit(
+    text: str, expected: list[str], lake: kt.Lake
+) -> None:
+    lake.sql(text)
+    assert left(lake) == expected
+    assert len(lake.table("t").snapshots()) == (1 if len(expected) == 3 else 2)
+    assert lake.table("t").scan(snapshot_id=1).count() == 3
+
+
+def test_sums_of_a_dropped_partition_begin_anew(lake: kt.Lake) -> None:
+    table = lake.table("t")
+    table.truncate({"h": 1})
+    lake.sql("INSERT INTO t VALUES (DATE '2026-01-31', 1, 0, 5)")
+    assert lake.sql("SELECT v FROM t WHERE h = 1").to_pylist() == [{"v": 5}]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ALTER TABLE t DROP PARTITION (k = 1)", "'k', which is not a partition column"),
+        ("ALTER TABLE t DROP PARTITION (h)", "partition column 'h' has no value"),
+        ("ALTER TABLE t DROP PARTITION ()", "line 1"),
+        ("ALTER TABLE t DROP PARTITION (h = 1) PURGE", "line 1"),
+        ("TRUNCATE TABLE t PARTITION (h = 'x')", "h"),
+        ("CALL sys.drop_partition('t')", "no partition is named; TRUNCATE drops all rows"),
+        ("CALL sys.drop_partition('t', 'k=1')", "its partition columns are d, h"),
+        ("CALL sys.rescale('t', 4)", "bucket_num is 4.*ALTER TABLE t SET"),
+        ("CALL sys.compact_database('(')", "is no regular expression"),
+    ],
+)
+def test_what_names_no_partition_drops_nothing(text: str, message: str, lake: kt.Lake) -> None:
+    with pytest.raises(kt.InvalidError, match=message):
+        lake.sql(text)
+    assert left(lake) == ["30 1", "30 2", "31 1"]
+
+
+def test_some_partitions_are_rescaled(lake: kt.Lake) -> None:
+    lake.sql("ALTER TABLE t SET ('bucket' = '2')")
+    (row,) = lake.sql("CALL sys.rescale('t', 2, 'h=1')").to_pylist()
+    assert row["partitions"] == 2
+    (row,) = lake.sql("CALL sys.rescale('t')").to_pylist()
+    assert row["partitions"] == 1
+    assert left(lake) == ["30 1", "30 2", "31 1"]
+
+
+def test_tables_whose_names_match_are_compacted(lake: kt.Lake) -> None:
+    options = "WITH ('merge-engine' = 'partial-update', 'sequence.field' = 's')"
+    lake.sql(
+        f"""
+        CREATE TABLE a.kept (k INT, s INT, PRIMARY KEY (k) NOT ENFORCED) {options};
+        CREATE TABLE a.x (k INT, PRIMARY KEY (k) NOT ENFORCED);
+        CREATE TABLE b.y (k INT, PRIMARY KEY (k) NOT ENFORCED);
+        CREATE TABLE c.z (k INT, PRIMARY KEY (k) NOT ENFORCED);
+        """
+    )
+    for name in ("a.x", "b.y", "c.z"):
+        lake.sql(f"INSERT INTO {name} VALUES (1); INSERT INTO {name} VALUES (1)")
+    found = lake.sql("CALL sys.compact_database('a|b', excluding_tables => '.*y')").to_pylist()
+    told = {row["table"]: (row["files_before"], bool(row["left_because"])) for row in found}
+    assert told == {"a.kept": (None, True), "a.x": (2, False)}
