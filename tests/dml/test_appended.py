@@ -334,6 +334,30 @@ def test_rows_come_change_and_go_at_once(store: Store, options: dict[str, str]) 
     assert table.verify().findings == ()
 
 
+# -- changes that are told ------------------------------------------------------------------------
+
+
+def told(table: kt.Table, start: int, mode: str = "diff") -> str:
+    found = table.changes(start, mode=mode).to_pylist()
+    return " ".join(sorted(f"{r['_row_kind']}{r['p']}{r['n']}{r['v'] or '-'}" for r in found))
+
+
+def test_rows_that_died_are_told_and_no_others(store: Store) -> None:
+    table = new_table(store, partitioned=False, **VECTORS)
+    table.write(rows("a1x a2y a3z"))
+    table.write(rows("b1x b2y"))
+    delete(store, "a2y")
+    assert told(table, 2) == "-Da2y"
+    update(store, "x", n=7)
+    assert told(table, 3) == "+Ia7x +Ib7x -Da1x -Db1x"
+    assert told(table, 2) == "+Ia7x +Ib7x -Da1x -Da2y -Db1x"
+    assert told(table, 3, "delta") == "+Ia7x +Ib7x"
+    delete(store, "a3z")  # the last row of the file
+    assert told(table, 4) == "-Da3z"
+    table.rollback_to(2)
+    assert shown(table) == "a1x a2y a3z b1x b2y"
+
+
 # -- side by side ----------------------------------------------------------------------------------
 
 
@@ -525,6 +549,7 @@ def test_any_history_is_that_of_a_list(
     layout = {"bucket": "2", "bucket-key": "n"} if bucketed else {}
     table = new_table(store, partitioned, **KINDS[kind], **layout)
     expected: list[tuple[Any, ...]] = []
+    ends: list[tuple[int, Counter[Any]]] = []
     for step, what in steps:
         before, counted, changed = list(expected), 0, None
         if step == "write":
@@ -558,4 +583,11 @@ def test_any_history_is_that_of_a_list(
         found = [tuple(each.values()) for each in table.scan().to_pylist()]
         assert Counter(found) == Counter(expected)
         assert table.scan().count() == len(expected)
+        ends.append((len(table.snapshots()), Counter(found)))
+        for first, rows_then in ends[-3:]:
+            folded = Counter(rows_then)
+            for each in table.changes(first).to_pylist() if first else []:
+                kind = each.pop("_row_kind")
+                folded[tuple(each.values())] += 1 if kind == "+I" else -1
+            assert not first or +folded == Counter(expected)
     assert table.verify().findings == ()

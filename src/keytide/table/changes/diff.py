@@ -21,7 +21,7 @@ from keytide.merge.difference import difference
 from keytide.merge.engines import engine_class
 from keytide.merge.windows import key_windows
 from keytide.row_kind import RowKind
-from keytide.table.changes.files import FilesTask
+from keytide.table.changes.files import FilesTask, MarkedTask
 from keytide.table.changes.images import Images
 from keytide.table.changes.kinds import with_shown_kind
 from keytide.table.conditions.predicate import Predicate
@@ -242,7 +242,17 @@ def _hull(files: Sequence[PlannedFile], view: TableView) -> Predicate | None:
 
 
 def _append_tasks(before: _Side, after: _Side) -> Iterator[FilesTask]:
-    gone, come = before.without(after), after.without(before)
-    for files, kind in ((gone, RowKind.DELETE), (come, RowKind.INSERT)):
-        if files:
-            yield FilesTask(after.view, tuple(files), kind)
+    for one, other, kind in (
+        (before, after, RowKind.DELETE),
+        (after, before, RowKind.INSERT),
+    ):
+        differing = one.without(other)
+        lone = [file for file in differing if file.entry.identity not in other.shown]
+        if lone:
+            yield FilesTask(after.view, tuple(lone), kind)
+        # A row of a file that both have is in one of them alone where it is dead in the other.
+        pairs = [(f, other.shown.get(f.entry.identity)) for f in differing]
+        marked = [(f, twin.dead_rows) for f, twin in pairs if twin is not None and twin.dead_rows]
+        if marked:
+            files, places = zip(*marked, strict=True)
+            yield MarkedTask(after.view, files, kind, dead_elsewhere=places)
