@@ -126,6 +126,11 @@ DEVIATIONS: dict[str, Callable[[Case], Deviation]] = {
             }
         },
     ),
+    "spark-update-primary-key": deviation(
+        "UPDATE of a primary key",
+        expect_error=None,
+        expect_rows=[[11, "a", "11"], [2, "b", "22"], [3, "c", "33"]],
+    ),
     "spark-delete-aggregation": refused_delete(5, "aggregation"),
     "spark-delete-first-row": refused_delete(5, "first-row"),
     "spark-delete-lookup-first-row": refused_delete(3, "first-row"),
