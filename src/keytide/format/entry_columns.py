@@ -25,6 +25,9 @@ __all__ = ["NO_ENTRIES", "Entries", "Mask", "is_live", "without_pairs"]
 
 Mask = npt.NDArray[np.bool_]
 
+# As few are made at once: those that hold them are filtered again and again.
+_FEW_ENTRIES = 200
+
 
 class Entries(Sequence[ManifestEntry]):
     """Entries in order, as columns, as objects, or both: either is made when it is asked for.
@@ -81,7 +84,8 @@ class Entries(Sequence[ManifestEntry]):
         mask = kept if isinstance(kept, pl.Series) else pl.Series(kept)
         if mask.all():
             return self
-        if self._columns is not None and "made" not in self.__dict__:
+        is_made = "made" in self.__dict__ or len(self) <= _FEW_ENTRIES
+        if self._columns is not None and not is_made:
             return Entries(self._columns.filter(mask))
         return Entries.of(self.made[place] for place in mask.arg_true().to_list())
 
