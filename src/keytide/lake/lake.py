@@ -101,11 +101,17 @@ class Lake:
         return sorted(self._catalog.attached)
 
     @checked
-    def attach(self, name: str, connector: Connector) -> None:
-        """Let SQL find the tables of a connector as `name.table`, as long as this object lives.
+    def attach(self, name: str, source: Connector | str | Path) -> None:
+        """Let SQL find the tables of a database as `name.table`, as long as this object lives.
 
-        The name ignores letter case. Raises `AlreadyExistsError` where something is attached, or a
-        database of the lake is called, by that name; `InvalidError` for what is no name.
+        `source` is `postgresql://user@host/database`, `sqlite:///path` (with a fourth slash where
+        the path begins with one), the path of a file of SQLite, or a connector. The name ignores
+        letter case.
+
+        Raises `AlreadyExistsError` where something is attached, or a database of the lake is
+        called, by that name; `InvalidError` for what is no name or no address, `NotFoundError`
+        where there is no file, `SetupError` without the drivers (`keytide[databases]`), `DataError`
+        where the database does not answer.
         """
         if not name.isidentifier():
             raise InvalidError(
@@ -117,7 +123,9 @@ class Lake:
                 f"{name} is the name of a database of {self.uri}, or of what is attached; choose "
                 f"another one"
             )
-        attached = {**self._catalog.attached, name.lower(): connector}
+        if not isinstance(source, Connector):
+            source = load("keytide.dml.adbc").adbc_connector(name, source)
+        attached = {**self._catalog.attached, name.lower(): source}
         self._catalog = replace(self._catalog, attached=attached)
 
     @checked

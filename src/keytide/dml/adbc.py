@@ -1,0 +1,473 @@
+"""Tables of relational databases, through ADBC: SQLite and PostgreSQL.
+
+A row id is the primary key of a row and a version, which tells whether the row is still as it was
+read: what PostgreSQL knows of the transaction that wrote it, all values of the row in SQLite.
+Sources and sinks change nothing, they tell the row ids and the new values. `finish_...` makes all
+changes in one transaction, in which every row has to have its version still; otherwise nothing is
+changed, and a `ConflictError` says to run the statement again. So no update is lost, although no
+transaction lasts from the reading to the change.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keytide.dml.database import (
+    VERSION,
+    Database,
+    DatabaseSession,
+    DatabaseTable,
+    quoted,
+    without_secrets,
+)
+from keytide.dml.database_changes import RowsToChange, apply_changes, id_names, value_names
+from keytide.dml.database_terms import Condition, condition_of
+from keytide.dml.fragments import Told, new_attempt, read_fragments, write_fragment
+from keytide.dml.postgres import PostgresDatabase
+from keytide.dml.spi import (
+    ROW_ID,
+    ColumnHandle,
+    Connector,
+    ConnectorMergeSink,
+    ConnectorMergeSinkProvider,
+    ConnectorMetadata,
+    ConnectorPageSourceProvider,
+    ConnectorSession,
+    ConnectorSplitManager,
+    ConnectorTableSchema,
+    Fragment,
+    MergeOperation,
+    RowChangeParadigm,
+    UpdatablePageSource,
+)
+from keytide.dml.spool import Spool
+from keytide.dml.sqlite import SqliteDatabase
+from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
+
+__all__ = ["adbc_connector"]
+
+_SPOOL_BYTES = 64 << 20
+
+
+def adbc_connector(name: str, place: str | Path) -> Connector:
+    """The tables of a database.
+
+    `place` is `postgresql://user@host/database`, `sqlite:///path` (with a fourth slash where the
+    path begins with one) or a path, which is that of a file of SQLite. Connects once, to see that
+    it can. Raises `InvalidError` for other addresses, `NotFoundError` where there is no file,
+    `SetupError` without the drivers (`pip install 'keytide[databases]'`), `DataError` where the
+    database does not answer.
+    """
+    database = _database(os.fspath(place))
+    with database.session():
+        pass
+    pages, sinks = _Pages(database), _MergeSinks()
+    return Connector(name, _Metadata(database), _Splits(), pages, sinks)
+
+
+def _database(place: str) -> Database:
+    scheme, separator, rest = place.partition("://")
+    if separator and scheme in ("postgresql", "postgres"):
+        return PostgresDatabase(place)
+    if separator and scheme != "sqlite":
+        shown = without_secrets(place, place)
+        raise InvalidError(
+            f"no database can be reached by {shown}; expected postgresql://host/database, "
+            f"sqlite:///path, or the path of a file of SQLite"
+        )
+    path = os.path.abspath(rest.removeprefix("/") if separator else os.path.expanduser(place))
+    if not os.path.isfile(path):
+        raise NotFoundError(f"there is no file {path}; make the database first, with its tables")
+    return SqliteDatabase(path)
+
+
+@dataclass(frozen=True)
+class _Handle:
+    """A table, the condition that it is read by, and what is to be changed of it."""
+
+    table: DatabaseTable
+    condition: Condition = field(default_factory=Condition)
+    terms: tuple[str, ...] = ()
+    changes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """The columns that are set, by the number of the WHEN; an UPDATE has one."""
+
+    def __str__(self) -> str:
+        return str(self.table)
+
+
+@dataclass(frozen=True)
+class _Metadata(ConnectorMetadata):
+    database: Database
+
+    # -- tables
+
+    def list_tables(self, session: ConnectorSession) -> Sequence[str]:
+        with self.database.session() as connection:
+            return self.database.tables(connection)
+
+    def get_table_handle(self, session: ConnectorSession, name: str) -> _Handle | None:
+        with self.database.session() as connection:
+            found = self.database.find(connection, name)
+        return None if found is None else _Handle(found)
+
+    def get_table_schema(self, session: ConnectorSession, table: _Handle) -> ConnectorTableSchema:
+        columns = tuple(ColumnHandle(c.name, c.type, c.nullable) for c in table.table.columns)
+        return ConnectorTableSchema(table.table.shown, columns, table.table.key)
+
+    def apply_filter(
+        self, session: ConnectorSession, table: _Handle, terms: Sequence[str]
+    ) -> tuple[_Handle, Sequence[str]]:
+        wanted = (*table.terms, *terms)
+        condition, left = condition_of(self.database, table.table, wanted)
+        taken = tuple(term for term in wanted if term not in left)
+        return replace(table, condition=condition, terms=taken), left
+
+    # -- DELETE
+
+    def get_delete_row_id_column_handle(
+        self, session: ConnectorSession, table: _Handle
+    ) -> ColumnHandle:
+        return _row_id(table)
+
+    def begin_delete(self, session: ConnectorSession, table: _Handle) -> _Handle:
+        return _begun(session, table, {0: ()})
+
+    def finish_delete(
+        self, session: ConnectorSession, table: _Handle, fragments: Sequence[Fragment]
+    ) -> int:
+        return self._finish(table, fragments)
+
+    def apply_delete(self, session: ConnectorSession, table: _Handle) -> _Handle | None:
+        return table
+
+    def execute_delete(self, session: ConnectorSession, table: _Handle) -> int:
+        with self.database.session(str(table)) as connection:
+            condition = table.condition
+            return self.database.deleted(
+                connection, table.table, condition.text or "1 = 1", condition.given
+            )
+
+    # -- UPDATE
+
+    def get_update_row_id_column_handle(
+        self, session: ConnectorSession, table: _Handle, updated_columns: Sequence[str]
+    ) -> ColumnHandle:
+        return _row_id(table)
+
+    def begin_update(
+        self, session: ConnectorSession, table: _Handle, updated_columns: Sequence[str]
+    ) -> _Handle:
+        return _begun(session, table, {0: tuple(updated_columns)})
+
+    def finish_update(
+        self, session: ConnectorSession, table: _Handle, fragments: Sequence[Fragment]
+    ) -> int:
+        return self._finish(table, fragments)
+
+    # -- MERGE
+
+    def get_row_change_paradigm(
+        self, session: ConnectorSession, table: _Handle
+    ) -> RowChangeParadigm:
+        return RowChangeParadigm.CHANGE_ONLY_UPDATED_COLUMNS
+
+    def get_merge_row_id_column_handle(
+        self, session: ConnectorSession, table: _Handle
+    ) -> ColumnHandle:
+        return _row_id(table)
+
+    def begin_merge(
+        self,
+        session: ConnectorSession,
+        table: _Handle,
+        updated_columns: Mapping[int, Sequence[str]],
+    ) -> _Handle:
+        return _begun(session, table, {n: tuple(names) for n, names in updated_columns.items()})
+
+    def finish_merge(
+        self, session: ConnectorSession, table: _Handle, fragments: Sequence[Fragment]
+    ) -> int:
+        return self._finish(table, fragments)
+
+    def _finish(self, table: _Handle, fragments: Sequence[Fragment]) -> int:
+        parts: dict[tuple[str, int], list[pa.Table]] = {}
+        for told in read_fragments(fragments):
+            parts.setdefault((told.facts["are"], told.facts["case"]), []).append(told.rows)
+        found = {part: pa.concat_tables(tables) for part, tables in parts.items()}
+        # Cases that set the same columns are one set of rows.
+        updated: dict[tuple[str, ...], list[pa.Table]] = {}
+        for (are, case), rows in found.items():
+            if are == "changed":
+                updated.setdefault(table.changes[case], []).append(rows)
+        rows = RowsToChange(
+            found.get(("gone", 0)),
+            [(columns, pa.concat_tables(tables)) for columns, tables in updated.items()],
+            found.get(("added", 0)),
+        )
+        return apply_changes(self.database, table.table, rows) if found else 0
+
+
+def _row_id(table: _Handle) -> ColumnHandle:
+    described = table.table
+    if not described.key:
+        raise UnsupportedError(
+            f"{described} has no primary key, so its rows cannot be told apart; give it one"
+        )
+    members = [(name, described.column(name).type) for name in described.key]
+    type_ = pa.struct([*members, (VERSION, pa.string())])
+    return ColumnHandle(ROW_ID, type_, nullable=False)
+
+
+def _begun(
+    session: ConnectorSession, table: _Handle, changes: Mapping[int, tuple[str, ...]]
+) -> _Handle:
+    if session.isolation != "snapshot":
+        raise UnsupportedError(
+            f"{table}: isolation {session.isolation!r} would need a transaction from the reading "
+            f"to the change; databases are changed with 'snapshot'"
+        )
+    return replace(table, changes=changes)
+
+
+@dataclass(frozen=True)
+class _Splits(ConnectorSplitManager):
+    def get_splits(self, session: ConnectorSession, table: _Handle) -> Sequence[int]:
+        return [0]  # several queries would see several states of the table
+
+
+# -- reading, and what is told of changes ----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Pages(ConnectorPageSourceProvider):
+    database: Database
+
+    def create_page_source(
+        self,
+        session: ConnectorSession,
+        table: _Handle,
+        split: int,
+        columns: Sequence[ColumnHandle],
+    ) -> UpdatablePageSource:
+        return _Source(self.database, table, split, tuple(columns))
+
+
+class _Source(UpdatablePageSource):
+    """The rows of a table by one query, and what is to become of them."""
+
+    def __init__(
+        self, database: Database, table: _Handle, split: int, columns: tuple[ColumnHandle, ...]
+    ) -> None:
+        self._database, self._table, self._split = database, table, split
+        self._reading = _Reading(database, table, columns)
+        self._staged = _Staged(table, split)
+
+    def get_next_page(self) -> pa.RecordBatch | None:
+        return self._reading.next_page()
+
+    def delete_rows(self, row_ids: pa.Array) -> None:
+        self._staged.add("gone", 0, row_ids, [])
+
+    def update_rows(
+        self, page: pa.RecordBatch, column_value_and_row_id_channels: Sequence[int]
+    ) -> None:
+        channels, columns = list(column_value_and_row_id_channels), self._table.changes[0]
+        if len(channels) != len(columns) + 1 or not all(
+            0 <= c < page.num_columns for c in channels
+        ):
+            raise InvalidError(
+                f"{self._table}: update_rows was given the channels {channels} of a page of "
+                f"{page.num_columns} columns; expected one for each of "
+                f"{', '.join((*columns, ROW_ID))}"
+            )
+        *values, row_ids = (page.column(channel) for channel in channels)
+        self._staged.add("changed", 0, row_ids, values)
+
+    def finish(self) -> Sequence[Fragment]:
+        return self._staged.finish()
+
+    def abort(self) -> None:
+        self._staged.abort()
+
+    def close(self) -> None:
+        self._reading.close()
+        self._staged.abort()
+
+
+class _Reading:
+    """One query, whose rows come page by page."""
+
+    def __init__(
+        self, database: Database, table: _Handle, columns: tuple[ColumnHandle, ...]
+    ) -> None:
+        self._database, self._table, self._columns = database, table, columns
+        self._open = ExitStack()
+        self._reader: Iterator[pa.RecordBatch] | None = None
+        self._is_over = False
+
+    def next_page(self) -> pa.RecordBatch | None:
+        if self._is_over:
+            return None
+        with self._database.errors(str(self._table)):
+            if self._reader is None:
+                self._reader = self._opened(
+                    self._open.enter_context(self._database.session(str(self._table)))
+                )
+            for batch in self._reader:
+                if batch.num_rows:
+                    return self._page(batch)
+        self.close()
+        return None
+
+    def close(self) -> None:
+        self._is_over = True
+        self._open.close()
+
+    def _opened(self, session: DatabaseSession) -> Iterator[pa.RecordBatch]:
+        condition = self._table.condition
+        text = self._database.select(self._table.table, self._items())
+        reader = session.read(
+            f"{text} WHERE {condition.text}" if condition.text else text, condition.given
+        )
+        return self._database.rows_of(reader)
+
+    def _items(self) -> list[tuple[str, pa.DataType]]:
+        """What is selected: the columns, those of the key and the version in place of row ids."""
+        table, items = self._table.table, []
+        for column in self._columns:
+            names = table.key if column.name == ROW_ID else (column.name,)
+            for name in names:
+                described = table.column(name)
+                text = self._database.read_expression(described, f"t.{quoted(name)}")
+                items.append((text, described.type))
+            if column.name == ROW_ID:
+                items.append((self._database.version(table, "t"), pa.string()))
+        return items or [("0", pa.int64())]
+
+    def _page(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        arrays, place, table = [], 0, self._table.table
+        for column in self._columns:
+            if column.name != ROW_ID:
+                arrays.append(self._decoded(batch.column(place), column.name))
+                place += 1
+                continue
+            keys = [
+                self._decoded(batch.column(place + i), name) for i, name in enumerate(table.key)
+            ]
+            place += len(keys)
+            version = batch.column(place).cast(pa.string())
+            arrays.append(pa.StructArray.from_arrays([*keys, version], fields=list(column.type)))
+            place += 1
+        schema = pa.schema([pa.field(c.name, c.type, c.nullable) for c in self._columns])
+        return pa.record_batch(arrays, schema=schema) if arrays else batch.select([])
+
+    def _decoded(self, values: pa.Array, name: str) -> pa.Array:
+        column = self._table.table.column(name)
+        try:
+            return self._database.decoded(values, column)
+        except pa.ArrowException as error:
+            raise DataError(
+                f"{self._table}: column {name!r} is declared {column.declared} and holds a value "
+                f"that is none: {error}; mend the value, or leave the column out"
+            ) from error
+
+
+class _Staged:
+    """What a source or sink tells: rows of ids, values or both, until it is finished."""
+
+    def __init__(self, table: _Handle, split: int) -> None:
+        self._table, self._split, self._attempt = table, split, new_attempt()
+        self._spools: dict[tuple[str, int], Spool] = {}
+        self._is_over = False
+
+    def add(
+        self, are: str, case: int, row_ids: pa.Array | None, values: Sequence[pa.Array]
+    ) -> None:
+        self._refuse_after_end()
+        names, arrays = value_names([""] * len(values)), list(values)
+        if row_ids is not None:
+            names, arrays = [*id_names(self._table.table), *names], [*self._ids(row_ids), *arrays]
+        batch = pa.record_batch(arrays, names)
+        if batch.num_rows:
+            self._spools.setdefault((are, case), Spool(_SPOOL_BYTES)).add(batch)
+
+    def finish(self) -> list[Fragment]:
+        self._refuse_after_end()
+        self._is_over = True
+        return [
+            write_fragment(Told(self._split, self._attempt, {"are": are, "case": case}, rows))
+            for (are, case), spool in self._spools.items()
+            for rows in spool.tables()
+        ]
+
+    def abort(self) -> None:
+        self._is_over = True
+        for spool in self._spools.values():
+            spool.close()
+        self._spools.clear()
+
+    def _ids(self, row_ids: pa.Array) -> list[pa.Array]:
+        type_ = _row_id(self._table).type
+        ids = row_ids.cast(type_)
+        members = ids.flatten()
+        if ids.null_count or any(member.null_count for member in members):
+            raise InvalidError(
+                f"{self._table}: a row id is NULL, or a column of the primary key; hand back those "
+                f"that pages gave, and give every row a key"
+            )
+        return list(members)
+
+    def _refuse_after_end(self) -> None:
+        if self._is_over:
+            raise InvalidError(f"{self._table}: split {self._split} was finished or aborted before")
+
+
+@dataclass(frozen=True)
+class _MergeSinks(ConnectorMergeSinkProvider):
+    def create_merge_sink(
+        self, session: ConnectorSession, table: _Handle, number: int, count: int
+    ) -> ConnectorMergeSink:
+        return _MergeSink(table, number)
+
+
+class _MergeSink(ConnectorMergeSink):
+    def __init__(self, table: _Handle, number: int) -> None:
+        self._table, self._staged = table, _Staged(table, number)
+
+    def store_merged_rows(self, page: pa.RecordBatch) -> None:
+        width = page.num_columns - 3
+        for operation in pc.unique(page.column(width)).to_pylist():
+            rows = page.filter(pc.equal(page.column(width), operation))
+            if operation == MergeOperation.DELETE:
+                self._staged.add("gone", 0, rows.column(width + 2), [])
+            elif operation == MergeOperation.INSERT:
+                self._staged.add("added", 0, None, rows.columns[:width])
+            elif operation == MergeOperation.UPDATE:
+                self._update(rows, width)
+            else:
+                raise InvalidError(
+                    f"{self._table}: operation {operation} of a MERGE is none of INSERT, DELETE "
+                    f"and UPDATE, which are what this connector takes"
+                )
+
+    def finish(self) -> Sequence[Fragment]:
+        return self._staged.finish()
+
+    def abort(self) -> None:
+        self._staged.abort()
+
+    def _update(self, page: pa.RecordBatch, width: int) -> None:
+        names = [column.name for column in self._table.table.columns]
+        for case in pc.unique(page.column(width + 1)).to_pylist():
+            if case not in self._table.changes:
+                raise InvalidError(f"{self._table}: begin_merge was told of no WHEN {case}")
+            rows = page.filter(pc.equal(page.column(width + 1), case))
+            values = [rows.column(names.index(name)) for name in self._table.changes[case]]
+            self._staged.add("changed", case, rows.column(width + 2), values)

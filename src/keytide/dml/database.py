@@ -1,0 +1,310 @@
+"""A relational database as the connector sees it: tables, sessions, and where dialects differ.
+
+What the dialects have in common is here; `sqlite` and `postgres` say the rest. Values travel in
+Arrow: `read_expression` and `decoded` bring a column from the database into its Arrow type, and
+`staged` and `write_expression` bring it back through a temporary table.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pyarrow as pa
+
+from keytide.errors import (
+    ConflictError,
+    DataError,
+    InvalidError,
+    KeytideError,
+    NotFoundError,
+    SetupError,
+)
+
+__all__ = [
+    "VERSION",
+    "Database",
+    "DatabaseColumn",
+    "DatabaseSession",
+    "DatabaseTable",
+    "missing_driver",
+    "quoted",
+    "without_secrets",
+]
+
+VERSION = "$version"
+"""The member of row ids that tells whether a row is still as it was read."""
+
+
+@dataclass(frozen=True)
+class DatabaseColumn:
+    """A column. `declared` is the database's type, by which the dialect knows what to do.
+
+    `is_ordered` tells that comparisons mean the same in the database, `is_equal` that equality
+    does.
+    """
+
+    name: str
+    type: pa.DataType
+    nullable: bool
+    declared: str
+    is_equal: bool = False
+    is_ordered: bool = False
+
+
+@dataclass(frozen=True)
+class DatabaseTable:
+    """A table: where it is, its columns, and those of its primary key in the key's order."""
+
+    label: str
+    schema: str | None
+    name: str
+    columns: tuple[DatabaseColumn, ...]
+    key: tuple[str, ...]
+
+    @property
+    def shown(self) -> str:
+        """The name as it is given in queries."""
+        return self.name if self.schema is None else f"{self.schema}.{self.name}"
+
+    def __str__(self) -> str:
+        return f"table {self.shown} in {self.label}"
+
+    def column(self, name: str) -> DatabaseColumn:
+        """The column of a name."""
+        return next(column for column in self.columns if column.name == name)
+
+
+@dataclass(frozen=True)
+class Database(ABC):
+    """One database. Pickles; `place` may hold a password and is never shown."""
+
+    place: str = field(repr=False)
+
+    begin = "BEGIN"
+    insert_clause = ""
+
+    # -- where it is -------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """What messages call it."""
+
+    @abstractmethod
+    def connect(self) -> Any:
+        """A new connection of the driver, in which every statement is its own transaction.
+
+        Raises `SetupError` where the driver is not installed, and what the driver raises.
+        """
+
+    @contextmanager
+    def session(self, what: str = "") -> Iterator[DatabaseSession]:
+        """A connection for the length of a block. Errors of the driver become `KeytideError`s."""
+        with self.errors(what or self.label), _closing(DatabaseSession(self, self.connect())) as s:
+            yield s
+
+    @contextmanager
+    def errors(self, what: str) -> Iterator[None]:
+        """Translate errors of the driver; `what` is what they are about."""
+        try:
+            yield
+        except KeytideError:
+            raise
+        except Exception as error:
+            if not isinstance(error, (OSError, pa.ArrowException)) and not _is_of_driver(error):
+                raise
+            text = without_secrets(" ".join(str(error).split()), self.place)
+            raise _translated(error, what, text) from None
+
+    # -- what is in it -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def tables(self, session: DatabaseSession) -> list[str]:
+        """The names of all tables and views."""
+
+    @abstractmethod
+    def find(self, session: DatabaseSession, name: str) -> DatabaseTable | None:
+        """A table by its name in any letter case."""
+
+    @abstractmethod
+    def is_referenced(self, session: DatabaseSession, table: DatabaseTable) -> bool:
+        """Whether a foreign key refers to a table."""
+
+    # -- SQL ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def placeholder(self, number: int) -> str:
+        """Parameter `number`, the first of which is 1."""
+
+    @abstractmethod
+    def version(self, table: DatabaseTable, alias: str) -> str:
+        """A text that is another one after a row was changed. Never NULL."""
+
+    @abstractmethod
+    def read_expression(self, column: DatabaseColumn, name: str) -> str:
+        """What is selected to read a column that the query calls `name`."""
+
+    @abstractmethod
+    def select(self, table: DatabaseTable, items: Sequence[tuple[str, pa.DataType]]) -> str:
+        """SELECT expressions, which have values of these types, FROM the table as `t`."""
+
+    def rows_of(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        """What a query that `select` wrote gives."""
+        return iter(reader)
+
+    @abstractmethod
+    def compared(self, column: DatabaseColumn, name: str, *, is_ordered: bool) -> str:
+        """What stands beside a parameter in a comparison of a column."""
+
+    def write_expression(self, column: DatabaseColumn, value: str) -> str:
+        """A value of a column that was `staged`, as the column takes it."""
+        return value
+
+    def source(self, table: DatabaseTable) -> str:
+        """A table as statements name it."""
+        name = quoted(table.name)
+        return name if table.schema is None else f"{quoted(table.schema)}.{name}"
+
+    def key_names(self, table: DatabaseTable) -> list[str]:
+        """The columns of the primary key as statements name them."""
+        return [quoted(name) for name in table.key]
+
+    @abstractmethod
+    def delete(self, table: DatabaseTable, stage: str, condition: str) -> str:
+        """Delete the rows `t` that have a row `s` in a stage by a condition."""
+
+    # -- values ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def decoded(self, values: pa.Array, column: DatabaseColumn) -> pa.Array:
+        """What `read_expression` gave, in the column's type. Raises Arrow's errors."""
+
+    @abstractmethod
+    def staged(self, values: pa.Array, column: DatabaseColumn) -> pa.Array:
+        """Values of the column's type in one that the driver takes."""
+
+    @abstractmethod
+    def changed(self, session: DatabaseSession) -> int:
+        """How many rows the last statement without parameters changed."""
+
+    @abstractmethod
+    def deleted(
+        self, session: DatabaseSession, table: DatabaseTable, condition: str, given: Any
+    ) -> int:
+        """Delete the rows `t` that meet a condition with parameters; returns how many."""
+
+
+class DatabaseSession:
+    """One connection and one cursor, for one thread. What it reads ends with the next statement."""
+
+    def __init__(self, database: Database, connection: Any) -> None:
+        self.database = database
+        self._connection = connection
+        self.cursor = connection.cursor()
+        self._reader: Any = None
+
+    def execute(self, text: str, given: pa.RecordBatch | None = None) -> None:
+        """Carry a statement out."""
+        self._end_reading()
+        self.cursor.execute(text, given)
+
+    def change(self, text: str) -> int:
+        """Carry out a statement that changes rows; returns how many."""
+        self.execute(text)
+        return self.database.changed(self)
+
+    def read(self, text: str, given: pa.RecordBatch | None = None) -> pa.RecordBatchReader:
+        """The rows of a query, batch by batch."""
+        self.execute(text, given)
+        self._reader = self.cursor.fetch_record_batch()
+        return self._reader
+
+    def rows(self, text: str, *given: Any) -> list[tuple[Any, ...]]:
+        """All rows of a query with parameters."""
+        self._end_reading()
+        batch = pa.record_batch({f"p{i}": [value] for i, value in enumerate(given)})
+        self.cursor.execute(text, batch if given else None)
+        return list(self.cursor.fetchall())
+
+    def stage(self, name: str, rows: pa.Table) -> None:
+        """Put rows into a new temporary table."""
+        self._end_reading()
+        self.cursor.adbc_ingest(name, rows, mode="create", temporary=True)
+
+    def close(self) -> None:
+        """Close the connection; what is not committed is undone."""
+        self._end_reading()
+        self.cursor.close()
+        self._connection.close()
+
+    def _end_reading(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+
+@contextmanager
+def _closing(session: DatabaseSession) -> Iterator[DatabaseSession]:
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def quoted(name: str) -> str:
+    """An identifier as both dialects write it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def missing_driver(module: str) -> SetupError:
+    """An error that says how to install the drivers."""
+    return SetupError(f"{module} is not installed; pip install 'keytide[databases]'")
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+def without_secrets(text: str, place: str) -> str:
+    """A text without the passwords of an address."""
+    try:
+        parts = urlsplit(place)
+        given = [parts.password, *(v for k, v in parse_qsl(parts.query) if "password" in k)]
+    except ValueError:
+        given = []
+    for secret in {each for word in given if word for each in (word, unquote(word))}:
+        text = text.replace(secret, "***")
+    # An address that does not parse may be quoted in parts.
+    return re.sub(r"(://[^:/@\s]*:)[^@\s]*@", r"\1***@", text)
+
+
+def _is_of_driver(error: Exception) -> bool:
+    return type(error).__module__.startswith("adbc_driver_manager")
+
+
+_LOCKED = ("database is locked", "database table is locked", "database schema is locked")
+_MISFITS = ("datatype mismatch", "constraint failed", "cannot store", "too big")
+
+
+def _translated(error: Exception, what: str, text: str) -> KeytideError:
+    state = str(getattr(error, "sqlstate", None) or "")
+    if state in ("40001", "40P01", "55P03") or any(locked in text for locked in _LOCKED):
+        return ConflictError(
+            f"{what}: another transaction is in the way; nothing was changed: run the statement "
+            f"again ({text})"
+        )
+    is_refused = type(error).__name__ == "IntegrityError" or any(m in text for m in _MISFITS)
+    if state[:2] in ("22", "23", "44") or is_refused:
+        return InvalidError(
+            f"{what}: the database refuses the rows, and nothing was changed: {text}"
+        )
+    if state in ("42P01", "42703", "3F000"):
+        return NotFoundError(f"{what}: it is not as it was found before: {text}")
+    if state == "42501":
+        return InvalidError(f"{what}: grant this user what the statement needs: {text}")
+    return DataError(f"{what}: the database reports: {text}")

@@ -1,0 +1,242 @@
+"""Row-level changes of a database's table, all in one transaction.
+
+Staged rows go into temporary tables first; then the table is changed by sets. Every row must be as
+it was read, or nothing is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from keytide.dml.database import (
+    VERSION,
+    Database,
+    DatabaseColumn,
+    DatabaseSession,
+    DatabaseTable,
+    quoted,
+)
+from keytide.errors import ConflictError, InvalidError, KeytideError
+
+__all__ = ["RowsToChange", "apply_changes", "id_names", "value_names"]
+
+
+@dataclass(frozen=True)
+class RowsToChange:
+    """What becomes of rows: each part has the members of row ids, values, or both.
+
+    `updated` has parts that set different columns.
+    """
+
+    deleted: pa.Table | None = None
+    updated: Sequence[tuple[tuple[str, ...], pa.Table]] = ()
+    inserted: pa.Table | None = None
+
+
+def id_names(table: DatabaseTable) -> list[str]:
+    """What the members of row ids are called in staged rows: the key's, then the version."""
+    return [*(f"k{i}" for i in range(len(table.key))), VERSION]
+
+
+def value_names(columns: Sequence[str]) -> list[str]:
+    """What the values of columns are called in staged rows."""
+    return [f"v{i}" for i in range(len(columns))]
+
+
+def apply_changes(database: Database, table: DatabaseTable, rows: RowsToChange) -> int:
+    """Make changes, atomically; returns how many rows came, went or were changed.
+
+    Raises `ConflictError` where a row is no longer as it was read, `InvalidError` where the
+    database refuses a row or one is changed twice.
+    """
+    with database.session(str(table)) as session:
+        plan = _Changes(session, table)
+        plan.stage(rows)
+        with _transaction(session):
+            return plan.apply()
+
+
+@contextmanager
+def _transaction(session: DatabaseSession) -> Iterator[None]:
+    session.execute(session.database.begin)
+    try:
+        yield
+        session.execute("COMMIT")
+    except BaseException:
+        with suppress(Exception):  # the error that led here says more; closing undoes it too
+            session.execute("ROLLBACK")
+        raise
+
+
+@dataclass
+class _Stage:
+    """A temporary table: of rows that are there, of values, or both."""
+
+    name: str
+    rows: int
+    columns: tuple[str, ...] = ()
+
+
+@dataclass
+class _Changes:
+    session: DatabaseSession
+    table: DatabaseTable
+    deleted: list[_Stage] = field(default_factory=list)
+    updated: list[_Stage] = field(default_factory=list)
+    inserted: list[_Stage] = field(default_factory=list)
+
+    @property
+    def database(self) -> Database:
+        return self.session.database
+
+    # -- before the transaction --------------------------------------------------------------------
+
+    def stage(self, rows: RowsToChange) -> None:
+        """Put all rows into temporary tables."""
+        names = tuple(column.name for column in self.table.columns)
+        if rows.deleted is not None:
+            self.deleted += self._staged(rows.deleted, ())
+        for columns, changed in rows.updated:
+            self.updated += self._staged(changed, columns)
+        if rows.inserted is not None:
+            self.inserted += self._staged(rows.inserted, names)
+
+    def _staged(self, rows: pa.Table, columns: tuple[str, ...]) -> list[_Stage]:
+        if not rows.num_rows:
+            return []
+        count = len(self.deleted) + len(self.updated) + len(self.inserted)
+        stage = _Stage(f"keytide_stage_{count}", rows.num_rows, columns)
+        of_names = dict(zip(id_names(self.table), self.table.key, strict=False))
+        of_names |= dict(zip(value_names(columns), columns, strict=True))
+        arrays = {
+            name: self._arrays(rows.column(name), of_names.get(name)) for name in rows.column_names
+        }
+        self.session.stage(stage.name, pa.table(arrays))
+        return [stage]
+
+    def _arrays(self, values: pa.ChunkedArray, name: str | None) -> pa.Array:
+        whole = values.combine_chunks()
+        if name is None:
+            return whole
+        column = self.table.column(name)
+        return self.database.staged(whole.cast(column.type), column)
+
+    # -- in the transaction ------------------------------------------------------------------------
+
+    def apply(self) -> int:
+        """Change the table: what goes, what changes, what comes."""
+        for stage in self.deleted:
+            self._delete(stage)
+        moving = [stage for stage in self.updated if self._meets_others(stage)]
+        moved = [self._moved(stage) for stage in moving]
+        for stage in moving:
+            self._delete(stage)
+        for stage in self.updated:
+            if stage not in moving:
+                self._update(stage)
+        for text in moved:
+            self._insert(text)
+        for stage in self.inserted:
+            values = zip(value_names(stage.columns), stage.columns, strict=True)
+            items = ", ".join(self._given(v, self.table.column(c)) for v, c in values)
+            self._insert(f"SELECT {items} FROM {quoted(stage.name)} AS s")
+        return sum(stage.rows for stage in (*self.deleted, *self.updated, *self.inserted))
+
+    def _delete(self, stage: _Stage) -> None:
+        text = self.database.delete(self.table, stage.name, self._is_same(stage))
+        self._check(stage, self.session.change(text))
+
+    def _update(self, stage: _Stage) -> None:
+        values = zip(stage.columns, value_names(stage.columns), strict=True)
+        sets = ", ".join(
+            f"{quoted(name)} = {self._given(value, self.table.column(name))}"
+            for name, value in values
+        )
+        text = (
+            f"UPDATE {self.database.source(self.table)} AS t SET {sets} "
+            f"FROM {quoted(stage.name)} AS s WHERE {self._is_same(stage)}"
+        )
+        self._check(stage, self.session.change(text))
+
+    def _insert(self, rows: str) -> None:
+        names = ", ".join(quoted(column.name) for column in self.table.columns)
+        target = f"{self.database.source(self.table)} ({names}){self.database.insert_clause}"
+        self.session.execute(f"INSERT INTO {target} {rows}")
+
+    def _is_same(self, stage: _Stage) -> str:
+        """Whether a row `t` is the one that `s` names, as it was read."""
+        keys = self._keys(stage, is_new=False)
+        version = self.database.version(self.table, "t")
+        return " AND ".join((*keys, f"{version} = s.{quoted(VERSION)}"))
+
+    def _keys(self, stage: _Stage, *, is_new: bool) -> list[str]:
+        places = dict(zip(stage.columns, value_names(stage.columns), strict=True)) if is_new else {}
+        return [
+            f"t.{quoted(name)} = {self._given(places.get(name, f'k{i}'), self.table.column(name))}"
+            for i, name in enumerate(self.table.key)
+        ]
+
+    def _given(self, name: str, column: DatabaseColumn) -> str:
+        return self.database.write_expression(column, f"s.{quoted(name)}")
+
+    # -- rows that move to other keys --------------------------------------------------------------
+
+    def _meets_others(self, stage: _Stage) -> bool:
+        """Whether a row moves to a key that another one has now, and perhaps leaves.
+
+        Databases check keys row by row, so an UPDATE would stumble over it.
+        """
+        if not {*stage.columns} & {*self.table.key}:
+            return False
+        to, from_ = self._keys(stage, is_new=True), self._keys(stage, is_new=False)
+        met = self.session.rows(
+            f"SELECT 1 FROM {quoted(stage.name)} AS s JOIN {self.database.source(self.table)} AS t "
+            f"ON {' AND '.join(to)} WHERE NOT ({' AND '.join(from_)}) LIMIT 1"
+        )
+        if met and self.database.is_referenced(self.session, self.table):
+            raise InvalidError(
+                f"{self.table}: an UPDATE moves rows to primary keys that other rows have, and a "
+                f"foreign key refers to the table; move them to free keys. Nothing was changed"
+            )
+        return bool(met)
+
+    def _moved(self, stage: _Stage) -> str:
+        """Make a temporary table of the rows as they will be; returns what selects them."""
+        places = dict(zip(stage.columns, value_names(stage.columns), strict=True))
+        items = (
+            f"{self._given(places[c.name], c)} AS {quoted(c.name)}"
+            if c.name in places
+            else f"t.{quoted(c.name)}"
+            for c in self.table.columns
+        )
+        name = quoted(f"{stage.name}_moved")
+        self.session.execute(
+            f"CREATE TEMPORARY TABLE {name} AS SELECT {', '.join(items)} "
+            f"FROM {quoted(stage.name)} AS s JOIN {self.database.source(self.table)} AS t "
+            f"ON {self._is_same(stage)}"
+        )
+        return f"SELECT * FROM {name}"
+
+    # -- whether nobody else was there -------------------------------------------------------------
+
+    def _check(self, stage: _Stage, changed: int) -> None:
+        if changed == stage.rows:
+            return
+        keys = ", ".join(quoted(name) for name in id_names(self.table)[:-1])
+        twice = self.session.rows(
+            f"SELECT 1 FROM {quoted(stage.name)} GROUP BY {keys} HAVING count(*) > 1 LIMIT 1"
+        )
+        raise self._mismatch(stage, changed, is_twice=bool(twice))
+
+    def _mismatch(self, stage: _Stage, changed: int, *, is_twice: bool) -> KeytideError:
+        if is_twice:
+            return InvalidError(f"{self.table}: a row is changed twice in one statement")
+        return ConflictError(
+            f"{self.table}: of {stage.rows} rows to change {changed} are as they were read; "
+            "another transaction changed the others first, and nothing was changed here: run the "
+            "statement again"
+        )

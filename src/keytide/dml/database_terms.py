@@ -1,0 +1,101 @@
+"""Conditions that a database takes over: those that mean there what they mean here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from keytide.dml.database import Database, DatabaseColumn, DatabaseTable, quoted
+from keytide.errors import KeytideError
+from keytide.table.conditions.predicate import And, Comparison, In, IsNull, Like, Not, Or, Predicate
+from keytide.table.conditions.where import parse_where
+from keytide.types import Field, type_from_arrow
+
+__all__ = ["Condition", "condition_of"]
+
+_VALUES_MAX = 1000
+"""Longer lists stay here; a statement has a limited number of parameters."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What stands behind WHERE, and its parameters in one row; both are empty for no terms."""
+
+    text: str = ""
+    given: pa.RecordBatch | None = None
+
+
+def condition_of(
+    database: Database, table: DatabaseTable, terms: Sequence[str]
+) -> tuple[Condition, tuple[str, ...]]:
+    """The terms that a database takes over as one condition on `t`, and those that it does not."""
+    fields = [Field(-1, c.name, type_from_arrow(c.type)) for c in table.columns]
+    writer, texts, left = _Writer(database, table), [], []
+    for term in terms:
+        known = len(writer.given)
+        try:
+            texts.append(writer.write(parse_where(term, fields, table.shown)))
+        except (KeytideError, _OpenError):
+            del writer.given[known:]
+            left.append(term)
+    names = [f"p{i}" for i in range(len(writer.given))]
+    given = pa.record_batch(writer.given, names) if names else None
+    return Condition(" AND ".join(f"({text})" for text in texts), given), tuple(left)
+
+
+class _OpenError(Exception):
+    """A term does not mean the same in the database."""
+
+
+@dataclass
+class _Writer:
+    database: Database
+    table: DatabaseTable
+    given: list[pa.Array] = field(default_factory=list)
+
+    def write(self, predicate: Predicate) -> str:
+        """A predicate as SQL, unknown where it is unknown. Raises `_OpenError`."""
+        if isinstance(predicate, And | Or):
+            word = " AND " if isinstance(predicate, And) else " OR "
+            return word.join(f"({self.write(term)})" for term in predicate.terms)
+        if isinstance(predicate, Not):
+            return f"NOT ({self.write(predicate.term)})"
+        if isinstance(predicate, IsNull):
+            return f"t.{quoted(predicate.column)} IS NULL"
+        if isinstance(predicate, Comparison):
+            return self._comparison(predicate)
+        if isinstance(predicate, Like):
+            raise _OpenError
+        return self._in(predicate)
+
+    def _comparison(self, term: Comparison) -> str:
+        column = self.table.column(term.column)
+        is_ordered = term.operator not in ("=", "!=")
+        if not (column.is_ordered if is_ordered else column.is_equal):
+            raise _OpenError
+        name = f"t.{quoted(column.name)}"
+        beside = self.database.compared(column, name, is_ordered=is_ordered)
+        operator = "<>" if term.operator == "!=" else term.operator
+        return f"{beside} {operator} {next(self._values(column, [term.value]))}"
+
+    def _in(self, term: In) -> str:
+        column = self.table.column(term.column)
+        if not column.is_equal or len(term.values) > _VALUES_MAX:
+            raise _OpenError
+        name = f"t.{quoted(column.name)}"
+        beside = self.database.compared(column, name, is_ordered=False)
+        if not term.values:
+            return f"{beside} <> {beside}"
+        return f"{beside} IN ({', '.join(self._values(column, term.values))})"
+
+    def _values(self, column: DatabaseColumn, values: Sequence[Any]) -> Iterator[str]:
+        for value in values:
+            if isinstance(value, str) and "\0" in value:
+                raise _OpenError  # which PostgreSQL knows in no text
+            array = pa.array([value], column.type)
+            self.given.append(self.database.staged(array, column))
+            mark = self.database.placeholder(len(self.given))
+            yield self.database.write_expression(column, mark)

@@ -1,0 +1,196 @@
+"""PostgreSQL through ADBC.
+
+Types that Arrow and the driver both know are read as they are, NUMERIC(p, s) of at most 38 digits
+as DECIMAL, and all others as the texts that PostgreSQL writes and reads: NUMERIC without a
+precision, TIME, UUID, JSON, enums, arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from keytide.dml.database import (
+    Database,
+    DatabaseColumn,
+    DatabaseSession,
+    DatabaseTable,
+    missing_driver,
+    quoted,
+)
+from keytide.errors import InvalidError
+
+__all__ = ["PostgresDatabase"]
+
+_DIGITS_MAX = 38
+
+
+@dataclass(frozen=True)
+class PostgresDatabase(Database):
+    """A database of a server. `place` is a `postgresql://` address."""
+
+    begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
+    insert_clause = " OVERRIDING SYSTEM VALUE"
+
+    @property
+    def label(self) -> str:
+        """Host and database, without a user."""
+        try:
+            parts = urlsplit(self.place)
+            host = parts.netloc.rpartition("@")[2]
+        except ValueError:
+            return "PostgreSQL"
+        return f"PostgreSQL {host or 'localhost'}{parts.path}"
+
+    def connect(self) -> Any:
+        """See `Database`."""
+        try:
+            import adbc_driver_postgresql.dbapi as driver
+        except ImportError as error:
+            raise missing_driver("adbc-driver-postgresql") from error
+        connection = driver.connect(self.place, autocommit=True)
+        with connection.cursor() as cursor:
+            for setting in ("TimeZone = 'UTC'", "DateStyle = 'ISO'", "IntervalStyle = 'iso_8601'"):
+                cursor.execute(f"SET {setting}")
+        return connection
+
+    def tables(self, session: DatabaseSession) -> list[str]:
+        """See `Database`; with the names of their schemas."""
+        text = (
+            "SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n "
+            f"ON n.oid = c.relnamespace WHERE {_IS_TABLE} AND n.nspname !~ '^pg_' "
+            "AND n.nspname <> 'information_schema' ORDER BY 1"
+        )
+        return [str(name) for (name,) in session.rows(text)]
+
+    def find(self, session: DatabaseSession, name: str) -> DatabaseTable | None:
+        """See `Database`. Raises `InvalidError` where several differ in case only."""
+        schema, dot, table = name.rpartition(".")
+        text = (
+            "SELECT c.oid::int8, n.nspname::text, c.relname::text FROM pg_class c "
+            f"JOIN pg_namespace n ON n.oid = c.relnamespace WHERE {_IS_TABLE} "
+            "AND lower(c.relname) = lower($1) AND "
+        )
+        if dot:
+            found = session.rows(text + "lower(n.nspname) = lower($2)", table, schema)
+        else:
+            found = session.rows(text + "pg_table_is_visible(c.oid)", table)
+        exact = [row for row in found if row[2] == table and (not dot or row[1] == schema)]
+        found = exact or found
+        if len(found) > 1:
+            names = " or ".join(f"{schema}.{table}" for _, schema, table in found)
+            raise InvalidError(f"{name!r} may mean {names} in {self.label}: write it as it is")
+        return self._described(session, *found[0]) if found else None
+
+    def _described(
+        self, session: DatabaseSession, oid: int, schema: str, name: str
+    ) -> DatabaseTable:
+        columns = tuple(_column(*row) for row in session.rows(_COLUMNS, oid))
+        key = tuple(str(column) for (column,) in session.rows(_KEY, oid))
+        return DatabaseTable(self.label, schema, name, columns, key)
+
+    def is_referenced(self, session: DatabaseSession, table: DatabaseTable) -> bool:
+        """See `Database`."""
+        text = "SELECT 1 FROM pg_constraint WHERE contype = 'f' AND confrelid = $1::regclass"
+        return bool(session.rows(text, self.source(table)))
+
+    # -- SQL ---------------------------------------------------------------------------------------
+
+    def placeholder(self, number: int) -> str:
+        """See `Database`."""
+        return f"${number}"
+
+    def version(self, table: DatabaseTable, alias: str) -> str:
+        """The transaction that wrote the row."""
+        return f"{alias}.xmin::text"
+
+    def read_expression(self, column: DatabaseColumn, name: str) -> str:
+        """See `Database`."""
+        is_plain = column.declared in _TYPES
+        return name if is_plain else f"{name}::text"
+
+    def select(self, table: DatabaseTable, items: Sequence[tuple[str, pa.DataType]]) -> str:
+        """See `Database`."""
+        chosen = ", ".join(f"{text} AS c{i}" for i, (text, _) in enumerate(items))
+        return f"SELECT {chosen} FROM {self.source(table)} AS t"
+
+    def compared(self, column: DatabaseColumn, name: str, *, is_ordered: bool) -> str:
+        """See `Database`. Other collations than C order texts otherwise."""
+        return f'{name} COLLATE "C"' if is_ordered and pa.types.is_string(column.type) else name
+
+    def write_expression(self, column: DatabaseColumn, value: str) -> str:
+        """See `Database`. Without the length, so that a value that is too long is an error."""
+        return f"CAST({value} AS {column.declared})"
+
+    def delete(self, table: DatabaseTable, stage: str, condition: str) -> str:
+        """See `Database`."""
+        return f"DELETE FROM {self.source(table)} AS t USING {quoted(stage)} AS s WHERE {condition}"
+
+    # -- values ------------------------------------------------------------------------------------
+
+    def decoded(self, values: pa.Array, column: DatabaseColumn) -> pa.Array:
+        """See `Database`."""
+        return values.cast(column.type)
+
+    def staged(self, values: pa.Array, column: DatabaseColumn) -> pa.Array:
+        """See `Database`."""
+        return values.cast(pa.string()) if pa.types.is_decimal(column.type) else values
+
+    def changed(self, session: DatabaseSession) -> int:
+        """See `Database`."""
+        return int(session.cursor.rowcount)
+
+    def deleted(
+        self, session: DatabaseSession, table: DatabaseTable, condition: str, given: Any
+    ) -> int:
+        """See `Database`."""
+        statement = f"DELETE FROM {self.source(table)} AS t WHERE {condition} RETURNING 1"
+        (batch,) = session.read(f"WITH c AS ({statement}) SELECT count(*) FROM c", given)
+        return int(batch.column(0)[0].as_py())
+
+
+_IS_TABLE = "c.relkind IN ('r', 'p', 'v', 'm', 'f')"
+_COLUMNS = """
+    SELECT a.attname::text, format_type(a.atttypid, -1), a.atttypmod, a.attnotnull,
+           coalesce(c.collisdeterministic, true)
+    FROM pg_attribute a LEFT JOIN pg_collation c ON c.oid = a.attcollation
+    WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+    ORDER BY a.attnum"""
+_KEY = """
+    SELECT a.attname::text
+    FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k (number, place)
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
+    WHERE i.indrelid = $1 AND i.indisprimary ORDER BY k.place"""
+_TYPES = {
+    "smallint": pa.int16(),
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "boolean": pa.bool_(),
+    "real": pa.float32(),
+    "double precision": pa.float64(),
+    "text": pa.string(),
+    "character varying": pa.string(),
+    "bpchar": pa.string(),
+    "bytea": pa.binary(),
+    "date": pa.date32(),
+    "timestamp without time zone": pa.timestamp("us"),
+    "timestamp with time zone": pa.timestamp("us", "UTC"),
+}
+# Floats are not: NaN is a number to PostgreSQL, the largest. Neither is CHAR, which has blanks.
+_ORDERED = {*_TYPES} - {"boolean", "real", "double precision", "bpchar", "bytea"}
+
+
+def _column(
+    name: str, declared: str, modifier: int, not_null: bool, is_deterministic: bool
+) -> DatabaseColumn:
+    type_ = _TYPES.get(declared, pa.string())
+    precision, scale = (modifier - 4) >> 16 & 0xFFFF, (modifier - 4) & 0x7FF
+    if declared == "numeric" and modifier >= 0 and scale <= precision <= _DIGITS_MAX:
+        type_ = pa.decimal128(precision, scale)
+    is_ordered = declared in _ORDERED or pa.types.is_decimal(type_)
+    is_equal = is_deterministic and (is_ordered or declared == "boolean")
+    return DatabaseColumn(name, type_, not not_null, declared, is_equal, is_equal and is_ordered)

@@ -1,0 +1,239 @@
+"""SQLite through ADBC.
+
+A column takes any value in SQLite; here its declared type decides, and a value that is none of it
+is a `DataError` when it is read. BOOLEAN is 0 or 1, DATE and TIMESTAMP are texts as ISO 8601 writes
+them, and DECIMAL of at most 15 digits is a number with a point, which SQLite keeps exactly; with
+more digits it is the DOUBLE that SQLite makes of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keytide.dml.database import (
+    Database,
+    DatabaseColumn,
+    DatabaseSession,
+    DatabaseTable,
+    missing_driver,
+    quoted,
+)
+from keytide.errors import InvalidError
+
+__all__ = ["SqliteDatabase"]
+
+_DIGITS_MAX = 15
+_PATIENCE_MS = 10_000
+"""How long a statement waits for another transaction before it is a conflict."""
+
+
+@dataclass(frozen=True)
+class SqliteDatabase(Database):
+    """A file of SQLite. `place` is its path."""
+
+    begin = "BEGIN IMMEDIATE"
+
+    @property
+    def label(self) -> str:
+        """The path."""
+        return f"SQLite {self.place}"
+
+    def connect(self) -> Any:
+        """See `Database`. Foreign keys hold, which SQLite leaves to whoever connects."""
+        try:
+            import adbc_driver_sqlite.dbapi as driver
+        except ImportError as error:
+            raise missing_driver("adbc-driver-sqlite") from error
+        connection = driver.connect(self.place, autocommit=True)
+        with connection.cursor() as cursor:
+            cursor.execute(f"PRAGMA busy_timeout = {_PATIENCE_MS}")
+            cursor.execute("PRAGMA foreign_keys = ON")
+        return connection
+
+    def tables(self, session: DatabaseSession) -> list[str]:
+        """See `Database`."""
+        return [str(name) for (name,) in session.rows(_TABLES + " ORDER BY name")]
+
+    def find(self, session: DatabaseSession, name: str) -> DatabaseTable | None:
+        """See `Database`; SQLite itself ignores the case of ASCII letters."""
+        found = session.rows(_TABLES + " AND name = ?1 COLLATE NOCASE", name)
+        if not found:
+            return None
+        stored = str(found[0][0])
+        described = session.rows(
+            'SELECT name, type, "notnull", pk FROM pragma_table_info(?1) ORDER BY cid', stored
+        )
+        columns = tuple(_column(str(n), str(t), bool(not_null)) for n, t, not_null, _ in described)
+        key = sorted((pk, str(column)) for column, _, _, pk in described if pk)
+        return DatabaseTable(self.label, None, stored, columns, tuple(c for _, c in key))
+
+    def is_referenced(self, session: DatabaseSession, table: DatabaseTable) -> bool:
+        """See `Database`."""
+        text = (
+            "SELECT 1 FROM sqlite_schema AS m, pragma_foreign_key_list(m.name) AS f "
+            "WHERE m.type = 'table' AND f.\"table\" = ?1 COLLATE NOCASE LIMIT 1"
+        )
+        return bool(session.rows(text, table.name))
+
+    # -- SQL ---------------------------------------------------------------------------------------
+
+    def placeholder(self, number: int) -> str:
+        """See `Database`."""
+        return f"?{number}"
+
+    def version(self, table: DatabaseTable, alias: str) -> str:
+        """All values of the row, as SQL writes them."""
+        return " || ',' || ".join(_literal(f"{alias}.{quoted(c.name)}") for c in table.columns)
+
+    def read_expression(self, column: DatabaseColumn, name: str) -> str:
+        """See `Database`."""
+        if pa.types.is_decimal(column.type):
+            text = f"printf('%.{column.type.scale}f', {name})"
+            return f"CASE WHEN typeof({name}) IN ('integer', 'real') THEN {text} ELSE {name} END"
+        if column.declared == "ANY":
+            return f"CAST({name} AS TEXT)"
+        return name
+
+    def select(self, table: DatabaseTable, items: Sequence[tuple[str, pa.DataType]]) -> str:
+        """See `Database`. The first row is no row of the table: it tells the driver the types.
+
+        The driver takes them from the first values, and a column may begin with NULLs.
+        """
+        types = ", ".join(_example(type_) for _, type_ in items)
+        chosen = ", ".join(expression for expression, _ in items)
+        return f"SELECT {types} UNION ALL SELECT {chosen} FROM {self.source(table)} AS t"
+
+    def rows_of(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        """See `Database`."""
+        first = next(iter(reader), None)
+        if first is not None:
+            yield first.slice(1)
+        yield from reader
+
+    def compared(self, column: DatabaseColumn, name: str, *, is_ordered: bool) -> str:
+        """See `Database`."""
+        if pa.types.is_boolean(column.type):
+            return f"({name} <> 0)"
+        return f"{name} COLLATE BINARY" if pa.types.is_string(column.type) else name
+
+    def delete(self, table: DatabaseTable, stage: str, condition: str) -> str:
+        """See `Database`."""
+        names = ", ".join(self.key_names(table))
+        keys = ", ".join(f"t.{name}" for name in self.key_names(table))
+        source = self.source(table)
+        return (
+            f"DELETE FROM {source} WHERE ({names}) IN (SELECT {keys} FROM {quoted(stage)} AS s "
+            f"CROSS JOIN {source} AS t ON {condition})"
+        )
+
+    # -- values ------------------------------------------------------------------------------------
+
+    def decoded(self, values: pa.Array, column: DatabaseColumn) -> pa.Array:
+        """See `Database`."""
+        if pa.types.is_boolean(column.type):
+            return pc.not_equal(values.cast(pa.int64()), 0)
+        return values.cast(column.type)
+
+    def staged(self, values: pa.Array, column: DatabaseColumn) -> pa.Array:
+        """See `Database`. Raises `InvalidError` for NaN, which SQLite would keep as NULL."""
+        type_ = column.type
+        if pa.types.is_boolean(type_):
+            return values.cast(pa.int64())
+        if pa.types.is_timestamp(type_):
+            return pc.replace_substring_regex(values.cast(pa.string()), r"\.000000$", "")
+        if pa.types.is_decimal(type_) or pa.types.is_date(type_):
+            return values.cast(pa.string())
+        if pa.types.is_floating(type_) and pc.any(pc.is_nan(values)).as_py():
+            raise InvalidError(
+                f"column {column.name!r}: NaN cannot be kept in {self.label}; give NULL or a number"
+            )
+        return values
+
+    def changed(self, session: DatabaseSession) -> int:
+        """See `Database`."""
+        return int(session.rows("SELECT changes()")[0][0])
+
+    def deleted(
+        self, session: DatabaseSession, table: DatabaseTable, condition: str, given: Any
+    ) -> int:
+        """See `Database`."""
+        session.execute(f"DELETE FROM {self.source(table)} AS t WHERE {condition}", given)
+        return self.changed(session)
+
+
+_TABLES = (
+    "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') "
+    "AND name NOT LIKE 'sqlite~_%' ESCAPE '~'"
+)
+
+
+def _column(name: str, declared: str, not_null: bool) -> DatabaseColumn:
+    type_ = _type_of(declared)
+    is_text = "CHAR" in declared.upper() or "TEXT" in declared.upper()
+    plain = (pa.types.is_integer, pa.types.is_floating)
+    is_ordered = (pa.types.is_string(type_) and is_text) or any(check(type_) for check in plain)
+    is_equal = is_ordered or pa.types.is_boolean(type_)
+    return DatabaseColumn(
+        name, type_, not not_null, declared.upper() or "ANY", is_equal, is_ordered
+    )
+
+
+def _type_of(declared: str) -> pa.DataType:
+    """The type of a column by what it is declared as."""
+    words = declared.upper().strip()
+    base = re.split(r"[\s(]", words, maxsplit=1)[0]
+    if base in ("DECIMAL", "NUMERIC", "DEC"):
+        return _decimal_of(words)
+    if "ZONE" in words:
+        return pa.string()
+    if base in _TYPES:
+        return _TYPES[base]
+    # SQLite's own rule for the affinity of other names.
+    return next((type_ for word, type_ in _AFFINITIES if word in words), pa.string())
+
+
+def _decimal_of(words: str) -> pa.DataType:
+    found = re.search(r"\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", words)
+    precision, scale = (int(found[1]), int(found[2] or 0)) if found else (0, 0)
+    is_exact = 0 < precision <= _DIGITS_MAX and scale <= precision
+    return pa.decimal128(precision, scale) if is_exact else pa.float64()
+
+
+_TYPES = {
+    **dict.fromkeys(("BOOLEAN", "BOOL"), pa.bool_()),
+    **dict.fromkeys(("TIMESTAMP", "DATETIME"), pa.timestamp("us")),
+    "DATE": pa.date32(),
+    "INTERVAL": pa.string(),
+}
+_AFFINITIES = (
+    ("INT", pa.int64()),
+    ("CHAR", pa.string()),
+    ("CLOB", pa.string()),
+    ("TEXT", pa.string()),
+    ("BLOB", pa.binary()),
+    ("REAL", pa.float64()),
+    ("FLOA", pa.float64()),
+    ("DOUB", pa.float64()),
+)
+
+
+def _example(type_: pa.DataType) -> str:
+    if pa.types.is_integer(type_) or pa.types.is_boolean(type_):
+        return "0"
+    if pa.types.is_floating(type_):
+        return "0.0"
+    return "x''" if pa.types.is_binary(type_) else "''"
+
+
+def _literal(name: str) -> str:
+    """A value as SQL writes it; `quote` would end a text at a NUL character."""
+    return (
+        f"CASE WHEN typeof({name}) = 'text' AND instr({name}, char(0)) "
+        f"THEN 't' || quote(CAST({name} AS BLOB)) ELSE quote({name}) END"
+    )

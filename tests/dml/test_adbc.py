@@ -1,0 +1,391 @@
+"""Tables of SQLite and PostgreSQL: rows are read, changed and counted as a dict says."""
+
+from __future__ import annotations
+
+import datetime as dt
+import pickle
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from databases import SomeDatabase
+
+import keytide as kt
+from keytide.dml.adbc import adbc_connector
+from keytide.dml.attached import PagesScan
+from keytide.dml.engine import DeleteRows, SplitResult, UpdateRows, change_rows
+from keytide.dml.spi import Connector, ConnectorSession
+
+Row = tuple[Any, ...]
+
+
+@pytest.fixture
+def lake(warehouse: str, database: SomeDatabase) -> kt.Lake:
+    database.run(
+        "CREATE TABLE items (id INTEGER PRIMARY KEY, name VARCHAR(20), qty INTEGER)",
+        "INSERT INTO items VALUES (1, 'ann', 5), (2, 'bob', NULL), (3, NULL, 9), (4, 'Zoe', 5)",
+    )
+    lake = kt.connect(warehouse)
+    lake.attach("db", adbc_connector(database.kind, database.place))
+    return lake
+
+
+def rows(lake: kt.Lake, text: str) -> list[Row]:
+    return [tuple(row.values()) for row in lake.sql(text).to_pylist()]
+
+
+ITEMS = {1: ("ann", 5), 2: ("bob", None), 3: (None, 9), 4: ("Zoe", 5)}
+"""The rows of `items`, by id."""
+
+
+def items(database: SomeDatabase) -> dict[int, Row]:
+    return {key: (name, qty) for key, name, qty in database.rows("SELECT * FROM items")}
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("where", "ids"),
+    [
+        ("TRUE", [1, 2, 3, 4]),
+        ("id > 2", [3, 4]),
+        ("qty = 5", [1, 4]),
+        ("qty <> 5", [3]),
+        ("NOT (qty = 5)", [3]),
+        ("qty IS NULL", [2]),
+        ("qty IN (9, 5) AND name IS NOT NULL", [1, 4]),
+        ("qty NOT IN (9)", [1, 4]),
+        ("name = 'ann' OR qty = 9", [1, 3]),
+        ("name > 'a'", [1, 2]),
+        ("name < 'a'", [4]),
+        ("name = 'ANN'", []),
+        ("name LIKE '%o%'", [2, 4]),
+        ("qty + 0 = 9", [3]),
+        ("id BETWEEN 2 AND 3 AND name <> 'x'", [2]),
+    ],
+)
+def test_condition_finds_what_it_finds_in_any_table(
+    lake: kt.Lake, where: str, ids: list[int]
+) -> None:
+    assert rows(lake, f"SELECT id FROM db.items WHERE {where} ORDER BY id") == [(i,) for i in ids]
+
+
+def test_explain_tells_what_the_database_takes(lake: kt.Lake) -> None:
+    text = "EXPLAIN SELECT name FROM db.items WHERE qty > 3 AND name LIKE 'a%' AND id <> 7"
+    plan = [row["plan"] for row in lake.sql(text).to_pylist()]
+    assert plan[-1] == "taken by the connector: `qty` > 3 AND `id` != 7"
+
+
+def test_names_are_found_in_any_case(lake: kt.Lake) -> None:
+    assert rows(lake, "SELECT Name FROM DB.ITEMS WHERE ID = 1") == [("ann",)]
+
+
+def test_strange_names_are_quoted(lake: kt.Lake, database: SomeDatabase) -> None:
+    database.run('CREATE TABLE "a "" b" ("the key" INTEGER PRIMARY KEY, "select" TEXT)')
+    database.run("INSERT INTO \"a \"\" b\" VALUES (1, 'x'), (2, 'y')")
+    lake.sql("UPDATE db.`a \" b` SET `select` = 'z' WHERE `the key` = 2 AND `select` LIKE 'y'")
+    assert database.rows('SELECT * FROM "a "" b" ORDER BY 1') == [(1, "x"), (2, "z")]
+
+
+def test_schema_may_stand_before_a_table_of_postgres(
+    warehouse: str, postgres: SomeDatabase
+) -> None:
+    postgres.run(
+        "CREATE SCHEMA shop",
+        "CREATE TABLE shop.t (a INT PRIMARY KEY)",
+        "INSERT INTO shop.t VALUES (7)",
+        'CREATE TABLE "T" (a INT PRIMARY KEY)',
+        "CREATE TABLE t (a INT PRIMARY KEY)",
+        "INSERT INTO t VALUES (8)",
+    )
+    lake = kt.connect(warehouse)
+    lake.attach("pg", postgres.place)
+    assert rows(lake, "SELECT * FROM pg.shop.t") == [(7,)]
+    assert rows(lake, "SELECT * FROM pg.t") == [(8,)]
+    assert rows(lake, "SELECT * FROM pg.T") == []
+    with pytest.raises(kt.NotFoundError, match=r"public.T, public.t, shop.t"):
+        lake.sql("SELECT * FROM pg.nothing")
+
+
+# -- types -----------------------------------------------------------------------------------------
+
+WHEN = dt.datetime(2026, 1, 31, 12, 30, 0, 123456)
+VALUES: dict[str, Any] = {
+    "i": -5,
+    "b": True,
+    "d": Decimal("-12.50"),
+    "f": 0.1,
+    "s": "it's",
+    "x": b"\x00\xff",
+    "da": dt.date(1969, 12, 31),
+    "ts": WHEN,
+}
+TYPES = {
+    "sqlite": "INTEGER BOOLEAN DECIMAL(10,2) REAL TEXT BLOB DATE TIMESTAMP",
+    "postgres": "BIGINT BOOLEAN NUMERIC(10,2) FLOAT8 TEXT BYTEA DATE TIMESTAMP",
+}
+
+
+@pytest.fixture
+def typed(lake: kt.Lake, database: SomeDatabase) -> kt.Lake:
+    columns = ", ".join(
+        f"{n} {t}" for n, t in zip(VALUES, TYPES[database.kind].split(), strict=True)
+    )
+    database.run(
+        f"CREATE TABLE typed (k INTEGER PRIMARY KEY, {columns})", "INSERT INTO typed (k) VALUES (1)"
+    )
+    return lake
+
+
+LITERALS = (
+    "i = -5, b = TRUE, d = -12.5, f = 0.1, s = 'it''s', x = X'00FF', da = DATE '1969-12-31', "
+    "ts = TIMESTAMP '2026-01-31 12:30:00.123456'"
+)
+
+
+def test_values_of_all_types_come_back(typed: kt.Lake) -> None:
+    assert rows(typed, "SELECT * FROM db.typed") == [(1, *[None] * len(VALUES))]
+    typed.sql(f"UPDATE db.typed SET {LITERALS}")
+    assert typed.sql("SELECT * FROM db.typed").to_pylist() == [{"k": 1, **VALUES}]
+    typed.sql(f"UPDATE db.typed SET {', '.join(f'{n} = NULL' for n in VALUES)} WHERE k = 1")
+    assert rows(typed, "SELECT * FROM db.typed") == [(1, *[None] * len(VALUES))]
+
+
+@pytest.mark.parametrize("assignment", LITERALS.replace("'', ", "''; ").split(", "))
+def test_condition_on_a_value_of_any_type_finds_it(typed: kt.Lake, assignment: str) -> None:
+    typed.sql(f"UPDATE db.typed SET {LITERALS}")
+    assert rows(typed, f"SELECT k FROM db.typed WHERE {assignment}") == [(1,)]
+    assert rows(typed, f"SELECT k FROM db.typed WHERE NOT ({assignment})") == []
+
+
+def test_types_that_arrow_lacks_are_texts_in_postgres(
+    warehouse: str, postgres: SomeDatabase
+) -> None:
+    postgres.run(
+        "CREATE TYPE mood AS ENUM ('sad', 'glad')",
+        "CREATE TABLE t (u UUID PRIMARY KEY, n NUMERIC, j JSONB, m mood, a INT[], t TIME, "
+        "c CHAR(3))",
+        "INSERT INTO t VALUES ('0e37df36-f698-11e6-8dd4-cb9ced3df976', 1.50, '{\"a\": 1}', 'sad', "
+        "'{1,2}', '10:00:00.5', 'x')",
+    )
+    lake = kt.connect(warehouse)
+    lake.attach("pg", postgres.place)
+    (found,) = rows(lake, "SELECT u, n, j, m, a, t FROM pg.t WHERE c LIKE 'x%'")
+    assert found[1:] == ("1.50", '{"a": 1}', "sad", "{1,2}", "10:00:00.5")
+    lake.sql("UPDATE pg.t SET n = '2.345', m = 'glad', a = '{3}', t = '11:00', c = 'yy'")
+    changed = postgres.rows("SELECT n::text, m::text, a::text, t::text, c::text FROM t")
+    assert changed == [("2.345", "glad", "{3}", "11:00:00", "yy")]
+    with pytest.raises(kt.InvalidError, match="invalid input value for enum"):
+        lake.sql("UPDATE pg.t SET m = 'angry'")
+
+
+def test_value_that_is_none_of_its_declared_type_is_told_of(
+    warehouse: str, sqlite: SomeDatabase
+) -> None:
+    sqlite.run(
+        "CREATE TABLE t (k INTEGER PRIMARY KEY, d DATE, n DECIMAL(5,2))",
+        "INSERT INTO t VALUES (1, 'soon', 'much')",
+    )
+    lake = kt.connect(warehouse)
+    lake.attach("db", sqlite.place)
+    for column in ("d", "n"):
+        with pytest.raises(kt.DataError, match=f"column '{column}' is declared"):
+            lake.sql(f"SELECT {column} FROM db.t")
+    assert lake.sql("DELETE FROM db.t WHERE k = 1").row_count == 1
+
+
+# -- changing --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["qty = 5", "qty + 0 = 5", "name LIKE '%nn' OR name LIKE 'Z%'"])
+def test_delete_with_and_without_reading(lake: kt.Lake, database: SomeDatabase, where: str) -> None:
+    assert lake.sql(f"DELETE FROM db.items WHERE {where}").row_count == 2
+    assert items(database) == {key: ITEMS[key] for key in (2, 3)}
+
+
+def test_delete_of_all_rows(lake: kt.Lake, database: SomeDatabase) -> None:
+    assert lake.sql("DELETE FROM db.items").row_count == 4
+    assert items(database) == {}
+
+
+def test_update_sets_some_columns_and_counts(lake: kt.Lake, database: SomeDatabase) -> None:
+    text = "UPDATE db.items SET qty = qty + 1, name = NULL WHERE id IN (1, 2)"
+    assert lake.sql(text).row_count == 2
+    assert items(database) == {**ITEMS, 1: (None, 6), 2: (None, None)}
+
+
+@pytest.mark.parametrize(
+    ("new", "moves"),
+    [
+        ("5 - id", lambda key: 5 - key),
+        ("id + 1", lambda key: key + 1),
+        ("id + 100", lambda key: key + 100),
+    ],
+)
+def test_rows_change_places(lake: kt.Lake, database: SomeDatabase, new: str, moves: Any) -> None:
+    assert lake.sql(f"UPDATE db.items SET id = {new}").row_count == 4
+    assert items(database) == {moves(key): row for key, row in ITEMS.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("UPDATE db.items SET id = 1", "refuses the rows"),
+        ("UPDATE db.items SET id = 2 WHERE id = 1", "refuses the rows"),
+        ("UPDATE db.one SET name = NULL", "name|NULL"),
+    ],
+)
+def test_what_the_database_refuses_changes_nothing(
+    lake: kt.Lake, database: SomeDatabase, text: str, message: str
+) -> None:
+    database.run("CREATE TABLE one (id INTEGER PRIMARY KEY, name TEXT NOT NULL)")
+    database.run("INSERT INTO one VALUES (1, 'x')")
+    with pytest.raises(kt.InvalidError, match=message):
+        lake.sql(text)
+    assert items(database) == ITEMS
+
+
+def test_keys_that_others_refer_to_do_not_change_places(
+    lake: kt.Lake, database: SomeDatabase
+) -> None:
+    database.run(
+        "CREATE TABLE part (item INTEGER REFERENCES items (id) ON DELETE CASCADE)",
+        "INSERT INTO part VALUES (1)",
+    )
+    with pytest.raises(kt.InvalidError, match="foreign key"):
+        lake.sql("UPDATE db.items SET id = 5 - id")
+    assert database.rows("SELECT count(*) FROM part") == [(1,)]
+    assert items(database) == ITEMS
+
+
+@pytest.mark.filterwarnings("ignore:fetch_record_batch")
+def test_merge_inserts_updates_and_deletes(lake: kt.Lake, database: SomeDatabase) -> None:
+    text = """
+        MERGE INTO db.items AS t
+        USING (VALUES (1, 'A', 50), (2, 'B', 60), (9, 'new', NULL)) AS s (id, name, q)
+        ON t.id = s.id
+        WHEN MATCHED AND s.id = 2 THEN DELETE
+        WHEN MATCHED THEN UPDATE SET qty = s.q
+        WHEN NOT MATCHED THEN INSERT (id, name, qty) VALUES (s.id, s.name, s.q)
+        WHEN NOT MATCHED BY SOURCE AND t.id = 4 THEN UPDATE SET name = 'gone', qty = 0"""
+    assert lake.sql(text).row_count == 4
+    assert items(database) == {1: ("ann", 50), 3: (None, 9), 4: ("gone", 0), 9: ("new", None)}
+
+
+def test_several_key_columns(lake: kt.Lake, database: SomeDatabase) -> None:
+    database.run("CREATE TABLE pairs (a TEXT NOT NULL, v INTEGER, b INTEGER, PRIMARY KEY (b, a))")
+    database.run("INSERT INTO pairs VALUES ('x', 1, 1), ('y', 2, 1), ('x', 3, 2)")
+    assert lake.sql("UPDATE db.pairs SET v = v * 10 WHERE a LIKE 'x'").row_count == 2
+    assert lake.sql("DELETE FROM db.pairs WHERE v % 20 = 10").row_count == 2
+    assert database.rows("SELECT * FROM pairs") == [("y", 2, 1)]
+
+
+def test_table_without_a_primary_key_is_read_only(lake: kt.Lake, database: SomeDatabase) -> None:
+    database.run("CREATE TABLE loose (a INTEGER)", "INSERT INTO loose VALUES (1)")
+    assert rows(lake, "SELECT a FROM db.loose") == [(1,)]
+    for text in ("DELETE FROM db.loose", "UPDATE db.loose SET a = 2"):
+        with pytest.raises(kt.UnsupportedError, match="no primary key"):
+            lake.sql(text)
+    assert database.rows("SELECT a FROM loose") == [(1,)]
+
+
+# -- other transactions ----------------------------------------------------------------------------
+
+
+class Meanwhile:
+    """A host that finds rows by id, changes them, and lets something happen before the end."""
+
+    def __init__(self, wanted: set[int], happens: Any) -> None:
+        self.wanted, self.happens = wanted, happens
+
+    def change(self, scanned: Any, change: Any, take: Any) -> None:
+        for split in scanned.splits:
+            source = scanned.pages.create_page_source(
+                scanned.session, scanned.table, split, scanned.columns
+            )
+            while (page := source.get_next_page()) is not None:
+                found = [i for i, v in enumerate(page.column("id").to_pylist()) if v in self.wanted]
+                change.apply(source, page.take(found).select(["qty", "$row_id"]))
+            take(SplitResult(len(self.wanted), source.finish()))
+            source.close()
+        self.happens()
+
+
+@pytest.mark.parametrize("change", [DeleteRows(), UpdateRows(("qty",))])
+@pytest.mark.parametrize(
+    ("meanwhile", "is_conflict"),
+    [
+        ("UPDATE items SET name = 'other' WHERE id = 1", True),
+        ("UPDATE items SET qty = NULL WHERE id = 3", True),
+        ("DELETE FROM items WHERE id = 1", True),
+        ("UPDATE items SET name = 'other' WHERE id = 2", False),
+        ("INSERT INTO items VALUES (10, 'new', 1)", False),
+    ],
+)
+def test_no_change_of_another_transaction_is_lost(
+    database: SomeDatabase, lake: kt.Lake, change: Any, meanwhile: str, is_conflict: bool
+) -> None:
+    connector: Connector = lake.catalog.attached["db"]
+    session = ConnectorSession()
+    handle = connector.metadata.get_table_handle(session, "items")
+    columns = connector.metadata.get_table_schema(session, handle).columns
+    host = Meanwhile({1, 3}, lambda: database.run(meanwhile))
+    if not is_conflict:
+        changed = change_rows(connector, session, handle, change, columns, (), host)
+        assert changed.rows == 2
+        return
+    with pytest.raises(kt.ConflictError, match="of 2 rows to change 1 are as they were read"):
+        change_rows(connector, session, handle, change, columns, (), host)
+    expected = dict(ITEMS)
+    if "DELETE" in meanwhile:
+        del expected[1]
+    elif "name" in meanwhile:
+        expected[1] = ("other", 5)
+    else:
+        expected[3] = (None, None)
+    assert items(database) == expected
+
+
+def test_serializable_is_refused(lake: kt.Lake) -> None:
+    metadata = lake.catalog.attached["db"].metadata
+    session = ConnectorSession(isolation="serializable")
+    handle = metadata.get_table_handle(session, "items")
+    with pytest.raises(kt.UnsupportedError, match="serializable"):
+        metadata.begin_delete(session, handle)
+
+
+# -- connecting ------------------------------------------------------------------------------------
+
+
+def test_scan_pickles_and_shows_no_password(database: SomeDatabase, lake: kt.Lake) -> None:
+    connector = lake.catalog.attached["db"]
+    session = ConnectorSession()
+    handle = connector.metadata.get_table_handle(session, "items")
+    columns = connector.metadata.get_table_schema(session, handle).columns
+    scan = PagesScan(connector, session, handle, columns)
+    again = pickle.loads(pickle.dumps(scan))
+    assert sum(batch.num_rows for batch in again.to_batches()) == 4
+    assert database.place not in repr(scan) or database.kind == "sqlite"
+
+
+@pytest.mark.parametrize(
+    ("place", "error", "message"),
+    [
+        ("sqlite:///no/such.db", kt.NotFoundError, "there is no file"),
+        ("/no/such.db", kt.NotFoundError, "there is no file /no/such.db"),
+        ("mysql://u:secret@host/db", kt.InvalidError, "no database can be reached"),
+        ("postgresql://u:secret@127.0.0.1:1/db", kt.DataError, "127.0.0.1:1/db"),
+        ("postgresql://u:secret@127.0.0.1:port/db", kt.DataError, "port"),
+        ("postgresql://u@127.0.0.1:1/db?password=secret&x", kt.DataError, "PostgreSQL"),
+    ],
+)
+def test_place_that_leads_nowhere(
+    warehouse: str, place: str, error: type[kt.KeytideError], message: str
+) -> None:
+    lake = kt.connect(warehouse)
+    with pytest.raises(error, match=message) as raised:
+        lake.attach("db", place)
+    assert "secret" not in str(raised.value)
+    assert raised.value.__cause__ is None
+    assert lake.attached == []
