@@ -106,7 +106,7 @@ class MergedVersions:
     ) -> Iterator[list[pl.DataFrame]]:
         stored = self._stored(partition, section)
         rows = rows_in(memory_bytes, section.files, self._fields(stored.columns))
-        if not self._is_overlaid(section, rows // 2):
+        if not self._is_overlaid(section, rows):
             yield from (w.merged for w in self.windows(partition, section, memory_bytes))
             return
         order, check = self.view.order, self._check_of_merged
@@ -261,15 +261,14 @@ def _without_outlived(
 
 
 def batch_rows(sizes: Sequence[int], rows: int) -> list[int]:
-    """How many rows to hold of each run of those sizes, so that about `rows` are held of all.
+    """How many rows to hold of each run of those sizes, for windows of about `rows` rows.
 
-    The smallest runs are held whole while they fit in half of it: a run that is cut adds windows
-    of its own. What is left of this half is the least for the others, which share by their size,
-    so that windows cover alike key ranges of each.
+    The smallest runs are held whole while they fit in as many rows: a run that is cut adds windows
+    of its own, and the rows around each cut are decoded once more. What is left is the least for
+    the others, which share by their size, so that windows cover alike key ranges of each. So up to
+    twice as many rows are held, of which a window takes, and copies, half.
     """
-    # Half for the runs that fit whole, half to share: small runs are many at level 0, and without
-    # the cut each of them would begin windows of a few rows.
-    spare, left, total = rows // 2, len(sizes), max(1, sum(sizes))
+    spare, left, total = rows, len(sizes), max(1, sum(sizes))
     held = [0] * len(sizes)
     for run in sorted(range(len(sizes)), key=sizes.__getitem__):
         if sizes[run] <= spare:
