@@ -76,9 +76,19 @@ class MemoryConnector:
         metadata, pages = _Metadata(self), _Pages()
         self.connector = Connector(name, metadata, _Splits(), pages, _MergeSinks())
 
-    def create_table(self, name: str, schema: pa.Schema, primary_key: Sequence[str] = ()) -> None:
-        """Make an empty table. Raises `AlreadyExistsError`."""
-        columns = tuple(ColumnHandle(f.name, f.type, f.nullable) for f in schema)
+    def create_table(
+        self,
+        name: str,
+        schema: pa.Schema,
+        primary_key: Sequence[str] = (),
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Make an empty table; `defaults` are values for columns that an INSERT leaves out.
+
+        Raises `AlreadyExistsError`.
+        """
+        given = {n: pa.scalar(v, schema.field(n).type) for n, v in (defaults or {}).items()}
+        columns = tuple(ColumnHandle(f.name, f.type, f.nullable, given.get(f.name)) for f in schema)
         with self._lock:
             if name.lower() in self._tables:
                 raise AlreadyExistsError(f"table {name} exists; choose another name")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from keytide.dml.appended import appended_connector
 from keytide.dml.attached import target_of
 from keytide.dml.engine import Changed, DeleteRows, RowChange, UpdateRows, change_rows
 from keytide.dml.keyed import keyed_connector
@@ -32,7 +33,7 @@ from keytide.sql.relation import Relation
 from keytide.sql.row_query import RowQuery, row_query
 from keytide.sql.statements import Delete, Merge, Update
 from keytide.table.catalog import Catalog
-from keytide.table.definition.kind import require_key
+from keytide.table.definition.kind import kind_of
 from keytide.types import Field, type_from_arrow
 
 __all__ = ["delete", "merge", "update"]
@@ -164,8 +165,8 @@ def _finder(
     if target_of(catalog, name, session) is not None:
         return find_attached, _ATTACHED_TRIES
     table = table_of(catalog, name)
-    require_key(table.schema, table.name, "a change of single rows", "Overwrite what is to stay")
-    connector = keyed_connector(catalog)
+    has_key = kind_of(table.schema.primary_keys).has_key
+    connector = keyed_connector(catalog) if has_key else appended_connector(catalog)
     return find_stored, TableOptions.parse(table.schema.options).commit_retries_max
 
 

@@ -134,7 +134,10 @@ class LocalMergeHost:
         self, cursor: duckdb.DuckDBPyConnection, text: str, target: _Target
     ) -> Iterator[pa.RecordBatch]:
         try:
-            yield from cursor.sql(text).fetch_record_batch(_BATCH_ROWS)
+            answer = cursor.sql(text)
+            # DuckDB before 2.0 has another name for it.
+            read = getattr(answer, "to_arrow_reader", None) or answer.fetch_record_batch
+            yield from read(_BATCH_ROWS)
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             if target.error is not None:
                 raise target.error from None

@@ -239,7 +239,7 @@ def _values(
 
 def _choose_branch(tree: exp.Expr, alias: str, branches: Sequence[Branch]) -> None:
     """Have a bound join say which WHEN applies, and compute values of that one only."""
-    given = {e.alias: e.this for e in tree.expressions}
+    given = {e.alias: _without_alias(e) for e in tree.expressions}
     join = tree.args["joins"][0]
     if any(branch.kind == "NOT MATCHED BY SOURCE" for branch in branches):
         source = _marked(join)
@@ -255,11 +255,23 @@ def _choose_branch(tree: exp.Expr, alias: str, branches: Sequence[Branch]) -> No
     for number, branch in enumerate(branches):
         for place in range(len(branch.fields)):
             name = _value(number, place)
-            # By the name of the result before: what is random is drawn once.
-            test = exp.EQ(this=_column(CASE), expression=exp.Literal.number(number))
+            # By its name, so that what is random is drawn once; engines know no name of a result
+            # beside a subquery.
+            has_query = given[name].find(exp.Query) or case.find(exp.Query)
+            chooses = case.copy() if has_query else _column(CASE)
+            test = exp.EQ(this=chooses, expression=exp.Literal.number(number))
             only = exp.Case().when(test, given[name].copy())
             chosen.append(exp.alias_(only, name, quoted=True))
     tree.set("expressions", chosen)
+
+
+def _without_alias(node: exp.Expr) -> exp.Expr:
+    if not isinstance(node, exp.Subquery):
+        inside: exp.Expr = node.this
+        return inside
+    plain = node.copy()
+    plain.set("alias", None)
+    return plain
 
 
 def _marked(join: exp.Join) -> str:
