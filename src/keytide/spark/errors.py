@@ -31,15 +31,18 @@ _UNFIT_PYTHON = re.compile(
 def on_driver() -> Iterator[None]:
     """Raise what a task raised as the same Keytide error, where it was one.
 
-    A file that Spark's own reader cannot read is a `DataError`.
+    A file that Spark's own reader cannot read is a `DataError`. What Spark itself raises, also
+    where it comes as a bare Java error, is a `PySparkException`.
     """
     try:
         yield
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         found = keytide_error(str(error)) or _of_a_file(str(error))
-        if found is None:
+        if found is not None:
+            raise found from error
+        if isinstance(error, PySparkException):
             raise
-        raise found from error
+        raise PySparkException(_last_reason(str(error))) from error
 
 
 def keytide_error(text: str) -> KeytideError | None:
