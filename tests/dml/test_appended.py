@@ -5,7 +5,10 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
@@ -424,6 +427,27 @@ def test_serializable_statement_conflicts_with_what_it_has_read(
     assert beside(store, lambda: doing[what]("b"), "a1x", isolation="serializable") == 1
 
 
+def test_no_update_is_lost(store: Store, options: dict[str, str]) -> None:
+    """Each writer adds one to a row, again and again, and begins anew after a conflict."""
+    table = new_table(store, False, commit__max_retries="50", **options)
+    table.write(rows("a0x b0y"))
+    table.write(rows("c0x"))
+
+    def adds(p: str) -> None:
+        looking = Looking(lambda r: r["p"] == p, lambda r: {**r, "n": r["n"] + 1})
+        done = 0
+        while done < 4:
+            with suppress(kt.ConflictError):
+                assert carry_out(store, UpdateRows(("n",)), looking) == 1
+                done += 1
+
+    with ThreadPoolExecutor(4) as pool:
+        for each in [pool.submit(adds, p) for p in "abca"]:
+            each.result()
+    assert shown(table) == "a8x b4y c4x"
+    assert table.verify().findings == ()
+
+
 def test_compaction_brings_no_row_back(store: Store) -> None:
     """What a compaction has read may die before it commits, whether or not any row had before."""
     table = new_table(store, **VECTORS)
@@ -440,6 +464,42 @@ def test_compaction_brings_no_row_back(store: Store) -> None:
     kt.connect("", store=Overtaken(store)).table("t").compact(full=True)
     assert shown(table) == "a2y a3z"
     assert table.verify().findings == ()
+
+
+# -- whatever else is done to such tables ----------------------------------------------------------
+
+
+def test_old_snapshots_expire_and_tags_stay(store: Store, options: dict[str, str]) -> None:
+    table = new_table(store, **options)
+    table.write(rows("a1x a2y a3z b1x"))
+    delete(store, "a1x")
+    table.create_tag("kept")
+    delete(store, "a2y")
+    update(store, "x", n=5)
+    table.expire_snapshots(retain_max=1, retain_min=1)
+    table.remove_orphan_files(older_than=datetime.now(), dry_run=False)
+    assert shown(table) == "a3z b5x"
+    tagged = table.scan(tag="kept").to_pylist()
+    assert sorted(r["n"] for r in tagged) == [1, 2, 3]
+    assert table.verify().findings == ()
+    table.delete_tag("kept")
+    table.compact(full=True)
+    table.expire_snapshots(retain_max=1, retain_min=1)
+    table.remove_orphan_files(older_than=datetime.now(), dry_run=False)
+    names = [info.path.rsplit("/", 2)[-2] for info in store.list()]
+    assert "index" not in names
+
+
+def test_branch_has_dead_rows_of_its_own(store: Store, options: dict[str, str]) -> None:
+    table = new_table(store, **options)
+    table.write(rows("a1x a2y a3z"))
+    delete(store, "a1x")
+    table.create_branch("other")
+    delete(store, "a2y")
+    branch = table.branch("other")
+    assert (shown(table), shown(branch)) == ("a3z", "a2y a3z")
+    branch.compact(full=True)
+    assert (shown(table), shown(branch)) == ("a3z", "a2y a3z")
 
 
 # -- nothing half done -----------------------------------------------------------------------------
