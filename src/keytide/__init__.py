@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import typing
 
+from keytide.dml.engine import Changed
 from keytide.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -26,6 +27,7 @@ from keytide.errors import (
 )
 from keytide.lake.changes import Changes
 from keytide.lake.lake import Lake, connect, open_table
+from keytide.lake.merge import MergeBuilder
 from keytide.lake.scan import Scan
 from keytide.lake.table import Table
 from keytide.lazy import load as _load
@@ -52,6 +54,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AlreadyExistsError",
+    "Changed",
     "Changes",
     "CompactionResult",
     "ConflictError",
@@ -66,6 +69,7 @@ __all__ = [
     "KeytideError",
     "KeytideWarning",
     "Lake",
+    "MergeBuilder",
     "NotFoundError",
     "OrphanFiles",
     "RescaleResult",

@@ -159,7 +159,7 @@ class Lake:
 
         Raises `NotFoundError` naming the tables there are, `InvalidError` for what is no name.
         """
-        return Table.of(self._catalog.table(name), self._spark)
+        return Table.of(self._catalog.table(name), self._spark, self._catalog)
 
     @checked
     def find(self, name: str) -> str | None:
@@ -194,7 +194,7 @@ class Lake:
         """
         wanted = NewTable(schema, primary_key, partition_by, options, comment)
         made = self._catalog.create_table(name, wanted, exists_ok=exists_ok)
-        return Table.of(made, self._spark)
+        return Table.of(made, self._spark, self._catalog)
 
     @checked
     def create_table_as(

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from threading import Event
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from keytide import html
 from keytide.arguments import checked
+from keytide.dml.engine import Changed
 from keytide.errors import UnsupportedError
 from keytide.format.branch import main_store
 from keytide.format.schema import TableSchema
 from keytide.lake.branches import Branches
 from keytide.lake.changes import Changes
+from keytide.lake.merge import MergeBuilder
 from keytide.lake.scan import Scan
 from keytide.lake.snapshots import Snapshots
 from keytide.lake.tags import Tags
@@ -23,6 +25,7 @@ from keytide.lazy import load
 from keytide.store import Store
 from keytide.table import local_writes
 from keytide.table.alter import alter_table
+from keytide.table.catalog import Catalog
 from keytide.table.changes.changes import changes_of
 from keytide.table.changes.follow import Pace, follow, start_of
 from keytide.table.commit.author import Author
@@ -89,13 +92,19 @@ class Table:
         """Open the table that a store is rooted at. Raises `NotFoundError` when there is none."""
         self._stored = StoredTable(store, name)
         self._spark: Any = None
+        self._catalog: Catalog | None = None
 
     @classmethod
-    def of(cls, stored: StoredTable, spark: Any = None) -> Table:
-        """The same table for users, compacted by a Spark session where there is one."""
+    def of(cls, stored: StoredTable, spark: Any = None, catalog: Catalog | None = None) -> Table:
+        """The same table for users.
+
+        A Spark session, where there is one, compacts it and computes changes of its rows, in which
+        SQL may name the tables of a catalog.
+        """
         table = cls.__new__(cls)
         table._stored = stored
         table._spark = spark
+        table._catalog = catalog
         return table
 
     # -- what it is -----------------------------------------------------------------------------
@@ -213,6 +222,96 @@ class Table:
                 f"table {self.name}: this release overwrites by local data only; give df.toArrow()"
             )
         return local_writes.overwrite(self._stored, data, partition)
+
+    @checked
+    def delete(
+        self,
+        where: str | None = None,
+        *,
+        isolation: Literal["snapshot", "serializable"] = "snapshot",
+    ) -> Changed:
+        """Delete the rows that meet a condition, or all of them, in one atomic commit.
+
+        `where` is SQL as after WHERE, with queries of other tables of the lake if need be; the
+        table is called `target` in it. DuckDB computes, or the Spark session of the lake. When
+        another writer reaches a bucket that is changed meanwhile (with `serializable` isolation,
+        any bucket), the rows are looked for anew. `rows` of the result counts those that are gone.
+
+        Raises `InvalidError` pointing at the place of what does not parse or cannot run,
+        `NotFoundError` for unknown names, `UnsupportedError` for a table that takes no deletes,
+        `ConflictError` when too many races were lost, `DataError` when the store fails; nothing is
+        changed then.
+        """
+        return self._form("delete_where", self._engine(), where, isolation)
+
+    @checked
+    def update(
+        self,
+        set: Mapping[str, Any],
+        where: str | None = None,
+        *,
+        isolation: Literal["snapshot", "serializable"] = "snapshot",
+    ) -> Changed:
+        """Change columns of the rows that meet a condition, or of all, in one atomic commit.
+
+        `set` has the new values by column: a text is a SQL expression, such as `"qty + 1"` or
+        `"'a text'"`; numbers, booleans, bytes, dates, times and None stand for themselves. The rest
+        is as in `delete`; `rows` of the result counts the rows that were changed.
+
+        Raises as `delete`, `InvalidError` for values that do not fit their columns and where two
+        rows would have one primary key, and `UnsupportedError` for a table that would not store the
+        new values as they are.
+        """
+        return self._form("update_where", self._engine(), set, where, isolation)
+
+    @checked
+    def merge(
+        self,
+        source: Any,
+        on: str,
+        *,
+        isolation: Literal["snapshot", "serializable"] = "snapshot",
+    ) -> MergeBuilder:
+        """Begin a merge of rows into this table; `execute` of what is returned carries it out.
+
+        `source` is what `write` takes, another table, or the SQL text of a query; its columns may
+        have any names. `on` is the condition that says which rows belong together, such as
+        `"target.id = source.id"`. What is to become of them say the calls that follow:
+
+            t.merge(rows, "target.id = source.id")
+                .when_matched_delete("source.gone")
+                .when_matched_update_all()
+                .when_not_matched_insert_all()
+                .execute()
+
+        Raises `InvalidError` for a source that is none of these, or has columns that SQL does not
+        know.
+        """
+        engine = self._engine(source)
+        given = source
+        if not isinstance(source, str):
+            schema_of = engine.schema if is_spark_dataframe(source) else None
+            rows = source.stored if isinstance(source, Table) else source
+            given = load("keytide.sql.forms").source_of_rows(rows, self._stored, schema_of)
+
+        def carry_out(whens: Sequence[Any]) -> Changed:
+            return self._form("merge_source", engine, given, on, whens, isolation)
+
+        return MergeBuilder(carry_out)
+
+    def _form(self, name: str, engine: Any, *parts: Any) -> Changed:
+        forms = load("keytide.sql.forms")
+        around = forms.Around.of(self._stored, self._catalog)
+        changed: Changed = getattr(forms, name)(around, engine, *parts)
+        return changed
+
+    def _engine(self, rows: Any = None) -> Any:
+        """What computes: the session of rows that are on Spark, or of the lake, or DuckDB."""
+        spark = rows.sparkSession if is_spark_dataframe(rows) else self._spark
+        if spark is not None:
+            return load("keytide.spark.sql").SparkEngine(spark)
+        allows = self._catalog is not None and self._catalog.allows_external_files
+        return load("keytide.sql.local_engine").LocalEngine(allows)
 
     def truncate(self, partition: Mapping[str, Any] | None = None) -> WriteResult:
         """Delete all rows, in one atomic commit. Older snapshots keep theirs.
@@ -759,7 +858,7 @@ class Table:
         It is `lake.table("t$branch_name")` too; 'main' is the table itself. Raises `NotFoundError`
         naming the branches there are.
         """
-        return Table.of(open_branch(self._stored, name), self._spark)
+        return Table.of(open_branch(self._stored, name), self._spark, self._catalog)
 
     @checked
     def create_branch(
@@ -782,7 +881,7 @@ class Table:
         made, when it goes away meanwhile; `DataError` when the store fails.
         """
         made = create_branch(self._stored, name, snapshot_id, tag, empty=empty)
-        return Table.of(made, self._spark)
+        return Table.of(made, self._spark, self._catalog)
 
     @checked
     def delete_branch(self, name: str) -> None:

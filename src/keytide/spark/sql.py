@@ -24,7 +24,13 @@ from keytide.spark.write import append, fill
 from keytide.sql.assign import check_assignable
 from keytide.sql.merge_plan import MergeQuery
 from keytide.sql.passed import Passed
-from keytide.sql.relation import AttachedRelation, Relation, StoredRelation, SystemRelation
+from keytide.sql.relation import (
+    AttachedRelation,
+    GivenRelation,
+    Relation,
+    StoredRelation,
+    SystemRelation,
+)
 from keytide.sql.relations import BoundQuery
 from keytide.sql.result import Result
 from keytide.sql.row_query import RowQuery
@@ -145,8 +151,13 @@ class SparkEngine:
             return scan_to_spark(relation.scan(), self._spark)
         if isinstance(relation, AttachedRelation):
             return pages_to_spark(relation.scan(), self._spark)
-        assert isinstance(relation, SystemRelation)
-        rows = relation.rows()
+        if isinstance(relation, GivenRelation) and isinstance(relation.rows, DataFrame):
+            return relation.rows.select(*map(column, relation.names))
+        if isinstance(relation, GivenRelation):
+            rows = relation.rows.select(list(relation.names))
+        else:
+            assert isinstance(relation, SystemRelation)
+            rows = relation.rows()
         return self._spark.createDataFrame(rows, spark_schema(rows.schema))
 
 

@@ -33,7 +33,7 @@ from keytide.sql.statements import (
     Truncate,
 )
 
-__all__ = ["parse_statements"]
+__all__ = ["options_in_hints", "parse_statements"]
 
 
 def parse_statements(text: str) -> list[Statement]:
@@ -57,7 +57,7 @@ def _split(tokens: Sequence[Token]) -> list[list[Token]]:
 
 
 def _statement(text: str, tokens: Sequence[Token]) -> Statement:
-    cursor = Cursor(text, tokens, _hints(text, tokens))
+    cursor = Cursor(text, tokens, options_in_hints(text, tokens))
     parse = _STATEMENTS.get(cursor.peek())
     if parse is None:
         known = ", ".join(sorted({*_STATEMENTS} - {"", "("}))
@@ -89,7 +89,7 @@ def _query(cursor: Cursor) -> Query:
 _COMMENT = re.compile(r"--[^\n]*|/\*(?P<hint>\+)?(?P<inside>.*?)\*/", re.DOTALL)
 
 
-def _hints(text: str, tokens: Sequence[Token]) -> dict[int, dict[str, str]]:
+def options_in_hints(text: str, tokens: Sequence[Token]) -> dict[int, dict[str, str]]:
     """Options in hints, by the place where the token before them ends.
 
     A hint behind SELECT is the engine's, and part of the query.

@@ -16,7 +16,13 @@ from sqlglot import exp
 from keytide.dml.attached import PagesScan
 from keytide.errors import KeytideError
 from keytide.sql.external import WAY_OUT
-from keytide.sql.relation import AttachedRelation, Relation, StoredRelation, SystemRelation
+from keytide.sql.relation import (
+    AttachedRelation,
+    GivenRelation,
+    Relation,
+    StoredRelation,
+    SystemRelation,
+)
 from keytide.sql.relations import BoundQuery
 from keytide.sql.unnest import duckdb_unnest
 from keytide.table.read.scan import Scan
@@ -137,6 +143,8 @@ def source_of(relation: Relation) -> Any:
     """The rows of a relation, as something that DuckDB reads."""
     if isinstance(relation, SystemRelation):
         return relation.rows()
+    if isinstance(relation, GivenRelation):
+        return relation.rows.select(list(relation.names))
     assert isinstance(relation, StoredRelation | AttachedRelation)
     return _Stream(relation.scan())
 

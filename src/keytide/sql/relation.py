@@ -1,7 +1,7 @@
 """One mention of a table in a query: its columns, and what of it the query needs.
 
-A table of the lake is read by a scan, a system table is made as a whole, and an attached table
-comes from its connector in pages.
+A table of the lake is read by a scan, a system table is made as a whole, an attached table comes
+from its connector in pages, and what a caller gives is there already.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from keytide.table.state.stored import StoredTable
 from keytide.table.system_tables import changes_log, system_table
 from keytide.types import Field, type_from_arrow
 
-__all__ = ["AttachedRelation", "Relation", "StoredRelation", "SystemRelation"]
+__all__ = ["AttachedRelation", "GivenRelation", "Relation", "StoredRelation", "SystemRelation"]
 
 
 @dataclass(frozen=True)
@@ -163,6 +163,37 @@ class AttachedRelation(Relation):
     def _all(self) -> PagesScan:
         schema = self.connector.metadata.get_table_schema(self.session, self.handle)
         return PagesScan(self.connector, self.session, self.handle, schema.columns)
+
+
+@dataclass(frozen=True)
+class GivenRelation(Relation):
+    """Rows that a caller brings: an Arrow table, or what the engine itself has as rows."""
+
+    rows: Any
+    schema: pa.Schema
+
+    @property
+    def name(self) -> str:
+        """What stands for a name."""
+        return "of the rows given"
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The columns."""
+        return _fields(self.schema)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns that are needed."""
+        return tuple(self.schema.names) if self.columns is None else self.columns
+
+    def narrowed(self, columns: tuple[str, ...] | None, terms: tuple[str, ...]) -> Relation:
+        """The same with no more than some columns; its rows are made in any case."""
+        return replace(self, columns=columns)
+
+    def explained(self) -> list[str]:
+        """That they are given."""
+        return [f"rows given: {', '.join(self.names)}"]
 
 
 def _fields(schema: pa.Schema) -> tuple[Field, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from sqlglot import exp
@@ -29,7 +29,7 @@ from keytide.sql.external import is_file, refuse_reaching_out, refused
 from keytide.sql.names import table_of
 from keytide.sql.pushing import balanced_chains, pushed
 from keytide.sql.relation import AttachedRelation, Relation, StoredRelation, SystemRelation
-from keytide.sql.statements import Query
+from keytide.sql.statements import GIVEN, Query
 from keytide.sql.unnest import resolve_unnests
 from keytide.table.catalog import Catalog
 from keytide.table.conditions.where import parse_where
@@ -204,6 +204,9 @@ def _name_results(tree: exp.Query) -> None:
 
 
 def _relation(node: exp.Table, view: str, query: Query, catalog: Catalog) -> Relation:
+    given = query.given.get(node.meta.get(GIVEN, ""))
+    if given is not None:
+        return replace(given, view=view)
     attached = _attached(node, view, query, catalog)
     return _stored(node, view, query, catalog) if attached is None else attached
 

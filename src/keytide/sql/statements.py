@@ -9,10 +9,12 @@ from typing import TypeAlias
 import pyarrow as pa
 from sqlglot import exp
 
+from keytide.sql.relation import Relation
 from keytide.table.definition.evolution import SchemaChange
 from keytide.types import Field
 
 __all__ = [
+    "GIVEN",
     "AlterTable",
     "Call",
     "CreateTable",
@@ -32,6 +34,10 @@ __all__ = [
 ]
 
 
+GIVEN = "given"
+"""The mark, in the meta of a node that stands for a table, of rows that come with the query."""
+
+
 @dataclass(frozen=True)
 class Query:
     """SELECT, VALUES or WITH, as a tree whose places are those in `text`."""
@@ -40,6 +46,8 @@ class Query:
     text: str
     hints: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     """Options of `/*+ OPTIONS(...) */` by the place where the name of their table ends."""
+    given: Mapping[str, Relation] = field(default_factory=dict)
+    """Rows that no name leads to, by what the mark of the node says that stands for them."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,14 @@ from keytide.table.values.columns import key_column, stored_column
 from keytide.table.values.single import array_of, key_value
 from keytide.types import AtomicType, Field
 
-__all__ = ["Rows", "ignored_kinds", "incoming_rows", "to_arrow_table", "typed_rows"]
+__all__ = [
+    "Rows",
+    "ignored_kinds",
+    "incoming_rows",
+    "source_table",
+    "to_arrow_table",
+    "typed_rows",
+]
 
 _KINDS = [kind.short for kind in RowKind]
 
@@ -59,8 +66,20 @@ def to_arrow_table(data: Any, schema: TableSchema, table: str) -> pa.Table:
     the table. Raises `InvalidError` for anything else, and for a container that fails while it is
     read.
     """
+    return _arrow_table(data, schema, table, takes_others=False)
+
+
+def source_table(data: Any, schema: TableSchema, table: str) -> pa.Table:
+    """The rows of a supported container that are no rows of the table, and are compared with them.
+
+    As `to_arrow_table`, with columns of any name.
+    """
+    return _arrow_table(data, schema, table, takes_others=True)
+
+
+def _arrow_table(data: Any, schema: TableSchema, table: str, *, takes_others: bool) -> pa.Table:
     try:
-        given = _read_container(data, schema, table)
+        given = _read_container(data, schema, table, takes_others=takes_others)
         has_any = given.num_rows or given.num_columns
         return given if has_any else schema.arrow_schema().empty_table()
     except KeytideError:
@@ -71,7 +90,7 @@ def to_arrow_table(data: Any, schema: TableSchema, table: str) -> pa.Table:
         ) from error
 
 
-def _read_container(data: Any, schema: TableSchema, table: str) -> pa.Table:
+def _read_container(data: Any, schema: TableSchema, table: str, *, takes_others: bool) -> pa.Table:
     if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):
@@ -85,10 +104,10 @@ def _read_container(data: Any, schema: TableSchema, table: str) -> pa.Table:
     if _class_of(data).startswith("pandas.") and hasattr(data, "columns"):
         return _from_pandas(data, schema, table)
     if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
-        return _from_dicts(data, schema, table)
+        return _from_dicts(data, schema, table, takes_others=takes_others)
     raise InvalidError(
-        f"cannot write a {_class_of(data)}; give a pyarrow Table or RecordBatch, a Polars, pandas "
-        f"or Spark DataFrame, or a list of dicts"
+        f"cannot {'read' if takes_others else 'write'} a {_class_of(data)}; give a pyarrow Table "
+        f"or RecordBatch, a Polars, pandas or Spark DataFrame, or a list of dicts"
     )
 
 
@@ -113,11 +132,14 @@ def _retyped(empty: pa.Table, schema: TableSchema) -> pa.Table:
     return pa.table({f.name: pa.array([], types.get(f.name, pa.string())) for f in empty.schema})
 
 
-def _from_dicts(rows: Sequence[Mapping[str, Any]], schema: TableSchema, table: str) -> pa.Table:
+def _from_dicts(
+    rows: Sequence[Mapping[str, Any]], schema: TableSchema, table: str, *, takes_others: bool
+) -> pa.Table:
     if not rows:
         return schema.arrow_schema().empty_table()
     names = list(dict.fromkeys(name for row in rows for name in row))
-    _refuse_unknown_columns(names, schema, table)
+    if not takes_others:
+        _refuse_unknown_columns(names, schema, table)
     columns = {}
     for name in names:
         values = [row.get(name) for row in rows]

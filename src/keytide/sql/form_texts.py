@@ -1,0 +1,134 @@
+"""Texts and values that a call in Python brings, as parts of one SQL text.
+
+Each text is parsed for itself, so none of them can end a statement or begin another one. They stand
+in lines of one text, in which errors point at their places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import date, datetime, time, timezone
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from sqlglot import Token, TokenType, exp
+
+from keytide.arguments import shown
+from keytide.errors import InvalidError
+from keytide.sql.cursor import Cursor
+from keytide.sql.dialect import error_at, parse_expression, tokenize
+from keytide.sql.grammar import options_in_hints
+
+__all__ = ["FormTexts"]
+
+
+class FormTexts:
+    """Parts of a statement. Methods raise `InvalidError` at the place of what does not parse."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._tokens: list[Token] = []
+        self._hints: dict[int, Mapping[str, str]] = {}
+
+    @property
+    def text(self) -> str:
+        """All of them, each in lines of its own."""
+        return self._text
+
+    def cursor(self) -> Cursor:
+        """A cursor before all of them, as the grammar takes it."""
+        return Cursor(self._text, self._tokens, self._hints)
+
+    def condition(self, text: str) -> exp.Expr:
+        """A condition, or the expression of a value."""
+        start = self._taken(text)
+        tree = parse_expression(self._text, start, len(self._text), exp.Condition)
+        if isinstance(tree, exp.Star):
+            raise error_at(self._text, start, "expected an expression, found *")
+        return tree
+
+    def query(self, text: str) -> exp.Query:
+        """A query."""
+        start = self._taken(text)
+        tree = parse_expression(self._text, start, len(self._text))
+        if not isinstance(tree, exp.Query):
+            raise error_at(
+                self._text, start, "expected a query, such as SELECT * FROM the_table_of_changes"
+            )
+        return tree
+
+    def values(self, given: Mapping[str, Any], call: str) -> dict[str, exp.Expr]:
+        """The values of columns: texts are expressions, all else stands for itself."""
+        if not given:
+            raise InvalidError(f"{call} names no column; give {{'column': value}}, one or more")
+        return {
+            name: self.condition(value if isinstance(value, str) else _value_text(value, name))
+            for name, value in given.items()
+        }
+
+    def _taken(self, text: str) -> int:
+        """Where a text begins among the others."""
+        start = len(self._text) + 1 if self._text else 0
+        self._text = f"{self._text}\n{text}" if self._text else text
+        blank = "".join("\n" if c == "\n" else " " for c in self._text[:start])
+        tokens = tokenize(blank + text)
+        end = next((t for t in tokens if t.token_type == TokenType.SEMICOLON), None)
+        if end is not None:
+            raise error_at(self._text, int(end.start), "expected one expression; found its end")
+        self._tokens += tokens
+        self._hints |= options_in_hints(self._text, tokens)
+        return start
+
+
+def _value_text(value: Any, column: str) -> str:
+    """A Python value as SQL. Raises `InvalidError` for what SQL has no literal for."""
+    if isinstance(value, pa.Scalar):
+        value = value.as_py()
+    if isinstance(value, np.bool_ | np.integer | np.floating):
+        value = value.item()
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return str(value).upper()
+    # Texts, and what has been one: a text of the caller's own type is an expression as well.
+    with suppress(ArithmeticError, ValueError, TypeError):
+        if isinstance(value, int | Decimal):
+            return _number_text(Decimal(value))
+        if isinstance(value, float):
+            return f"CAST('{value!r}' AS DOUBLE)"
+        if isinstance(value, bytes):
+            return f"X'{value.hex()}'"
+        if isinstance(value, datetime) and value.tzinfo is not None:
+            instant = value.astimezone(timezone.utc)
+            return f"CAST('{instant.isoformat(' ')}' AS TIMESTAMP_LTZ)"
+        if isinstance(value, datetime):
+            return f"CAST('{value.isoformat(' ')}' AS TIMESTAMP)"
+        if isinstance(value, date):
+            return f"CAST('{value.isoformat()}' AS DATE)"
+        if isinstance(value, time) and value.tzinfo is None:
+            return f"CAST('{value.isoformat()}' AS TIME)"
+    raise InvalidError(
+        f"column {column!r} is set to {shown(value)} of type {type(value).__name__}, for which SQL "
+        f"has no literal; give an expression as a text"
+    )
+
+
+def _number_text(value: Decimal) -> str:
+    """A number. Raises `ValueError` for one that no DECIMAL holds."""
+    _, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        raise ValueError(value)
+    scale = max(0, -exponent)
+    precision = max(len(digits) + max(exponent, 0), scale)
+    if precision > _DIGITS_MAX:
+        raise ValueError(value)
+    if scale == 0 and precision < _LONG_DIGITS:
+        return f"{value:f}"
+    return f"CAST('{value:f}' AS DECIMAL({precision}, {scale}))"
+
+
+_DIGITS_MAX = 38
+_LONG_DIGITS = 19

@@ -1,0 +1,270 @@
+"""DELETE, UPDATE and MERGE of a table that is open already, from parts that Python calls bring.
+
+The parts become the trees that the grammar makes of SQL, and are carried out like those. The table
+is called `target` in them, the rows to merge `source`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from keytide.dml.engine import Changed
+from keytide.dml.spi import Isolation
+from keytide.errors import InvalidError, NotFoundError
+from keytide.sql.dml import delete, merge, update
+from keytide.sql.dml_grammar import delete_from, merge_into, update_from
+from keytide.sql.engine import Engine
+from keytide.sql.form_texts import FormTexts
+from keytide.sql.relation import GivenRelation, Relation, StoredRelation
+from keytide.sql.statements import GIVEN, Merge, Query
+from keytide.table.catalog import Catalog
+from keytide.table.definition.checks import refuse_same_names
+from keytide.table.state.stored import StoredTable
+from keytide.table.write.rows import source_table
+from keytide.types import Field, type_from_arrow
+
+__all__ = ["Around", "WhenForm", "delete_where", "merge_source", "source_of_rows", "update_where"]
+
+TARGET, SOURCE = "target", "source"
+
+
+@dataclass(frozen=True)
+class WhenForm:
+    """One WHEN of a MERGE as a call gives it; `values` None stands for all columns."""
+
+    call: str
+    kind: str
+    action: str
+    values: Mapping[str, Any] | None = None
+    condition: str | None = None
+
+
+@dataclass(frozen=True)
+class Around(Catalog):
+    """What statements about an open table can name: the table itself, and those of its lake."""
+
+    held: StoredTable = field(kw_only=True)
+    lake: Catalog | None = field(kw_only=True)
+
+    @classmethod
+    def of(cls, held: StoredTable, lake: Catalog | None) -> Around:
+        """The same for a table, of which `lake` may be None where it was opened by its path."""
+        if lake is None:
+            return cls(held.store, held=held, lake=None)
+        return cls(lake.store, lake.allows_external_files, lake.attached, held=held, lake=lake)
+
+    def table(self, name: str) -> StoredTable:
+        """See `Catalog.table`."""
+        if name == self.held.name:
+            return self.held
+        if self.lake is not None:
+            return self.lake.table(name)
+        raise NotFoundError(
+            f"no table {name}: {self.held.name} was opened by its path, so nothing else has a name "
+            f"here; open it with Lake.table"
+        )
+
+    def find(self, name: str) -> str | None:
+        """See `Catalog.find`."""
+        if name == self.held.name or self.lake is None:
+            return self.held.name if name.lower() == self.held.name.lower() else None
+        return self.lake.find(name)
+
+    def find_attached(self, name: str) -> tuple[str, str] | None:
+        """See `Catalog.find_attached`."""
+        return None if name == self.held.name else super().find_attached(name)
+
+
+def delete_where(
+    around: Around, engine: Engine, where: str | None, isolation: Isolation
+) -> Changed:
+    """Delete the rows that meet a condition, as `Table.delete` says."""
+    with _not_too_deep():
+        texts = FormTexts()
+        where_tree = _where(texts, where)
+        tree = exp.Delete(this=_target(around, texts), where=where_tree)
+        return delete(around, engine, delete_from(tree, texts.cursor()), isolation)
+
+
+def update_where(
+    around: Around,
+    engine: Engine,
+    values: Mapping[str, Any],
+    where: str | None,
+    isolation: Isolation,
+) -> Changed:
+    """Change columns of the rows that meet a condition, as `Table.update` says."""
+    with _not_too_deep():
+        texts = FormTexts()
+        pairs = _assignments(texts.values(values, "Table.update"))
+        where_tree = _where(texts, where)
+        tree = exp.Update(this=_target(around, texts), expressions=pairs, where=where_tree)
+        return update(around, engine, update_from(tree, texts.cursor()), isolation)
+
+
+def merge_source(
+    around: Around,
+    engine: Engine,
+    source: str | Relation,
+    on: str,
+    whens: Sequence[WhenForm],
+    isolation: Isolation,
+) -> Changed:
+    """Merge rows, or those of a query, into the table, as `Table.merge` says."""
+    if not whens:
+        raise InvalidError(
+            f"table {around.held.name}: a merge without a WHEN would change nothing; add one, such "
+            f"as when_matched_update_all()"
+        )
+    with _not_too_deep():
+        statement = _merge_statement(around, source, on, whens)
+        return merge(around, engine, statement, isolation)
+
+
+def _merge_statement(
+    around: Around, source: str | Relation, on: str, whens: Sequence[WhenForm]
+) -> Merge:
+    texts = FormTexts()
+    condition = texts.condition(on)
+    branches = [_when(texts, when) for when in whens]
+    given: dict[str, Relation] = {}
+    if isinstance(source, str):
+        using: exp.Expr = exp.Subquery(this=texts.query(source), alias=_alias(SOURCE))
+    else:
+        given[SOURCE] = source
+        using = _table(texts, (SOURCE,), SOURCE)
+        using.meta[GIVEN] = SOURCE
+    target = _target(around, texts)
+    tree = exp.Merge(this=target, using=using, on=condition, whens=exp.Whens(expressions=branches))
+    statement = merge_into(tree, texts.cursor())
+    pairs = Query(statement.pairs.tree, statement.pairs.text, statement.pairs.hints, given)
+    return Merge(statement.table, pairs, statement.whens)
+
+
+def source_of_rows(
+    source: Any, held: StoredTable, schema_of: Callable[[Any], pa.Schema] | None
+) -> Relation:
+    """The rows that a caller wants to merge into a table.
+
+    They are those of a stored table, of a DataFrame whose columns `schema_of` tells, or what
+    `Table.write` takes. Raises `InvalidError` for anything else, and for columns that SQL does not
+    know or cannot tell apart.
+    """
+    if isinstance(source, StoredTable):
+        return StoredRelation(SOURCE, source)
+    if schema_of is not None:
+        schema = schema_of(source)
+        _checked_fields(schema, held.name)
+        return GivenRelation(SOURCE, source, schema)
+    rows = _plain(source_table(source, held.schema, held.name), held)
+    return GivenRelation(SOURCE, rows, rows.schema)
+
+
+# -- parts -----------------------------------------------------------------------------------------
+
+
+def _where(texts: FormTexts, where: str | None) -> exp.Where | None:
+    return None if where is None else exp.Where(this=texts.condition(where))
+
+
+def _when(texts: FormTexts, when: WhenForm) -> exp.When:
+    condition = None if when.condition is None else texts.condition(when.condition)
+    return exp.When(
+        matched=when.kind == "MATCHED" or None,
+        source=when.kind == "NOT MATCHED BY SOURCE" or None,
+        condition=condition,
+        then=_then(texts, when),
+    )
+
+
+def _then(texts: FormTexts, when: WhenForm) -> exp.Expr:
+    if when.action == "DELETE":
+        return exp.Var(this="DELETE")
+    if when.values is None and when.action == "UPDATE":
+        return exp.Update(expressions=[exp.Star()])
+    if when.values is None:
+        return exp.Insert(this=exp.Star())
+    values = texts.values(when.values, when.call)
+    if when.action == "UPDATE":
+        return exp.Update(expressions=_assignments(values))
+    names = exp.Tuple(expressions=[exp.column(name, quoted=True) for name in values])
+    return exp.Insert(this=names, expression=exp.Tuple(expressions=list(values.values())))
+
+
+def _assignments(values: Mapping[str, exp.Expr]) -> list[exp.Expr]:
+    return [
+        exp.EQ(this=exp.column(name, quoted=True), expression=value)
+        for name, value in values.items()
+    ]
+
+
+def _target(around: Around, texts: FormTexts) -> exp.Table:
+    database, dot, name = around.held.name.partition(".")
+    return _table(texts, (database, name) if dot else (database,), TARGET)
+
+
+def _table(texts: FormTexts, parts: Sequence[str], alias: str) -> exp.Table:
+    """A table that stands in no text; errors about it point behind all of them."""
+    names = [exp.to_identifier(part, quoted=True) for part in parts]
+    for name in names:
+        name.meta.update(start=len(texts.text), end=len(texts.text))
+    database = names[0] if len(names) > 1 else None
+    return exp.Table(this=names[-1], db=database, alias=_alias(alias))
+
+
+def _alias(name: str) -> exp.TableAlias:
+    return exp.TableAlias(this=exp.to_identifier(name))
+
+
+@contextmanager
+def _not_too_deep() -> Iterator[None]:
+    try:
+        yield
+    except RecursionError as error:
+        raise InvalidError(
+            "an expression is nested too deeply to be carried out; change the rows in several steps"
+        ) from error
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def _plain(rows: pa.Table, held: StoredTable) -> pa.Table:
+    """Rows in types that SQL knows, and that hold the same values."""
+    known = {f.name: f.type.to_arrow() for f in held.schema.fields}
+    empty = [
+        pa.field(f.name, known.get(f.name, pa.string())) if pa.types.is_null(f.type) else f
+        for f in rows.schema
+    ]
+    fields = _checked_fields(pa.schema(empty), held.name)
+    plain = pa.schema([pa.field(f.name, f.type.to_arrow()) for f in fields])
+    try:
+        columns = [column.cast(f.type) for column, f in zip(rows.columns, plain, strict=True)]
+    except pa.ArrowException as error:
+        raise InvalidError(
+            f"table {held.name}: the rows given cannot be taken as {plain.to_string()}: {error}"
+        ) from error
+    return pa.table(columns, schema=plain)
+
+
+def _checked_fields(schema: pa.Schema, table: str) -> list[Field]:
+    fields: list[Field] = []
+    for column in schema:
+        try:
+            fields.append(Field(-1, column.name, type_from_arrow(column.type)))
+        except InvalidError as error:  # noqa: PERF203  # the error has to name the column
+            raise InvalidError(
+                f"table {table}: column {column.name!r} of the rows given: {error}"
+            ) from error
+    names = [f.name for f in fields]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidError(f"table {table}: the rows given have two columns named {twice!r}")
+    refuse_same_names(fields)
+    return fields
