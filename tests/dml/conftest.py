@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from databases import SomeDatabase, started
 
+from keytide.dml.postgres import PostgresDatabase
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -41,9 +43,9 @@ def postgres_server() -> Iterator[str]:
 @pytest.fixture
 def postgres(postgres_server: str) -> Iterator[SomeDatabase]:
     """A database that is empty again for each test."""
-    driver = pytest.importorskip("adbc_driver_postgresql.dbapi")
+    pytest.importorskip("adbc_driver_postgresql.dbapi")
     server = SomeDatabase(
-        "postgres", f"{postgres_server}/postgres", lambda p: driver.connect(p, autocommit=True)
+        "postgres", f"{postgres_server}/postgres", lambda place: PostgresDatabase(place).connect()
     )
     yield server
     schemas = server.rows(

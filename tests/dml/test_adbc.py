@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from databases import SomeDatabase
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.dml.adbc import adbc_connector
@@ -290,6 +294,75 @@ def test_table_without_a_primary_key_is_read_only(lake: kt.Lake, database: SomeD
     assert database.rows("SELECT a FROM loose") == [(1,)]
 
 
+DEFAULTS = {
+    "sqlite": "id INTEGER PRIMARY KEY, a INTEGER DEFAULT 7, s TEXT DEFAULT 'it''s', "
+    "n INTEGER DEFAULT NULL, c TEXT NOT NULL DEFAULT (upper('now'))",
+    "postgres": "id SERIAL PRIMARY KEY, a INT DEFAULT 7, s VARCHAR(9) DEFAULT 'it''s', "
+    "n INT DEFAULT NULL, c TEXT NOT NULL DEFAULT upper('now')",
+}
+
+
+@pytest.mark.filterwarnings("ignore:fetch_record_batch")
+def test_columns_that_a_merge_leaves_out_have_their_defaults(
+    lake: kt.Lake, database: SomeDatabase
+) -> None:
+    database.run(f"CREATE TABLE made ({DEFAULTS[database.kind]})")
+    lake.sql(
+        "MERGE INTO db.made AS t USING (VALUES (1), (2)) AS s (x) ON t.id = s.x + 100 "
+        "WHEN NOT MATCHED AND s.x = 1 THEN INSERT (n) VALUES (s.x)"
+        "WHEN NOT MATCHED THEN INSERT (a) VALUES (s.x)"
+    )
+    found = database.rows("SELECT a, s, n, c FROM made ORDER BY a")
+    assert found == [(2, "it's", None, "NOW"), (7, "it's", 1, "NOW")]
+    assert database.rows("SELECT count(id), count(DISTINCT id) FROM made") == [(2, 2)]
+
+
+STATEMENTS = [
+    ("DELETE FROM db.items WHERE {}", lambda row, key: None),
+    ("UPDATE db.items SET qty = id + 1, name = 'x' WHERE {}", lambda row, key: (key, "x", key + 1)),
+    ("UPDATE db.items SET name = NULL WHERE {}", lambda row, key: (key, None, row[1])),
+    ("UPDATE db.items SET id = 11 - id WHERE {}", lambda row, key: (11 - key, *row)),
+]
+CONDITIONS = [
+    ("id % 3 = {}", lambda row, key, n: key % 3 == n),
+    ("id > {}", lambda row, key, n: key > n),
+    ("qty = {}", lambda row, key, n: row[1] == n),
+    ("name IS NULL AND id <> {}", lambda row, key, n: row[0] is None and key != n),
+    ("TRUE", lambda row, key, n: True),
+]
+STEP = st.tuples(st.sampled_from(STATEMENTS), st.sampled_from(CONDITIONS), st.integers(0, 9))
+
+
+@settings(max_examples=5)
+@given(steps=st.lists(STEP, min_size=1, max_size=6))
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_statements_do_what_they_do_to_a_dict(
+    kind: str, request: pytest.FixtureRequest, tmp_path_factory: Any, steps: list[Any]
+) -> None:
+    database: SomeDatabase = request.getfixturevalue(kind)
+    database.run(
+        "DROP TABLE IF EXISTS items",
+        "CREATE TABLE items (id INTEGER PRIMARY KEY, name VARCHAR(20), qty INTEGER)",
+        *(f"INSERT INTO items VALUES ({n}, 'r', NULLIF({n} % 4, 0))" for n in range(1, 11)),
+    )
+    lake = kt.connect(tmp_path_factory.mktemp("lake"))
+    lake.attach("db", database.place)
+    known: dict[int, Row] = {n: ("r", n % 4 or None) for n in range(1, 11)}
+    for (text, changed), (where, holds), number in steps:
+        met = {key for key, row in known.items() if holds(row, key, number)}
+        rest = {key: row for key, row in known.items() if key not in met}
+        made = [changed(known[key], key) for key in met]
+        after = rest | {row[0]: row[1:] for row in made if row is not None}
+        statement = text.format(where.format(number))
+        if len(after) < len(rest) + sum(row is not None for row in made):
+            with pytest.raises(kt.InvalidError, match="refuses the rows"):
+                lake.sql(statement)
+            continue
+        assert lake.sql(statement).row_count == len(met)
+        known = after
+        assert items(database) == known
+
+
 # -- other transactions ----------------------------------------------------------------------------
 
 
@@ -347,6 +420,31 @@ def test_no_change_of_another_transaction_is_lost(
     assert items(database) == expected
 
 
+def test_statements_at_once_lose_no_update(lake: kt.Lake, database: SomeDatabase) -> None:
+    def add(_: int) -> int:
+        return int(lake.sql("UPDATE db.items SET qty = qty + 1 WHERE id = 1").row_count)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(add, range(8))) == [1] * 8
+    assert items(database)[1] == ("ann", 13)
+
+
+def test_database_that_stays_locked_is_a_conflict(
+    sqlite: SomeDatabase, warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keytide.dml.sqlite._PATIENCE_MS", 10)
+    monkeypatch.setattr("keytide.sql.dml._ATTACHED_TRIES", 1)
+    sqlite.run("CREATE TABLE t (a INTEGER PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    lake = kt.connect(warehouse)
+    lake.attach("db", sqlite.place)
+    with closing(sqlite.connect(sqlite.place)) as other, other.cursor() as cursor:
+        cursor.execute("BEGIN IMMEDIATE")
+        for text in ("DELETE FROM db.t", "UPDATE db.t SET a = a + 1"):
+            with pytest.raises(kt.ConflictError, match="another transaction is in the way"):
+                lake.sql(text)
+    assert sqlite.rows("SELECT a FROM t") == [(1,)]
+
+
 def test_serializable_is_refused(lake: kt.Lake) -> None:
     metadata = lake.catalog.attached["db"].metadata
     session = ConnectorSession(isolation="serializable")
@@ -389,3 +487,19 @@ def test_place_that_leads_nowhere(
     assert "secret" not in str(raised.value)
     assert raised.value.__cause__ is None
     assert lake.attached == []
+
+
+@pytest.mark.spark
+def test_spark_reads_and_changes_a_database(
+    warehouse: str, sqlite: SomeDatabase, spark: Any
+) -> None:
+    sqlite.run(
+        "CREATE TABLE t (a INTEGER PRIMARY KEY, b TEXT)",
+        "INSERT INTO t VALUES (1, 'x'), (2, 'y'), (3, NULL)",
+    )
+    lake = kt.connect(warehouse, spark=spark)
+    lake.attach("db", sqlite.place)
+    assert lake.sql("SELECT max(b) AS m FROM db.t WHERE a > 0").to_pylist() == [{"m": "y"}]
+    assert lake.sql("UPDATE db.t SET b = concat(b, a) WHERE a % 2 = 1").row_count == 2
+    assert lake.sql("DELETE FROM db.t WHERE a + 0 = 2").row_count == 1
+    assert sqlite.rows("SELECT * FROM t") == [(1, "x1"), (3, None)]

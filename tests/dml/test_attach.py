@@ -83,6 +83,16 @@ def test_target_is_found_by_name_in_any_case(lake: kt.Lake, memory: MemoryConnec
     assert target_of(lake.catalog, "default.towns") is None
 
 
+def test_attached_tables_are_shown(lake: kt.Lake) -> None:
+    assert rows(lake, "SHOW TABLES IN Mem") == [("mem", "orders")]
+    assert rows(lake, "SHOW TABLES") == [("default", "towns")]
+    assert rows(lake, "DESCRIBE mem.orders") == [
+        ("id", "BIGINT", "primary key", None),
+        ("customer", "STRING", "", None),
+        ("qty", "INT", "", None),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [

@@ -118,7 +118,9 @@ class _Metadata(ConnectorMetadata):
         return None if found is None else _Handle(found)
 
     def get_table_schema(self, session: ConnectorSession, table: _Handle) -> ConnectorTableSchema:
-        columns = tuple(ColumnHandle(c.name, c.type, c.nullable) for c in table.table.columns)
+        columns = tuple(
+            ColumnHandle(c.name, c.type, c.takes_null, c.default) for c in table.table.columns
+        )
         return ConnectorTableSchema(table.table.shown, columns, table.table.key)
 
     def apply_filter(

@@ -22,7 +22,7 @@ from keytide.dml.spi import (
 from keytide.errors import ConnectorError, NotFoundError
 from keytide.table.catalog import Catalog
 
-__all__ = ["PagesScan", "PagesTask", "open_target", "target_of"]
+__all__ = ["PagesScan", "PagesTask", "attached_tables", "open_target", "target_of"]
 
 
 def target_of(
@@ -38,6 +38,15 @@ def target_of(
     attached, table = found
     connector: Connector = catalog.attached[attached]
     return connector, open_target(connector, table, session or ConnectorSession())
+
+
+def attached_tables(catalog: Catalog, name: str) -> list[str]:
+    """The names of the tables of what is attached by a name, sorted; none if nothing is."""
+    connector: Connector | None = catalog.attached.get(name.lower())
+    if connector is None:
+        return []
+    tables = connector.metadata.list_tables(ConnectorSession())
+    return [f"{name.lower()}.{table}" for table in sorted(tables)]
 
 
 def open_target(connector: Connector, name: str, session: ConnectorSession) -> ConnectorTableHandle:

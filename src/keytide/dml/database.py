@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -41,12 +41,18 @@ VERSION = "$version"
 """The member of row ids that tells whether a row is still as it was read."""
 
 
+_CONSTANT = re.compile(
+    r"\(?(-?\d+(\.\d+)?|[xX]?'([^']|'')*'|true|false)\)?(::[\w ]+(\(\d+(,\d+)?\))?)?", re.IGNORECASE
+)
+"""A DEFAULT that needs no computing, in PostgreSQL with its type behind."""
+
+
 @dataclass(frozen=True)
 class DatabaseColumn:
     """A column. `declared` is the database's type, by which the dialect knows what to do.
 
     `is_ordered` tells that comparisons mean the same in the database, `is_equal` that equality
-    does.
+    does. `default` is a constant; `computed_default` is an expression, of a NOT NULL column.
     """
 
     name: str
@@ -55,6 +61,13 @@ class DatabaseColumn:
     declared: str
     is_equal: bool = False
     is_ordered: bool = False
+    default: pa.Scalar | None = None
+    computed_default: str | None = None
+
+    @property
+    def takes_null(self) -> bool:
+        """Whether a row may be inserted without a value."""
+        return self.nullable or self.computed_default is not None
 
 
 @dataclass(frozen=True)
@@ -135,6 +148,22 @@ class Database(ABC):
     @abstractmethod
     def is_referenced(self, session: DatabaseSession, table: DatabaseTable) -> bool:
         """Whether a foreign key refers to a table."""
+
+    def with_default(
+        self, session: DatabaseSession, column: DatabaseColumn, text: str | None
+    ) -> DatabaseColumn:
+        """A column with the DEFAULT that the database tells."""
+        if text is None or text.upper() == "NULL":
+            return column
+        if not _CONSTANT.fullmatch(text):
+            # NULL stands for it where NULL cannot be kept; elsewhere it could be meant.
+            return column if column.nullable else replace(column, computed_default=f"({text})")
+        ((value,),) = session.rows(f"SELECT {self.read_expression(column, f'({text})')}")
+        try:
+            (default,) = self.decoded(pa.array([value]), column)
+        except pa.ArrowException:
+            return column
+        return replace(column, default=default)
 
     # -- SQL ---------------------------------------------------------------------------------------
 

@@ -142,7 +142,7 @@ class _Changes:
             self._insert(text)
         for stage in self.inserted:
             values = zip(value_names(stage.columns), stage.columns, strict=True)
-            items = ", ".join(self._given(v, self.table.column(c)) for v, c in values)
+            items = ", ".join(self._added(v, self.table.column(c)) for v, c in values)
             self._insert(f"SELECT {items} FROM {quoted(stage.name)} AS s")
         return sum(stage.rows for stage in (*self.deleted, *self.updated, *self.inserted))
 
@@ -182,6 +182,10 @@ class _Changes:
 
     def _given(self, name: str, column: DatabaseColumn) -> str:
         return self.database.write_expression(column, f"s.{quoted(name)}")
+
+    def _added(self, name: str, column: DatabaseColumn) -> str:
+        given, default = self._given(name, column), column.computed_default
+        return given if default is None else f"coalesce({given}, {default})"
 
     # -- rows that move to other keys --------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -48,11 +49,8 @@ class PostgresDatabase(Database):
 
     def connect(self) -> Any:
         """See `Database`."""
-        try:
-            import adbc_driver_postgresql.dbapi as driver
-        except ImportError as error:
-            raise missing_driver("adbc-driver-postgresql") from error
-        connection = driver.connect(self.place, autocommit=True)
+        opened, dbapi, lib = _opened(self.place)
+        connection = dbapi.Connection(_KeptOpen(), lib.AdbcConnection(opened), autocommit=True)
         with connection.cursor() as cursor:
             for setting in ("TimeZone = 'UTC'", "DateStyle = 'ISO'", "IntervalStyle = 'iso_8601'"):
                 cursor.execute(f"SET {setting}")
@@ -89,7 +87,10 @@ class PostgresDatabase(Database):
     def _described(
         self, session: DatabaseSession, oid: int, schema: str, name: str
     ) -> DatabaseTable:
-        columns = tuple(_column(*row) for row in session.rows(_COLUMNS, oid))
+        columns = tuple(
+            self.with_default(session, _column(*row), default)
+            for *row, default in session.rows(_COLUMNS, oid)
+        )
         key = tuple(str(column) for (column,) in session.rows(_KEY, oid))
         return DatabaseTable(self.label, schema, name, columns, key)
 
@@ -153,11 +154,37 @@ class PostgresDatabase(Database):
         return int(batch.column(0)[0].as_py())
 
 
+class _KeptOpen:
+    """Stands for a database that a connection is not to close."""
+
+    def close(self) -> None:
+        """Leave it open."""
+
+
+@cache
+def _opened(place: str) -> tuple[Any, Any, Any]:
+    """What connections are made from, with the driver's modules; the driver reads all types once.
+
+    That takes ten times as long as a connection.
+    """
+    try:
+        import adbc_driver_manager as lib
+        import adbc_driver_postgresql
+        from adbc_driver_manager import dbapi
+    except ImportError as error:
+        raise missing_driver("adbc-driver-postgresql") from error
+    return adbc_driver_postgresql.connect(place), dbapi, lib
+
+
 _IS_TABLE = "c.relkind IN ('r', 'p', 'v', 'm', 'f')"
 _COLUMNS = """
     SELECT a.attname::text, format_type(a.atttypid, -1), a.atttypmod, a.attnotnull,
-           coalesce(c.collisdeterministic, true)
+           coalesce(c.collisdeterministic, true),
+           CASE a.attidentity WHEN '' THEN pg_get_expr(d.adbin, d.adrelid)
+           ELSE format('nextval(%L)', pg_get_serial_sequence(a.attrelid::regclass::text, a.attname))
+           END
     FROM pg_attribute a LEFT JOIN pg_collation c ON c.oid = a.attcollation
+    LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
     WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
     ORDER BY a.attnum"""
 _KEY = """

@@ -67,10 +67,14 @@ class SqliteDatabase(Database):
             return None
         stored = str(found[0][0])
         described = session.rows(
-            'SELECT name, type, "notnull", pk FROM pragma_table_info(?1) ORDER BY cid', stored
+            'SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_info(?1) ORDER BY cid',
+            stored,
         )
-        columns = tuple(_column(str(n), str(t), bool(not_null)) for n, t, not_null, _ in described)
-        key = sorted((pk, str(column)) for column, _, _, pk in described if pk)
+        columns = tuple(
+            self.with_default(session, _column(str(n), str(t), bool(not_null)), default)
+            for n, t, not_null, default, _ in described
+        )
+        key = sorted((pk, str(column)) for column, *_, pk in described if pk)
         return DatabaseTable(self.label, None, stored, columns, tuple(c for _, c in key))
 
     def is_referenced(self, session: DatabaseSession, table: DatabaseTable) -> bool:

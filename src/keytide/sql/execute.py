@@ -249,8 +249,7 @@ def _show(catalog: Catalog, engine: Engine, statement: Show) -> Result:
 
 
 def _describe(catalog: Catalog, engine: Engine, statement: Describe) -> Result:
-    table = table_of(catalog, statement.table)
-    return LocalResult(describe(table, extended=statement.extended))
+    return LocalResult(describe(catalog, statement.table, extended=statement.extended))
 
 
 def _call(catalog: Catalog, engine: Engine, statement: Call) -> Result:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
+from keytide.dml.attached import attached_tables, target_of
+from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
 from keytide.format.schema import TableSchema
 from keytide.sql.names import table_of
 from keytide.sql.relations import BoundQuery
 from keytide.sql.result import LocalResult, Result
 from keytide.sql.statements import Show
 from keytide.table.catalog import Catalog
-from keytide.table.state.stored import StoredTable
 from keytide.table.system_tables import system_table
-from keytide.types import Field, quoted
+from keytide.types import Field, quoted, type_from_arrow
 
 __all__ = ["create_statement", "describe", "explain", "show"]
 
@@ -27,6 +29,8 @@ def show(catalog: Catalog, statement: Show) -> pa.Table:
         return pa.table({"database": pa.array(names, pa.string())})
     if statement.what == "TABLES":
         return _tables(catalog, statement)
+    if statement.what == "COLUMNS":
+        return describe(catalog, statement.name or "", extended=False)
     table = table_of(catalog, statement.name or "")
     if statement.what == "CREATE TABLE":
         return pa.table({"create_table": [create_statement(table.schema, table.name)]})
@@ -38,18 +42,36 @@ def show(catalog: Catalog, statement: Show) -> pa.Table:
                 "value": pa.array(options.values(), pa.string()),
             }
         )
-    if statement.what == "COLUMNS":
-        return describe(table, extended=False)
     return system_table(table, "partitions")
 
 
-def describe(table: StoredTable, *, extended: bool) -> pa.Table:
-    """The columns of a table; `extended` adds its options, its comment and where it lies."""
+def describe(catalog: Catalog, name: str, *, extended: bool) -> pa.Table:
+    """The columns of a table; `extended` adds its options, its comment and where it lies.
+
+    Of an attached table there is nothing to add. Raises `NotFoundError` for an unknown one.
+    """
+    target = target_of(catalog, name)
+    if target is not None:
+        return _described([*_attached_columns(*target)])
+    table = table_of(catalog, name)
     schema = table.schema
     rows = [(f.name, f.type.sql(), _role(schema, f.name), f.description) for f in schema.fields]
     if extended:
         rows += [(key, value, "option", None) for key, value in schema.options.items()]
         rows.append(("location", table.uri, "table", schema.comment))
+    return _described(rows)
+
+
+def _attached_columns(
+    connector: Connector, handle: ConnectorTableHandle
+) -> Iterator[tuple[str, str, str, None]]:
+    schema = connector.metadata.get_table_schema(ConnectorSession(), handle)
+    for column in schema.columns:
+        type_ = type_from_arrow(column.type, column.nullable)
+        yield column.name, type_.sql(), "primary key" * (column.name in schema.primary_key), None
+
+
+def _described(rows: Sequence[tuple[str | None, ...]]) -> pa.Table:
     names = ("name", "type", "role", "comment")
     columns = zip(*rows, strict=True)
     return pa.table({n: pa.array(c, pa.string()) for n, c in zip(names, columns, strict=True)})
@@ -85,6 +107,7 @@ def _tables(catalog: Catalog, statement: Show) -> pa.Table:
     if statement.name is not None and not names:
         start = f"{statement.name}.".lower()
         names = [name for name in catalog.tables() if name.lower().startswith(start)]
+        names += attached_tables(catalog, statement.name)
     if statement.like is not None:
         pattern = re.escape(statement.like).replace("%", ".*").replace(r"\*", ".*")
         like = re.compile(pattern, re.IGNORECASE).fullmatch
