@@ -106,7 +106,7 @@ def _of_files(text: str, source: str, table: str) -> KeytideError:
 
 
 _UNREADABLE = re.compile(r"error while reading file (\S+?)\.\s")
-_REASON = re.compile(r"^(?:Caused by: )?[\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
+_REASON = re.compile(r"^(?:Caused by: |: )?[\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
 
 
 def _last_reason(text: str) -> str:
