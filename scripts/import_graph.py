@@ -38,6 +38,7 @@ ROOMS = [
     ["table.verify"],
     ["table"],
     ["dml"],
+    ["testing"],
     ["cdc", "sql"],
     ["spark"],
     ["lake"],

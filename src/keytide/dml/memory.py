@@ -105,8 +105,7 @@ class MemoryConnector:
     def rows(self, name: str) -> pa.Table:
         """All rows of a table."""
         table = self._tables[name.lower()]
-        schema = pa.schema([pa.field(c.name, c.type, c.nullable) for c in table.schema.columns])
-        return pa.Table.from_batches(list(table.pages.values()), schema)
+        return pa.Table.from_batches(list(table.pages.values()), _schema(table.schema))
 
     def names(self) -> list[str]:
         """The tables' names."""
@@ -144,7 +143,8 @@ class MemoryConnector:
                 if page.num_rows:
                     table.pages[next(self._numbers)] = page
             for page in inserted:
-                table.pages[next(self._numbers)] = page
+                whole = pa.record_batch(page.columns, schema=_schema(table.schema))
+                table.pages[next(self._numbers)] = whole
 
 
 @dataclass(frozen=True)
@@ -375,6 +375,10 @@ class _MergeSink(ConnectorMergeSink):
 # -- pages -----------------------------------------------------------------------------------------
 
 _NO_PLACES = pa.table({"place": pa.array([], _PLACE)})
+
+
+def _schema(table: ConnectorTableSchema) -> pa.Schema:
+    return pa.schema([pa.field(c.name, c.type, c.nullable) for c in table.columns])
 
 
 def _no_ids() -> pa.Table:

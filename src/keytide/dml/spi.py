@@ -194,8 +194,8 @@ class ConnectorMetadata(ABC):
     ) -> ColumnHandle:
         """The column of row ids for a DELETE.
 
-        Values are never NULL, and in one statement no two rows have the same. Raises
-        `UnsupportedError` for a table whose rows cannot be deleted one by one.
+        Values are never NULL, and no two rows of a split have the same. Raises `UnsupportedError`
+        for a table whose rows cannot be deleted one by one.
         """
         raise _lacks("DELETE", table)
 
@@ -277,7 +277,7 @@ class ConnectorMetadata(ABC):
     def get_merge_row_id_column_handle(
         self, session: ConnectorSession, table: ConnectorTableHandle
     ) -> ColumnHandle:
-        """The column of row ids for a MERGE; it carries no other columns."""
+        """The column of row ids for a MERGE, of which no two rows of the table have the same."""
         raise _lacks("MERGE", table)
 
     def get_update_layout(
