@@ -63,8 +63,12 @@ def merged_versions(
     (plan,) = sections_of({bucket: [PlannedFile(entry) for entry in entries]}, view)
     columns = (*view.schema.names, *SYSTEM_COLUMNS)
     windows = MergedVersions(view, columns).of(plan, memory_bytes)
-    pieces = [piece.select(columns) for window in windows for piece in window]
-    return pl.concat(pieces).sort(view.order.key)
+    in_order = [
+        pl.concat([piece.select(columns) for piece in window]).sort(view.order.key)
+        for window in windows
+    ]
+    merged: pl.DataFrame = pl.concat(in_order)
+    return merged
 
 
 def stored_versions(table: kt.Table, entries: Sequence[ManifestEntry]) -> pl.DataFrame:

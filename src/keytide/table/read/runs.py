@@ -35,7 +35,7 @@ from keytide.table.conditions.matching import may_match, row_filter
 from keytide.table.conditions.predicate import Predicate, columns_of
 from keytide.table.read.pinned import pinned_keys
 from keytide.table.read.sections import PlannedFile, Run, is_out_of_order
-from keytide.table.read.statistics import decoded, with_unknowns
+from keytide.table.read.statistics import with_unknowns
 from keytide.table.state.view import TableView
 from keytide.types import Field
 
@@ -100,21 +100,6 @@ class StoredVersions:
             for batch in self._sorted_parts(file, rows_max):
                 rows = batch.rows if self.keys is None else with_keys(batch.rows, self.keys)
                 yield Batch(rows, is_last=batch.is_last and file is run[-1])
-
-    def of_run_without(self, run: Run, keys: pl.Series, rows_max: int) -> Iterator[pl.DataFrame]:
-        """The versions of a run but those of some keys, which are sorted; else as `of_run`.
-
-        REQUIRES: a key of one column that orders as whole numbers do, and no dead rows.
-        """
-        for file in run:
-            ends = [file.meta.min_key, file.meta.max_key]
-            low, high = decoded(ends, self.view.schema.trimmed_primary_key_fields()).to_series()
-            among = keys[keys.search_sorted(low) : keys.search_sorted(high, "right")]
-            where = ~pl.col(keys.name).is_in(among.implode(), nulls_equal=True)
-            where = where if self._where is None else where & self._where
-            reader = self._reader(file)
-            for span in self._spans(file, reader, rows_max):
-                yield reader.read(*span, where)
 
     def of_runs(self, runs: Sequence[Run]) -> list[pl.DataFrame]:
         """The versions of each run in key order, all at once: for a condition that few fulfil.

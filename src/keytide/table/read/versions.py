@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
 import polars as pl
 import pyarrow as pa
 
-from keytide.format.arrow import polars_type
 from keytide.format.data_file import IS_DEAD, SEQUENCE_NUMBER, VALUE_KIND
 from keytide.merge.folding import Merging, Standing
 from keytide.merge.touched import merge_runs, without_contained, without_outlived
@@ -88,48 +87,19 @@ class MergedVersions:
     def of(self, bucket: BucketPlan, memory_bytes: int) -> Iterator[list[pl.DataFrame]]:
         """Windows of the bucket: frames with `columns`, perhaps others, and any order of rows.
 
-        No key is in two frames. A window and its making fit in about `memory_bytes`; windows of
-        sections that need no merge come in key order. Raises `InvalidError` naming a key
+        No key is in two frames. Windows of sections that were cut by key come in key order. A
+        window and its making fit in about `memory_bytes`. Raises `InvalidError` naming a key
         whose versions cannot be merged, `DataError` naming a file that cannot be read, and, with
         older versions below, `OlderNeededError` where merged ones could not stand on them.
         """
         for needs_merge, sections in groupby(bucket.sections, lambda s: s.needs_merge):
             if needs_merge:
                 for section in sections:
-                    yield from self._merged(bucket.partition, section, memory_bytes)
+                    for window in self.windows(bucket.partition, section, memory_bytes):
+                        yield window.merged
             else:
                 files = [file for section in sections for file in section.files]
                 yield from ([frame] for frame in self._lone(bucket, files, memory_bytes))
-
-    def _merged(
-        self, partition: bytes, section: Section, memory_bytes: int
-    ) -> Iterator[list[pl.DataFrame]]:
-        stored = self._stored(partition, section)
-        rows = rows_in(memory_bytes, section.files, self._fields(stored.columns))
-        if not self._is_overlaid(section, rows):
-            yield from (w.merged for w in self.windows(partition, section, memory_bytes))
-            return
-        order, check = self.view.order, self._check_of_merged
-        newer = stored.of_runs(section.runs[1:])
-        keys = pl.concat([run[order.key[0]] for run in newer]).sort()
-        # What is left of the oldest run is merged with nothing: all conditions are asked where it
-        # is read, and no row is copied that another takes the place of.
-        lone = replace(stored, condition=self.condition)
-        yield from ([frame] for frame in lone.of_run_without(section.runs[0], keys, rows))
-        pieces = merge_runs(newer, order, self.view.engine, arrival_decides=True)
-        yield pieces if check is None else [piece.filter(check) for piece in pieces]
-
-    def _is_overlaid(self, section: Section, rows: int) -> bool:
-        """Whether newer runs, of at most so many rows, replace what they meet in the oldest."""
-        newer = sum(file.meta.row_count for run in section.runs[1:] for file in run)
-        return (
-            newer <= rows
-            and section.arrival_decides
-            and self.view.engine.newest_decides
-            and all(file.dead_rows is None for file in section.files)
-            and self._is_key_searchable
-            and _pinned_keys(self._about_key, self.view.order.key) is None
-        )
 
     def _lone_in_order(
         self, bucket: BucketPlan, section: Section, memory_bytes: int, keys: pl.DataFrame | None
@@ -172,7 +142,14 @@ class MergedVersions:
         """
         order, engine = self.view.order, self.view.engine
         merging: Merging = Standing(engine) if self.has_older else engine
-        stored = self._stored(partition, section, keys)
+        stored = StoredVersions(
+            self.view,
+            partition,
+            self._columns_to_merge(section),
+            self._about_key,
+            keys,
+            self.tells_kinds,
+        )
         rows = rows_in(memory_bytes, section.files, self._fields(stored.columns))
         check = self._check_of_merged
         # A filter on other columns comes after the merge: before it, an older version that fulfils
@@ -187,15 +164,6 @@ class MergedVersions:
                 )
             merged = pieces if check is None else [piece.filter(check) for piece in pieces]
             yield Window(window, counted, merged)
-
-    def _stored(
-        self, partition: bytes, section: Section, keys: pl.DataFrame | None = None
-    ) -> StoredVersions:
-        """The versions to merge."""
-        columns = self._columns_to_merge(section)
-        return StoredVersions(
-            self.view, partition, columns, self._about_key, keys, self.tells_kinds
-        )
 
     def _windows(
         self, stored: StoredVersions, section: Section, rows: int
@@ -226,12 +194,6 @@ class MergedVersions:
 
     def _fields(self, columns: Sequence[str]) -> tuple[Field, ...]:
         return self.view.schema.select(table_columns(columns))
-
-    @cached_property
-    def _is_key_searchable(self) -> bool:
-        """Whether the key is one column that orders as whole numbers do."""
-        first, *others = map(polars_type, self.view.schema.trimmed_primary_key_fields())
-        return not others and (first.is_integer() or first.is_temporal())
 
     @cached_property
     def _about_key(self) -> Predicate | None:
