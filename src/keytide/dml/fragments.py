@@ -53,13 +53,14 @@ def write_fragment(told: Told) -> Fragment:
 def read_fragments(fragments: Iterable[Fragment]) -> list[Told]:
     """What fragments tell, one attempt for each split, in the order of the splits.
 
-    A split that was worked on twice counts once: the attempt that comes first is taken, whole.
+    A split that was worked on twice counts once: the attempt that comes first is taken, whole. So
+    does a fragment that comes twice.
     Raises `ConnectorError` for bytes that are no fragment of this version.
     """
     taken: dict[int, str] = {}
     found = [
         told
-        for told in map(_read, fragments)
+        for told in map(_read, dict.fromkeys(fragments))
         if taken.setdefault(told.split, told.attempt) == told.attempt
     ]
     return sorted(found, key=lambda told: told.split)
