@@ -207,8 +207,6 @@ def test_create_table_without_primary_key_makes_an_append_table(warehouse: str) 
 BY_KEY: dict[str, Callable[[kt.Lake], Any]] = {
     "get": lambda lake: lake.table("t").get({"n": 1}),
     "why": lambda lake: lake.table("t").why(1),
-    "DELETE": lambda lake: lake.sql("DELETE FROM t WHERE n = 1"),
-    "UPDATE": lambda lake: lake.sql("UPDATE t SET v = 'y'"),
     "CALL": lambda lake: lake.sql("CALL sys.why('t', 1)"),
 }
 
