@@ -2,13 +2,13 @@
 
 A statement that meets a conflict is carried out anew on the newest rows, as often as the table's
 'commit.max-retries' says, or ten times for a table of an attached connector; so neither of two
-statements undoes the other.
+statements undoes the other. A trace is told every call to the connector.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from keytide.dml.appended import appended_connector
@@ -24,6 +24,7 @@ from keytide.dml.spi import (
     ConnectorTableSchema,
     Isolation,
 )
+from keytide.dml.trace import Trace, traced
 from keytide.errors import ConflictError
 from keytide.options import TableOptions
 from keytide.sql.engine import Engine
@@ -36,7 +37,7 @@ from keytide.table.catalog import Catalog
 from keytide.table.definition.kind import kind_of
 from keytide.types import Field, type_from_arrow
 
-__all__ = ["delete", "merge", "update"]
+__all__ = ["Target", "delete", "merge", "target_now", "update", "update_query"]
 
 T = TypeVar("T")
 
@@ -66,7 +67,11 @@ class Target:
 
 
 def delete(
-    catalog: Catalog, engine: Engine, statement: Delete, isolation: Isolation = "snapshot"
+    catalog: Catalog,
+    engine: Engine,
+    statement: Delete,
+    isolation: Isolation = "snapshot",
+    trace: Trace | None = None,
 ) -> Changed:
     """Delete the rows that meet a condition.
 
@@ -77,11 +82,15 @@ def delete(
         query = row_query(statement.query, catalog, target.name)
         return _change(target, engine, query, DeleteRows())
 
-    return _on_newest(catalog, statement.table, isolation, once)
+    return _on_newest(catalog, statement.table, isolation, trace, once)
 
 
 def update(
-    catalog: Catalog, engine: Engine, statement: Update, isolation: Isolation = "snapshot"
+    catalog: Catalog,
+    engine: Engine,
+    statement: Update,
+    isolation: Isolation = "snapshot",
+    trace: Trace | None = None,
 ) -> Changed:
     """Change columns of the rows that meet a condition.
 
@@ -90,17 +99,18 @@ def update(
     """
 
     def once(target: Target) -> Changed:
-        names = target.schema.names
-        given = {column_of(n, names, target.name): v for n, v in statement.assignments.items()}
-        values = [(f, given[f.name]) for f in target.fields if f.name in given]
-        query = row_query(statement.query, catalog, target.name, values)
+        query = update_query(catalog, statement, target)
         return _change(target, engine, query, UpdateRows(query.updated))
 
-    return _on_newest(catalog, statement.table, isolation, once)
+    return _on_newest(catalog, statement.table, isolation, trace, once)
 
 
 def merge(
-    catalog: Catalog, engine: Engine, statement: Merge, isolation: Isolation = "snapshot"
+    catalog: Catalog,
+    engine: Engine,
+    statement: Merge,
+    isolation: Isolation = "snapshot",
+    trace: Trace | None = None,
 ) -> Changed:
     """Merge the rows of a source into a table.
 
@@ -115,7 +125,20 @@ def merge(
             target.connector, target.session, target.handle, query.updated, columns, (), host
         )
 
-    return _on_newest(catalog, statement.table, isolation, once)
+    return _on_newest(catalog, statement.table, isolation, trace, once)
+
+
+def update_query(catalog: Catalog, statement: Update, target: Target) -> RowQuery:
+    """The query of an UPDATE. Raises `NotFoundError` for unknown columns, and as `bind` does."""
+    names = target.schema.names
+    given = {column_of(n, names, target.name): v for n, v in statement.assignments.items()}
+    values = [(f, given[f.name]) for f in target.fields if f.name in given]
+    return row_query(statement.query, catalog, target.name, values)
+
+
+def target_now(catalog: Catalog, name: str, session: ConnectorSession) -> Target:
+    """The table of a name as it is now. Raises `NotFoundError` where there is none."""
+    return _finder(catalog, name, session)[0]()
 
 
 def _change(target: Target, engine: Engine, query: RowQuery, change: RowChange) -> Changed:
@@ -132,14 +155,21 @@ def _change(target: Target, engine: Engine, query: RowQuery, change: RowChange) 
 
 
 def _on_newest(
-    catalog: Catalog, name: str, isolation: Isolation, once: Callable[[Target], Changed]
+    catalog: Catalog,
+    name: str,
+    isolation: Isolation,
+    trace: Trace | None,
+    once: Callable[[Target], Changed],
 ) -> Changed:
     """Carry a statement out on the newest rows, anew after each conflict."""
     session = ConnectorSession(isolation=isolation)
     find, tries = _finder(catalog, name, session)
     while True:
         try:
-            return once(find())
+            target = find()
+            if trace is not None:
+                target = replace(target, connector=traced(target.connector, trace))
+            return once(target)
         except ConflictError as conflict:  # noqa: PERF203  # a conflict is what the loop is for
             if not tries:
                 raise ConflictError(

@@ -14,6 +14,7 @@ from keytide.plural import counted
 from keytide.sql.assign import assign
 from keytide.sql.dml import delete, merge, update
 from keytide.sql.engine import Engine
+from keytide.sql.explain_changes import analyze_change, explain_change
 from keytide.sql.grammar import parse_statements
 from keytide.sql.local import run_locally
 from keytide.sql.local_engine import LocalEngine
@@ -81,8 +82,11 @@ def _query(catalog: Catalog, engine: Engine, statement: Query) -> Result:
 
 
 def _explain(catalog: Catalog, engine: Engine, statement: Explain) -> Result:
-    assert isinstance(statement.query, Query)
-    return explain(bind(statement.query, catalog))
+    if isinstance(statement.query, Query):
+        return explain(bind(statement.query, catalog))
+    if statement.analyze:
+        return analyze_change(catalog, engine, statement.query)
+    return explain_change(catalog, statement.query)
 
 
 # -- definitions -----------------------------------------------------------------------------------

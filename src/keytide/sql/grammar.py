@@ -22,15 +22,18 @@ from keytide.sql.statements import (
     AlterTable,
     Call,
     CreateTable,
+    Delete,
     Describe,
     DropTable,
     Explain,
     Insert,
+    Merge,
     Query,
     Rows,
     Show,
     Statement,
     Truncate,
+    Update,
 )
 
 __all__ = ["options_in_hints", "parse_statements"]
@@ -230,6 +233,16 @@ def _describe(cursor: Cursor) -> Describe:
 
 def _explain(cursor: Cursor) -> Explain:
     cursor.expect("EXPLAIN")
+    analyze = cursor.accept("ANALYZE")
+    changes: dict[str, Callable[[Cursor], Delete | Update | Merge]] = {
+        "DELETE": delete,
+        "UPDATE": update,
+        "MERGE": merge,
+    }
+    if cursor.peek() in changes:
+        return Explain(changes[cursor.peek()](cursor), analyze)
+    if analyze:
+        raise cursor.error("EXPLAIN ANALYZE needs DELETE, UPDATE or MERGE, which it carries out")
     return Explain(_query(cursor))
 
 

@@ -1,0 +1,333 @@
+"""The calls of one statement to its connector, written down as they happen.
+
+A traced connector hands every call on. What is pickled to another process is the connector itself,
+so of a change on Spark the calls of the driver are known, and those of its workers are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from threading import Lock
+from time import perf_counter
+from typing import Any, TypeVar, cast
+
+import pyarrow as pa
+
+from keytide.dml.spi import (
+    ColumnHandle,
+    Connector,
+    ConnectorMergeSink,
+    ConnectorMergeSinkProvider,
+    ConnectorMetadata,
+    ConnectorPageSource,
+    ConnectorPageSourceProvider,
+    ConnectorSession,
+    ConnectorSplitManager,
+    ConnectorTableHandle,
+    Fragment,
+    Split,
+    UpdatablePageSource,
+)
+from keytide.plural import counted
+
+__all__ = ["Call", "Trace", "traced"]
+
+T = TypeVar("T")
+Worker = tuple[str, int]
+"""`split` or `sink`, and its number."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call, or several alike: what was counted in it by what noun, and how long it took.
+
+    `worker` is None on the driver.
+    """
+
+    name: str
+    counts: Mapping[str, int]
+    says: str
+    millis: float
+    worker: Worker | None = None
+    times: int = 1
+
+    def and_(self, other: Call) -> Call:
+        """Both in one."""
+        nouns = {**self.counts, **other.counts}
+        sums = {noun: self.counts.get(noun, 0) + other.counts.get(noun, 0) for noun in nouns}
+        return replace(
+            self, counts=sums, says="", millis=self.millis + other.millis,
+            times=self.times + other.times,
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        name = self.name if self.times == 1 else f"{self.name} ({counted(self.times, 'call')})"
+        parts = [counted(count, noun) for noun, count in self.counts.items()]
+        parts += [self.says] if self.says else []
+        return f"{name}: {', '.join([*parts, f'{self.millis:.1f} ms'])}"
+
+
+class Trace:
+    """What was called. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._calls: list[Call] = []
+        self._lock = Lock()
+        self._splits: list[Split] = []
+
+    def call(
+        self,
+        name: str,
+        made: Callable[[], T],
+        told: Callable[[T], Mapping[str, int] | str],
+        worker: Worker | None = None,
+    ) -> T:
+        """Make a call, and write it down, also where it fails."""
+        start = perf_counter()
+        counts: Mapping[str, int] = {}
+        says = ""
+        try:
+            result = made()
+            given = told(result)
+            counts, says = ({}, given) if isinstance(given, str) else (given, "")
+        except BaseException as error:
+            says = f"raised {type(error).__name__}"
+            raise
+        finally:
+            millis = (perf_counter() - start) * 1000
+            with self._lock:
+                self._calls.append(Call(name, counts, says, millis, worker))
+        return result
+
+    def know(self, splits: Sequence[Split]) -> None:
+        """Remember the splits in their order, which numbers them."""
+        self._splits = list(splits)
+
+    def worker_of(self, split: Split) -> Worker:
+        """The number of a split."""
+        return "split", next((i for i, known in enumerate(self._splits) if known is split), -1)
+
+    @property
+    def calls(self) -> list[Call]:
+        """The calls so far, in the order in which they ended."""
+        with self._lock:
+            return list(self._calls)
+
+    def lines(self) -> Iterator[str]:
+        """The walk: calls of the driver in their order, those of each split together."""
+        for on_worker, group in groupby(self.calls, lambda call: call.worker is not None):
+            if not on_worker:
+                yield from map(str, group)
+                continue
+            by_worker: dict[Worker, list[Call]] = {}
+            for call in group:
+                by_worker.setdefault(cast(Worker, call.worker), []).append(call)
+            yield from _worker_lines(by_worker)
+
+
+_CALLS_SHOWN = 16
+_WORKERS_SHOWN = 8
+
+
+def _worker_lines(by_worker: Mapping[Worker, Sequence[Call]]) -> Iterator[str]:
+    """The calls of each split, in sums where they are too many to be looked at."""
+    workers = sorted(by_worker, key=lambda worker: (worker[0] != "split", worker[1]))
+    for worker in workers[:_WORKERS_SHOWN]:
+        calls = by_worker[worker]
+        yield f"{worker[0]} {worker[1]}"
+        shown = calls if len(calls) <= _CALLS_SHOWN else _sums(calls)
+        yield from (f"  {call}" for call in shown)
+    others = [call for worker in workers[_WORKERS_SHOWN:] for call in by_worker[worker]]
+    if others:
+        yield f"{counted(len(workers) - _WORKERS_SHOWN, 'split')} more"
+        yield from (f"  {call}" for call in _sums(others))
+
+
+def _sums(calls: Sequence[Call]) -> list[Call]:
+    sums: dict[str, Call] = {}
+    for call in calls:
+        known = sums.get(call.name)
+        sums[call.name] = call if known is None else known.and_(call)
+    return list(sums.values())
+
+
+# -- what stands before a connector ----------------------------------------------------------------
+
+
+def traced(connector: Connector, trace: Trace) -> Connector:
+    """A connector that does the same, and whose calls are written down."""
+    sinks = connector.merge_sinks
+    return Connector(
+        connector.name,
+        cast(ConnectorMetadata, _Metadata(connector.metadata, trace)),
+        _Splits(connector.splits, trace),
+        _Pages(connector.pages, trace),
+        None if sinks is None else _Sinks(sinks, trace),
+    )
+
+
+class _Metadata:
+    """Writes down the calls that change rows; others are handed on as they are."""
+
+    def __init__(self, inner: ConnectorMetadata, trace: Trace) -> None:
+        self._inner, self._trace = inner, trace
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._inner, name)
+        if not name.startswith(("begin_", "finish_", "abort_", "execute_", "apply_")) and (
+            not name.endswith("_row_id_column_handle")
+        ):
+            return call
+
+        def made(*arguments: Any) -> Any:
+            return self._trace.call(
+                name, lambda: call(*arguments), lambda given: _told(name, arguments, given)
+            )
+
+        return made
+
+
+def _told(name: str, arguments: Sequence[Any], given: Any) -> Mapping[str, int] | str:
+    if name.endswith("_row_id_column_handle"):
+        return str(given.type)
+    if name == "apply_filter":
+        return f"{counted(len(arguments[2]), 'term')}, {len(given[1])} left open"
+    if name == "apply_delete":
+        return "cannot" if given is None else "can do without reading"
+    if name.startswith("execute_"):
+        return {"row": given}
+    if name.startswith("finish_"):
+        return {"fragment": len(arguments[2]), "row": given}
+    if name.startswith("abort_"):
+        return {"fragment": len(arguments[2])}
+    return ""
+
+
+@dataclass(frozen=True)
+class _Splits(ConnectorSplitManager):
+    inner: ConnectorSplitManager
+    trace: Trace
+
+    def get_splits(self, session: ConnectorSession, table: ConnectorTableHandle) -> Sequence[Split]:
+        def made() -> Sequence[Split]:
+            return self.inner.get_splits(session, table)
+
+        splits = self.trace.call("get_splits", made, lambda given: {"split": len(given)})
+        self.trace.know(splits)
+        return splits
+
+
+def _itself(inner: T) -> T:
+    return inner
+
+
+@dataclass(frozen=True)
+class _Pages(ConnectorPageSourceProvider):
+    inner: ConnectorPageSourceProvider
+    trace: Trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _itself, (self.inner,)
+
+    def create_page_source(
+        self,
+        session: ConnectorSession,
+        table: ConnectorTableHandle,
+        split: Split,
+        columns: Sequence[ColumnHandle],
+    ) -> ConnectorPageSource:
+        worker = self.trace.worker_of(split)
+
+        def made() -> ConnectorPageSource:
+            return self.inner.create_page_source(session, table, split, columns)
+
+        names = ", ".join(column.name for column in columns)
+        source = self.trace.call("create_page_source", made, lambda _: names, worker)
+        return _Source(source, self.trace, worker)
+
+
+class _Source(UpdatablePageSource):
+    def __init__(self, inner: Any, trace: Trace, worker: Worker) -> None:
+        self._inner, self._trace, self._worker = inner, trace, worker
+
+    def get_next_page(self) -> pa.RecordBatch | None:
+        def told(page: pa.RecordBatch | None) -> Mapping[str, int] | str:
+            return "no more" if page is None else {"row": page.num_rows}
+
+        return self._trace.call("get_next_page", self._inner.get_next_page, told, self._worker)
+
+    def delete_rows(self, row_ids: pa.Array) -> None:
+        self._trace.call(
+            "delete_rows",
+            lambda: self._inner.delete_rows(row_ids),
+            lambda _: {"row": len(row_ids)},
+            self._worker,
+        )
+
+    def update_rows(
+        self, page: pa.RecordBatch, column_value_and_row_id_channels: Sequence[int]
+    ) -> None:
+        self._trace.call(
+            "update_rows",
+            lambda: self._inner.update_rows(page, column_value_and_row_id_channels),
+            lambda _: {"row": page.num_rows},
+            self._worker,
+        )
+
+    def finish(self) -> Sequence[Fragment]:
+        return self._trace.call("finish", self._inner.finish, _fragments, self._worker)
+
+    def abort(self) -> None:
+        self._trace.call("abort", self._inner.abort, _nothing, self._worker)
+
+    def close(self) -> None:
+        self._trace.call("close", self._inner.close, _nothing, self._worker)
+
+
+@dataclass(frozen=True)
+class _Sinks(ConnectorMergeSinkProvider):
+    inner: ConnectorMergeSinkProvider
+    trace: Trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _itself, (self.inner,)
+
+    def create_merge_sink(
+        self, session: ConnectorSession, table: ConnectorTableHandle, number: int, count: int
+    ) -> ConnectorMergeSink:
+        worker = ("sink", number)
+
+        def made() -> ConnectorMergeSink:
+            return self.inner.create_merge_sink(session, table, number, count)
+
+        sink = self.trace.call("create_merge_sink", made, _nothing, worker)
+        return _Sink(sink, self.trace, worker)
+
+
+class _Sink(ConnectorMergeSink):
+    def __init__(self, inner: ConnectorMergeSink, trace: Trace, worker: Worker) -> None:
+        self._inner, self._trace, self._worker = inner, trace, worker
+
+    def store_merged_rows(self, page: pa.RecordBatch) -> None:
+        self._trace.call(
+            "store_merged_rows",
+            lambda: self._inner.store_merged_rows(page),
+            lambda _: {"row": page.num_rows},
+            self._worker,
+        )
+
+    def finish(self) -> Sequence[Fragment]:
+        return self._trace.call("finish", self._inner.finish, _fragments, self._worker)
+
+    def abort(self) -> None:
+        self._trace.call("abort", self._inner.abort, _nothing, self._worker)
+
+
+def _fragments(given: Sequence[Fragment]) -> Mapping[str, int]:
+    return {"fragment": len(given)}
+
+
+def _nothing(given: object) -> str:
+    return ""

@@ -1,0 +1,118 @@
+"""EXPLAIN of DELETE, UPDATE and MERGE: what would be done, or, with ANALYZE, what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from sqlglot import exp
+
+from keytide.dml.engine import DeleteRows, RowChange, UpdateRows
+from keytide.dml.spi import ColumnHandle, ConnectorSession
+from keytide.dml.trace import Trace
+from keytide.errors import UnsupportedError
+from keytide.plural import counted
+from keytide.sql.dialect import Keytide
+from keytide.sql.dml import Target, delete, merge, target_now, update, update_query
+from keytide.sql.engine import Engine
+from keytide.sql.merge_plan import merge_query
+from keytide.sql.relation import Relation
+from keytide.sql.result import LocalResult, Result
+from keytide.sql.row_query import RowQuery, row_query
+from keytide.sql.statements import Delete, Merge, Update
+from keytide.table.catalog import Catalog
+
+__all__ = ["analyze_change", "explain_change"]
+
+
+def explain_change(catalog: Catalog, statement: Delete | Update | Merge) -> Result:
+    """What a statement would do, without reading or changing rows. Raises as the statement."""
+    target = target_now(catalog, statement.table, ConnectorSession())
+    if isinstance(statement, Merge):
+        lines = _merge_lines(catalog, statement, target)
+    elif isinstance(statement, Update):
+        query = update_query(catalog, statement, target)
+        lines = _row_lines(query, target, UpdateRows(query.updated))
+    else:
+        query = row_query(statement.query, catalog, target.name)
+        lines = _row_lines(query, target, DeleteRows())
+    return _plan(lines)
+
+
+def analyze_change(catalog: Catalog, engine: Engine, statement: Delete | Update | Merge) -> Result:
+    """Carry a statement out; gives the calls that were made. Raises as the statement."""
+    trace = Trace()
+    if isinstance(statement, Delete):
+        changed = delete(catalog, engine, statement, trace=trace)
+    elif isinstance(statement, Update):
+        changed = update(catalog, engine, statement, trace=trace)
+    else:
+        changed = merge(catalog, engine, statement, trace=trace)
+    return _plan([*trace.lines(), f"changed: {counted(changed.rows, 'row')}"])
+
+
+def _plan(lines: Iterator[str] | Sequence[str]) -> Result:
+    return LocalResult(pa.table({"plan": pa.array(lines, pa.string())}))
+
+
+def _row_lines(query: RowQuery, target: Target, change: RowChange) -> Iterator[str]:
+    row_id = change.row_id(target.connector, target.session, target.handle)
+    metadata, terms = target.connector.metadata, query.target.terms
+    narrowed, left = metadata.apply_filter(target.session, target.handle, terms)
+    yield from _head(change.what, target, row_id)
+    if isinstance(change, UpdateRows):
+        yield f"sets: {', '.join(change.updated_columns)}"
+    yield f"taken by the connector: {_listed([t for t in terms if t not in left])}"
+    yield f"left open by it: {_listed(left)}"
+    yield f"further conditions: {'none' if query.is_all_terms else 'some, for the engine alone'}"
+    if isinstance(change, DeleteRows):
+        can = query.is_all_terms and not left
+        can = can and metadata.apply_delete(target.session, narrowed) is not None
+        yield f"done without reading: {'yes' if can else 'no'}"
+    yield f"splits: {len(target.connector.splits.get_splits(target.session, narrowed))}"
+    yield f"columns read: {_listed([c.name for c in target.columns(query.target)])}"
+    yield from _others(query.bound.relations)
+
+
+def _merge_lines(catalog: Catalog, statement: Merge, target: Target) -> Iterator[str]:
+    if target.connector.merge_sinks is None:
+        raise UnsupportedError(
+            f"table {target.name}: connector {target.connector.name} does not support MERGE"
+        )
+    query = merge_query(statement, catalog, target.name, target.fields)
+    metadata, session = target.connector.metadata, target.session
+    row_id = metadata.get_merge_row_id_column_handle(session, target.handle)
+    yield from _head("MERGE", target, row_id)
+    paradigm = metadata.get_row_change_paradigm(session, target.handle)
+    yield f"updates: {paradigm.value}"
+    for number, (when, branch) in enumerate(zip(statement.whens, query.branches, strict=True)):
+        condition = "" if when.condition is None else f" AND {_text(when.condition)}"
+        columns = f" {', '.join(f.name for f in branch.fields)}" if branch.fields else ""
+        yield f"{number}: WHEN {when.kind}{condition} THEN {branch.action}{columns}"
+    yield f"splits: {len(target.connector.splits.get_splits(session, target.handle))}"
+    read = [
+        c.name for c in (target.schema.columns if query.carries else target.columns(query.target))
+    ]
+    yield f"columns read: {_listed(read)}"
+    yield from _others(query.bound.relations)
+
+
+def _head(what: str, target: Target, row_id: ColumnHandle) -> Iterator[str]:
+    yield f"{what} in table {target.name} of connector {target.connector.name}"
+    yield f"row id: {row_id.type}"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return ", ".join(parts) or "none"
+
+
+def _text(tree: exp.Expr) -> str:
+    return tree.sql(dialect=Keytide, comments=False)
+
+
+def _others(relations: Sequence[Relation]) -> Iterator[str]:
+    """What is read besides the target."""
+    for relation in relations:
+        first, *rest = relation.explained()
+        yield f"reads: {first}"
+        yield from (f"  {line}" for line in rest)
