@@ -263,7 +263,6 @@ def test_keys_that_others_refer_to_do_not_change_places(
     assert items(database) == ITEMS
 
 
-@pytest.mark.filterwarnings("ignore:fetch_record_batch")
 def test_merge_inserts_updates_and_deletes(lake: kt.Lake, database: SomeDatabase) -> None:
     text = """
         MERGE INTO db.items AS t
@@ -302,7 +301,6 @@ DEFAULTS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:fetch_record_batch")
 def test_columns_that_a_merge_leaves_out_have_their_defaults(
     lake: kt.Lake, database: SomeDatabase
 ) -> None:

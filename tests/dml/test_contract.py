@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from databases import SomeDatabase
 
 import keytide as kt
 from keytide.dml import memory
+from keytide.dml.adbc import adbc_connector
 from keytide.dml.appended import appended_connector
 from keytide.dml.fragments import Told, _read
 from keytide.dml.keyed import keyed_connector
@@ -57,6 +60,28 @@ class InLake:
 
     def rows(self, name: str) -> list[tuple[Any, ...]]:
         return [tuple(row.values()) for row in self.lake.table(name).scan().to_pylist()]
+
+
+class InDatabase:
+    def __init__(self, database: SomeDatabase) -> None:
+        self.database = database
+        self.connector = adbc_connector(database.kind, database.place)
+
+    def create_table(self, rows: Sequence[pa.Table]) -> str:
+        self.database.run("CREATE TABLE t (id BIGINT PRIMARY KEY, v TEXT, n BIGINT)")
+        with closing(self.database.connect(self.database.place)) as connection:
+            for part in rows:
+                with connection.cursor() as cursor:
+                    cursor.adbc_ingest("t", part, mode="append")
+        return "t"
+
+    def rows(self, name: str) -> list[tuple[Any, ...]]:
+        return self.database.rows(f"SELECT * FROM {name}")
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=str)
+def test_database_keeps_the_contract(database: SomeDatabase, check: Check) -> None:
+    check(InDatabase(database))
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=str)
