@@ -52,6 +52,17 @@ def test_example_of_a_table_s_life_prints_what_its_comment_says(
     assert any("nothing wrong" in line for line in printed)
 
 
+def test_example_of_row_changes_prints_what_its_comment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    exec(compile(BLOCKS[0] + BLOCKS[4], "README.md", "exec"), {})
+
+    [promised] = re.findall(r"print\(.*\)  # (.+)", BLOCKS[4])
+    assert capsys.readouterr().out.splitlines()[-1] == promised
+
+
 @pytest.mark.parametrize("page", ["docs/architecture.md", "docs/sql.md"])
 def test_every_system_table_is_listed(page: str) -> None:
     text = (Path(__file__).parents[1] / page).read_text()
