@@ -19,6 +19,7 @@ from keytide.dml.adbc import adbc_connector
 from keytide.dml.attached import PagesScan
 from keytide.dml.engine import DeleteRows, SplitResult, UpdateRows, change_rows
 from keytide.dml.spi import Connector, ConnectorSession
+from keytide.sql.local_engine import LocalEngine
 
 Row = tuple[Any, ...]
 
@@ -284,6 +285,20 @@ def test_several_key_columns(lake: kt.Lake, database: SomeDatabase) -> None:
     assert database.rows("SELECT * FROM pairs") == [("y", 2, 1)]
 
 
+def test_keys_are_matched_as_they_are_stored(warehouse: str, sqlite: SomeDatabase) -> None:
+    sqlite.run(
+        "CREATE TABLE t (at TIMESTAMP, d DECIMAL(5,2), b BOOLEAN, v TEXT, PRIMARY KEY (at, d, b))",
+        "INSERT INTO t VALUES ('2026-01-01T00:00', 1.5, 2, 'x')",
+        "INSERT INTO t VALUES ('2026-01-01 10:00:00.5', 2, 0, 'y')",
+    )
+    lake = kt.connect(warehouse)
+    lake.attach("db", sqlite.place)
+    assert lake.sql("UPDATE db.t SET v = concat(v, v)").row_count == 2
+    assert sqlite.rows("SELECT v FROM t ORDER BY v") == [("xx",), ("yy",)]
+    assert lake.sql("DELETE FROM db.t WHERE hour(at) = 10").row_count == 1
+    assert sqlite.rows("SELECT v FROM t") == [("xx",)]
+
+
 def test_table_without_a_primary_key_is_read_only(lake: kt.Lake, database: SomeDatabase) -> None:
     database.run("CREATE TABLE loose (a INTEGER)", "INSERT INTO loose VALUES (1)")
     assert rows(lake, "SELECT a FROM db.loose") == [(1,)]
@@ -425,6 +440,46 @@ def test_statements_at_once_lose_no_update(lake: kt.Lake, database: SomeDatabase
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(add, range(8))) == [1] * 8
     assert items(database)[1] == ("ann", 13)
+
+
+COUNT_UP = (
+    "MERGE INTO db.items AS t USING (VALUES (9)) AS s (x) ON t.id = s.x "
+    "WHEN MATCHED THEN UPDATE SET qty = t.qty + 1 "
+    "WHEN NOT MATCHED THEN INSERT (id, qty) VALUES (s.x, 1)"
+)
+
+
+class LateHost:
+    """Lets another statement come first, once, and then merges."""
+
+    def __init__(self, host: Any, happens: Any) -> None:
+        self.host, self.happens = host, happens
+
+    def merge(self, scanned: Any, sinks: Any, take: Any) -> None:
+        self.host.merge(scanned, sinks, take)
+        self.happens()
+
+
+def test_merges_that_insert_the_same_row_come_one_after_the_other(
+    lake: kt.Lake, database: SomeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = iter(["INSERT INTO items VALUES (9, NULL, 41)"])
+    make = LocalEngine.merge_host
+
+    def late(engine: Any, query: Any) -> Any:
+        return LateHost(make(engine, query), lambda: database.run(*(next(others, "SELECT 1"),)))
+
+    monkeypatch.setattr(LocalEngine, "merge_host", late)
+    assert lake.sql(COUNT_UP).row_count == 1
+    assert items(database)[9] == (None, 42)
+
+
+def test_merge_that_inserts_a_key_that_is_there_is_refused(
+    lake: kt.Lake, database: SomeDatabase
+) -> None:
+    with pytest.raises(kt.InvalidError, match="refuses the rows"):
+        lake.sql(COUNT_UP.replace("(s.x, 1)", "(1, 1)"))
+    assert items(database) == ITEMS
 
 
 def test_database_that_stays_locked_is_a_conflict(

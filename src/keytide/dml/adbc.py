@@ -11,9 +11,11 @@ transaction lasts from the reading to the change.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,6 +26,7 @@ from keytide.dml.database import (
     Database,
     DatabaseSession,
     DatabaseTable,
+    KeyTakenError,
     quoted,
     without_secrets,
 )
@@ -49,7 +52,7 @@ from keytide.dml.spi import (
 )
 from keytide.dml.spool import Spool
 from keytide.dml.sqlite import SqliteDatabase
-from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
+from keytide.errors import ConflictError, DataError, InvalidError, NotFoundError, UnsupportedError
 
 __all__ = ["adbc_connector"]
 
@@ -97,6 +100,8 @@ class _Handle:
     terms: tuple[str, ...] = ()
     changes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """The columns that are set, by the number of the WHEN; an UPDATE has one."""
+    row_id: pa.DataType | None = None
+    """The type of row ids, once a change has begun."""
 
     def __str__(self) -> str:
         return str(self.table)
@@ -105,6 +110,8 @@ class _Handle:
 @dataclass(frozen=True)
 class _Metadata(ConnectorMetadata):
     database: Database
+    refused: deque[str] = field(default_factory=partial(deque, maxlen=1000), repr=False)
+    """The MERGEs that could not insert a row because its key was taken."""
 
     # -- tables
 
@@ -136,10 +143,10 @@ class _Metadata(ConnectorMetadata):
     def get_delete_row_id_column_handle(
         self, session: ConnectorSession, table: _Handle
     ) -> ColumnHandle:
-        return _row_id(table)
+        return _row_id(self.database, table)
 
     def begin_delete(self, session: ConnectorSession, table: _Handle) -> _Handle:
-        return _begun(session, table, {0: ()})
+        return _begun(self.database, session, table, {0: ()})
 
     def finish_delete(
         self, session: ConnectorSession, table: _Handle, fragments: Sequence[Fragment]
@@ -161,12 +168,12 @@ class _Metadata(ConnectorMetadata):
     def get_update_row_id_column_handle(
         self, session: ConnectorSession, table: _Handle, updated_columns: Sequence[str]
     ) -> ColumnHandle:
-        return _row_id(table)
+        return _row_id(self.database, table)
 
     def begin_update(
         self, session: ConnectorSession, table: _Handle, updated_columns: Sequence[str]
     ) -> _Handle:
-        return _begun(session, table, {0: tuple(updated_columns)})
+        return _begun(self.database, session, table, {0: tuple(updated_columns)})
 
     def finish_update(
         self, session: ConnectorSession, table: _Handle, fragments: Sequence[Fragment]
@@ -183,7 +190,7 @@ class _Metadata(ConnectorMetadata):
     def get_merge_row_id_column_handle(
         self, session: ConnectorSession, table: _Handle
     ) -> ColumnHandle:
-        return _row_id(table)
+        return _row_id(self.database, table)
 
     def begin_merge(
         self,
@@ -191,12 +198,22 @@ class _Metadata(ConnectorMetadata):
         table: _Handle,
         updated_columns: Mapping[int, Sequence[str]],
     ) -> _Handle:
-        return _begun(session, table, {n: tuple(names) for n, names in updated_columns.items()})
+        return _begun(
+            self.database, session, table, {n: tuple(names) for n, names in updated_columns.items()}
+        )
 
     def finish_merge(
         self, session: ConnectorSession, table: _Handle, fragments: Sequence[Fragment]
     ) -> int:
-        return self._finish(table, fragments)
+        try:
+            return self._finish(table, fragments)
+        except KeyTakenError as error:
+            # Another transaction may have inserted the row after this statement looked for it. Then
+            # it is found the next time; if it is not, the statement itself is wrong.
+            if session.query_id in self.refused:
+                raise
+            self.refused.append(session.query_id)
+            raise ConflictError(f"{error}; if the row came meanwhile, run it again") from error
 
     def _finish(self, table: _Handle, fragments: Sequence[Fragment]) -> int:
         parts: dict[tuple[str, int], list[pa.Table]] = {}
@@ -216,26 +233,30 @@ class _Metadata(ConnectorMetadata):
         return apply_changes(self.database, table.table, rows) if found else 0
 
 
-def _row_id(table: _Handle) -> ColumnHandle:
+def _row_id(database: Database, table: _Handle) -> ColumnHandle:
+    """The primary key as the database gives it, which need not be how it is shown."""
     described = table.table
     if not described.key:
         raise UnsupportedError(
             f"{described} has no primary key, so its rows cannot be told apart; give it one"
         )
-    members = [(name, described.column(name).type) for name in described.key]
+    members = [(name, database.read_type(described.column(name))) for name in described.key]
     type_ = pa.struct([*members, (VERSION, pa.string())])
     return ColumnHandle(ROW_ID, type_, nullable=False)
 
 
 def _begun(
-    session: ConnectorSession, table: _Handle, changes: Mapping[int, tuple[str, ...]]
+    database: Database,
+    session: ConnectorSession,
+    table: _Handle,
+    changes: Mapping[int, tuple[str, ...]],
 ) -> _Handle:
     if session.isolation != "snapshot":
         raise UnsupportedError(
             f"{table}: isolation {session.isolation!r} would need a transaction from the reading "
             f"to the change; databases are changed with 'snapshot'"
         )
-    return replace(table, changes=changes)
+    return replace(table, changes=changes, row_id=_row_id(database, table).type)
 
 
 @dataclass(frozen=True)
@@ -354,19 +375,18 @@ class _Reading:
         return items or [("0", pa.int64())]
 
     def _page(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        arrays, place, table = [], 0, self._table.table
+        arrays, place = [], 0
         for column in self._columns:
             if column.name != ROW_ID:
                 arrays.append(self._decoded(batch.column(place), column.name))
                 place += 1
                 continue
-            keys = [
-                self._decoded(batch.column(place + i), name) for i, name in enumerate(table.key)
+            members = [
+                values.cast(member.type)
+                for values, member in zip(batch.columns[place:], column.type, strict=False)
             ]
-            place += len(keys)
-            version = batch.column(place).cast(pa.string())
-            arrays.append(pa.StructArray.from_arrays([*keys, version], fields=list(column.type)))
-            place += 1
+            arrays.append(pa.StructArray.from_arrays(members, fields=list(column.type)))
+            place += len(members)
         schema = pa.schema([pa.field(c.name, c.type, c.nullable) for c in self._columns])
         return pa.record_batch(arrays, schema=schema) if arrays else batch.select([])
 
@@ -416,7 +436,7 @@ class _Staged:
         self._spools.clear()
 
     def _ids(self, row_ids: pa.Array) -> list[pa.Array]:
-        type_ = _row_id(self._table).type
+        type_ = self._table.row_id
         ids = row_ids.cast(type_)
         members = ids.flatten()
         if ids.null_count or any(member.null_count for member in members):

@@ -32,6 +32,7 @@ __all__ = [
     "DatabaseColumn",
     "DatabaseSession",
     "DatabaseTable",
+    "KeyTakenError",
     "missing_driver",
     "quoted",
     "without_secrets",
@@ -101,6 +102,7 @@ class Database(ABC):
 
     begin = "BEGIN"
     insert_clause = ""
+    is_remote = False
 
     # -- where it is -------------------------------------------------------------------------------
 
@@ -178,6 +180,10 @@ class Database(ABC):
     @abstractmethod
     def read_expression(self, column: DatabaseColumn, name: str) -> str:
         """What is selected to read a column that the query calls `name`."""
+
+    @abstractmethod
+    def read_type(self, column: DatabaseColumn) -> pa.DataType:
+        """The type of what `read_expression` gives; `write_expression` takes it too."""
 
     @abstractmethod
     def select(self, table: DatabaseTable, items: Sequence[tuple[str, pa.DataType]]) -> str:
@@ -316,8 +322,13 @@ def _is_of_driver(error: Exception) -> bool:
     return type(error).__module__.startswith("adbc_driver_manager")
 
 
+_REFUSED = "{what}: the database refuses the rows, and nothing was changed: {text}"
 _LOCKED = ("database is locked", "database table is locked", "database schema is locked")
 _MISFITS = ("datatype mismatch", "constraint failed", "cannot store", "too big")
+
+
+class KeyTakenError(InvalidError):
+    """A row that is to come has a key that another one has."""
 
 
 def _translated(error: Exception, what: str, text: str) -> KeytideError:
@@ -327,6 +338,8 @@ def _translated(error: Exception, what: str, text: str) -> KeytideError:
             f"{what}: another transaction is in the way; nothing was changed: run the statement "
             f"again ({text})"
         )
+    if state == "23505" or "UNIQUE constraint failed" in text:
+        return KeyTakenError(_REFUSED.format(what=what, text=text))
     is_refused = type(error).__name__ == "IntegrityError" or any(m in text for m in _MISFITS)
     if state[:2] in ("22", "23", "44") or is_refused:
         return InvalidError(

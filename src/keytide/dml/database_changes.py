@@ -20,7 +20,7 @@ from keytide.dml.database import (
     DatabaseTable,
     quoted,
 )
-from keytide.errors import ConflictError, InvalidError, KeytideError
+from keytide.errors import ConflictError, DataError, InvalidError, KeytideError
 
 __all__ = ["RowsToChange", "apply_changes", "id_names", "value_names"]
 
@@ -65,10 +65,22 @@ def _transaction(session: DatabaseSession) -> Iterator[None]:
     session.execute(session.database.begin)
     try:
         yield
-        session.execute("COMMIT")
+        _commit(session)
     except BaseException:
         with suppress(Exception):  # the error that led here says more; closing undoes it too
             session.execute("ROLLBACK")
+        raise
+
+
+def _commit(session: DatabaseSession) -> None:
+    try:
+        session.execute("COMMIT")
+    except Exception as error:
+        if session.database.is_remote and not getattr(error, "sqlstate", None):
+            raise DataError(
+                f"{session.database.label}: no answer came to a COMMIT; see whether the change is "
+                f"made before the statement is run again"
+            ) from None
         raise
 
 
@@ -110,8 +122,7 @@ class _Changes:
             return []
         count = len(self.deleted) + len(self.updated) + len(self.inserted)
         stage = _Stage(f"keytide_stage_{count}", rows.num_rows, columns)
-        of_names = dict(zip(id_names(self.table), self.table.key, strict=False))
-        of_names |= dict(zip(value_names(columns), columns, strict=True))
+        of_names = dict(zip(value_names(columns), columns, strict=True))
         arrays = {
             name: self._arrays(rows.column(name), of_names.get(name)) for name in rows.column_names
         }

@@ -36,6 +36,7 @@ class PostgresDatabase(Database):
 
     begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
     insert_clause = " OVERRIDING SYSTEM VALUE"
+    is_remote = True
 
     @property
     def label(self) -> str:
@@ -111,8 +112,11 @@ class PostgresDatabase(Database):
 
     def read_expression(self, column: DatabaseColumn, name: str) -> str:
         """See `Database`."""
-        is_plain = column.declared in _TYPES
-        return name if is_plain else f"{name}::text"
+        return name if column.declared in _TYPES else f"{name}::text"
+
+    def read_type(self, column: DatabaseColumn) -> pa.DataType:
+        """See `Database`."""
+        return _TYPES.get(column.declared, pa.string())
 
     def select(self, table: DatabaseTable, items: Sequence[tuple[str, pa.DataType]]) -> str:
         """See `Database`."""

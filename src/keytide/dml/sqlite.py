@@ -104,6 +104,13 @@ class SqliteDatabase(Database):
             return f"CAST({name} AS TEXT)"
         return name
 
+    def read_type(self, column: DatabaseColumn) -> pa.DataType:
+        """See `Database`."""
+        if pa.types.is_boolean(column.type):
+            return pa.int64()
+        kept = (pa.types.is_integer, pa.types.is_floating, pa.types.is_binary)
+        return column.type if any(check(column.type) for check in kept) else pa.string()
+
     def select(self, table: DatabaseTable, items: Sequence[tuple[str, pa.DataType]]) -> str:
         """See `Database`. The first row is no row of the table: it tells the driver the types.
 
