@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from keytide.dml import keyed
 
 Row = tuple[int, str | None, int | None]
 BEFORE: list[Row] = [(1, "a", 10), (2, "b", 20), (3, None, 30)]
@@ -236,11 +237,54 @@ def test_table_opened_by_its_path_knows_itself_alone(lake: kt.Lake, t: kt.Table)
         alone.delete("id IN (SELECT id FROM u)")
 
 
-def test_serializable_form_conflicts_with_what_it_has_read(t: kt.Table) -> None:
-    assert t.delete("id = 1", isolation="serializable").rows == 1
-    assert t.update({"n": 0}, isolation="serializable").rows == 2
-    merged = t.merge(CHANGES, "target.id = source.id", isolation="serializable")
-    assert merged.when_matched_delete().execute().rows == 2
+@pytest.mark.parametrize(("isolation", "tries"), [("snapshot", 1), ("serializable", 2)])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda u, **given: u.delete("p = 1", **given),
+        lambda u, **given: u.update({"v": 5}, "p = 1", **given),
+        lambda u, **given: u.merge([{"p": 1, "k": 1}], "target.p = source.p", **given)
+        .when_matched_delete()
+        .execute(),
+    ],
+)  # fmt: skip
+def test_serializable_form_starts_again_where_others_wrote_elsewhere(
+    lake: kt.Lake,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[..., kt.Changed],
+    isolation: str,
+    tries: int,
+) -> None:
+    lake.sql(
+        """
+        CREATE TABLE u (p INT, k INT, v INT, PRIMARY KEY (p, k) NOT ENFORCED) PARTITIONED BY (p);
+        INSERT INTO u VALUES (1, 1, 0), (2, 1, 0)
+        """
+    )
+    commit, commits = keyed._committed, []
+
+    def beside_another(*given: Any) -> int:
+        if not commits:
+            lake.sql("INSERT INTO u VALUES (2, 2, 0)")
+        commits.append(given)
+        return commit(*given)
+
+    monkeypatch.setattr(keyed, "_committed", beside_another)
+    assert change(lake.table("u"), isolation=isolation).rows == 1
+    assert len(commits) == tries
+
+
+@pytest.mark.parametrize("options", [{}, {"deletion-vectors.enabled": "true"}])
+def test_append_table_is_changed_likewise(lake: kt.Lake, options: dict[str, str]) -> None:
+    columns = lake.table("t").schema.remove_metadata()
+    plain = pa.schema([f.with_nullable(True) for f in columns])
+    a = lake.create_table("a", plain, (), options=options)
+    a.write(pa.Table.from_pylist([{"id": i, "v": v, "n": n} for i, v, n in BEFORE], plain))
+    assert merged_by_all(a, CHANGES).rows == 3
+    assert rows(a) == [(1, "a", 10), (2, "B", 21), (4, "d", 40)]
+    assert a.update({"n": 0}, "id > 1").rows == 2
+    assert a.delete("id = 1").rows == 1
+    assert rows(a) == [(2, "B", 0), (4, "d", 0)]
 
 
 @pytest.mark.spark

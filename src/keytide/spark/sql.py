@@ -151,7 +151,7 @@ class SparkEngine:
             return scan_to_spark(relation.scan(), self._spark)
         if isinstance(relation, AttachedRelation):
             return pages_to_spark(relation.scan(), self._spark)
-        if isinstance(relation, GivenRelation) and isinstance(relation.rows, DataFrame):
+        if isinstance(relation, GivenRelation) and not isinstance(relation.rows, pa.Table):
             return relation.rows.select(*map(column, relation.names))
         if isinstance(relation, GivenRelation):
             rows = relation.rows.select(list(relation.names))
