@@ -246,8 +246,9 @@ def test_what_the_database_refuses_changes_nothing(
 ) -> None:
     database.run("CREATE TABLE one (id INTEGER PRIMARY KEY, name TEXT NOT NULL)")
     database.run("INSERT INTO one VALUES (1, 'x')")
-    with pytest.raises(kt.InvalidError, match=message):
+    with pytest.raises(kt.InvalidError, match=message) as raised:
         lake.sql(text)
+    assert "keytide_stage" not in str(raised.value)
     assert items(database) == ITEMS
 
 
@@ -297,6 +298,21 @@ def test_keys_are_matched_as_they_are_stored(warehouse: str, sqlite: SomeDatabas
     assert sqlite.rows("SELECT v FROM t ORDER BY v") == [("xx",), ("yy",)]
     assert lake.sql("DELETE FROM db.t WHERE hour(at) = 10").row_count == 1
     assert sqlite.rows("SELECT v FROM t") == [("xx",)]
+
+
+def test_table_of_very_many_columns_whose_first_values_are_null(
+    warehouse: str, sqlite: SomeDatabase
+) -> None:
+    columns = ", ".join(f"c{number} TEXT" for number in range(1200))
+    numbers = "WITH RECURSIVE x (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x WHERE n < 1200)"
+    sqlite.run(
+        f"CREATE TABLE t (k INTEGER PRIMARY KEY, {columns})",
+        f"{numbers} INSERT INTO t (k, c7) SELECT n, CASE WHEN n > 1100 THEN 'x' END FROM x",
+    )
+    lake = kt.connect(warehouse)
+    lake.attach("db", sqlite.place)
+    assert rows(lake, "SELECT count(c7), max(c7) FROM db.t") == [(100, "x")]
+    assert lake.sql("UPDATE db.t SET c1199 = 'y' WHERE c7 LIKE 'x' AND k % 2 = 0").row_count == 50
 
 
 def test_table_without_a_primary_key_is_read_only(lake: kt.Lake, database: SomeDatabase) -> None:

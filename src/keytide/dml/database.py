@@ -134,7 +134,7 @@ class Database(ABC):
         except Exception as error:
             if not isinstance(error, (OSError, pa.ArrowException)) and not _is_of_driver(error):
                 raise
-            text = without_secrets(" ".join(str(error).split()), self.place)
+            text = without_secrets(" ".join(_message(error).split()), self.place)
             raise _translated(error, what, text) from None
 
     # -- what is in it -----------------------------------------------------------------------------
@@ -320,6 +320,14 @@ def without_secrets(text: str, place: str) -> str:
 
 def _is_of_driver(error: Exception) -> bool:
     return type(error).__module__.startswith("adbc_driver_manager")
+
+
+def _message(error: Exception) -> str:
+    """What the database says, without the driver's words around it if it can be told apart."""
+    told = dict(getattr(error, "details", None) or [])
+    names = (b"PG_DIAG_MESSAGE_PRIMARY", b"PG_DIAG_MESSAGE_DETAIL")
+    parts = [bytes(told[name]).decode(errors="replace") for name in names if name in told]
+    return ". ".join(parts) or str(error)
 
 
 _REFUSED = "{what}: the database refuses the rows, and nothing was changed: {text}"

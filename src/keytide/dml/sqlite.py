@@ -93,7 +93,7 @@ class SqliteDatabase(Database):
 
     def version(self, table: DatabaseTable, alias: str) -> str:
         """All values of the row, as SQL writes them."""
-        return " || ',' || ".join(_literal(f"{alias}.{quoted(c.name)}") for c in table.columns)
+        return _joined([_literal(f"{alias}.{quoted(c.name)}") for c in table.columns])
 
     def read_expression(self, column: DatabaseColumn, name: str) -> str:
         """See `Database`."""
@@ -248,3 +248,11 @@ def _literal(name: str) -> str:
         f"CASE WHEN typeof({name}) = 'text' AND instr({name}, char(0)) "
         f"THEN 't' || quote(CAST({name} AS BLOB)) ELSE quote({name}) END"
     )
+
+
+def _joined(texts: Sequence[str]) -> str:
+    """Texts with commas between them, nested as little as can be: SQLite limits the depth."""
+    if len(texts) == 1:
+        return texts[0]
+    middle = len(texts) // 2
+    return f"({_joined(texts[:middle])} || ',' || {_joined(texts[middle:])})"

@@ -232,8 +232,8 @@ class Catalog:
         if self.find_attached(name) is not None:
             raise UnsupportedError(
                 f"{shown(name)} is no table of {self.uri}, it belongs to what is attached as "
-                f"{name.partition('.')[0]}; statements of SQL read and change its rows, and all "
-                f"else is done where it is"
+                f"{name.partition('.')[0]}; SELECT, DELETE, UPDATE and MERGE reach its rows, and "
+                f"all else is done where it is"
             )
         parts = name.split(".")
         if len(parts) > 2 or not all(part.strip() and not {"/", "\0"} & {*part} for part in parts):
