@@ -169,8 +169,10 @@ def main() -> None:
 def in_own_process(engine: str, rows: int, folder: str) -> dict[str, Any]:
     """The figures of one engine."""
     command = [sys.executable, __file__, "--rows", str(rows), "--directory", folder]
+    # Spark starts its Python workers by this name.
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
-        [*command, "--job", engine], stdout=subprocess.PIPE, text=True, check=True
+        [*command, "--job", engine], stdout=subprocess.PIPE, text=True, check=True, env=environment
     )
     figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return figures

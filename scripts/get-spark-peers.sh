@@ -17,7 +17,8 @@ quietly "$home/bin/python" -m pip install "pyspark==$PYSPARK" ||
     fail "pyspark $PYSPARK could not be installed; check the package index that pip is set to"
 shared=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 own=$("$home/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-echo "$shared" >"$own/shared.pth"
+# An import in a .pth file also reads those that lie there, such as the one of this project.
+echo "import site; site.addsitedir('$shared')" >"$own/shared.pth"
 for artifact in $ARTIFACTS; do
     say "fetching $artifact"
     quietly mvn -q dependency:copy -Dartifact="$artifact" -DoutputDirectory="$home/jars" ||
