@@ -12,7 +12,6 @@ from overtaking import overtaken
 
 import keytide as kt
 from keytide.store import open_store
-from keytide.table.local_writes import derive
 
 SCHEMA = pa.schema([("p", pa.string()), ("k", pa.int64()), ("ts", pa.int64()), ("v", pa.string())])
 
@@ -48,10 +47,8 @@ def new_table(options: dict[str, str]) -> kt.Table:
     return table
 
 
-def shout(table: kt.Table) -> kt.WriteResult:
-    return derive(
-        table.stored, lambda: [{**row, "v": row["v"] + "!"} for row in table.scan().to_pylist()]
-    )
+def shout(table: kt.Table) -> kt.Changed:
+    return table.update({"v": "v || '!'"})
 
 
 @pytest.mark.parametrize("other", OTHERS)

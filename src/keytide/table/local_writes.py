@@ -17,13 +17,13 @@ from keytide.table.commit.transaction import Transaction
 from keytide.table.runner import Threads
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
-from keytide.table.upkeep.writing import show_rows, writing
+from keytide.table.upkeep.writing import writing
 from keytide.table.write.partition_spec import PartitionSpec, Place, every_partition, fitting
 from keytide.table.write.rows import to_arrow_table
 from keytide.table.write.task import WriteTask, Written
 from keytide.table.write.writable import writable_view
 
-__all__ = ["append", "derive", "fill", "overwrite", "truncate"]
+__all__ = ["append", "fill", "overwrite", "truncate"]
 
 
 def append(table: StoredTable, data: Any, author: Author | None = None) -> WriteResult:
@@ -80,26 +80,6 @@ def truncate(table: StoredTable, partitions: Sequence[Place] = ()) -> WriteResul
     fits = fitting(partitions, view.schema, view.name, view.options.partition_default_name)
     with writing(table, view) as transaction:
         return transaction.replace(fits)
-
-
-def derive(table: StoredTable, rows: Callable[[], Any]) -> WriteResult:
-    """Append rows that `rows` makes from the newest snapshot, as UPDATE and DELETE do.
-
-    When another writer reaches one of their buckets meanwhile, nothing is committed and they are
-    made again, as often as 'commit.max-retries' says; so no other write is undone. Raises what
-    `rows` and `append` raise, `ConflictError` after the last try.
-    """
-    view = writable_view(table)
-
-    def made(task: WriteTask) -> Written:
-        show_rows(table, view)
-        written: list[Written] = []
-        _run(task, to_arrow_table(rows(), view.schema, table.name), written.append)
-        return written[0]
-
-    show_rows(table, view)
-    with writing(table, view) as transaction:
-        return transaction.derive(made)
 
 
 def _run(task: WriteTask, rows: pa.Table, take: Callable[[Written], None]) -> None:

@@ -182,22 +182,6 @@ class Transaction:
         """The partitions of what was taken in."""
         return TouchedPartitions(frozenset(entry.partition for entry in self._written.entries))
 
-    def derive(self, make: Callable[[WriteTask], Written]) -> WriteResult:
-        """Append rows that `make` makes from the newest snapshot, in one atomic commit.
-
-        When another writer reaches one of their buckets meanwhile, nothing is committed and they
-        are made again, as often as 'commit.max-retries' says; so no other write is undone. Raises
-        what `make` raises, and as `commit` does.
-        """
-
-        def made(live: LiveFiles) -> Change:
-            self._look_again(live)
-            self.take(make(replace(self.task(), stored=None)))
-            return replace(self._appending(), source=live)
-
-        change = made(self.state.live)
-        return self._publish(change, made) if change.entries else self._result(None)
-
     def build_on(self, *, serializable: bool = False) -> WriteResult:
         """Append rows that were made from those of the transaction's snapshot.
 
