@@ -83,7 +83,7 @@ def test_wrong_statement_changes_nothing(
             "DELETE FROM u",
             "remove-record-on-sequence-group",
         ),
-        ("'sequence.field' = 'g'", "UPDATE u SET g = 1", "sequence field"),
+        ("'sequence.field' = 'g'", "UPDATE u SET g = 1", "older than what is stored"),
     ],
 )
 def test_engine_that_would_not_store_the_change_refuses_it(
@@ -106,6 +106,8 @@ def test_engine_that_would_not_store_the_change_refuses_it(
         ("'merge-engine' = 'partial-update', 'fields.g.sequence-group' = 'v', "
          "'partial-update.remove-record-on-sequence-group' = 'g'", "DELETE FROM u", []),
         ("'fields.g.sequence-group' = 'v'", "UPDATE u SET v = 1", [{"v": 1, "g": 3}]),
+        ("'sequence.field' = 'g'", "UPDATE u SET g = 3, v = 9", [{"v": 9, "g": 3}]),
+        ("'sequence.field' = 'g'", "UPDATE u SET g = g + v", [{"v": 2, "g": 5}]),
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")

@@ -182,7 +182,7 @@ class KeyedMetadata(ConnectorMetadata):
         self, session: ConnectorSession, table: KeyedHandle, updated_columns: Sequence[str]
     ) -> ColumnHandle:
         """See `ConnectorMetadata`. The id carries the columns that the UPDATE does not set."""
-        check_updatable(table, updated_columns)
+        check_updatable(table)
         moving = replace(table, updated=tuple(updated_columns))
         if moving.moves_rows:
             check_deletable(table)  # a row that moves is deleted under its old key
@@ -234,7 +234,7 @@ class KeyedMetadata(ConnectorMetadata):
         """See `ConnectorMetadata`."""
         updated = {name for names in updated_columns.values() for name in names}
         if updated:
-            check_updatable(table, sorted(updated))
+            check_updatable(table)
         return replace(_begun(table), updated=tuple(sorted(updated)))
 
     def finish_merge(
@@ -275,7 +275,7 @@ def check_deletable(table: KeyedHandle) -> None:
         )
 
 
-def check_updatable(table: KeyedHandle, columns: Sequence[str]) -> None:
+def check_updatable(table: KeyedHandle) -> None:
     """Raise `UnsupportedError` for a table that would not store new values as they are."""
     view = table.view
     reason = view.engine.refuses_update
@@ -283,12 +283,6 @@ def check_updatable(table: KeyedHandle, columns: Sequence[str]) -> None:
         raise UnsupportedError(
             f"{table}: merge engine {view.options.merge_engine} can not support Update; {reason}"
         )
-    for name in columns:
-        if name in view.options.sequence_field and not view.options.watermark_key:
-            raise InvalidError(
-                f"{table}: {name!r} is a sequence field, which says what is newer, so an UPDATE "
-                f"cannot set it; insert the row with its new place in the order"
-            )
 
 
 def _parsed(term: str, table: KeyedHandle) -> Predicate | None:
