@@ -32,7 +32,8 @@ def postgres_server() -> Iterator[str]:
     )
     if found.returncode:
         pytest.skip(f"no PostgreSQL: {found.stderr.strip()}")
-    folder = Path(tempfile.mkdtemp(prefix="keytide-pg-"))
+    # Not among the other temporary files: the server's user may not come there.
+    folder = Path(tempfile.mkdtemp(prefix="keytide-pg-", dir="/tmp"))
     try:
         with started(Path(found.stdout.strip()), folder) as address:
             yield address

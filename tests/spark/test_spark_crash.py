@@ -86,7 +86,8 @@ def make_feed(folder: Path) -> dict[int, int]:
 @pytest.mark.parametrize(
     ("way", "crashes"),
     [
-        ("sink", ["before:snapshot-2", "after:snapshot-3"]),
+        ("sink", ["after:snapshot-2"]),
+        pytest.param("sink", ["before:snapshot-2", "after:snapshot-3"], marks=pytest.mark.soak),
         pytest.param("foreachBatch", ["after:snapshot-2"], marks=pytest.mark.soak),
     ],
 )

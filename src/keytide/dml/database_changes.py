@@ -175,7 +175,7 @@ class _Changes:
 
     def _insert(self, rows: str) -> None:
         names = ", ".join(quoted(column.name) for column in self.table.columns)
-        target = f"{self.database.source(self.table)} ({names}){self.database.insert_clause}"
+        target = f"{self.database.source(self.table)} ({names}) {self.database.insert_clause}"
         self.session.execute(f"INSERT INTO {target} {rows}")
 
     def _is_same(self, stage: _Stage) -> str:

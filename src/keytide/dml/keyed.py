@@ -376,7 +376,7 @@ def _keys(told: Sequence[Told], which: str, names: Sequence[str]) -> pl.DataFram
 def _version_columns(view: TableView) -> list[str]:
     """The columns that a tombstone has to have, besides its kind."""
     schema, options = view.schema, view.options
-    if options.merge_engine != "deduplicate" or options.changelog_producer != "none":
+    if not view.engine.picks_a_version or options.changelog_producer != "none":
         return list(schema.names)  # what is taken back, and what a changelog tells, is a whole row
     needed = {*schema.primary_keys, *options.sequence_field, *(options.bucket_key or ())}
     needed |= set(schema.partition_keys)

@@ -35,7 +35,7 @@ class PostgresDatabase(Database):
     """A database of a server. `place` is a `postgresql://` address."""
 
     begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
-    insert_clause = " OVERRIDING SYSTEM VALUE"
+    insert_clause = "OVERRIDING SYSTEM VALUE"
     is_remote = True
 
     @property
