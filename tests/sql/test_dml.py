@@ -159,3 +159,17 @@ def test_table_that_drops_deletes_refuses_them(lake: kt.Lake) -> None:
         with pytest.raises(kt.UnsupportedError, match="'ignore-delete' drops deletes"):
             lake.sql(text)
     assert lake.sql("SELECT * FROM d").to_pylist() == [{"id": 1, "at": 10}]
+
+
+def test_row_that_a_merge_inserts_may_have_the_key_of_one_that_it_deletes(lake: kt.Lake) -> None:
+    lake.sql(
+        "CREATE TABLE u (k INT PRIMARY KEY NOT ENFORCED, v INT); "
+        "INSERT INTO u VALUES (1, 1), (2, 2)"
+    )
+    done = lake.sql(
+        "MERGE INTO u USING (SELECT 1 AS old, 0 AS k UNION ALL SELECT 9, 1) s ON u.k = s.old "
+        "WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (k, v) VALUES (s.k, 7)"
+    )
+    assert done.row_count == 2
+    left = lake.sql("SELECT k, v FROM u ORDER BY k").to_pylist()
+    assert left == [{"k": 1, "v": 7}, {"k": 2, "v": 2}]

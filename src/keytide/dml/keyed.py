@@ -70,7 +70,7 @@ class KeyedHandle:
 
     `state` is what the commit goes by, `settling` how far it is; they stay on the driver: on its
     way to a worker a handle leaves them behind. `task` writes; `updated` are the columns that an
-    UPDATE sets.
+    UPDATE sets. With `gives_keys` a row may come under the key of one that goes.
     """
 
     table: StoredTable
@@ -80,6 +80,7 @@ class KeyedHandle:
     updated: tuple[str, ...] = ()
     splits: int = 0
     settling: Settling | None = None
+    gives_keys: bool = False
 
     def __str__(self) -> str:
         return f"table {self.table.name}"
@@ -235,7 +236,7 @@ class KeyedMetadata(ConnectorMetadata):
         updated = {name for names in updated_columns.values() for name in names}
         if updated:
             check_updatable(table)
-        return replace(_begun(table), updated=tuple(sorted(updated)))
+        return replace(_begun(table), updated=tuple(sorted(updated)), gives_keys=True)
 
     def finish_merge(
         self, session: ConnectorSession, table: KeyedHandle, fragments: Sequence[Fragment]
@@ -535,7 +536,7 @@ class _Versions:
         self._begin(row_ids)
         versions = _plain(row_ids)
         self._gone.add(self._of_kind(versions, RowKind.DELETE))
-        if self._table.updated:
+        if self._table.gives_keys:
             self._gone_keys.add(self._keys_of(versions))
         self._rows += versions.num_rows
 
