@@ -203,7 +203,15 @@ def test_value_that_is_none_of_its_declared_type_is_told_of(
 # -- changing --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["qty = 5", "qty + 0 = 5", "name LIKE '%nn' OR name LIKE 'Z%'"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "qty = 5",
+        "qty + 0 = 5",
+        "name LIKE '%nn' OR name LIKE 'Z%'",
+        "id = 1 OR (id > 1 AND qty + 0 = 5)",
+    ],
+)
 def test_delete_with_and_without_reading(lake: kt.Lake, database: SomeDatabase, where: str) -> None:
     assert lake.sql(f"DELETE FROM db.items WHERE {where}").row_count == 2
     assert items(database) == {key: ITEMS[key] for key in (2, 3)}

@@ -44,6 +44,24 @@ def test_rows_that_meet_the_condition_change(
 
 
 @pytest.mark.parametrize(
+    ("where", "left"),
+    [
+        ("(p = 1 AND x + 0 = 5) OR (p = 2 AND x + 0 = 6)", [(1, 6), (2, 5)]),
+        ("p = 1 OR (p = 2 AND x + 0 = 6)", [(2, 5)]),
+        ("p = 1 OR p = 2 AND p < 3", []),
+    ],
+)
+def test_condition_that_names_whole_partitions_beside_others_deletes_its_rows_only(
+    lake: kt.Lake, where: str, left: list[tuple[int, int]]
+) -> None:
+    lake.sql("CREATE TABLE a (p INT, x INT) PARTITIONED BY (p)")
+    lake.sql("INSERT INTO a VALUES (1, 5), (1, 6), (2, 5), (2, 6)")
+    assert lake.sql(f"DELETE FROM a WHERE {where}").row_count == 4 - len(left)
+    found = lake.sql("SELECT p, x FROM a ORDER BY p, x").to_pylist()
+    assert [tuple(row.values()) for row in found] == left
+
+
+@pytest.mark.parametrize(
     ("text", "kind", "message"),
     [
         ("UPDATE t SET id = 5", kt.InvalidError, "two rows would have the primary key"),

@@ -15,7 +15,8 @@ import keytide as kt
 from keytide.sql.grammar import parse_statements
 from keytide.sql.local import run_locally
 from keytide.sql.relations import bind
-from keytide.sql.statements import Query
+from keytide.sql.row_query import row_query
+from keytide.sql.statements import Delete, Query
 
 MIDNIGHT = datetime(2024, 1, 1)
 EVENING = MIDNIGHT.replace(hour=19, microsecond=1000)
@@ -134,6 +135,22 @@ def test_pushed_condition_keeps_what_the_engine_alone_keeps(lake: kt.Lake, condi
     together, count = outcome(lake, condition, is_pushed=True)
     # Rows that a condition would fail on may be left out before; all others are the same.
     assert together == alone or (alone is None and count)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(condition=conditions)
+def test_terms_that_say_it_all_keep_what_the_engine_alone_keeps(
+    lake: kt.Lake, condition: str
+) -> None:
+    (statement,) = parse_statements(f"DELETE FROM t WHERE {condition}")
+    assert isinstance(statement, Delete)
+    query = row_query(statement.query, lake.catalog, "t")
+    if not query.is_all_terms:
+        return
+    alone, _ = outcome(lake, condition, is_pushed=False)
+    where = " AND ".join(f"({term})" for term in query.target.terms)
+    found = lake.table("t").scan(["k"], where=where).to_arrow().column("k").to_pylist()
+    assert alone is None or sorted(found) == alone
 
 
 @pytest.mark.parametrize(

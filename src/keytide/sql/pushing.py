@@ -19,7 +19,7 @@ from sqlglot import exp
 
 from keytide.types import AtomicType, Field, quoted
 
-__all__ = ["balanced_chains", "pushed"]
+__all__ = ["balanced_chains", "pushed", "pushed_exactly"]
 
 
 def pushed(term: exp.Expr, fields: Mapping[str, Field]) -> str | None:
@@ -28,6 +28,11 @@ def pushed(term: exp.Expr, fields: Mapping[str, Field]) -> str | None:
     `fields` are the columns of the table by their names in lower case.
     """
     return _Pusher(fields).implied(term)
+
+
+def pushed_exactly(term: exp.Expr, fields: Mapping[str, Field]) -> str | None:
+    """The condition of `pushed` where it holds for no other rows than `term` does, or None."""
+    return _Pusher(fields).same(term)
 
 
 def balanced_chains(tree: exp.Expr) -> exp.Expr:

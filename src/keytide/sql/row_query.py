@@ -12,6 +12,7 @@ from sqlglot import exp
 from keytide.errors import InvalidError
 from keytide.sql.assign import assign
 from keytide.sql.dml_grammar import TARGET
+from keytide.sql.pushing import pushed_exactly
 from keytide.sql.relation import Relation
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.statements import Query
@@ -54,9 +55,11 @@ class RowQuery:
         where = self.bound.tree.args.get("where")
         if where is None:
             return True
-        condition = where.this
+        condition, terms = where.this, self.target.terms
         parts = list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
-        return len(parts) == len(self.target.terms)
+        fields = {field.name.lower(): field for field in self.target.fields}
+        # A term may also be what a part of the condition merely implies.
+        return len(parts) == len(terms) and all(pushed_exactly(p, fields) in terms for p in parts)
 
     def text_for(
         self, dialect: str, passed: Sequence[str], *rewrites: Callable[[exp.Expr], exp.Expr]
