@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 import keytide as kt
 
 COMMAND = [sys.executable, "-m", "keytide.cli.main"]
+SHELL_COMMAND = [sys.executable, "-m", "keytide_command"]
 SOURCE = Path(__file__).parents[2] / "src"
 
 
@@ -54,6 +56,32 @@ def test_wrong_usage_is_exit_code_2() -> None:
     code, out, err = keytide("scan")
     assert (code, out) == (2, "")
     assert "Missing argument" in err
+
+
+def test_ctrl_c_while_libraries_are_loaded_is_quiet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyarrow.py").write_text(
+        "import time\nprint('loading', flush=True)\ntime.sleep(60)"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{SOURCE}")
+    with subprocess.Popen(
+        SHELL_COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "loading\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate() == ("", "")
+    assert process.returncode == 130
+
+
+def test_command_in_a_shell_is_the_quiet_one() -> None:
+    project = (SOURCE.parent / "pyproject.toml").read_text()
+    assert 'keytide = "keytide_command:main"' in project
+    done = subprocess.run(
+        [*SHELL_COMMAND, "--version"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"keytide {kt.__version__}\n", "")
 
 
 @pytest.mark.parametrize("format", ["json", "csv"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -57,6 +58,24 @@ def test_compact_orders_the_rows_of_an_append_table(run: Run, warehouse: str) ->
     asked = ("--order-by", "n,m", "--order-strategy", "hilbert")
     assert run("compact", "-w", warehouse, "default.logs", *asked).code == 0
     assert [row["n"] for row in table.scan().to_pylist()] == [1, 2]
+
+
+def test_compact_on_spark_without_pyspark_says_how_to_get_it(
+    run: Run, orders: kt.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for loaded in [name for name in sys.modules if name.startswith("keytide.spark")]:
+        monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    done = run("compact", orders.uri, "--spark", "local[*]")
+    assert (done.code, done.out) == (1, "")
+    assert "pip install 'keytide[spark]'" in done.err
+    assert len(orders.snapshots()) == 2
+
+
+def test_compact_on_a_spark_that_cannot_be_is_wrong_usage(run: Run, orders: kt.Table) -> None:
+    done = run("compact", orders.uri, "--spark", "fast")
+    assert (done.code, done.out) == (2, "")
+    assert "local[*]" in done.err
 
 
 # -- tags ------------------------------------------------------------------------------------------

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
+from typer.testing import CliRunner
 
 import keytide as kt
+from keytide.cli.main import app
 from keytide.table.upkeep.rewriting import CompactTask
 
 if TYPE_CHECKING:
@@ -45,6 +48,22 @@ def test_compaction_of_a_lake_with_a_session_runs_on_its_executors(
     assert shown(table) == before
     assert {e.file.level for e in table.scan().live.entries} == {5}
     assert table.compact(full=True).snapshot_id is None
+
+
+def test_command_compacts_as_a_job_of_a_session(
+    spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = made(spark, warehouse, write_only="true")
+    for n in range(2):
+        table.write([{"p": p, "k": k, "v": f"v{n}"} for p in range(3) for k in (0, n)])
+    before = shown(table)
+    monkeypatch.setattr(CompactTask, "__call__", mock.Mock(side_effect=AssertionError("here")))
+    command = ["compact", table.uri, "--full", "--spark", "local[2]", "--format", "json"]
+    ran = CliRunner().invoke(app, command)
+    assert (ran.exit_code, ran.stderr) == (0, "")
+    done = json.loads(ran.stdout)
+    assert (done["buckets"], done["files_before"], done["files_after"]) == (3, 6, 3)
+    assert shown(table) == before
 
 
 def test_error_on_an_executor_arrives_and_leaves_no_file(

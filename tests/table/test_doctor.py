@@ -64,9 +64,21 @@ def test_small_files_of_an_append_table_are_to_be_compacted(tmp_path: Path) -> N
     assert actions(table) == {}
 
 
+def tombstones(count: int) -> pa.Table:
+    """Deletes of as many keys."""
+    kinds, values = pa.repeat("-D", count), pa.repeat("9", count)
+    return pa.table({"k": range(count), "v": values, "_row_kind": kinds})
+
+
+def test_few_tombstones_are_well_however_few_the_rows_are(tmp_path: Path) -> None:
+    table = table_of(tmp_path, 1)
+    table.write(tombstones(10_000))
+    assert actions(table) == {}
+
+
 def test_many_tombstones_are_to_be_forgotten_and_then_are(tmp_path: Path) -> None:
     table = table_of(tmp_path, 1)
-    table.write([{"k": k, "_row_kind": "-D"} for k in range(3)])
+    table.write(tombstones(10_001))
     assert "compact(full=True)" in actions(table)["tombstones"]
     table.compact(full=True)
     assert actions(table) == {}
@@ -74,7 +86,7 @@ def test_many_tombstones_are_to_be_forgotten_and_then_are(tmp_path: Path) -> Non
 
 def test_tombstones_that_are_kept_for_ever_are_told_with_their_option(tmp_path: Path) -> None:
     table = table_of(tmp_path, 1, sequence__field="v", tombstone__retention="forever")
-    table.write([{"k": k, "v": "9", "_row_kind": "-D"} for k in range(3)])
+    table.write(tombstones(10_001))
     assert "tombstone.retention" in actions(table)["tombstones"]
 
 

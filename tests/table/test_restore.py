@@ -490,5 +490,6 @@ class TestRestoring(Restoring.TestCase):
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 class TestLongRestoring(Restoring.TestCase):
     settings = settings(max_examples=150, stateful_step_count=40)

@@ -116,7 +116,10 @@ app.add_typer(branch)
 
 def main() -> None:
     """Run the command line and exit."""
-    app(prog_name="keytide")
+    try:
+        app(prog_name="keytide")
+    except KeyboardInterrupt:  # between commands: before one is found, or after it
+        raise SystemExit(_INTERRUPTED) from None
 
 
 if __name__ == "__main__":

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 import pyarrow as pa
 import typer
 
 from keytide.cli.address import open_named_table
+from keytide.cli.cluster import SparkMaster, tasks_run
 from keytide.cli.output import Format, note, write_rows
 from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse, names
-from keytide.cli.progress import TrackedThreads
 from keytide.errors import KeytideWarning
 from keytide.plural import counted
 from keytide.table.scans import epoch_ms
-from keytide.table.upkeep.compaction import COMPACTION_ROW, cluster, local_runner
+from keytide.table.upkeep.compaction import COMPACTION_ROW, CompactionResult, cluster
 from keytide.table.upkeep.compaction import compact as run_compaction
 from keytide.table.upkeep.expiry import EXPIRY_ROW
 from keytide.table.upkeep.partition_expiry import PARTITIONS_ROW
@@ -27,43 +28,51 @@ from keytide.table.upkeep.rollback import ROLLBACK_ROW
 __all__ = ["compact", "expire", "expire_partitions", "orphans", "restore", "rollback"]
 
 
+Full = Annotated[
+    bool,
+    typer.Option("--full", help="Merge every bucket into one sorted run, due or not."),
+]
+OrderBy = Annotated[
+    str | None,
+    typer.Option(
+        "--order-by",
+        metavar="COLUMNS",
+        help="Put the rows of a table without a primary key in the order of these columns, "
+        "separated by commas.",
+        show_default=False,
+    ),
+]
+OrderStrategy = Annotated[
+    str | None,
+    typer.Option(
+        "--order-strategy",
+        help="order: by one column after the other (the default). zorder, hilbert: by all of "
+        "them alike.",
+        show_default=False,
+    ),
+]
+OnlyPartition = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--partition",
+        help="This partition alone: dt=2026-01-31,hour=7. May be given several times.",
+        show_default=False,
+    ),
+]
+OnlyTellCompacted = Annotated[
+    bool, typer.Option("--dry-run", help="Only tell what would be taken up.")
+]
+
+
 def compact(
     table: TableArgument,
     warehouse: Warehouse = None,
-    full: Annotated[
-        bool,
-        typer.Option("--full", help="Merge every bucket into one sorted run, due or not."),
-    ] = False,
-    order_by: Annotated[
-        str | None,
-        typer.Option(
-            "--order-by",
-            metavar="COLUMNS",
-            help="Put the rows of a table without a primary key in the order of these columns, "
-            "separated by commas.",
-            show_default=False,
-        ),
-    ] = None,
-    order_strategy: Annotated[
-        str | None,
-        typer.Option(
-            "--order-strategy",
-            help="order: by one column after the other (the default). zorder, hilbert: by all of "
-            "them alike.",
-            show_default=False,
-        ),
-    ] = None,
-    partition: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--partition",
-            help="This partition alone: dt=2026-01-31,hour=7. May be given several times.",
-            show_default=False,
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell what would be taken up.")
-    ] = False,
+    full: Full = False,
+    order_by: OrderBy = None,
+    order_strategy: OrderStrategy = None,
+    partition: OnlyPartition = None,
+    dry_run: OnlyTellCompacted = False,
+    spark: SparkMaster = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
     """Merge a table's files into fewer and larger ones, with the same rows.
@@ -72,19 +81,17 @@ def compact(
 
     Example: keytide compact -w /data/lake shop.orders --full
     """
-    stored, runner = (
-        open_named_table(table, warehouse).stored,
-        TrackedThreads(local_runner(), "buckets"),
-    )
-    if order_by or order_strategy:
-        strategy, columns = order_strategy or "order", names(order_by)
-        done = cluster(
-            stored, strategy, columns, partitions=partition or (), dry_run=dry_run, runner=runner
-        )
-    else:
-        done = run_compaction(
-            stored, full=full, partitions=partition or (), dry_run=dry_run, runner=runner
-        )
+    stored = open_named_table(table, warehouse).stored
+    with tasks_run(spark, "buckets") as runner:
+        if order_by or order_strategy:
+            run = partial(cluster, stored, order_strategy or "order", names(order_by))
+        else:
+            run = partial(run_compaction, stored, full=full)
+        done = run(partitions=partition or (), dry_run=dry_run, runner=runner)
+    _tell_compacted(done, format)
+
+
+def _tell_compacted(done: CompactionResult, format: Format) -> None:
     rows = pa.Table.from_pylist([asdict(done)], schema=COMPACTION_ROW)
     write_rows(rows.to_batches(), rows.schema, format, limit=1)
     if done.overtaken:

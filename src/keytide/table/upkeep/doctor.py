@@ -32,6 +32,7 @@ __all__ = ["Diagnosis", "Sign", "diagnose"]
 _SURPLUS_FILES = 10
 _SKEW = 4
 _RETRACTS_PERCENT = 20
+_RETRACTS = 10_000
 _MANIFESTS = 4
 
 
@@ -181,8 +182,8 @@ class _Files:
         return self._sign(
             "tombstones",
             f"{held:,} of {counted(rows, 'stored row')}, {percent} %",
-            f"at most {_RETRACTS_PERCENT} %",
-            action if percent > _RETRACTS_PERCENT else None,
+            f"at most {_RETRACTS_PERCENT} %, or {_RETRACTS:,} rows",
+            action if percent > _RETRACTS_PERCENT and held > _RETRACTS else None,
         )
 
     def _compaction(self, call: str) -> str:

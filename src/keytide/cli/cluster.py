@@ -1,0 +1,75 @@
+"""Where the tasks of a command run that may run on Spark: threads here, or jobs of a session."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from keytide.cli.progress import TrackedThreads
+from keytide.cli.spark_log import SparkLog, spark_log
+from keytide.errors import SetupError
+from keytide.table.runner import TaskRunner
+from keytide.table.upkeep.compaction import local_runner
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SparkMaster", "tasks_run"]
+
+_MASTER = re.compile(r"local(\[(\d+|\*)(, *\d+)?\])?|yarn|(spark|k8s|sc)://.+")
+
+
+def _checked(master: str | None) -> str | None:
+    if master is not None and not _MASTER.fullmatch(master):
+        raise typer.BadParameter(
+            f"{master!r} is no master; expected local[*], local[4], spark://host:7077, yarn, "
+            f"k8s://... or sc://host"
+        )
+    return master
+
+
+SparkMaster = Annotated[
+    str | None,
+    typer.Option(
+        "--spark",
+        metavar="MASTER",
+        callback=_checked,
+        help="Work as jobs of Spark, with a task for each bucket: local[*], spark://host:7077, "
+        "yarn, or sc://host of a Spark Connect server. Without it, threads of this process work. "
+        "Needs pip install 'keytide[spark]'.",
+        show_default=False,
+    ),
+]
+
+
+@contextmanager
+def tasks_run(on_spark: str | None, what: str) -> Iterator[TaskRunner]:
+    """What carries out tasks within a block: threads with a bar that counts `what`, or a master.
+
+    Raises `SetupError` where pyspark or Java is missing and where Spark does not start.
+    """
+    if on_spark is None:
+        yield TrackedThreads(local_runner(), what)
+        return
+    # Spark is an extra; where it is missing, this import says how to get it.
+    from keytide.spark.runner import Cluster
+
+    with spark_log() as log:
+        yield Cluster(_session(on_spark, log))
+
+
+def _session(master: str, log: SparkLog) -> SparkSession:
+    from pyspark.errors import PySparkException
+
+    from keytide.spark.errors import on_driver
+    from keytide.spark.session import session
+
+    try:
+        with log.standard_error(), on_driver():
+            return session({"remote" if master.startswith("sc://") else "master": master})
+    except PySparkException as error:
+        raise SetupError(f"Spark does not start with --spark {master}: {error}") from error
