@@ -211,33 +211,45 @@ def _measured(
     column: pa.ChunkedArray, type_: DataType, pieces: npt.NDArray[np.int64] | None
 ) -> ColumnStats:
     """How many NULLs, the smallest and the largest value of each piece."""
-    # One column at a time: what Polars plans takes longer by the square of its columns.
-    frame = pl.Series("c", pl.from_arrow(_comparable(column), rechunk=False)).to_frame()
-    values = pl.col("c")
-    bounds = [values.min(), values.max()]
-    if frame.schema["c"].is_float():
-        # NaN has no place in the order that all readers agree on.
-        bounds = [pl.when(~values.is_nan().any()).then(bound) for bound in bounds]
-    terms = [values.null_count(), bounds[0].alias("min"), bounds[1].alias("max")]
-    if pieces is None:
-        found = frame.select(terms)
-    else:
-        found = frame.group_by(pl.Series("piece", pieces), maintain_order=True).agg(terms)
-    table = found.select("c", "min", "max").to_arrow(compat_level=pl.CompatLevel.oldest())
-    nulls, low, high = table.columns
-    minimum, maximum = (_whole(bound).cast(type_.to_arrow()) for bound in (low, high))
+    arrow_type = type_.to_arrow()
+    if column.type != arrow_type:  # dictionaries and views have no order of their own
+        column = column.cast(arrow_type)
+    nulls, *bounds = _of_all(column) if pieces is None else _of_pieces(column, pieces)
+    minimum, maximum = (_whole(bound).cast(arrow_type) for bound in bounds)
     return ColumnStats(type_, minimum, maximum, tuple(nulls.to_pylist()))
 
 
-def _whole(bounds: pa.ChunkedArray) -> pa.Array:
+def _of_all(column: pa.ChunkedArray) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """NULLs, smallest and largest value of a whole column."""
+    nulls = pa.array([column.null_count])
+    # NaN has no place in the order that all readers agree on.
+    if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+        return nulls, *([pa.nulls(1, column.type)] * 2)
+    ends = pc.min_max(column)
+    return nulls, pa.array([ends["min"]], column.type), pa.array([ends["max"]], column.type)
+
+
+def _of_pieces(
+    column: pa.ChunkedArray, pieces: npt.NDArray[np.int64]
+) -> tuple[pa.ChunkedArray, pa.ChunkedArray, pa.ChunkedArray]:
+    """NULLs, smallest and largest value of each piece, whose number each row has."""
+    # One column at a time: what Polars plans takes longer by the square of its columns.
+    frame = pl.Series("c", pl.from_arrow(column, rechunk=False)).to_frame()
+    values = pl.col("c")
+    bounds = [values.min(), values.max()]
+    if frame.schema["c"].is_float():
+        bounds = [pl.when(~values.is_nan().any()).then(bound) for bound in bounds]
+    terms = [values.null_count(), bounds[0].alias("min"), bounds[1].alias("max")]
+    found = frame.group_by(pl.Series("piece", pieces), maintain_order=True).agg(terms)
+    table = found.select("c", "min", "max").to_arrow(compat_level=pl.CompatLevel.oldest())
+    nulls, low, high = table.columns
+    return nulls, low, high
+
+
+def _whole(bounds: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if isinstance(bounds, pa.Array):
+        return bounds
     return bounds.chunk(0) if bounds.num_chunks == 1 else bounds.combine_chunks()
-
-
-def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column in a form whose smallest value is that of its values."""
-    if pa.types.is_dictionary(column.type):
-        return column.cast(column.type.value_type)
-    return column
 
 
 def _zero_as(bounds: pa.Array, zero: float) -> pa.Array:

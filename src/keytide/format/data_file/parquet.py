@@ -54,6 +54,7 @@ _MAPPING_BYTES, _MAPPING_TIMES_FOOTER = 16 << 10, 4
 _Read: TypeAlias = "tuple[tuple[str, ...], int, int | None]"
 """Which columns of which row groups are read."""
 
+_WRITE_BYTES = 4 << 20
 _ROW_GROUP_BYTES = 64 << 20
 _ROW_GROUP_ROWS_MIN = 64 << 10
 # Readers take whole row groups at a time, so windows of a merge can be no finer.
@@ -151,8 +152,10 @@ def write(
     # Arrow refuses a level for a codec that has none.
     zstd_leaves = [path for path, leaf_codec in compression.items() if leaf_codec == "zstd"]
     sink = BlockSink(output)
+    # Each call into Python waits for its lock, so that pages are handed over many at a time.
+    buffered = pa.BufferedOutputStream(pa.PythonFile(sink, "w"), _WRITE_BYTES)
     with pq.ParquetWriter(
-        sink,
+        buffered,
         rows.schema,
         compression=compression,
         compression_level=dict.fromkeys(zstd_leaves, zstd_level) or None,
@@ -165,8 +168,10 @@ def write(
         write_page_checksum=True,
     ) as writer:
         writer.write_table(rows, row_group_size=group_rows)
+        buffered.flush()
         sealed = {BLOCKS_KEY: sink.end_of_blocks(), SEAL_KEY: UNSEALED}
         writer.add_key_value_metadata({**notes, **sealed})
+    buffered.flush()
     # The footer was held back, so that it can be changed and sealed before it is written.
     footer = bytes(sink.rest or b"")
     output.write(FOOTER_SEAL.set(_with_int96(footer) if nanoseconds else footer))
