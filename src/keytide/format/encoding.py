@@ -10,7 +10,6 @@ from collections.abc import Collection
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -53,7 +52,9 @@ def _is_vain(column: pa.ChunkedArray, codec: str) -> bool:
     if pa.types.is_nested(column.type) or pa.types.is_boolean(column.type):
         return False
     middle = len(column) // 2
-    values = column.take(np.arange(middle, middle + _SAMPLE_ROWS)).combine_chunks().buffers()[-1]
+    # Sliced: to take rows, Arrow would join the chunks of the whole column first.
+    sample = column.slice(middle, _SAMPLE_ROWS)
+    values = pa.concat_arrays(sample.chunks).buffers()[-1]
     if values is None or not values.size:
         return False
     compressed = len(pa.compress(values, codec, asbytes=True))

@@ -55,6 +55,7 @@ _Read: TypeAlias = "tuple[tuple[str, ...], int, int | None]"
 """Which columns of which row groups are read."""
 
 _WRITE_BYTES = 4 << 20
+_WRITE_BATCH_ROWS = 1 << 14
 _ROW_GROUP_BYTES = 64 << 20
 _ROW_GROUP_ROWS_MIN = 64 << 10
 # Readers take whole row groups at a time, so windows of a merge can be no finer.
@@ -166,6 +167,7 @@ def write(
         use_dictionary=dictionary,
         store_schema=False,
         write_page_checksum=True,
+        write_batch_size=_WRITE_BATCH_ROWS,
     ) as writer:
         writer.write_table(rows, row_group_size=group_rows)
         buffered.flush()

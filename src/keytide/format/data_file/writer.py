@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -175,7 +176,7 @@ class RunWriter:
         key_types = [f.type for f in key_fields]
         lasts = np.cumsum(lengths) - 1
         firsts = lasts + 1 - np.array(lengths)
-        ends = [list(map(_whole, keys.take(places).columns)) for places in (firsts, lasts)]
+        ends = [list(map(_whole, _rows_at(keys, places).columns)) for places in (firsts, lasts)]
         stats = collect_piece_stats(rows, lengths, key_fields, self.schema.fields, self.stats_mode)
         min_keys, max_keys = (
             encode_rows(columns, key_types) if key_types else [EMPTY_ROW] * len(lengths)
@@ -227,6 +228,11 @@ def _slices(rows: pa.Table, lengths: Iterable[int]) -> Iterator[pa.Table]:
 def _sliced_bytes(table: pa.Table) -> int:
     """Bytes of the rows a (sliced) table shows, not of the buffers it holds on to."""
     return int(table.get_total_buffer_size()) if table.num_rows == 0 else int(table.nbytes)
+
+
+def _rows_at(rows: pa.Table, places: npt.NDArray[np.int64]) -> pa.Table:
+    # To take rows, Arrow joins the chunks of whole columns first, which a large file need not pay.
+    return rows.slice(places[0], 1) if len(places) == 1 else rows.take(places)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
