@@ -21,7 +21,7 @@ from keytide.format.data_file.formats import WRITABLE
 from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND, physical_schema
 from keytide.format.manifest import DataFileMeta, FileSource
 from keytide.format.schema import TableSchema
-from keytide.format.stats import collect_piece_stats
+from keytide.format.stats import collect_piece_stats, piece_bounds
 from keytide.row_kind import RowKind
 from keytide.store import Store
 
@@ -182,7 +182,7 @@ class RunWriter:
             encode_rows(columns, key_types) if key_types else [EMPTY_ROW] * len(lengths)
             for columns in ends
         )
-        sequences = rows.column(SEQUENCE_NUMBER).to_numpy()
+        sequences = piece_bounds(rows.column(SEQUENCE_NUMBER), lengths)
         retracts = pc.is_in(
             rows.column(VALUE_KIND), pa.array([RowKind.UPDATE_BEFORE, RowKind.DELETE], pa.int8())
         ).to_numpy()
@@ -193,9 +193,12 @@ class RunWriter:
             "max_key": max_keys,
             "key_stats": stats.keys,
             "value_stats": stats.values,
-            "min_sequence_number": np.minimum.reduceat(sequences, firsts).tolist(),
-            "max_sequence_number": np.maximum.reduceat(sequences, firsts).tolist(),
-            "delete_row_count": np.add.reduceat(retracts, firsts, dtype=np.int64).tolist(),
+            "min_sequence_number": sequences[0],
+            "max_sequence_number": sequences[1],
+            "delete_row_count": [
+                int(np.count_nonzero(retracts[first : last + 1]))
+                for first, last in zip(firsts, lasts, strict=True)
+            ],
         }
         made = partial(
             DataFileMeta,
