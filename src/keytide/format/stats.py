@@ -233,12 +233,24 @@ def _measured(
 
 def _of_all(column: pa.ChunkedArray) -> tuple[pa.Array, pa.Array, pa.Array]:
     """NULLs, smallest and largest value of a whole column."""
-    nulls = pa.array([column.null_count])
+    low, high = _float_bounds(column) if pa.types.is_floating(column.type) else _bounds(column)
+    return (
+        pa.array([column.null_count]),
+        pa.array([low], column.type),
+        pa.array([high], column.type),
+    )
+
+
+def _bounds(column: pa.ChunkedArray) -> tuple[pa.Scalar, pa.Scalar]:
+    found = pc.min_max(column)
+    return found["min"], found["max"]
+
+
+def _float_bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
+    # Polars compares many floats at a time, Arrow one by one.
+    values = pl.Series(pl.from_arrow(column, rechunk=False))
     # NaN has no place in the order that all readers agree on.
-    if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
-        return nulls, *([pa.nulls(1, column.type)] * 2)
-    ends = pc.min_max(column)
-    return nulls, pa.array([ends["min"]], column.type), pa.array([ends["max"]], column.type)
+    return (None, None) if values.is_nan().any() else (values.min(), values.max())
 
 
 def _of_pieces(
