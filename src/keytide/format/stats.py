@@ -30,7 +30,6 @@ __all__ = [
     "collect_piece_stats",
     "column_stats",
     "has_statistics",
-    "piece_bounds",
     "row_stats",
     "truncate_max",
     "truncate_min",
@@ -128,7 +127,8 @@ def collect_piece_stats(
     """
     parsed = StatsMode.parse(mode)
     covered = [f for f in fields if parsed.name != "none" and has_statistics(f.type)]
-    pieces = _pieces(lengths)
+    # A piece is the group of its rows; a table that is all one piece needs no groups.
+    pieces = None if len(lengths) == 1 else np.repeat(np.arange(len(lengths)), lengths)
     measured = {
         f.name: _measured(table.column(f.name), f.type, pieces)
         for f in {f.name: f for f in (*keys, *covered)}.values()
@@ -146,13 +146,6 @@ def collect_piece_stats(
     return PieceStats(
         key_rows, value_rows, None if every_column else tuple(f.name for f in covered)
     )
-
-
-def piece_bounds(column: pa.ChunkedArray, lengths: Sequence[int]) -> tuple[list[Any], list[Any]]:
-    """The smallest and the largest value of a column in each of such pieces."""
-    pieces = _pieces(lengths)
-    _, low, high = _of_all(column) if pieces is None else _of_pieces(column, pieces)
-    return low.to_pylist(), high.to_pylist()
 
 
 def row_stats(groups: Iterable[Sequence[ColumnStats]], count: int = 1) -> list[list[SimpleStats]]:
@@ -212,11 +205,6 @@ def truncate_max(value: str | bytes, length: int) -> str | bytes | None:
 
 
 _MODE = re.compile(r"none|counts|full|truncate\((?P<length>[1-9][0-9]*)\)", re.IGNORECASE)
-
-
-def _pieces(lengths: Sequence[int]) -> npt.NDArray[np.int64] | None:
-    """The piece of each row; None where all are of one, which needs no groups."""
-    return None if len(lengths) == 1 else np.repeat(np.arange(len(lengths)), lengths)
 
 
 def _measured(

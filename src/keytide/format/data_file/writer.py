@@ -21,7 +21,7 @@ from keytide.format.data_file.formats import WRITABLE
 from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND, physical_schema
 from keytide.format.manifest import DataFileMeta, FileSource
 from keytide.format.schema import TableSchema
-from keytide.format.stats import collect_piece_stats, piece_bounds
+from keytide.format.stats import collect_piece_stats
 from keytide.row_kind import RowKind
 from keytide.store import Store
 
@@ -182,7 +182,7 @@ class RunWriter:
             encode_rows(columns, key_types) if key_types else [EMPTY_ROW] * len(lengths)
             for columns in ends
         )
-        sequences = piece_bounds(rows.column(SEQUENCE_NUMBER), lengths)
+        lowest, highest = _bounds(rows.column(SEQUENCE_NUMBER), firsts)
         retracts = pc.is_in(
             rows.column(VALUE_KIND), pa.array([RowKind.UPDATE_BEFORE, RowKind.DELETE], pa.int8())
         ).to_numpy()
@@ -193,8 +193,8 @@ class RunWriter:
             "max_key": max_keys,
             "key_stats": stats.keys,
             "value_stats": stats.values,
-            "min_sequence_number": sequences[0],
-            "max_sequence_number": sequences[1],
+            "min_sequence_number": lowest,
+            "max_sequence_number": highest,
             "delete_row_count": [
                 int(np.count_nonzero(retracts[first : last + 1]))
                 for first, last in zip(firsts, lasts, strict=True)
@@ -231,6 +231,17 @@ def _slices(rows: pa.Table, lengths: Iterable[int]) -> Iterator[pa.Table]:
 def _sliced_bytes(table: pa.Table) -> int:
     """Bytes of the rows a (sliced) table shows, not of the buffers it holds on to."""
     return int(table.get_total_buffer_size()) if table.num_rows == 0 else int(table.nbytes)
+
+
+def _bounds(numbers: pa.ChunkedArray, firsts: npt.NDArray[np.int64]) -> tuple[list[int], list[int]]:
+    """The smallest and the largest number of each piece, which begins at its first row."""
+    if len(firsts) == 1:  # as many rows as a file can have: not to be copied
+        found = pc.min_max(numbers)
+        return [found["min"].as_py()], [found["max"].as_py()]
+    values = numbers.to_numpy()
+    return np.minimum.reduceat(values, firsts).tolist(), np.maximum.reduceat(
+        values, firsts
+    ).tolist()
 
 
 def _rows_at(rows: pa.Table, places: npt.NDArray[np.int64]) -> pa.Table:
