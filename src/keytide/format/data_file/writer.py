@@ -239,9 +239,8 @@ def _bounds(numbers: pa.ChunkedArray, firsts: npt.NDArray[np.int64]) -> tuple[li
         found = pc.min_max(numbers)
         return [found["min"].as_py()], [found["max"].as_py()]
     values = numbers.to_numpy()
-    return np.minimum.reduceat(values, firsts).tolist(), np.maximum.reduceat(
-        values, firsts
-    ).tolist()
+    lowest, highest = (ends.reduceat(values, firsts) for ends in (np.minimum, np.maximum))
+    return lowest.tolist(), highest.tolist()
 
 
 def _rows_at(rows: pa.Table, places: npt.NDArray[np.int64]) -> pa.Table:
