@@ -101,3 +101,13 @@ def test_importing_keytide_loads_no_engine() -> None:
     code = "import keytide, sys; print(sorted({'pyspark', 'duckdb', 'pandas'} & {*sys.modules}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_workers_of_spark_load_neither_a_parser_nor_an_engine() -> None:
+    pytest.importorskip("pyspark")
+    tasks = ("keytide.spark." + name for name in ("write", "read", "changes", "pages", "dml_tasks"))
+    loaded = ", ".join([*tasks, "keytide.dml.keyed", "keytide.dml.appended"])
+    heavy = {"sqlglot", "duckdb", "pandas", "adbc_driver_sqlite", "adbc_driver_postgresql"}
+    code = f"import sys, {loaded}; print(sorted({heavy} & {{*sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

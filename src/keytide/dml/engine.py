@@ -181,13 +181,17 @@ class UpdateRows(RowChange):
 
 @dataclass(frozen=True)
 class Scanned:
-    """The rows that a change looks at: splits, and the columns to read, the row ids' the last."""
+    """The rows that a change looks at: splits, and the columns to read, the row ids' the last.
+
+    `is_exact` says that all rows of the splits are meant, and no others.
+    """
 
     pages: ConnectorPageSourceProvider
     session: ConnectorSession
     table: ConnectorTableHandle
     splits: Sequence[Split]
     columns: tuple[ColumnHandle, ...]
+    is_exact: bool = False
 
 
 @dataclass(frozen=True)
@@ -242,7 +246,8 @@ def change_rows(
     metadata = connector.metadata
     row_id = change.row_id(connector, session, table)
     narrowed, left = metadata.apply_filter(session, table, tuple(terms))
-    if isinstance(change, DeleteRows) and is_all_terms and not left:
+    is_exact = is_all_terms and not left
+    if isinstance(change, DeleteRows) and is_exact:
         whole = metadata.apply_delete(session, narrowed)
         if whole is not None:
             return Changed(metadata.execute_delete(session, whole), 0, read_nothing=True)
@@ -255,7 +260,7 @@ def change_rows(
     with aborted_on_error(abort, results):
         splits = connector.splits.get_splits(session, begun)
         wanted = (*columns, ColumnHandle(ROW_ID, row_id.type, nullable=False))
-        scanned = Scanned(connector.pages, session, begun, splits, wanted)
+        scanned = Scanned(connector.pages, session, begun, splits, wanted, is_exact)
         host.change(scanned, change, results.append)
         counted = change.finish(connector, session, begun, _fragments(results))
     rows = sum(result.rows for result in results)

@@ -6,6 +6,8 @@ times, dates into timestamps. Any other conversion needs a CAST.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
@@ -14,7 +16,7 @@ from keytide.errors import InvalidError
 from keytide.table.values.columns import cast_exactly
 from keytide.types import Field
 
-__all__ = ["assign", "check_assignable"]
+__all__ = ["assign", "check_assignable", "stored_values"]
 
 
 def assign(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray:
@@ -37,6 +39,25 @@ def assign(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray
             f"with a value that does not fit: {error}"
         ) from error
     return pa.chunked_array(chunks, type=target)
+
+
+def stored_values(
+    columns: Sequence[pa.ChunkedArray], fields: Sequence[Field], table: str
+) -> list[pa.Array]:
+    """New values as columns hold them.
+
+    Raises `InvalidError` for a type or value that a column does not take, NULL among them.
+    """
+    made = []
+    for column, field in zip(columns, fields, strict=True):
+        stored = assign(column, field, table).combine_chunks()
+        if stored.null_count and not field.type.nullable:
+            raise InvalidError(
+                f"table {table}: NULL value not allowed for NOT NULL column: {field.name}; nothing "
+                f"was changed"
+            )
+        made.append(stored)
+    return made
 
 
 def check_assignable(source: pa.DataType, field: Field, table: str) -> None:

@@ -10,45 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from sqlglot import exp
 
 from keytide.dml.merge import SinkPages
-from keytide.dml.spi import ColumnHandle
 from keytide.errors import InvalidError
 from keytide.plural import counted
+from keytide.sql.merged_rows import CASE, MATCHES, Branch, MergedRows, value_name
 from keytide.sql.names import column_of
 from keytide.sql.passed import ROW, Passed
 from keytide.sql.relation import Relation
 from keytide.sql.relations import BoundQuery, bind
-from keytide.sql.row_query import refused_errors, split_target, stored_values, target_of_tree
+from keytide.sql.row_query import refused_errors, split_target, target_of_tree
 from keytide.sql.statements import Merge, When
 from keytide.table.catalog import Catalog
 from keytide.types import Field
 
-__all__ = ["CASE", "MATCHES", "Branch", "MergeQuery", "MergedPage", "MergedRows", "merge_query"]
+__all__ = ["MergeQuery", "merge_query"]
 
-CASE, MATCHES = "$case", "$matches"
 _SOURCE = "$source"
-
-
-class MergedPage(NamedTuple):
-    """A page for a sink, and how many rows of the statement it stands for."""
-
-    page: pa.RecordBatch
-    rows: int
-
-
-@dataclass(frozen=True)
-class Branch:
-    """One WHEN: what it does, and which columns it gives values."""
-
-    kind: str
-    action: str
-    fields: tuple[Field, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,72 +96,6 @@ class MergeQuery:
             yield
 
 
-@dataclass(frozen=True)
-class MergedRows:
-    """Makes pages for sinks out of rows of the query of a MERGE. Pickles."""
-
-    table: str
-    branches: tuple[Branch, ...]
-
-    def pages(
-        self, found: pa.RecordBatch, passed: Passed, pages: SinkPages
-    ) -> Iterator[MergedPage]:
-        """The pages for sinks that some rows of the query make.
-
-        Raises `InvalidError` where a row of the target is matched twice, as far as the query counts
-        that, and for values that do not fit their columns.
-        """
-        if MATCHES in found.schema.names and found.num_rows:
-            self.refuse_matches(is_twice=pc.max(found.column(MATCHES)).as_py() > 1)
-        for number, branch in enumerate(self.branches):
-            rows = found.filter(pc.equal(found.column(CASE), number))
-            if rows.num_rows:
-                yield MergedPage(self._page(number, branch, rows, passed, pages), rows.num_rows)
-
-    def refuse_matches(self, *, is_twice: bool) -> None:
-        """Raise `InvalidError` where a row of the target is matched twice."""
-        if is_twice:
-            raise InvalidError(
-                f"table {self.table}: One MERGE target table row matched more than one source row, "
-                f"so it is open what becomes of it; nothing was changed. Bring one row of each key "
-                f"in the source, or have the WHENs tell them apart"
-            )
-
-    def _page(
-        self, number: int, branch: Branch, rows: pa.RecordBatch, passed: Passed, pages: SinkPages
-    ) -> pa.RecordBatch:
-        if branch.action == "DELETE":
-            return pages.deleted(passed.row_ids(rows))
-        columns = [
-            pa.chunked_array([rows.column(_value(number, i))]) for i in range(len(branch.fields))
-        ]
-        given = stored_values(columns, branch.fields, self.table)
-        values = dict(zip((field.name for field in branch.fields), given, strict=True))
-        if branch.action == "UPDATE":
-            kept = [
-                values[c.name] if c.name in values else passed.column(rows, c.name)
-                for c in pages.columns
-            ]
-            return pages.updated(kept, passed.row_ids(rows), number)
-        made = [
-            values[c.name] if c.name in values else _left_out(c, rows.num_rows, self.table)
-            for c in pages.columns
-        ]
-        return pages.inserted(made, number)
-
-
-def _left_out(column: ColumnHandle, rows: int, table: str) -> pa.Array:
-    """What an INSERT stores in a column that it does not name."""
-    if column.default is not None:
-        return pa.repeat(column.default, rows)
-    if not column.nullable:
-        raise InvalidError(
-            f"table {table}: NULL value not allowed for NOT NULL column: {column.name}, which the "
-            f"INSERT leaves out; nothing was changed"
-        )
-    return pa.nulls(rows, column.type)
-
-
 # -- from a statement ------------------------------------------------------------------------------
 
 
@@ -202,7 +116,7 @@ def merge_query(
         if when.condition is not None
     ]
     chosen += [
-        exp.alias_(value.copy(), _value(i, j), quoted=True)
+        exp.alias_(value.copy(), value_name(i, j), quoted=True)
         for i, values in enumerate(given)
         for j, (_, value) in enumerate(values)
     ]
@@ -254,7 +168,7 @@ def _choose_branch(tree: exp.Expr, alias: str, branches: Sequence[Branch]) -> No
     chosen: list[exp.Expr] = [exp.alias_(case, CASE, quoted=True)]
     for number, branch in enumerate(branches):
         for place in range(len(branch.fields)):
-            name = _value(number, place)
+            name = value_name(number, place)
             # By its name, so that what is random is drawn once; engines know no name of a result
             # beside a subquery.
             has_query = given[name].find(exp.Query) or case.find(exp.Query)
@@ -305,7 +219,3 @@ def _column(name: str) -> exp.Column:
 
 def _condition(number: int) -> str:
     return f"$condition_{number}"
-
-
-def _value(number: int, place: int) -> str:
-    return f"$value_{number}_{place}"

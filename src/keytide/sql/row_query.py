@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from sqlglot import exp
 
-from keytide.errors import InvalidError
-from keytide.sql.assign import assign
+from keytide.sql.assign import stored_values
 from keytide.sql.dml_grammar import TARGET
 from keytide.sql.pushing import pushed_exactly
 from keytide.sql.relation import Relation
@@ -24,7 +23,6 @@ __all__ = [
     "refused_errors",
     "row_query",
     "split_target",
-    "stored_values",
     "target_of_tree",
 ]
 
@@ -93,25 +91,6 @@ def refused_errors(bound: BoundQuery, *errors: type[Exception]) -> Iterator[None
         yield
     except errors as error:
         raise bound.refused(str(error).splitlines()[0]) from error
-
-
-def stored_values(
-    columns: Sequence[pa.ChunkedArray], fields: Sequence[Field], table: str
-) -> list[pa.Array]:
-    """New values as columns hold them.
-
-    Raises `InvalidError` for a type or value that a column does not take, NULL among them.
-    """
-    made = []
-    for column, field in zip(columns, fields, strict=True):
-        stored = assign(column, field, table).combine_chunks()
-        if stored.null_count and not field.type.nullable:
-            raise InvalidError(
-                f"table {table}: NULL value not allowed for NOT NULL column: {field.name}; nothing "
-                f"was changed"
-            )
-        made.append(stored)
-    return made
 
 
 def row_query(

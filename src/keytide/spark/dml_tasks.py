@@ -1,0 +1,168 @@
+"""What executors do for row-level changes. Nothing here loads a parser of SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+
+from keytide.dml.engine import RowChange, Scanned, SplitResult, checked_pages
+from keytide.dml.merge import Sinks
+from keytide.dml.spi import ROW_ID, ColumnHandle, Split, UpdatablePageSource
+from keytide.spark.types import batches_of
+from keytide.sql.assign import stored_values
+from keytide.sql.merged_rows import MergedRows
+from keytide.sql.passed import ROW, Passed
+from keytide.types import Field
+
+__all__ = ["SPLIT", "ChangeTask", "MergeTask", "ScanTask", "WholeTask"]
+
+SPLIT = "$split"
+"""The column with the numbers of splits."""
+
+_SPLIT_SHIFT = 40
+"""Rows of a split have this many bits for their number: a trillion."""
+
+
+@dataclass(frozen=True)
+class ScanTask:
+    """Reads one split."""
+
+    scanned: Scanned
+    passed: Passed
+    number: int
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, each with its number and that of the split."""
+        wanted = self.passed.read_columns(self.scanned.columns)
+        schema = self.passed.schema(self.scanned.columns)
+        source = _open(self.scanned, self.scanned.splits[0], wanted)
+        try:
+            start = self.number << _SPLIT_SHIFT
+            for page in checked_pages(source, wanted, type(source).__name__):
+                given = self.passed.given(page, self.scanned.columns, start, schema)
+                splits = pa.repeat(pa.scalar(self.number, pa.int32()), page.num_rows)
+                numbered = schema.append(pa.field(SPLIT, pa.int32()))
+                whole = pa.record_batch([*given.columns, splits], schema=numbered)
+                yield from batches_of(pa.Table.from_batches([whole]))
+                start += page.num_rows
+        finally:
+            source.close()
+
+
+def _open(scanned: Scanned, split: Split, columns: Sequence[ColumnHandle]) -> UpdatablePageSource:
+    return scanned.pages.create_page_source(  # type: ignore[return-value]  # as begin promised
+        scanned.session, scanned.table, split, columns
+    )
+
+
+# -- changing --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WholeTask:
+    """Applies a change that needs no new values to every row of one split."""
+
+    scanned: Scanned
+    change: RowChange
+
+    def __call__(self) -> SplitResult:
+        """What came of the split."""
+        (split,), row_id = self.scanned.splits, self.scanned.columns[-1:]
+        source = _open(self.scanned, split, row_id)
+        rows = 0
+        try:
+            for page in checked_pages(source, row_id, type(source).__name__):
+                if page.num_rows:
+                    self.change.apply(source, page)
+                    rows += page.num_rows
+            return SplitResult(rows, source.finish())
+        except BaseException:
+            with suppress(Exception):  # the error that led here says more
+                source.abort()
+            raise
+        finally:
+            source.close()
+
+
+@dataclass(frozen=True)
+class ChangeTask:
+    """Hands rows to sources of the splits that they came from."""
+
+    scanned: Scanned
+    change: RowChange
+    passed: Passed
+    fields: tuple[Field, ...]
+    table: str
+
+    def feed(self, rows: Iterable[pa.Table], number: int) -> list[SplitResult]:
+        """What came of the splits whose rows came here."""
+        sources: dict[int, UpdatablePageSource] = {}
+        counts: dict[int, int] = {}
+        try:
+            for table in rows:
+                splits = table.column(SPLIT).to_numpy()
+                for split in map(int, np.unique(splits)):
+                    if split not in sources:
+                        given = self.scanned.splits[split]
+                        sources[split] = _open(self.scanned, given, self.scanned.columns)
+                    page = self._page(table.filter(pa.array(splits == split)))
+                    self.change.apply(sources[split], page)
+                    counts[split] = counts.get(split, 0) + page.num_rows
+            return [SplitResult(counts[s], source.finish()) for s, source in sources.items()]
+        except BaseException:
+            for source in sources.values():
+                with suppress(Exception):  # the error that led here says more
+                    source.abort()
+            raise
+        finally:
+            for source in sources.values():
+                source.close()
+
+    def _page(self, table: pa.Table) -> pa.RecordBatch:
+        values = stored_values(table.columns[: len(self.fields)], self.fields, self.table)
+        batch = table.combine_chunks().to_batches()[0]
+        names = [*(field.name for field in self.fields), ROW_ID]
+        return pa.record_batch([*values, self.passed.row_ids(batch)], names)
+
+
+@dataclass(frozen=True)
+class MergeTask:
+    """Hands merged rows to a sink."""
+
+    sinks: Sinks
+    passed: Passed
+    made: MergedRows
+    count: int
+
+    def feed(self, rows: Iterable[pa.Table], number: int) -> SplitResult | None:
+        """What came of one sink; None where no row came here."""
+        context = TaskContext.get()
+        place = number if context is None else int(context.partitionId())
+        sink = None
+        matched: list[np.ndarray] = []
+        changed = 0
+        try:
+            for table in rows:
+                if sink is None:
+                    sink = self.sinks.provider.create_merge_sink(
+                        self.sinks.session, self.sinks.table, place, self.count
+                    )
+                matched.append(table.column(ROW).drop_null().to_numpy())
+                for batch in table.to_batches():
+                    for page in self.made.pages(batch, self.passed, self.sinks.pages):
+                        sink.store_merged_rows(page.page)
+                        changed += page.rows
+            if sink is None:
+                return None
+            every = np.concatenate(matched)
+            self.made.refuse_matches(is_twice=len(np.unique(every)) < len(every))
+            return SplitResult(changed, sink.finish())
+        except BaseException:
+            if sink is not None:
+                sink.abort()
+            raise
