@@ -47,6 +47,7 @@ from keytide.dml.spi import (
     UpdatablePageSource,
 )
 from keytide.dml.spool import Spool
+from keytide.dml.values import among
 from keytide.errors import ConnectorError, InvalidError, KeytideError
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import POSITION, VALUE_KIND
@@ -289,6 +290,13 @@ class AppendedMetadata(ConnectorMetadata):
         plan = plan_scan(table.known, table.predicate)
         files = {file.meta.file_name: file for bucket in plan.buckets for file in bucket.files}
         return replace(begun, files=files)
+
+    def apply_values(
+        self, session: ConnectorSession, table: AppendedHandle, values: Mapping[str, pa.Array]
+    ) -> AppendedHandle:
+        """See `ConnectorMetadata`."""
+        wanted = conjunction([*conjuncts(table.predicate), *conjuncts(among(values, table.view))])
+        return replace(table, predicate=wanted)
 
     def finish_merge(
         self, session: ConnectorSession, table: AppendedHandle, fragments: Sequence[Fragment]

@@ -8,7 +8,7 @@ begins a change, hands it to the host, and settles it: finished once, or aborted
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -192,6 +192,11 @@ class Scanned:
     splits: Sequence[Split]
     columns: tuple[ColumnHandle, ...]
     is_exact: bool = False
+    among: Callable[[Mapping[str, pa.Array]], Scanned] | None = None
+    """What plans anew for rows that have some values, see `ConnectorMetadata.apply_values`.
+
+    Where a host may ask for that, which is on the driver.
+    """
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.dml.fragments import Told, new_attempt, read_fragments, write_fragment
+from keytide.dml.pages import pages_of
 from keytide.dml.settling import Settling
 from keytide.dml.spi import (
     ROW_ID,
@@ -38,6 +39,7 @@ from keytide.dml.spi import (
     UpdatablePageSource,
 )
 from keytide.dml.spool import Spool
+from keytide.dml.values import among, among_keys
 from keytide.errors import ConnectorError, InvalidError, KeytideError, UnsupportedError
 from keytide.options import keys
 from keytide.row_kind import ROW_KIND, RowKind
@@ -55,6 +57,7 @@ from keytide.table.state.view import TableView
 from keytide.table.upkeep.writing import keep_up, show_rows
 from keytide.table.write.task import WriteTask, Written
 from keytide.table.write.writable import writable_view
+from keytide.types import arrow_schema
 
 __all__ = ["KeyedMetadata", "keyed_connector"]
 
@@ -70,7 +73,8 @@ class KeyedHandle:
 
     `state` is what the commit goes by, `settling` how far it is; they stay on the driver: on its
     way to a worker a handle leaves them behind. `task` writes; `updated` are the columns that an
-    UPDATE sets. With `gives_keys` a row may come under the key of one that goes.
+    UPDATE sets. With `gives_keys` a row may come under the key of one that goes; rows that a MERGE
+    inserts have keys that no row has with `inserts_new_keys`.
     """
 
     table: StoredTable
@@ -81,6 +85,7 @@ class KeyedHandle:
     splits: int = 0
     settling: Settling | None = None
     gives_keys: bool = False
+    inserts_new_keys: bool = False
 
     def __str__(self) -> str:
         return f"table {self.table.name}"
@@ -238,6 +243,21 @@ class KeyedMetadata(ConnectorMetadata):
             check_updatable(table)
         return replace(_begun(table), updated=tuple(sorted(updated)), gives_keys=True)
 
+    def apply_match(
+        self, session: ConnectorSession, table: KeyedHandle, columns: Sequence[str]
+    ) -> KeyedHandle:
+        """See `ConnectorMetadata`. What no row has in a part of its key is in no key."""
+        if not set(columns) <= set(table.view.schema.primary_keys):
+            return table
+        return replace(table, inserts_new_keys=True, gives_keys=table.moves_rows)
+
+    def apply_values(
+        self, session: ConnectorSession, table: KeyedHandle, values: Mapping[str, pa.Array]
+    ) -> KeyedHandle:
+        """See `ConnectorMetadata`."""
+        wanted = conjunction([*conjuncts(table.predicate), *conjuncts(among(values, table.view))])
+        return replace(table, predicate=wanted)
+
     def finish_merge(
         self, session: ConnectorSession, table: KeyedHandle, fragments: Sequence[Fragment]
     ) -> int:
@@ -338,37 +358,46 @@ def _written(told: Told) -> Iterator[Written]:
 
 def _refuse_taken_keys(table: KeyedHandle, told: Sequence[Told]) -> None:
     """Refuse rows that come under a key which another row has and keeps, or which come twice."""
-    names = list(table.view.schema.primary_keys)
-    came = _keys(told, "came", names)
-    if came is None:
-        return
-    twice = came.filter(came.is_duplicated())
-    if twice.is_empty():
-        gone = _keys(told, "gone", names)
-        stored = replace(_scan(replace(table, predicate=None)), columns=tuple(names))
-        twice = _stored_among(stored, came, gone)
-    if twice.height:
-        raise InvalidError(
-            f"{table}: two rows would have the primary key {twice.row(0, named=True)}; nothing "
-            f"was changed. Change or delete the other row in the same statement, or use other keys"
-        )
+    _refuse_two_of(table, _twice(_keys(told, ("came", "new"), table)))
+    came = _keys(told, ("came",), table)
+    if came.height:
+        about = replace(table, predicate=among_keys(came, table.view))
+        stored = replace(_scan(about), columns=tuple(came.columns))
+        _refuse_two_of(table, _stored_among(stored, came, _keys(told, ("gone",), table)))
 
 
-def _stored_among(scan: Scan, came: pl.DataFrame, gone: pl.DataFrame | None) -> pl.DataFrame:
+def _twice(keys: pl.DataFrame) -> pl.DataFrame:
+    return keys.filter(keys.is_duplicated())
+
+
+def _stored_among(scan: Scan, came: pl.DataFrame, gone: pl.DataFrame) -> pl.DataFrame:
     """Keys that come and are stored already, but for those that go."""
     join = partial(pl.DataFrame.join, on=came.columns, nulls_equal=True)
     for batch in scan.to_batches():
         found = join(came, pl.DataFrame(pl.from_arrow(batch)), how="semi")
-        if gone is not None:
-            found = join(found, gone, how="anti")
+        found = join(found, gone, how="anti")
         if found.height:
             return found
     return came.clear()
 
 
-def _keys(told: Sequence[Told], which: str, names: Sequence[str]) -> pl.DataFrame | None:
-    tables = [each.rows for each in told if each.facts.get("keys") == which]
-    return pl.DataFrame(pl.from_arrow(pa.concat_tables(tables).select(names))) if tables else None
+def _keys(told: Sequence[Told], which: Sequence[str], table: KeyedHandle) -> pl.DataFrame:
+    found = [each.rows for each in told if each.facts.get("keys") in which]
+    return _keys_in(table, found)
+
+
+def _keys_in(table: KeyedHandle, found: Sequence[pa.Table]) -> pl.DataFrame:
+    schema = table.view.schema
+    none = arrow_schema(schema.select(schema.primary_keys)).empty_table()
+    return pl.concat([pl.DataFrame(pl.from_arrow(rows)) for rows in (none, *found)])
+
+
+def _refuse_two_of(table: KeyedHandle, keys: pl.DataFrame) -> None:
+    if keys.height:
+        raise InvalidError(
+            f"{table}: two rows would have the primary key {keys.row(0, named=True)}; nothing "
+            f"was changed. Change or delete the other row in the same statement, or use other keys"
+        )
 
 
 # -- row ids ---------------------------------------------------------------------------------------
@@ -458,7 +487,7 @@ class _Source(UpdatablePageSource):
         task = replace(self._read, columns=names or self._table.view.schema.names[:1])
         memory = self._table.view.options.read_memory_bytes
         for table in task.tables(memory):
-            for batch in table.to_batches():
+            for batch in pages_of(table):
                 yield self._page(batch)
 
     def _page(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -525,7 +554,7 @@ class _Versions:
         memory = 1 if table.task is None else table.task.view.options.write_buffer_bytes
         self._table, self._number, self._count = table, number, count
         self._gone, self._made = Spool(memory), Spool(memory)
-        self._gone_keys, self._came_keys = Spool(memory), Spool(memory)
+        self._keys = {which: Spool(memory) for which in ("gone", "came", "new")}
         self._attempt = new_attempt()
         self._rows = 0
         self._written: list[Written] = []
@@ -537,7 +566,7 @@ class _Versions:
         versions = _plain(row_ids)
         self._gone.add(self._of_kind(versions, RowKind.DELETE))
         if self._table.gives_keys:
-            self._gone_keys.add(self._keys_of(versions))
+            self._keys["gone"].add(self._keys_of(versions))
         self._rows += versions.num_rows
 
     def update(self, values: Mapping[str, pa.Array], row_ids: pa.Array) -> None:
@@ -555,20 +584,27 @@ class _Versions:
         left, came = old.filter(moved), new.filter(moved)
         if left.num_rows:
             self._gone.add(self._of_kind(left, RowKind.DELETE))
-            self._gone_keys.add(self._keys_of(left))
-            self._came_keys.add(self._keys_of(came))
+            self._keys["gone"].add(self._keys_of(left))
+            self._keys["came"].add(self._keys_of(came))
 
     def insert(self, rows: pa.RecordBatch) -> None:
         """Append rows that were not there."""
         self._refuse_after_end()
         self._made.add(self._of_kind(rows, RowKind.INSERT))
-        self._came_keys.add(self._keys_of(rows))
+        which = "new" if self._table.inserts_new_keys else "came"
+        self._keys[which].add(self._keys_of(rows))
         self._rows += rows.num_rows
 
     def finish(self) -> Sequence[Fragment]:
         """Write the versions; the fragments name their files."""
         self._refuse_after_end()
         self._is_over = True
+        if self._count == 1:
+            # Nobody else has rows that come, and what no row has needs to be looked up nowhere.
+            new = self._keys.pop("new")
+            came = [*self._keys["came"].tables(), *new.tables()]
+            new.close()
+            _refuse_two_of(self._table, _twice(_keys_in(self._table, came)))
         for spool, part in ((self._gone, 0), (self._made, self._count)):
             if spool.rows:
                 self._write(spool, part + self._number)
@@ -576,10 +612,10 @@ class _Versions:
         files = pa.table({"written": pa.array(rows, pa.binary())})
         told = partial(Told, self._number, self._attempt)
         fragments = [write_fragment(told({"rows": self._rows}, files))]
-        for name, spool in (("gone", self._gone_keys), ("came", self._came_keys)):
+        for which, spool in self._keys.items():
             if spool.rows:
                 keys_of = pa.concat_tables(spool.tables())
-                fragments.append(write_fragment(told({"rows": 0, "keys": name}, keys_of)))
+                fragments.append(write_fragment(told({"rows": 0, "keys": which}, keys_of)))
         return fragments
 
     def abort(self) -> None:
@@ -592,7 +628,7 @@ class _Versions:
 
     def close(self) -> None:
         """Let go of what waits."""
-        for spool in (self._gone, self._made, self._gone_keys, self._came_keys):
+        for spool in (self._gone, self._made, *self._keys.values()):
             spool.close()
 
     def _write(self, spool: Spool, part: int) -> None:

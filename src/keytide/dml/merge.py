@@ -8,7 +8,7 @@ whole: finished once, or aborted.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -116,14 +116,15 @@ def merge_rows(
     table: ConnectorTableHandle,
     updated_columns: Mapping[int, Sequence[str]],
     columns: Sequence[ColumnHandle],
-    terms: Sequence[str],
+    matched_by: Sequence[str],
     host: MergeHost,
 ) -> Changed:
     """Merge a source into a table. One atomic change. Driver only.
 
-    `columns` are those of the target that the host computes with; rows of the target that do not
-    meet `terms` match nothing. Raises `UnsupportedError` where the connector has no MERGE, and what
-    the connector and the host raise.
+    `columns` are those of the target that the host computes with. Where equality of some columns is
+    all that matches, and rows that are inserted have the values there that matched nothing,
+    `matched_by` has these columns. Raises `UnsupportedError` where the connector has no MERGE, and
+    what the connector and the host raise.
     """
     if connector.merge_sinks is None:
         raise UnsupportedError(f"{table}: connector {connector.name} does not support MERGE")
@@ -131,23 +132,30 @@ def merge_rows(
     row_id = metadata.get_merge_row_id_column_handle(session, table)
     paradigm = metadata.get_row_change_paradigm(session, table)
     schema: ConnectorTableSchema = metadata.get_table_schema(session, table)
-    narrowed, _ = metadata.apply_filter(session, table, tuple(terms))
-    layout = tuple(metadata.get_update_layout(session, narrowed))
-    begun = metadata.begin_merge(session, narrowed, updated_columns)
+    layout = tuple(metadata.get_update_layout(session, table))
+    begun = metadata.begin_merge(session, table, updated_columns)
     results: list[SplitResult] = []
+    wanted = (*columns, ColumnHandle(ROW_ID, row_id.type, nullable=False))
+
+    def scanned(table: ConnectorTableHandle) -> Scanned:
+        splits = connector.splits.get_splits(session, table)
+        return Scanned(connector.pages, session, table, splits, wanted)
+
+    def among(values: Mapping[str, pa.Array]) -> Scanned:
+        return scanned(metadata.apply_values(session, begun, values))
 
     def abort(fragments: Sequence[Fragment]) -> None:
         metadata.abort_merge(session, begun, fragments)
 
     with aborted_on_error(abort, results):
-        splits = connector.splits.get_splits(session, begun)
-        wanted = (*columns, ColumnHandle(ROW_ID, row_id.type, nullable=False))
-        scanned = Scanned(connector.pages, session, begun, splits, wanted)
+        if matched_by:
+            begun = metadata.apply_match(session, begun, matched_by)
+        whole = scanned(begun)
         pages = SinkPages(schema.columns, row_id, paradigm)
         sinks = Sinks(connector.merge_sinks, session, begun, pages, layout)
-        host.merge(scanned, sinks, results.append)
+        host.merge(replace(whole, among=among), sinks, results.append)
         fragments = [fragment for result in results for fragment in result.fragments]
         counted = metadata.finish_merge(session, begun, fragments)
     rows = sum(result.rows for result in results)
     connector_counted(connector, "MERGE", rows, counted)
-    return Changed(rows, len(splits))
+    return Changed(rows, len(whole.splits))

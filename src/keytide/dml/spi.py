@@ -298,6 +298,28 @@ class ConnectorMetadata(ABC):
         """Begin a MERGE; `updated_columns` tells for each WHEN, by its number, what it sets."""
         raise _lacks("MERGE", table)
 
+    def apply_match(
+        self, session: ConnectorSession, table: ConnectorTableHandle, columns: Sequence[str]
+    ) -> ConnectorTableHandle:
+        """Know, of a handle of `begin_merge`, that equality of these columns is all that matches.
+
+        Rows that are inserted have the values there with which they matched no row that was read.
+        """
+        return table
+
+    def apply_values(
+        self,
+        session: ConnectorSession,
+        table: ConnectorTableHandle,
+        values: Mapping[str, pa.Array],
+    ) -> ConnectorTableHandle:
+        """A handle to read by, of rows among which are all that a source can match.
+
+        Those have in every column of `values` one of them: whole numbers or texts, each once. Other
+        rows may still be given. What was begun is finished by the handle of `begin_merge`.
+        """
+        return table
+
     def finish_merge(
         self, session: ConnectorSession, table: ConnectorTableHandle, fragments: Sequence[Fragment]
     ) -> int:

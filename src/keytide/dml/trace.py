@@ -194,6 +194,10 @@ def _told(name: str, arguments: Sequence[Any], given: Any) -> Mapping[str, int] 
         return str(given.type)
     if name == "apply_filter":
         return f"{counted(len(arguments[2]), 'term')}, {len(given[1])} left open"
+    if name == "apply_match":
+        return ", ".join(arguments[2])
+    if name == "apply_values":
+        return ", ".join(f"{n}: {counted(len(v), 'value')}" for n, v in arguments[2].items())
     if name == "apply_delete":
         return "cannot" if given is None else "can do without reading"
     if name.startswith("execute_"):

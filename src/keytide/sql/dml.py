@@ -122,7 +122,13 @@ def merge(
         columns = target.columns(query.target)
         host = engine.merge_host(query)
         return merge_rows(
-            target.connector, target.session, target.handle, query.updated, columns, (), host
+            target.connector,
+            target.session,
+            target.handle,
+            query.updated,
+            columns,
+            query.matched_by,
+            host,
         )
 
     return _on_newest(catalog, statement.table, isolation, trace, once)

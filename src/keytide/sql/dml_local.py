@@ -17,6 +17,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
+from sqlglot import exp
 
 from keytide.dml.engine import RowChange, Scanned, SplitResult, checked_pages
 from keytide.dml.merge import SinkPages, Sinks
@@ -99,16 +100,31 @@ class LocalMergeHost:
         """See `MergeHost.merge`. A Ctrl-C cancels it."""
         passed = self.query.passed(sinks.pages)
         text = self.query.text_for("duckdb", passed, duckdb_unnest, constructors)
-        target = _Target(scanned, passed)
-        sink = sinks.provider.create_merge_sink(sinks.session, sinks.table, 0, 1)
         with _database(self.query, self.allows_external_files, **_AS_WRITTEN) as connection:
             cursor = connection.cursor()
+            target = _Target(self._matchable(scanned, cursor), passed)
             cursor.register(self.query.view, target)
+            sink = sinks.provider.create_merge_sink(sinks.session, sinks.table, 0, 1)
 
             def run(_: int) -> SplitResult:
                 return self._merged(cursor, text, passed, sinks.pages, sink, target)
 
             _in_threads(run, [cursor], take)
+
+    def _matchable(self, scanned: Scanned, cursor: duckdb.DuckDBPyConnection) -> Scanned:
+        """The target without rows that are sure to match nothing, where nobody asks for these."""
+        match = self.query.match
+        may_narrow = match.columns and self.query.needs_matched_only
+        if not may_narrow or match.view is None or scanned.among is None:
+            return scanned
+        values = {}
+        for column, source in match.columns.items():
+            name = exp.column(source, quoted=True)
+            there = exp.select(name).distinct().from_(exp.to_table(match.view, quoted=True))
+            with self.query.refusing(duckdb.Error):
+                found = cursor.sql(there.where(name.is_(exp.null()).not_()).sql("duckdb"))
+                values[column] = found.to_arrow_table().column(0).combine_chunks()
+        return scanned.among(values)
 
     def _merged(
         self,

@@ -90,10 +90,8 @@ def _merge_lines(catalog: Catalog, statement: Merge, target: Target) -> Iterator
         columns = f" {', '.join(f.name for f in branch.fields)}" if branch.fields else ""
         yield f"{number}: WHEN {when.kind}{condition} THEN {branch.action}{columns}"
     yield f"splits: {len(target.connector.splits.get_splits(session, target.handle))}"
-    read = [
-        c.name for c in (target.schema.columns if query.carries else target.columns(query.target))
-    ]
-    yield f"columns read: {_listed(read)}"
+    read = {*target.columns(query.target), *query.kept(target.schema.columns)}
+    yield f"columns read: {_listed([c.name for c in target.schema.columns if c in read])}"
     yield from _others(query.bound.relations)
 
 

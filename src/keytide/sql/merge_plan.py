@@ -2,7 +2,7 @@
 
 The query joins both and gives, for each pair that some WHEN applies to, the number of the first
 one, the new values of every WHEN (NULL where another one applies), the place of the target's row,
-and what is passed through: the members of its row id and, where an UPDATE needs them, its columns.
+and what is passed through: the members of its row id and the columns that an UPDATE leaves alone.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from keytide.dml.merge import SinkPages
+from keytide.dml.spi import ColumnHandle
 from keytide.errors import InvalidError
 from keytide.plural import counted
+from keytide.sql.merge_match import Match, match_of
 from keytide.sql.merged_rows import CASE, MATCHES, Branch, MergedRows, value_name
 from keytide.sql.names import column_of
 from keytide.sql.passed import ROW, Passed
@@ -40,6 +42,7 @@ class MergeQuery:
     alias: str
     target: Relation
     made: MergedRows
+    match: Match
 
     @property
     def branches(self) -> tuple[Branch, ...]:
@@ -47,22 +50,35 @@ class MergeQuery:
         return self.made.branches
 
     @property
-    def carries(self) -> bool:
-        """Whether rows of the target are needed whole."""
-        return any(branch.action == "UPDATE" for branch in self.branches)
+    def matched_by(self) -> tuple[str, ...]:
+        """The columns whose equality is all that matches, and decides what no INSERT can double."""
+        columns = self.match.columns
+        inserts = [branch for branch in self.branches if branch.action == "INSERT"]
+        is_told = self.match.is_all and all(columns.keys() <= i.matched for i in inserts)
+        return tuple(columns) if is_told else ()
+
+    @property
+    def needs_matched_only(self) -> bool:
+        """Whether rows of the target that match nothing stay as they are."""
+        return all(branch.kind != "NOT MATCHED BY SOURCE" for branch in self.branches)
+
+    def kept(self, columns: Sequence[ColumnHandle]) -> tuple[ColumnHandle, ...]:
+        """Those columns of the target that some UPDATE leaves alone."""
+        updates = [branch.names for branch in self.branches if branch.action == "UPDATE"]
+        return tuple(c for c in columns if any(c.name not in names for names in updates))
 
     @property
     def updated(self) -> dict[int, tuple[str, ...]]:
         """What each WHEN that updates sets, by its number."""
         return {
-            number: tuple(field.name for field in branch.fields)
+            number: branch.updated
             for number, branch in enumerate(self.branches)
             if branch.action == "UPDATE"
         }
 
     def passed(self, pages: SinkPages) -> Passed:
         """What of the target the engine passes through."""
-        return Passed(pages.row_id.type, pages.columns if self.carries else ())
+        return Passed(pages.row_id.type, self.kept(pages.columns))
 
     def text_for(
         self,
@@ -122,13 +138,22 @@ def merge_query(
     ]
     tree.set("expressions", chosen or [exp.alias_(exp.null(), "$nothing", quoted=True)])
     bound, target = split_target(bind(replace(statement.pairs, tree=tree), catalog))
+    match = match_of(bound.tree.args["joins"][0], alias, fields, bound.relations)
     branches = tuple(
-        Branch(when.kind, when.action, tuple(field for field, _ in values))
+        _branch(when, values, match, source.alias_or_name)
         for when, values in zip(statement.whens, given, strict=True)
     )
-    query = MergeQuery(bound, target.view, alias, target, MergedRows(table, branches))
+    query = MergeQuery(bound, target.view, alias, target, MergedRows(table, branches), match)
     _choose_branch(bound.tree, alias, branches)
     return query
+
+
+def _branch(
+    when: When, values: Sequence[tuple[Field, exp.Expr]], match: Match, source: str
+) -> Branch:
+    fields = tuple(field for field, _ in values)
+    matched = frozenset(f.name for f, value in values if match.keeps(f.name, value, source))
+    return Branch(when.kind, when.action, fields, matched)
 
 
 def _values(

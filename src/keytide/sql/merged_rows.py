@@ -33,11 +33,26 @@ class MergedPage(NamedTuple):
 
 @dataclass(frozen=True)
 class Branch:
-    """One WHEN: what it does, and which columns it gives values."""
+    """One WHEN: what it does, and which columns it gives values.
+
+    Of these `matched` are given the very values that rows of both tables were matched by.
+    """
 
     kind: str
     action: str
     fields: tuple[Field, ...] = ()
+    matched: frozenset[str] = frozenset()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that it gives values."""
+        return tuple(field.name for field in self.fields)
+
+    @property
+    def updated(self) -> tuple[str, ...]:
+        """The columns that it sets, without those that are sure to stay as they are."""
+        changed = tuple(name for name in self.names if name not in self.matched)
+        return changed if self.kind == "MATCHED" and changed else self.names
 
 
 def value_name(number: int, place: int) -> str:
@@ -86,7 +101,7 @@ class MergedRows:
             for i in range(len(branch.fields))
         ]
         given = stored_values(columns, branch.fields, self.table)
-        values = dict(zip((field.name for field in branch.fields), given, strict=True))
+        values = dict(zip(branch.names, given, strict=True))
         if branch.action == "UPDATE":
             kept = [
                 values[c.name] if c.name in values else passed.column(rows, c.name)

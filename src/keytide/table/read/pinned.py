@@ -9,14 +9,13 @@ from typing import Any
 
 from keytide.format.data_file import Key
 from keytide.table.conditions.predicate import Predicate, conjuncts, equal_values
-from keytide.types import AtomicType, Field
+from keytide.table.values.spellings import has_one_spelling
+from keytide.types import Field
 
 __all__ = ["pinned_keys"]
 
 # Of more keys, reading all rows around them is as fast as looking for each.
 _KEYS_MAX = 128
-
-_WHOLE_NUMBERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 
 
 def pinned_keys(condition: Predicate | None, key: Sequence[Field]) -> list[Key] | None:
@@ -34,11 +33,9 @@ def pinned_keys(condition: Predicate | None, key: Sequence[Field]) -> list[Key] 
 
 
 def _pinned(values: Sequence[Any] | None, field: Field) -> Sequence[Any] | None:
-    if values is None or not isinstance(field.type, AtomicType):
+    if values is None or not has_one_spelling(field.type):
         return None
-    python = int if field.type.root in _WHOLE_NUMBERS else str
-    if python is str and field.type.root != "VARCHAR":
-        return None
+    python = str if field.type.root == "VARCHAR" else int
     if any(type(value) is not python for value in values):
         return None
     return tuple(dict.fromkeys(values))

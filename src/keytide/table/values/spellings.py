@@ -9,12 +9,20 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.format.arrow import polars_schema
-from keytide.types import AtomicType, Field
+from keytide.types import AtomicType, DataType, Field
 
-__all__ = ["POINTS_MAX", "spellings"]
+__all__ = ["POINTS_MAX", "has_one_spelling", "spellings"]
 
 POINTS_MAX = 1 << 20
 """Beyond this, hashing every combination takes longer than reading files that hold none."""
+
+
+_WHOLE_NUMBERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
+
+
+def has_one_spelling(type_: DataType) -> bool:
+    """Whether values of a type are equal, to every engine, only if they are the same."""
+    return isinstance(type_, AtomicType) and type_.root in (*_WHOLE_NUMBERS, "VARCHAR")
 
 
 def spellings(values: Sequence[Any] | None, field: Field) -> pa.Array | None:

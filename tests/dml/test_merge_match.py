@@ -1,0 +1,167 @@
+"""What a MERGE reads and asks, by how its ON matches rows."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import keytide as kt
+
+KINDS = {
+    "key": "PRIMARY KEY (k) NOT ENFORCED) WITH ('bucket' = '2'",
+    "deletion vectors": "PRIMARY KEY (k) NOT ENFORCED) WITH ('deletion-vectors.enabled' = 'true'",
+    "key of two": "PRIMARY KEY (k, p) NOT ENFORCED) WITH ('bucket' = '1'",
+    "no key": "p2 INT) WITH ('bucket' = '-1'",
+}
+
+
+@pytest.fixture
+def lake(warehouse: str) -> kt.Lake:
+    return kt.connect(warehouse)
+
+
+def table(lake: kt.Lake, kind: str, name: str = "t") -> None:
+    lake.sql(f"CREATE TABLE {name} (k INT, p STRING, v INT, {KINDS[kind]})")
+    columns = "k, p, v"
+    lake.sql(f"INSERT INTO {name} ({columns}) VALUES (1, 'a', 1), (2, 'b', 2)")
+    lake.sql(f"INSERT INTO {name} ({columns}) VALUES (3, 'c', 3), (4, 'd', 4)")
+
+
+def rows(lake: kt.Lake, name: str = "t") -> list[tuple[Any, ...]]:
+    found = lake.sql(f"SELECT k, p, v FROM {name} ORDER BY k, p").to_pylist()
+    return [tuple(row.values()) for row in found]
+
+
+BEFORE = [(1, "a", 1), (2, "b", 2), (3, "c", 3), (4, "d", 4)]
+SOURCE = pa.table({"k": pa.array([2, 3, 9, None, 1 << 40]), "p": ["b", "x", "n", "o", "q"]})
+
+UPDATE = "WHEN MATCHED THEN UPDATE SET v = t.v + 10"
+INSERT = "WHEN NOT MATCHED AND s.k < 10 THEN INSERT (k, p, v) VALUES (s.k, s.p, 0)"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("on", "whens", "left"),
+    [
+        ("t.k = s.k", UPDATE, [(1, "a", 1), (2, "b", 12), (3, "c", 13), (4, "d", 4)]),
+        ("(s.k = t.k)", UPDATE, [(1, "a", 1), (2, "b", 12), (3, "c", 13), (4, "d", 4)]),
+        (
+            "t.k = s.k",
+            f"WHEN MATCHED AND s.p = 'b' THEN DELETE {UPDATE} {INSERT}",
+            [(1, "a", 1), (3, "c", 13), (4, "d", 4), (9, "n", 0)],
+        ),
+        (
+            "t.p = s.p AND t.k = s.k",
+            f"{UPDATE} WHEN NOT MATCHED AND s.k = 9 THEN INSERT (k, p) VALUES (s.k, s.p)",
+            [(1, "a", 1), (2, "b", 12), (3, "c", 3), (4, "d", 4), (9, "n", None)],
+        ),
+        (
+            "t.k = s.k AND t.v > 2",
+            UPDATE,
+            [(1, "a", 1), (2, "b", 2), (3, "c", 13), (4, "d", 4)],
+        ),
+        (
+            "t.k = s.k OR t.v = 1",
+            "WHEN MATCHED AND s.k IN (2, 3) AND t.v > 1 THEN DELETE",
+            [(1, "a", 1), (4, "d", 4)],
+        ),
+        (
+            "t.k = s.k",
+            "WHEN NOT MATCHED BY SOURCE THEN DELETE",
+            [(2, "b", 2), (3, "c", 3)],
+        ),
+    ],
+)
+def test_what_is_not_read_would_have_changed_nothing(
+    lake: kt.Lake, kind: str, on: str, whens: str, left: list[tuple[Any, ...]]
+) -> None:
+    table(lake, kind)
+    lake.create_table("s", SOURCE.schema, []).write(SOURCE)
+    lake.sql(f"MERGE INTO t USING s ON {on} {whens}")
+    assert rows(lake) == left
+
+
+@pytest.mark.parametrize(
+    ("on", "insert"),
+    [
+        ("t.k = s.k AND t.v > 2", "(s.k, s.p, 0)"),
+        ("t.k = s.k", "(s.k - 6, s.p, 0)"),
+        ("t.k = s.k + 2", "(s.k, s.p, 0)"),
+        ("t.p = s.p", "(s.k, s.p, 0)"),
+    ],
+)
+def test_row_that_is_inserted_under_a_key_that_is_there_is_refused(
+    lake: kt.Lake, on: str, insert: str
+) -> None:
+    table(lake, "key")
+    lake.create_table("s", SOURCE.schema, []).write(SOURCE)
+    with pytest.raises(kt.InvalidError, match="two rows would have the primary key"):
+        lake.sql(f"MERGE INTO t USING s ON {on} WHEN NOT MATCHED AND s.k < 10 THEN "
+                 f"INSERT (k, p, v) VALUES {insert}")  # fmt: skip
+    assert rows(lake) == BEFORE
+
+
+def test_key_that_a_source_has_twice_is_inserted_by_neither(lake: kt.Lake) -> None:
+    table(lake, "key")
+    twice = [{"k": 7, "p": "x", "v": 1}, {"k": 7, "p": "y", "v": 2}]
+    merge = lake.table("t").merge(twice, "target.k = source.k").when_not_matched_insert_all()
+    with pytest.raises(kt.InvalidError, match=r"two rows would have the primary key \{'k': 7\}"):
+        merge.execute()
+    assert rows(lake) == BEFORE
+
+
+def test_row_may_move_to_a_key_that_another_leaves_but_to_no_other(lake: kt.Lake) -> None:
+    table(lake, "key")
+    swap = "MERGE INTO t USING s ON t.k = s.k WHEN MATCHED THEN UPDATE SET k = {}"
+    lake.sql("CREATE TABLE s (k INT, n INT); INSERT INTO s VALUES (1, 2), (2, 1)")
+    lake.sql(swap.format("s.n"))
+    assert rows(lake)[:2] == [(1, "b", 2), (2, "a", 1)]
+    with pytest.raises(kt.InvalidError, match="two rows would have the primary key"):
+        lake.sql(swap.format("s.n + 2"))
+
+
+@pytest.mark.parametrize(("kind", "read"), [("key", 1), ("key of two", 1), ("no key", 1)])
+def test_merge_reads_rows_that_can_match_and_columns_that_it_needs(
+    lake: kt.Lake, kind: str, read: int
+) -> None:
+    table(lake, kind)
+    lake.sql("CREATE TABLE s (k BIGINT, p STRING, v INT); INSERT INTO s VALUES (4, 'z', 9)")
+    walk = [
+        line["plan"].strip()
+        for line in lake.sql(
+            "EXPLAIN ANALYZE MERGE INTO t USING s ON t.k = s.k WHEN MATCHED THEN UPDATE SET "
+            "k = s.k, p = t.p, v = s.v WHEN NOT MATCHED THEN INSERT (k, p, v) "
+            "VALUES (s.k, s.p, s.v)"
+        ).to_pylist()
+    ]
+    pages = [line.split(":")[1].split(",")[0].strip() for line in walk if "get_next_page" in line]
+    assert sum(int(page.split()[0]) for page in pages if page != "no more") == read
+    assert any(line.startswith("apply_values: k: 1 value") for line in walk)
+
+
+KEYS = st.lists(st.integers(0, 12), unique=True, max_size=8)
+
+
+@settings(max_examples=15, deadline=None)
+@given(there=KEYS, given_=KEYS, gone=st.integers(0, 12))
+def test_upsert_is_that_of_a_dict(there: list[int], given_: list[int], gone: int) -> None:
+    lake = kt.connect(f"memory:///{uuid4().hex}")
+    schema = pa.schema([pa.field("k", pa.int32(), nullable=False), ("v", pa.int32())])
+    t = lake.create_table("t", schema, ["k"], options={"bucket": "2"})
+    for some in (there[::2], there[1::2]):
+        t.write([{"k": key, "v": key} for key in some] or schema.empty_table())
+    t.delete(f"k = {gone}")
+    t.merge(
+        pa.table({"k": pa.array(given_, pa.int64()), "v": pa.array(given_, pa.int32())}),
+        "target.k = source.k",
+    ).when_matched_update({"v": "source.v + 100"}).when_not_matched_insert_all().execute()
+
+    model = {key: key for key in there if key != gone}
+    model |= {key: key + 100 if key in model else key for key in given_}
+    found = {row["k"]: row["v"] for row in t.scan().to_arrow().to_pylist()}
+    assert found == model
