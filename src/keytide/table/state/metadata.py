@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -36,6 +37,9 @@ __all__ = ["TableMetadata"]
 
 # Of manifests and of lists each; an entry takes about a kilobyte.
 _CACHED_ENTRIES_MAX = 500_000
+# So many manifests are worth threads to read them, of which there are so many.
+_SIDE_BY_SIDE_MIN = 4
+_READERS = 2
 # A rollback takes snapshots away one by one; each look finds another one to be the newest.
 _LOOKS_MAX = 20
 
@@ -374,7 +378,12 @@ class TableMetadata:
 
     def entries(self, manifests: Iterable[ManifestFileMeta]) -> Entries:
         """The entries of several manifests, in order."""
-        return Entries.together([self.manifest(meta) for meta in manifests])
+        named = list(manifests)
+        if len(named) < _SIDE_BY_SIDE_MIN:
+            return Entries.together([self.manifest(meta) for meta in named])
+        # A store is waited for, and manifests are unpacked, without Python's lock.
+        with ThreadPoolExecutor(min(len(named), _READERS)) as pool:
+            return Entries.together(list(pool.map(self.manifest, named)))
 
     def index_files(self, snapshot: Snapshot) -> list[IndexFile]:
         """The index files of a snapshot: deletion vectors and hash indexes."""
