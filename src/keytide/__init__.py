@@ -41,6 +41,7 @@ from keytide.table.upkeep.compaction import CompactionResult
 from keytide.table.upkeep.doctor import Diagnosis, Sign
 from keytide.table.upkeep.expiry import ExpiryResult
 from keytide.table.upkeep.orphans import OrphanFiles
+from keytide.table.upkeep.purging import PurgeResult
 from keytide.table.upkeep.rescale import RescaleResult
 from keytide.table.upkeep.restore import RestoreResult
 from keytide.table.upkeep.rollback import RollbackResult
@@ -72,6 +73,7 @@ __all__ = [
     "MergeBuilder",
     "NotFoundError",
     "OrphanFiles",
+    "PurgeResult",
     "RescaleResult",
     "RestoreResult",
     "RollbackResult",

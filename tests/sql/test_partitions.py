@@ -67,6 +67,8 @@ def test_sums_of_a_dropped_partition_begin_anew(lake: kt.Lake) -> None:
         ("CALL sys.drop_partition('t', 'k=1')", "its partition columns are d, h"),
         ("CALL sys.rescale('t', 4)", "bucket_num is 4.*ALTER TABLE t SET"),
         ("CALL sys.compact_database('(')", "is no regular expression"),
+        ("CALL sys.compact('t', 'h=1', where => 'h = 1')", "give one of them"),
+        ("CALL sys.compact('t', where => 'h >')", "h >"),
     ],
 )
 def test_what_names_no_partition_drops_nothing(text: str, message: str, lake: kt.Lake) -> None:
@@ -82,6 +84,31 @@ def test_some_partitions_are_rescaled(lake: kt.Lake) -> None:
     (row,) = lake.sql("CALL sys.rescale('t')").to_pylist()
     assert row["partitions"] == 1
     assert left(lake) == ["30 1", "30 2", "31 1"]
+
+
+def test_condition_chooses_partitions(lake: kt.Lake) -> None:
+    lake.sql("INSERT INTO t SELECT d, h, k, v + 1 FROM t")
+    files = len(lake.table("t").scan().live.entries)
+    asked = "CALL sys.compact(table => 't', where => 'd > ''2026-01-30'' or h = 2')"
+    (row,) = lake.sql(asked).to_pylist()
+    assert (row["buckets"], row["files_before"], files) == (2, 4, 6)
+    (row,) = lake.sql("CALL sys.compact(table => 't', where => 'h > 7')").to_pylist()
+    assert row["buckets"] == 0
+    with pytest.raises(kt.NotFoundError, match="no column 'k'"):
+        lake.sql("CALL sys.compact(table => 't', where => 'k = 1')")
+    lake.sql("CREATE TABLE plain (k INT)")
+    with pytest.raises(kt.InvalidError, match="has no partitions"):
+        lake.sql("CALL sys.compact(table => 'plain', where => 'k = 1')")
+
+
+@pytest.mark.parametrize(
+    ("call", "way_out"),
+    [("repair()", "wherever its folder is"), ("merge_branch('t', 'b')", "fast_forward"),
+     ("compact(table => 't', options => 'a=b')", "ALTER TABLE")],
+)  # fmt: skip
+def test_what_other_engines_know_is_refused_by_name(call: str, way_out: str, lake: kt.Lake) -> None:
+    with pytest.raises(kt.UnsupportedError, match=f"sys.{call.partition('(')[0]} .*{way_out}"):
+        lake.sql(f"CALL sys.{call}")
 
 
 def test_tables_whose_names_match_are_compacted(lake: kt.Lake) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -508,6 +508,7 @@ CALLS: dict[str, Callable[[kt.Table], object]] = {
     "create": lambda t: t.create_branch("new", tag="two"),
     "delete": lambda t: t.delete_branch("b"),
     "forward": lambda t: t.fast_forward("b"),
+    "rename": lambda t: t.rename_branch("b", "new"),
 }
 
 
@@ -533,6 +534,7 @@ def test_wherever_it_stops_all_can_be_read_and_the_same_call_goes_on(
 ) -> None:
     table = prepared()
     branch, before = shown(table.branch("b")), shown(table)
+    made = branch if name == "rename" else state(2)
     faulty = FaultyStore(table.metadata.store, [Fault(operation, nth=nth, action=action)])
     with suppress(Crash, kt.DataError):
         CALLS[name](kt.Table(faulty, "t"))
@@ -540,14 +542,20 @@ def test_wherever_it_stops_all_can_be_read_and_the_same_call_goes_on(
     steps = [before, state(3), state(2), {**state(2), 8: "branch"}, branch]
     assert shown(fresh) in (steps if name == "forward" else [before])
     for each in names(fresh):
-        assert shown(fresh.branch(each)) == {"b": branch, "new": state(2)}[each]
+        assert shown(fresh.branch(each)) == {"b": branch, "new": made}[each]
     _go_on(fresh, name)
     if name == "forward":
         assert shown(fresh) == branch
         assert fresh.schema.names == ["k", "v", "w"]
         assert sorted(tag.name for tag in fresh.tags()) == ["nine", "two"]
     else:
-        assert names(fresh) == (["b", "new"] if name == "create" else [])
+        assert names(fresh) == {"create": ["b", "new"], "delete": [], "rename": ["new"]}[name]
+        assert fresh.metadata.store.list_names("branch") == [f"branch-{n}" for n in names(fresh)]
+    if name == "rename":
+        renamed = fresh.branch("new")
+        assert shown(renamed) == branch
+        assert [tag.name for tag in renamed.tags()] == ["nine"]
+        assert renamed.write([{"k": 1, "v": "on", "w": 2}]).snapshot_id == 5
     assert fresh.verify().is_healthy
 
 
@@ -559,7 +567,76 @@ def _go_on(table: kt.Table, name: str) -> None:
             table.delete_branch("new")
             CALLS[name](table)
     except kt.NotFoundError:  # it was done
-        assert name == "delete"
+        assert name in ("delete", "rename")
+
+
+def renamed_between(table: kt.Table, path: str, act: Callable[[], object]) -> FaultyStore:
+    """A store in which somebody acts when a file of branch b is about to be deleted."""
+
+    class Between(FaultyStore):
+        acted = False
+
+        def delete(self, paths: Iterable[str]) -> None:
+            gone = list(paths)
+            if not self.acted and any(each.endswith(path) for each in gone):
+                self.acted = True
+                act()
+            super().delete(gone)
+
+    return Between(table.metadata.store)
+
+
+def test_what_is_committed_while_a_branch_is_renamed_moves_along(table: kt.Table) -> None:
+    branch = table.create_branch("b")
+    store = renamed_between(table, "branch-b/schema/schema-0", lambda: branch.write(row(9, "late")))
+    renamed = kt.Table(store, "t").rename_branch("b", "new")
+    assert shown(renamed) == {**state(3), 9: "late"}
+    assert names(table) == ["new"]
+    with pytest.raises(kt.NotFoundError):
+        branch.write(row(8, "too late"))
+    assert table.verify().is_healthy
+
+
+def test_writers_to_both_names_of_a_renamed_branch_keep_both(table: kt.Table) -> None:
+    branch = table.create_branch("b")
+
+    def write_to_both() -> None:
+        branch.write(row(9, "old"))
+        table.branch("new").write(row(9, "new"))
+
+    store = renamed_between(table, "branch-b/schema/schema-0", write_to_both)
+    with pytest.raises(kt.ConflictError, match="both branches are there"):
+        kt.Table(store, "t").rename_branch("b", "new")
+    assert names(table) == ["b", "new"]
+    assert [shown(table.branch(name))[9] for name in ("b", "new")] == ["old", "new"]
+    with pytest.raises(kt.AlreadyExistsError):
+        table.rename_branch("b", "new")
+    assert table.verify().is_healthy
+
+
+def test_branch_is_renamed_and_refuses_what_it_cannot_be_called(
+    lake: kt.Lake, table: kt.Table
+) -> None:
+    table.create_branch("b").write(row(9, "branch"))
+    table.create_branch("c", empty=True)
+    assert table.rename_branch("b", "new").name == "default.t$branch_new"
+    lake.sql("CALL sys.rename_branch(table => 't', from_branch => 'c', to_branch => 'empty')")
+    assert names(table) == ["empty", "new"]
+    assert shown(table.branch("new")) == {**state(3), 9: "branch"}
+    assert (ids(table.branch("empty")), shown(table)) == ([], state(3))
+    table.alter(SetOption("branch", "new"))
+    for old, new, error, message in (
+        ("new", "empty", kt.InvalidError, "RESET the option"),
+        ("empty", "new", kt.AlreadyExistsError, "has a branch 'new'"),
+        ("empty", "empty", kt.AlreadyExistsError, "has this name already"),
+        ("empty", "main", kt.AlreadyExistsError, "every table has"),
+        ("empty", "7", kt.InvalidError, "cannot be the name"),
+        ("none", "other", kt.NotFoundError, "it has empty, new"),
+    ):
+        with pytest.raises(error, match=message):
+            table.rename_branch(old, new)
+    assert names(table) == ["empty", "new"]
+    assert table.verify().is_healthy
 
 
 def test_branch_whose_snapshot_expires_meanwhile_is_not_made(table: kt.Table) -> None:

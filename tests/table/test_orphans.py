@@ -179,6 +179,17 @@ def test_writer_beside_it_loses_nothing_that_is_younger() -> None:
     assert stray_files(table.stored.store) == set()
 
 
+def test_procedure_cleans_all_tables_of_a_database() -> None:
+    lake = kt.connect("", store=with_orphans())
+    lake.sql("CREATE TABLE other (k INT); CREATE TABLE elsewhere.t (k INT)")
+    strays = stray_files(lake.table("t").stored.store)
+    call = f"CALL sys.remove_orphan_files(table => 'default.*', older_than => {now_ms()})"
+    found = {row["table"]: (row["files"], row["deleted"]) for row in lake.sql(call).to_pylist()}
+    assert found == {"default.other": (0, True), "default.t": (len(strays), True)}
+    with pytest.raises(kt.NotFoundError, match="no table in the database 'none'"):
+        lake.sql("CALL sys.remove_orphan_files('none.*')")
+
+
 def test_procedure_deletes_and_counts() -> None:
     lake = kt.connect("", store=with_orphans())
     assert lake.sql("CALL sys.remove_orphan_files('t')").to_pylist() == [

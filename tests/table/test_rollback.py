@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from overtaking import overtaken
 
 import keytide as kt
 from keytide.format import paths
-from keytide.format.snapshot import Consumer
+from keytide.format.snapshot import NO_WATERMARK, Consumer, Snapshot
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
 from keytide.table.definition.evolution import AddColumn
@@ -523,6 +524,39 @@ def test_procedure_rolls_back_to_the_newest_snapshot_of_a_time() -> None:
     to = newest_at(lake.table("t"), time)
     lake.sql(f"CALL sys.rollback_to_timestamp('t', {time})")
     assert shown(lake.table("t")) == state(to)
+
+
+def with_watermarks(table: kt.Table, *marks: int | None) -> kt.Table:
+    """The table, as if a stream had told these watermarks from the first snapshot on."""
+    store = table.metadata.store
+    for number, mark in enumerate(marks, start=1):
+        path = paths.snapshot_path(number)
+        told = replace(Snapshot.from_json(store.read(path), path), watermark=mark)
+        store.put(path, told.to_json())
+    return table
+
+
+def test_watermark_means_the_newest_snapshot_that_had_come_as_far() -> None:
+    lake = kt.connect("", store=five_snapshots())
+    table = with_watermarks(lake.table("t"), None, 10, 10, NO_WATERMARK, 30)
+    lake.sql("CALL sys.create_tag_from_watermark('t', 'late', 11)")
+    assert [tag.snapshot_id for tag in table.tags() if tag.name == "late"] == [5]
+    with pytest.raises(kt.NotFoundError, match="31 or a later one; the latest is 30"):
+        lake.sql("CALL sys.create_tag_from_watermark('t', 'later', 31)")
+    with pytest.raises(kt.NotFoundError, match="9 or an earlier one; the earliest is 10"):
+        table.rollback_to(watermark=9)
+    assert table.rollback_to(watermark=30, dry_run=True).current_snapshot_id == 5
+    assert table.rollback_to(watermark=29, dry_run=True).current_snapshot_id == 3
+    lake.sql("CALL sys.rollback_to_watermark(table => 't', watermark => 10)")
+    assert shown(table) == state(3)
+
+
+def test_table_without_watermarks_says_so() -> None:
+    table = kt.connect("", store=five_snapshots()).table("t")
+    with pytest.raises(kt.NotFoundError, match="no snapshot has one"):
+        table.rollback_to(watermark=1)
+    with pytest.raises(kt.InvalidError, match="give one of them"):
+        table.rollback_to(1, watermark=1)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ __all__ = ["branch"]
 
 branch = typer.Typer(
     name="branch",
-    help="Make, list and delete branches of a table, and bring one back.",
+    help="Make, list, rename and delete branches of a table, and bring one back.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -86,6 +86,23 @@ def delete(table: TableArgument, name: Name, warehouse: Warehouse = None) -> Non
     """
     open_named_table(table, warehouse).delete_branch(name)
     note(f"branch {name} is gone")
+
+
+@branch.command()
+def rename(
+    table: TableArgument,
+    name: Name,
+    new_name: Annotated[
+        str, typer.Argument(metavar="NEW_NAME", help="What to call it.", show_default=False)
+    ],
+    warehouse: Warehouse = None,
+) -> None:
+    """Give a branch another name.
+
+    Example: keytide branch rename -w /data/lake shop.orders trial second
+    """
+    open_named_table(table, warehouse).rename_branch(name, new_name)
+    note(f"branch {name} is {new_name} now")
 
 
 @branch.command("fast-forward")

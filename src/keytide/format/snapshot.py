@@ -99,6 +99,11 @@ class Snapshot:
         """
         return _snapshot_from_document(read_document(data, path), path)
 
+    @property
+    def told_watermark(self) -> int | None:
+        """The watermark; None where no stream told one."""
+        return None if self.watermark == NO_WATERMARK else self.watermark
+
     def to_json(self) -> bytes:
         """The file's bytes. Equal snapshots give equal bytes.
 

@@ -61,6 +61,8 @@ from keytide.table.upkeep.partition_expiry import (
     PartitionAge,
     expire_partitions,
 )
+from keytide.table.upkeep.purging import PurgeResult, purge
+from keytide.table.upkeep.renaming import rename_branch
 from keytide.table.upkeep.rescale import RescaleResult, rescale
 from keytide.table.upkeep.restore import RestoreResult, restore
 from keytide.table.upkeep.retention import Asked
@@ -322,6 +324,21 @@ class Table:
         as `write` does.
         """
         return local_writes.truncate(self._stored, () if partition is None else (partition,))
+
+    @checked
+    def purge_files(self, *, dry_run: bool = False) -> PurgeResult:
+        """Delete all rows and all history: what stays is the definition and one empty snapshot.
+
+        The rows go first, in one atomic commit; from then on the table is empty, and after a stop
+        the same call goes on. Then go branches, tags, consumers, changelogs and snapshots, with
+        the files that they have. Others may write meanwhile: what they commit stays. What writers
+        that died have left, and files of restored snapshots, stay for orphan cleaning. `dry_run`
+        tells what would go.
+
+        Raises `InvalidError` for a branch, and where an option names one; `UnsupportedError`,
+        `ConflictError` and `DataError` as `truncate` and `expire_snapshots` do.
+        """
+        return purge(self._stored, dry_run=dry_run)
 
     @checked
     def compact(
@@ -801,11 +818,13 @@ class Table:
         to: int | str | None = None,
         *,
         as_of: datetime | date | str | int | None = None,
+        watermark: int | None = None,
         dry_run: bool = False,
     ) -> RollbackResult:
         """Make the table what it was at a snapshot; what came later is gone.
 
-        `to` is the id of a snapshot or the name of a tag, `as_of` a time as in `scan`. Later
+        `to` is the id of a snapshot or the name of a tag, `as_of` a time as in `scan`; `watermark`
+        means the newest snapshot with that watermark of a stream, or an earlier one. Later
         snapshots, changelogs and tags are deleted, what others commit meanwhile among them; the
         columns and options stay those of today, and data files stay for orphan cleaning. A write
         that began before and ends later counts as written after the rollback; one that goes by rows
@@ -818,7 +837,7 @@ class Table:
         `ConflictError` while others go on committing; `DataError` when the store fails.
         """
         moment = None if as_of is None else epoch_ms(as_of, self.name)
-        return roll_back(self.metadata, to, moment, dry_run=dry_run)
+        return roll_back(self.metadata, to, moment, watermark, dry_run=dry_run)
 
     @checked
     def restore(
@@ -892,6 +911,23 @@ class Table:
         the same call goes on.
         """
         delete_branch(self._stored, name)
+
+    @checked
+    def rename_branch(self, name: str, new_name: str) -> Table:
+        """Give a branch another name. No data is copied, and none that is committed is lost.
+
+        Until the new branch is there the old one is as it was. For a moment both are there, and
+        what writers commit to the old one then moves along; after a stop in between, the same call
+        goes on. Who has the branch open under its old name does not find it any more.
+
+        Raises `NotFoundError` naming the branches there are, `AlreadyExistsError` and
+        `InvalidError` for a new name that is taken or cannot be, `InvalidError` for a branch that
+        an option of the table names; `ConflictError`, with both branches there, when somebody
+        writes to the new name and another one to the old one meanwhile; `DataError` when the store
+        fails.
+        """
+        renamed = rename_branch(self._stored, name, new_name)
+        return Table.of(renamed, self._spark, self._catalog)
 
     @checked
     def fast_forward(self, name: str, *, dry_run: bool = False) -> FastForwardResult:

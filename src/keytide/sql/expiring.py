@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
 import pyarrow as pa
 
 from keytide.arguments import checked
+from keytide.errors import NotFoundError
 from keytide.sql.names import table_of
 from keytide.table.catalog import Catalog
 from keytide.table.scans import epoch_ms
@@ -25,6 +27,7 @@ from keytide.table.upkeep.partition_expiry import (
     PartitionAge,
     expire_partitions,
 )
+from keytide.table.upkeep.purging import PURGE_ROW, purge
 from keytide.table.upkeep.retention import Asked
 
 __all__ = ["EXPIRING"]
@@ -107,10 +110,38 @@ def _row(done: ExpiryResult) -> pa.Table:
 def _remove_orphan_files(
     catalog: Catalog, table: str, older_than: str | int | None = None, dry_run: bool = False
 ) -> pa.Table:
+    """Of a table, or of each table of a database: `shop.*`."""
+    if table.endswith(_EVERY):
+        return _orphans_of_all(catalog, table.removesuffix(_EVERY), older_than, dry_run)
+    return pa.Table.from_pylist([_orphans(catalog, table, older_than, dry_run)], schema=ORPHANS_ROW)
+
+
+_EVERY = ".*"
+_DATABASE_ROW = pa.schema([("table", pa.string()), *ORPHANS_ROW])
+
+
+def _orphans_of_all(
+    catalog: Catalog, database: str, older_than: str | int | None, dry_run: bool
+) -> pa.Table:
+    names = [name for name in catalog.tables() if name.partition(".")[0] == database]
+    if not names:
+        raise NotFoundError(f"there is no table in the database {database!r}")
+    rows = [{"table": name, **_orphans(catalog, name, older_than, dry_run)} for name in names]
+    return pa.Table.from_pylist(rows, schema=_DATABASE_ROW)
+
+
+def _orphans(
+    catalog: Catalog, table: str, older_than: str | int | None, dry_run: bool
+) -> dict[str, Any]:
     stored = table_of(catalog, table)
     done = remove_orphan_files(stored, _moment(older_than, stored), dry_run=dry_run)
-    row = {name: getattr(done, name) for name in ORPHANS_ROW.names}
-    return pa.Table.from_pylist([row], schema=ORPHANS_ROW)
+    return {name: getattr(done, name) for name in ORPHANS_ROW.names}
+
+
+@checked
+def _purge_files(catalog: Catalog, table: str, dry_run: bool = False) -> pa.Table:
+    done = purge(table_of(catalog, table), dry_run=dry_run)
+    return pa.Table.from_pylist([asdict(done)], schema=PURGE_ROW)
 
 
 EXPIRING: dict[str, Callable[..., pa.Table]] = {
@@ -119,6 +150,7 @@ EXPIRING: dict[str, Callable[..., pa.Table]] = {
     "expire_consumers": _expire_consumers,
     "expire_partitions": _expire_partitions,
     "expire_snapshots": _expire_snapshots,
+    "purge_files": _purge_files,
     "remove_orphan_files": _remove_orphan_files,
     "reset_consumer": _reset_consumer,
 }

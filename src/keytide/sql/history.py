@@ -11,13 +11,14 @@ import pyarrow as pa
 
 from keytide.arguments import checked
 from keytide.errors import InvalidError
+from keytide.format.snapshot import Snapshot
 from keytide.options import TableOptions
 from keytide.sql.names import table_of
 from keytide.table.catalog import Catalog
 from keytide.table.scans import epoch_ms
 from keytide.table.state.branches import has_branch
 from keytide.table.state.metadata import TableMetadata
-from keytide.table.upkeep import automatic_tags, branches, restore, tags
+from keytide.table.upkeep import automatic_tags, branches, renaming, restore, tags
 from keytide.table.upkeep.rollback import RollbackResult, roll_back
 
 __all__ = ["HISTORY"]
@@ -81,6 +82,22 @@ def create_tag_from_timestamp(
     """The first snapshot at or after a time in epoch milliseconds."""
     metadata = _metadata(catalog, table)
     found = tags.snapshot_at_or_after(metadata, timestamp)
+    return _tag_row(metadata, tag, found, time_retained)
+
+
+@checked
+def create_tag_from_watermark(
+    catalog: Catalog, table: str, tag: str, watermark: int, time_retained: str | None = None
+) -> pa.Table:
+    """The first snapshot whose watermark is this one or a later one."""
+    metadata = _metadata(catalog, table)
+    found = tags.snapshot_at_or_after_watermark(metadata, watermark)
+    return _tag_row(metadata, tag, found, time_retained)
+
+
+def _tag_row(
+    metadata: TableMetadata, tag: str, found: Snapshot, time_retained: str | None
+) -> pa.Table:
     made = tags.create_tag(metadata, tag, found.id, time_retained).snapshot
     row = {
         "tagName": tag,
@@ -171,6 +188,12 @@ def rollback_to(
 def rollback_to_timestamp(catalog: Catalog, table: str, timestamp: int) -> pa.Table:
     """To the newest snapshot at or before a time in epoch milliseconds."""
     return _rollback_row(roll_back(_metadata(catalog, table), as_of_ms=timestamp))
+
+
+@checked
+def rollback_to_watermark(catalog: Catalog, table: str, watermark: int) -> pa.Table:
+    """To the newest snapshot whose watermark is this one or an earlier one."""
+    return _rollback_row(roll_back(_metadata(catalog, table), watermark=watermark))
 
 
 _AS_LATEST = pa.schema(
@@ -266,6 +289,13 @@ def delete_branch(catalog: Catalog, table: str, branch: str) -> pa.Table:
 
 
 @checked
+def rename_branch(catalog: Catalog, table: str, from_branch: str, to_branch: str) -> pa.Table:
+    """The branch, and what it is to be called."""
+    renaming.rename_branch(table_of(catalog, table), from_branch, to_branch)
+    return _DONE
+
+
+@checked
 def fast_forward(catalog: Catalog, table: str, branch: str) -> pa.Table:
     """The table becomes what the branch is."""
     branches.fast_forward(table_of(catalog, table), branch)
@@ -278,16 +308,19 @@ HISTORY: Mapping[str, Callable[..., pa.Table]] = {"restore": restore_partitions}
         create_branch,
         create_tag,
         create_tag_from_timestamp,
+        create_tag_from_watermark,
         delete_branch,
         delete_tag,
         expire_tags,
         fast_forward,
+        rename_branch,
         rename_tag,
         replace_tag,
         rollback,
         rollback_to,
         rollback_to_as_latest,
         rollback_to_timestamp,
+        rollback_to_watermark,
         trigger_tag_automatic_creation,
     )
 }

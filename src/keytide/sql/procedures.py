@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.options import keys
+from keytide.sql.elsewhere import ELSEWHERE
 from keytide.sql.expiring import EXPIRING
 from keytide.sql.history import HISTORY
 from keytide.sql.names import table_of
@@ -21,6 +22,7 @@ from keytide.table.scans import why_row
 from keytide.table.upkeep.compaction import COMPACTION_ROW, cluster, compact
 from keytide.table.upkeep.manifests import MergedManifests, merge_manifests
 from keytide.table.upkeep.rescale import RESCALE_ROW, rescale
+from keytide.table.write.partition_spec import PartitionCondition, Place
 
 __all__ = ["call"]
 
@@ -31,9 +33,16 @@ def call(catalog: Catalog, statement: Call) -> pa.Table:
     """
     name = statement.procedure.lower().removeprefix("sys.")
     procedure = _PROCEDURES.get(name)
+    if procedure is None and name in ELSEWHERE:
+        raise UnsupportedError(f"sys.{name} is not for tables of Keytide: {ELSEWHERE[name]}")
     if procedure is None:
         known = ", ".join(f"sys.{known}" for known in sorted(_PROCEDURES))
         raise NotFoundError(f"no procedure {statement.procedure!r}; there is {known}")
+    if "options" in statement.named and "options" not in inspect.signature(procedure).parameters:
+        raise UnsupportedError(
+            f"sys.{name} goes by the options that the table has; ALTER TABLE ... SET them instead "
+            f"of giving it others"
+        )
     try:
         bound = inspect.signature(procedure).bind(catalog, *statement.arguments, **statement.named)
     except TypeError as error:
@@ -51,14 +60,16 @@ def _why(catalog: Catalog, table: object, *key: object) -> pa.Table:
 
 def _compact(
     catalog: Catalog, table: object, partitions: object = None, compact_strategy: object = "full",
-    order_strategy: object = None, order_by: object = None,
+    order_strategy: object = None, order_by: object = None, where: object = None,
 ) -> pa.Table:  # fmt: skip
     if compact_strategy not in ("full", "minor"):
         raise InvalidError(
             f"sys.compact: compact_strategy is {compact_strategy!r}; expected 'full' or 'minor'"
         )
     stored = table_of(catalog, str(table))
-    places = _places(partitions)
+    places = _chosen("compact", partitions, where)
+    if order_strategy == "none":
+        order_strategy = None
     if order_strategy is None and order_by is None:
         done = compact(stored, full=compact_strategy == "full", partitions=places)
     else:
@@ -70,6 +81,15 @@ def _compact(
 def _places(partitions: object) -> list[str]:
     """Partitions with semicolons between them: `dt=2026-01-31;dt=2026-02-01`."""
     return [text for text in str(partitions or "").split(";") if text.strip()]
+
+
+def _chosen(procedure: str, partitions: object, where: object) -> list[Place]:
+    """The partitions that are listed, or meet a condition; none for every one."""
+    if where is None:
+        return [*_places(partitions)]
+    if partitions is not None:
+        raise InvalidError(f"sys.{procedure}: partitions and where both choose; give one of them")
+    return [PartitionCondition(str(where))]
 
 
 def _drop_partition(catalog: Catalog, table: object, *partitions: object) -> pa.Table:
@@ -111,8 +131,9 @@ def _matches(pattern: object, name: str) -> bool:
 
 
 def _rescale(
-    catalog: Catalog, table: object, bucket_num: object = None, partitions: object = None
-) -> pa.Table:
+    catalog: Catalog, table: object, bucket_num: object = None, partitions: object = None,
+    where: object = None,
+) -> pa.Table:  # fmt: skip
     stored = table_of(catalog, str(table))
     buckets = stored.schema.options.get(keys.BUCKET)
     if bucket_num is not None and str(bucket_num) != buckets:
@@ -120,7 +141,7 @@ def _rescale(
             f"sys.rescale: bucket_num is {bucket_num}, and '{keys.BUCKET}' of table {stored.name} "
             f"is {buckets}; ALTER TABLE {table} SET ('{keys.BUCKET}' = '{bucket_num}') first"
         )
-    done = rescale(stored, _places(partitions))
+    done = rescale(stored, _chosen("rescale", partitions, where))
     return pa.Table.from_pylist([asdict(done)], schema=RESCALE_ROW)
 
 

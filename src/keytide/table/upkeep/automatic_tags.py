@@ -14,7 +14,7 @@ from datetime import datetime, timedelta, timezone
 
 from keytide.errors import AlreadyExistsError, NotFoundError
 from keytide.format import paths
-from keytide.format.snapshot import NO_WATERMARK, Snapshot
+from keytide.format.snapshot import Snapshot
 from keytide.options import TableOptions
 from keytide.table.definition.tag_period import TagPeriod
 from keytide.table.state.metadata import TableMetadata
@@ -147,9 +147,9 @@ def _by_process_time(snapshot: Snapshot) -> datetime | None:
 
 def _by_watermark(snapshot: Snapshot) -> datetime | None:
     """How far the stream had come, in UTC; None where no stream said it."""
-    if snapshot.watermark is None or snapshot.watermark == NO_WATERMARK:
+    if snapshot.told_watermark is None:
         return None
-    return datetime.fromtimestamp(snapshot.watermark / 1000, timezone.utc).replace(tzinfo=None)
+    return datetime.fromtimestamp(snapshot.told_watermark / 1000, timezone.utc).replace(tzinfo=None)
 
 
 _CLOCKS: dict[str, Callable[[Snapshot], datetime | None]] = {

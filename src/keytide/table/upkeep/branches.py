@@ -43,10 +43,14 @@ __all__ = [
     "FAST_FORWARD_ROW",
     "BranchInfo",
     "FastForwardResult",
+    "begin_work",
     "branches_of",
+    "check_name",
     "create_branch",
     "delete_branch",
     "fast_forward",
+    "refuse_named",
+    "taken",
 ]
 
 
@@ -89,7 +93,7 @@ def create_branch(
 ) -> StoredTable:
     """Make a branch, as `Table.create_branch` says."""
     metadata = table.metadata
-    _check_name(table, name)
+    check_name(table, name)
     if sum((snapshot_id is not None, tag is not None, empty)) > 1:
         raise InvalidError(
             f"table {table.name}: a branch begins with a snapshot, with a tag, or empty; give one "
@@ -97,7 +101,7 @@ def create_branch(
         )
     store = BranchStore(main_store(table.store), name)
     if has_branch(store, name):
-        raise _taken(table, name)
+        raise taken(table, name)
     begins = _Beginning.of(metadata, snapshot_id, tag, empty=empty)
     with _at_work(table, store) as mark:
         _make(table, store, begins, mark)
@@ -111,15 +115,10 @@ def _at_work(table: StoredTable, store: BranchStore) -> Iterator[bytes]:
     Raises `AlreadyExistsError` where somebody else does, or did.
     """
     name, path = store.branch, paths.unfinished_path(store.branch)
-    mark = paths.new_uuid().encode()
-    if not created(store.main, path, mark):
-        raise AlreadyExistsError(
-            f"table {table_name(table)}: branch {name!r} is being made or deleted by another "
-            f"caller, or by one that died; in the latter case delete it, and make it again"
-        )
+    mark = begin_work(table, store)
     try:
         if has_branch(store, name):  # made since somebody looked
-            raise _taken(table, name)
+            raise taken(table, name)
         yield mark
     except (KeytideError, KeyboardInterrupt):
         with suppress(DataError):
@@ -129,6 +128,20 @@ def _at_work(table: StoredTable, store: BranchStore) -> Iterator[bytes]:
                 store.main.delete_tree(paths.branch_dir(name))
         raise
     store.main.discard([path])
+
+
+def begin_work(table: StoredTable, store: BranchStore) -> bytes:
+    """Say that a branch is being made, by a mark that only this caller knows.
+
+    Raises `AlreadyExistsError` where somebody else says so.
+    """
+    mark = paths.new_uuid().encode()
+    if not created(store.main, paths.unfinished_path(store.branch), mark):
+        raise AlreadyExistsError(
+            f"table {table_name(table)}: branch {store.branch!r} is being made or deleted by "
+            f"another caller, or by one that died; in the latter case delete it, and make it again"
+        )
+    return mark
 
 
 @dataclass(frozen=True)
@@ -173,7 +186,7 @@ def _make(table: StoredTable, store: BranchStore, begins: _Beginning, mark: byte
             f"table {table_name(table)}: branch {store.branch!r} was deleted while it was made"
         )
     if not created(store, paths.schema_path(0), first):
-        raise _taken(table, store.branch)
+        raise taken(table, store.branch)
 
 
 def _check_source(metadata: TableMetadata, store: BranchStore, source: TagSource) -> None:
@@ -196,17 +209,23 @@ def delete_branch(table: StoredTable, name: str) -> None:
     if not main.list_names(folder):
         there = ", ".join(branch_names(main)) or "none beside the main one"
         raise NotFoundError(f"table {whole} has no branch {name!r}; it has {there}")
-    options = TableMetadata(main, whole).latest_schema().options
-    for key in (keys.BRANCH, keys.SCAN_FALLBACK_BRANCH, keys.SCAN_PRIMARY_BRANCH):
-        if options.get(key) == name:
-            raise InvalidError(
-                f"table {whole}: its option '{key}' names branch {name!r}, so it cannot be "
-                f"deleted; RESET the option first"
-            )
+    refuse_named(table, name, "deleted")
     main.put(paths.unfinished_path(name), b"")
     main.delete([paths.join(folder, paths.schema_path(0))])
     _clear(BranchStore(main, name))
     main.delete_tree(folder)
+
+
+def refuse_named(table: StoredTable, name: str, what: str) -> None:
+    """Raise `InvalidError` where an option of the table names a branch that is to be `what`."""
+    whole = table_name(table)
+    options = TableMetadata(main_store(table.store), whole).latest_schema().options
+    for key in (keys.BRANCH, keys.SCAN_FALLBACK_BRANCH, keys.SCAN_PRIMARY_BRANCH):
+        if options.get(key) == name:
+            raise InvalidError(
+                f"table {whole}: its option '{key}' names branch {name!r}, so it cannot be "
+                f"{what}; RESET the option first"
+            )
 
 
 def _clear(store: BranchStore) -> None:
@@ -216,7 +235,8 @@ def _clear(store: BranchStore) -> None:
     store.main.delete(path for path in files if path != mark)
 
 
-def _check_name(table: StoredTable, name: str) -> None:
+def check_name(table: StoredTable, name: str) -> None:
+    """Raise `InvalidError` for what a branch cannot be called, `AlreadyExistsError` for `main`."""
     whole = table_name(table)
     try:
         paths.branch_dir(name)
@@ -234,7 +254,8 @@ def _check_name(table: StoredTable, name: str) -> None:
         )
 
 
-def _taken(table: StoredTable, name: str) -> AlreadyExistsError:
+def taken(table: StoredTable, name: str) -> AlreadyExistsError:
+    """What to say where a branch has the name."""
     return AlreadyExistsError(
         f"table {table_name(table)} has a branch {name!r}; choose another name, or delete it"
     )

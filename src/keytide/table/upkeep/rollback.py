@@ -79,6 +79,7 @@ def roll_back(
     metadata: TableMetadata,
     to: int | str | None = None,
     as_of_ms: int | None = None,
+    watermark: int | None = None,
     *,
     dry_run: bool = False,
 ) -> RollbackResult:
@@ -86,7 +87,7 @@ def roll_back(
     newest = metadata.latest_snapshot()
     if newest is None:
         raise NotFoundError(f"table {metadata.name} has no snapshots, so it has no earlier state")
-    target = _target(metadata, to, as_of_ms)
+    target = _target(metadata, to, as_of_ms, watermark)
     rollback = Rollback(metadata, target)
     result = RollbackResult(
         newest.id,
@@ -117,15 +118,33 @@ def warn_of_consumers(metadata: TableMetadata, consumers: Sequence[str]) -> None
 # -- where to --------------------------------------------------------------------------------------
 
 
-def _target(metadata: TableMetadata, to: int | str | None, as_of_ms: int | None) -> Snapshot:
-    if (to is None) == (as_of_ms is None):
+def _target(
+    metadata: TableMetadata, to: int | str | None, as_of_ms: int | None, watermark: int | None
+) -> Snapshot:
+    if sum(place is not None for place in (to, as_of_ms, watermark)) != 1:
         raise InvalidError(
-            f"table {metadata.name}: a rollback goes to a snapshot, to a tag or to a time; give "
-            f"one of them"
+            f"table {metadata.name}: a rollback goes to a snapshot, to a tag, to a time or to a "
+            f"watermark; give one of them"
         )
+    if watermark is not None:
+        return _watermarked(metadata, watermark)
     if as_of_ms is not None:
         return metadata.snapshot_as_of(as_of_ms)
     return _tagged(metadata, to) if isinstance(to, str) else numbered(metadata, int(to or 0))
+
+
+def _watermarked(metadata: TableMetadata, watermark: int) -> Snapshot:
+    """The newest snapshot whose watermark is this one or an earlier one."""
+    known = [(told, each) for each in metadata.snapshots()
+             if (told := each.told_watermark) is not None]  # fmt: skip
+    for told, snapshot in reversed(known):
+        if told <= watermark:
+            return snapshot
+    oldest = f"the earliest is {known[0][0]}" if known else "no snapshot has one"
+    raise NotFoundError(
+        f"table {metadata.name} has no snapshot with the watermark {watermark} or an earlier one; "
+        f"{oldest}"
+    )
 
 
 def numbered(metadata: TableMetadata, snapshot_id: int) -> Snapshot:

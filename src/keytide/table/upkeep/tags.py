@@ -40,6 +40,7 @@ __all__ = [
     "replace_tag",
     "replace_tag_by",
     "snapshot_at_or_after",
+    "snapshot_at_or_after_watermark",
     "source_of",
     "tags_of",
 ]
@@ -198,6 +199,25 @@ def snapshot_at_or_after(metadata: TableMetadata, time_millis: int) -> Snapshot:
             f"milliseconds); the newest one {newest}"
         )
     return min(found, key=lambda snapshot: (snapshot.time_millis, snapshot.id))
+
+
+def snapshot_at_or_after_watermark(metadata: TableMetadata, watermark: int) -> Snapshot:
+    """The first snapshot with a watermark or a later one, of those that are there or have a tag.
+
+    Raises `NotFoundError` where there is none.
+    """
+    tagged = [tag.snapshot for tag in metadata.tags().values()]
+    known = [(told, each) for each in (*metadata.snapshots(), *tagged)
+             if (told := each.told_watermark) is not None]  # fmt: skip
+    found = [each for told, each in known if told >= watermark]
+    if not found:
+        latest = max((told for told, _ in known), default=None)
+        known_ones = "no snapshot has one" if latest is None else f"the latest is {latest}"
+        raise NotFoundError(
+            f"table {metadata.name} has no snapshot with the watermark {watermark} or a later one; "
+            f"{known_ones}"
+        )
+    return min(found, key=lambda snapshot: snapshot.id)
 
 
 # -- making one ------------------------------------------------------------------------------------

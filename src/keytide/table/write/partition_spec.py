@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,13 +18,30 @@ from keytide.arguments import shown
 from keytide.errors import InvalidError
 from keytide.format.binary_row import decode_rows, encode_rows
 from keytide.format.schema import TableSchema
+from keytide.table.conditions.matching import row_filter
+from keytide.table.conditions.where import parse_where
 from keytide.table.values.single import key_value, scalar_of_text
 from keytide.types import Field
 
-__all__ = ["PartitionSpec", "Place", "TouchedPartitions", "every_partition", "fitting"]
+__all__ = [
+    "PartitionCondition",
+    "PartitionSpec",
+    "Place",
+    "TouchedPartitions",
+    "every_partition",
+    "fitting",
+]
 
-Place: TypeAlias = "Mapping[str, Any] | str"
-"""Values for some or all partition columns, by column or as a text: `dt=2026-01-31,hour=7`."""
+Place: TypeAlias = "Mapping[str, Any] | str | PartitionCondition"
+"""Values for some or all partition columns, by column or as a text: `dt=2026-01-31,hour=7`; or a
+condition on them."""
+
+
+@dataclass(frozen=True)
+class PartitionCondition:
+    """A condition on partition columns, such as `dt > '2026-01-31' and hour < 7`."""
+
+    text: str
 
 
 def every_partition(partition: bytes) -> bool:
@@ -136,13 +154,32 @@ def fitting(
     """
     if not places:
         return every_partition
-    specs = [
-        PartitionSpec.of_text(each, schema, table, null_name)
-        if isinstance(each, str)
-        else PartitionSpec.parse(each, schema, table)
-        for each in places
-    ]
+    specs = [_spec(each, schema, table, null_name) for each in places]
     return lambda partition: any(spec(partition) for spec in specs)
+
+
+def _spec(place: Place, schema: TableSchema, table: str, null_name: str) -> Callable[[bytes], bool]:
+    if isinstance(place, PartitionCondition):
+        return _condition(place.text, schema, table)
+    if isinstance(place, str):
+        return PartitionSpec.of_text(place, schema, table, null_name)
+    return PartitionSpec.parse(place, schema, table)
+
+
+def _condition(text: str, schema: TableSchema, table: str) -> Callable[[bytes], bool]:
+    fields = schema.partition_fields()
+    if not fields:
+        raise InvalidError(
+            f"table {table} has no partitions that {shown(text)} could choose; leave it out"
+        )
+    kept = row_filter(parse_where(text, fields, table), fields)
+
+    def fits(partition: bytes) -> bool:
+        columns = decode_rows([partition], [field.type for field in fields])
+        names = [field.name for field in fields]
+        return not pl.DataFrame(pa.table(columns, names)).filter(kept).is_empty()
+
+    return fits
 
 
 def _value(value: Any, field: Field, table: str) -> pa.Array:

@@ -1,0 +1,110 @@
+"""Purging: a table without rows and without history, as if it had just been made.
+
+The rows go first, in a commit as any other: from then on the table is empty, wherever this stops,
+and the same call goes on. Then goes what holds on to older snapshots (branches, tags and readers),
+and last these themselves, with the files that only they have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import pyarrow as pa
+
+from keytide import html
+from keytide.errors import InvalidError
+from keytide.format.branch import BranchStore
+from keytide.table.state.branches import branch_names, table_name
+from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep.branches import delete_branch, refuse_named
+from keytide.table.upkeep.consumers import clear_consumers, consumers_of
+from keytide.table.upkeep.expiry import expire_changelogs, expire_snapshots
+from keytide.table.upkeep.guards import is_guard
+from keytide.table.upkeep.retention import Asked
+from keytide.table.upkeep.tags import delete_tag
+from keytide.table.upkeep.writing import writing
+from keytide.table.write.partition_spec import every_partition
+from keytide.table.write.writable import writable_view
+
+__all__ = ["PURGE_ROW", "PurgeResult", "purge"]
+
+# Each of them counts back from the newest snapshot, which is always there.
+_ALL = Asked(retain_max=1, retain_min=1)
+
+
+@dataclass(frozen=True)
+class PurgeResult:
+    """What a purge did, or, of a dry run, what it would do.
+
+    `rows` were stored; so many `snapshots` and `changelogs`, `tags`, `branches` and `consumers`
+    went. `files` were deleted with the snapshots; a dry run does not know of them.
+    """
+
+    rows: int
+    snapshots: int
+    changelogs: int
+    tags: int
+    branches: int
+    consumers: int
+    files: int | None
+
+    def _repr_html_(self) -> str:
+        names = [member.name for member in fields(self)]
+        return html.table(names, [[getattr(self, name) for name in names]])
+
+
+PURGE_ROW = pa.schema([(member.name, pa.int64()) for member in fields(PurgeResult)])
+"""The result as a row."""
+
+
+def purge(table: StoredTable, *, dry_run: bool = False) -> PurgeResult:
+    """Delete all rows and all history of a table, as `Table.purge_files` says."""
+    if isinstance(table.store, BranchStore):
+        raise InvalidError(
+            f"table {table.name}: a purge is of a whole table, which {table_name(table)} is; to be "
+            f"rid of this branch, delete it"
+        )
+    branches = branch_names(table.store)
+    for branch in branches:
+        refuse_named(table, branch, "deleted")
+    found = _found(table, branches)
+    return found if dry_run else _purged(table, branches, found)
+
+
+def _found(table: StoredTable, branches: list[str]) -> PurgeResult:
+    metadata = table.metadata
+    newest = metadata.latest_snapshot()
+    return PurgeResult(
+        0 if newest is None else newest.total_record_count,
+        len(metadata.snapshot_ids()),
+        len(metadata.changelog_ids()),
+        len(metadata.tag_names()),
+        len(branches),
+        len(consumers_of(metadata)),
+        None,
+    )
+
+
+def _purged(table: StoredTable, branches: list[str], found: PurgeResult) -> PurgeResult:
+    metadata = table.metadata
+    with writing(table, writable_view(table)) as transaction:
+        transaction.replace(every_partition)
+    for branch in branches:
+        delete_branch(table, branch)
+    clear_consumers(metadata)
+    # Those that guard what a restore brought back have to outlive the snapshots from before it.
+    guards = [name for name in metadata.tag_names() if is_guard(name)]
+    for tag in metadata.tag_names():
+        if tag not in guards:
+            delete_tag(metadata, tag)
+    gone = [expire_snapshots(table, _ALL), expire_changelogs(table, _ALL)]
+    for tag in guards:
+        if tag in metadata.tag_names():
+            delete_tag(metadata, tag)
+    counted: dict[str, Any] = {
+        "snapshots": sum(each.snapshots for each in gone),
+        "changelogs": sum(each.changelogs for each in gone),
+        "files": sum(each.files for each in gone),
+    }
+    return PurgeResult(**{**{f.name: getattr(found, f.name) for f in fields(found)}, **counted})
