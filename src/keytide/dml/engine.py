@@ -195,8 +195,11 @@ class Scanned:
     among: Callable[[Mapping[str, pa.Array]], Scanned] | None = None
     """What plans anew for rows that have some values, see `ConnectorMetadata.apply_values`.
 
-    Where a host may ask for that, which is on the driver.
+    Where a host may ask for that; on the way to a worker it stays behind.
     """
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "among": None}
 
 
 @dataclass(frozen=True)
