@@ -377,3 +377,15 @@ def test_changed_bit_in_a_page_is_told_by_sparks_own_reader(warehouse: str, spar
     assert operators(table.scan(), spark) == {"FileScan"}
     with pytest.raises(Exception, match=f"(?s){file.name}"):
         collected(table.scan(), spark)
+
+
+def test_spark_plans_joins_by_the_number_of_rows(warehouse: str, spark: Any) -> None:
+    lake = kt.connect(warehouse, spark=spark)
+    rows = pa.table({"id": range(3000), "v": ["a"] * 3000})
+    table = lake.create_table("t", rows.schema, ["id"], options={"bucket": "3"})
+    table.write(rows)
+    table.write(rows)
+    merged = table.scan().to_spark(spark)
+    size = merged._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()
+    assert 3000 * 8 < int(size) < 3000 * 1000
+    assert sorted(row.id for row in merged.collect()) == list(range(3000))

@@ -26,7 +26,9 @@ def changes_to_spark(changes: Changes, spark: SparkSession) -> DataFrame:
     """
     check_python(spark)
     bins = bins_of(changes, cores(spark) * BINS_PER_CORE, changes.schema)
-    return Executors().rows(bins, spark_schema(changes.schema), spark)
+    # A key that changed is told before and after.
+    count = 2 * sum(file.meta.row_count for task in changes.tasks() for file in task.files)
+    return Executors().rows(bins, spark_schema(changes.schema), spark, count)
 
 
 def bins_of(changes: Changes, bins_max: int, schema: pa.Schema) -> list[BinTask]:

@@ -145,10 +145,11 @@ def _merged(scan: Scan, bins: Sequence[ReadBin], spark: SparkSession) -> DataFra
     never_null = _never_null(scan, [task for tasks in bins for task in tasks])
     tasks = [BinTask(tasks, schema, scan.view.name, never_null) for tasks in bins]
     target = spark_schema(schema)
+    count = sum(file.meta.row_count for one in bins for task in one for file in task.bucket.files)
     if not never_null:
-        return Executors().rows(tasks, target, spark)
+        return Executors().rows(tasks, target, spark, count)
     narrow = [StructField(f.name, f.dataType, f.name not in never_null) for f in target.fields]
-    return _all_nullable(Executors().rows(tasks, StructType(narrow), spark), schema)
+    return _all_nullable(Executors().rows(tasks, StructType(narrow), spark, count), schema)
 
 
 def _never_null(scan: Scan, tasks: Sequence[ReadTask]) -> frozenset[str]:

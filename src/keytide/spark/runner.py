@@ -57,21 +57,29 @@ class Cluster:
 class Executors:
     """Runs tasks on a cluster: over the partitions of a DataFrame, or as those of a new one."""
 
-    def rows(self, tasks: Sequence[RowsTask], schema: StructType, spark: SparkSession) -> DataFrame:
+    def rows(
+        self,
+        tasks: Sequence[RowsTask],
+        schema: StructType,
+        spark: SparkSession,
+        count: int | None = None,
+    ) -> DataFrame:
         """The rows that tasks give, as a lazy DataFrame of one partition for each of them.
 
-        What a task raises reaches the user as Spark's PythonException with the error's text.
+        `count` is how many rows these are at most, None where nobody knows; Spark plans joins by
+        it. What a task raises reaches the user as Spark's PythonException with the error's text.
         """
         # Each task is pickled by itself, and unpickled only where it runs.
         payloads = [pickle.dumps(task) for task in tasks]
+        weight = _weight(len(payloads), count)
 
         def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in numbers:
                 for number in batch.column(0).to_pylist():
-                    yield from rows_here(payloads[number])
+                    yield from rows_here(payloads[number // weight])
 
-        numbers = spark.range(0, len(payloads), 1, max(1, len(payloads)))
-        return numbers.mapInArrow(run, schema)
+        numbers = spark.range(0, len(payloads) * weight, 1, max(1, len(payloads)))
+        return numbers.where(f"id % {weight} = 0").mapInArrow(run, schema)
 
     def feed(self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None]) -> None:
         """Run one Spark job and hand on what its tasks made, in the order of the partitions.
@@ -86,6 +94,20 @@ class Executors:
         with on_driver():
             collected = rows.mapInArrow(run, "outcome binary").collect()
         settled((pickle.loads(bytes(row.outcome)) for row in collected), take)
+
+
+_COUNT_UNKNOWN, _COUNT_MAX = 4 << 20, 64 << 20
+"""Rows as Spark is told them; what it takes to count to the larger one is 0.1 s."""
+
+
+def _weight(tasks: int, count: int | None) -> int:
+    """How many numbers stand for a task, so that Spark thinks of as many rows as there are.
+
+    It knows how large a range of numbers is, and takes what Python makes of one for as long, as a
+    condition could keep all of it. A power of two, as Spark compiles code for every other number.
+    """
+    known = _COUNT_UNKNOWN if count is None else min(count, _COUNT_MAX)
+    return 1 << max(0, known // max(tasks, 1) - 1).bit_length()
 
 
 def rows_here(payload: bytes) -> Iterator[pa.RecordBatch]:
