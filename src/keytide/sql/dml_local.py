@@ -11,7 +11,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import duckdb
@@ -43,28 +44,33 @@ class LocalRowHost:
         self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
     ) -> None:
         """See `Host.change`. A Ctrl-C cancels what runs."""
+        if scanned.is_exact and not self.query.fields:
+            ids = replace(scanned, columns=scanned.columns[-1:])
+            idle = [None] * len(ids.splits)
+            _in_threads(lambda n: self._split(ids, change, n, lambda page: page), idle, take)
+            return
         text = self.query.text_for("duckdb", (ROW,), duckdb_unnest, constructors)
         with _database(self.query, self.allows_external_files) as connection:
             cursors = [connection.cursor() for _ in scanned.splits]
 
             def run(number: int) -> SplitResult:
-                return self._split(text, scanned, change, number, cursors[number])
+                compute = partial(self._computed, text, cursors[number])
+                return self._split(scanned, change, number, compute)
 
             _in_threads(run, cursors, take)
 
     def _split(
         self,
-        text: str,
         scanned: Scanned,
         change: RowChange,
         number: int,
-        cursor: duckdb.DuckDBPyConnection,
+        compute: Callable[[pa.RecordBatch], pa.RecordBatch],
     ) -> SplitResult:
         with _source(scanned, number) as source:
             try:
                 rows = 0
                 for page in checked_pages(source, scanned.columns, type(source).__name__):
-                    found = self._computed(text, page, cursor)
+                    found = compute(page)
                     if found.num_rows:
                         change.apply(source, found)
                         rows += found.num_rows
@@ -74,7 +80,7 @@ class LocalRowHost:
                 raise
 
     def _computed(
-        self, text: str, page: pa.RecordBatch, cursor: duckdb.DuckDBPyConnection
+        self, text: str, cursor: duckdb.DuckDBPyConnection, page: pa.RecordBatch
     ) -> pa.RecordBatch:
         """The new values and the row ids of the rows of a page that are meant."""
         plain = page.select([n for n in page.schema.names if n != ROW_ID])
@@ -218,7 +224,7 @@ def _database(
 
 def _in_threads(
     run: Callable[[int], SplitResult],
-    cursors: Sequence[duckdb.DuckDBPyConnection],
+    cursors: Sequence[duckdb.DuckDBPyConnection | None],
     take: Callable[[SplitResult], None],
 ) -> None:
     """Run the parts of a statement, and hand on what each made. An error or a stop ends all."""
@@ -231,7 +237,7 @@ def _in_threads(
         except BaseException:
             for future in futures:
                 future.cancel()
-            for cursor in cursors:
+            for cursor in filter(None, cursors):
                 cursor.interrupt()
             raise
         finally:

@@ -64,6 +64,9 @@ class StoredVersions:
     who needs them; the `condition` looks at no other columns than these. Of `keys`, each of them
     once, only runs know; they leave out the versions of all others. Without `tells_kinds` all adds
     may be told as +I: of a file that has nothing else, no kinds are read.
+
+    With `always` the condition lets versions of these keys pass too, and perhaps of others; then no
+    file may have dead rows.
     """
 
     view: TableView
@@ -72,6 +75,7 @@ class StoredVersions:
     condition: Predicate | None = None
     keys: pl.DataFrame | None = None
     tells_kinds: bool = True
+    always: pl.DataFrame | None = None
 
     def of_file(self, file: PlannedFile) -> pl.DataFrame:
         """All versions in a file, as they come."""
@@ -190,7 +194,15 @@ class StoredVersions:
 
     @cached_property
     def _where(self) -> pl.Expr | None:
-        return None if self.condition is None else row_filter(self.condition, self._fields)
+        if self.condition is None:
+            return None
+        meets = row_filter(self.condition, self._fields)
+        if self.always is None:
+            return meets
+        # Each column by itself: far cheaper than looking for whole keys, and few more pass.
+        return meets | pl.all_horizontal(
+            pl.col(key.name).is_in(key.unique().implode(), nulls_equal=True) for key in self.always
+        )
 
     def _reader(self, file: PlannedFile) -> FileReader:
         store, path = self.view.data_file(file.entry)

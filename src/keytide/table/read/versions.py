@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 from keytide.format.data_file import IS_DEAD, SEQUENCE_NUMBER, VALUE_KIND
 from keytide.merge.folding import Merging, Standing
 from keytide.merge.touched import merge_runs, without_contained, without_outlived
-from keytide.merge.windows import key_windows
+from keytide.merge.windows import Batch, key_windows
 from keytide.table.conditions.matching import row_filter
 from keytide.table.conditions.predicate import (
     Predicate,
@@ -180,9 +180,32 @@ class MergedVersions:
         runs = [stored.of_run(*sized) for sized in zip(section.runs, held, strict=True)]
         # The largest run is most of the reading; its next batch is read while this one is merged.
         largest = sizes.index(max(sizes))
+        if self._may_filter(section, largest, sizes, held):
+            others = {i: list(run) for i, run in enumerate(runs) if i != largest}
+            runs = [iter(others.get(i, ())) for i in range(len(runs))]
+            filtering = self._filtering(stored, [b for some in others.values() for b in some])
+            runs[largest] = filtering.of_run(section.runs[largest], held[largest])
         if sizes[largest] > held[largest]:
             runs[largest] = prefetched(runs[largest])
         yield from key_windows(runs, self.view.order.key)
+
+    def _may_filter(
+        self, section: Section, largest: int, sizes: Sequence[int], held: Sequence[int]
+    ) -> bool:
+        """Whether a condition on merged versions can be asked of the largest run while it is read.
+
+        Of keys that no other run has, the version there is the merged one.
+        """
+        if self._check_of_merged is None or any(file.dead_rows for file in section.runs[largest]):
+            return False
+        return all(held[i] >= size for i, size in enumerate(sizes) if i != largest)
+
+    def _filtering(self, stored: StoredVersions, others: Sequence[Batch]) -> StoredVersions:
+        """What reads versions that meet the condition, or whose key is in other runs."""
+        key = list(self.view.order.key)
+        touched = [batch.rows.select(key) for batch in others if batch.rows.height]
+        always = pl.concat(touched) if touched else None
+        return replace(stored, condition=self.condition, always=always)
 
     def _columns_to_merge(self, section: Section) -> tuple[str, ...]:
         """What is wanted, and what decides; numbers only where they do or are wanted."""
