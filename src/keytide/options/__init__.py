@@ -165,6 +165,8 @@ class TableOptions:
     # -- memory -------------------------------------------------------------------------------
     read_memory_bytes: int = _option("read.memory")
     lookup_cache_bytes_max: int = _option("lookup.cache-max-memory-size")
+    lookup_files_bytes_max: int | None = _option("lookup.cache-max-disk-size")
+    lookup_file_retention_ms: int = _option("lookup.cache-file-retention")
     write_buffer_bytes: int = _option("write-buffer-size")
 
     raw: Mapping[str, str] = field(default_factory=dict)

@@ -371,12 +371,7 @@ _CHANGES = (
 # -- compaction ------------------------------------------------------------------------------------
 
 _NO_COMPACTION = "compaction goes by the other options"
-_NO_LOOKUP = "nothing of a look-up is kept on disk"
 _NO_SORTING = "compactions that put rows in order learn how these lie from a sample of their own"
-
-
-def _looking_up(key: str, type_: ValueType, default: str | None, meaning: str) -> Option:
-    return _kept(key, type_, default, meaning, _NO_LOOKUP)
 
 
 def _compacting(key: str, type_: ValueType, default: str | None, meaning: str) -> Option:
@@ -425,8 +420,11 @@ _COMPACTION = (
     Option("lookup-wait", BOOLEAN, "With `changelog-producer = lookup`: whether a write does that "
            "before it returns, or leaves it to `Table.compact` and to compactions that its runs "
            "make due.", "true"),
-    _looking_up("lookup.cache-file-retention", DURATION, "1 h", "How long lookup files stay."),
-    _looking_up("lookup.cache-max-disk-size", SIZE, None, "Their size on disk."),
+    Option("lookup.cache-file-retention", DURATION, "How long a lookup file stays after its last "
+           "use: a data file in which older versions are looked up again, laid out for that in the "
+           "folder of temporary files of the process that writes.", "1 h"),
+    Option("lookup.cache-max-disk-size", SIZE, "The size of all lookup files of a process. Left "
+           "out: half of what the disk has left, for each of them."),
     _kept("sort-compaction.local-sample.magnification", integer(1), "1000",
           "The sample of a sorting compaction.", _NO_SORTING),
     _kept("sort-compaction.range-strategy", choice("quantity", "size"), "quantity",

@@ -6,7 +6,7 @@ those that a condition rules out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -80,6 +80,10 @@ class StoredVersions:
     def of_file(self, file: PlannedFile) -> pl.DataFrame:
         """All versions in a file, as they come."""
         return self._reader(file).read(where=self._where)
+
+    def version_of(self, file: PlannedFile) -> tuple[Hashable, ...]:
+        """What tells a file from any other. Raises `DataError` where it is missing."""
+        return self._reader(file).version
 
     def of_lone_files(self, files: Iterable[PlannedFile], rows_max: int) -> Iterator[pl.DataFrame]:
         """The versions of files that have no key in common, file by file, small ones together."""

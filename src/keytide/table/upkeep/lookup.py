@@ -1,7 +1,8 @@
 """Level 0 of a section with the versions that it meets above, in files that are not written again.
 
 Of these files only keys that are new on level 0 are read, in windows like everything else: memory
-follows the windows, or the keys where they are few.
+follows the windows, or the keys where they are few. Where they are few, files that are looked up
+again have lookup files.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ from functools import cached_property
 
 import polars as pl
 
+from keytide.format.data_file import IS_DEAD, POSITION, VALUE_KIND
+from keytide.format.deletion_vector import dead_positions
 from keytide.merge.touched import merge_runs, with_keys, without_contained, without_keys
 from keytide.merge.windows import Batch, key_windows
+from keytide.row_kind import RETRACTS
 from keytide.table.read.lookup import key_range
 from keytide.table.read.runs import StoredVersions, table_columns
 from keytide.table.read.sections import PlannedFile, Run, Section
 from keytide.table.read.versions import Window, batch_rows, rows_in
 from keytide.table.state.view import TableView
+from keytide.table.upkeep.lookup_files import LOOKUP_FILES, Bounds, LookupFile
 
 __all__ = ["Lookup"]
 
@@ -95,14 +100,75 @@ class Lookup:
     ) -> Iterator[Batch]:
         for file in run:
             columns = staying_columns if self.stays(file) else self.columns
-            for batch in self._stored(file, columns).of_run((file,), rows_max):
+            for batch in self._batches(file, columns, rows_max):
                 is_last = batch.is_last and file is run[-1]
                 yield Batch(shaped(file, batch.rows), is_last=is_last)
 
+    def _batches(
+        self, file: PlannedFile, columns: tuple[str, ...], rows_max: int
+    ) -> Iterator[Batch]:
+        known = self._lookup_file(file, columns, rows_max)
+        if known is None:
+            yield from self._stored(file, columns).of_run((file,), rows_max)
+            return
+        assert self._new_keys is not None
+        found = [
+            self._without_dead(rows, file)
+            for rows in known.with_keys(self._new_keys)
+            if rows.height
+        ]
+        # Few keys in large frames: together they make fewer windows.
+        pile: list[pl.DataFrame] = []
+        for rows in found:
+            if pile and sum(map(len, pile)) + rows.height > rows_max:
+                yield Batch(pl.concat(pile))
+                pile = []
+            pile.append(rows)
+        yield Batch(pl.concat(pile or [known.frames[0].clear()]), is_last=True)
+
+    def _lookup_file(
+        self, file: PlannedFile, columns: tuple[str, ...], rows_max: int
+    ) -> LookupFile | None:
+        """The lookup file of a file that stays, if it has one."""
+        if not self._is_looked_up(file):
+            return None
+        if file.dead_rows is not None and not {POSITION, VALUE_KIND} <= set(columns):
+            return None
+        whole = file.as_stored()
+        told = (self.view.schema.id, columns, file.keeps_retracts, file.may_retract, file.has_kinds)
+        stored = StoredVersions(self.view, self.partition, columns)
+        key = (*stored.version_of(file), *told)
+
+        def versions() -> Iterator[pl.DataFrame]:
+            return (batch.rows for batch in stored.of_run((whole,), rows_max))
+
+        options = self.view.options
+        bounds = Bounds(options.lookup_files_bytes_max, options.lookup_file_retention_ms / 1000)
+        return LOOKUP_FILES.find(key, versions, bounds)
+
+    def _without_dead(self, rows: pl.DataFrame, file: PlannedFile) -> pl.DataFrame:
+        """Rows of a lookup file without those that are dead by now, told as `FileReader` does."""
+        if file.dead_rows is None:
+            return rows
+        dead = pl.Series(dead_positions(self.view.store, file.dead_rows)).cast(
+            rows.schema[POSITION]
+        )
+        is_dead = pl.col(POSITION).is_in(dead.implode())
+        is_read = ~is_dead
+        if file.keeps_retracts:
+            is_read |= pl.col(VALUE_KIND).is_in(list(RETRACTS))
+        told = [is_dead.alias(IS_DEAD)] if IS_DEAD in rows.columns else []
+        return rows.filter(is_read).with_columns(*told)
+
+    def _is_looked_up(self, file: PlannedFile) -> bool:
+        """Whether of a file only the new keys are wanted, and these are known."""
+        return self.stays(file) and file.meta.level > 0 and self._new_keys is not None
+
     def _stored(self, file: PlannedFile, columns: tuple[str, ...]) -> StoredVersions:
         stored = StoredVersions(self.view, self.partition, columns)
-        if not self.stays(file) or file.meta.level == 0 or self._new_keys is None:
+        if not self._is_looked_up(file):
             return stored
+        assert self._new_keys is not None
         about = key_range(self._new_keys)
         return StoredVersions(self.view, self.partition, columns, about, self._new_keys)
 
