@@ -173,3 +173,32 @@ def test_running_session_is_returned_with_new_settings(spark: Any) -> None:
         assert spark.conf.get("spark.sql.ansi.enabled") != before
     finally:
         spark.conf.set("spark.sql.ansi.enabled", before)
+
+
+LISTING = """
+import importlib, sys, zipfile
+from keytide.spark.worker import _list_once
+
+def add(archive, module, text=""):
+    with zipfile.ZipFile(f"{sys.argv[1]}/{archive}.zip", "a") as file:
+        file.writestr(f"{module}.py", text)
+
+def can_import(module):
+    importlib.invalidate_caches()
+    return importlib.util.find_spec(module) is not None
+
+for archive in ("kept", "other"):
+    add(archive, f"{archive}_first")
+    sys.path.insert(0, f"{sys.argv[1]}/{archive}.zip")
+    importlib.import_module(f"{archive}_first")
+_list_once({"kept_first"})
+for archive in ("kept", "other"):
+    add(archive, f"{archive}_second")
+    print(can_import(f"{archive}_second"))
+"""
+
+
+def test_a_worker_lists_archives_anew_but_for_that_of_spark(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LISTING, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
