@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from databases import SomeDatabase
 from hypothesis import given, settings
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 import keytide as kt
 from keytide.dml.adbc import adbc_connector
 from keytide.dml.attached import PagesScan
+from keytide.dml.database_changes import Insertion
 from keytide.dml.engine import DeleteRows, SplitResult, UpdateRows, change_rows
 from keytide.dml.spi import Connector, ConnectorSession
 from keytide.sql.local_engine import LocalEngine
@@ -352,6 +355,134 @@ def test_columns_that_a_merge_leaves_out_have_their_defaults(
     found = database.rows("SELECT a, s, n, c FROM made ORDER BY a")
     assert found == [(2, "it's", None, "NOW"), (7, "it's", 1, "NOW")]
     assert database.rows("SELECT count(id), count(DISTINCT id) FROM made") == [(2, 2)]
+
+
+# -- inserting -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "added"),
+    [
+        ("INSERT INTO db.items VALUES (7, 'eve', 1), (8, NULL, NULL)",
+         {7: ("eve", 1), 8: (None, None)}),
+        ("INSERT INTO DB.Items (QTY, id) VALUES (3, 7)", {7: (None, 3)}),
+        ("INSERT INTO db.items SELECT id + 10, name, qty FROM db.items WHERE qty = 5",
+         {11: ("ann", 5), 14: ("Zoe", 5)}),
+        ("INSERT INTO db.items (id) SELECT sum(id) FROM db.items", {10: (None, None)}),
+        ("INSERT INTO db.items SELECT k, s, NULL FROM t ORDER BY k LIMIT 1", {20: ("x", None)}),
+        ("INSERT INTO db.items SELECT k, s, q FROM t JOIN db.items ON q = qty", {21: ("y", 9)}),
+        ("INSERT INTO db.items SELECT * FROM db.items WHERE id > 100", {}),
+    ],
+)  # fmt: skip
+def test_rows_are_inserted_from_values_and_queries(
+    lake: kt.Lake, database: SomeDatabase, text: str, added: dict[int, Row]
+) -> None:
+    lake.sql("CREATE TABLE t (k INT PRIMARY KEY, s STRING, q INT)")
+    lake.sql("INSERT INTO t VALUES (20, 'x', 0), (21, 'y', 9)")
+    assert lake.sql(text).row_count == len(added)
+    assert items(database) == ITEMS | added
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("INSERT INTO db.items VALUES ('x', 'y', 1)", r"'id' is .*, the query returns string"),
+        ("INSERT INTO db.items VALUES (7, 'y', DATE '2026-01-31')", "'qty' is .*CAST"),
+        ("INSERT INTO db.items VALUES (7, 'y')", "returns 2 columns, the statement names 3: id, n"),
+        ("INSERT INTO db.items SELECT id, name FROM db.items WHERE id > 100", "returns 2 columns"),
+        ("INSERT INTO db.items (id, ID) VALUES (7, 8)", "names a column twice"),
+        ("INSERT INTO db.items VALUES (7, 'y', 1), (1, 'ann', 1)", "refuses the rows"),
+        ("INSERT INTO db.items VALUES (7, 'y', 1), (7, 'z', 1)", "refuses the rows"),
+        ("INSERT INTO db.one VALUES (1, 'x'), (2, NULL)", "name"),
+        ("INSERT INTO db.one (id) VALUES (2)", "name"),
+        ("INSERT INTO db.items SELECT CAST(s AS INT), s, 1 FROM t", "'x'"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_and_nothing_is_inserted(
+    lake: kt.Lake, database: SomeDatabase, text: str, message: str
+) -> None:
+    database.run("CREATE TABLE one (id INTEGER PRIMARY KEY, name TEXT NOT NULL)")
+    lake.sql("CREATE TABLE t (k INT PRIMARY KEY, s STRING)")
+    lake.sql("INSERT INTO t VALUES (1, '11'), (2, '12'), (3, 'x')")
+    with pytest.raises(kt.InvalidError, match=message) as raised:
+        lake.sql(text)
+    assert "keytide_stage" not in str(raised.value)
+    assert items(database) == ITEMS
+    assert database.rows("SELECT * FROM one") == []
+
+
+def test_what_an_attached_table_does_not_know_is_refused(
+    lake: kt.Lake, database: SomeDatabase
+) -> None:
+    for text in ("OVERWRITE db.items VALUES (7, 'x', 1)", "INTO db.items PARTITION (id = 7) VALUES"
+                 " ('x', 1)"):  # fmt: skip
+        with pytest.raises(kt.UnsupportedError, match="without OVERWRITE and PARTITION"):
+            lake.sql(f"INSERT {text}")
+    with pytest.raises(kt.NotFoundError, match="no column 'other'"):
+        lake.sql("INSERT INTO db.items (other) VALUES (7)")
+    with pytest.raises(kt.NotFoundError, match="items"):
+        lake.sql("INSERT INTO db.nothing VALUES (7)")
+    assert items(database) == ITEMS
+
+
+def test_values_of_all_types_are_inserted(typed: kt.Lake, database: SomeDatabase) -> None:
+    typed.sql(f"UPDATE db.typed SET {LITERALS}")
+    typed.sql("INSERT INTO db.typed SELECT k + 1, i, b, d, f, s, x, da, ts FROM db.typed")
+    typed.sql("CREATE TABLE t AS SELECT * FROM db.typed WHERE k = 2")
+    typed.sql("INSERT INTO db.typed SELECT k + 1, i, b, d, f, s, x, da, ts FROM t")
+    found = typed.sql("SELECT * FROM db.typed ORDER BY k").to_pylist()
+    assert found == [{"k": key, **VALUES} for key in (1, 2, 3)]
+    with pytest.raises(kt.InvalidError, match="'d' is DECIMAL"):
+        typed.sql("INSERT INTO db.typed (k, d) VALUES (9, 1.005)")
+
+
+def test_columns_that_are_left_out_have_the_defaults_of_the_database(
+    lake: kt.Lake, database: SomeDatabase
+) -> None:
+    database.run(f"CREATE TABLE made ({DEFAULTS[database.kind]})")
+    lake.sql("INSERT INTO db.made (n) VALUES (1), (2)")
+    assert database.rows("SELECT id, a, s, n, c FROM made ORDER BY n") == [
+        (1, 7, "it's", 1, "NOW"), (2, 7, "it's", 2, "NOW"),
+    ]  # fmt: skip
+
+
+def test_table_without_a_key_takes_rows(lake: kt.Lake, database: SomeDatabase) -> None:
+    database.run("CREATE TABLE loose (a INTEGER)")
+    lake.sql("INSERT INTO db.loose VALUES (1), (1); INSERT INTO db.loose SELECT a FROM db.loose")
+    assert database.rows("SELECT a FROM loose") == [(1,)] * 4
+
+
+def test_rows_stream_and_those_before_an_error_are_gone_too(
+    lake: kt.Lake, database: SomeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keytide.sql.local._PAGE_ROWS", 2048)
+    stage, staged = Insertion.stage, itertools.count()
+
+    def fails_late(insertion: Insertion, page: Any) -> None:
+        if next(staged) == 5:
+            raise kt.DataError("the source is gone")
+        stage(insertion, page)
+
+    monkeypatch.setattr(Insertion, "stage", fails_late)
+    lake.sql("CREATE TABLE t (k INT)")
+    lake.table("t").write(pa.table({"k": range(100, 20_000)}))
+    with pytest.raises(kt.DataError, match="the source is gone"):
+        lake.sql("INSERT INTO db.items (id) SELECT k FROM t")
+    assert items(database) == ITEMS
+    assert lake.sql("INSERT INTO db.items (id) SELECT k FROM t").row_count == 19_900
+    assert len(items(database)) == 19_904
+
+
+def test_connection_that_breaks_before_the_commit_leaves_nothing(
+    lake: kt.Lake, database: SomeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: Any) -> None:
+        raise OSError("the line is cut")
+
+    monkeypatch.setattr("keytide.dml.database_changes._commit", broken)
+    with pytest.raises(kt.DataError, match="the line is cut"):
+        lake.sql("INSERT INTO db.items VALUES (7, 'x', 1)")
+    assert items(database) == ITEMS
 
 
 STATEMENTS = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pytest
 import keytide as kt
 from keytide.dml.attached import target_of
 from keytide.dml.memory import MemoryConnector
+from keytide.dml.spi import ConnectorMetadata
 
 ORDERS = pa.table(
     {"id": [1, 2, 3], "customer": ["ann", "bob", None], "qty": pa.array([5, 7, 9], pa.int32())}
@@ -133,6 +135,38 @@ def test_what_is_detached_is_found_no_more(lake: kt.Lake) -> None:
         lake.sql("SELECT * FROM mem.orders")
     with pytest.raises(kt.NotFoundError, match="there is: nothing"):
         lake.detach("mem")
+
+
+def test_rows_are_inserted_into_an_attached_table(lake: kt.Lake, memory: MemoryConnector) -> None:
+    assert lake.sql("INSERT INTO mem.orders VALUES (4, 'eve', 1), (5, NULL, 2)").row_count == 2
+    lake.sql("INSERT INTO Mem.Orders (id, customer) SELECT 6, name FROM towns WHERE town = 'Rome'")
+    found = rows(lake, "SELECT * FROM mem.orders WHERE id > 3 ORDER BY id")
+    assert found == [(4, "eve", 1), (5, None, 2), (6, "eve", None)]
+
+
+def test_connector_without_insert_says_so(lake: kt.Lake, memory: MemoryConnector) -> None:
+    class Reading(type(memory.connector.metadata)):  # type: ignore[misc]
+        begin_insert = ConnectorMetadata.begin_insert
+
+    reading = replace(memory.connector, metadata=Reading(memory))
+    lake.attach("other", reading)
+    with pytest.raises(kt.UnsupportedError, match="does not support INSERT"):
+        lake.sql("INSERT INTO other.orders VALUES (4, 'eve', 1)")
+
+
+@pytest.mark.spark
+def test_spark_inserts_rows_of_its_own(warehouse: str, memory: MemoryConnector, spark: Any) -> None:
+    lake = kt.connect(warehouse, spark=spark)
+    lake.attach("mem", memory.connector)
+    lake.sql("CREATE TABLE t (k BIGINT, s STRING)")
+    lake.sql("INSERT INTO t VALUES (7, 'x'), (8, NULL), (9, 'z')")
+    assert lake.sql("INSERT INTO mem.orders (customer, id) SELECT s, k FROM t").row_count == 3
+    with pytest.raises(kt.InvalidError, match="'qty' is INT, the query returns string"):
+        lake.sql("INSERT INTO mem.orders SELECT k, s, s FROM t")
+    with pytest.raises(kt.KeytideError, match="odd row"):
+        lake.sql("INSERT INTO mem.orders (id) SELECT if(k = 9, raise_error('odd row'), k) FROM t")
+    found = memory.rows("orders").to_pylist()[3:]
+    assert sorted((row["id"], row["customer"]) for row in found) == [(7, "x"), (8, None), (9, "z")]
 
 
 @pytest.mark.spark

@@ -211,7 +211,20 @@ def handles_that_stay() -> InMemory:
     return broken_metadata(begin_update=begin_update)
 
 
+def inserts_at_once() -> InMemory:
+    class Sink(memory._InsertSink):
+        def store_rows(self, page: pa.RecordBatch) -> None:
+            super().store_rows(page)
+            super().finish()
+
+    def begin_insert(self: Any, session: Any, table: Any, columns: Any) -> Any:
+        return Sink(self, session, table, tuple(columns))
+
+    return broken_metadata(begin_insert=begin_insert)
+
+
 BROKEN = {
+    inserts_at_once: "insert_is_seen_when_it_is_finished_and_not_before",
     null_ids: "row_ids_are_never_null",
     same_ids: "row_ids_of_a_split_differ",
     ignores_channels: "update_takes_values_from_the_channels_it_is_told",

@@ -30,7 +30,13 @@ from keytide.dml.database import (
     quoted,
     without_secrets,
 )
-from keytide.dml.database_changes import RowsToChange, apply_changes, id_names, value_names
+from keytide.dml.database_changes import (
+    Insertion,
+    RowsToChange,
+    apply_changes,
+    id_names,
+    value_names,
+)
 from keytide.dml.database_terms import Condition, condition_of
 from keytide.dml.fragments import Told, new_attempt, read_fragments, write_fragment
 from keytide.dml.postgres import PostgresDatabase
@@ -38,6 +44,7 @@ from keytide.dml.spi import (
     ROW_ID,
     ColumnHandle,
     Connector,
+    ConnectorInsertSink,
     ConnectorMergeSink,
     ConnectorMergeSinkProvider,
     ConnectorMetadata,
@@ -137,6 +144,13 @@ class _Metadata(ConnectorMetadata):
         condition, left = condition_of(self.database, table.table, wanted)
         taken = tuple(term for term in wanted if term not in left)
         return replace(table, condition=condition, terms=taken), left
+
+    # -- INSERT
+
+    def begin_insert(
+        self, session: ConnectorSession, table: _Handle, columns: Sequence[str]
+    ) -> _InsertSink:
+        return _InsertSink(Insertion(self.database, table.table, columns))
 
     # -- DELETE
 
@@ -257,6 +271,20 @@ def _begun(
             f"to the change; databases are changed with 'snapshot'"
         )
     return replace(table, changes=changes, row_id=_row_id(database, table).type)
+
+
+@dataclass(frozen=True)
+class _InsertSink(ConnectorInsertSink):
+    insertion: Insertion
+
+    def store_rows(self, page: pa.RecordBatch) -> None:
+        self.insertion.stage(page)
+
+    def finish(self) -> int:
+        return self.insertion.insert()
+
+    def abort(self) -> None:
+        self.insertion.close()
 
 
 @dataclass(frozen=True)

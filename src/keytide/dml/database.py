@@ -267,10 +267,10 @@ class DatabaseSession:
         self.cursor.execute(text, batch if given else None)
         return list(self.cursor.fetchall())
 
-    def stage(self, name: str, rows: pa.Table) -> None:
-        """Put rows into a new temporary table."""
+    def stage(self, name: str, rows: pa.Table, *, adds: bool = False) -> None:
+        """Put rows into a new temporary table, or add them to one."""
         self._end_reading()
-        self.cursor.adbc_ingest(name, rows, mode="create", temporary=True)
+        self.cursor.adbc_ingest(name, rows, mode="append" if adds else "create", temporary=True)
 
     def close(self) -> None:
         """Close the connection; what is not committed is undone."""

@@ -7,7 +7,7 @@ it was read, or nothing is changed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from keytide.dml.database import (
 )
 from keytide.errors import ConflictError, DataError, InvalidError, KeytideError
 
-__all__ = ["RowsToChange", "apply_changes", "id_names", "value_names"]
+__all__ = ["Insertion", "RowsToChange", "apply_changes", "id_names", "value_names"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,67 @@ def apply_changes(database: Database, table: DatabaseTable, rows: RowsToChange) 
         plan.stage(rows)
         with _transaction(session):
             return plan.apply()
+
+
+class Insertion:
+    """Rows on their way into a table: staged page by page, inserted all at once.
+
+    Staged rows are in temporary tables of a connection, so that nobody is held up meanwhile.
+    """
+
+    def __init__(self, database: Database, table: DatabaseTable, columns: Sequence[str]) -> None:
+        self._database, self._table = database, table
+        self._columns = [table.column(name) for name in columns]
+        self._rows = 0
+        self._open = ExitStack()
+        self._session: DatabaseSession | None = None
+
+    def stage(self, page: pa.RecordBatch) -> None:
+        """Take rows with the columns, in their order."""
+        if not page.num_rows:
+            return
+        with self._database.errors(str(self._table)):
+            session = self._connected()
+            names = value_names([""] * page.num_columns)
+            arrays = [
+                self._database.staged(values.cast(column.type), column)
+                for values, column in zip(page.columns, self._columns, strict=True)
+            ]
+            session.stage(_STAGE, pa.table(arrays, names), adds=self._rows > 0)
+        self._rows += page.num_rows
+
+    def insert(self) -> int:
+        """Insert what is staged, in one transaction; returns how many rows came."""
+        try:
+            if self._session is None:
+                return 0
+            with self._database.errors(str(self._table)), _transaction(self._session):
+                return self._session.change(self._statement())
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Forget what is staged. More than one call is harmless."""
+        self._session = None
+        self._open.close()
+
+    def _connected(self) -> DatabaseSession:
+        if self._session is None:
+            self._session = self._open.enter_context(self._database.session(str(self._table)))
+        return self._session
+
+    def _statement(self) -> str:
+        places = value_names([column.name for column in self._columns])
+        items = ", ".join(
+            self._database.write_expression(column, f"s.{quoted(place)}")
+            for place, column in zip(places, self._columns, strict=True)
+        )
+        names = ", ".join(quoted(column.name) for column in self._columns)
+        target = f"{self._database.source(self._table)} ({names}) {self._database.insert_clause}"
+        return f"INSERT INTO {target} SELECT {items} FROM {quoted(_STAGE)} AS s"
+
+
+_STAGE = "keytide_stage"
 
 
 @contextmanager

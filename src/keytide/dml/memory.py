@@ -24,6 +24,7 @@ from keytide.dml.spi import (
     ROW_ID,
     ColumnHandle,
     Connector,
+    ConnectorInsertSink,
     ConnectorMergeSink,
     ConnectorMergeSinkProvider,
     ConnectorMetadata,
@@ -163,6 +164,13 @@ class _Metadata(ConnectorMetadata):
         assert found is not None
         return found.schema
 
+    # -- INSERT
+
+    def begin_insert(
+        self, session: ConnectorSession, table: _Handle, columns: Sequence[str]
+    ) -> _InsertSink:
+        return _InsertSink(self, session, table, tuple(columns))
+
     # -- DELETE
 
     def get_delete_row_id_column_handle(
@@ -243,6 +251,45 @@ class _Metadata(ConnectorMetadata):
         changes = {int(page): _without(places[pages == page]) for page in np.unique(pages)}
         self.tables.replace_pages(session, table, changes, added)
         return sum(int(t.facts["rows"]) for t in told)
+
+
+class _InsertSink(ConnectorInsertSink):
+    def __init__(
+        self, metadata: _Metadata, session: ConnectorSession, table: _Handle,
+        columns: tuple[str, ...],
+    ) -> None:  # fmt: skip
+        self._metadata, self._session, self._table = metadata, session, table
+        self._columns = columns
+        self._pages: list[pa.RecordBatch] = []
+
+    def store_rows(self, page: pa.RecordBatch) -> None:
+        schema = self._metadata.get_table_schema(self._session, self._table)
+        given = dict(zip(self._columns, page.columns, strict=True))
+        values = [self._values(column, given, page.num_rows) for column in schema.columns]
+        if page.num_rows:
+            self._pages.append(pa.record_batch(values, list(schema.names)))
+
+    def finish(self) -> int:
+        pages, self._pages = self._pages, []
+        # What is inserted depends on nothing that was read of the table.
+        session = replace(self._session, isolation="snapshot")
+        self._metadata.tables.replace_pages(session, self._table, {}, pages)
+        return sum(page.num_rows for page in pages)
+
+    def abort(self) -> None:
+        self._pages = []
+
+    def _values(self, column: ColumnHandle, given: Mapping[str, pa.Array], count: int) -> pa.Array:
+        if column.name in given:
+            return given[column.name]
+        if column.default is None and not column.nullable:
+            raise InvalidError(
+                f"{self._table}: column {column.name!r} is NOT NULL and has no default; give it a "
+                f"value"
+            )
+        if column.default is None:
+            return pa.nulls(count, column.type)
+        return pa.repeat(column.default, count)
 
 
 class _Splits(ConnectorSplitManager):

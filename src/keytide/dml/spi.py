@@ -60,6 +60,7 @@ __all__ = [
     "ROW_ID",
     "ColumnHandle",
     "Connector",
+    "ConnectorInsertSink",
     "ConnectorMergeSink",
     "ConnectorMergeSinkProvider",
     "ConnectorMetadata",
@@ -186,6 +187,17 @@ class ConnectorMetadata(ABC):
         them may still be given, unless the connector says that it leaves no term open.
         """
         return table, terms
+
+    # -- INSERT ------------------------------------------------------------------------------------
+
+    def begin_insert(
+        self, session: ConnectorSession, table: ConnectorTableHandle, columns: Sequence[str]
+    ) -> ConnectorInsertSink:
+        """Begin an INSERT of rows that have these columns; the others get their defaults.
+
+        Raises `UnsupportedError` for a table that takes no rows.
+        """
+        raise _lacks("INSERT", table)
 
     # -- DELETE ------------------------------------------------------------------------------------
 
@@ -401,6 +413,29 @@ class ConnectorPageSourceProvider(ABC):
         Under a handle of `begin_delete` or `begin_update` it is an `UpdatablePageSource`. No I/O
         before the first page or change.
         """
+
+
+class ConnectorInsertSink(ABC):
+    """Takes the rows of an INSERT, page by page. Driver only.
+
+    Legal sequences: `store_rows* (finish abort* | abort+)`. Nothing can be seen before `finish`.
+    """
+
+    @abstractmethod
+    def store_rows(self, page: pa.RecordBatch) -> None:
+        """Take rows with the columns that `begin_insert` was told, in that order."""
+
+    @abstractmethod
+    def finish(self) -> int:
+        """Make all rows visible, atomically, or none of them; returns how many came.
+
+        What gave the rows has ended by then. Raises `InvalidError` where the table refuses a row,
+        `ConflictError` when another writer came first.
+        """
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Forget the rows. More than one call is harmless, and so is one after `finish`."""
 
 
 class ConnectorMergeSink(ABC):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TypeAlias
 
@@ -90,6 +90,34 @@ class SparkEngine:
         frames = {relation.view: self._frame(relation) for relation in bound.relations} | known
         try:
             return self._spark.sql(_text(text_for, frames), **frames)
+        except PySparkException as error:
+            raise bound.refused(str(error).splitlines()[0]) from error
+
+    def stream(self, bound: BoundQuery, take: Callable[[pa.RecordBatch], None]) -> None:
+        """Hand the rows of a query on as they come, partition by partition, on the driver.
+
+        The first page has no rows: it tells the columns.
+
+        Raises as `query`, `InvalidError` where a row cannot be computed, and what `take` raises.
+        """
+
+        def encoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                sink = pa.BufferOutputStream()
+                with pa.ipc.new_stream(sink, batch.schema) as file:
+                    file.write_batch(batch)
+                yield pa.record_batch([pa.array([sink.getvalue().to_pybytes()])], ["page"])
+
+        rows = self.rows(bound)
+        rows = rows.toDF(*(f"_{i}" for i in range(len(rows.columns))))  # names may be there twice
+        pages = rows.mapInArrow(encoded, "page binary")
+        take(pa.RecordBatch.from_pylist([], self.schema(rows)))
+        try:
+            with on_driver():
+                for row in pages.toLocalIterator():
+                    with pa.ipc.open_stream(bytes(row.page)) as reader:
+                        for batch in reader:
+                            take(batch)
         except PySparkException as error:
             raise bound.refused(str(error).splitlines()[0]) from error
 

@@ -37,7 +37,7 @@ from keytide.table.catalog import Catalog
 from keytide.table.definition.kind import kind_of
 from keytide.types import Field, type_from_arrow
 
-__all__ = ["Target", "delete", "merge", "target_now", "update", "update_query"]
+__all__ = ["Target", "delete", "merge", "on_newest", "target_now", "update", "update_query"]
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ def delete(
         query = row_query(statement.query, catalog, target.name)
         return _change(target, engine, query, DeleteRows())
 
-    return _on_newest(catalog, statement.table, isolation, trace, once)
+    return on_newest(catalog, statement.table, isolation, trace, once)
 
 
 def update(
@@ -102,7 +102,7 @@ def update(
         query = update_query(catalog, statement, target)
         return _change(target, engine, query, UpdateRows(query.updated))
 
-    return _on_newest(catalog, statement.table, isolation, trace, once)
+    return on_newest(catalog, statement.table, isolation, trace, once)
 
 
 def merge(
@@ -131,7 +131,7 @@ def merge(
             host,
         )
 
-    return _on_newest(catalog, statement.table, isolation, trace, once)
+    return on_newest(catalog, statement.table, isolation, trace, once)
 
 
 def update_query(catalog: Catalog, statement: Update, target: Target) -> RowQuery:
@@ -160,7 +160,7 @@ def _change(target: Target, engine: Engine, query: RowQuery, change: RowChange) 
     )
 
 
-def _on_newest(
+def on_newest(
     catalog: Catalog,
     name: str,
     isolation: Isolation,

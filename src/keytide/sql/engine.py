@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -29,6 +29,10 @@ class Engine(Protocol):
 
     def rows(self, bound: BoundQuery) -> Any:
         """The rows of a query, for an INSERT."""
+        ...
+
+    def stream(self, bound: BoundQuery, take: Callable[[pa.RecordBatch], None]) -> None:
+        """Hand the rows of a query on as they come, on the driver; the first page has none."""
         ...
 
     def schema(self, rows: Any) -> pa.Schema:

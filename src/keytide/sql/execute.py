@@ -16,6 +16,7 @@ from keytide.sql.dml import delete, merge, update
 from keytide.sql.engine import Engine
 from keytide.sql.explain_changes import analyze_change, explain_change
 from keytide.sql.grammar import parse_statements
+from keytide.sql.inserting import insert_attached
 from keytide.sql.local import run_locally
 from keytide.sql.local_engine import LocalEngine
 from keytide.sql.names import column_of, table_of
@@ -160,6 +161,8 @@ def _truncate(catalog: Catalog, engine: Engine, statement: Truncate) -> Result:
 
 
 def _insert(catalog: Catalog, engine: Engine, statement: Insert) -> Result:
+    if catalog.find_attached(statement.table) is not None:
+        return changed(insert_attached(catalog, engine, statement).rows)
     table = table_of(catalog, statement.table)
     chosen, rows = _rows(catalog, engine, statement)
     columns = _assignment(statement, table, len(chosen.schema(rows)))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import tempfile
 import threading
 import uuid
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -33,7 +34,10 @@ __all__ = [
     "local_connection",
     "run_locally",
     "source_of",
+    "stream_locally",
 ]
+
+T = TypeVar("T")
 
 
 def run_locally(bound: BoundQuery, *, allows_external_files: bool = False) -> pa.Table:
@@ -42,13 +46,52 @@ def run_locally(bound: BoundQuery, *, allows_external_files: bool = False) -> pa
     A Ctrl-C cancels it and is raised as `KeyboardInterrupt`. Raises `InvalidError` that quotes
     DuckDB where it refuses the query, and what reading the tables raises.
     """
+    return _run(bound, _rows, allows_external_files)
+
+
+def stream_locally(
+    bound: BoundQuery, take: Callable[[pa.RecordBatch], None], *,
+    allows_external_files: bool = False,
+) -> None:  # fmt: skip
+    """Hand the rows of a query on as they come. Raises as `run_locally`, and what `take` raises.
+
+    Another thread takes them. The first page has no rows: it tells the columns.
+    """
+
+    def hand_on(answer: duckdb.DuckDBPyRelation) -> None:
+        for page in _pages(answer):
+            take(page)
+
+    _run(bound, hand_on, allows_external_files)
+
+
+def _pages(answer: duckdb.DuckDBPyRelation) -> Iterator[pa.RecordBatch]:
+    reader = answer.to_arrow_reader(_PAGE_ROWS)
+    yield pa.RecordBatch.from_pylist([], reader.schema)
+    while True:
+        try:
+            page = reader.read_next_batch()
+        except StopIteration:
+            return
+        except (pa.ArrowException, OSError) as error:  # what DuckDB raises, in Arrow's words
+            raise duckdb.Error(str(error)) from error
+        yield page
+
+
+_PAGE_ROWS = 1 << 17
+
+
+def _run(
+    bound: BoundQuery, use: Callable[[duckdb.DuckDBPyRelation], T], allows_external_files: bool
+) -> T:
     streams = []
     with local_connection(allows_external_files) as connection:
         try:
             for relation in bound.relations:
                 streams.append(source := source_of(relation))
                 connection.register(relation.view, source)
-            return _interruptible(connection, bound.text_for("duckdb", duckdb_unnest, constructors))
+            text = bound.text_for("duckdb", duckdb_unnest, constructors)
+            return _interruptible(connection, lambda: use(connection.sql(text)))
         except duckdb.PermissionException as error:
             raise bound.refused(f"{first_line(error)}; {WAY_OUT}") from error
         except duckdb.Error as error:
@@ -61,14 +104,14 @@ def run_locally(bound: BoundQuery, *, allows_external_files: bool = False) -> pa
                 connection.unregister(relation.view)
 
 
-def _interruptible(connection: duckdb.DuckDBPyConnection, text: str) -> pa.Table:
-    """The rows of a query, which a Ctrl-C cancels wherever it strikes.
+def _interruptible(connection: duckdb.DuckDBPyConnection, query: Callable[[], T]) -> T:
+    """What comes of a query, which a Ctrl-C cancels wherever it strikes.
 
     The query has a thread of its own: struck inside of a callback from DuckDB, a Ctrl-C could be
     lost, while this thread does nothing but wait for one.
     """
-    running: Future[pa.Table] = Future()
-    thread = threading.Thread(target=_settle, args=(running, connection, text), name="keytide-sql")
+    running: Future[T] = Future()
+    thread = threading.Thread(target=_settle, args=(running, query), name="keytide-sql")
     try:
         thread.start()
         return running.result()
@@ -81,17 +124,16 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, text: str) -> pa.Table
         raise
 
 
-def _settle(running: Future[pa.Table], connection: duckdb.DuckDBPyConnection, text: str) -> None:
+def _settle(running: Future[T], query: Callable[[], T]) -> None:
     if not running.set_running_or_notify_cancel():
         return
     try:
-        running.set_result(_rows(connection, text))
+        running.set_result(query())
     except BaseException as error:  # whoever waits for the rows raises it
         running.set_exception(error)
 
 
-def _rows(connection: duckdb.DuckDBPyConnection, text: str) -> pa.Table:
-    answer = connection.sql(text)
+def _rows(answer: duckdb.DuckDBPyRelation) -> pa.Table:
     found, types = answer.to_arrow_table(), [str(t) for t in answer.types]
     return _with_plain_integers(found, types)
 

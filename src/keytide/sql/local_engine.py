@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from keytide.sql.assign import assign
 from keytide.sql.dml_local import LocalMergeHost, LocalRowHost
-from keytide.sql.local import run_locally
+from keytide.sql.local import run_locally, stream_locally
 from keytide.sql.merge_plan import MergeQuery
 from keytide.sql.relations import BoundQuery
 from keytide.sql.result import LocalResult, Result
@@ -35,6 +35,10 @@ class LocalEngine:
     def rows(self, bound: BoundQuery) -> pa.Table:
         """The rows of a query, also for an INSERT. Raises as `query`."""
         return run_locally(bound, allows_external_files=self.allows_external_files)
+
+    def stream(self, bound: BoundQuery, take: Callable[[pa.RecordBatch], None]) -> None:
+        """Hand the rows of a query on as they come. Raises as `query`, and what `take` raises."""
+        stream_locally(bound, take, allows_external_files=self.allows_external_files)
 
     def assigned(
         self, rows: pa.Table, columns: Mapping[str, int | pa.Scalar], table: StoredTable

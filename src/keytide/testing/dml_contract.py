@@ -435,6 +435,33 @@ def second_of_two_changes_of_a_row_conflicts(table: _Table) -> None:
     raise BrokenContractError("two changes of one row cannot both be made on what was before")
 
 
+# -- INSERT ----------------------------------------------------------------------------------------
+
+
+@_check
+def insert_is_seen_when_it_is_finished_and_not_before(table: _Table) -> None:
+    page = pa.record_batch([pa.array([100, 101]), pa.array([7, None], pa.int64())], ["id", "n"])
+    for ends in ("abort", "finish"):
+        try:
+            sink = table.metadata.begin_insert(table.session, table.handle, ["id", "n"])
+        except UnsupportedError:
+            return
+        sink.store_rows(page.slice(0, 1))
+        sink.store_rows(page.slice(1))
+        _holds(table.rows() == _START, "nothing is seen before finish", table.rows())
+        if ends == "abort":
+            sink.abort()
+            sink.abort()
+            _holds(table.rows() == _START, "an insert that is aborted adds nothing", table.rows())
+    counted = sink.finish()
+    expected = sorted([*_START, (100, None, 7), (101, None, None)], key=repr)
+    _holds(table.rows() == expected, "all rows come, with defaults where columns are left out",
+           table.rows())  # fmt: skip
+    _holds(counted == 2, "finish counts the rows that came: 2", counted)
+    sink.abort()
+    _holds(table.rows() == expected, "an abort after finish changes nothing", table.rows())
+
+
 # -- MERGE -----------------------------------------------------------------------------------------
 
 
