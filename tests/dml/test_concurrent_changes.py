@@ -138,11 +138,11 @@ def test_c7_task_that_is_tried_again_counts_once(
     lake = kt.connect(warehouse, spark=spark)
     assert lake.sql("UPDATE t SET b = 1 WHERE a % 2 = 0").row_count == 10
     # What a task tells may arrive twice; two attempts are the contract suite's.
-    from keytide.dml import engine
+    from keytide.dml.keyed import KeyedMetadata
 
-    finish = engine.UpdateRows.finish
+    finish = KeyedMetadata.finish_update
     monkeypatch.setattr(
-        engine.UpdateRows, "finish", lambda s, c, n, t, f: finish(s, c, n, t, [*f, *f])
+        KeyedMetadata, "finish_update", lambda m, s, t, f: finish(m, s, t, [*f, *f])
     )
     assert lake.sql("UPDATE t SET b = 2 WHERE a % 2 = 1").row_count == 10
     assert shown(lake) == [(k, k, 1 + k % 2) for k in range(20)]

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.dml import keyed
+from keytide.dml.keyed import KeyedMetadata
 
 Row = tuple[int, str | None, int | None]
 BEFORE: list[Row] = [(1, "a", 10), (2, "b", 20), (3, None, 30)]
@@ -261,15 +261,15 @@ def test_serializable_form_starts_again_where_others_wrote_elsewhere(
         INSERT INTO u VALUES (1, 1, 0), (2, 1, 0)
         """
     )
-    commit, commits = keyed._committed, []
+    commit, commits = KeyedMetadata.commit, []
 
-    def beside_another(*given: Any) -> int:
+    def beside_another(*given: Any) -> None:
         if not commits:
             lake.sql("INSERT INTO u VALUES (2, 2, 0)")
         commits.append(given)
-        return commit(*given)
+        commit(*given)
 
-    monkeypatch.setattr(keyed, "_committed", beside_another)
+    monkeypatch.setattr(KeyedMetadata, "commit", beside_another)
     assert change(lake.table("u"), isolation=isolation).rows == 1
     assert len(commits) == tries
 

@@ -39,6 +39,7 @@ from keytide.dml.database_changes import (
 )
 from keytide.dml.database_terms import Condition, condition_of
 from keytide.dml.fragments import Told, new_attempt, read_fragments, write_fragment
+from keytide.dml.pages import channel_columns
 from keytide.dml.postgres import PostgresDatabase
 from keytide.dml.spi import (
     ROW_ID,
@@ -329,16 +330,9 @@ class _Source(UpdatablePageSource):
     def update_rows(
         self, page: pa.RecordBatch, column_value_and_row_id_channels: Sequence[int]
     ) -> None:
-        channels, columns = list(column_value_and_row_id_channels), self._table.changes[0]
-        if len(channels) != len(columns) + 1 or not all(
-            0 <= c < page.num_columns for c in channels
-        ):
-            raise InvalidError(
-                f"{self._table}: update_rows was given the channels {channels} of a page of "
-                f"{page.num_columns} columns; expected one for each of "
-                f"{', '.join((*columns, ROW_ID))}"
-            )
-        *values, row_ids = (page.column(channel) for channel in channels)
+        *values, row_ids = channel_columns(
+            self._table, self._table.changes[0], page, column_value_and_row_id_channels
+        )
         self._staged.add("changed", 0, row_ids, values)
 
     def finish(self) -> Sequence[Fragment]:

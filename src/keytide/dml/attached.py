@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from keytide.dml.pages import pages_as_asked, schema_of
 from keytide.dml.spi import (
     ColumnHandle,
     Connector,
@@ -19,7 +20,7 @@ from keytide.dml.spi import (
     ConnectorTableHandle,
     Split,
 )
-from keytide.errors import ConnectorError, NotFoundError
+from keytide.errors import NotFoundError
 from keytide.table.catalog import Catalog
 
 __all__ = ["PagesScan", "PagesTask", "attached_tables", "open_target", "target_of"]
@@ -71,16 +72,9 @@ class PagesTask:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows. Raises `ConnectorError` for a page that has other columns than asked for."""
-        expected = schema_of(self.columns)
         source = self.pages.create_page_source(self.session, self.table, self.split, self.columns)
         with closing(source):
-            while (page := source.get_next_page()) is not None:
-                if page.schema.names != expected.names or page.schema.types != expected.types:
-                    raise ConnectorError(
-                        f"connector {self.connector}: a page has the columns "
-                        f"{page.schema.to_string()}; asked for were {expected.to_string()}"
-                    )
-                yield page
+            yield from pages_as_asked(source, self.columns, self.connector)
 
 
 @dataclass(frozen=True)
@@ -115,8 +109,3 @@ class PagesScan:
         """The rows, split by split."""
         for task in self.tasks():
             yield from task.batches()
-
-
-def schema_of(columns: Sequence[ColumnHandle]) -> pa.Schema:
-    """Columns as an Arrow schema."""
-    return pa.schema([pa.field(c.name, c.type, c.nullable) for c in columns])

@@ -11,14 +11,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from keytide.dml.pages import pages_as_asked
 from keytide.dml.spi import (
     ROW_ID,
     ColumnHandle,
     Connector,
+    ConnectorMetadata,
     ConnectorPageSourceProvider,
     ConnectorSession,
     ConnectorTableHandle,
@@ -32,6 +34,7 @@ __all__ = [
     "Changed",
     "DeleteRows",
     "Host",
+    "RowCalls",
     "RowChange",
     "Scanned",
     "SplitResult",
@@ -46,46 +49,27 @@ __all__ = [
 # -- what is done to rows --------------------------------------------------------------------------
 
 
+class RowCalls(NamedTuple):
+    """What a change calls of a connector's metadata, each time with the session and a handle."""
+
+    row_id: Callable[[ConnectorSession, ConnectorTableHandle], ColumnHandle]
+    begin: Callable[[ConnectorSession, ConnectorTableHandle], ConnectorTableHandle]
+    finish: Callable[[ConnectorSession, ConnectorTableHandle, Sequence[Fragment]], int]
+    abort: Callable[[ConnectorSession, ConnectorTableHandle, Sequence[Fragment]], None]
+
+
 class RowChange(ABC):
     """What differs between DELETE and UPDATE. Pickles."""
 
     what: str
 
     @abstractmethod
-    def row_id(
-        self, connector: Connector, session: ConnectorSession, table: ConnectorTableHandle
-    ) -> ColumnHandle:
-        """The column of row ids."""
-
-    @abstractmethod
-    def begin(
-        self, connector: Connector, session: ConnectorSession, table: ConnectorTableHandle
-    ) -> ConnectorTableHandle:
-        """Begin."""
+    def calls(self, metadata: ConnectorMetadata) -> RowCalls:
+        """Its calls to a connector."""
 
     @abstractmethod
     def apply(self, source: UpdatablePageSource, page: pa.RecordBatch) -> None:
         """Hand a page of new values and row ids, in that order, to a source."""
-
-    @abstractmethod
-    def finish(
-        self,
-        connector: Connector,
-        session: ConnectorSession,
-        table: ConnectorTableHandle,
-        fragments: Sequence[Fragment],
-    ) -> int:
-        """Make it visible."""
-
-    @abstractmethod
-    def abort(
-        self,
-        connector: Connector,
-        session: ConnectorSession,
-        table: ConnectorTableHandle,
-        fragments: Sequence[Fragment],
-    ) -> None:
-        """Give it up."""
 
 
 @dataclass(frozen=True)
@@ -94,41 +78,18 @@ class DeleteRows(RowChange):
 
     what = "DELETE"
 
-    def row_id(
-        self, connector: Connector, session: ConnectorSession, table: ConnectorTableHandle
-    ) -> ColumnHandle:
+    def calls(self, metadata: ConnectorMetadata) -> RowCalls:
         """See `RowChange`."""
-        return connector.metadata.get_delete_row_id_column_handle(session, table)
-
-    def begin(
-        self, connector: Connector, session: ConnectorSession, table: ConnectorTableHandle
-    ) -> ConnectorTableHandle:
-        """See `RowChange`."""
-        return connector.metadata.begin_delete(session, table)
+        return RowCalls(
+            metadata.get_delete_row_id_column_handle,
+            metadata.begin_delete,
+            metadata.finish_delete,
+            metadata.abort_delete,
+        )
 
     def apply(self, source: UpdatablePageSource, page: pa.RecordBatch) -> None:
         """See `RowChange`."""
         source.delete_rows(page.column(page.num_columns - 1))
-
-    def finish(
-        self,
-        connector: Connector,
-        session: ConnectorSession,
-        table: ConnectorTableHandle,
-        fragments: Sequence[Fragment],
-    ) -> int:
-        """See `RowChange`."""
-        return connector.metadata.finish_delete(session, table, fragments)
-
-    def abort(
-        self,
-        connector: Connector,
-        session: ConnectorSession,
-        table: ConnectorTableHandle,
-        fragments: Sequence[Fragment],
-    ) -> None:
-        """See `RowChange`."""
-        connector.metadata.abort_delete(session, table, fragments)
 
 
 @dataclass(frozen=True)
@@ -138,42 +99,21 @@ class UpdateRows(RowChange):
     updated_columns: tuple[str, ...]
     what = "UPDATE"
 
-    def row_id(
-        self, connector: Connector, session: ConnectorSession, table: ConnectorTableHandle
-    ) -> ColumnHandle:
+    def calls(self, metadata: ConnectorMetadata) -> RowCalls:
         """See `RowChange`."""
         columns = self.updated_columns
-        return connector.metadata.get_update_row_id_column_handle(session, table, columns)
-
-    def begin(
-        self, connector: Connector, session: ConnectorSession, table: ConnectorTableHandle
-    ) -> ConnectorTableHandle:
-        """See `RowChange`."""
-        return connector.metadata.begin_update(session, table, self.updated_columns)
+        return RowCalls(
+            lambda session, table: metadata.get_update_row_id_column_handle(
+                session, table, columns
+            ),
+            lambda session, table: metadata.begin_update(session, table, columns),
+            metadata.finish_update,
+            metadata.abort_update,
+        )
 
     def apply(self, source: UpdatablePageSource, page: pa.RecordBatch) -> None:
         """See `RowChange`."""
         source.update_rows(page, range(page.num_columns))
-
-    def finish(
-        self,
-        connector: Connector,
-        session: ConnectorSession,
-        table: ConnectorTableHandle,
-        fragments: Sequence[Fragment],
-    ) -> int:
-        """See `RowChange`."""
-        return connector.metadata.finish_update(session, table, fragments)
-
-    def abort(
-        self,
-        connector: Connector,
-        session: ConnectorSession,
-        table: ConnectorTableHandle,
-        fragments: Sequence[Fragment],
-    ) -> None:
-        """See `RowChange`."""
-        connector.metadata.abort_update(session, table, fragments)
 
 
 # -- from the first look to the outcome ------------------------------------------------------------
@@ -252,25 +192,26 @@ def change_rows(
     `ConnectorError` where the connector breaks its contract, and what it raises.
     """
     metadata = connector.metadata
-    row_id = change.row_id(connector, session, table)
+    calls = change.calls(metadata)
+    row_id = calls.row_id(session, table)
     narrowed, left = metadata.apply_filter(session, table, tuple(terms))
     is_exact = is_all_terms and not left
     if isinstance(change, DeleteRows) and is_exact:
         whole = metadata.apply_delete(session, narrowed)
         if whole is not None:
             return Changed(metadata.execute_delete(session, whole), 0, read_nothing=True)
-    begun = change.begin(connector, session, narrowed)
+    begun = calls.begin(session, narrowed)
     results: list[SplitResult] = []
 
     def abort(fragments: Sequence[Fragment]) -> None:
-        change.abort(connector, session, begun, fragments)
+        calls.abort(session, begun, fragments)
 
     with aborted_on_error(abort, results):
         splits = connector.splits.get_splits(session, begun)
         wanted = (*columns, ColumnHandle(ROW_ID, row_id.type, nullable=False))
         scanned = Scanned(connector.pages, session, begun, splits, wanted, is_exact)
         host.change(scanned, change, results.append)
-        counted = change.finish(connector, session, begun, _fragments(results))
+        counted = calls.finish(session, begun, _fragments(results))
     rows = sum(result.rows for result in results)
     connector_counted(connector, change.what, rows, counted)
     return Changed(rows, len(splits))
@@ -309,13 +250,7 @@ def checked_pages(
     source: Any, columns: Sequence[ColumnHandle], connector: str
 ) -> Iterator[pa.RecordBatch]:
     """The pages of a source. Raises `ConnectorError` for columns or row ids that are wrong."""
-    names, types = [c.name for c in columns], [c.type for c in columns]
-    while (page := source.get_next_page()) is not None:
-        if page.schema.names != names or page.schema.types != types:
-            raise ConnectorError(
-                f"connector {connector}: a page has the columns {page.schema.to_string()}; asked "
-                f"for were {pa.schema(list(zip(names, types, strict=True))).to_string()}"
-            )
+    for page in pages_as_asked(source, columns, connector):
         if page.num_columns and page.column(page.num_columns - 1).null_count:
             raise ConnectorError(f"connector {connector}: a page has rows without a row id")
         yield page

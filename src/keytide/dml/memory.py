@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.dml.fragments import Told, new_attempt, read_fragments, write_fragment
+from keytide.dml.pages import channel_columns
 from keytide.dml.spi import (
     ROW_ID,
     ColumnHandle,
@@ -329,14 +330,9 @@ class _Source(UpdatablePageSource):
     def update_rows(
         self, page: pa.RecordBatch, column_value_and_row_id_channels: Sequence[int]
     ) -> None:
-        channels = list(column_value_and_row_id_channels)
-        names = [*self._table.updated, "place"]
-        if len(channels) != len(names) or not all(0 <= c < page.num_columns for c in channels):
-            raise InvalidError(
-                f"{self._table}: update_rows was given the channels {channels} of a page of "
-                f"{page.num_columns} columns; expected one for each of {', '.join(names)}"
-            )
-        self._take(pa.record_batch([page.column(c) for c in channels], names))
+        updated = self._table.updated
+        given = channel_columns(self._table, updated, page, column_value_and_row_id_channels)
+        self._take(pa.record_batch(given, [*updated, "place"]))
 
     def finish(self) -> Sequence[Fragment]:
         self._end()

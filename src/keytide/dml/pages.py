@@ -1,14 +1,36 @@
-"""Pages of what files hold."""
+"""Pages: what is checked of those that come from a source, and of those that are handed to one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-__all__ = ["pages_of"]
+from keytide.dml.spi import ColumnHandle, ConnectorPageSource, ConnectorTableHandle
+from keytide.errors import ConnectorError, InvalidError
+
+__all__ = ["channel_columns", "pages_as_asked", "pages_of", "schema_of"]
 
 _ROWS_MIN = 64 << 10
+
+
+def schema_of(columns: Sequence[ColumnHandle]) -> pa.Schema:
+    """Columns as an Arrow schema."""
+    return pa.schema([pa.field(c.name, c.type, c.nullable) for c in columns])
+
+
+def pages_as_asked(
+    source: ConnectorPageSource, columns: Sequence[ColumnHandle], connector: str
+) -> Iterator[pa.RecordBatch]:
+    """The pages of a source. Raises `ConnectorError` for one with other columns than these."""
+    expected = schema_of(columns)
+    while (page := source.get_next_page()) is not None:
+        if page.schema.names != expected.names or page.schema.types != expected.types:
+            raise ConnectorError(
+                f"connector {connector}: a page has the columns {page.schema.to_string()}; asked "
+                f"for were {expected.to_string()}"
+            )
+        yield page
 
 
 def pages_of(rows: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -16,3 +38,23 @@ def pages_of(rows: pa.Table) -> Iterator[pa.RecordBatch]:
     chunks = rows.column(0).num_chunks if rows.num_columns else 1
     is_scattered = chunks > 1 and rows.num_rows < chunks * _ROWS_MIN
     yield from (rows.combine_chunks() if is_scattered else rows).to_batches()
+
+
+def channel_columns(
+    table: ConnectorTableHandle,
+    updated: Sequence[str],
+    page: pa.RecordBatch,
+    channels: Sequence[int],
+) -> list[pa.Array]:
+    """The new values of the updated columns of a page, and its row ids.
+
+    Raises `InvalidError` for channels that are not one for each of them, in the page.
+    """
+    channels = list(channels)
+    if len(channels) != len(updated) + 1 or not all(0 <= c < page.num_columns for c in channels):
+        raise InvalidError(
+            f"{table}: update_rows was given the channels {channels} of a page of "
+            f"{page.num_columns} columns; expected one for each of "
+            f"{', '.join((*updated, 'row id'))}"
+        )
+    return [page.column(channel) for channel in channels]

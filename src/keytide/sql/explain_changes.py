@@ -56,7 +56,7 @@ def _plan(lines: Iterator[str] | Sequence[str]) -> Result:
 
 
 def _row_lines(query: RowQuery, target: Target, change: RowChange) -> Iterator[str]:
-    row_id = change.row_id(target.connector, target.session, target.handle)
+    row_id = change.calls(target.connector.metadata).row_id(target.session, target.handle)
     metadata, terms = target.connector.metadata, query.target.terms
     narrowed, left = metadata.apply_filter(target.session, target.handle, terms)
     yield from _head(change.what, target, row_id)

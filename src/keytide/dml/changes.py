@@ -1,0 +1,219 @@
+"""Rows of a lake's own tables that come, change and go, as workers are handed them.
+
+A page source and a merge sink hand them on to *changes*, which keep them until the split or the
+sink ends, write files, and tell of these in fragments.
+"""
+
+from __future__ import annotations
+
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keytide.dml.fragments import Told, new_attempt, write_fragment
+from keytide.dml.handles import StoredHandle
+from keytide.dml.pages import channel_columns, schema_of
+from keytide.dml.spi import (
+    ROW_ID,
+    ColumnHandle,
+    ConnectorMergeSink,
+    Fragment,
+    MergeOperation,
+    UpdatablePageSource,
+)
+from keytide.dml.spool import Spool
+from keytide.errors import InvalidError
+from keytide.table.commit.transaction import discard
+from keytide.table.write.task import Written
+
+__all__ = ["Changes", "TableSink", "TableSource", "members_of"]
+
+
+def members_of(structs: pa.StructArray) -> pa.RecordBatch:
+    """The columns that structs are made of."""
+    return pa.record_batch(structs.flatten(), [member.name for member in structs.type])
+
+
+class Changes(ABC):
+    """What becomes of the rows of one split, or of those that came to one sink."""
+
+    def __init__(self, table: StoredHandle, number: int) -> None:
+        self._on, self._number = table, number
+        self._made = self._spool()
+        self._rows = 0
+        self._written: list[Written] = []
+        self._attempt = new_attempt()
+        self._is_over = False
+
+    @abstractmethod
+    def delete(self, row_ids: pa.Array) -> None:
+        """Rows go."""
+
+    @abstractmethod
+    def update(self, values: Mapping[str, pa.Array], row_ids: pa.Array) -> None:
+        """Rows get new values."""
+
+    @abstractmethod
+    def insert(self, rows: pa.RecordBatch) -> None:
+        """Rows come, whole."""
+
+    @abstractmethod
+    def _write(self) -> None:
+        """Write files, which go to `_written` one by one."""
+
+    def _told(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
+        """Facts and rows to tell beside the files."""
+        return iter(())
+
+    def finish(self) -> Sequence[Fragment]:
+        """Write what waits; the fragments name the files, and tell how many rows there were."""
+        self._refuse_after_end()
+        self._is_over = True
+        try:
+            self._write()
+            files = pa.table({"written": pa.array(map(pickle.dumps, self._written), pa.binary())})
+            told = [({"rows": self._rows}, files), *self._told()]
+        except BaseException:
+            self.abort()
+            raise
+        self.close()
+        return [write_fragment(Told(self._number, self._attempt, *each)) for each in told]
+
+    def abort(self) -> None:
+        """Delete what was written."""
+        self._is_over = True
+        written, self._written = self._written, []
+        if written:
+            discard(self._on.view, written)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of what waits."""
+        self._made.close()
+
+    def _spool(self) -> Spool:
+        return Spool(1 if self._on.task is None else self._on.view.options.write_buffer_bytes)
+
+    def _feed(self, spool: Spool, part: int) -> None:
+        """Write what waits in a spool, if anything, as one part of the statement."""
+        assert self._on.task is not None
+        if spool.rows and (made := self._on.task.feed(spool.tables(), part)) is not None:
+            self._written.append(made)
+
+    def _image(self, values: Mapping[str, pa.Array], old: pa.RecordBatch | None) -> pa.RecordBatch:
+        """Whole rows with new values, and old ones where there are no new ones."""
+        columns = [
+            values[f.name].cast(f.type) if old is None or f.name in values else old.column(f.name)
+            for f in self._on.view.schema.arrow_schema()
+        ]
+        return pa.record_batch(columns, list(self._on.view.schema.names))
+
+    def _begin(self, row_ids: pa.Array) -> None:
+        self._refuse_after_end()
+        if row_ids.null_count:
+            raise InvalidError(f"{self._on}: a row id is NULL; hand back those that pages gave")
+
+    def _refuse_after_end(self) -> None:
+        if self._is_over:
+            raise InvalidError(f"{self._on}: split {self._number} was finished or aborted before")
+
+
+class TableSource(UpdatablePageSource):
+    """The rows of one split, and their changes."""
+
+    def __init__(
+        self, table: StoredHandle, columns: Sequence[ColumnHandle], changes: Changes
+    ) -> None:
+        self._table, self._columns, self._changes = table, tuple(columns), changes
+        self._pages: Iterator[pa.RecordBatch] | None = None
+
+    @abstractmethod
+    def _read(self) -> Iterator[tuple[pa.RecordBatch, Callable[[pa.StructType], pa.Array]]]:
+        """The rows, and what makes their ids; `_names` are the columns of the table to read."""
+
+    @property
+    def _id_type(self) -> pa.StructType:
+        """The type of the row ids; one of no members where they are not asked for."""
+        return next((c.type for c in self._columns if c.name == ROW_ID), pa.struct([]))
+
+    def _names(self, carried: Sequence[str]) -> tuple[str, ...]:
+        """The columns to read, with those that row ids carry, in the table's order."""
+        wanted = {*(column.name for column in self._columns), *carried}
+        return tuple(name for name in self._table.view.schema.names if name in wanted)
+
+    def get_next_page(self) -> pa.RecordBatch | None:
+        """See `ConnectorPageSource`."""
+        self._pages = self._pages or self._all_pages()
+        return next(self._pages, None)
+
+    def _all_pages(self) -> Iterator[pa.RecordBatch]:
+        schema = schema_of(self._columns)
+        for rows, ids in self._read():
+            made = [ids(c.type) if c.name == ROW_ID else rows.column(c.name) for c in self._columns]
+            yield pa.record_batch(made, schema=schema)
+
+    def delete_rows(self, row_ids: pa.Array) -> None:
+        """See `UpdatablePageSource`."""
+        self._changes.delete(row_ids)
+
+    def update_rows(
+        self, page: pa.RecordBatch, column_value_and_row_id_channels: Sequence[int]
+    ) -> None:
+        """See `UpdatablePageSource`."""
+        updated = self._table.updated
+        *values, ids = channel_columns(self._table, updated, page, column_value_and_row_id_channels)
+        self._changes.update(dict(zip(updated, values, strict=True)), ids)
+
+    def finish(self) -> Sequence[Fragment]:
+        """See `UpdatablePageSource`."""
+        return self._changes.finish()
+
+    def abort(self) -> None:
+        """See `UpdatablePageSource`."""
+        self._changes.abort()
+
+    def close(self) -> None:
+        """See `ConnectorPageSource`."""
+        self._pages = None
+        self._changes.close()
+
+
+class TableSink(ConnectorMergeSink):
+    """Rows of a MERGE, and their changes."""
+
+    def __init__(self, changes: Changes) -> None:
+        self._changes = changes
+
+    def store_merged_rows(self, page: pa.RecordBatch) -> None:
+        """See `ConnectorMergeSink`."""
+        width = page.num_columns - 3
+        for operation, take in (
+            (MergeOperation.DELETE, self._delete),
+            (MergeOperation.UPDATE, self._update),
+            (MergeOperation.INSERT, self._insert),
+        ):
+            rows = page.filter(pc.equal(page.column(width), pa.scalar(operation.value, pa.int8())))
+            if rows.num_rows:
+                take(rows, width)
+
+    def finish(self) -> Sequence[Fragment]:
+        """See `ConnectorMergeSink`."""
+        return self._changes.finish()
+
+    def abort(self) -> None:
+        """See `ConnectorMergeSink`."""
+        self._changes.abort()
+
+    def _delete(self, rows: pa.RecordBatch, width: int) -> None:
+        self._changes.delete(rows.column(width + 2))
+
+    def _update(self, rows: pa.RecordBatch, width: int) -> None:
+        values = dict(zip(rows.schema.names[:width], rows.columns[:width], strict=True))
+        self._changes.update(values, rows.column(width + 2))
+
+    def _insert(self, rows: pa.RecordBatch, width: int) -> None:
+        self._changes.insert(rows.select(range(width)))

@@ -1,0 +1,75 @@
+"""Keys under which rows come: no two rows of a statement, and none that keeps its own, share one.
+
+Sources and sinks tell keys in three kinds: `came` of rows that come, `gone` of rows that leave
+theirs, and `new` of rows that come under a key which no row of the table has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.dml.fragments import Told
+from keytide.dml.handles import KeyedHandle
+from keytide.dml.values import among_keys
+from keytide.errors import InvalidError
+from keytide.table.conditions.predicate import conjunction, conjuncts
+from keytide.table.read.scan import Scan
+from keytide.types import arrow_schema
+
+__all__ = ["KEYS", "refuse_taken_keys", "refuse_twice"]
+
+KEYS = "keys"
+"""The fact of a fragment that says of which kind its keys are."""
+
+
+def refuse_twice(table: KeyedHandle, keys: Iterable[pa.Table]) -> None:
+    """Raise `InvalidError` where a key comes twice."""
+    every = _together(table, keys)
+    _refuse(table, every.filter(every.is_duplicated()))
+
+
+def refuse_taken_keys(table: KeyedHandle, told: Sequence[Told], rows: Scan) -> None:
+    """Raise `InvalidError` where a key comes twice, or is that of another row, which keeps it.
+
+    `rows` are those that are shown. Reads keys, of those that are told as `came` and not as `new`.
+    """
+    refuse_twice(table, _of_kind(told, "came", "new"))
+    came, gone = (_together(table, _of_kind(told, kind)) for kind in ("came", "gone"))
+    if came.height:
+        terms = (*conjuncts(rows.predicate), *conjuncts(among_keys(came, table.view)))
+        keys = replace(rows, columns=tuple(came.columns), predicate=conjunction(terms))
+        _refuse(table, _stored_among(keys, came, gone))
+
+
+def _stored_among(scan: Scan, came: pl.DataFrame, gone: pl.DataFrame) -> pl.DataFrame:
+    """Keys that come and are stored already, but for those that go."""
+    join = partial(pl.DataFrame.join, on=came.columns, nulls_equal=True)
+    for batch in scan.to_batches():
+        found = join(came, pl.DataFrame(pl.from_arrow(batch)), how="semi")
+        found = join(found, gone, how="anti")
+        if found.height:
+            return found
+    return came.clear()
+
+
+def _of_kind(told: Iterable[Told], *kinds: str) -> list[pa.Table]:
+    return [each.rows for each in told if each.facts.get(KEYS) in kinds]
+
+
+def _together(table: KeyedHandle, keys: Iterable[pa.Table]) -> pl.DataFrame:
+    schema = table.view.schema
+    none = arrow_schema(schema.select(schema.primary_keys)).empty_table()
+    return pl.concat([pl.DataFrame(pl.from_arrow(rows)) for rows in (none, *keys)])
+
+
+def _refuse(table: KeyedHandle, keys: pl.DataFrame) -> None:
+    if keys.height:
+        raise InvalidError(
+            f"{table}: two rows would have the primary key {keys.row(0, named=True)}; nothing "
+            f"was changed. Change or delete the other row in the same statement, or use other keys"
+        )

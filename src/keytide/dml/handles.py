@@ -1,0 +1,97 @@
+"""Handles: a table of a lake at one snapshot, and what a statement does to it.
+
+On its way to a worker a handle leaves behind what only the driver needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from keytide.dml.settling import Settling
+from keytide.table.conditions.predicate import Predicate
+from keytide.table.read.sections import PlannedFile
+from keytide.table.state.state import TableState
+from keytide.table.state.stored import StoredTable
+from keytide.table.state.view import TableView
+from keytide.table.write.task import WriteTask
+
+__all__ = ["AppendedHandle", "KeyedHandle", "StoredHandle"]
+
+_H = TypeVar("_H", bound="StoredHandle")
+
+
+@dataclass(frozen=True)
+class StoredHandle:
+    """What all statements say of a table.
+
+    `state` is what the commit goes by, `settling` how far it is; both stay on the driver. `task`
+    writes; `updated` are the columns that an UPDATE sets.
+    """
+
+    table: StoredTable
+    state: TableState | None
+    predicate: Predicate | None = None
+    task: WriteTask | None = None
+    updated: tuple[str, ...] = ()
+    settling: Settling | None = None
+
+    def __str__(self) -> str:
+        return f"table {self.table.name}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "state": None, "settling": None}
+
+    @property
+    def view(self) -> TableView:
+        """The table at the schema of the statement."""
+        return self.known.view if self.task is None else self.task.view
+
+    @property
+    def known(self) -> TableState:
+        """What the commit goes by. Driver only."""
+        assert self.state is not None
+        return self.state
+
+    def begun(self: _H, updated: tuple[str, ...] = ()) -> _H:
+        """The handle of a statement that has begun, with what writes. Driver only."""
+        task = replace(WriteTask.on(self.known), stored=None)
+        return replace(self, task=task, settling=Settling(), updated=updated)
+
+
+@dataclass(frozen=True)
+class KeyedHandle(StoredHandle):
+    """A table with a primary key.
+
+    With `gives_keys` a row may come under the key of one that goes; rows that a MERGE inserts have
+    keys that no row has with `inserts_new_keys`.
+    """
+
+    splits: int = 0
+    gives_keys: bool = False
+    inserts_new_keys: bool = False
+
+    @property
+    def moves_rows(self) -> bool:
+        """Whether rows get other keys."""
+        return bool(set(self.updated) & set(self.view.schema.primary_keys))
+
+
+@dataclass(frozen=True)
+class AppendedHandle(StoredHandle):
+    """A table without one; `files` are those whose rows merge sinks may have to write again."""
+
+    files: Mapping[str, PlannedFile] = field(default_factory=dict)
+
+    @property
+    def marks_rows(self) -> bool:
+        """Whether rows that go are marked as dead; otherwise their files are written again."""
+        return self.view.options.deletion_vectors_enabled
+
+    @property
+    def moves_rows(self) -> bool:
+        """Whether rows get to other partitions or buckets."""
+        view = self.view
+        placing = {*view.schema.partition_keys, *(view.options.bucket_key or ())}
+        return bool(set(self.updated) & placing)

@@ -1,0 +1,153 @@
+"""What the connectors of a lake's own tables have in common on the driver."""
+
+from __future__ import annotations
+
+import pickle
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Generic, TypeVar
+
+import pyarrow as pa
+
+from keytide.dml.fragments import Told, read_fragments
+from keytide.dml.handles import StoredHandle
+from keytide.dml.spi import (
+    ColumnHandle,
+    ConnectorMetadata,
+    ConnectorSession,
+    ConnectorTableSchema,
+    Fragment,
+    RowChangeParadigm,
+)
+from keytide.dml.values import among
+from keytide.errors import ConnectorError, KeytideError
+from keytide.table.catalog import Catalog
+from keytide.table.commit.transaction import Transaction, discard
+from keytide.table.conditions.predicate import Predicate, conjunction, conjuncts
+from keytide.table.conditions.where import parse_where
+from keytide.table.definition.defaults import write_default
+from keytide.table.state.stored import StoredTable
+from keytide.table.write.task import Written
+
+__all__ = ["StoredMetadata", "take_written"]
+
+H = TypeVar("H", bound=StoredHandle)
+
+
+@dataclass(frozen=True)
+class StoredMetadata(ConnectorMetadata, Generic[H]):
+    """What is said and decided of tables of a catalog, and how a statement on one ends."""
+
+    catalog: Catalog
+    has_key: ClassVar[bool]
+
+    @abstractmethod
+    def handle_of(self, table: StoredTable) -> H:
+        """The newest state of a table. Raises `UnsupportedError` for one not to be written to."""
+
+    @abstractmethod
+    def commit(self, session: ConnectorSession, table: H, told: Sequence[Told]) -> None:
+        """Make visible what sources and sinks told, in one commit; none where nothing changed."""
+
+    # -- tables
+
+    def list_tables(self, session: ConnectorSession) -> Sequence[str]:
+        """See `ConnectorMetadata`."""
+        names = self.catalog.tables()
+        return [n for n in names if bool(self.catalog.table(n).schema.primary_keys) is self.has_key]
+
+    def get_table_handle(self, session: ConnectorSession, name: str) -> H | None:
+        """See `ConnectorMetadata`. Raises `UnsupportedError` for one that cannot be written to."""
+        found = self.catalog.find(name)
+        return None if found is None else self.handle_of(self.catalog.table(found))
+
+    def get_table_schema(self, session: ConnectorSession, table: H) -> ConnectorTableSchema:
+        """See `ConnectorMetadata`."""
+        schema = table.view.schema
+        defaults = {f.name: write_default(f) for f in schema.fields if f.default_value is not None}
+        columns = tuple(
+            ColumnHandle(f.name, f.type, f.nullable, defaults.get(f.name))
+            for f in schema.arrow_schema()
+        )
+        return ConnectorTableSchema(table.table.name, columns, tuple(schema.primary_keys))
+
+    def apply_filter(
+        self, session: ConnectorSession, table: H, terms: Sequence[str]
+    ) -> tuple[H, Sequence[str]]:
+        """See `ConnectorMetadata`. Terms are what the conditions of a scan may be."""
+        parsed = {term: _parsed(term, table) for term in terms}
+        left = [term for term, predicate in parsed.items() if predicate is None]
+        return _narrowed(table, *(p for p in parsed.values() if p is not None)), left
+
+    # -- changes
+
+    def begin_delete(self, session: ConnectorSession, table: H) -> H:
+        """See `ConnectorMetadata`."""
+        return table.begun()
+
+    def finish_delete(
+        self, session: ConnectorSession, table: H, fragments: Sequence[Fragment]
+    ) -> int:
+        """See `ConnectorMetadata`. Raises as `commit`."""
+        told = read_fragments(fragments)
+        self.commit(session, table, told)
+        return sum(int(each.facts["rows"]) for each in told)
+
+    def abort_delete(
+        self, session: ConnectorSession, table: H, fragments: Sequence[Fragment]
+    ) -> None:
+        """See `ConnectorMetadata`."""
+        if table.settling is not None and table.settling.has_begun:
+            return  # the commit has tidied up, unless a snapshot may name the files
+        discard(table.view, _written(read_fragments(fragments)))
+
+    def begin_update(
+        self, session: ConnectorSession, table: H, updated_columns: Sequence[str]
+    ) -> H:
+        """See `ConnectorMetadata`."""
+        return table.begun(tuple(updated_columns))
+
+    finish_update, abort_update = finish_delete, abort_delete
+
+    def get_row_change_paradigm(self, session: ConnectorSession, table: H) -> RowChangeParadigm:
+        """See `ConnectorMetadata`. A row of an update is whole, and comes once."""
+        return RowChangeParadigm.CHANGE_ONLY_UPDATED_COLUMNS
+
+    def apply_values(
+        self, session: ConnectorSession, table: H, values: Mapping[str, pa.Array]
+    ) -> H:
+        """See `ConnectorMetadata`."""
+        wanted = among(values, table.view)
+        return table if wanted is None else _narrowed(table, wanted)
+
+    finish_merge, abort_merge = finish_delete, abort_delete
+
+
+def take_written(transaction: Transaction, table: StoredHandle, told: Sequence[Told]) -> None:
+    """Take in the files that fragments name; the commit begins."""
+    for written in _written(told):
+        transaction.take(written)
+    if table.settling is not None:
+        table.settling.has_begun = True
+
+
+def _written(told: Sequence[Told]) -> Iterator[Written]:
+    for each in told:
+        if "written" in each.rows.column_names:
+            for value in each.rows.column("written"):
+                made = pickle.loads(value.as_py())
+                if not isinstance(made, Written):
+                    raise ConnectorError(f"a fragment names no files, but a {type(made).__name__}")
+                yield made
+
+
+def _narrowed(table: H, *terms: Predicate) -> H:
+    return replace(table, predicate=conjunction([*conjuncts(table.predicate), *terms]))
+
+
+def _parsed(term: str, table: StoredHandle) -> Predicate | None:
+    try:
+        return parse_where(term, table.view.schema.fields, table.table.name)
+    except KeytideError:
+        return None  # the engine's own
