@@ -12,7 +12,6 @@ import pyarrow as pa
 from keytide import html
 from keytide.arguments import checked
 from keytide.dml.engine import Changed
-from keytide.errors import UnsupportedError
 from keytide.format.branch import main_store
 from keytide.format.schema import TableSchema
 from keytide.lake.branches import Branches
@@ -208,21 +207,22 @@ class Table:
     def overwrite(self, data: Any, partition: Mapping[str, Any] | None = None) -> WriteResult:
         """Replace rows by those given, in one atomic commit.
 
-        `data` is what `write` takes, except for a Spark DataFrame. Without a `partition` the
-        whole table is replaced; of a table with partitions only those that the rows touch, unless
-        the option 'dynamic-partition-overwrite' is false. With values for some or all partition
-        columns as `partition`, the partitions that have these values are replaced, even by no
-        rows; every row must lie there, and may leave these columns out. What other writers
-        committed to the replaced partitions until then is replaced too. Partitions are laid out
-        anew with the number of buckets that the table has now.
+        `data` is what `write` takes. Without a `partition` the whole table is replaced; of a table
+        with partitions only those that the rows touch, unless the option
+        'dynamic-partition-overwrite' is false. With values for some or all partition columns as
+        `partition`, the partitions that have these values are replaced, even by no rows; every row
+        must lie there, and may leave these columns out. What other writers committed to the
+        replaced partitions until then is replaced too. Partitions are laid out anew with the number
+        of buckets that the table has now.
 
         `snapshot_id` of the result is None when there was nothing to replace and nothing to
-        write. Raises what `write` raises, `UnsupportedError` for a Spark DataFrame.
+        write. Raises what `write` raises.
         """
         if is_spark_dataframe(data):
-            raise UnsupportedError(
-                f"table {self.name}: this release overwrites by local data only; give df.toArrow()"
+            written: WriteResult = load("keytide.spark.write").overwrite(
+                self._stored, data, partition
             )
+            return written
         return local_writes.overwrite(self._stored, data, partition)
 
     @checked

@@ -6,7 +6,7 @@ import re
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -20,7 +20,7 @@ from keytide.spark.pages import pages_to_spark
 from keytide.spark.predicate import column
 from keytide.spark.read import scan_to_spark
 from keytide.spark.types import arrow_schema_of, spark_schema
-from keytide.spark.write import append, fill
+from keytide.spark.write import append, fill, overwrite
 from keytide.sql.assign import check_assignable
 from keytide.sql.merge_plan import MergeQuery
 from keytide.sql.passed import Passed
@@ -151,6 +151,12 @@ class SparkEngine:
     def append(self, table: StoredTable, rows: DataFrame) -> WriteResult:
         """Append rows to a table, in one commit; one Spark job."""
         return append(table, rows)
+
+    def overwrite(
+        self, table: StoredTable, rows: DataFrame, partition: Mapping[str, Any] | None
+    ) -> WriteResult:
+        """Replace a table's rows or, where one is named, those of a partition; one Spark job."""
+        return overwrite(table, rows, partition)
 
     def fill(self, transaction: Transaction, rows: DataFrame) -> None:
         """Write rows as the part of a transaction; one Spark job."""

@@ -10,8 +10,9 @@ from task to task and from run to run. Where that order means nothing, use a seq
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,18 +29,21 @@ from keytide.spark.predicate import column
 from keytide.spark.python import check_python
 from keytide.spark.runner import Cluster, Executors
 from keytide.spark.stream import author_in_stream
-from keytide.spark.types import arrow_schema_of
+from keytide.spark.types import arrow_schema_of, spark_schema
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.writing import writing
+from keytide.table.write.overwriting import partition_to_replace
+from keytide.table.write.partition_spec import PartitionSpec
 from keytide.table.write.rows import incoming_rows
 from keytide.table.write.task import WriteTask, Written
 from keytide.table.write.writable import writable_view
+from keytide.types import arrow_schema
 
-__all__ = ["BufferedTask", "append", "check_columns", "fill"]
+__all__ = ["BufferedTask", "append", "check_columns", "fill", "overwrite"]
 
 TASKS_PER_CORE = 4
 """Tasks of a write at most; more balance better where partitions differ in size."""
@@ -69,9 +73,46 @@ def append(table: StoredTable, df: DataFrame, author: Author | None = None) -> W
         return transaction.commit(write)
 
 
+def overwrite(
+    table: StoredTable, df: DataFrame, partition: Mapping[str, Any] | None = None
+) -> WriteResult:
+    """Replace rows by those of a DataFrame in one atomic commit, like `Table.overwrite`.
+
+    Runs one Spark job. Raises as `append` and `Table.overwrite` do.
+    """
+    check_python(df.sparkSession)
+    view = writable_view(table)
+    spec = partition_to_replace(view, partition)
+    if spec is not None:
+        df = _filled(df, spec)
+    check_columns(df.schema, view)
+    with writing(table, view, runner=Cluster(df.sparkSession)) as transaction:
+        _feed(transaction, transaction.task_anew(spec), df)
+        return transaction.overwrite(spec)
+
+
+def _filled(df: DataFrame, spec: PartitionSpec) -> DataFrame:
+    """The rows with the partition columns that they lack."""
+    lacking = [
+        (f, value)
+        for f, value in zip(spec.fields, spec.values, strict=True)
+        if f.name not in df.columns
+    ]
+    types = spark_schema(arrow_schema([f for f, _ in lacking]))
+    constants = [
+        F.lit(value[0].as_py()).cast(target.dataType).alias(target.name)
+        for (_, value), target in zip(lacking, types.fields, strict=True)
+    ]
+    return df.select("*", *constants)
+
+
 def fill(transaction: Transaction, df: DataFrame) -> None:
     """Write a DataFrame as the parts of a transaction; one Spark job. Raises as `append`."""
-    task, view = transaction.task(), transaction.view
+    _feed(transaction, transaction.task(), df)
+
+
+def _feed(transaction: Transaction, task: WriteTask, df: DataFrame) -> None:
+    view = transaction.view
     if _is_one_partition(df):
         task = replace(task, threads=os.cpu_count() or 1)  # a single task may use all cores
     elif not _scatters(view):

@@ -49,6 +49,12 @@ class Engine(Protocol):
         """Append rows to a table, in one commit."""
         ...
 
+    def overwrite(
+        self, table: StoredTable, rows: Any, partition: Mapping[str, Any] | None
+    ) -> WriteResult:
+        """Replace a table's rows or, where one is named, those of a partition, in one commit."""
+        ...
+
     def fill(self, transaction: Transaction, rows: Any) -> None:
         """Write rows as the part of a transaction."""
         ...

@@ -43,7 +43,7 @@ from keytide.sql.statements import (
 )
 from keytide.table.alter import alter_table
 from keytide.table.catalog import Catalog, NewTable
-from keytide.table.local_writes import overwrite, truncate
+from keytide.table.local_writes import truncate
 from keytide.table.state.stored import StoredTable
 
 __all__ = ["results", "run"]
@@ -169,7 +169,7 @@ def _insert(catalog: Catalog, engine: Engine, statement: Insert) -> Result:
     assigned = chosen.assigned(rows, columns, table)
     if statement.overwrite:
         static = _partition_values(statement.partition, table)
-        return changed(overwrite(table, assigned, static or None).rows)
+        return changed(chosen.overwrite(table, assigned, static or None).rows)
     return changed(chosen.append(table, assigned).rows)
 
 
@@ -181,8 +181,6 @@ def _rows(catalog: Catalog, engine: Engine, statement: Insert) -> tuple[Engine, 
     bound = bind(statement.query, catalog)
     if not bound.tree.find(exp.Table):  # a row of computed values needs no cluster
         return local, local.rows(bound)
-    if statement.overwrite:  # takes local rows
-        return local, engine.query(bound).to_arrow()
     return engine, engine.rows(bound)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,7 +17,7 @@ from keytide.sql.result import LocalResult, Result
 from keytide.sql.row_query import RowQuery
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
-from keytide.table.local_writes import append, fill
+from keytide.table.local_writes import append, fill, overwrite
 from keytide.table.state.stored import StoredTable
 
 __all__ = ["LocalEngine"]
@@ -63,6 +64,12 @@ class LocalEngine:
     def append(self, table: StoredTable, rows: pa.Table) -> WriteResult:
         """Append rows to a table, in one commit."""
         return append(table, rows)
+
+    def overwrite(
+        self, table: StoredTable, rows: pa.Table, partition: Mapping[str, Any] | None
+    ) -> WriteResult:
+        """Replace a table's rows or, where one is named, those of a partition, in one commit."""
+        return overwrite(table, rows, partition)
 
     def fill(self, transaction: Transaction, rows: pa.Table) -> None:
         """Write rows as the part of a transaction."""

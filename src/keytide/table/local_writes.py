@@ -9,16 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from keytide.errors import UnsupportedError
-from keytide.options import keys
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
 from keytide.table.runner import Threads
 from keytide.table.state.stored import StoredTable
-from keytide.table.state.view import TableView
 from keytide.table.upkeep.writing import writing
-from keytide.table.write.partition_spec import PartitionSpec, Place, every_partition, fitting
+from keytide.table.write.overwriting import partition_to_replace
+from keytide.table.write.partition_spec import Place, fitting
 from keytide.table.write.rows import to_arrow_table
 from keytide.table.write.task import WriteTask, Written
 from keytide.table.write.writable import writable_view
@@ -51,27 +49,12 @@ def overwrite(
 ) -> WriteResult:
     """Replace rows in one atomic commit, as `Table.overwrite` says."""
     view = writable_view(table)
-    spec = None if partition is None else PartitionSpec.parse(partition, view.schema, table.name)
+    spec = partition_to_replace(view, partition)
     given = to_arrow_table(data, view.schema, table.name)
     given = given if spec is None else spec.filled(given)
-    _refuse_parts_of_moving_keys(view, spec)
     with writing(table, view) as transaction:
         _run(transaction.task_anew(spec), given, transaction.take)
-        if spec is not None:
-            return transaction.replace(spec)
-        if view.schema.partition_keys and view.options.dynamic_partition_overwrite:
-            return transaction.replace(transaction.touched())
-        return transaction.replace(every_partition)
-
-
-def _refuse_parts_of_moving_keys(view: TableView, spec: PartitionSpec | None) -> None:
-    """Raise `UnsupportedError` where keys of other partitions would have to leave them."""
-    if view.moves_keys and (spec is not None or view.options.dynamic_partition_overwrite):
-        raise UnsupportedError(
-            f"table {view.name}: its primary key lacks the partition columns, so rows that replace "
-            f"one partition may have keys of another. Set '{keys.DYNAMIC_PARTITION_OVERWRITE}' to "
-            f"'false' to replace the whole table, or delete rows and write"
-        )
+        return transaction.overwrite(spec)
 
 
 def truncate(table: StoredTable, partitions: Sequence[Place] = ()) -> WriteResult:

@@ -142,6 +142,14 @@ class Transaction:
         kind = CommitKind.OVERWRITE
         return self._publish(Change(written, self.author, kind, replaces))
 
+    def overwrite(self, partition: PartitionSpec | None = None) -> WriteResult:
+        """Replace a partition or, without one, what the table's options say, as `replace` does."""
+        if partition is not None:
+            return self.replace(partition)
+        if self.view.schema.partition_keys and self.view.options.dynamic_partition_overwrite:
+            return self.replace(self.touched())
+        return self.replace(every_partition)
+
     def relayout(self, replaces: Callable[[bytes], bool]) -> WriteResult:
         """Replace all files of some partitions by what was made of just these files.
 

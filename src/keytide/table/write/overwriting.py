@@ -1,0 +1,31 @@
+"""Which partitions an overwrite is meant for, before any row is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from keytide.errors import UnsupportedError
+from keytide.options import keys
+from keytide.table.state.view import TableView
+from keytide.table.write.partition_spec import PartitionSpec
+
+__all__ = ["partition_to_replace"]
+
+
+def partition_to_replace(
+    view: TableView, partition: Mapping[str, Any] | None
+) -> PartitionSpec | None:
+    """The partition that is named, or None where the rows or the whole table say it.
+
+    Raises `InvalidError` for what names no partition, and `UnsupportedError` where keys of other
+    partitions would have to leave them.
+    """
+    spec = None if partition is None else PartitionSpec.parse(partition, view.schema, view.name)
+    if view.moves_keys and (spec is not None or view.options.dynamic_partition_overwrite):
+        raise UnsupportedError(
+            f"table {view.name}: its primary key lacks the partition columns, so rows that replace "
+            f"one partition may have keys of another. Set '{keys.DYNAMIC_PARTITION_OVERWRITE}' to "
+            f"'false' to replace the whole table, or delete rows and write"
+        )
+    return spec
