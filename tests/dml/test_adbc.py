@@ -22,6 +22,7 @@ from keytide.dml.attached import PagesScan
 from keytide.dml.database_changes import Insertion
 from keytide.dml.engine import DeleteRows, SplitResult, UpdateRows, change_rows
 from keytide.dml.spi import Connector, ConnectorSession
+from keytide.sql.dml_local import LocalRowHost
 from keytide.sql.local_engine import LocalEngine
 
 Row = tuple[Any, ...]
@@ -479,7 +480,7 @@ def test_connection_that_breaks_before_the_commit_leaves_nothing(
     def broken(_: Any) -> None:
         raise OSError("the line is cut")
 
-    monkeypatch.setattr("keytide.dml.database_changes._commit", broken)
+    monkeypatch.setattr("keytide.dml.database_changes.commit", broken)
     with pytest.raises(kt.DataError, match="the line is cut"):
         lake.sql("INSERT INTO db.items VALUES (7, 'x', 1)")
     assert items(database) == ITEMS
@@ -653,12 +654,118 @@ def test_database_that_stays_locked_is_a_conflict(
     assert sqlite.rows("SELECT a FROM t") == [(1,)]
 
 
-def test_serializable_is_refused(lake: kt.Lake) -> None:
-    metadata = lake.catalog.attached["db"].metadata
-    session = ConnectorSession(isolation="serializable")
-    handle = metadata.get_table_handle(session, "items")
-    with pytest.raises(kt.UnsupportedError, match="serializable"):
-        metadata.begin_delete(session, handle)
+@pytest.fixture
+def strict(lake: kt.Lake, database: SomeDatabase) -> kt.Lake:
+    """The lake with the same database as `strict`, whose statements are serializable."""
+    lake.attach("strict", database.place, isolation="serializable")
+    return lake
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "after"),
+    [
+        ("UPDATE strict.items SET qty = 6 WHERE qty + 0 = 5", 2, {1: ("ann", 6), 4: ("Zoe", 6)}),
+        ("UPDATE strict.items SET id = 5 - id", 4, {5 - key: row for key, row in ITEMS.items()}),
+        ("DELETE FROM strict.items WHERE qty = 5", 2, {1: None, 4: None}),
+        ("DELETE FROM strict.items WHERE name LIKE '%o%'", 2, {2: None, 4: None}),
+        ("INSERT INTO strict.items SELECT max(id) + 1, 'new', NULL FROM strict.items", 1,
+         {5: ("new", None)}),
+        ("MERGE INTO strict.items t USING strict.items s ON t.id = s.id + 1 WHEN MATCHED THEN "
+         "UPDATE SET name = s.name WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id + 1)", 4,
+         {2: ("ann", None), 3: ("bob", 9), 4: (None, 5), 5: (None, None)}),
+        ("UPDATE strict.items SET qty = 0 WHERE id > 100", 0, {}),
+    ],
+)  # fmt: skip
+def test_serializable_statements_do_what_others_do(
+    strict: kt.Lake, database: SomeDatabase, text: str, count: int, after: dict[int, Any]
+) -> None:
+    assert strict.sql(text).row_count == count
+    assert items(database) == {k: row for k, row in {**ITEMS, **after}.items() if row is not None}
+    assert strict.sql("UPDATE db.items SET qty = 1 WHERE id > 0").row_count > 0  # nothing is locked
+
+
+class Between:
+    """Has something happen once, when a statement has read and not yet written."""
+
+    def __init__(self, happens: Any) -> None:
+        self.happens = iter([happens])
+
+    def __call__(self, *_: Any) -> None:
+        next(self.happens, lambda: None)()
+
+
+def test_serializable_statement_that_read_what_another_changed_starts_again(
+    lake: kt.Lake, postgres: SomeDatabase, warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With `snapshot` both would say that nothing is taken: each reads what the other one writes.
+    postgres.run("CREATE TABLE rooms (id INT PRIMARY KEY, taken INT)")
+    postgres.run("INSERT INTO rooms VALUES (1, 0), (2, 0)")
+    first, second = kt.connect(warehouse), kt.connect(warehouse)
+    for each in (first, second):
+        each.attach("pg", postgres.place, isolation="serializable")
+    take = "UPDATE pg.rooms SET taken = (SELECT 1 - max(taken) FROM pg.rooms) WHERE id = {}"
+    between = Between(lambda: second.sql(take.format(2)))
+    monkeypatch.setattr(LocalRowHost, "change", happening_after(LocalRowHost.change, between))
+    assert first.sql(take.format(1)).row_count == 1
+    assert sorted(postgres.rows("SELECT id, taken FROM rooms")) == [(1, 0), (2, 1)]
+
+
+def happening_after(change: Any, between: Between) -> Any:
+    def changed(*arguments: Any) -> None:
+        change(*arguments)
+        between()
+
+    return changed
+
+
+def test_serializable_statement_of_sqlite_keeps_writers_out_while_it_reads(
+    warehouse: str, sqlite: SomeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sqlite.run("CREATE TABLE t (a INTEGER PRIMARY KEY, b INTEGER)", "INSERT INTO t VALUES (1, 1)")
+    lake = kt.connect(warehouse)
+    lake.attach("db", sqlite.place, isolation="serializable")
+    refused: list[Exception] = []
+
+    def write() -> None:
+        try:
+            sqlite.run("UPDATE t SET b = 7")
+        except Exception as error:
+            refused.append(error)
+
+    monkeypatch.setattr(
+        LocalRowHost, "change", happening_after(LocalRowHost.change, Between(write))
+    )
+    assert lake.sql("UPDATE db.t SET b = b + 1").row_count == 1
+    assert ["locked" in str(error) for error in refused] == [True]
+    assert sqlite.rows("SELECT b FROM t") == [(2,)]
+
+
+@pytest.mark.spark
+def test_tasks_of_spark_read_at_the_moment_of_a_serializable_statement(
+    lake: kt.Lake, database: SomeDatabase, warehouse: str, spark: Any
+) -> None:
+    on_spark = kt.connect(warehouse, spark=spark)
+    on_spark.attach("strict", database.place, isolation="serializable")
+    text = "UPDATE strict.items SET qty = (SELECT max(qty) FROM strict.items) WHERE qty + 0 = 5"
+    assert on_spark.sql(text).row_count == 2
+    assert items(database) == {**ITEMS, 1: ("ann", 9), 4: ("Zoe", 9)}
+
+
+def test_serializable_statement_that_fails_holds_nothing(
+    strict: kt.Lake, database: SomeDatabase
+) -> None:
+    for text in (
+        "UPDATE strict.items SET id = 1",
+        "DELETE FROM strict.items WHERE nothing = 1",
+        "INSERT INTO strict.items VALUES (1, 'x', 1)",
+        "DELETE FROM strict.none",
+    ):
+        with pytest.raises((kt.InvalidError, kt.NotFoundError)):
+            strict.sql(text)
+    assert items(database) == ITEMS
+    connector: Connector = strict.catalog.attached["strict"]
+    assert connector.metadata.transactions._held == {}  # type: ignore[attr-defined]
+    assert strict.sql("UPDATE db.items SET qty = 1").row_count == 4
 
 
 # -- connecting ------------------------------------------------------------------------------------

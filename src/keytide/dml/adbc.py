@@ -4,8 +4,9 @@ A row id is the primary key of a row and a version, which tells whether the row 
 read: what PostgreSQL knows of the transaction that wrote it, all values of the row in SQLite.
 Sources and sinks change nothing, they tell the row ids and the new values. `finish_...` makes all
 changes in one transaction, in which every row has to have its version still; otherwise nothing is
-changed, and a `ConflictError` says to run the statement again. So no update is lost, although no
-transaction lasts from the reading to the change.
+changed, and a `ConflictError` says to run the statement again. So no update is lost, although with
+`snapshot` isolation no transaction lasts from the reading to the change. With `serializable` one
+does, see `database_transactions`.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ from keytide.dml.database_changes import (
     Insertion,
     RowsToChange,
     apply_changes,
+    commit,
     id_names,
     value_names,
 )
 from keytide.dml.database_terms import Condition, condition_of
+from keytide.dml.database_transactions import Transactions
 from keytide.dml.fragments import Told, new_attempt, read_fragments, write_fragment
 from keytide.dml.pages import channel_columns
 from keytide.dml.postgres import PostgresDatabase
@@ -80,7 +83,9 @@ def adbc_connector(name: str, place: str | Path) -> Connector:
     with database.session():
         pass
     pages, sinks = _Pages(database), _MergeSinks()
-    return Connector(name, _Metadata(database), _Splits(), pages, sinks)
+    transactions = Transactions(database)
+    metadata = _Metadata(database, transactions)
+    return Connector(name, metadata, _Splits(transactions), pages, sinks)
 
 
 def _database(place: str) -> Database:
@@ -110,6 +115,8 @@ class _Handle:
     """The columns that are set, by the number of the WHEN; an UPDATE has one."""
     row_id: pa.DataType | None = None
     """The type of row ids, once a change has begun."""
+    snapshot: str | None = None
+    """What readers have to join, where another connection holds the statement's transaction."""
 
     def __str__(self) -> str:
         return str(self.table)
@@ -118,6 +125,7 @@ class _Handle:
 @dataclass(frozen=True)
 class _Metadata(ConnectorMetadata):
     database: Database
+    transactions: Transactions = field(repr=False)
     refused: deque[str] = field(default_factory=partial(deque, maxlen=1000), repr=False)
     """The MERGEs that could not insert a row because its key was taken."""
 
@@ -128,9 +136,17 @@ class _Metadata(ConnectorMetadata):
             return self.database.tables(connection)
 
     def get_table_handle(self, session: ConnectorSession, name: str) -> _Handle | None:
+        held = self.transactions.begun(session)
         with self.database.session() as connection:
             found = self.database.find(connection, name)
-        return None if found is None else _Handle(found)
+        return (
+            None
+            if found is None
+            else _Handle(found, snapshot=None if held is None else held.snapshot)
+        )
+
+    def end_statement(self, session: ConnectorSession) -> None:
+        self.transactions.end(session)
 
     def get_table_schema(self, session: ConnectorSession, table: _Handle) -> ConnectorTableSchema:
         columns = tuple(
@@ -151,7 +167,8 @@ class _Metadata(ConnectorMetadata):
     def begin_insert(
         self, session: ConnectorSession, table: _Handle, columns: Sequence[str]
     ) -> _InsertSink:
-        return _InsertSink(Insertion(self.database, table.table, columns))
+        held = self.transactions.begun(session)
+        return _InsertSink(Insertion(self.database, table.table, columns, held))
 
     # -- DELETE
 
@@ -161,22 +178,26 @@ class _Metadata(ConnectorMetadata):
         return _row_id(self.database, table)
 
     def begin_delete(self, session: ConnectorSession, table: _Handle) -> _Handle:
-        return _begun(self.database, session, table, {0: ()})
+        return _begun(self.database, table, {0: ()})
 
     def finish_delete(
         self, session: ConnectorSession, table: _Handle, fragments: Sequence[Fragment]
     ) -> int:
-        return self._finish(table, fragments)
+        return self._finish(session, table, fragments)
 
     def apply_delete(self, session: ConnectorSession, table: _Handle) -> _Handle | None:
         return table
 
     def execute_delete(self, session: ConnectorSession, table: _Handle) -> int:
-        with self.database.session(str(table)) as connection:
-            condition = table.condition
-            return self.database.deleted(
-                connection, table.table, condition.text or "1 = 1", condition.given
-            )
+        text, given = table.condition.text or "1 = 1", table.condition.given
+        held = self.transactions.begun(session)
+        if held is None:
+            with self.database.session(str(table)) as connection:
+                return self.database.deleted(connection, table.table, text, given)
+        with self.database.errors(str(table)), held.used() as connection:
+            done = self.database.deleted(connection, table.table, text, given)
+            commit(connection)
+            return done
 
     # -- UPDATE
 
@@ -188,12 +209,12 @@ class _Metadata(ConnectorMetadata):
     def begin_update(
         self, session: ConnectorSession, table: _Handle, updated_columns: Sequence[str]
     ) -> _Handle:
-        return _begun(self.database, session, table, {0: tuple(updated_columns)})
+        return _begun(self.database, table, {0: tuple(updated_columns)})
 
     def finish_update(
         self, session: ConnectorSession, table: _Handle, fragments: Sequence[Fragment]
     ) -> int:
-        return self._finish(table, fragments)
+        return self._finish(session, table, fragments)
 
     # -- MERGE
 
@@ -214,14 +235,14 @@ class _Metadata(ConnectorMetadata):
         updated_columns: Mapping[int, Sequence[str]],
     ) -> _Handle:
         return _begun(
-            self.database, session, table, {n: tuple(names) for n, names in updated_columns.items()}
+            self.database, table, {n: tuple(names) for n, names in updated_columns.items()}
         )
 
     def finish_merge(
         self, session: ConnectorSession, table: _Handle, fragments: Sequence[Fragment]
     ) -> int:
         try:
-            return self._finish(table, fragments)
+            return self._finish(session, table, fragments)
         except KeyTakenError as error:
             # Another transaction may have inserted the row after this statement looked for it. Then
             # it is found the next time; if it is not, the statement itself is wrong.
@@ -230,7 +251,9 @@ class _Metadata(ConnectorMetadata):
             self.refused.append(session.query_id)
             raise ConflictError(f"{error}; if the row came meanwhile, run it again") from error
 
-    def _finish(self, table: _Handle, fragments: Sequence[Fragment]) -> int:
+    def _finish(
+        self, session: ConnectorSession, table: _Handle, fragments: Sequence[Fragment]
+    ) -> int:
         parts: dict[tuple[str, int], list[pa.Table]] = {}
         for told in read_fragments(fragments):
             parts.setdefault((told.facts["are"], told.facts["case"]), []).append(told.rows)
@@ -245,7 +268,8 @@ class _Metadata(ConnectorMetadata):
             [(columns, pa.concat_tables(tables)) for columns, tables in updated.items()],
             found.get(("added", 0)),
         )
-        return apply_changes(self.database, table.table, rows) if found else 0
+        held = self.transactions.begun(session)
+        return apply_changes(self.database, table.table, rows, held) if found else 0
 
 
 def _row_id(database: Database, table: _Handle) -> ColumnHandle:
@@ -262,15 +286,9 @@ def _row_id(database: Database, table: _Handle) -> ColumnHandle:
 
 def _begun(
     database: Database,
-    session: ConnectorSession,
     table: _Handle,
     changes: Mapping[int, tuple[str, ...]],
 ) -> _Handle:
-    if session.isolation != "snapshot":
-        raise UnsupportedError(
-            f"{table}: isolation {session.isolation!r} would need a transaction from the reading "
-            f"to the change; databases are changed with 'snapshot'"
-        )
     return replace(table, changes=changes, row_id=_row_id(database, table).type)
 
 
@@ -290,7 +308,11 @@ class _InsertSink(ConnectorInsertSink):
 
 @dataclass(frozen=True)
 class _Splits(ConnectorSplitManager):
+    transactions: Transactions
+
     def get_splits(self, session: ConnectorSession, table: _Handle) -> Sequence[int]:
+        condition = table.condition
+        self.transactions.touch(session, table.table, condition.text or "1 = 1", condition.given)
         return [0]  # several queries would see several states of the table
 
 
@@ -378,6 +400,8 @@ class _Reading:
     def _opened(self, session: DatabaseSession) -> Iterator[pa.RecordBatch]:
         condition = self._table.condition
         text = self._database.select(self._table.table, self._items())
+        if self._table.snapshot is not None:
+            self._database.join_snapshot(session, self._table.snapshot)
         reader = session.read(
             f"{text} WHERE {condition.text}" if condition.text else text, condition.given
         )

@@ -101,6 +101,7 @@ class Database(ABC):
     place: str = field(repr=False)
 
     begin = "BEGIN"
+    begin_serializable = "BEGIN"
     insert_clause = ""
     is_remote = False
 
@@ -136,6 +137,18 @@ class Database(ABC):
                 raise
             text = without_secrets(" ".join(_message(error).split()), self.place)
             raise _translated(error, what, text) from None
+
+    def export_snapshot(self, session: DatabaseSession) -> str | None:
+        """How other connections see what a serializable transaction sees; None if they do."""
+        return None
+
+    def join_snapshot(self, session: DatabaseSession, snapshot: str) -> None:  # noqa: B027
+        """Read what an exported snapshot shows, from here on."""
+
+    def touch(  # noqa: B027
+        self, session: DatabaseSession, table: DatabaseTable, condition: str, given: Any
+    ) -> None:
+        """Have a serializable transaction know that the rows `t` of a condition are read for it."""
 
     # -- what is in it -----------------------------------------------------------------------------
 

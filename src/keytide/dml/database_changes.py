@@ -20,9 +20,10 @@ from keytide.dml.database import (
     DatabaseTable,
     quoted,
 )
+from keytide.dml.database_transactions import HeldTransaction
 from keytide.errors import ConflictError, DataError, InvalidError, KeytideError
 
-__all__ = ["Insertion", "RowsToChange", "apply_changes", "id_names", "value_names"]
+__all__ = ["Insertion", "RowsToChange", "apply_changes", "commit", "id_names", "value_names"]
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,24 @@ def value_names(columns: Sequence[str]) -> list[str]:
     return [f"v{i}" for i in range(len(columns))]
 
 
-def apply_changes(database: Database, table: DatabaseTable, rows: RowsToChange) -> int:
+def apply_changes(
+    database: Database, table: DatabaseTable, rows: RowsToChange,
+    held: HeldTransaction | None = None,
+) -> int:  # fmt: skip
     """Make changes, atomically; returns how many rows came, went or were changed.
+
+    In a transaction that is held they are the last that happens in it.
 
     Raises `ConflictError` where a row is no longer as it was read, `InvalidError` where the
     database refuses a row or one is changed twice.
     """
+    if held is not None:
+        with database.errors(str(table)), held.used() as session:
+            plan = _Changes(session, table)
+            plan.stage(rows)
+            done = plan.apply()
+            commit(session)
+            return done
     with database.session(str(table)) as session:
         plan = _Changes(session, table)
         plan.stage(rows)
@@ -66,8 +79,11 @@ class Insertion:
     Staged rows are in temporary tables of a connection, so that nobody is held up meanwhile.
     """
 
-    def __init__(self, database: Database, table: DatabaseTable, columns: Sequence[str]) -> None:
-        self._database, self._table = database, table
+    def __init__(
+        self, database: Database, table: DatabaseTable, columns: Sequence[str],
+        held: HeldTransaction | None = None,
+    ) -> None:  # fmt: skip
+        self._database, self._table, self._held = database, table, held
         self._columns = [table.column(name) for name in columns]
         self._rows = 0
         self._open = ExitStack()
@@ -77,8 +93,7 @@ class Insertion:
         """Take rows with the columns, in their order."""
         if not page.num_rows:
             return
-        with self._database.errors(str(self._table)):
-            session = self._connected()
+        with self._database.errors(str(self._table)), self._used() as session:
             names = value_names([""] * page.num_columns)
             arrays = [
                 self._database.staged(values.cast(column.type), column)
@@ -90,10 +105,15 @@ class Insertion:
     def insert(self) -> int:
         """Insert what is staged, in one transaction; returns how many rows came."""
         try:
-            if self._session is None:
+            if not self._rows:
                 return 0
-            with self._database.errors(str(self._table)), _transaction(self._session):
-                return self._session.change(self._statement())
+            with self._database.errors(str(self._table)), self._used() as session:
+                if self._held is None:
+                    with _transaction(session):
+                        return session.change(self._statement())
+                done = session.change(self._statement())
+                commit(session)
+                return done
         finally:
             self.close()
 
@@ -102,10 +122,15 @@ class Insertion:
         self._session = None
         self._open.close()
 
-    def _connected(self) -> DatabaseSession:
+    @contextmanager
+    def _used(self) -> Iterator[DatabaseSession]:
+        if self._held is not None:
+            with self._held.used() as session:
+                yield session
+            return
         if self._session is None:
             self._session = self._open.enter_context(self._database.session(str(self._table)))
-        return self._session
+        yield self._session
 
     def _statement(self) -> str:
         places = value_names([column.name for column in self._columns])
@@ -126,14 +151,15 @@ def _transaction(session: DatabaseSession) -> Iterator[None]:
     session.execute(session.database.begin)
     try:
         yield
-        _commit(session)
+        commit(session)
     except BaseException:
         with suppress(Exception):  # the error that led here says more; closing undoes it too
             session.execute("ROLLBACK")
         raise
 
 
-def _commit(session: DatabaseSession) -> None:
+def commit(session: DatabaseSession) -> None:
+    """Commit. Raises `DataError` where nobody knows whether that was done."""
     try:
         session.execute("COMMIT")
     except Exception as error:

@@ -35,6 +35,7 @@ class PostgresDatabase(Database):
     """A database of a server. `place` is a `postgresql://` address."""
 
     begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
+    begin_serializable = "BEGIN ISOLATION LEVEL SERIALIZABLE"
     insert_clause = "OVERRIDING SYSTEM VALUE"
     is_remote = True
 
@@ -99,6 +100,25 @@ class PostgresDatabase(Database):
         """See `Database`."""
         text = "SELECT 1 FROM pg_constraint WHERE contype = 'f' AND confrelid = $1::regclass"
         return bool(session.rows(text, self.source(table)))
+
+    # -- serializable transactions -----------------------------------------------------------------
+
+    def export_snapshot(self, session: DatabaseSession) -> str | None:
+        """See `Database`."""
+        ((snapshot,),) = session.rows("SELECT pg_export_snapshot()")
+        return str(snapshot)
+
+    def join_snapshot(self, session: DatabaseSession, snapshot: str) -> None:
+        """See `Database`."""
+        session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        session.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
+
+    def touch(
+        self, session: DatabaseSession, table: DatabaseTable, condition: str, given: Any
+    ) -> None:
+        """See `Database`. The server notes what a transaction reads, however little it returns."""
+        text = f"SELECT count(*) FROM {self.source(table)} AS t WHERE {condition}"
+        session.read(text, given).read_all()
 
     # -- SQL ---------------------------------------------------------------------------------------
 

@@ -188,6 +188,12 @@ class ConnectorMetadata(ABC):
         """
         return table, terms
 
+    def end_statement(self, session: ConnectorSession) -> None:  # noqa: B027  # most hold nothing
+        """Let go of what was held for a statement that is over, however it ended.
+
+        Called once for each try of a statement, of every connector that is attached.
+        """
+
     # -- INSERT ------------------------------------------------------------------------------------
 
     def begin_insert(
@@ -474,13 +480,17 @@ class ConnectorMergeSinkProvider(ABC):
 
 @dataclass(frozen=True)
 class Connector:
-    """A kind of storage, as its parts. `merge_sinks` is None where MERGE is not supported."""
+    """A kind of storage, as its parts. `merge_sinks` is None where MERGE is not supported.
+
+    `isolation` is that of SQL statements which change its tables.
+    """
 
     name: str
     metadata: ConnectorMetadata
     splits: ConnectorSplitManager
     pages: ConnectorPageSourceProvider
     merge_sinks: ConnectorMergeSinkProvider | None = None
+    isolation: Isolation = "snapshot"
 
 
 def _lacks(what: str, table: ConnectorTableHandle) -> UnsupportedError:

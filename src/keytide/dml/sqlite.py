@@ -38,6 +38,7 @@ class SqliteDatabase(Database):
     """A file of SQLite. `place` is its path."""
 
     begin = "BEGIN IMMEDIATE"
+    begin_serializable = "BEGIN IMMEDIATE"  # nobody else writes until it ends
 
     @property
     def label(self) -> str:

@@ -165,6 +165,7 @@ def traced(connector: Connector, trace: Trace) -> Connector:
         _Splits(connector.splits, trace),
         _Pages(connector.pages, trace),
         None if sinks is None else _Sinks(sinks, trace),
+        connector.isolation,
     )
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from keytide import html
 from keytide.arguments import checked, shown
-from keytide.dml.spi import Connector
+from keytide.dml.spi import Connector, Isolation
 from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError
 from keytide.lake.table import Table, is_spark_dataframe
 from keytide.lazy import load
@@ -101,12 +101,20 @@ class Lake:
         return sorted(self._catalog.attached)
 
     @checked
-    def attach(self, name: str, source: Connector | str | Path) -> None:
+    def attach(
+        self,
+        name: str,
+        source: Connector | str | Path,
+        *,
+        isolation: Isolation | None = None,
+    ) -> None:
         """Let SQL find the tables of a database as `name.table`, as long as this object lives.
 
         `source` is `postgresql://user@host/database`, `sqlite:///path` (with a fourth slash where
         the path begins with one), the path of a file of SQLite, or a connector. The name ignores
-        letter case.
+        letter case. With the isolation 'serializable', and not 'snapshot', each statement that
+        changes a table there reads and writes in one transaction of that isolation, and is carried
+        out anew where it conflicts.
 
         Raises `AlreadyExistsError` where something is attached, or a database of the lake is
         called, by that name; `InvalidError` for what is no name or no address, `NotFoundError`
@@ -123,9 +131,14 @@ class Lake:
                 f"{name} is the name of a database of {self.uri}, or of what is attached; choose "
                 f"another one"
             )
-        if not isinstance(source, Connector):
-            source = load("keytide.dml.adbc").adbc_connector(name, source)
-        attached = {**self._catalog.attached, name.lower(): source}
+        connector: Connector = (
+            source
+            if isinstance(source, Connector)
+            else load("keytide.dml.adbc").adbc_connector(name, source)
+        )
+        if isolation is not None:
+            connector = replace(connector, isolation=isolation)
+        attached = {**self._catalog.attached, name.lower(): connector}
         self._catalog = replace(self._catalog, attached=attached)
 
     @checked

@@ -47,6 +47,8 @@ class Target:
     """The table that a statement changes, at its newest state."""
 
     name: str
+    catalog: Catalog
+    """What the statement reads by."""
     connector: Connector
     session: ConnectorSession
     handle: ConnectorTableHandle
@@ -79,7 +81,7 @@ def delete(
     """
 
     def once(target: Target) -> Changed:
-        query = row_query(statement.query, catalog, target.name)
+        query = row_query(statement.query, target.catalog, target.name)
         return _change(target, engine, query, DeleteRows())
 
     return on_newest(catalog, statement.table, isolation, trace, once)
@@ -99,7 +101,7 @@ def update(
     """
 
     def once(target: Target) -> Changed:
-        query = update_query(catalog, statement, target)
+        query = update_query(target.catalog, statement, target)
         return _change(target, engine, query, UpdateRows(query.updated))
 
     return on_newest(catalog, statement.table, isolation, trace, once)
@@ -118,7 +120,7 @@ def merge(
     """
 
     def once(target: Target) -> Changed:
-        query = merge_query(statement, catalog, target.name, target.fields)
+        query = merge_query(statement, target.catalog, target.name, target.fields)
         columns = target.columns(query.target)
         host = engine.merge_host(query)
         return merge_rows(
@@ -168,10 +170,12 @@ def on_newest(
     once: Callable[[Target], Changed],
 ) -> Changed:
     """Carry a statement out on the newest rows, anew after each conflict."""
-    session = ConnectorSession(isolation=isolation)
-    find, tries = _finder(catalog, name, session)
+    session = ConnectorSession(isolation=_isolation(catalog, name, isolation))
+    tries: int | None = None
     while True:
         try:
+            find, limit = _finder(catalog, name, session)
+            tries = limit if tries is None else tries
             target = find()
             if trace is not None:
                 target = replace(target, connector=traced(target.connector, trace))
@@ -182,6 +186,16 @@ def on_newest(
                     f"{conflict}; the statement changed nothing: run it again"
                 ) from (conflict)
             tries -= 1
+        finally:
+            for connector in catalog.attached.values():
+                connector.metadata.end_statement(session)
+
+
+def _isolation(catalog: Catalog, name: str, asked: Isolation) -> Isolation:
+    """That of a table's connector where it is attached, or what is asked for if that is more."""
+    found = catalog.find_attached(name)
+    own: Isolation = "snapshot" if found is None else catalog.attached[found[0]].isolation
+    return asked if own == "snapshot" else own
 
 
 def _finder(
@@ -189,14 +203,17 @@ def _finder(
 ) -> tuple[Callable[[], Target], int]:
     """What finds a table as it is now, and how many conflicts its statements may meet."""
 
+    reading = replace(catalog, statement=session)
+
     def find_attached() -> Target:
         found = target_of(catalog, name, session)
         assert found is not None
-        return Target(name, found[0], session, found[1])
+        return Target(name, reading, found[0], session, found[1])
 
     def find_stored() -> Target:
         handle = connector.metadata.get_table_handle(session, table.name)
-        return Target(table.name, connector, session, handle, fields=tuple(table.schema.fields))
+        fields = tuple(table.schema.fields)
+        return Target(table.name, reading, connector, session, handle, fields=fields)
 
     if target_of(catalog, name, session) is not None:
         return find_attached, _ATTACHED_TRIES

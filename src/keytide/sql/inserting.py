@@ -42,7 +42,7 @@ def insert_attached(catalog: Catalog, engine: Engine, statement: Insert) -> Chan
         fields = _fields(statement, target)
 
         def feed(take: Take) -> None:
-            _feed(catalog, engine, statement, _stored(fields, target.name, take))
+            _feed(target.catalog, engine, statement, _stored(fields, target.name, take))
 
         names = [field.name for field in fields]
         return insert_rows(target.connector, target.session, target.handle, names, feed)

@@ -215,7 +215,7 @@ def _attached(
     node: exp.Table, view: str, query: Query, catalog: Catalog
 ) -> AttachedRelation | None:
     name = _name_of(node)
-    session = ConnectorSession()
+    session: ConnectorSession = catalog.statement or ConnectorSession()
     try:
         target = target_of(catalog, name, session)
     except NotFoundError as error:

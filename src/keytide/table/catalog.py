@@ -83,12 +83,14 @@ class Catalog:
 
     `allows_external_files` tells whether queries may read files that belong to no table of it.
     `attached` has what is no part of the warehouse, by the name in lower case that stands in front
-    of its tables' names in SQL; the layers above know what it is.
+    of its tables' names in SQL; the layers above know what it is. So they do of the `statement`
+    that is carried out, to which all that is read by this catalog belongs.
     """
 
     store: Store
     allows_external_files: bool = False
     attached: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    statement: Any = field(default=None, compare=False)
 
     @property
     def uri(self) -> str:
