@@ -18,7 +18,7 @@ COLUMNS = [field("k", "INT NOT NULL"), field("v", "STRING"), field("s", "INT")]
 FORMS = {"32 bits": "false", "64 bits": "true"}
 NUMBERS = itertools.count()
 # pypaimon knows vectors of 32 bits only.
-UNREAD = {("pypaimon", "64 bits"): refusal("")}
+UNREAD = {("pypaimon", "64 bits"): refusal("Invalid magic number")}
 
 
 def marked(lake: kt.Lake, form: str = "32 bits", **options: str) -> kt.Table:
