@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import gc
+import io
 import itertools
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.format.data_file import SEQUENCE_NUMBER, FileReader
+from keytide.format.data_file import SEQUENCE_NUMBER, FileReader, parquet
 from keytide.format.data_file.reader import _spans
 
 EXAMPLES = [
@@ -92,3 +98,30 @@ def file_of_pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[kt.Table, s
     table.write(pl.DataFrame({"k": keys, "v": keys / 2, "c": keys}))
     scan = table.scan()
     return table, scan.view.file_path(scan.live.entries[0])
+
+
+class FullDisk(io.BytesIO):
+    """Takes so many pieces and no more."""
+
+    def __init__(self, pieces: int) -> None:
+        super().__init__()
+        self.left = pieces
+
+    def write(self, data: Any, /) -> int:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(data)
+
+
+@pytest.mark.parametrize("pieces", [0, 1, 3])
+def test_file_that_cannot_be_written_says_so_once(
+    pieces: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = pa.table({"a": np.random.default_rng(0).random(2_000_000)})
+    output = FullDisk(pieces)
+    with pytest.raises(OSError, match="No space left"):
+        parquet.write(output, rows, "zstd", 1, {})
+    output.close()
+    gc.collect()
+    assert capfd.readouterr().err == ""

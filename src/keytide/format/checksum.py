@@ -120,6 +120,7 @@ class BlockSink(io.RawIOBase):
         self._output = output
         self._sums: list[int] = []
         self._position = 0
+        self._is_given_up = False
 
     def writable(self) -> bool:
         """True."""
@@ -135,7 +136,7 @@ class BlockSink(io.RawIOBase):
             self._position += len(piece)
             if self.rest is not None:
                 self.rest += piece
-            else:
+            elif not self._is_given_up:
                 self._output.write(piece)
                 self._add(piece)
             return len(piece)
@@ -144,6 +145,10 @@ class BlockSink(io.RawIOBase):
         """Hold back what follows, and the checksums as a text for the footer."""
         self.rest = bytearray()
         return f"keytide-crc32s:{''.join(f'{one:08x}' for one in self._sums)};"
+
+    def give_up(self) -> None:
+        """Take what follows and pass nothing on: the file will never be whole."""
+        self._is_given_up = True
 
     def _add(self, piece: memoryview) -> None:
         filled = (self._position - len(piece)) % _BLOCK_BYTES

@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -153,30 +154,42 @@ def write(
     # Arrow refuses a level for a codec that has none.
     zstd_leaves = [path for path, leaf_codec in compression.items() if leaf_codec == "zstd"]
     sink = BlockSink(output)
-    # Each call into Python waits for its lock, so that pages are handed over many at a time.
-    buffered = pa.BufferedOutputStream(pa.PythonFile(sink, "w"), _WRITE_BYTES)
-    with pq.ParquetWriter(
-        buffered,
-        rows.schema,
-        compression=compression,
-        compression_level=dict.fromkeys(zstd_leaves, zstd_level) or None,
-        data_page_version="1.0",
-        version="2.6",
-        store_decimal_as_integer=True,
-        write_time_adjusted_to_utc=True,
-        use_dictionary=dictionary,
-        store_schema=False,
-        write_page_checksum=True,
-        write_batch_size=_WRITE_BATCH_ROWS,
-    ) as writer:
+    with (
+        _buffered(sink) as stream,
+        pq.ParquetWriter(
+            stream,
+            rows.schema,
+            compression=compression,
+            compression_level=dict.fromkeys(zstd_leaves, zstd_level) or None,
+            data_page_version="1.0",
+            version="2.6",
+            store_decimal_as_integer=True,
+            write_time_adjusted_to_utc=True,
+            use_dictionary=dictionary,
+            store_schema=False,
+            write_page_checksum=True,
+            write_batch_size=_WRITE_BATCH_ROWS,
+        ) as writer,
+    ):
         writer.write_table(rows, row_group_size=group_rows)
-        buffered.flush()
+        stream.flush()
         sealed = {BLOCKS_KEY: sink.end_of_blocks(), SEAL_KEY: UNSEALED}
         writer.add_key_value_metadata({**notes, **sealed})
-    buffered.flush()
     # The footer was held back, so that it can be changed and sealed before it is written.
     footer = bytes(sink.rest or b"")
     output.write(FOOTER_SEAL.set(_with_int96(footer) if nanoseconds else footer))
+
+
+@contextmanager
+def _buffered(sink: BlockSink) -> Iterator[pa.BufferedOutputStream]:
+    """A stream to a sink that takes pages many at a time: each call waits for Python's lock."""
+    stream = pa.BufferedOutputStream(pa.PythonFile(sink, "w"), _WRITE_BYTES)
+    try:
+        yield stream
+        stream.flush()
+    except BaseException:
+        sink.give_up()  # Arrow hands over what is left when it forgets the stream
+        raise
 
 
 @dataclass(frozen=True)
