@@ -27,18 +27,13 @@ from pathlib import Path
 from statistics import median
 
 import pyarrow as pa
+from listed import list_files
 from measure import import_lazily_loaded, stopwatch
 from report import print_table
 
 import keytide as kt
 from keytide.format.binary_row import encode_rows
 from keytide.format.manifest import ManifestEntry
-from keytide.table.commit.author import Author
-from keytide.table.commit.change import Change
-from keytide.table.commit.publish import Committed, Committer
-from keytide.table.write.bucket_writer import restamp
-from keytide.table.write.task import Written
-from keytide.table.write.writable import writable_view
 from keytide.types import AtomicType
 
 TABLE = "bench.t"
@@ -50,7 +45,6 @@ BUCKETS = 4
 BUCKET_FILES = 50
 OVERLAPPING_FILES = 5
 FILE_KEYS = 1_000
-FILES_PER_COMMIT = 1_000
 COMMITS_MAX_RATIO = 2.0
 PLAN_S_MAX = 1.0
 
@@ -152,14 +146,8 @@ def build(warehouse: str, files: int) -> None:
         TABLE, SCHEMA, ["day", "id"], partition_by=["day"], options=options
     )
     table.write(pa.table([[0], [0], [1], [1.0], ["x"]], schema=SCHEMA))
-    live = table.stored.newest_files()
-    committer = Committer(table.metadata, writable_view(table.stored), restamp)
-    copies = list(_copies(live.entries[0], files))
-    for start in range(0, files, FILES_PER_COMMIT):
-        made = Written(tuple(copies[start : start + FILES_PER_COMMIT]))
-        committed = committer.publish(Change(made, Author.fresh(), renumbers=False), live)
-        assert isinstance(committed, Committed)
-        live = committed.live
+    first = table.stored.newest_files().entries[0]
+    list_files(table, list(_copies(first, files)))
 
 
 def _copies(entry: ManifestEntry, count: int) -> Iterator[ManifestEntry]:

@@ -5,6 +5,9 @@ hundredth of them by a condition on a column that is no key, updates another hun
 merges the rows of one upsert, and updates one row by its key. Every engine has a process of its
 own, and has to end with the same rows.
 
+A last figure is that of one row, updated by its key in tables of a tenth of the rows, of all of
+them, and of ten times as many, of which nine tenths are metadata alone; the tables take turns.
+
     python benchmarks/row_changes.py
     python benchmarks/row_changes.py --rows 1000000 --engines keytide deltalake
 """
@@ -17,20 +20,30 @@ import os
 import subprocess
 import sys
 import tempfile
+import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from listed import list_files
 from measure import stopwatch
 from report import print_table
 from workload import SCHEMA, Workload, digest, open_workload, prepare
 
+from keytide.format.binary_row import decode_rows, encode_rows
+from keytide.format.manifest import ManifestEntry
+from keytide.types import AtomicType
+
 DELETE, UPDATE, MERGE, ONE = "DELETE of 1 %", "UPDATE of 1 %", "MERGE", "UPDATE of one row"
 AT_LEAST, BYTES_MAX = 3.0, 0.1
 ONE_ROW_TURNS = 9
+GROWTH_MAX = 1.5
+SIZES = "sizes"
 
 
 class Engine(ABC):
@@ -144,7 +157,8 @@ ENGINES: Mapping[str, type[Engine]] = {
 def main() -> None:
     arguments = parse_arguments()
     if arguments.engine:
-        print(json.dumps(measure(arguments)))
+        measured = one_row_by_size if arguments.engine == SIZES else measure
+        print(json.dumps(measured(arguments)))
         return
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.directory) as scratch:
@@ -152,7 +166,9 @@ def main() -> None:
         figures = {
             name: in_own_process(name, arguments.rows, scratch) for name in arguments.engines
         }
+        sizes = in_own_process(SIZES, arguments.rows, scratch)
     report(figures)
+    report_sizes(sizes)
     print(f"\n- load average {load:.1f} before, {os.getloadavg()[0]:.1f} after")
 
 
@@ -199,6 +215,63 @@ def one_row(engine: Engine, key: int) -> float:
     return float(took["wall_s"])
 
 
+def one_row_by_size(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What an update of one row takes in tables of three sizes, by their rows."""
+    import keytide
+
+    rows = open_workload(Path(arguments.directory, "workload")).load_rows()
+    lake = keytide.connect(Path(arguments.directory, SIZES))
+    tables = {f"{count:,}": count for count in (len(rows) // 10, len(rows), len(rows) * 10)}
+    for place, count in enumerate(tables.values()):
+        table = lake.create_table(f"t{place}", SCHEMA, ["id"])
+        table.write(rows.filter(pc.less(rows["id"], count)))
+        table.compact(full=True)
+        if count > len(rows):
+            list_files(table, shifted(table.stored.newest_files().entries, len(rows) * 2, 9))
+    step = len(rows) // 10 // (ONE_ROW_TURNS + 1)
+    turns: dict[str, list[dict[str, Any]]] = {name: [] for name in tables}
+    for turn in range(ONE_ROW_TURNS + 1):
+        for place, name in enumerate(tables):
+            with stopwatch() as took:
+                lake.sql(f"UPDATE t{place} SET c = {turn} WHERE id = {turn * step}")
+            turns[name].append(took)
+    return {
+        name: {clock: median(took[clock] for took in taken[1:]) for clock in ("wall_s", "cpu_s")}
+        for name, taken in turns.items()
+    }
+
+
+def shifted(entries: Sequence[ManifestEntry], distance: int, times: int) -> list[ManifestEntry]:
+    """Files that nobody wrote, like these but for their keys, which follow theirs."""
+    long = AtomicType("BIGINT")
+    made = []
+    for step in range(1, times + 1):
+        for entry in entries:
+            low, high = (
+                encode_rows([pc.add(decode_rows([key], [long])[0], step * distance)], [long])[0]
+                for key in (entry.file.min_key, entry.file.max_key)
+            )
+            name = f"data-{uuid.uuid4()}-0.parquet"
+            file = replace(entry.file, file_name=name, min_key=low, max_key=high)
+            made.append(replace(entry, file=file))
+    return made
+
+
+def report_sizes(sizes: Mapping[str, Mapping[str, float]]) -> None:
+    print()
+    print_table(
+        ("UPDATE of one row by key, of rows", *sizes),
+        [(name, *(f"{found[clock] * 1000:.0f} ms" for found in sizes.values()))
+         for clock, name in (("wall_s", "elapsed"), ("cpu_s", "CPU"))],
+    )  # fmt: skip
+    (few, first), *others = sizes.items()
+    print()
+    for many, found in others:
+        growth = found["wall_s"] / first["wall_s"]
+        print(f"- one row of {many}: {growth:.2f} times one of {few} (goal: at most {GROWTH_MAX}): "
+              f"{'pass' if growth <= GROWTH_MAX else 'FAIL'}")  # fmt: skip
+
+
 def written() -> int:
     """The bytes that this process has had written to the disk."""
     lines = Path("/proc/self/io").read_text().splitlines()
@@ -241,7 +314,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument("--directory", type=Path, default=Path.cwd())
-    parser.add_argument("--engine", choices=ENGINES, help=argparse.SUPPRESS)
+    parser.add_argument("--engine", choices=[*ENGINES, SIZES], help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

@@ -1,0 +1,33 @@
+"""Tables by metadata: files that manifests tell of and nobody wrote.
+
+Neither a plan nor a commit opens data files, and a read leaves those alone whose key range has
+nothing of what it looks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import keytide as kt
+from keytide.format.manifest import ManifestEntry
+from keytide.table.commit.author import Author
+from keytide.table.commit.change import Change
+from keytide.table.commit.publish import Committed, Committer
+from keytide.table.write.bucket_writer import restamp
+from keytide.table.write.task import Written
+from keytide.table.write.writable import writable_view
+
+__all__ = ["list_files"]
+
+FILES_PER_COMMIT = 1_000
+
+
+def list_files(table: kt.Table, entries: Sequence[ManifestEntry]) -> None:
+    """Commit entries of files to a table, which may be there or not."""
+    live = table.stored.newest_files()
+    committer = Committer(table.metadata, writable_view(table.stored), restamp)
+    for start in range(0, len(entries), FILES_PER_COMMIT):
+        made = Written(tuple(entries[start : start + FILES_PER_COMMIT]))
+        committed = committer.publish(Change(made, Author.fresh(), renumbers=False), live)
+        assert isinstance(committed, Committed)
+        live = committed.live
