@@ -141,6 +141,21 @@ def test_every_public_call_refuses_what_is_no_argument(tmp_path: Path) -> None:
             print(name, call(**given))
 
 
+def test_every_public_method_checks_its_arguments_those_that_may_be_left_out_too() -> None:
+    unchecked = [
+        f"{made.__name__}.{name}"
+        for made in filter(inspect.isclass, (getattr(kt, name) for name in kt.__all__))
+        for name, method in inspect.getmembers(made, inspect.isfunction)
+        if name[0] != "_" and takes_typed_arguments(method) and not hasattr(method, "__wrapped__")
+    ]
+    assert unchecked == []
+
+
+def takes_typed_arguments(method: Callable[..., Any]) -> bool:
+    parameters = list(inspect.signature(method).parameters.values())[1:]
+    return any(p.annotation not in (p.empty, "Any") for p in parameters)
+
+
 class FailingMapping(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         raise ZeroDivisionError

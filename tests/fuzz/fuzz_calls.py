@@ -114,9 +114,12 @@ def _try(case: Case, name: str, call: Callable[..., Any]) -> None:
     told = ", ".join([*map(shown, arguments), *(f"{n}={shown(v)}" for n, v in named.items())])
     if not (case.folder / "lake/default.db/t").exists():
         case.count("dropped")  # scans made before stay in the dark, even when there is a new one
-    gone = "dropped" in case.counts
+    # Neither may what was made before a purge look at the files of then.
+    gone = not case.counts.keys().isdisjoint(["dropped", "purged"])
     found = case.attempt(f"{name}({told})", lambda: call(*arguments, **named), harmed=gone)
     if not isinstance(found, Refused):
+        if name == "table.purge_files":
+            case.count("purged")
         case.attempt(f"use of {name}({told})", lambda: _use(found), harmed=gone)
 
 

@@ -315,6 +315,7 @@ class Table:
         allows = self._catalog is not None and self._catalog.allows_external_files
         return load("keytide.sql.local_engine").LocalEngine(allows)
 
+    @checked
     def truncate(self, partition: Mapping[str, Any] | None = None) -> WriteResult:
         """Delete all rows, in one atomic commit. Older snapshots keep theirs.
 
