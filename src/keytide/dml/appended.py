@@ -142,9 +142,8 @@ class AppendedMetadata(StoredMetadata[AppendedHandle]):
         updated_columns: Mapping[int, Sequence[str]],
     ) -> AppendedHandle:
         """See `ConnectorMetadata`."""
-        updated = {name for names in updated_columns.values() for name in names}
-        _check_updatable(table, sorted(updated))
-        begun = table.begun(tuple(sorted(updated)))
+        begun = table.begun_merge(updated_columns)
+        _check_updatable(table, begun.updated)
         if table.marks_rows:
             return begun
         plan = plan_scan(table.known, table.predicate)

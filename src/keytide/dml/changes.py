@@ -54,8 +54,10 @@ class Changes(ABC):
         """Rows go."""
 
     @abstractmethod
-    def update(self, values: Mapping[str, pa.Array], row_ids: pa.Array) -> None:
-        """Rows get new values."""
+    def update(
+        self, values: Mapping[str, pa.Array], row_ids: pa.Array, updated: Sequence[str]
+    ) -> None:
+        """Rows get new values; `updated` are the columns that the statement sets."""
 
     @abstractmethod
     def insert(self, rows: pa.RecordBatch) -> None:
@@ -166,7 +168,7 @@ class TableSource(UpdatablePageSource):
         """See `UpdatablePageSource`."""
         updated = self._table.updated
         *values, ids = channel_columns(self._table, updated, page, column_value_and_row_id_channels)
-        self._changes.update(dict(zip(updated, values, strict=True)), ids)
+        self._changes.update(dict(zip(updated, values, strict=True)), ids, updated)
 
     def finish(self) -> Sequence[Fragment]:
         """See `UpdatablePageSource`."""
@@ -185,8 +187,8 @@ class TableSource(UpdatablePageSource):
 class TableSink(ConnectorMergeSink):
     """Rows of a MERGE, and their changes."""
 
-    def __init__(self, changes: Changes) -> None:
-        self._changes = changes
+    def __init__(self, table: StoredHandle, changes: Changes) -> None:
+        self._table, self._changes = table, changes
 
     def store_merged_rows(self, page: pa.RecordBatch) -> None:
         """See `ConnectorMergeSink`."""
@@ -212,8 +214,11 @@ class TableSink(ConnectorMergeSink):
         self._changes.delete(rows.column(width + 2))
 
     def _update(self, rows: pa.RecordBatch, width: int) -> None:
-        values = dict(zip(rows.schema.names[:width], rows.columns[:width], strict=True))
-        self._changes.update(values, rows.column(width + 2))
+        for case in rows.column(width + 1).unique():
+            some = rows.filter(pc.equal(rows.column(width + 1), case))
+            values = dict(zip(some.schema.names[:width], some.columns[:width], strict=True))
+            updated = self._table.cases[case.as_py()]
+            self._changes.update(values, some.column(width + 2), updated)
 
     def _insert(self, rows: pa.RecordBatch, width: int) -> None:
         self._changes.insert(rows.select(range(width)))

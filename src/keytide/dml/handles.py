@@ -5,7 +5,7 @@ On its way to a worker a handle leaves behind what only the driver needs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -27,7 +27,7 @@ class StoredHandle:
     """What all statements say of a table.
 
     `state` is what the commit goes by, `settling` how far it is; both stay on the driver. `task`
-    writes; `updated` are the columns that an UPDATE sets.
+    writes; `updated` are the columns that an UPDATE sets, `cases` those of each WHEN of a MERGE.
     """
 
     table: StoredTable
@@ -36,6 +36,7 @@ class StoredHandle:
     task: WriteTask | None = None
     updated: tuple[str, ...] = ()
     settling: Settling | None = None
+    cases: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"table {self.table.name}"
@@ -54,10 +55,15 @@ class StoredHandle:
         assert self.state is not None
         return self.state
 
-    def begun(self: _H, updated: tuple[str, ...] = ()) -> _H:
+    def begun(self: _H, updated: Sequence[str] = ()) -> _H:
         """The handle of a statement that has begun, with what writes. Driver only."""
         task = replace(WriteTask.on(self.known), stored=None)
-        return replace(self, task=task, settling=Settling(), updated=updated)
+        return replace(self, task=task, settling=Settling(), updated=tuple(updated))
+
+    def begun_merge(self: _H, cases: Mapping[int, Sequence[str]]) -> _H:
+        """The same of a MERGE, by what each WHEN sets. Driver only."""
+        updated = sorted({name for names in cases.values() for name in names})
+        return replace(self.begun(updated), cases={n: tuple(s) for n, s in cases.items()})
 
 
 @dataclass(frozen=True)
@@ -65,9 +71,10 @@ class KeyedHandle(StoredHandle):
     """A table with a primary key.
 
     With `gives_keys` a row may come under the key of one that goes; rows that a MERGE inserts have
-    keys that no row has with `inserts_new_keys`.
+    keys that no row has with `inserts_new_keys`. `began_ns` is when the statement began.
     """
 
+    began_ns: int | None = None
     splits: int = 0
     gives_keys: bool = False
     inserts_new_keys: bool = False

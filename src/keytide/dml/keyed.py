@@ -9,7 +9,8 @@ a bucket that the statement changed or, when it is serializable, to any bucket.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -27,6 +28,7 @@ from keytide.dml.spi import (
 )
 from keytide.dml.stored import StoredMetadata, take_written
 from keytide.dml.versions import KeyedPages, KeyedSinks
+from keytide.dml.watermarks import refuse_delete, refuse_unset
 from keytide.errors import UnsupportedError
 from keytide.options import keys
 from keytide.table.catalog import Catalog
@@ -52,6 +54,7 @@ def keyed_connector(catalog: Catalog) -> Connector:
 class KeyedMetadata(StoredMetadata[KeyedHandle]):
     """What is said and decided of tables with a primary key."""
 
+    clock_ns: Callable[[], int] = time.time_ns
     has_key: ClassVar[bool] = True
 
     def handle_of(self, table: StoredTable) -> KeyedHandle:
@@ -75,11 +78,12 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
     ) -> ColumnHandle:
         """See `ConnectorMetadata`."""
         _check_deletable(table)
+        refuse_delete(table)
         return _row_id(table, _version_columns(table.view))
 
     def begin_delete(self, session: ConnectorSession, table: KeyedHandle) -> KeyedHandle:
         """See `ConnectorMetadata`."""
-        return _with_splits(table.begun())
+        return self._timed(_with_splits(table.begun()))
 
     # -- UPDATE
 
@@ -88,6 +92,7 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
     ) -> ColumnHandle:
         """See `ConnectorMetadata`. The id carries the columns that the UPDATE does not set."""
         _check_updatable(table)
+        refuse_unset(table, updated_columns)
         moving = replace(table, updated=tuple(updated_columns))
         if moving.moves_rows:
             _check_deletable(table)  # a row that moves is deleted under its old key
@@ -99,7 +104,7 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
         self, session: ConnectorSession, table: KeyedHandle, updated_columns: Sequence[str]
     ) -> KeyedHandle:
         """See `ConnectorMetadata`."""
-        return _with_splits(table.begun(tuple(updated_columns)))
+        return self._timed(_with_splits(table.begun(updated_columns)))
 
     # -- MERGE
 
@@ -116,10 +121,10 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
         updated_columns: Mapping[int, Sequence[str]],
     ) -> KeyedHandle:
         """See `ConnectorMetadata`."""
-        updated = {name for names in updated_columns.values() for name in names}
-        if updated:
+        for updated in updated_columns.values():
             _check_updatable(table)
-        return replace(table.begun(tuple(sorted(updated))), gives_keys=True)
+            refuse_unset(table, updated)
+        return replace(self._timed(table.begun_merge(updated_columns)), gives_keys=True)
 
     def apply_match(
         self, session: ConnectorSession, table: KeyedHandle, columns: Sequence[str]
@@ -128,6 +133,9 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
         if not set(columns) <= set(table.view.schema.primary_keys):
             return table
         return replace(table, inserts_new_keys=True, gives_keys=table.moves_rows)
+
+    def _timed(self, begun: KeyedHandle) -> KeyedHandle:
+        return replace(begun, began_ns=self.clock_ns())
 
 
 class _Splits(ConnectorSplitManager):

@@ -122,7 +122,7 @@ class AppendedSinks(ConnectorMergeSinkProvider):
         self, session: ConnectorSession, table: AppendedHandle, number: int, count: int
     ) -> ConnectorMergeSink:
         """See `ConnectorMergeSinkProvider`."""
-        return TableSink(_Places(table, number, table.files))
+        return TableSink(table, _Places(table, number, table.files))
 
 
 class _Source(TableSource):
@@ -219,7 +219,9 @@ class _Places(Changes):
         self._take(row_ids)
         self._rows += len(row_ids)
 
-    def update(self, values: Mapping[str, pa.Array], row_ids: pa.Array) -> None:
+    def update(
+        self, values: Mapping[str, pa.Array], row_ids: pa.Array, updated: Sequence[str]
+    ) -> None:
         """Rows go, and new images come, of the values and of what the ids carry."""
         self._take(row_ids)
         carried = row_ids.type.get_field_index(_ROW)

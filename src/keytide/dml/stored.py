@@ -106,7 +106,7 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
         self, session: ConnectorSession, table: H, updated_columns: Sequence[str]
     ) -> H:
         """See `ConnectorMetadata`."""
-        return table.begun(tuple(updated_columns))
+        return table.begun(updated_columns)
 
     finish_update, abort_update = finish_delete, abort_delete
 

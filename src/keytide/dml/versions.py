@@ -26,6 +26,7 @@ from keytide.dml.spi import (
     ConnectorSession,
     UpdatablePageSource,
 )
+from keytide.dml.watermarks import refuse_delete, watermarks
 from keytide.errors import InvalidError
 from keytide.row_kind import ROW_KIND, RowKind
 from keytide.table.read.task import ReadTask
@@ -57,7 +58,7 @@ class KeyedSinks(ConnectorMergeSinkProvider):
         self, session: ConnectorSession, table: KeyedHandle, number: int, count: int
     ) -> ConnectorMergeSink:
         """See `ConnectorMergeSinkProvider`."""
-        return TableSink(_Versions(table, number, count))
+        return TableSink(table, _Versions(table, number, count))
 
 
 class _Source(TableSource):
@@ -100,24 +101,29 @@ class _Versions(Changes):
     def delete(self, row_ids: pa.Array) -> None:
         """Append tombstones."""
         self._begin(row_ids)
+        refuse_delete(self._on)
         versions = members_of(row_ids)
+        versions = _with(versions, watermarks(self._on, versions))
         self._gone.add(self._of_kind(versions, RowKind.DELETE))
         if self._on.gives_keys:
             self._tell("gone", versions)
         self._rows += versions.num_rows
 
-    def update(self, values: Mapping[str, pa.Array], row_ids: pa.Array) -> None:
-        """Append new images, and tombstones for rows that leave their key."""
+    def update(
+        self, values: Mapping[str, pa.Array], row_ids: pa.Array, updated: Sequence[str]
+    ) -> None:
+        """Append new images, and tombstones, no older, for rows that leave their key."""
         self._begin(row_ids)
         old = members_of(row_ids)
-        new = self._image(values, old)
-        self._refuse_gaps(values)
-        self._refuse_older(old, new)
+        new = self._image({**values, **watermarks(self._on, old, updated)}, old)
+        self._refuse_gaps(values, updated)
+        self._refuse_older(old, new, updated)
         self._rows += new.num_rows
         self._made.add(self._of_kind(new, RowKind.UPDATE_AFTER))
         if self._on.moves_rows:
             moved = _differs(old, new, self._on.view.schema.primary_keys)
-            left = old.filter(moved)
+            order = {name: new.column(name) for name in self._on.view.options.sequence_field}
+            left = _with(old, order).filter(moved)
             self._gone.add(self._of_kind(left, RowKind.DELETE))
             self._tell("gone", left)
             self._tell("came", new.filter(moved))
@@ -155,25 +161,26 @@ class _Versions(Changes):
     def _of_kind(self, rows: pa.RecordBatch, kind: RowKind) -> pa.RecordBatch:
         name = self._on.view.options.rowkind_field or ROW_KIND
         kinds = pa.repeat(pa.scalar(kind.short), rows.num_rows)
-        named = dict(zip(rows.schema.names, rows.columns, strict=True)) | {name: kinds}
-        return pa.record_batch(list(named.values()), list(named))
+        return _with(rows, {name: kinds})
 
-    def _refuse_gaps(self, values: Mapping[str, pa.Array]) -> None:
+    def _refuse_gaps(self, values: Mapping[str, pa.Array], updated: Sequence[str]) -> None:
         """Refuse NULLs that a merge engine would take for 'no new value'."""
         if not self._on.view.engine.fills_gaps:
             return
-        for name in self._on.updated:
-            if name in values and values[name].null_count:
+        for name in updated:
+            if values[name].null_count:
                 raise InvalidError(
                     f"{self._on}: the UPDATE sets {name!r} to NULL, which its merge engine "
                     f"takes for 'no new value'; give a value, or delete the row and insert it "
                     f"without one"
                 )
 
-    def _refuse_older(self, old: pa.RecordBatch, new: pa.RecordBatch) -> None:
+    def _refuse_older(
+        self, old: pa.RecordBatch, new: pa.RecordBatch, updated: Sequence[str]
+    ) -> None:
         """Refuse new images that would lose against the rows that they are made of."""
         order = self._on.view.options.sequence_field
-        if not set(order) & set(self._on.updated):
+        if not set(order) & set(updated):
             return
         descends = self._on.view.options.sequence_sort_order == "descending"
         is_older = _is_older(new, old, order, descends=descends)
@@ -186,6 +193,12 @@ class _Versions(Changes):
                 f"{self._on}: the UPDATE sets {found}, which is older than what is stored, "
                 f"{stored}, so it would not be seen; set a value that is not lower"
             )
+
+
+def _with(rows: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    """Rows with other columns, in the place of those that they have."""
+    named = {**dict(zip(rows.schema.names, rows.columns, strict=True)), **columns}
+    return pa.record_batch(list(named.values()), list(named))
 
 
 def _struct(rows: pa.RecordBatch, type_: pa.StructType) -> pa.Array:

@@ -69,6 +69,7 @@ class TableOptions:
     ignore_delete: bool = _option("ignore-delete")
     ignore_update_before: bool = _option("ignore-update-before")
     watermark_key: tuple[str, ...] = _option("watermark.key")
+    dml_watermark: str = _option("upsert.dml-watermark")
     tombstone_key: tuple[str, ...] = _option("tombstone.key")
     tombstone_string_key_value: str | None = _option("tombstone.string-key-value")
     remove_record_on_delete: bool = _option("partial-update.remove-record-on-delete")

@@ -130,6 +130,10 @@ _ORDER = (
            "watermark key.", change=FIXED),
     Option("tombstone.string-key-value", TEXT, "The text in the tombstone column that deletes; "
            "left out, any text does.", change=FIXED, used_with="tombstone.key"),
+    Option("upsert.dml-watermark", choice("copy", "statement-time", "explicit"), "The watermark of "
+           "what UPDATE, DELETE and MERGE append: that of the old row; or the time at which the "
+           "statement began, where that is later; or what the statement sets, which it must.",
+           "copy", used_with="watermark.key"),
     Option("rowkind.field", COLUMN, "The column that holds the kind of a row: `+I`, `-U`, `+U`, "
            "`-D`.", change=FIXED),
     Option("ignore-delete", BOOLEAN, "Whether `-D` and `-U` rows are dropped, stored ones too.",

@@ -7,7 +7,7 @@ and what is passed through: the members of its row id and the columns that an UP
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -67,11 +67,10 @@ class MergeQuery:
         updates = [branch.names for branch in self.branches if branch.action == "UPDATE"]
         return tuple(c for c in columns if any(c.name not in names for names in updates))
 
-    @property
-    def updated(self) -> dict[int, tuple[str, ...]]:
-        """What each WHEN that updates sets, by its number."""
+    def updated(self, key: Collection[str]) -> dict[int, tuple[str, ...]]:
+        """What each WHEN that updates sets, by its number; of a key only what may change."""
         return {
-            number: branch.updated
+            number: branch.updated(key)
             for number, branch in enumerate(self.branches)
             if branch.action == "UPDATE"
         }

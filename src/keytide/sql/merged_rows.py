@@ -5,7 +5,7 @@ Nothing here knows of SQL, so that a worker need not load a parser.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,11 +48,10 @@ class Branch:
         """The columns that it gives values."""
         return tuple(field.name for field in self.fields)
 
-    @property
-    def updated(self) -> tuple[str, ...]:
-        """The columns that it sets, without those that are sure to stay as they are."""
-        changed = tuple(name for name in self.names if name not in self.matched)
-        return changed if self.kind == "MATCHED" and changed else self.names
+    def updated(self, key: Collection[str]) -> tuple[str, ...]:
+        """The columns that it sets, without those of a key that are sure to stay as they are."""
+        kept = self.matched & set(key) if self.kind == "MATCHED" else ()
+        return tuple(name for name in self.names if name not in kept) or self.names
 
 
 def value_name(number: int, place: int) -> str:

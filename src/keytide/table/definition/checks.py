@@ -66,6 +66,7 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
     """
     _check_types(schema)
     _check_watermark_and_tombstone(schema, options)
+    _check_dml_watermark(schema, options)
     validate_merge_options(schema.fields, schema.primary_keys, schema.partition_keys, options)
     kind_of(schema.primary_keys).check(schema, options)
     _check_file_format(options)
@@ -196,6 +197,30 @@ def _check_watermark_and_tombstone(schema: TableSchema, options: TableOptions) -
         _check_tombstone(schema.field(tombstone[0]), options.tombstone_string_key_value)
     elif options.tombstone_string_key_value is not None:
         raise InvalidError(f"'{keys.TOMBSTONE_STRING_KEY_VALUE}' requires a '{keys.TOMBSTONE_KEY}'")
+
+
+def _check_dml_watermark(schema: TableSchema, options: TableOptions) -> None:
+    policy, watermark = options.dml_watermark, options.watermark_key
+    if policy == "copy":
+        return
+    told = f"'{keys.UPSERT_DML_WATERMARK}' = '{policy}'"
+    if not watermark:
+        raise InvalidError(f"{told} requires a '{keys.WATERMARK_KEY}'")
+    types = [schema.field(name).type for name in watermark]
+    if policy == "statement-time" and [t.root in _INSTANTS for t in types] != [True]:
+        found = ", ".join(f"{n} {t.sql()}" for n, t in zip(watermark, types, strict=True))
+        raise InvalidError(
+            f"{told} needs one {' or '.join(_INSTANTS)} column as '{keys.WATERMARK_KEY}', found "
+            f"{found}"
+        )
+    if policy == "statement-time" and options.sequence_sort_order == "descending":
+        raise InvalidError(
+            f"{told} makes later statements fresher, and '{keys.SEQUENCE_FIELD_SORT_ORDER}' is "
+            f"'descending'; leave one of them out"
+        )
+
+
+_INSTANTS = ("TIMESTAMP", "TIMESTAMP_LTZ")
 
 
 def _check_key_columns(schema: TableSchema, role: str, names: tuple[str, ...]) -> None:

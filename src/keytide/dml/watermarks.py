@@ -1,0 +1,65 @@
+"""What a statement stores in the watermark key of the versions that it appends (rule R21).
+
+A version has the watermark of the row that it takes the place of, or with `statement-time` the time
+at which its statement began, where that is later; a column that the statement sets has what it is
+set to. With `explicit` a statement has to set them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keytide.dml.handles import KeyedHandle
+from keytide.errors import InvalidError, UnsupportedError
+from keytide.options import keys
+from keytide.types import AtomicType
+
+__all__ = ["refuse_delete", "refuse_unset", "watermarks"]
+
+
+def refuse_delete(table: KeyedHandle) -> None:
+    """Raise `UnsupportedError` where a delete would have to say how fresh it is."""
+    if _policy(table) == "explicit":
+        raise UnsupportedError(
+            f"{table}: '{keys.UPSERT_DML_WATERMARK}' is 'explicit', and a DELETE cannot set "
+            f"{_named(table)}; write rows of kind -D, or UPDATE a tombstone column"
+        )
+
+
+def refuse_unset(table: KeyedHandle, updated: Sequence[str]) -> None:
+    """Raise `InvalidError` where an UPDATE of these columns lacks some that it has to set."""
+    if _policy(table) == "explicit" and not set(table.view.options.watermark_key) <= set(updated):
+        raise InvalidError(
+            f"{table}: '{keys.UPSERT_DML_WATERMARK}' is 'explicit', so an UPDATE has to set "
+            f"{_named(table)}"
+        )
+
+
+def watermarks(
+    table: KeyedHandle, old: pa.RecordBatch, updated: Sequence[str] = ()
+) -> Mapping[str, pa.Array]:
+    """The watermark column of versions in the place of `old`; none where it is copied, or set."""
+    columns = table.view.options.watermark_key
+    if _policy(table) != "statement-time" or set(columns) & set(updated):
+        return {}
+    assert table.began_ns is not None
+    (name,) = columns
+    type_ = table.view.schema.field(name).type
+    assert isinstance(type_, AtomicType)
+    # No more digits than the column has.
+    step = 10 ** (9 - (type_.precision or 0))
+    began = pa.scalar(table.began_ns // step * step, pa.timestamp("ns"))
+    ticks = began.cast(pa.timestamp(type_.to_arrow().unit)).cast(pa.int64())
+    stored = old.column(name)
+    return {name: pc.max_element_wise(stored.view(pa.int64()), ticks).view(stored.type)}
+
+
+def _policy(table: KeyedHandle) -> str:
+    return table.view.options.dml_watermark
+
+
+def _named(table: KeyedHandle) -> str:
+    return ", ".join(map(repr, table.view.options.watermark_key))
