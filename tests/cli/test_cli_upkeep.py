@@ -236,8 +236,10 @@ def test_branches_are_made_listed_brought_back_and_deleted(
     assert len(orders.snapshots()) == 2
     assert run("branch", "fast-forward", orders.uri, "b", "-f", "json").out == would.out
     assert len(orders.snapshots()) == 1
-    gone = run("branch", "delete", orders.uri, "b")
-    assert (gone.code, gone.err) == (0, "branch b is gone\n")
+    renamed = run("branch", "rename", orders.uri, "b", "c")
+    assert (renamed.code, renamed.out, renamed.err) == (0, "", "branch b is c now\n")
+    gone = run("branch", "delete", orders.uri, "c")
+    assert (gone.code, gone.err) == (0, "branch c is gone\n")
     assert run("branch", "ls", orders.uri).err == "no rows\n"
 
 
