@@ -81,9 +81,7 @@ class LocalSession:
     def __init__(self, python: str, master: str = "local[1]") -> None:
         self.sparkContext = self
         self.master, self.pythonExec = master, python
-
-    def getConf(self) -> dict[str, str]:  # noqa: N802  # Spark's name
-        return {}
+        self.conf: dict[str, str] = {}
 
 
 @pytest.mark.parametrize(

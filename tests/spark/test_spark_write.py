@@ -12,7 +12,7 @@ import pytest
 import keytide as kt
 from keytide.errors import DataError, InvalidError
 from keytide.spark.errors import keytide_error
-from keytide.spark.write import BufferedTask
+from keytide.spark.write import TASKS_PER_CORE, BufferedTask, _task_count
 from keytide.table.commit.author import Author
 from keytide.table.commit.transaction import Transaction
 from keytide.table.runner import Outcome, attempted, settled
@@ -422,3 +422,10 @@ def test_error_is_found_in_the_text_of_a_worker(
     found = keytide_error(text)
     assert (None if found is None else type(found)) == kind
     assert str(found or "") == message
+
+
+@pytest.mark.spark
+def test_little_is_written_by_no_more_tasks_than_run_at_a_time(spark: Any) -> None:
+    cores = int(spark.sparkContext.defaultParallelism)
+    little, much = spark.range(1000), spark.range(100 << 20)
+    assert (_task_count(little), _task_count(much)) == (cores, cores * TASKS_PER_CORE)

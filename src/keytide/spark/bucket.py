@@ -8,7 +8,6 @@ the buckets of the format.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -37,8 +36,7 @@ def with_bucket(rows: DataFrame, view: TableView, buckets: int, name: str) -> Da
         return rows.select("*", _by_udf(fields, view, buckets).alias(name))
     kept = [quoted(column) for column in rows.columns]
     steps, bucket = _murmur3_modulo(_words(fields), buckets)
-    stepped = reduce(lambda so_far, step: so_far.selectExpr("*", step), steps, rows)
-    return stepped.selectExpr(*kept, f"{bucket} AS {name}")
+    return rows.selectExpr(*kept, *steps).selectExpr(*kept, f"{bucket} AS {name}")
 
 
 # -- by SQL ----------------------------------------------------------------------------------------
@@ -73,9 +71,9 @@ def _words(fields: Sequence[Field]) -> list[str]:
 def _murmur3_modulo(words: Sequence[str], buckets: int) -> tuple[list[str], str]:
     """Murmur3 as steps that build on each other by name, and the bucket in terms of them.
 
-    Each step is a column for the next, for written out in one expression they would double in size
-    from one to the next; each also costs planning, so there are few. Arithmetic stays within
-    BIGINT, so that it cannot overflow, which Spark refuses in ANSI mode.
+    Each step is a column that the next ones name, in one SELECT; written out in one expression they
+    would double in size from one to the next. Arithmetic stays within BIGINT, so that it cannot
+    overflow, which Spark refuses in ANSI mode.
     """
     steps: list[str] = []
 

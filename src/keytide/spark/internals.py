@@ -33,6 +33,7 @@ __all__ = [
     "from_arrow_schema",
     "mark_streams",
     "partition_count",
+    "planned_bytes",
     "to_arrow_schema",
 ]
 
@@ -59,6 +60,12 @@ def partition_count(df: DataFrame) -> int | None:
     if execution.executedPlan().getClass().getSimpleName() == "AdaptiveSparkPlanExec":
         return None  # to ask it would run its stages
     return int(execution.toRdd().getNumPartitions())
+
+
+def planned_bytes(df: DataFrame) -> int:
+    """How large Spark takes a DataFrame for, before it runs. REQUIRES: a classic session."""
+    execution: Any = df._jdf.queryExecution()
+    return int(str(execution.optimizedPlan().stats().sizeInBytes()))
 
 
 def mark_streams(source: str, option: str) -> None:

@@ -35,7 +35,7 @@ def check_python(spark: Any) -> None:
     if is_connect(spark) or not spark.sparkContext.master.startswith("local"):
         return
     context = spark.sparkContext
-    own_path = context.getConf().get("spark.executorEnv.PYTHONPATH", "")
+    own_path = spark.conf.get("spark.executorEnv.PYTHONPATH", "")
     _check(context.pythonExec, own_path)
 
 

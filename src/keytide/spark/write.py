@@ -24,8 +24,7 @@ from keytide.row_kind import ROW_KIND
 from keytide.scratch import scratch
 from keytide.spark.bucket import with_bucket
 from keytide.spark.connect import cores, is_connect
-from keytide.spark.internals import partition_count
-from keytide.spark.predicate import column
+from keytide.spark.internals import partition_count, planned_bytes
 from keytide.spark.python import check_python
 from keytide.spark.runner import Cluster, Executors
 from keytide.spark.stream import author_in_stream
@@ -41,12 +40,15 @@ from keytide.table.write.partition_spec import PartitionSpec
 from keytide.table.write.rows import incoming_rows
 from keytide.table.write.task import WriteTask, Written
 from keytide.table.write.writable import writable_view
-from keytide.types import arrow_schema
+from keytide.types import arrow_schema, quoted
 
 __all__ = ["BufferedTask", "append", "check_columns", "fill", "overwrite"]
 
 TASKS_PER_CORE = 4
 """Tasks of a write at most; more balance better where partitions differ in size."""
+
+_SMALL_BYTES = 10 << 20
+"""Up to here a task costs more than it balances. Spark's own idea of a small relation."""
 
 
 def append(table: StoredTable, df: DataFrame, author: Author | None = None) -> WriteResult:
@@ -178,22 +180,26 @@ _ORDER, _BUCKET, _TARGET = map(scratch, ("order", "bucket", "target"))
 
 def _by_bucket(df: DataFrame, view: TableView, spread: int) -> DataFrame:
     """The rows with each bucket in one partition; their order in the DataFrame is in `_ORDER`."""
-    names = [column(name) for name in df.columns]
+    names = [quoted(name) for name in df.columns]
     # A key that may come in any partition has to come to one task.
     apart = () if view.moves_keys else view.schema.partition_keys
-    partition_keys = [column(name) for name in apart]
-    count = cores(df.sparkSession) * TASKS_PER_CORE
-    if not partition_keys:
-        count = min(count, spread)
+    partition_keys = ", ".join(map(quoted, apart))
+    count = _task_count(df) if partition_keys else min(_task_count(df), spread)
     # Any spread will do that keeps a bucket together: the bucket itself is computed by the format's
     # own hash, below.
-    target = F.pmod(F.hash(*partition_keys), F.lit(count)) if partition_keys else F.lit(0)
-    rows = df.select(*names, F.monotonically_increasing_id().alias(_ORDER))
+    target = f"pmod(hash({partition_keys}), {count})" if partition_keys else "0"
+    rows = df.selectExpr(*names, f"monotonically_increasing_id() AS {_ORDER}")
     if spread > 1:
         rows = with_bucket(rows, view, spread, _BUCKET)
-        target = target + F.col(_BUCKET)
-    targeted = rows.select(*names, _ORDER, target.alias(_TARGET))
+        target = f"{target} + {_BUCKET}"
+    targeted = rows.selectExpr(*names, _ORDER, f"{target} AS {_TARGET}")
     return targeted.repartitionById(count, _TARGET).drop(_TARGET)
+
+
+def _task_count(df: DataFrame) -> int:
+    """How many tasks write at most: no more than run at a time where there is little to write."""
+    is_small = not is_connect(df) and planned_bytes(df) <= _SMALL_BYTES
+    return cores(df.sparkSession) * (1 if is_small else TASKS_PER_CORE)
 
 
 def _scatters(view: TableView) -> bool:
