@@ -131,17 +131,57 @@ def test_merge_reads_rows_that_can_match_and_columns_that_it_needs(
 ) -> None:
     table(lake, kind)
     lake.sql("CREATE TABLE s (k BIGINT, p STRING, v INT); INSERT INTO s VALUES (4, 'z', 9)")
-    walk = [
-        line["plan"].strip()
-        for line in lake.sql(
-            "EXPLAIN ANALYZE MERGE INTO t USING s ON t.k = s.k WHEN MATCHED THEN UPDATE SET "
-            "k = s.k, p = t.p, v = s.v WHEN NOT MATCHED THEN INSERT (k, p, v) "
-            "VALUES (s.k, s.p, s.v)"
-        ).to_pylist()
-    ]
-    pages = [line.split(":")[1].split(",")[0].strip() for line in walk if "get_next_page" in line]
-    assert sum(int(page.split()[0]) for page in pages if page != "no more") == read
+    walk = explained(
+        lake,
+        "MERGE INTO t USING s ON t.k = s.k WHEN MATCHED THEN UPDATE SET k = s.k, p = t.p, v = s.v "
+        "WHEN NOT MATCHED THEN INSERT (k, p, v) VALUES (s.k, s.p, s.v)",
+    )
+    assert rows_read(walk) == read
     assert any(line.startswith("apply_values: k: 1 value") for line in walk)
+
+
+def explained(lake: kt.Lake, statement: str) -> list[str]:
+    found = lake.sql(f"EXPLAIN ANALYZE {statement}").to_pylist()
+    return [line["plan"].strip() for line in found]
+
+
+def rows_read(walk: list[str]) -> int:
+    pages = [line.split(":")[1].split(",")[0].strip() for line in walk if "get_next_page" in line]
+    return sum(int(page.split()[0]) for page in pages if page != "no more")
+
+
+@pytest.mark.parametrize(
+    ("source", "read"),
+    [
+        ("(SELECT * FROM s WHERE v > 5)", 1),
+        ("(SELECT k AS k, p, v FROM s UNION ALL SELECT 9, 'n', 9)", 1),
+        ("(VALUES (4, 'z', 9), (9, 'n', 9)) AS s (k, p, v)", 1),
+        ("(SELECT CAST(k AS DOUBLE) AS k, p, v FROM s)", 4),
+        ("(SELECT CAST(k AS STRING) AS k, p, v FROM s)", 4),
+    ],
+)
+def test_source_that_is_a_query_is_matched_likewise(lake: kt.Lake, source: str, read: int) -> None:
+    table(lake, "key")
+    lake.sql("CREATE TABLE s (k BIGINT, p STRING, v INT); INSERT INTO s VALUES (4, 'z', 9)")
+    source = source if " AS s (" in source else f"{source} s"
+    walk = explained(
+        lake, f"MERGE INTO t USING {source} ON t.k = s.k WHEN MATCHED THEN UPDATE SET v = s.v"
+    )
+    assert rows_read(walk) == read
+    assert rows(lake) == [*BEFORE[:3], (4, "d", 9)]
+
+
+def test_source_that_is_random_is_drawn_once(lake: kt.Lake) -> None:
+    lake.sql("CREATE TABLE t (k INT PRIMARY KEY NOT ENFORCED, v INT)")
+    lake.table("t").write([{"k": k, "v": 0} for k in range(200)])
+    lake.sql("CREATE TABLE s (k INT); INSERT INTO s VALUES (1)")
+    changed = lake.sql(
+        "MERGE INTO t USING (SELECT CAST(floor(random() * 200) AS INT) AS k FROM s) s "
+        "ON t.k = s.k WHEN MATCHED THEN UPDATE SET v = s.k WHEN NOT MATCHED THEN INSERT (k, v) "
+        "VALUES (s.k, -1)"
+    )
+    assert changed.row_count == 1
+    assert lake.sql("SELECT * FROM t WHERE v != 0 AND v != k").to_pylist() == []
 
 
 KEYS = st.lists(st.integers(0, 12), unique=True, max_size=8)

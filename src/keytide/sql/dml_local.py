@@ -25,6 +25,7 @@ from keytide.dml.merge import SinkPages, Sinks
 from keytide.dml.spi import ROW_ID, ColumnHandle, ConnectorMergeSink, UpdatablePageSource
 from keytide.errors import KeytideError
 from keytide.sql.local import constructors, first_line, local_connection, source_of
+from keytide.sql.merge_match import Match
 from keytide.sql.merge_plan import MergeQuery
 from keytide.sql.passed import ROW, Passed
 from keytide.sql.row_query import RowQuery
@@ -105,10 +106,13 @@ class LocalMergeHost:
     def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
         """See `MergeHost.merge`. A Ctrl-C cancels it."""
         passed = self.query.passed(sinks.pages)
-        text = self.query.text_for("duckdb", passed, duckdb_unnest, constructors)
         with _database(self.query, self.allows_external_files, **_AS_WRITTEN) as connection:
             cursor = connection.cursor()
-            target = _Target(self._matchable(scanned, cursor), passed)
+            may_narrow = self.query.match.columns and self.query.needs_matched_only
+            query = self._with_source(cursor) if may_narrow else self.query
+            text = query.text_for("duckdb", passed, duckdb_unnest, constructors)
+            matchable = self._matchable(query.match, scanned, cursor) if may_narrow else scanned
+            target = _Target(matchable, passed)
             cursor.register(self.query.view, target)
             sink = sinks.provider.create_merge_sink(sinks.session, sinks.table, 0, 1)
 
@@ -117,20 +121,32 @@ class LocalMergeHost:
 
             _in_threads(run, [cursor], take)
 
-    def _matchable(self, scanned: Scanned, cursor: duckdb.DuckDBPyConnection) -> Scanned:
-        """The target without rows that are sure to match nothing, where nobody asks for these."""
-        match = self.query.match
-        may_narrow = match.columns and self.query.needs_matched_only
-        if not may_narrow or match.view is None or scanned.among is None:
-            return scanned
+    def _with_source(self, cursor: duckdb.DuckDBPyConnection) -> MergeQuery:
+        """The query with a source that is a table, computed once: what it gives may be random."""
+        if self.query.match.view is not None:
+            return self.query
+        made, query = self.query.with_source("keytide_merged")
+        text = made.text_for("duckdb", duckdb_unnest, constructors)
+        with self.query.refusing(duckdb.Error):
+            cursor.execute(f"CREATE TABLE keytide_merged AS {text}")
+        return query
+
+    def _matchable(
+        self, match: Match, scanned: Scanned, cursor: duckdb.DuckDBPyConnection
+    ) -> Scanned:
+        """The target without rows that are sure to match nothing."""
+        assert match.view is not None
+        types = {column.name: column.type for column in scanned.columns}
         values = {}
         for column, source in match.columns.items():
             name = exp.column(source, quoted=True)
             there = exp.select(name).distinct().from_(exp.to_table(match.view, quoted=True))
             with self.query.refusing(duckdb.Error):
                 found = cursor.sql(there.where(name.is_(exp.null()).not_()).sql("duckdb"))
-                values[column] = found.to_arrow_table().column(0).combine_chunks()
-        return scanned.among(values)
+                some = found.to_arrow_table().column(0).combine_chunks()
+            if any(is_kind(some.type) and is_kind(types[column]) for is_kind in _KINDS):
+                values[column] = some
+        return scanned.among(values) if values and scanned.among is not None else scanned
 
     def _merged(
         self,
@@ -167,6 +183,9 @@ class LocalMergeHost:
 
 
 _BATCH_ROWS = 256 << 10
+
+# What engines compare alike; any other value of a source may be equal to one that looks different.
+_KINDS = (pa.types.is_integer, lambda type_: type_ in (pa.string(), pa.large_string()))
 
 # The source is the side of the join that is held: it is written on the right, and stays there.
 _AS_WRITTEN = {"disabled_optimizers": "join_order,build_side_probe_side"}

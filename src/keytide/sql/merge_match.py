@@ -18,8 +18,9 @@ __all__ = ["Match", "match_of"]
 class Match:
     """Equalities of columns, by the target's, each with the one of the source.
 
-    Only such as all engines agree on; `is_all` says that ON asks for nothing else. `view` is the
-    source's, without which nothing is known.
+    `view` is that of a source that is a table; the types of others are not known before they are
+    computed. Of a table there are only equalities on which all engines agree, and `is_all` says
+    that ON asks for nothing else.
     """
 
     columns: Mapping[str, str]
@@ -29,7 +30,8 @@ class Match:
     def keeps(self, column: str, value: exp.Expr, source: str) -> bool:
         """Whether a value for a column is the one that it is matched by; `source` is the alias."""
         return (
-            isinstance(value, exp.Column)
+            self.view is not None
+            and isinstance(value, exp.Column)
             and value.table.lower() == source.lower()
             and self.columns.get(column, "").lower() == value.name.lower()
         )
@@ -38,35 +40,35 @@ class Match:
 def match_of(
     join: exp.Join, target: str, fields: Sequence[Field], relations: Sequence[Relation]
 ) -> Match:
-    """What is known of a bound join of a target, by its alias, with the table on its other side."""
-    source = join.this
+    """What is known of a bound join of a target, by its alias, with a source."""
+    source, condition = join.this, join.args["on"].unnest()
     relation = next((r for r in relations if r.view == source.name), None)
+    terms = list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
+    pairs = _equal_columns(terms, target, source.alias_or_name, _by_name(fields))
+    if isinstance(source, exp.Subquery | exp.Values):
+        return Match({field.name: other for field, other in pairs})
     if not isinstance(source, exp.Table) or relation is None or source.args.get("sample"):
         return Match({})
-    condition = join.args["on"].unnest()
-    terms = list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
-    sides = {
-        target.lower(): _by_name(fields),
-        source.alias_or_name.lower(): _by_name(relation.fields),
+    others = _by_name(relation.fields)
+    found = {
+        field.name: others[other.lower()].name
+        for field, other in pairs
+        if other.lower() in others and _is_exact(field, others[other.lower()])
     }
-    found = list(_equalities(terms, sides, target.lower()))
-    return Match(dict(found), len(found) == len(terms) == len(dict(found)), relation.view)
+    return Match(found, len(found) == len(terms), relation.view)
 
 
-def _equalities(
-    terms: Sequence[exp.Expr], sides: Mapping[str, Mapping[str, Field]], target: str
-) -> Iterator[tuple[str, str]]:
+def _equal_columns(
+    terms: Sequence[exp.Expr], target: str, source: str, fields: Mapping[str, Field]
+) -> Iterator[tuple[Field, str]]:
+    """The columns of a target, of types with one spelling, and of its source that are equal."""
     for term in terms:
         plain = term.unnest()
-        columns = [c for c in (plain.this, plain.expression) if isinstance(c, exp.Column)]
-        by_side = {column.table.lower(): column for column in columns}
-        if not isinstance(plain, exp.EQ) or by_side.keys() != sides.keys():
-            continue
-        one, other = (
-            sides[side].get(by_side[side].name.lower()) for side in sorted(sides, key=target.__ne__)
-        )
-        if one is not None and other is not None and _is_exact(one, other):
-            yield one.name, other.name
+        columns = (plain.this, plain.expression) if isinstance(plain, exp.EQ) else ()
+        by_side = {c.table.lower(): c.name for c in columns if isinstance(c, exp.Column)}
+        field = fields.get(by_side.get(target.lower(), "").lower())
+        if field is not None and source.lower() in by_side and has_one_spelling(field.type):
+            yield field, by_side[source.lower()]
 
 
 def _is_exact(one: Field, other: Field) -> bool:

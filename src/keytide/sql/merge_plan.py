@@ -62,6 +62,17 @@ class MergeQuery:
         """Whether rows of the target that match nothing stay as they are."""
         return all(branch.kind != "NOT MATCHED BY SOURCE" for branch in self.branches)
 
+    def with_source(self, view: str) -> tuple[BoundQuery, MergeQuery]:
+        """What computes the source, and the query with a table of that in its place."""
+        tree = self.bound.tree.copy()
+        join = tree.args["joins"][0]
+        source = join.this
+        made = replace(self.bound, tree=exp.select("*").from_(source.copy()))
+        alias = exp.TableAlias(this=source.args["alias"].this.copy())
+        join.set("this", exp.Table(this=exp.to_identifier(view, quoted=True), alias=alias))
+        bound, match = replace(self.bound, tree=tree), replace(self.match, view=view)
+        return made, replace(self, bound=bound, match=match)
+
     def kept(self, columns: Sequence[ColumnHandle]) -> tuple[ColumnHandle, ...]:
         """Those columns of the target that some UPDATE leaves alone."""
         updates = [branch.names for branch in self.branches if branch.action == "UPDATE"]
