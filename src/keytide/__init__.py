@@ -40,6 +40,7 @@ from keytide.table.upkeep.branches import FastForwardResult
 from keytide.table.upkeep.compaction import CompactionResult
 from keytide.table.upkeep.doctor import Diagnosis, Sign
 from keytide.table.upkeep.expiry import ExpiryResult
+from keytide.table.upkeep.indexing import IndexingResult
 from keytide.table.upkeep.orphans import OrphanFiles
 from keytide.table.upkeep.purging import PurgeResult
 from keytide.table.upkeep.rescale import RescaleResult
@@ -66,6 +67,7 @@ __all__ = [
     "FastForwardResult",
     "Field",
     "Finding",
+    "IndexingResult",
     "InvalidError",
     "KeytideError",
     "KeytideWarning",

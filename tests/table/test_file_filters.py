@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.store import open_store
-from keytide.store.faults import Fault, FaultyStore
+from keytide.store.faults import Crash, Fault, FaultyStore
 from keytide.table.definition.evolution import ChangeColumnType, RenameColumn, SetOption
 from keytide.types import Field
 from type_values import SCALARS, column_of, kind_of
@@ -185,3 +187,124 @@ def test_share_of_false_positives_is_one() -> None:
     for text in ("0", "1", "2", "inf", "nan", "0,5", "-0.1", "1_0"):
         with pytest.raises(kt.InvalidError, match="a number between 0 and 1"):
             new_table({"k": "INT"}, ["k"], **{"file-index.bloom-filter.k.fpp": text})
+
+
+# -- files that were written without ---------------------------------------------------------------
+
+
+def written_before(threshold: str, keys: list[str], **options: str) -> kt.Table:
+    """Four files without filters, of a table that asks for some by now."""
+    options = {IN_MANIFEST: threshold, "write-only": "true"} | options
+    options |= {"bucket": "1"} if keys else {}
+    table = new_table({"k": "BIGINT", "s": "STRING"}, keys, **options)
+    for part in range(4):
+        table.write([{"k": k, "s": f"{part}-{k}"} for k in range(part, 400, 4)])
+    precise = {f"file-index.bloom-filter.{column}.fpp": "0.001" for column in ("k", "s")}
+    table.alter(*(SetOption(key, value) for key, value in {FILTERED: "k", **precise}.items()))
+    return table
+
+
+@pytest.mark.parametrize("threshold", ["500 b", "0 b"])
+@pytest.mark.parametrize("keys", [["k"], []])
+def test_files_get_the_filters_that_they_lack(threshold: str, keys: list[str]) -> None:
+    table = written_before(threshold, keys)
+    before, files = sorted(table.scan().to_pylist(), key=str), set(names_in(table))
+    assert files_read(table, "k = 5") == 4
+    done = table.rewrite_file_index()
+    assert (done.snapshot_id, done.files, done.indexed) == (5, 4, 4)
+    assert files_read(table, "k = 5") == 1
+    assert files <= set(names_in(table))
+    again = table.rewrite_file_index()
+    assert (again.snapshot_id, again.files, again.indexed) == (None, 4, 0)
+    table.alter(SetOption(FILTERED, "k,s"))
+    assert table.rewrite_file_index().indexed == 4
+    assert files_read(table, "k = 5 AND s = '2-6'") == 0
+    assert files_read(table, "k = 5") == 1
+    assert sorted(table.scan().to_pylist(), key=str) == before
+    assert files_read(table, "k = 5") == 1
+    table.write([{"k": 5, "s": "new"}])
+    table.compact(full=True)
+    table.expire_snapshots(1, 1)
+    assert len(table.scan(where="k = 5").to_pylist()) == (1 if keys else 2)
+    assert table.verify().is_healthy
+
+
+def test_older_snapshots_tags_and_rollbacks_keep_their_indexes() -> None:
+    table = written_before("0 b", ["k"])
+    table.rewrite_file_index()
+    table.create_tag("a")
+    table.alter(SetOption(FILTERED, "k,s"))
+    table.rewrite_file_index()
+    table.expire_snapshots(1, 1)
+    assert table.verify().is_healthy
+    assert table.scan(where="k = 5", tag="a").to_pylist() == [{"k": 5, "s": "1-5"}]
+    table.rollback_to("a")
+    assert (files_read(table, "k = 5"), table.get(5)) == (1, {"k": 5, "s": "1-5"})
+
+
+def test_dead_rows_stay_dead_when_their_file_is_indexed() -> None:
+    table = written_before("0 b", [], **{"deletion-vectors.enabled": "true"})
+    assert table.delete("k < 100").rows == 100
+    table.rewrite_file_index()
+    assert table.scan().count() == 300
+    assert table.scan(where="k = 5").to_pylist() == []
+    assert table.verify().is_healthy
+
+
+def test_columns_that_were_renamed_or_widened_since() -> None:
+    table = new_table({"k": "INT", "v": "INT", "w": "INT"}, ["k"], bucket="1")
+    for k in range(3):
+        table.write([{"k": k, "v": k, "w": k}])
+    table.alter(RenameColumn(("v",), "u"), ChangeColumnType(("w",), kind_of("BIGINT")))
+    table.alter(SetOption(FILTERED, "u,w"))
+    assert table.rewrite_file_index().indexed == 3
+    assert table.rewrite_file_index().indexed == 0
+    for column in ("u", "w"):
+        assert [r["k"] for r in table.scan(where=f"{column} = 1").to_pylist()] == [1]
+
+
+def test_compaction_that_comes_first_is_a_conflict_and_leaves_nothing() -> None:
+    table = written_before("0 b", ["k"])
+
+    class Between(FaultyStore):
+        acted = False
+
+        def put(self, path: str, data: bytes) -> None:
+            if path.endswith(".index") and not self.acted:
+                self.acted = True
+                kt.Table(table.stored.store, "t").compact(full=True)
+            super().put(path, data)
+
+    with pytest.raises(kt.ConflictError, match="do it again"):
+        kt.Table(Between(table.stored.store), "t").rewrite_file_index()
+    assert sum(name.endswith(".index") for name in names_in(table)) == 1  # the compaction's
+    assert table.verify().is_healthy
+    assert table.rewrite_file_index().indexed == 0
+
+
+@pytest.mark.parametrize("action", ["crash", "fail", "lost-response"])
+@pytest.mark.parametrize("operation", ["put", "create", "output"])
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_wherever_it_stops_the_table_is_whole(action: Any, operation: Any, nth: int) -> None:
+    table = written_before("0 b", ["k"])
+    before = table.scan().to_pylist()
+    faulty = FaultyStore(table.stored.store, [Fault(operation, nth=nth, action=action)])
+    with suppress(Crash, kt.DataError):
+        kt.Table(faulty, "t").rewrite_file_index()
+    fresh = kt.Table(table.stored.store, "t")
+    assert fresh.verify().is_healthy
+    fresh.rewrite_file_index()
+    assert (fresh.scan().to_pylist(), files_read(fresh, "k = 5")) == (before, 1)
+    assert fresh.verify().is_healthy
+
+
+def test_procedure_indexes_some_partitions_and_asks_for_columns() -> None:
+    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    lake.sql("CREATE TABLE t (p INT, k INT) PARTITIONED BY (p)")
+    lake.sql("INSERT INTO t VALUES (1, 1), (2, 2)")
+    with pytest.raises(kt.InvalidError, match=FILTERED):
+        lake.sql("CALL sys.rewrite_file_index('t')")
+    lake.sql(f"ALTER TABLE t SET ('{FILTERED}' = 'k')")
+    (row,) = lake.sql("CALL sys.rewrite_file_index(table => 't', where => 'p > 1')").to_pylist()
+    assert (row["files"], row["indexed"]) == (1, 1)
+    assert lake.sql("CALL sys.rewrite_file_index('t')").to_pylist()[0]["indexed"] == 1

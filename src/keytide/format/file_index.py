@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from keytide.errors import DataError
 from keytide.options.keys import FILE_INDEX_READ_ENABLED
 
-__all__ = ["ColumnIndexes", "decode_file_index", "encode_file_index", "index_name"]
+__all__ = [
+    "ColumnIndexes",
+    "decode_file_index",
+    "encode_file_index",
+    "index_name",
+    "index_name_among",
+    "later_index_name",
+]
 
 ColumnIndexes = Mapping[str, Mapping[str, bytes]]
 """Indexes by the name of a column and their kind."""
@@ -28,11 +35,24 @@ _PLACE = struct.Struct(">ii")
 _LENGTH = struct.Struct(">H")
 _SEAL = b"keytide:"
 _SUM_BYTES = 4
+_ENDING = ".index"
 
 
 def index_name(data_file_name: str) -> str:
     """The name of the index file of a data file, beside which it lies."""
-    return f"{data_file_name}.index"
+    return f"{data_file_name}{_ENDING}"
+
+
+def index_name_among(extra_files: Sequence[str]) -> str | None:
+    """The index file among those that belong to a data file; other engines number later ones."""
+    return next((name for name in reversed(extra_files) if name.endswith(_ENDING)), None)
+
+
+def later_index_name(data_file_name: str, before: str) -> str:
+    """The name of an index file that takes the place of another one."""
+    stem = f"{data_file_name}-"
+    number = before.removesuffix(_ENDING).removeprefix(stem)
+    return f"{stem}{int(number) + 1 if number.isdecimal() else 1}{_ENDING}"
 
 
 def encode_file_index(indexes: ColumnIndexes) -> bytes:

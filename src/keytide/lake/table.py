@@ -54,6 +54,7 @@ from keytide.table.upkeep.consumers import (
 )
 from keytide.table.upkeep.doctor import Diagnosis, diagnose
 from keytide.table.upkeep.expiry import ExpiryResult, expire_changelogs, expire_snapshots
+from keytide.table.upkeep.indexing import IndexingResult, index_files
 from keytide.table.upkeep.orphans import OrphanFiles, remove_orphan_files
 from keytide.table.upkeep.partition_expiry import (
     ExpiredPartitions,
@@ -553,6 +554,23 @@ class Table:
         """
         partitions = () if partition is None else (partition,)
         return rescale(self._stored, partitions, dry_run=dry_run, runner=self._runner)
+
+    @checked
+    def rewrite_file_index(self, partition: Mapping[str, Any] | None = None) -> IndexingResult:
+        """Give stored files the bloom filters that the options ask for and that they lack.
+
+        For after a change of 'file-index.bloom-filter.columns': files that were written before have
+        no filters of these columns. They are read, and what the table says of them is replaced in
+        one atomic commit; no data file is written. With values for some or all partition columns as
+        `partition`, those of the partitions that have them. Others may write meanwhile.
+
+        Raises `InvalidError` where the options ask for no filters, and for values that name no
+        partition; `ConflictError`, with nothing changed, where files were replaced meanwhile;
+        `UnsupportedError` for a table that this release must not write to; `DataError` when the
+        store fails.
+        """
+        partitions = () if partition is None else (partition,)
+        return index_files(self._stored, partitions, runner=self._runner)
 
     @property
     def _runner(self) -> TaskRunner | None:

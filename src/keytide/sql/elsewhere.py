@@ -39,7 +39,5 @@ ELSEWHERE: Mapping[str, str] = {
     "repair": "there is no metastore: a table is wherever its folder is",
     "repair_earliest_snapshot": "what is earliest is found by looking, and a wrong hint corrects "
     "itself",
-    "rewrite_file_index": "files keep the bloom filters that they were written with; for others, "
-    f"set '{keys.FILE_INDEX_BLOOM_FILTER_COLUMNS}' and INSERT OVERWRITE the rows",
 }
 """What to do instead, by the name of the procedure."""

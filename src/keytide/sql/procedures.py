@@ -20,6 +20,7 @@ from keytide.table.catalog import Catalog
 from keytide.table.local_writes import truncate
 from keytide.table.scans import why_row
 from keytide.table.upkeep.compaction import COMPACTION_ROW, cluster, compact
+from keytide.table.upkeep.indexing import INDEXING_ROW, index_files
 from keytide.table.upkeep.manifests import MergedManifests, merge_manifests
 from keytide.table.upkeep.rescale import RESCALE_ROW, rescale
 from keytide.table.write.partition_spec import PartitionCondition, Place
@@ -145,6 +146,12 @@ def _rescale(
     return pa.Table.from_pylist([asdict(done)], schema=RESCALE_ROW)
 
 
+def _rewrite_file_index(catalog: Catalog, table: object, where: object = None) -> pa.Table:
+    places = _chosen("rewrite_file_index", None, where)
+    done = index_files(table_of(catalog, str(table)), places)
+    return pa.Table.from_pylist([asdict(done)], schema=INDEXING_ROW)
+
+
 _MANIFESTS_ROW = pa.schema([(member.name, pa.int64()) for member in fields(MergedManifests)])
 
 
@@ -159,6 +166,7 @@ _PROCEDURES: dict[str, Callable[..., pa.Table]] = {
     "compact_manifest": _compact_manifest,
     "drop_partition": _drop_partition,
     "rescale": _rescale,
+    "rewrite_file_index": _rewrite_file_index,
     "why": _why,
     **HISTORY,
     **EXPIRING,

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from keytide.format.bloom_filter import BLOOM_FILTER, bloom_filter, has_hash, value_hashes
-from keytide.format.file_index import encode_file_index, index_name
+from keytide.format.file_index import ColumnIndexes, encode_file_index, index_name
 from keytide.format.schema import TableSchema
 
 __all__ = ["ColumnFilter", "FileFilters", "PlacedIndex"]
@@ -50,17 +50,23 @@ class FileFilters:
 
         Columns that the format has no filters for get none.
         """
-        indexes = {
+        indexes = self.indexes(rows, schema)
+        return self.placed(indexes, index_name(path)) if indexes else PlacedIndex()
+
+    def indexes(self, rows: pa.Table, schema: TableSchema) -> dict[str, dict[str, bytes]]:
+        """The filters of rows, by column."""
+        return {
             name: {BLOOM_FILTER: _filter(rows.column(name), schema, name, settings)}
             for name, settings in self.columns.items()
             if name in schema.by_name and has_hash(schema.field(name).type)
         }
-        if not indexes:
-            return PlacedIndex()
+
+    def placed(self, indexes: ColumnIndexes, path: str) -> PlacedIndex:
+        """Indexes where their size has them: in the manifest, or in a file of that path."""
         data = encode_file_index(indexes)
         if len(data) <= self.in_manifest_bytes_max:
             return PlacedIndex(embedded=data)
-        return PlacedIndex(files={index_name(path): data})
+        return PlacedIndex(files={path: data})
 
 
 def _filter(

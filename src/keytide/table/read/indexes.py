@@ -13,14 +13,15 @@ import numpy.typing as npt
 from keytide.errors import DataError
 from keytide.format.bloom_filter import BLOOM_FILTER, has_hash, may_hold, value_hashes
 from keytide.format.entry import ManifestEntry
-from keytide.format.file_index import ColumnIndexes, decode_file_index, index_name
+from keytide.format.file_index import ColumnIndexes, decode_file_index, index_name_among
 from keytide.format.kept import KEPT
+from keytide.store import Store
 from keytide.table.conditions.predicate import Predicate, columns_of, equal_values
 from keytide.table.state.view import TableView
 from keytide.table.values.spellings import spellings
 from keytide.types import Field
 
-__all__ = ["matching_filters"]
+__all__ = ["matching_filters", "stored_indexes"]
 
 # What is read at a time of index files, each some hundred kilobytes for a million rows.
 _FILES_TOGETHER = 32
@@ -83,12 +84,17 @@ def _may_hold(
         ) from error
 
 
+def stored_indexes(view: TableView, entry: ManifestEntry) -> ColumnIndexes:
+    """The indexes that a file has, by column. Raises as `matching_filters`."""
+    return _indexes(view, [entry])[0] if _has_index(entry) else {}
+
+
 # -- where indexes are -----------------------------------------------------------------------------
 
 
 def _has_index(entry: ManifestEntry) -> bool:
     file = entry.file
-    return file.embedded_file_index is not None or index_name(file.file_name) in file.extra_files
+    return file.embedded_file_index is not None or index_name_among(file.extra_files) is not None
 
 
 def _indexes(view: TableView, files: Sequence[ManifestEntry]) -> list[ColumnIndexes]:
@@ -106,14 +112,21 @@ def _at_hand(view: TableView, entry: ManifestEntry) -> ColumnIndexes | None:
     embedded = entry.file.embedded_file_index
     if embedded is not None:
         return decode_file_index(embedded, f"of {entry.file.file_name}")
-    store, path = view.data_file(entry)
-    found: ColumnIndexes | None = KEPT.find(store.uri_of(index_name(path)))
+    store, path = _index_file(view, entry)
+    found: ColumnIndexes | None = KEPT.find(store.uri_of(path))
     return found
 
 
 def _read(view: TableView, entry: ManifestEntry) -> ColumnIndexes:
-    store, path = view.data_file(entry)
-    uri, data = store.uri_of(index_name(path)), store.read(index_name(path))
+    store, path = _index_file(view, entry)
+    uri, data = store.uri_of(path), store.read(path)
     found = decode_file_index(data, uri)
     KEPT.keep(uri, found, len(data), view.options.lookup_cache_bytes_max)
     return found
+
+
+def _index_file(view: TableView, entry: ManifestEntry) -> tuple[Store, str]:
+    store, path = view.data_file(entry)
+    name = index_name_among(entry.file.extra_files)
+    assert name is not None
+    return store, f"{path.removesuffix(entry.file.file_name)}{name}"

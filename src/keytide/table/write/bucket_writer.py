@@ -46,6 +46,7 @@ __all__ = [
     "SequenceBase",
     "added_file",
     "changelog_writer",
+    "file_filters",
     "restamp",
     "run_writer",
     "stored_schema",
@@ -322,7 +323,7 @@ def run_writer(view: TableView) -> RunWriter:
         target_file_size_bytes=options.target_file_size_bytes,
         stats_mode=options.stats_mode,
         thin=options.thin_mode,
-        filters=_filters(options),
+        filters=file_filters(options),
     )
 
 
@@ -338,7 +339,8 @@ def changelog_writer(view: TableView) -> RunWriter:
     )
 
 
-def _filters(options: TableOptions) -> FileFilters:
+def file_filters(options: TableOptions) -> FileFilters:
+    """The filters that new files get."""
     columns = {
         name: ColumnFilter(
             options.value(keys.key_of(keys.FILE_INDEX_BLOOM_FILTER_FPP, name)),
