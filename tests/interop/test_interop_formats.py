@@ -109,6 +109,28 @@ def test_interop_filters_hide_no_rows(judge: Judge, lake: kt.Lake, threshold: st
         assert_reads_alike(judge, table, where=[Condition("f", "=", (text,))])
 
 
+@pytest.mark.parametrize("threshold", ["500 b", "0 b"])
+def test_interop_filters_that_came_later_hide_no_rows(
+    judge: Judge, lake: kt.Lake, threshold: str
+) -> None:
+    options = {"bucket": "1", "file-index.in-manifest-threshold": threshold}
+    judge.create("db.t", {name: COLUMNS[name] for name in "kfc"}, ["k"], [], options)
+    table = lake.table("db.t")
+    table.write(rows_of(table, 12))
+    write_with(judge, table, rows_of(table, 12, start=6))
+    for columns in ("k", "k,f,c"):
+        table.alter(SetOption("file-index.bloom-filter.columns", columns))
+        table.rewrite_file_index()
+        assert len(assert_reads_alike(judge, table)) == 18
+        for k in (0, 8, 15):
+            assert assert_reads_alike(judge, table, where=[Condition("k", "=", (k,))])
+    write_with(judge, table, rows_of(table, 12, start=12))
+    assert len(assert_reads_alike(judge, table)) == 24
+    table.compact(full=True)
+    assert len(assert_reads_alike(judge, table)) == 24
+    assert table.verify().is_healthy
+
+
 def test_interop_files_outside_of_the_table_are_read(
     judge: Judge, lake: kt.Lake, tmp_path: Path
 ) -> None:
