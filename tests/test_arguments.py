@@ -156,6 +156,27 @@ def takes_typed_arguments(method: Callable[..., Any]) -> bool:
     return any(p.annotation not in (p.empty, "Any") for p in parameters)
 
 
+def test_every_moment_is_a_number_of_64_bits(tmp_path: Path) -> None:
+    table = kt.connect(tmp_path).create_table("t", pa.schema([("k", pa.int64())]), ["k"])
+    table.write([{"k": 1}])
+    asked = [
+        (name, parameter.name)
+        for name, method in inspect.getmembers(table, inspect.ismethod)
+        for parameter in inspect.signature(method).parameters.values()
+        if name[0] != "_" and "datetime | date | str | int" in str(parameter.annotation)
+    ]
+    assert len(asked) > 5
+    others: dict[str, dict[str, Any]] = {
+        "why": {"key": 1},
+        "get": {"key": 1},
+        "get_many": {"keys": [1]},
+    }
+    for name, parameter in asked:
+        for moment in (2**63, -(2**63) - 1, 10**400):
+            with pytest.raises(kt.InvalidError, match="64 bits"):
+                print(name, getattr(table, name)(**{parameter: moment}, **others.get(name, {})))
+
+
 class FailingMapping(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         raise ZeroDivisionError

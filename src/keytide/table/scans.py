@@ -38,6 +38,9 @@ from keytide.types import Field
 
 __all__ = ["epoch_ms", "get_row", "get_rows", "scan_table", "why_row"]
 
+# Epoch milliseconds are stored in 64 bits.
+_MOMENTS = 2**63
+
 
 def scan_table(
     table: StoredTable,
@@ -207,9 +210,15 @@ def _equals(field: Field, value: Any, table: str) -> Predicate:
 def epoch_ms(moment: datetime | date | str | int, table: str, what: str = "as_of") -> int:
     """A moment in epoch milliseconds; without a zone it is in UTC.
 
-    Raises `InvalidError`, naming the argument `what`, for a text that is no ISO time.
+    Raises `InvalidError`, naming the argument `what`, for a text that is no ISO time, and for a
+    number that no snapshot can store.
     """
     if isinstance(moment, int):
+        if not -_MOMENTS <= moment < _MOMENTS:
+            raise InvalidError(
+                f"table {table}: {what} is {shown(moment)}, which is not a moment in time; give "
+                f"epoch milliseconds, a whole number of 64 bits"
+            )
         return moment
     if isinstance(moment, str):
         try:
