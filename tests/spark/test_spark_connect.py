@@ -43,6 +43,19 @@ on_spark = kt.connect(warehouse, spark=spark)
 query = "SELECT '{keytide_0}' AS text, count(*) AS n FROM t a JOIN t b ON a.id = b.id"
 found["sql"] = on_spark.sql(f"{query} WHERE a.id < 5").to_pylist()
 
+changed = on_spark.create_table("c", schema, ["id"], options={"bucket": "2"})
+changed.write(rows.where("id < 10"))
+merge = (
+    "MERGE INTO c USING (SELECT id + 5 AS id, v FROM c) s ON c.id = s.id "
+    "WHEN MATCHED THEN UPDATE SET v = s.v WHEN NOT MATCHED THEN INSERT VALUES (s.id, s.v)"
+)
+found["changed"] = [
+    on_spark.sql(text).row_count
+    for text in ("DELETE FROM c WHERE id < 2", "DELETE FROM c WHERE id % 4 = 2", merge,
+                 "UPDATE c SET v = 'last' WHERE id > 13", "INSERT OVERWRITE c SELECT * FROM c")
+]
+found["rows"] = sorted(row["v"] for row in changed.scan().to_pylist())
+
 def stream(checkpoint):
     reader = spark.readStream.schema("id long, v string").json(source)
     return reader.writeStream.option("checkpointLocation", f"{source}-{checkpoint}").trigger(
@@ -118,3 +131,9 @@ def test_streaming_sink_knows_its_query(found: Any) -> None:
 def test_batch_function_has_to_name_its_query(found: Any) -> None:
     assert "Spark Connect does not tell foreachBatch functions" in found["anonymous"]
     assert found["named"] == "mine"
+
+
+def test_rows_are_changed_merged_and_overwritten(found: Any) -> None:
+    # Of 0 to 9 there are left 3, 4, 5, 7, 8 and 9; 8 and 9 are matched, 10, 12, 13 and 14 are new.
+    assert found["changed"] == [2, 2, 6, 1, 10]
+    assert found["rows"] == ["last", "v3", "v3", "v4", "v4", "v5", "v5", "v7", "v7", "v8"]
