@@ -105,6 +105,11 @@ class _Renaming:
             for path in self._late(documents):
                 self._take_along(path)
             self.old.delete(reversed(documents))
+        else:
+            raise ConflictError(
+                f"table {table_name(self.table)}: other writers go on committing to branch "
+                f"{self.old.branch!r} while it is renamed; stop them and rename it again"
+            )
         self.old.main.delete_tree(paths.branch_dir(self.old.branch))
         self.new.main.discard([paths.unfinished_path(self.new.branch)])
 
