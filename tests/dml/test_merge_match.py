@@ -115,6 +115,18 @@ def test_key_that_a_source_has_twice_is_inserted_by_neither(lake: kt.Lake) -> No
     assert rows(lake) == BEFORE
 
 
+def test_null_in_a_key_is_another_rows_key(lake: kt.Lake) -> None:
+    lake.sql("CREATE TABLE t (k INT, p STRING, v INT, PRIMARY KEY (k, p) NOT ENFORCED) "
+             "WITH ('primary-key.nullable' = 'true')")  # fmt: skip
+    t = lake.table("t")
+    merge = t.merge([{"k": 1, "p": None, "v": 1}], "target.k = source.k AND target.p = source.p")
+    merge = merge.when_not_matched_insert_all()
+    merge.execute()
+    with pytest.raises(kt.InvalidError, match="two rows would have the primary key"):
+        merge.execute()
+    assert rows(lake) == [(1, None, 1)]
+
+
 def test_row_may_move_to_a_key_that_another_leaves_but_to_no_other(lake: kt.Lake) -> None:
     table(lake, "key")
     swap = "MERGE INTO t USING s ON t.k = s.k WHEN MATCHED THEN UPDATE SET k = {}"

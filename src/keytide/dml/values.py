@@ -31,7 +31,11 @@ def among(values: Mapping[str, pa.Array], view: TableView) -> Predicate | None:
 def among_keys(keys: pl.DataFrame, view: TableView) -> Predicate | None:
     """A condition that rows meet which have one of some keys, each column by itself."""
     fields = view.schema.select(tuple(keys.columns))
-    listed = {f.name: keys[f.name].unique().to_arrow() for f in fields if has_one_spelling(f.type)}
+    listed = {
+        f.name: keys[f.name].unique().to_arrow()
+        for f in fields
+        if has_one_spelling(f.type) and not keys[f.name].null_count()
+    }
     return conjunction(filter(None, (key_range(keys), among(listed, view))))
 
 

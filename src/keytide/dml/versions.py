@@ -132,7 +132,9 @@ class _Versions(Changes):
         """Append rows that were not there."""
         self._refuse_after_end()
         self._made.add(self._of_kind(rows, RowKind.INSERT))
-        self._tell("new" if self._on.inserts_new_keys else "came", rows)
+        # NULL matches nothing, and is in a key what NULL is in another one.
+        may_be_there = any(rows.column(n).null_count for n in self._on.view.schema.primary_keys)
+        self._tell("came" if may_be_there or not self._on.inserts_new_keys else "new", rows)
         self._rows += rows.num_rows
 
     def close(self) -> None:
