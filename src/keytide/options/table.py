@@ -89,8 +89,8 @@ _LAYOUT = (
     Option("data-file.prefix", FILE_NAME, "How names of data files begin.", "data-"),
     Option("data-file.path-directory", FOLDER, "A folder below the table for its data files.",
            change=FIXED),
-    Option("primary-key.nullable", BOOLEAN, "Whether key columns may be nullable; writers refuse "
-           "NULL in a key either way.", "false", FIXED),
+    Option("primary-key.nullable", BOOLEAN, "Whether key columns may be NULL, which is then a "
+           "value like any other: equal to itself.", "false", FIXED),
     Option("type", choice("table", "format-table", "materialized-table", "object-table"),
            "The type of the table.", "table", NEVER,
            Refused("Keytide makes tables of its own files only", "leave it out")),
