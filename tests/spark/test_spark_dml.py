@@ -55,3 +55,35 @@ def test_delete_computes_only_what_its_terms_leave_open(
     assert lake.sql(f"DELETE FROM t WHERE {where}").row_count == len(gone)
     assert ids(lake) == sorted(set(range(10)) - gone)
     assert bool(frames) == computes
+
+
+@pytest.mark.parametrize(
+    ("text", "changed", "computes"),
+    [
+        ("SET v = 'b', n = -7 WHERE id > 6", dict.fromkeys((7, 8, 9), ("b", -7)), False),
+        ("SET v = NULL WHERE n IN (1, 2)", {i: (None, i) for i in (1, 2)}, False),
+        ("SET n = 5 WHERE id > 99", {}, False),
+        ("SET n = 5 WHERE id % 5 = 4", dict.fromkeys((4, 9), ("a", 5)), True),
+        ("SET n = n + 1 WHERE id > 7", {i: ("a", i + 1) for i in (8, 9)}, True),
+    ],
+)
+def test_update_computes_only_what_is_not_the_same_for_all_rows(
+    lake: kt.Lake,
+    text: str,
+    changed: dict[int, Any],
+    computes: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frames = []
+    monkeypatch.setattr(dml, "_frame", lambda *a, made=dml._frame: frames.append(a) or made(*a))
+    assert lake.sql(f"UPDATE t {text}").row_count == len(changed)
+    found = {row["id"]: (row["v"], row["n"]) for row in lake.table("t").scan().to_pylist()}
+    assert found == {i: ("a", i) for i in range(10)} | changed
+    assert bool(frames) == computes
+
+
+def test_constant_that_does_not_fit_changes_nothing(lake: kt.Lake) -> None:
+    for value in ("3000000000", "'x'"):
+        with pytest.raises(kt.InvalidError, match="'n'"):
+            lake.sql(f"UPDATE t SET n = {value} WHERE id > 6")
+    assert ids(lake) == list(range(10))

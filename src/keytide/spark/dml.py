@@ -3,7 +3,8 @@
 The splits of a target are the partitions of a DataFrame. Spark SQL finds the rows and computes the
 new values; then tasks hand them to a source of the split that they came from. Where a statement
 names other tables too, Spark may have moved rows, and they are brought together by split again.
-A DELETE whose rows the splits say exactly has nothing to compute: a task reads and deletes at once.
+Where the splits say exactly which rows are meant and new values are constants, there is nothing to
+compute: a task reads and changes at once.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from keytide.spark.runner import Cluster, Executors
 from keytide.spark.types import spark_schema
 from keytide.sql.merge_plan import MergeQuery
 from keytide.sql.passed import ROW, Passed
+from keytide.sql.relations import BoundQuery
 from keytide.sql.row_query import RowQuery
 
 __all__ = ["SparkMergeHost", "SparkRowHost"]
@@ -39,15 +41,25 @@ class SparkRowHost:
     spark: SparkSession
     compute: Callable[[Sequence[str], DataFrame], DataFrame]
     """Runs the query with some columns passed through, over the target's rows."""
+    answer: Callable[[BoundQuery], pa.Table]
+    """Runs a query that needs no table."""
 
     def change(
         self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
     ) -> None:
         """See `Host.change`."""
-        if scanned.is_exact and not self.query.fields:
-            tasks = [WholeTask(one, change) for one in _one_by_one(scanned)]
-            Cluster(self.spark).each(tasks, take)
+        constants = self.query.constants if scanned.is_exact else None
+        if constants is None:
+            self._computed(scanned, change, take)
             return
+        fields, table = self.query.fields, self.query.table
+        values = tuple(self.answer(constants).columns) if fields else ()
+        tasks = [WholeTask(one, change, values, fields, table) for one in _one_by_one(scanned)]
+        Cluster(self.spark).each(tasks, take)
+
+    def _computed(
+        self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
+    ) -> None:
         passed = Passed(scanned.columns[-1].type)
         names = (*passed.names, SPLIT)
         rows = self.compute(names, _frame(scanned, passed, self.spark))

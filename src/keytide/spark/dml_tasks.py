@@ -65,10 +65,13 @@ def _open(scanned: Scanned, split: Split, columns: Sequence[ColumnHandle]) -> Up
 
 @dataclass(frozen=True)
 class WholeTask:
-    """Applies a change that needs no new values to every row of one split."""
+    """Applies a change to every row of one split; `values` has the same row for all of them."""
 
     scanned: Scanned
     change: RowChange
+    values: tuple[pa.ChunkedArray, ...]
+    fields: tuple[Field, ...]
+    table: str
 
     def __call__(self) -> SplitResult:
         """What came of the split."""
@@ -78,7 +81,7 @@ class WholeTask:
         try:
             for page in checked_pages(source, row_id, type(source).__name__):
                 if page.num_rows:
-                    self.change.apply(source, page)
+                    self.change.apply(source, self._given(page))
                     rows += page.num_rows
             return SplitResult(rows, source.finish())
         except BaseException:
@@ -87,6 +90,12 @@ class WholeTask:
             raise
         finally:
             source.close()
+
+    def _given(self, row_ids: pa.RecordBatch) -> pa.RecordBatch:
+        repeated = [v.take(pa.repeat(0, row_ids.num_rows)) for v in self.values]
+        values = stored_values(repeated, self.fields, self.table)
+        names = [*(field.name for field in self.fields), ROW_ID]
+        return pa.record_batch([*values, *row_ids.columns], names)
 
 
 @dataclass(frozen=True)

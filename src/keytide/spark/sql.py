@@ -169,7 +169,7 @@ class SparkEngine:
             text_for = partial(query.text_for, "spark", passed)
             return self._rows(query.bound, text_for, **{query.view: target})
 
-        return SparkRowHost(query, self._spark, compute)
+        return SparkRowHost(query, self._spark, compute, lambda bound: self.query(bound).to_arrow())
 
     def merge_host(self, query: MergeQuery) -> SparkMergeHost:
         """What carries out a MERGE."""

@@ -59,6 +59,14 @@ class RowQuery:
         # A term may also be what a part of the condition merely implies.
         return len(parts) == len(terms) and all(pushed_exactly(p, fields) in terms for p in parts)
 
+    @property
+    def constants(self) -> BoundQuery | None:
+        """The new values as a query of one row, None where they may differ from row to row."""
+        values = self.bound.tree.expressions
+        if not all(_is_constant(value.unalias()) for value in values):
+            return None
+        return replace(self.bound, tree=exp.select(*(v.copy() for v in values)), relations=())
+
     def text_for(
         self, dialect: str, passed: Sequence[str], *rewrites: Callable[[exp.Expr], exp.Expr]
     ) -> str:
@@ -82,6 +90,12 @@ class RowQuery:
         """A block whose errors of an engine are told as those of the statement."""
         with refused_errors(self.bound, *errors):
             yield
+
+
+def _is_constant(value: exp.Expr) -> bool:
+    if isinstance(value, exp.Neg):
+        value = value.this
+    return isinstance(value, exp.Literal | exp.Boolean | exp.Null)
 
 
 @contextmanager
