@@ -102,3 +102,16 @@ def test_null_in_a_key_is_reported_by_the_write(warehouse: str, spark: Any) -> N
     with pytest.raises(kt.KeytideError, match="'id'"):
         table.write(rows)
     assert table.scan().snapshot is None
+
+
+def test_session_whose_columns_may_not_name_each_other_gives_the_same_buckets(
+    warehouse: str, spark: Any
+) -> None:
+    table = make_table(warehouse, {"a": "INT", "b": "BIGINT"})
+    rows = pa.table({"a": pa.array([1, -7, 0], pa.int32()), "b": [1 << 40, -3, 0]})
+    name = "spark.sql.lateralColumnAlias.enableImplicitResolution"
+    spark.conf.set(name, "false")
+    try:
+        assert_buckets(table, rows, spark, in_sql=True)
+    finally:
+        spark.conf.unset(name)
