@@ -12,7 +12,7 @@ from uuid import uuid4
 import polars as pl
 import pytest
 from compacting import compact, merged_versions, stored_versions
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
@@ -166,6 +166,7 @@ def places(files: Sequence[Any]) -> list[VectorPlace]:
     sizes=st.lists(st.integers(0, 5_000_000), min_size=2, max_size=30),
     rows=st.integers(0, 10_000_000),
 )
+@example(sizes=[0, 0], rows=32_769)
 def test_small_runs_are_held_whole_and_all_stay_in_bounds(sizes: list[int], rows: int) -> None:
     held = read.batch_rows(sizes, rows)
     least = read._BATCH_ROWS_MIN

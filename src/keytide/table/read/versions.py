@@ -254,15 +254,16 @@ def batch_rows(sizes: Sequence[int], rows: int) -> list[int]:
     twice as many rows are held, of which a window takes, and copies, half.
     """
     spare, left, total = rows, len(sizes), max(1, sum(sizes))
-    held = [0] * len(sizes)
+    held: list[int | None] = [None] * len(sizes)
     for run in sorted(range(len(sizes)), key=sizes.__getitem__):
         if sizes[run] <= spare:
             held[run] = sizes[run]
             spare -= sizes[run]
             left -= 1
+    shares = [max(spare // max(1, left), rows * size // total) for size in sizes]
     return [
-        max(_BATCH_ROWS_MIN, whole or max(spare // max(1, left), rows * size // total))
-        for whole, size in zip(held, sizes, strict=True)
+        max(_BATCH_ROWS_MIN, share if whole is None else whole)
+        for whole, share in zip(held, shares, strict=True)
     ]
 
 
