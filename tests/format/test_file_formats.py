@@ -111,6 +111,20 @@ def test_every_type_reads_as_it_was_written(store: Store, file_format: str) -> N
     assert reader(store, file_format, fields).read().equals(expected(fields), null_equal=True)
 
 
+@pytest.mark.parametrize("file_format", WRITABLE)
+@pytest.mark.parametrize("offset", [1, 2, 9])
+def test_rows_cut_out_of_others_are_written_as_they_are(file_format: str, offset: int) -> None:
+    store, fields = open_store("memory://cut"), fields_in(file_format)
+    arrays = [column_of(COLUMNS[f.name], f.type) for f in fields]
+    rows = pa.Table.from_arrays(arrays, schema=physical_schema(schema_of(fields)))
+    buffer = io.BytesIO()
+    WRITABLE[file_format].write(buffer, rows.slice(offset, 20), "zstd", 1, {})
+    store.put(f"data.{file_format}", buffer.getvalue())
+    found, wanted = reader(store, file_format, fields).read(), expected(fields).slice(offset, 20)
+    for name in wanted.columns:
+        assert found[name].equals(wanted[name], null_equal=True), (name, TEXTS.get(name))
+
+
 @pytest.mark.parametrize("file_format", FORMATS)
 @given(data=st.data())
 def test_any_rows_of_any_columns_read_as_those_of_the_whole(

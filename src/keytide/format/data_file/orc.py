@@ -156,9 +156,11 @@ def _as_stored_column(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArr
         stored = column.cast(_stored_type(field.type))
     except pa.ArrowInvalid as error:
         raise _not_storable(field.name, f"no times before 1678 and after 2262 ({error})") from error
+    if pa.types.is_nested(field.type):
+        # Of a slice, Arrow's writer takes the NULLs of other rows; what lies beside it goes.
+        stored = pa.chunked_array([pa.concat_arrays([c]) for c in stored.chunks], stored.type)
     for chunk in stored.chunks if _has_timestamps(field.type) else ():
-        # What lies beside a slice is nobody's business.
-        if any(map(_has_early_fractions, _timestamps(pa.concat_arrays([chunk])))):
+        if any(map(_has_early_fractions, _timestamps(chunk))):
             raise _not_storable(field.name, "no times before 1970 that are no whole seconds")
     return stored
 
