@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from keytide.format.encoding import codecs, dictionary_columns
+from keytide.format.encoding import BALANCED, codecs, dictionary_columns
 
 ROWS = 200_000
 CHANCE = np.random.default_rng(0)
@@ -42,7 +42,7 @@ def test_only_what_does_not_compress_is_left_uncompressed() -> None:
         "flag": "zstd",
         "nothing": "zstd",
         "list.list.element": "zstd",
-        "pair.left": "zstd",
+        "pair.left": "none",
         "pair.right": "zstd",
     }
 
@@ -52,7 +52,12 @@ def test_codecs_name_every_leaf_that_a_file_has() -> None:
     pq.write_table(COLUMNS, file, compression=codecs(COLUMNS, "zstd", ()))
     metadata = pq.ParquetFile(file).metadata.row_group(0)
     stored = [metadata.column(i) for i in range(metadata.num_columns)]
-    assert {c.path_in_schema for c in stored if c.compression == "UNCOMPRESSED"} == {"noise"}
+    assert {c.path_in_schema for c in stored if c.compression == "UNCOMPRESSED"} == {
+        "flag",
+        "noise",
+        "nothing",
+        "pair.left",
+    }
 
 
 def test_small_files_are_compressed_without_a_look() -> None:
@@ -62,3 +67,22 @@ def test_small_files_are_compressed_without_a_look() -> None:
 
 def test_none_is_none() -> None:
     assert set(codecs(COLUMNS, "none", ()).values()) == {"none"}
+
+
+def test_balance_gives_up_space_for_speed_where_values_are_short() -> None:
+    numbers = NOISE % 100_000
+    rows = pa.table(
+        {
+            "sorted": np.arange(ROWS),
+            "three bytes of eight": NOISE % (1 << 41),
+            "short": [str(number) for number in numbers],
+            "long": [f"a sentence about {number}, with a good many words" for number in numbers],
+        }
+    )
+    assert codecs(rows, BALANCED, ()) == {
+        "sorted": "zstd",
+        "three bytes of eight": "none",
+        "short": "lz4",
+        "long": "zstd",
+    }
+    assert set(codecs(rows, "zstd", ()).values()) == {"zstd"}

@@ -8,20 +8,32 @@ from __future__ import annotations
 import io
 from collections.abc import Collection
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-__all__ = ["codecs", "dictionary_columns"]
+__all__ = ["BALANCED", "codecs", "densest", "dictionary_columns"]
 
+BALANCED = "balanced"
+"""Stands for a codec: zstd, but a faster one for columns where that costs little space."""
+
+_FASTEST_FIRST: tuple[str, ...] = ("none", "lz4", "zstd")
 _SAMPLE_ROWS = 10_000
 # Where more values differ, the JVM's readers take several times as long with a dictionary.
 _DISTINCT_SHARE_MAX = 0.3
 # In smaller files there is little to be gained.
 _CODEC_ROWS_MIN = 200_000
-_COMPRESSED_SHARE_MAX = 0.9
+# What a codec has to spare of a column's bytes, beyond a faster one, to be taken.
+_SPARED_MIN = 0.1
+# The same for short values, of which every few bytes are a match of their own: of those zstd
+# unpacks a third of the bytes in a second that it unpacks of long texts.
+_SPARED_OF_SHORT_MIN = 0.3
+_SHORT_BYTES_MAX = 16
+
+_Sizes: TypeAlias = "dict[str, tuple[int, int]]"
+"""Of each leaf: how many bytes are stored, and how many values."""
 
 
 def dictionary_columns(rows: pa.Table) -> list[str]:
@@ -35,30 +47,41 @@ def dictionary_columns(rows: pa.Table) -> list[str]:
     ]
 
 
+def densest(codec: str) -> str:
+    """The codec itself, or the one of `BALANCED` that spares most."""
+    return _FASTEST_FIRST[-1] if codec == BALANCED else codec
+
+
 def codecs(rows: pa.Table, codec: str, dictionary: Collection[str]) -> dict[str, str]:
     """The codec of each leaf: `codec`, or none where it would spare next to nothing.
 
-    Readers then have nothing to decompress. `dictionary` names the columns that have one.
+    Readers then have nothing to decompress. With `BALANCED` a leaf has the fastest codec that
+    spares nearly as much as zstd. `dictionary` names the columns that have one.
     """
-    with_dictionary = frozenset(dictionary)
-    plain = [name for name in rows.column_names if name not in with_dictionary]
-    if rows.num_rows < _CODEC_ROWS_MIN or codec == "none":
-        plain = []
-    vain = {name for name in plain if _is_vain(rows.column(name), codec)}
-    return {path: "none" if path in vain else codec for path in _leaf_paths(rows.schema)}
+    chosen = dict.fromkeys(_leaf_paths(rows.schema), densest(codec))
+    plain = [name for name in rows.column_names if name not in set(dictionary)]
+    if rows.num_rows < _CODEC_ROWS_MIN or codec == "none" or not plain:
+        return chosen
+    sample = rows.select(plain).slice(rows.num_rows // 2, _SAMPLE_ROWS)
+    tried = _FASTEST_FIRST if codec == BALANCED else ("none", codec)
+    sizes = {each: _sizes(sample, each) for each in tried}
+    for path, (size, values) in sizes["none"].items():
+        if codec == BALANCED and size <= _SHORT_BYTES_MAX * values:
+            candidates, share = _FASTEST_FIRST, _SPARED_OF_SHORT_MIN
+        else:
+            candidates, share = ("none", densest(codec)), _SPARED_MIN
+        most = sizes[candidates[-1]][path][0] + share * size
+        chosen[path] = next(each for each in candidates if sizes[each][path][0] <= most)
+    return chosen
 
 
-def _is_vain(column: pa.ChunkedArray, codec: str) -> bool:
-    if pa.types.is_nested(column.type) or pa.types.is_boolean(column.type):
-        return False
-    middle = len(column) // 2
-    # Sliced: to take rows, Arrow would join the chunks of the whole column first.
-    sample = column.slice(middle, _SAMPLE_ROWS)
-    values = pa.concat_arrays(sample.chunks).buffers()[-1]
-    if values is None or not values.size:
-        return False
-    compressed = len(pa.compress(values, codec, asbytes=True))
-    return compressed > _COMPRESSED_SHARE_MAX * int(values.size)
+def _sizes(rows: pa.Table, codec: str) -> _Sizes:
+    """What a file of these rows takes, without dictionaries."""
+    file = io.BytesIO()
+    pq.write_table(rows, file, compression=codec, use_dictionary=False)
+    group: Any = pq.ParquetFile(file).metadata.row_group(0)
+    leaves = [group.column(i) for i in range(group.num_columns)]
+    return {leaf.path_in_schema: (leaf.total_compressed_size, leaf.num_values) for leaf in leaves}
 
 
 @lru_cache(maxsize=64)

@@ -193,8 +193,11 @@ _WRITING = (
     Option("file.format", choice("parquet", "orc", "avro"), "The format of new data files; all "
            "of them are read, `avro` is not written.", "parquet"),
     Option("file.compression", choice("zstd", "snappy", "gzip", "lz4", "none"), "The codec of data "
-           "files. Left out it is `zstd`, and `lz4` for small files at level 0: a frequent upsert "
-           "is written faster, and is written again by the next compaction anyway."),
+           "files. Left out it is `lz4` for small files at level 0, for a frequent upsert is "
+           "written faster then, and is written again by the next compaction anyway; in others "
+           "it is `zstd`, and of columns of short values `lz4` or none where that takes little "
+           "more space, for readers unpack those far faster. Where it would spare next to "
+           "nothing, a column has none."),
     Option("file.compression.zstd-level", integer(1, 22), "How hard `zstd` tries.", "1"),
     Option("target-file-size", size(1), "A run is cut into files of about this size. Smaller "
            "files prune better and list longer.", "128 mb"),

@@ -22,6 +22,7 @@ from keytide.errors import InvalidError, SetupError
 from keytide.format.arrow import from_arrow
 from keytide.format.data_file.layout import physical_schema
 from keytide.format.data_file.stored_file import GroupEnds, Rows, StoredFile, numbered_rows
+from keytide.format.encoding import densest
 from keytide.format.schema import TableSchema
 from keytide.options.keys import FILE_FORMAT
 from keytide.store import Store
@@ -75,6 +76,7 @@ def write(
 
     Arrow writes no metadata of files, but attributes of columns.
     """
+    codec = densest(codec)
     with po.ORCWriter(
         output, compression=_CODECS.get(codec, codec), stripe_size=_STRIPE_BYTES
     ) as writer:

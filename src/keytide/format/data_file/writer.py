@@ -19,6 +19,7 @@ from keytide.format.binary_row import EMPTY_ROW, encode_rows
 from keytide.format.data_file.filters import FileFilters
 from keytide.format.data_file.formats import WRITABLE
 from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND, physical_schema
+from keytide.format.encoding import BALANCED
 from keytide.format.manifest import DataFileMeta, FileSource
 from keytide.format.schema import TableSchema
 from keytide.format.stats import collect_piece_stats
@@ -49,7 +50,7 @@ class RunWriter:
     schema: TableSchema
     file_format: str = "parquet"
     compression: str | None = None
-    """None lets the size decide: zstd, and lz4 for small files at level 0."""
+    """None lets sizes decide: lz4 for small files at level 0, and else `BALANCED`."""
     zstd_level: int = 1
     target_file_size_bytes: int = 128 << 20
     stats_mode: str = "truncate(16)"
@@ -153,7 +154,7 @@ class RunWriter:
     def _codec(self, rows: pa.Table, level: int) -> str:
         if self.compression is not None:
             return self.compression
-        return "lz4" if level == 0 and _sliced_bytes(rows) < _SMALL_FILE_BYTES else "zstd"
+        return "lz4" if level == 0 and _sliced_bytes(rows) < _SMALL_FILE_BYTES else BALANCED
 
     def _physical(self, rows: pa.Table) -> pa.Table:
         keys = () if self.thin else self.key_names
