@@ -7,15 +7,22 @@ looking the small runs' keys up in the largest, is sorted and merged.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from keytide.merge.folding import Merging
-from keytide.merge.order import MergeOrder
+from keytide.merge.order import MergeOrder, is_searchable
 from keytide.scratch import scratch
 
 __all__ = ["merge_runs", "with_keys", "without_contained", "without_keys", "without_outlived"]
+
+Places: TypeAlias = npt.NDArray[np.int64]
+
+# So many flags, of a byte each, take less memory than the rows.
+_RANGE_TIMES_ROWS_MAX = 16
 
 
 def merge_runs(
@@ -33,6 +40,10 @@ def merge_runs(
     filled = [run for run in runs if run.height]
     if len(filled) <= 1:
         return filled
+    if arrival_decides and engine.newest_decides:
+        dense = _dense_keys(filled, order.key)
+        if dense is not None:
+            return _newest(filled, dense)
     # The largest run is the one that a level holds already; what is newer is small beside it.
     largest = max(range(len(filled)), key=lambda i: filled[i].height)
     others = [run for i, run in enumerate(filled) if i != largest]
@@ -51,6 +62,36 @@ def merge_runs(
     if is_all:
         return [merged]
     return [base.filter(~touched), merged]
+
+
+def _dense_keys(runs: Sequence[pl.DataFrame], key: tuple[str, ...]) -> list[Places] | None:
+    """The keys of each run as places in their range; None where that is far longer than the runs.
+
+    None too for keys that are not plain whole numbers.
+    """
+    columns = [run[key[0]] for run in runs]
+    if len(key) > 1 or not all(map(is_searchable, columns)):
+        return None
+    values = [column.to_physical().to_numpy() for column in columns]
+    low = min(int(each[0]) for each in values)
+    high = max(int(each[-1]) for each in values)
+    if high - low > _RANGE_TIMES_ROWS_MAX * sum(map(len, values)):
+        return None
+    return [np.subtract(each, low, dtype=np.int64, casting="unsafe") for each in values]
+
+
+def _newest(runs: Sequence[pl.DataFrame], keys: Sequence[Places]) -> list[pl.DataFrame]:
+    """The rows of each run whose key is in no later one.
+
+    Nothing is sorted or looked up: a flag for each place says whether a later run has its key.
+    """
+    seen = np.zeros(max(int(places[-1]) for places in keys) + 1, dtype=bool)
+    pieces = []
+    for run, places in zip(reversed(runs), reversed(keys), strict=True):
+        outlived = seen[places]
+        pieces.append(run.filter(pl.Series(~outlived)) if outlived.any() else run)
+        seen[places] = True
+    return [piece for piece in reversed(pieces) if piece.height]
 
 
 def without_contained(
