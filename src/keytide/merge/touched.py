@@ -87,10 +87,12 @@ def _newest(runs: Sequence[pl.DataFrame], keys: Sequence[Places]) -> list[pl.Dat
     """
     seen = np.zeros(max(int(places[-1]) for places in keys) + 1, dtype=bool)
     pieces = []
-    for run, places in zip(reversed(runs), reversed(keys), strict=True):
+    for number in reversed(range(len(runs))):
+        run, places = runs[number], keys[number]
         outlived = seen[places]
         pieces.append(run.filter(pl.Series(~outlived)) if outlived.any() else run)
-        seen[places] = True
+        if number:  # nothing is older than the first
+            seen[places] = True
     return [piece for piece in reversed(pieces) if piece.height]
 
 

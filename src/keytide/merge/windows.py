@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-import numpy as np
 import polars as pl
 
 from keytide.merge.order import is_searchable
@@ -91,8 +90,7 @@ def _count_at_most(batch: pl.DataFrame, bound: pl.DataFrame, key: tuple[str, ...
     """How many rows of a sorted batch have a key of at most `bound`."""
     column, limit = batch[key[0]], bound[key[0]]
     if len(key) == 1 and is_searchable(column) and is_searchable(limit):
-        values, last = (keys.to_physical().to_numpy() for keys in (column, limit))
-        return int(np.searchsorted(values, last[0], side="right"))
+        return int(column.to_physical().search_sorted(limit.to_physical()[0], side="right"))
     return int(batch.select(_at_most(bound, key).sum()).item())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,6 @@ from keytide.format.arrow import to_arrow
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.read.rows import Rows
 from keytide.table.read.sections import BucketPlan
-from keytide.table.read.versions import MergedVersions
 from keytide.table.state.view import TableView
 from keytide.types import arrow_schema
 
@@ -37,11 +37,12 @@ class ReadTask:
         Raises as `MergedVersions.of` does.
         """
         rows = self._rows
-        for versions in self._versions(rows.versions(), memory_bytes):
-            shown = rows.shown(versions)
-            # Frames of a window may hold nothing but deletes.
-            if shown.height:
-                yield shown
+        for window in rows.versions().of(self.bucket, memory_bytes):
+            shown = [frame for frame in map(rows.shown, window) if frame.height]
+            # A window may hold nothing but deletes. Its frames go together, so that the next one
+            # is merged while a caller works on all of them.
+            if shown:
+                yield pl.concat(shown, rechunk=False)
 
     def tables(self, memory_bytes: int) -> Iterator[pa.Table]:
         """The same as Arrow tables with the exact types of the columns."""
@@ -55,7 +56,8 @@ class ReadTask:
         Frames hold the columns and `_VALUE_KIND`, perhaps others.
         """
         rows = self._rows
-        return map(rows.outcomes, self._versions(rows.versions(tells_kinds=True), memory_bytes))
+        windows = rows.versions(tells_kinds=True).of(self.bucket, memory_bytes)
+        return map(rows.outcomes, itertools.chain.from_iterable(windows))
 
     def by_section(self) -> list[ReadTask]:
         """The same rows as tasks of one section each."""
@@ -67,7 +69,3 @@ class ReadTask:
     @property
     def _rows(self) -> Rows:
         return Rows(self.view, self.columns, self.predicate)
-
-    def _versions(self, versions: MergedVersions, memory_bytes: int) -> Iterator[pl.DataFrame]:
-        for window in versions.of(self.bucket, memory_bytes):
-            yield from window

@@ -36,8 +36,9 @@ from keytide.types import Field
 
 __all__ = ["MergedVersions", "Window", "batch_rows", "rows_in"]
 
-# A window's rows are held about four times: as batches, as slices, concatenated and merged.
-_COPIES = 4
+# A window's rows are held about five times: as batches and the next ones, as slices, concatenated and
+# merged.
+_COPIES = 5
 _BATCH_ROWS_MIN = 8 << 10
 
 
@@ -178,16 +179,20 @@ class MergedVersions:
         # used.
         held = batch_rows(sizes, rows)
         runs = [stored.of_run(*sized) for sized in zip(section.runs, held, strict=True)]
-        # The largest run is most of the reading; its next batch is read while this one is merged.
         largest = sizes.index(max(sizes))
         if self._may_filter(section, largest, sizes, held):
             others = {i: list(run) for i, run in enumerate(runs) if i != largest}
             runs = [iter(others.get(i, ())) for i in range(len(runs))]
             filtering = self._filtering(stored, [b for some in others.values() for b in some])
             runs[largest] = filtering.of_run(section.runs[largest], held[largest])
-        if sizes[largest] > held[largest]:
-            runs[largest] = prefetched(runs[largest])
-        yield from key_windows(runs, self.view.order.key)
+        # The next batches are read while those at hand are merged.
+        yield from key_windows(
+            [
+                prefetched(run) if size > rows_held else run
+                for run, size, rows_held in zip(runs, sizes, held, strict=True)
+            ],
+            self.view.order.key,
+        )
 
     def _may_filter(
         self, section: Section, largest: int, sizes: Sequence[int], held: Sequence[int]
