@@ -36,8 +36,8 @@ from keytide.types import Field
 
 __all__ = ["MergedVersions", "Window", "batch_rows", "rows_in"]
 
-# A window's rows are held about five times: as batches and the next ones, as slices, concatenated and
-# merged.
+# A window's rows are held about five times: as batches and the next ones, as slices, concatenated
+# and merged.
 _COPIES = 5
 _BATCH_ROWS_MIN = 8 << 10
 
