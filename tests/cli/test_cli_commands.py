@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from typer.main import get_command
 
 import keytide as kt
+from keytide.cli.main import app
 
 Run = Callable[..., Any]
+
+
+def commands(group: Any, *before: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The commands of a group and of those in it, by the words that call them."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, *before, name)
+        else:
+            yield (*before, name), command
+
+
+COMMANDS = dict(commands(get_command(app)))
 
 
 def json_lines(text: str) -> list[dict[str, Any]]:
@@ -354,27 +369,42 @@ def test_version_and_help_exit_with_0(run: Run) -> None:
     assert run("--help").code == 0
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "ls",
-        "describe",
-        "scan",
-        "get",
-        "why",
-        "snapshots",
-        "explain",
-        "compact",
-        "expire",
-        "expire-partitions",
-        "orphans",
-        "verify",
-        "doctor",
-        "ingest",
-    ],
-)
-def test_help_of_every_command_gives_example(run: Run, command: str) -> None:
-    assert f"Example: keytide {command} " in run(command, "--help").out
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_of_every_command_gives_example(run: Run, command: tuple[str, ...]) -> None:
+    assert f"Example: keytide {' '.join(command)} " in run(*command, "--help").out
+
+
+NONSENSE = (
+    "", " ", "-1", "99999999999999999999", "1.5", "2026-99-99", "dt=", "=", "-1 d", "[", "'", "\n",
+    "\0", "--", "../x", "x" * 300, "nosuch", "forever", "*", "$", "id",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c != ("ingest",)], ids=" ".join)
+def test_nonsense_is_one_line_or_usage_and_never_a_surprise(
+    run: Run, orders: kt.Table, warehouse: str, command: tuple[str, ...]
+) -> None:
+    chance = random.Random(" ".join(command))
+    for _ in range(6):
+        given = [*command, *nonsense(COMMANDS[command], orders.uri, chance)]
+        done = run(*given, *chance.choice([[], ["-w", warehouse]]))
+        assert done.code in (0, 1, 2), given
+        assert "error: unexpected" not in done.err, given
+        if done.err.startswith("error: "):
+            assert done.code == 1, given
+            assert done.err.count("\n") == 1 or done.err.endswith("^\n"), given
+
+
+def nonsense(command: Any, table: str, chance: random.Random) -> Iterator[str]:
+    """Arguments for a command: the path of a table where it takes one, as a rule, and nonsense."""
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            is_table = parameter.name == "table" and chance.random() < 0.8
+            yield table if is_table else chance.choice(NONSENSE)
+        elif parameter.name not in ("help", "spark", "warehouse") and chance.random() < 0.4:
+            yield parameter.opts[0]
+            if not getattr(parameter, "is_flag", False):
+                yield chance.choice(NONSENSE)
 
 
 def test_unexpected_error_is_one_line(

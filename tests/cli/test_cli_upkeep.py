@@ -14,6 +14,7 @@ import pytest
 
 import keytide as kt
 from keytide.cli import progress
+from keytide.table.definition.evolution import SetOption
 from keytide.table.runner import Threads
 
 Run = Callable[..., Any]
@@ -212,6 +213,29 @@ def test_orphans_are_listed_and_deleted_when_that_is_asked_for(run: Run, orders:
     )
     assert not orders.stored.store.exists("manifest/manifest-stray")
     assert orders.verify().is_healthy
+
+
+def test_purge_tells_first_what_would_go_and_then_deletes_it(run: Run, orders: kt.Table) -> None:
+    orders.create_tag("a")
+    would = json.loads(run("purge-files", orders.uri, "--dry-run", "-f", "json").out)
+    assert (would["snapshots"], would["tags"], would["files"]) == (2, 1, None)
+    assert orders.scan().count() == 3
+    done = run("purge-files", orders.uri, "-f", "json")
+    assert (done.code, {**json.loads(done.out), "files": None}) == (0, would)
+    assert (orders.scan().count(), len(orders.snapshots()), len(orders.tags())) == (0, 1, 0)
+
+
+def test_files_get_the_filters_that_they_lack(run: Run, orders: kt.Table) -> None:
+    lacking = run("rewrite-file-index", orders.uri)
+    assert (lacking.code, lacking.out) == (1, "")
+    assert "name columns in 'file-index.bloom-filter.columns' first" in lacking.err
+    orders.alter(SetOption("file-index.bloom-filter.columns", "status"))
+    done = run("rewrite-file-index", orders.uri, "-f", "json")
+    found = json.loads(done.out)
+    assert (done.code, found["indexed"], found["snapshot_id"]) == (0, found["files"], 3)
+    again = run("rewrite-file-index", orders.uri)
+    assert (again.code, again.err) == (0, "no file lacks a filter\n")
+    assert run("rewrite-file-index", orders.uri, "--partition", "a=1").code == 1
 
 
 # -- branches --------------------------------------------------------------------------------------

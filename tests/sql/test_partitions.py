@@ -102,6 +102,23 @@ def test_condition_chooses_partitions(lake: kt.Lake) -> None:
 
 
 @pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("rescale(5)", "table is 5 of type int; expected a text"),
+        ("compact('t', partitions => true)", "partitions is True of type bool; expected a text"),
+        ("compact_database(1)", "including_databases is 1 of type int"),
+        (
+            "compact('t', compact_strategy => 'minor', order_by => 'k')",
+            "compact_strategy cannot be 'minor'",
+        ),
+    ],
+)
+def test_arguments_that_say_nothing_are_refused(call: str, message: str, lake: kt.Lake) -> None:
+    with pytest.raises(kt.InvalidError, match=message):
+        lake.sql(f"CALL sys.{call}")
+
+
+@pytest.mark.parametrize(
     ("call", "way_out"),
     [("repair()", "wherever its folder is"), ("merge_branch('t', 'b')", "fast_forward"),
      ("compact(table => 't', options => 'a=b')", "ALTER TABLE")],

@@ -240,6 +240,16 @@ def test_procedures_make_delete_and_bring_back_branches(lake: kt.Lake, table: kt
     assert table.verify().is_healthy
 
 
+def test_procedures_delete_all_that_are_named_or_nothing(lake: kt.Lake, table: kt.Table) -> None:
+    table.create_branch("b")
+    for call in ("delete_branch('t', 'b, none')", "delete_tag('t', 'two, none')"):
+        with pytest.raises(kt.NotFoundError, match="'none'"):
+            lake.sql(f"CALL sys.{call}")
+    assert (names(table), [tag.name for tag in table.tags()]) == (["b"], ["two"])
+    lake.sql("CALL sys.delete_branch('t', 'b,b')")
+    assert names(table) == []
+
+
 # -- the option ------------------------------------------------------------------------------------
 
 

@@ -478,7 +478,7 @@ def test_sql_compacts_fully_unless_told_otherwise() -> None:
     assert row["snapshot_id"] is None
     (row,) = lake.sql("CALL sys.compact('t')").to_pylist()
     assert (row["snapshot_id"], row["files_before"], row["files_after"]) == (3, 2, 1)
-    with pytest.raises(kt.InvalidError, match=r"compact_strategy is 'tiny'.*'full' or 'minor'"):
+    with pytest.raises(kt.InvalidError, match=r"compact_strategy is 'tiny'.*'full', 'minor'"):
         lake.sql("CALL sys.compact('t', compact_strategy => 'tiny')")
 
 

@@ -83,6 +83,35 @@ def test_engine_says_what_becomes_of_a_key_that_comes_elsewhere(
     assert shown(once) == shown(apart) == expected
 
 
+@pytest.mark.parametrize("engine", [{}, PARTIAL, SUMS, FIRST], ids=["last", "part", "sum", "first"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"ignore-delete": "true"},
+        {"ignore-update-before": "true"},
+        {"deletion-vectors.enabled": "true"},
+        {"changelog-producer": "lookup"},
+        {"changelog-producer": "full-compaction"},
+        {"changelog-producer": "input"},
+        {"force-lookup": "true"},
+        {"write-only": "true"},
+    ],
+    ids=str,
+)
+def test_no_option_shows_a_key_in_two_partitions(
+    engine: dict[str, str], more: dict[str, str]
+) -> None:
+    try:
+        table = new_table({**engine, **more})
+        for line in ("1 1 10 _", "2 1 11 _", "3 1 12 _", "1 1 13 _"):
+            table.write(rows(line))
+    except (kt.UnsupportedError, kt.InvalidError):
+        return
+    assert len(shown(table)) <= 1
+    table.compact(full=True)
+    assert len(shown(table)) == 1
+
+
 @pytest.mark.parametrize("options", [PARTIAL, SUMS], ids=["partial-update", "aggregation"])
 def test_deleted_key_stays_where_it_was_whatever_is_compacted_in_between(
     options: dict[str, str],
@@ -128,8 +157,9 @@ def test_whole_table_is_overwritten_and_parts_of_it_are_not() -> None:
         (["k"], ["p"], {"bucket": "2"}, "in two partitions at once.*'bucket' to '-1'"),
         (["k"], ["p"], {"bucket": "-1", "sequence.field": "v"}, "cross partition update"),
         (["k", "p"], ["p", "w"], {"bucket": "-1"}, "in two partitions at once"),
+        (["k"], ["p"], {"bucket": "-1", "ignore-delete": "true"}, "would be in both"),
     ],
-    ids=["fixed buckets", "sequence field", "part of the partition in the key"],
+    ids=["fixed buckets", "sequence field", "part of the partition in the key", "no deletes"],
 )
 def test_definition_that_cannot_work_is_refused(
     key: list[str], partition: list[str], options: dict[str, str], message: str

@@ -28,7 +28,9 @@ from keytide.cli.upkeep import (
     expire,
     expire_partitions,
     orphans,
+    purge_files,
     restore,
+    rewrite_file_index,
     rollback,
 )
 from keytide.cli.verify import doctor, verify
@@ -106,7 +108,7 @@ def _keytide(
 
 for _command in (
     ls, describe, scan, get, why, snapshots, rollback, restore, expire, expire_partitions, orphans,
-    explain, compact, verify, doctor, sql, ingest,
+    purge_files, rewrite_file_index, explain, compact, verify, doctor, sql, ingest,
 ):  # fmt: skip
     app.command()(_command)
 app.add_typer(tag)

@@ -20,12 +20,17 @@ from keytide.table.scans import epoch_ms
 from keytide.table.upkeep.compaction import COMPACTION_ROW, CompactionResult, cluster
 from keytide.table.upkeep.compaction import compact as run_compaction
 from keytide.table.upkeep.expiry import EXPIRY_ROW
+from keytide.table.upkeep.indexing import INDEXING_ROW, index_files
 from keytide.table.upkeep.partition_expiry import PARTITIONS_ROW
+from keytide.table.upkeep.purging import PURGE_ROW
 from keytide.table.upkeep.restore import RESTORE_ROW
 from keytide.table.upkeep.restore import restore as restored
 from keytide.table.upkeep.rollback import ROLLBACK_ROW
 
-__all__ = ["compact", "expire", "expire_partitions", "orphans", "restore", "rollback"]
+__all__ = [
+    "compact", "expire", "expire_partitions", "orphans", "purge_files", "restore",
+    "rewrite_file_index", "rollback",
+]  # fmt: skip
 
 
 Full = Annotated[
@@ -301,3 +306,42 @@ def expire_partitions(
     )
     rows = pa.table([pa.array(done.partitions, pa.string())], schema=PARTITIONS_ROW)
     write_rows(rows.to_batches(), rows.schema, format, limit=max(1, len(done.partitions)))
+
+
+def purge_files(
+    table: TableArgument,
+    warehouse: Warehouse = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """Delete all rows and all history of a table: what stays is the definition.
+
+    Branches, tags, consumers, changelogs and snapshots go, and nothing brings them back.
+
+    Example: keytide purge-files -w /data/lake shop.orders --dry-run
+    """
+    done = open_named_table(table, warehouse).purge_files(dry_run=dry_run)
+    rows = pa.Table.from_pylist([asdict(done)], schema=PURGE_ROW)
+    write_rows(rows.to_batches(), rows.schema, format, limit=1)
+
+
+def rewrite_file_index(
+    table: TableArgument,
+    warehouse: Warehouse = None,
+    partition: OnlyPartition = None,
+    spark: SparkMaster = None,
+    format: FormatOption = Format.TABLE,
+) -> None:
+    """Give a table's files the bloom filters that its options ask for and that they lack.
+
+    For after a change of 'file-index.bloom-filter.columns'. No data file is written.
+
+    Example: keytide rewrite-file-index -w /data/lake shop.orders
+    """
+    stored = open_named_table(table, warehouse).stored
+    with tasks_run(spark, "files") as runner:
+        done = index_files(stored, partition or (), runner=runner)
+    rows = pa.Table.from_pylist([asdict(done)], schema=INDEXING_ROW)
+    write_rows(rows.to_batches(), rows.schema, format, limit=1)
+    if not done.indexed:
+        note("no file lacks a filter")

@@ -119,12 +119,17 @@ def rename_tag(catalog: Catalog, table: str, tag: str, target_tag: str) -> pa.Ta
 def delete_tag(catalog: Catalog, table: str, tag: str) -> pa.Table:
     """One tag, or several with commas between them."""
     metadata = _metadata(catalog, table)
-    names = [tag] if metadata.has_tag(tag) else [name.strip() for name in tag.split(",")]
+    names = [tag] if metadata.has_tag(tag) else _names(tag)
     for name in names:
         metadata.stored_tag(name)
     for name in names:
         tags.delete_tag(metadata, name)
     return _DONE
+
+
+def _names(text: str) -> list[str]:
+    """Names with commas between them, each once."""
+    return list(dict.fromkeys(name.strip() for name in text.split(",")))
 
 
 _EXPIRED = pa.schema([("expired_tags", pa.string())])
@@ -283,8 +288,11 @@ def create_branch(
 def delete_branch(catalog: Catalog, table: str, branch: str) -> pa.Table:
     """One branch, or several with commas between them."""
     found = table_of(catalog, table)
-    for name in branch.split(","):
-        branches.delete_branch(found, name.strip())
+    names = _names(branch)
+    for name in names:
+        branches.refuse_deletion(found, name)
+    for name in names:
+        branches.delete_branch(found, name)
     return _DONE
 
 

@@ -6,9 +6,11 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import asdict, fields
+from typing import Any, Literal
 
 import pyarrow as pa
 
+from keytide.arguments import checked
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.options import keys
 from keytide.sql.elsewhere import ELSEWHERE
@@ -55,55 +57,64 @@ def call(catalog: Catalog, statement: Call) -> pa.Table:
     return procedure(*bound.args, **bound.kwargs)
 
 
-def _why(catalog: Catalog, table: object, *key: object) -> pa.Table:
-    return why_row(table_of(catalog, str(table)), key).to_arrow()
+@checked
+def _why(catalog: Catalog, table: str, *key: Any) -> pa.Table:
+    return why_row(table_of(catalog, table), key).to_arrow()
 
 
+_Strategy = Literal["full", "minor"]
+
+
+@checked
 def _compact(
-    catalog: Catalog, table: object, partitions: object = None, compact_strategy: object = "full",
-    order_strategy: object = None, order_by: object = None, where: object = None,
+    catalog: Catalog, table: str, partitions: str | None = None,
+    compact_strategy: _Strategy = "full", order_strategy: str | None = None,
+    order_by: str | None = None, where: str | None = None,
 ) -> pa.Table:  # fmt: skip
-    if compact_strategy not in ("full", "minor"):
-        raise InvalidError(
-            f"sys.compact: compact_strategy is {compact_strategy!r}; expected 'full' or 'minor'"
-        )
-    stored = table_of(catalog, str(table))
+    stored = table_of(catalog, table)
     places = _chosen("compact", partitions, where)
     if order_strategy == "none":
         order_strategy = None
     if order_strategy is None and order_by is None:
         done = compact(stored, full=compact_strategy == "full", partitions=places)
+    elif compact_strategy == "minor":
+        raise InvalidError(
+            "sys.compact: rows are put in order with all files, so compact_strategy cannot be "
+            "'minor'; leave it out, or leave out order_strategy and order_by"
+        )
     else:
-        columns = [name.strip() for name in str(order_by or "").split(",") if name.strip()]
-        done = cluster(stored, str(order_strategy or "order"), columns, partitions=places)
+        columns = [name.strip() for name in (order_by or "").split(",") if name.strip()]
+        done = cluster(stored, order_strategy or "order", columns, partitions=places)
     return pa.Table.from_pylist([asdict(done)], schema=COMPACTION_ROW)
 
 
-def _places(partitions: object) -> list[str]:
+def _places(partitions: str | None) -> list[str]:
     """Partitions with semicolons between them: `dt=2026-01-31;dt=2026-02-01`."""
-    return [text for text in str(partitions or "").split(";") if text.strip()]
+    return [text for text in (partitions or "").split(";") if text.strip()]
 
 
-def _chosen(procedure: str, partitions: object, where: object) -> list[Place]:
+def _chosen(procedure: str, partitions: str | None, where: str | None) -> list[Place]:
     """The partitions that are listed, or meet a condition; none for every one."""
     if where is None:
         return [*_places(partitions)]
     if partitions is not None:
         raise InvalidError(f"sys.{procedure}: partitions and where both choose; give one of them")
-    return [PartitionCondition(str(where))]
+    return [PartitionCondition(where)]
 
 
-def _drop_partition(catalog: Catalog, table: object, *partitions: object) -> pa.Table:
+@checked
+def _drop_partition(catalog: Catalog, table: str, *partitions: str) -> pa.Table:
     places = [place for each in partitions for place in _places(each)]
     if not places:
         raise InvalidError("sys.drop_partition: no partition is named; TRUNCATE drops all rows")
-    truncate(table_of(catalog, str(table)), places)
+    truncate(table_of(catalog, table), places)
     return pa.table({"result": [True]})
 
 
+@checked
 def _compact_database(
-    catalog: Catalog, including_databases: object = ".*", including_tables: object = ".*",
-    excluding_tables: object = None, compact_strategy: object = "full",
+    catalog: Catalog, including_databases: str = ".*", including_tables: str = ".*",
+    excluding_tables: str | None = None, compact_strategy: _Strategy = "full",
 ) -> pa.Table:  # fmt: skip
     """All tables whose names match, each by itself; those that cannot be compacted stay."""
     rows = []
@@ -124,18 +135,19 @@ def _compact_database(
 _TABLES_ROW = pa.schema([("table", pa.string()), *COMPACTION_ROW, ("left_because", pa.string())])
 
 
-def _matches(pattern: object, name: str) -> bool:
+def _matches(pattern: str, name: str) -> bool:
     try:
-        return re.fullmatch(str(pattern), name) is not None
+        return re.fullmatch(pattern, name) is not None
     except re.error as error:
         raise InvalidError(f"{pattern!r} is no regular expression: {error}") from None
 
 
+@checked
 def _rescale(
-    catalog: Catalog, table: object, bucket_num: object = None, partitions: object = None,
-    where: object = None,
+    catalog: Catalog, table: str, bucket_num: int | None = None, partitions: str | None = None,
+    where: str | None = None,
 ) -> pa.Table:  # fmt: skip
-    stored = table_of(catalog, str(table))
+    stored = table_of(catalog, table)
     buckets = stored.schema.options.get(keys.BUCKET)
     if bucket_num is not None and str(bucket_num) != buckets:
         raise InvalidError(
@@ -146,17 +158,19 @@ def _rescale(
     return pa.Table.from_pylist([asdict(done)], schema=RESCALE_ROW)
 
 
-def _rewrite_file_index(catalog: Catalog, table: object, where: object = None) -> pa.Table:
+@checked
+def _rewrite_file_index(catalog: Catalog, table: str, where: str | None = None) -> pa.Table:
     places = _chosen("rewrite_file_index", None, where)
-    done = index_files(table_of(catalog, str(table)), places)
+    done = index_files(table_of(catalog, table), places)
     return pa.Table.from_pylist([asdict(done)], schema=INDEXING_ROW)
 
 
 _MANIFESTS_ROW = pa.schema([(member.name, pa.int64()) for member in fields(MergedManifests)])
 
 
-def _compact_manifest(catalog: Catalog, table: object) -> pa.Table:
-    done = merge_manifests(table_of(catalog, str(table)))
+@checked
+def _compact_manifest(catalog: Catalog, table: str) -> pa.Table:
+    done = merge_manifests(table_of(catalog, table))
     return pa.Table.from_pylist([asdict(done)], schema=_MANIFESTS_ROW)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -104,7 +105,8 @@ class Catalog:
         The first table that is made in a warehouse makes its folder.
         """
         below = self.store.local_path(DEFAULT_DATABASE)
-        return below is None or below.parent.is_dir()
+        # A name that is too long for the disk is nowhere, which pathlib says by an error.
+        return below is None or os.path.isdir(below.parent)
 
     def tables(self, database: str | None = None) -> list[str]:
         """Names of the tables, of one database or of all, sorted.

@@ -13,6 +13,8 @@ from typing import ClassVar
 
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.schema import TableSchema
+from keytide.merge.engine import Elsewhere
+from keytide.merge.engines import engine_class
 from keytide.options import SECTIONS, Acts, TableOptions, keys, option_of
 
 __all__ = ["AppendTable", "KeyedTable", "TableKind", "kind_of", "require_key"]
@@ -59,6 +61,9 @@ class KeyedTable(TableKind):
                 f"the primary key, or partition by a key column; or leave all partition columns "
                 f"out of it and set '{keys.BUCKET}' to '-1', so that keys move between partitions"
             )
+        reason = why_in_both_partitions(schema, options)
+        if reason is not None:
+            raise UnsupportedError(reason)
         reason = _why_no_buckets(options)
         if reason is not None:
             raise UnsupportedError(f"{reason}; give '{keys.BUCKET}' a number from 1")
@@ -90,6 +95,20 @@ def _why_no_vectors(options: TableOptions) -> str | None:
             f"where this release does not keep them"
         )
     return None
+
+
+def why_in_both_partitions(schema: TableSchema, options: TableOptions) -> str | None:
+    """Why a key that moves to another partition would stay in the one before, too."""
+    can_move = options.bucket == -1 and schema.is_cross_partition
+    if not (can_move and options.ignore_delete):
+        return None
+    if engine_class(options).elsewhere is not Elsewhere.MOVES:
+        return None
+    return (
+        f"'{keys.IGNORE_DELETE}' ignores the delete that a key leaves behind when it moves to "
+        f"another partition, so the key would be in both; leave it out, or add the columns "
+        f"{', '.join(schema.partition_keys)} to the primary key"
+    )
 
 
 def _why_no_buckets(options: TableOptions) -> str | None:

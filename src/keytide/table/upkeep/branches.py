@@ -49,6 +49,7 @@ __all__ = [
     "create_branch",
     "delete_branch",
     "fast_forward",
+    "refuse_deletion",
     "refuse_named",
     "taken",
 ]
@@ -203,17 +204,23 @@ def _check_source(metadata: TableMetadata, store: BranchStore, source: TagSource
 
 def delete_branch(table: StoredTable, name: str) -> None:
     """Delete a branch, as `Table.delete_branch` says."""
-    main = main_store(table.store)
-    whole = table_name(table)
-    folder = paths.branch_dir(name)
-    if not main.list_names(folder):
-        there = ", ".join(branch_names(main)) or "none beside the main one"
-        raise NotFoundError(f"table {whole} has no branch {name!r}; it has {there}")
-    refuse_named(table, name, "deleted")
+    refuse_deletion(table, name)
+    main, folder = main_store(table.store), paths.branch_dir(name)
     main.put(paths.unfinished_path(name), b"")
     main.delete([paths.join(folder, paths.schema_path(0))])
     _clear(BranchStore(main, name))
     main.delete_tree(folder)
+
+
+def refuse_deletion(table: StoredTable, name: str) -> None:
+    """Raise `NotFoundError` for a branch that is not there, `InvalidError` for one that an option
+    of the table names.
+    """
+    main = main_store(table.store)
+    if not main.list_names(paths.branch_dir(name)):
+        there = ", ".join(branch_names(main)) or "none beside the main one"
+        raise NotFoundError(f"table {table_name(table)} has no branch {name!r}; it has {there}")
+    refuse_named(table, name, "deleted")
 
 
 def refuse_named(table: StoredTable, name: str, what: str) -> None:

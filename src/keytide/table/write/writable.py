@@ -5,6 +5,7 @@ from __future__ import annotations
 from keytide.errors import UnsupportedError
 from keytide.format.data_file import WRITABLE
 from keytide.options import TableOptions, keys
+from keytide.table.definition.kind import why_in_both_partitions
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 
@@ -61,4 +62,4 @@ def _why_keys_would_move(view: TableView) -> str | None:
             f"'{keys.CHANGELOG_PRODUCER}' = 'input' keeps rows as they came, and keys that move "
             f"between partitions are written otherwise"
         )
-    return None
+    return why_in_both_partitions(view.schema, view.options)
