@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import fuzz_calls
+import fuzz_changes
 import fuzz_feeds
 import fuzz_files
 import fuzz_sql
@@ -38,6 +39,7 @@ __all__ = ["PARTS", "run_case"]
 PARTS: dict[str, Callable[[Case], None]] = {
     "tables": fuzz_tables.run,
     "calls": fuzz_calls.run,
+    "changes": fuzz_changes.run,
     "sql": fuzz_sql.run,
     "queries": fuzz_sql.run_queries,
     "feeds": fuzz_feeds.run,

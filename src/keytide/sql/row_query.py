@@ -11,6 +11,7 @@ from sqlglot import exp
 
 from keytide.sql.assign import stored_values
 from keytide.sql.dml_grammar import TARGET
+from keytide.sql.own_names import refuse_own_names
 from keytide.sql.pushing import pushed_exactly
 from keytide.sql.relation import Relation
 from keytide.sql.relations import BoundQuery, bind
@@ -125,10 +126,17 @@ def row_query(
 
 
 def split_target(bound: BoundQuery) -> tuple[BoundQuery, Relation]:
-    """A query without the relation of the table that its statement changes, and that one."""
+    """A query without the relation of the table that its statement changes, and that one.
+
+    Raises `UnsupportedError` for columns that the statement would take for its own.
+    """
     view = target_of_tree(bound.tree).name
     target = next(relation for relation in bound.relations if relation.view == view)
     others = tuple(relation for relation in bound.relations if relation is not target)
+    refuse_own_names((field.name for field in target.fields), target.name)
+    for other in others:
+        names = (f.name for f in other.fields) if other.columns is None else other.columns
+        refuse_own_names(names, other.name)
     return replace(bound, relations=others), target
 
 
