@@ -42,7 +42,7 @@ _APPENDED: list[dict[str, str]] = [
 ]  # fmt: skip
 
 
-_DUCKDBS_OWN = ["Conversion Error", "Could not find key"]
+_DUCKDBS_OWN = ["Conversion Error", "Out of Range Error", "Could not find key"]
 """Errors of a value that need not have been computed, and of a ROW that is called as the alias."""
 
 

@@ -6,6 +6,7 @@ import datetime as dt
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import keytide as kt
@@ -158,3 +159,29 @@ def test_partition_clause_with_another_than_one_constant_is_refused(
 def test_partition_clause_with_another_column_is_refused(days: kt.Lake) -> None:
     with pytest.raises(kt.InvalidError, match="not a partition column"):
         days.sql("INSERT INTO p PARTITION (v = 1) VALUES ('a', 2)")
+
+
+@pytest.mark.parametrize("zone", ["", "_LTZ"])
+@pytest.mark.parametrize("precision", [0, 2, 3, 5, 6, 7, 9])
+def test_text_is_a_time_whose_finer_fractions_are_cut(
+    lake: kt.Lake, precision: int, zone: str
+) -> None:
+    lake.sql(f"CREATE TABLE w (k INT PRIMARY KEY NOT ENFORCED, t TIMESTAMP{zone}({precision}))")
+    fractions = ["", "9", "987", "987654", "9876543", "987654321", "987654321987"]
+    texts = [f"2024-02-29 01:02:03{'.' * bool(each)}{each}" for each in fractions]
+    rows = ", ".join(f"({k}, '{text}')" for k, text in enumerate(texts))
+    wanted = [1_709_168_523_000_000_000 + int(f[:precision].ljust(9, "0")) for f in fractions]
+
+    def found() -> list[int]:
+        times = lake.table("w").scan().to_arrow().sort_by("k").column("t")
+        return times.cast(pa.timestamp("ns", times.type.tz)).cast(pa.int64()).to_pylist()
+
+    lake.sql(f"INSERT INTO w VALUES {rows}")
+    assert found() == wanted
+    lake.sql(f"INSERT INTO w SELECT k, t FROM (VALUES {rows}) AS v (k, t)")
+    assert found() == wanted
+    lake.sql(f"INSERT INTO w SELECT k, CAST(t AS TIMESTAMP) FROM (VALUES {rows}) AS v (k, t)")
+    assert found() == [at // 1000 * 1000 for at in wanted]
+    cases = " ".join(f"WHEN {k} THEN '{text}'" for k, text in enumerate(texts))
+    lake.sql(f"UPDATE w SET t = CASE k {cases} END")
+    assert found() == wanted

@@ -14,7 +14,7 @@ from pyarrow import types
 
 from keytide.errors import InvalidError
 from keytide.table.values.columns import cast_exactly
-from keytide.types import Field
+from keytide.types import AtomicType, Field
 
 __all__ = ["assign", "check_assignable", "stored_values"]
 
@@ -25,7 +25,7 @@ def assign(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray
     Raises `InvalidError` naming the column, both types and the first value that does not fit.
     """
     target = field.type.to_arrow()
-    if column.type.equals(target):
+    if column.type.equals(target) and not types.is_timestamp(target):
         return column
     if column.null_count == len(column):
         # NULL alone has a type of the engine's choice.
@@ -38,6 +38,8 @@ def assign(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray
             f"table {table}: column {field.name!r} is {field.type.sql()}, found {column.type} "
             f"with a value that does not fit: {error}"
         ) from error
+    if types.is_timestamp(target):
+        chunks = [_cut(chunk, field) for chunk in chunks]
     return pa.chunked_array(chunks, type=target)
 
 
@@ -145,13 +147,30 @@ def _stored(array: pa.Array, target: pa.DataType) -> pa.Array:
 def _stored_timestamp(array: pa.Array, target: pa.DataType) -> pa.Array:
     """Finer fractions of a second are cut off; texts and times without a zone are in UTC."""
     if not types.is_timestamp(array.type):
-        array = array.cast(pa.timestamp("us"))
+        unit = "ns" if target.unit == "ns" else "us"
+        if _class(array.type) == "text":
+            array = pc.replace_substring_regex(array, _TOO_FINE[unit], r"\1")
+        array = array.cast(pa.timestamp(unit))
     # The same moments: a zone only shows them, and rounding down should not depend on it.
     array = array.cast(pa.timestamp(array.type.unit, tz=array.type.tz and "UTC"))
     array = pc.floor_temporal(array, unit=_UNIT_NAMES[target.unit])
     return array.cast(pa.timestamp(target.unit, array.type.tz)).cast(target)
 
 
+def _cut(array: pa.Array, field: Field) -> pa.Array:
+    """Moments without fractions of a second that the column does not hold, but its unit does."""
+    precision = field.type.precision if isinstance(field.type, AtomicType) else None
+    spare = 0 if precision is None else _DIGITS[array.type.unit] - precision
+    if spare <= 0:
+        return array
+    plain = array.cast(pa.timestamp(array.type.unit))
+    unit = _UNIT_NAMES[array.type.unit]
+    return pc.floor_temporal(plain, multiple=10**spare, unit=unit).cast(array.type)
+
+
+_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+_TOO_FINE = {"us": r"(\.\d{6})\d+", "ns": r"(\.\d{9})\d+"}
+"""What of a text no unit of Arrow holds."""
 _UNIT_NAMES = {"s": "second", "ms": "millisecond", "us": "microsecond", "ns": "nanosecond"}
 
 

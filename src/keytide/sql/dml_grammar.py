@@ -10,6 +10,7 @@ from keytide.plural import counted
 from keytide.sql.clauses import clauses
 from keytide.sql.cursor import Cursor
 from keytide.sql.dialect import parse_expression
+from keytide.sql.one_row import refuse_many_rows
 from keytide.sql.statements import Delete, Merge, Query, Update, When
 
 __all__ = ["TARGET", "delete", "delete_from", "merge", "merge_into", "update", "update_from"]
@@ -62,6 +63,8 @@ def merge_into(tree: exp.Expr, cursor: Cursor) -> Merge:
     name = _target(target, cursor, "MERGE")
     if condition is None:
         raise cursor.error_at(cursor.end, "MERGE needs ON and a condition that joins both tables")
+    _refuse_one_name(target, source, cursor)
+    refuse_many_rows(condition, cursor)
     branches = tuple(_when(each, target, cursor) for each in whens.expressions)
     _refuse_unreachable(branches, whens.expressions, cursor)
     pairs = exp.select("*").from_(target).join(source, on=condition, join_type=_side(branches))
@@ -84,6 +87,7 @@ def _when(node: exp.Expr, target: exp.Table, cursor: Cursor) -> When:
         matched, by_source, condition, then = (
             given.take(name) for name in ("matched", "source", "condition", "then")
         )
+    refuse_many_rows(condition, cursor)
     kind = "MATCHED" if matched else "NOT MATCHED BY SOURCE" if by_source else "NOT MATCHED"
     if isinstance(then, exp.Insert) != (kind == "NOT MATCHED"):
         may = "INSERT" if kind == "NOT MATCHED" else "UPDATE or DELETE"
@@ -131,6 +135,8 @@ def _insert_when(then: exp.Insert, condition: exp.Expr | None, cursor: Cursor) -
     twice = next((name for name in names if _times(name, names) > 1), None)
     if twice is not None:
         raise cursor.error_at(_place(then, cursor), f"column {twice!r} is given twice")
+    for value in values.expressions:
+        refuse_many_rows(value, cursor)
     by_name = dict(zip(names, values.expressions, strict=True))
     return When("NOT MATCHED", condition, "INSERT", by_name)
 
@@ -181,6 +187,16 @@ def _target(table: exp.Expr | None, cursor: Cursor, what: str) -> str:
     return ".".join(part.name for part in table.parts)
 
 
+def _refuse_one_name(target: exp.Expr, source: exp.Expr, cursor: Cursor) -> None:
+    """Refuse a source that is called as the target: nobody could say which one is meant."""
+    name = source.alias_or_name or "source"
+    if name.lower() == target.alias_or_name.lower():
+        raise cursor.error_at(
+            _place(source, cursor),
+            f"MERGE calls both its tables {name!r}; call one otherwise: USING ... AS source",
+        )
+
+
 def _assignments(
     pairs: Sequence[exp.Expr], target: exp.Table, cursor: Cursor
 ) -> dict[str, exp.Expr]:
@@ -189,6 +205,7 @@ def _assignments(
         column, value = _assignment(pair, target, cursor)
         if column.lower() in map(str.lower, assignments):
             raise cursor.error_at(_place(pair, cursor), f"column {column!r} is set twice")
+        refuse_many_rows(value, cursor)
         assignments[column] = value
     return assignments
 
@@ -209,6 +226,7 @@ def _assignment(pair: exp.Expr, target: exp.Table, cursor: Cursor) -> tuple[str,
 
 def _rows_of(target: exp.Expr, where: exp.Expr | None, cursor: Cursor) -> Query:
     """The rows that a statement is about."""
+    refuse_many_rows(where, cursor)
     tree = exp.select("*").from_(target).where(where and where.this)
     hints = cursor.take_hints()
     cursor.skip()
