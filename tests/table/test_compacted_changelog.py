@@ -385,6 +385,45 @@ def test_folded_changelog_is_the_table(engine: str, producer: str, data: st.Data
     check_history(engine, producer, data)
 
 
+steps = st.lists(
+    st.lists(
+        st.tuples(st.sampled_from(["+I", "+U", "-D"]), st.integers(0, 5)), min_size=1, max_size=4
+    )
+    | st.sampled_from(["rescale 1", "rescale 2", "rescale 3", "compact", "compact in full"]),
+    max_size=7,
+)
+
+
+@pytest.mark.parametrize(
+    "producer",
+    [
+        *PRODUCERS.values(),
+        {**LOOKUP, "lookup-wait": "false"},
+        {**FULL, "full-compaction.delta-commits": "9"},
+    ],
+    ids=str,
+)
+@settings(max_examples=10)
+@given(steps=steps, order=st.sampled_from([{}, {"sequence.field": "s"}]))
+def test_rescaling_tells_nothing_again_and_forgets_nothing(
+    producer: dict[str, str], steps: list[Any], order: dict[str, str]
+) -> None:
+    table = made(bucket="2", **producer, **order)
+    for number, step in enumerate(steps):
+        if isinstance(step, list):
+            write(table, *(f"{kind} {k % 2} {k} {number} v{number}" for kind, k in step))
+        elif step.startswith("rescale"):
+            table.alter(SetOption("bucket", step.split()[1]))
+            before = shown(table)
+            table.rescale()
+            assert shown(table) == before
+        else:
+            table.compact(full=step == "compact in full")
+    table.compact(full=True)
+    assert fold(told(table)) == shown(table)
+    assert table.verify().is_healthy
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("producer", PRODUCERS)
 @pytest.mark.parametrize("engine", ENGINES)

@@ -120,9 +120,13 @@ def test_write_that_a_rescaling_overtakes_is_refused() -> None:
     assert shown(table) == ["1 1 5 a"]
 
 
+@pytest.mark.parametrize("options", [{}, {"changelog-producer": "lookup"}], ids=str)
 @pytest.mark.parametrize("action", ["fail", "crash"])
-def test_rescaling_that_fails_at_any_step_changes_nothing_or_all(action: Any) -> None:
-    table = new_table()
+@pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
+def test_rescaling_that_fails_at_any_step_changes_nothing_or_all(
+    action: Any, options: dict[str, str]
+) -> None:
+    table = new_table(**options)
     table.write(rows(*(f"+I 1 {k} 5 a" for k in range(6)), "-D 1 2 6 x"))
     before = shown(table)
     table.alter(SetOption("bucket", "3"))

@@ -34,7 +34,7 @@ from keytide.table.write.bucket_writer import (
     stored_schema,
 )
 
-__all__ = ["ChangelogWriter"]
+__all__ = ["ChangelogWriter", "lowest_told"]
 
 
 class ChangelogWriter:
@@ -152,10 +152,18 @@ def _between_pairs(told: pa.Table, count: int) -> int:
 
 def _lowest_told(options: TableOptions, unit: Unit) -> int:
     """The lowest level with rows that were told before; 0 where a compaction tells nothing."""
-    if options.changelog_producer == "lookup":
-        return 1
-    if options.changelog_producer != "full-compaction" or not unit.is_whole:
+    if not options.compactions_tell or not (
+        options.changelog_producer == "lookup" or unit.is_whole
+    ):
         return 0
+    return lowest_told(options, unit.runs[-1].level)
+
+
+def lowest_told(options: TableOptions, oldest: int) -> int:
+    """The lowest level with rows that compactions told, in a bucket with its oldest run on a level.
+
+    REQUIRES: a table whose changelog is made by compactions.
+    """
     # Only full compactions reach the oldest run, which is why it is the one that was told, also
     # where the table was given more levels since.
-    return max(1, unit.runs[-1].level)
+    return 1 if options.changelog_producer == "lookup" else max(1, oldest)

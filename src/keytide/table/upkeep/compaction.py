@@ -46,6 +46,7 @@ __all__ = [
     "compact_due",
     "compact_in_full",
     "local_runner",
+    "memory_of",
 ]
 
 FULL_COMPACTION = "full-compaction-"
@@ -167,7 +168,7 @@ def cluster(
             f"merged; order_by is for tables without one"
         )
     clustering = Clustering.parse(strategy, columns, view.schema, table.name)
-    memory = _memory_of(view, len(transaction.state.live.buckets))
+    memory = memory_of(view, len(transaction.state.live.buckets))
     fits = _fitting(view, partitions)
     tasks = cluster_tasks(transaction.state, clustering, fits, memory_bytes=memory)
     return _rewritten(table, transaction, tasks, dry_run=dry_run, runner=runner)
@@ -178,7 +179,7 @@ def _packed(
     dry_run: bool, runner: TaskRunner,
 ) -> CompactionResult:  # fmt: skip
     """What becomes of an append table whose small files are put together."""
-    memory = _memory_of(transaction.view, len(transaction.state.live.buckets))
+    memory = memory_of(transaction.view, len(transaction.state.live.buckets))
     tasks = pack_tasks(transaction.state, fits, full=full, memory_bytes=memory)
     return _rewritten(table, transaction, tasks, dry_run=dry_run, runner=runner)
 
@@ -259,7 +260,7 @@ def _run_tasks(transaction: Transaction, units: list[Unit], runner: TaskRunner) 
 
 def _tasks(state: TableState, units: list[Unit]) -> list[CompactTask]:
     view = state.view
-    memory, now_ms = _memory_of(view, len(units)), wall_clock_ms()
+    memory, now_ms = memory_of(view, len(units)), wall_clock_ms()
     if not compacts_by_lookup(view.options):
         return [CompactTask(view, unit, now_ms, memory) for unit in units]
     beside, vectors = _beside(state, units), vector_files_by_bucket(state.vector_files)
@@ -279,7 +280,7 @@ def _beside(state: TableState, units: list[Unit]) -> dict[BucketId, tuple[Manife
     return {bucket: tuple(files) for bucket, files in beside.items()}
 
 
-def _memory_of(view: TableView, tasks: int) -> int:
+def memory_of(view: TableView, tasks: int) -> int:
     """What each of some tasks may hold, of which as many run at once as there are cores."""
     at_once = max(1, min(os.cpu_count() or 1, tasks))
     return min(view.options.read_memory_bytes // at_once, _MEMORY_BYTES_MAX)

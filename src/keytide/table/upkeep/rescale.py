@@ -4,12 +4,16 @@ The stored versions move, each with its number and kind, and none is merged: wha
 on nothing else, so deletes stay deleted and late rows find their place. They come to lie on level
 0, where the key ranges of files may overlap. All of it is one commit, which fails where another
 writer came to one of the partitions.
+
+Where compactions make a changelog, a level says of rows that they were told. So these are put
+together again, in each new bucket, and lie on the highest level; what was not told yet lies above
+them, and the next compaction tells it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import polars as pl
 import pyarrow as pa
@@ -21,6 +25,7 @@ from keytide.format.arrow import to_arrow
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.merge.engines import compacts_by_lookup, engine_class
 from keytide.options import keys
+from keytide.table.commit.snapshot_files import wall_clock_ms
 from keytide.table.read.plan import to_merge, vector_places
 from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.table.read.sections import PlannedFile
@@ -29,7 +34,11 @@ from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
-from keytide.table.upkeep.compaction import local_runner
+from keytide.table.upkeep.changelog import lowest_told
+from keytide.table.upkeep.compaction import local_runner, memory_of
+from keytide.table.upkeep.picking import Rules, pick_all, sorted_runs
+from keytide.table.upkeep.planning import why_not_compacted
+from keytide.table.upkeep.rewriting import Compacted, CompactTask
 from keytide.table.upkeep.writing import writing
 from keytide.table.write.bucket_writer import run_writer, stored_schema
 from keytide.table.write.layout import FixedLayout
@@ -76,12 +85,15 @@ def rescale(
     with writing(table, view, runner=runner) as transaction:
         state = transaction.state
         outdated = _outdated(state.live, view.options.bucket, spec)
-        tasks = [MoveTask(view, *each) for each in _files_by_bucket(state, outdated)]
-        files = sum(len(task.files) for task in tasks)
-        if dry_run or not tasks:
+        told, others = _move_tasks(state, outdated)
+        files = sum(len(task.files) for task in (*told, *others))
+        if dry_run or not files:
             transaction.abort()
             return RescaleResult(None, len(outdated), files, None if dry_run else 0)
-        (runner or local_runner()).each(tasks, transaction.take)
+        runner = runner or local_runner()
+        runner.each(others, transaction.take)
+        if told:
+            _move_told(view, told, runner, transaction.take)
         done = transaction.relayout(TouchedPartitions(outdated))
         return RescaleResult(done.snapshot_id, len(outdated), files, done.files)
 
@@ -108,15 +120,78 @@ def _outdated(live: LiveFiles, buckets: int, spec: Callable[[bytes], bool]) -> f
     return frozenset(p for p, total in found if total != buckets and spec(p))
 
 
-def _files_by_bucket(
+def _move_tasks(
     state: TableState, partitions: frozenset[bytes]
-) -> list[tuple[BucketId, tuple[PlannedFile, ...]]]:
+) -> tuple[list[MoveTask], list[MoveTask]]:
+    """What moves the versions that a changelog has told, and what moves all others."""
     places = vector_places(state.vector_files, state.view)
     files: dict[BucketId, list[ManifestEntry]] = {}
     for entry in state.live.entries:
         if entry.partition in partitions:
             files.setdefault((entry.partition, entry.bucket), []).append(entry)
-    return [(bucket, tuple(to_merge(entries, places))) for bucket, entries in files.items()]
+    found: tuple[list[MoveTask], list[MoveTask]] = ([], [])
+    for bucket, entries in files.items():
+        for tasks, moved in zip(found, _told_and_others(state.view, entries), strict=True):
+            if moved:
+                planned = tuple(to_merge(moved, places))
+                tasks.append(MoveTask(state.view, bucket, planned))
+    return found
+
+
+def _told_and_others(
+    view: TableView, entries: list[ManifestEntry]
+) -> tuple[list[ManifestEntry], list[ManifestEntry]]:
+    """The files of a bucket with rows that a changelog has told, and the others."""
+    if not view.options.compactions_tell or why_not_compacted(view) is not None:
+        return [], entries
+    lowest = lowest_told(view.options, max(entry.file.level for entry in entries))
+    told = [entry for entry in entries if entry.file.level >= lowest]
+    return told, [entry for entry in entries if entry.file.level < lowest]
+
+
+def _move_told(
+    view: TableView, tasks: list[MoveTask], runner: TaskRunner, take: Callable[[Written], None]
+) -> None:
+    """Move versions that were told onto the highest level; what is in between is deleted.
+
+    A changelog is not told anything by that.
+    """
+    moved: dict[BucketId, list[ManifestEntry]] = {}
+    kept: set[str] = set()
+
+    def gather(written: Written) -> None:
+        for entry in written.entries:
+            moved.setdefault((entry.partition, entry.bucket), []).append(entry)
+
+    def take_made(compacted: Compacted) -> None:
+        assert compacted.written is not None, "they are all runs, so nothing older is needed"
+        made = [e for e in compacted.written.entries if e.kind is FileKind.ADD]
+        kept.update(entry.file.file_name for entry in made)
+        take(Written(tuple(made)))
+
+    try:
+        runner.each(tasks, gather)
+        if moved:
+            runner.each(_raise_tasks(view, list(moved.values())), take_made)
+    finally:
+        passed = (e for entries in moved.values() for e in entries if e.file.file_name not in kept)
+        view.store.discard([path for entry in passed for path in view.stored_paths(entry)])
+
+
+def _raise_tasks(view: TableView, buckets: list[list[ManifestEntry]]) -> list[CompactTask]:
+    """What puts the files of buckets together on the highest level, as in a table of no changelog.
+
+    Dead rows were left out when the files were written.
+    """
+    options = replace(view.options, changelog_producer="none", deletion_vectors_enabled=False)
+    quiet = replace(view, options=options)
+    memory, now_ms, rules = (
+        memory_of(view, len(buckets)),
+        wall_clock_ms(),
+        Rules.of(view.options, only_whole=False),
+    )
+    units = (pick_all(sorted_runs(files), rules) for files in buckets)
+    return [CompactTask(quiet, unit, now_ms, memory) for unit in units if unit is not None]
 
 
 @dataclass(frozen=True)
