@@ -165,7 +165,8 @@ class _Pusher:
         return f"{quoted(field.name)} LIKE {_text(pattern.this)}"
 
     def _field(self, node: exp.Expr) -> Field | None:
-        if not isinstance(node, exp.Column):
+        # What has three parts is a member of a ROW, or a column of a table elsewhere.
+        if not isinstance(node, exp.Column) or node.args.get("db"):
             return None
         field = self.fields.get(node.name.lower())
         return field if field is not None and not field.type.is_nested else None

@@ -28,6 +28,7 @@ from keytide.sql.engine_text import LostClauseError, engine_text
 from keytide.sql.external import is_file, refuse_reaching_out, refused
 from keytide.sql.names import table_of
 from keytide.sql.pushing import balanced_chains, pushed
+from keytide.sql.qualified import drop_databases
 from keytide.sql.relation import AttachedRelation, Relation, StoredRelation, SystemRelation
 from keytide.sql.statements import GIVEN, Query
 from keytide.sql.unnest import resolve_unnests
@@ -104,6 +105,7 @@ def bind(query: Query, catalog: Catalog) -> BoundQuery:
     _name_results(tree)
     _spell_local_names(tree)
     names, local = _table_nodes(tree, query)
+    drop_databases(tree)
     _refuse_other_tables(tree, [*names, *local], query)
     _refuse_loose_hints(tree, names, query)
     for node in local:
