@@ -217,3 +217,25 @@ def test_upsert_is_that_of_a_dict(there: list[int], given_: list[int], gone: int
     model |= {key: key + 100 if key in model else key for key in given_}
     found = {row["k"]: row["v"] for row in t.scan().to_arrow().to_pylist()}
     assert found == model
+
+
+STARS = ["WHEN MATCHED THEN UPDATE SET *", "WHEN NOT MATCHED THEN INSERT *"]
+
+
+@pytest.mark.parametrize("when", STARS)
+@pytest.mark.parametrize("alias", ["o", "s"])
+def test_star_names_the_column_that_the_source_lacks(warehouse: str, alias: str, when: str) -> None:
+    lake = kt.connect(warehouse)
+    lake.sql(
+        """
+        CREATE TABLE w (id INT PRIMARY KEY NOT ENFORCED, v INT, s ROW<id INT, v INT>);
+        CREATE TABLE short (id INT, S ROW<id INT, v INT>);
+        INSERT INTO w VALUES (1, 1, ROW(7, 8)); INSERT INTO short VALUES (1, NULL), (2, NULL)
+        """
+    )
+    with pytest.raises(kt.InvalidError, match="no 'v' but 'id', 'S'; name the columns"):
+        lake.sql(f"MERGE INTO w USING short AS {alias} ON w.id = {alias}.id {when}")
+    merge = lake.table("w").merge(lake.table("short"), "target.id = source.id")
+    with pytest.raises(kt.InvalidError, match="no 'v' but"):
+        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    assert len(lake.table("w").snapshots()) == 1

@@ -148,6 +148,7 @@ def merge_query(
     ]
     tree.set("expressions", chosen or [exp.alias_(exp.null(), "$nothing", quoted=True)])
     bound, target = split_target(bind(replace(statement.pairs, tree=tree), catalog))
+    _refuse_short_source(statement, bound, table, fields)
     match = match_of(bound.tree.args["joins"][0], alias, fields, bound.relations)
     branches = tuple(
         _branch(when, values, match, source.alias_or_name)
@@ -156,6 +157,25 @@ def merge_query(
     query = MergeQuery(bound, target.view, alias, target, MergedRows(table, branches), match)
     _choose_branch(bound.tree, alias, branches)
     return query
+
+
+def _refuse_short_source(
+    statement: Merge, bound: BoundQuery, table: str, fields: Sequence[Field]
+) -> None:
+    """Refuse SET * and INSERT * from a table that does not have all of the columns."""
+    view = bound.tree.args["joins"][0].this.name
+    source = next((relation for relation in bound.relations if relation.view == view), None)
+    if source is None or all(w.values is not None or w.action == "DELETE" for w in statement.whens):
+        return
+    names = [field.name for field in source.fields]
+    known = {name.lower() for name in names}
+    missing = next((field.name for field in fields if field.name.lower() not in known), None)
+    if missing is not None:
+        raise InvalidError(
+            f"table {table}: SET * and INSERT * take all of its columns from the source, which has "
+            f"no {missing!r} but {', '.join(map(repr, names)) or 'no column at all'}; name the "
+            f"columns that get values"
+        )
 
 
 def _branch(
