@@ -250,6 +250,28 @@ def test_procedures_delete_all_that_are_named_or_nothing(lake: kt.Lake, table: k
     assert names(table) == []
 
 
+ODD = ["main", "", "../x", "a/b", "1", "none", " b", "b.", "b$c", "\0", "b"]
+
+
+@pytest.mark.parametrize("name", ODD, ids=repr)
+@pytest.mark.parametrize("call", ["branch", "delete_branch", "fast_forward", "from", "to"])
+def test_name_that_cannot_be_is_refused_and_leaves_nothing_behind(
+    table: kt.Table, call: str, name: str
+) -> None:
+    table.create_branch("b")
+    try:
+        if call in ("from", "to"):
+            table.rename_branch(*((name, "new") if call == "from" else ("b", name)))
+        else:
+            getattr(table, call)(name)
+    except kt.KeytideError:
+        assert names(table) == ["b"]
+    else:
+        assert name == "b" or (call, name) in {("branch", "main"), ("to", "none")}
+    assert table.verify(quick=True).unchecked == ()
+    assert shown(table) == state(3)
+
+
 # -- the option ------------------------------------------------------------------------------------
 
 

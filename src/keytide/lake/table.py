@@ -940,10 +940,10 @@ class Table:
         goes on. Who has the branch open under its old name does not find it any more.
 
         Raises `NotFoundError` naming the branches there are, `AlreadyExistsError` and
-        `InvalidError` for a new name that is taken or cannot be, `InvalidError` for a branch that
-        an option of the table names; `ConflictError`, with both branches there, when somebody
-        writes to the new name and another one to the old one meanwhile; `DataError` when the store
-        fails.
+        `InvalidError` for a new name that is taken or cannot be, `InvalidError` for 'main', and
+        for a branch that an option of the table names; `ConflictError`, with both branches there,
+        when somebody writes to the new name and another one to the old one meanwhile; `DataError`
+        when the store fails.
         """
         renamed = rename_branch(self._stored, name, new_name)
         return Table.of(renamed, self._spark, self._catalog)

@@ -11,7 +11,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from keytide.errors import AlreadyExistsError, ConflictError, DataError, KeytideError
+from keytide.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    DataError,
+    InvalidError,
+    KeytideError,
+)
 from keytide.format import paths
 from keytide.format.branch import BranchStore, main_store
 from keytide.store import created
@@ -30,6 +36,11 @@ _ROUNDS_MAX = 100
 def rename_branch(table: StoredTable, name: str, new_name: str) -> StoredTable:
     """Give a branch another name, as `Table.rename_branch` says."""
     check_name(table, new_name)
+    if name == paths.MAIN_BRANCH:
+        raise InvalidError(
+            f"table {table_name(table)}: {name!r} is the table itself, which keeps that name; "
+            f"name one of the branches beside it"
+        )
     if name == new_name:
         raise AlreadyExistsError(
             f"table {table_name(table)}: branch {name!r} has this name already"
