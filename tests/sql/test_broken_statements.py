@@ -58,3 +58,18 @@ def test_statement_cut_off_or_changed_at_one_word_ends_in_rows_or_an_error_of_ke
         for text in (cut_off, f"EXPLAIN {cut_off} \n ", without, united):
             with suppress(kt.KeytideError):
                 lake.sql(text)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "INSERT INTO orders SELECT * FROM x",
+        "UPDATE orders SET status = 'x' WHERE id IN (SELECT id FROM x)",
+        "DELETE FROM orders WHERE id IN (SELECT id FROM x)",
+        "MERGE INTO orders USING x ON orders.id = x.id WHEN MATCHED THEN DELETE",
+    ],
+    ids=lambda text: text.split()[0],
+)
+def test_with_in_front_of_a_change_says_where_it_stands(lake: kt.Lake, change: str) -> None:
+    with pytest.raises(kt.InvalidError, match="WITH stands before queries only; an INSERT has it"):
+        lake.sql(f"WITH x AS (SELECT 1 AS id) {change}")

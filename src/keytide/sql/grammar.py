@@ -84,9 +84,18 @@ def _query(cursor: Cursor) -> Query:
     hints = cursor.take_hints()
     tree = parse_expression(cursor.text, start, end)
     if not isinstance(tree, exp.Query | exp.Values):
-        raise error_at(cursor.text, start, "expected a query")
+        raise error_at(cursor.text, start, _why_no_query(tree))
     cursor.skip()
     return Query(tree, cursor.text, hints)
+
+
+def _why_no_query(tree: exp.Expr) -> str:
+    if isinstance(tree, exp.Insert | exp.Update | exp.Delete | exp.Merge):
+        return (
+            "WITH stands before queries only; an INSERT has it behind the table's name "
+            "(INSERT INTO t WITH ... SELECT ...), other changes inside the subquery that uses it"
+        )
+    return "expected a query"
 
 
 _COMMENT = re.compile(r"--[^\n]*|/\*(?P<hint>\+)?(?P<inside>.*?)\*/", re.DOTALL)
