@@ -161,7 +161,9 @@ class _Splits(ConnectorSplitManager):
             for plan in plan_scan(table.known, table.predicate).buckets
             for group in _groups(plan.files, target_bytes)
         ]
-        return [AppendedSplit(number, *group) for number, group in enumerate(groups)]
+        return [
+            AppendedSplit(number, *group, table.predicate) for number, group in enumerate(groups)
+        ]
 
 
 def _groups(files: Iterable[PlannedFile], bytes_max: int) -> Iterator[tuple[PlannedFile, ...]]:

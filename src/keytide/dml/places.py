@@ -8,7 +8,7 @@ files that lose rows are written again, with what is left.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from keytide.dml.spi import (
     ConnectorSession,
     UpdatablePageSource,
 )
+from keytide.dml.values import narrowed
 from keytide.errors import InvalidError
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import POSITION, VALUE_KIND
@@ -91,11 +92,12 @@ def _go(
 
 @dataclass(frozen=True)
 class AppendedSplit:
-    """Some files of one bucket."""
+    """Some files of one bucket; rows that do not meet the predicate are not read."""
 
     number: int
     bucket: BucketId
     files: tuple[PlannedFile, ...]
+    predicate: Predicate | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,16 @@ class AppendedPages(ConnectorPageSourceProvider):
         """See `ConnectorPageSourceProvider`."""
         files = {file.meta.file_name: file for file in split.files}
         return _Source(table, columns, _Places(table, split.number, files), split)
+
+    def apply_values(
+        self,
+        session: ConnectorSession,
+        table: AppendedHandle,
+        split: AppendedSplit,
+        values: Mapping[str, pa.Array],
+    ) -> AppendedSplit:
+        """See `ConnectorPageSourceProvider`."""
+        return replace(split, predicate=narrowed(split.predicate, values, table.view))
 
 
 @dataclass(frozen=True)
@@ -143,7 +155,7 @@ class _Source(TableSource):
         carried = [f.name for f in ids.field(_ROW).type] if len(ids) > 2 else []
         reading = _Reading(self._table.view, self._split.bucket, self._names(carried))
         for file in self._split.files:
-            for table in reading.shown(file, self._table.predicate):
+            for table in reading.shown(file, self._split.predicate):
                 for rows in pages_of(table):
                     name = file.meta.file_name
                     yield rows, partial(_ids, name, rows)

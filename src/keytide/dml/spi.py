@@ -420,6 +420,19 @@ class ConnectorPageSourceProvider(ABC):
         before the first page or change.
         """
 
+    def apply_values(
+        self,
+        session: ConnectorSession,
+        table: ConnectorTableHandle,
+        split: Split,
+        values: Mapping[str, pa.Array],
+    ) -> Split:
+        """A split to read instead of one: the same as `ConnectorMetadata.apply_values` of a handle.
+
+        For values that are not known before splits are read. No I/O.
+        """
+        return split
+
 
 class ConnectorInsertSink(ABC):
     """Takes the rows of an INSERT, page by page. Driver only.

@@ -20,7 +20,7 @@ from keytide.dml.spi import (
     Fragment,
     RowChangeParadigm,
 )
-from keytide.dml.values import among
+from keytide.dml.values import narrowed
 from keytide.errors import ConnectorError, KeytideError
 from keytide.table.catalog import Catalog
 from keytide.table.commit.transaction import Transaction, discard
@@ -118,8 +118,7 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
         self, session: ConnectorSession, table: H, values: Mapping[str, pa.Array]
     ) -> H:
         """See `ConnectorMetadata`."""
-        wanted = among(values, table.view)
-        return table if wanted is None else _narrowed(table, wanted)
+        return replace(table, predicate=narrowed(table.predicate, values, table.view))
 
     finish_merge, abort_merge = finish_delete, abort_delete
 

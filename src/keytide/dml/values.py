@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import polars as pl
 import pyarrow as pa
 
-from keytide.table.conditions.predicate import In, Predicate, conjunction
+from keytide.table.conditions.predicate import In, Predicate, conjunction, conjuncts
 from keytide.table.read.lookup import key_range
 from keytide.table.state.view import TableView
 from keytide.table.values.spellings import has_one_spelling
 
-__all__ = ["among", "among_keys"]
+__all__ = ["among", "among_keys", "narrowed"]
 
 _LISTED_MAX = 1 << 20
 """Of more values their range is asked for: a list of them is held in Python's own objects."""
@@ -26,6 +26,13 @@ def among(values: Mapping[str, pa.Array], view: TableView) -> Predicate | None:
     types = {field.name: field.type.to_arrow() for field in view.schema.select(tuple(values))}
     terms = [_term(name, _known(some, types[name])) for name, some in values.items()]
     return conjunction(term for term in terms if term is not None)
+
+
+def narrowed(
+    predicate: Predicate | None, values: Mapping[str, pa.Array], view: TableView
+) -> Predicate | None:
+    """A condition that rows meet which meet another one too, and are `among` some values."""
+    return conjunction([*conjuncts(predicate), *conjuncts(among(values, view))])
 
 
 def among_keys(keys: pl.DataFrame, view: TableView) -> Predicate | None:

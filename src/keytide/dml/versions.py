@@ -26,6 +26,7 @@ from keytide.dml.spi import (
     ConnectorSession,
     UpdatablePageSource,
 )
+from keytide.dml.values import narrowed
 from keytide.dml.watermarks import refuse_delete, watermarks
 from keytide.errors import InvalidError
 from keytide.row_kind import ROW_KIND, RowKind
@@ -48,6 +49,17 @@ class KeyedPages(ConnectorPageSourceProvider):
         """See `ConnectorPageSourceProvider`."""
         number, read = split
         return _Source(table, columns, _Versions(table, number, max(table.splits, 1)), read)
+
+    def apply_values(
+        self,
+        session: ConnectorSession,
+        table: KeyedHandle,
+        split: tuple[int, ReadTask],
+        values: Mapping[str, pa.Array],
+    ) -> tuple[int, ReadTask]:
+        """See `ConnectorPageSourceProvider`."""
+        number, read = split
+        return number, replace(read, predicate=narrowed(read.predicate, values, table.view))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ compute: a task reads and changes at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -20,7 +21,15 @@ from pyspark.sql import functions as F
 from keytide.dml.engine import RowChange, Scanned, SplitResult
 from keytide.dml.merge import Sinks
 from keytide.spark.connect import cores
-from keytide.spark.dml_tasks import SPLIT, ChangeTask, MergeTask, ScanTask, WholeTask
+from keytide.spark.dml_tasks import (
+    SPLIT,
+    ChangeTask,
+    MergeTask,
+    ScanTask,
+    WholeTask,
+    scanned_schema,
+)
+from keytide.spark.matching import Source
 from keytide.spark.predicate import column
 from keytide.spark.python import check_python
 from keytide.spark.runner import Cluster, Executors
@@ -86,11 +95,29 @@ class SparkMergeHost:
     spark: SparkSession
     compute: Callable[[Passed, DataFrame], DataFrame]
     """Runs the query over the target's rows."""
+    source: Source | None = None
+    """What the query merges, where rows of the target that match nothing of it stay as they are."""
 
     def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
         """See `MergeHost.merge`."""
         passed = self.query.passed(sinks.pages)
-        rows = self.compute(passed, _frame(scanned, passed, self.spark))
+        with self._target(scanned, passed) as target:
+            self._merge(self.compute(passed, target), passed, sinks, take)
+
+    @contextmanager
+    def _target(self, scanned: Scanned, passed: Passed) -> Iterator[DataFrame]:
+        """The rows of the target that are needed."""
+        source = self.source
+        columns = {} if source is None else source.columns(self.query.match, scanned)
+        if source is None or not (columns and scanned.splits and source.is_dealt):
+            yield _frame(scanned, passed, self.spark)
+            return
+        with source.held():
+            yield source.matching(scanned, passed, columns)
+
+    def _merge(
+        self, rows: DataFrame, passed: Passed, sinks: Sinks, take: Callable[[SplitResult], None]
+    ) -> None:
         count = max(cores(self.spark), 1)
         # All that concerns a row of the target comes to one task; new rows are dealt out.
         places = F.coalesce(*self._places(sinks, passed), F.xxhash64(*map(column, rows.columns)))
@@ -118,9 +145,8 @@ def _frame(scanned: Scanned, passed: Passed, spark: SparkSession) -> DataFrame:
         ScanTask(scanned_one, passed, number)
         for number, scanned_one in enumerate(_one_by_one(scanned))
     ]
-    schema = passed.schema(scanned.columns).append(pa.field(SPLIT, pa.int32()))
     check_python(spark)
-    return Executors().rows(tasks, spark_schema(schema), spark)
+    return Executors().rows(tasks, spark_schema(scanned_schema(scanned, passed)), spark)
 
 
 def _one_by_one(scanned: Scanned) -> Iterator[Scanned]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from keytide.dml.engine import RowChange, Scanned, SplitResult, checked_pages
@@ -19,13 +20,87 @@ from keytide.sql.merged_rows import MergedRows
 from keytide.sql.passed import ROW, Passed
 from keytide.types import Field
 
-__all__ = ["SPLIT", "ChangeTask", "MergeTask", "ScanTask", "WholeTask"]
+__all__ = [
+    "GROUP",
+    "SPLIT",
+    "ChangeTask",
+    "MatchingTask",
+    "MergeTask",
+    "ScanTask",
+    "WholeTask",
+    "scanned_schema",
+]
 
 SPLIT = "$split"
 """The column with the numbers of splits."""
 
+GROUP = "$group"
+"""The column with the numbers of groups of splits."""
+
 _SPLIT_SHIFT = 40
 """Rows of a split have this many bits for their number: a trillion."""
+
+
+def scanned_schema(scanned: Scanned, passed: Passed) -> pa.Schema:
+    """The columns that tasks give of a target: what is passed through, and the split's number."""
+    return passed.schema(scanned.columns).append(pa.field(SPLIT, pa.int32()))
+
+
+@dataclass(frozen=True)
+class MatchingTask:
+    """Reads the rows of splits that a source can match.
+
+    It is given values that the source has for `columns` of the target, and last the group of splits
+    that they were dealt to. There are `groups` of these; split `n` is of group `n % groups`. Of a
+    group without values no row is read.
+    """
+
+    scanned: Scanned
+    passed: Passed
+    columns: tuple[str, ...]
+    groups: int
+
+    def batches(self, dealt: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """As `ScanTask.batches`, of the groups that rows were dealt to."""
+        for group, values in _gathered(dealt, self.columns).items():
+            for number in range(group, len(self.scanned.splits), self.groups):
+                split = self.scanned.pages.apply_values(
+                    self.scanned.session, self.scanned.table, self.scanned.splits[number], values
+                )
+                one = replace(self.scanned, splits=[split])
+                yield from ScanTask(one, self.passed, number).batches()
+
+
+_GATHERED_MAX = 1 << 20
+"""Of more rows than this it is not held which values they have."""
+
+
+def _gathered(
+    dealt: Iterable[pa.RecordBatch], columns: Sequence[str]
+) -> dict[int, dict[str, pa.Array]]:
+    """The values of each column, by group; of groups with too many rows none are told."""
+    counts: dict[int, int] = {}
+    held: dict[int, list[pa.RecordBatch]] = {}
+    for batch in dealt:
+        of_rows = batch.column(GROUP)
+        for group in of_rows.unique().to_pylist():
+            some = pa.record_batch(batch.columns[:-1], list(columns)).filter(
+                pc.equal(of_rows, group)
+            )
+            counts[group] = counts.get(group, 0) + some.num_rows
+            if counts[group] <= _GATHERED_MAX:
+                held.setdefault(group, []).append(some)
+            else:
+                held[group] = []
+    return {group: _values(batches) for group, batches in held.items()}
+
+
+def _values(batches: Sequence[pa.RecordBatch]) -> dict[str, pa.Array]:
+    """The values of each column, once each."""
+    if not batches:
+        return {}
+    rows = pa.Table.from_batches(batches)
+    return {name: pc.drop_null(rows.column(name).unique()) for name in rows.column_names}
 
 
 @dataclass(frozen=True)
@@ -46,8 +121,8 @@ class ScanTask:
             for page in checked_pages(source, wanted, type(source).__name__):
                 given = self.passed.given(page, self.scanned.columns, start, schema)
                 splits = pa.repeat(pa.scalar(self.number, pa.int32()), page.num_rows)
-                numbered = schema.append(pa.field(SPLIT, pa.int32()))
-                whole = pa.record_batch([*given.columns, splits], schema=numbered)
+                columns = [*given.columns, splits]
+                whole = pa.record_batch(columns, schema=scanned_schema(self.scanned, self.passed))
                 yield from batches_of(pa.Table.from_batches([whole]))
                 start += page.num_rows
         finally:

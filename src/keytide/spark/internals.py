@@ -31,6 +31,7 @@ __all__ = [
     "ReadMaxRows",
     "SupportsTriggerAvailableNow",
     "from_arrow_schema",
+    "is_deterministic",
     "mark_streams",
     "partition_count",
     "planned_bytes",
@@ -66,6 +67,12 @@ def planned_bytes(df: DataFrame) -> int:
     """How large Spark takes a DataFrame for, before it runs. REQUIRES: a classic session."""
     execution: Any = df._jdf.queryExecution()
     return int(str(execution.optimizedPlan().stats().sizeInBytes()))
+
+
+def is_deterministic(df: DataFrame) -> bool:
+    """Whether a DataFrame has the same rows each time. REQUIRES: a classic session."""
+    execution: Any = df._jdf.queryExecution()
+    return bool(execution.analyzed().deterministic())
 
 
 def mark_streams(source: str, option: str) -> None:

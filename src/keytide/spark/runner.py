@@ -17,7 +17,15 @@ from keytide.spark.errors import on_driver
 from keytide.spark.worker import settle
 from keytide.table.runner import FeedTask, Outcome, attempted, settled, tried
 
-__all__ = ["Cluster", "Executors", "RowsTask", "attempted_here", "rows_here"]
+__all__ = [
+    "Cluster",
+    "Executors",
+    "MakingTask",
+    "RowsTask",
+    "attempted_here",
+    "made_here",
+    "rows_here",
+]
 
 T = TypeVar("T")
 
@@ -27,6 +35,14 @@ class RowsTask(Protocol):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows."""
+        ...
+
+
+class MakingTask(Protocol):
+    """Work that makes rows of others. Pickles."""
+
+    def batches(self, rows: Iterable[pa.RecordBatch], /) -> Iterator[pa.RecordBatch]:
+        """The rows that are made of those of one partition."""
         ...
 
 
@@ -81,6 +97,15 @@ class Executors:
         numbers = spark.range(0, len(payloads) * weight, 1, max(1, len(payloads)))
         return numbers.where(f"id % {weight} = 0").mapInArrow(run, schema)
 
+    def made(self, task: MakingTask, rows: DataFrame, schema: StructType) -> DataFrame:
+        """The rows that a task makes of each partition of other rows, as a lazy DataFrame."""
+        payload = pickle.dumps(task)
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from made_here(payload, batches)
+
+        return rows.mapInArrow(run, schema)
+
     def feed(self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None]) -> None:
         """Run one Spark job and hand on what its tasks made, in the order of the partitions.
 
@@ -115,6 +140,13 @@ def rows_here(payload: bytes) -> Iterator[pa.RecordBatch]:
     settle()
     task: RowsTask = pickle.loads(payload)
     yield from task.batches()
+
+
+def made_here(payload: bytes, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows that a pickled task makes of others, on this executor."""
+    settle()
+    task: MakingTask = pickle.loads(payload)
+    yield from task.batches(batch for batch in rows if batch.num_rows)
 
 
 def tried_here(payload: bytes, number: int) -> Outcome[Any]:

@@ -16,6 +16,7 @@ from sqlglot import exp
 
 from keytide.spark.dml import SparkMergeHost, SparkRowHost
 from keytide.spark.errors import on_driver
+from keytide.spark.matching import Source
 from keytide.spark.pages import pages_to_spark
 from keytide.spark.predicate import column
 from keytide.spark.read import scan_to_spark
@@ -87,7 +88,9 @@ class SparkEngine:
         return self._rows(bound, partial(bound.text_for, "spark"))
 
     def _rows(self, bound: BoundQuery, text_for: TextFor, **known: DataFrame) -> DataFrame:
-        frames = {relation.view: self._frame(relation) for relation in bound.relations} | known
+        named = {node.name for node in bound.tree.find_all(exp.Table)} - known.keys()
+        others = [relation for relation in bound.relations if relation.view in named]
+        frames = {relation.view: self._frame(relation) for relation in others} | known
         try:
             return self._spark.sql(_text(text_for, frames), **frames)
         except PySparkException as error:
@@ -173,12 +176,28 @@ class SparkEngine:
 
     def merge_host(self, query: MergeQuery) -> SparkMergeHost:
         """What carries out a MERGE."""
+        known = {}
+        source = None
+        if query.needs_matched_only and query.match.columns:
+            query, source = self._source(query)
+            assert query.match.view is not None
+            known[query.match.view] = source.rows
 
         def compute(passed: Passed, target: DataFrame) -> DataFrame:
             text_for = partial(query.text_for, "spark", passed, counts_matches=False)
-            return self._rows(query.bound, text_for, **{query.view: target})
+            return self._rows(query.bound, text_for, **known, **{query.view: target})
 
-        return SparkMergeHost(query, self._spark, compute)
+        return SparkMergeHost(query, self._spark, compute, source)
+
+    def _source(self, query: MergeQuery) -> tuple[MergeQuery, Source]:
+        """A query with a source that is a DataFrame, and that."""
+        if query.match.view is None:
+            made, query = query.with_source("keytide_merged")
+            rows = self.rows(made)
+            return query, Source(rows, stored=False)
+        relation = next(r for r in query.bound.relations if r.view == query.match.view)
+        stored = isinstance(relation, StoredRelation)
+        return query, Source(self._frame(relation), stored)
 
     def _frame(self, relation: Relation) -> DataFrame:
         if isinstance(relation, StoredRelation):

@@ -136,17 +136,17 @@ class LocalMergeHost:
     ) -> Scanned:
         """The target without rows that are sure to match nothing."""
         assert match.view is not None
-        types = {column.name: column.type for column in scanned.columns}
         values = {}
         for column, source in match.columns.items():
             name = exp.column(source, quoted=True)
             there = exp.select(name).distinct().from_(exp.to_table(match.view, quoted=True))
             with self.query.refusing(duckdb.Error):
                 found = cursor.sql(there.where(name.is_(exp.null()).not_()).sql("duckdb"))
-                some = found.to_arrow_table().column(0).combine_chunks()
-            if any(is_kind(some.type) and is_kind(types[column]) for is_kind in _KINDS):
-                values[column] = some
-        return scanned.among(values) if values and scanned.among is not None else scanned
+                values[column] = found.to_arrow_table().column(0).combine_chunks()
+        types = {column.name: column.type for column in scanned.columns}
+        given = {match.columns[column]: some.type for column, some in values.items()}
+        known = {column: values[column] for column in match.comparable(types, given)}
+        return scanned.among(known) if known and scanned.among is not None else scanned
 
     def _merged(
         self,
@@ -183,9 +183,6 @@ class LocalMergeHost:
 
 
 _BATCH_ROWS = 256 << 10
-
-# What engines compare alike; any other value of a source may be equal to one that looks different.
-_KINDS = (pa.types.is_integer, lambda type_: type_ in (pa.string(), pa.large_string()))
 
 # The source is the side of the join that is held: it is written on the right, and stays there.
 _AS_WRITTEN = {"disabled_optimizers": "join_order,build_side_probe_side"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
 from sqlglot import exp
 
 from keytide.sql.relation import Relation
@@ -12,6 +13,9 @@ from keytide.table.values.spellings import has_one_spelling
 from keytide.types import Field
 
 __all__ = ["Match", "match_of"]
+
+
+_KINDS = (pa.types.is_integer, lambda type_: type_ in (pa.string(), pa.large_string()))
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,19 @@ class Match:
     columns: Mapping[str, str]
     is_all: bool = False
     view: str | None = None
+
+    def comparable(
+        self, target: Mapping[str, pa.DataType], source: Mapping[str, pa.DataType]
+    ) -> dict[str, str]:
+        """The equalities of columns of types that all engines compare alike.
+
+        Of others a value may be equal to one that looks different.
+        """
+        return {
+            name: other
+            for name, other in self.columns.items()
+            if any(is_kind(target[name]) and is_kind(source[other]) for is_kind in _KINDS)
+        }
 
     def keeps(self, column: str, value: exp.Expr, source: str) -> bool:
         """Whether a value for a column is the one that it is matched by; `source` is the alias."""
