@@ -2,7 +2,8 @@
 
 Each engine loads the rows into a table of its own, takes ten upserts of a hundredth of them (nine
 keys in ten are old; the peers by MERGE), is read whole, is compacted in full, and is read again.
-Then a hundredth of the rows is deleted, another one updated, and the last batch merged once more.
+Then a hundredth of the rows is deleted, another one updated, and a batch merged once more, in
+turns; as for upserts, the median counts.
 Every engine runs in a session of its own, one after the other, and has to end with the same rows.
 
 The peers' jars exist for older releases of Spark than the newest. `scripts/get-spark-peers.sh`
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,6 +36,7 @@ import keytide as kt
 JARS = Path(__file__).parents[1] / ".venv-spark-peers/jars"
 COLUMNS = {"id": "BIGINT", "a": "BIGINT", "b": "DOUBLE", "c": "BIGINT", "s": "STRING"}
 READS = 5
+TURNS = 5
 
 LOAD, UPSERT, MERGED = "load", "upsert, median", "read after the upserts"
 COMPACT, READ = "compact", "read after compaction"
@@ -68,8 +70,8 @@ class Engine(ABC):
         """Make rows known as `batch`. Not timed."""
 
     @abstractmethod
-    def change(self, text: str) -> None:
-        """Run a statement on `{table}`, perhaps with `{batch}`."""
+    def change(self, text: str, bounds: Sequence[int]) -> None:
+        """Run a statement on `{table}`, perhaps with `{batch}` or between bounds."""
 
 
 class Keytide(Engine):
@@ -90,8 +92,8 @@ class Keytide(Engine):
     def rows(self) -> DataFrame:
         return self.table.scan().to_spark(self.spark)
 
-    def change(self, text: str) -> None:
-        self.lake.sql(text.format(table="t", batch="batch"))
+    def change(self, text: str, bounds: Sequence[int]) -> None:
+        self.lake.sql(text.format(*bounds, table="t", batch="batch"))
 
     def bring(self, batch: DataFrame) -> None:
         fields = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in COLUMNS.items()]
@@ -122,8 +124,8 @@ class Peer(Engine):
     def rows(self) -> DataFrame:
         return self.spark.table(self.table)
 
-    def change(self, text: str) -> None:
-        self.spark.sql(text.format(table=self.table, batch="batch"))
+    def change(self, text: str, bounds: Sequence[int]) -> None:
+        self.spark.sql(text.format(*bounds, table=self.table, batch="batch"))
 
     def bring(self, batch: DataFrame) -> None:
         batch.createOrReplaceTempView("batch")
@@ -170,8 +172,8 @@ class Iceberg(Peer):
 
 
 CHANGES = {
-    DELETE: "DELETE FROM {table} WHERE a >= 0 AND a < 20",
-    UPDATE: "UPDATE {table} SET c = 0 WHERE a >= 20 AND a < 40",
+    DELETE: "DELETE FROM {table} WHERE a >= {0} AND a < {1}",
+    UPDATE: "UPDATE {table} SET c = 0 WHERE a >= {1} AND a < {2}",
     MERGE: (
         "MERGE INTO {table} t USING {batch} s ON t.id = s.id "
         "WHEN MATCHED THEN UPDATE SET t.a = s.a, t.b = s.b, t.c = s.c, t.s = s.s "
@@ -232,8 +234,15 @@ def in_session(name: str, folder: Path, rows: int) -> dict[str, Any]:
     figures[COMPACT] = seconds(engine.compact)
     figures[READ] = read_seconds(engine)
     engine.bring(batches[-1])
-    for step, text in CHANGES.items():
-        figures[step] = seconds(lambda text=text: engine.change(text))
+    turns = [
+        {
+            step: seconds(lambda text=text, bounds=bounds: engine.change(text, bounds))
+            for step, text in CHANGES.items()
+        }
+        for low in range(0, 40 * TURNS, 40)
+        for bounds in [(low, low + 20, low + 40)]
+    ]
+    figures |= {step: statistics.median(turn[step] for turn in turns) for step in CHANGES}
     figures["digest"] = list(digest(engine.rows()))
     spark.stop()
     return figures

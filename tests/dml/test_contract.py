@@ -223,7 +223,18 @@ def inserts_at_once() -> InMemory:
     return broken_metadata(begin_insert=begin_insert)
 
 
+def leaves_out_what_was_asked_for() -> InMemory:
+    def apply_values(self: Any, session: Any, table: Any, values: Any) -> Any:
+        (other, *_) = (name for name in self.tables._tables if name != table.name)
+        return memory._Metadata.get_table_handle(self, session, other)
+
+    subject = broken_metadata(apply_values=apply_values)
+    subject.create_table([SCHEMA.empty_table()])
+    return subject
+
+
 BROKEN = {
+    leaves_out_what_was_asked_for: "merge_reads_all_rows_with_the_values_that_a_source_has",
     inserts_at_once: "insert_is_seen_when_it_is_finished_and_not_before",
     null_ids: "row_ids_are_never_null",
     same_ids: "row_ids_of_a_split_differ",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.spark import dml
+from keytide.spark import dml, dml_tasks, matching
+from keytide.spark.dml_tasks import GROUP
 
 pytestmark = pytest.mark.spark
 
@@ -87,3 +89,112 @@ def test_constant_that_does_not_fit_changes_nothing(lake: kt.Lake) -> None:
         with pytest.raises(kt.InvalidError, match="'n'"):
             lake.sql(f"UPDATE t SET n = {value} WHERE id > 6")
     assert ids(lake) == list(range(10))
+
+
+# -- MERGE -----------------------------------------------------------------------------------------
+
+BROUGHT = pa.table({"id": pa.array([2, 5, 77, None], pa.int64()), "v": ["x", "y", "z", "w"]})
+SOURCES = {
+    "table": "s",
+    "query": "(SELECT * FROM s WHERE v <> 'none')",
+    "query of no columns of its own": "(SELECT id + 0 AS id, v FROM s)",
+    "random": "(SELECT *, rand() AS r FROM s)",
+    "values": "(VALUES (2, 'x'), (5, 'y'), (77, 'z'), (NULL, 'w')) AS s (id, v)",
+}
+
+
+@pytest.fixture
+def frames(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The frames of targets that are read whole."""
+    made: list[Any] = []
+    monkeypatch.setattr(dml, "_frame", lambda *a, made_=dml._frame: made.append(a) or made_(*a))
+    return made
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(
+    ("on", "whens", "left"),
+    [
+        (
+            "t.id = s.id",
+            "WHEN MATCHED AND s.v = 'x' THEN DELETE WHEN MATCHED THEN UPDATE SET v = s.v "
+            "WHEN NOT MATCHED AND s.id IS NOT NULL THEN INSERT (id, v) VALUES (s.id, s.v)",
+            {2: None, 5: ("y", 5), 77: ("z", None)},
+        ),
+        (
+            "t.id = s.id AND t.n > 2",
+            "WHEN MATCHED THEN UPDATE SET n = t.n + 10",
+            {5: ("a", 15)},
+        ),
+    ],
+)
+def test_merge_reads_rows_that_can_match(
+    lake: kt.Lake, frames: list[Any], source: str, on: str, whens: str, left: dict[int, Any]
+) -> None:
+    lake.create_table("s", BROUGHT.schema, []).write(BROUGHT)
+    given = SOURCES[source]
+    using = given if given.endswith(")") and " AS s " in given else f"{given} AS s"
+    lake.sql(f"MERGE INTO t USING {using} ON {on} {whens}")
+    assert found(lake) == changed(left)
+    assert bool(frames) == (source == "random")
+
+
+def changed(left: dict[int, Any]) -> dict[int, Any]:
+    rows = {i: ("a", i) for i in range(10)} | left
+    return {i: row for i, row in rows.items() if row is not None}
+
+
+def found(lake: kt.Lake) -> dict[int, Any]:
+    return {row["id"]: (row["v"], row["n"]) for row in lake.table("t").scan().to_pylist()}
+
+
+@pytest.mark.parametrize("rows_max", [1 << 20, 1], ids=["few rows", "many rows"])
+def test_merge_of_a_dataframe_computes_it_once_and_lets_go_of_it(
+    lake: kt.Lake, spark: Any, frames: list[Any], rows_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching, "_BYTES_MAX", rows_max)
+    source = spark.createDataFrame(BROUGHT)
+    merge = lake.table("t").merge(source, "target.id = source.id")
+    merge.when_matched_update({"v": "source.v"}).execute()
+    assert found(lake) == changed({2: ("x", 2), 5: ("y", 5)})
+    assert bool(frames) == (rows_max == 1)
+    assert not source.is_cached
+
+
+@pytest.mark.parametrize(
+    ("on", "whens"),
+    [
+        ("t.id = s.id", "WHEN NOT MATCHED BY SOURCE THEN DELETE"),
+        ("t.id < s.id AND s.id = 2", "WHEN MATCHED THEN DELETE"),
+        ("t.id = s.id OR t.n = 1", "WHEN MATCHED AND s.id = 2 THEN DELETE"),
+        ("CAST(t.id AS STRING) = s.id", "WHEN MATCHED AND s.id = 2 THEN DELETE"),
+    ],
+)
+def test_merge_that_may_match_any_row_reads_all(
+    lake: kt.Lake, frames: list[Any], on: str, whens: str
+) -> None:
+    lake.create_table("s", BROUGHT.schema, []).write(BROUGHT)
+    lake.sql(f"MERGE INTO t USING s ON {on} {whens}")
+    assert frames
+
+
+def dealt(*rows: tuple[int | None, int]) -> pa.RecordBatch:
+    ids, groups = zip(*rows, strict=True)
+    return pa.record_batch([pa.array(ids, pa.int64()), pa.array(groups, pa.int32())], ["_0", GROUP])
+
+
+def test_values_are_told_by_group_once_each_and_of_groups_with_too_many_rows_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dml_tasks, "_GATHERED_MAX", 3)
+    batches = [
+        dealt((1, 0), (1, 0), (None, 1)),
+        dealt((2, 0), (3, 2)),
+        dealt((4, 2), (5, 2), (6, 2)),
+    ]
+    told = dml_tasks._gathered(batches, ["id"])
+    assert {group: {n: v.to_pylist() for n, v in some.items()} for group, some in told.items()} == {
+        0: {"id": [1, 2]},
+        1: {"id": []},
+        2: {},
+    }

@@ -38,6 +38,7 @@ from keytide.sql.merge_plan import MergeQuery
 from keytide.sql.passed import ROW, Passed
 from keytide.sql.relations import BoundQuery
 from keytide.sql.row_query import RowQuery
+from keytide.types import quoted
 
 __all__ = ["SparkMergeHost", "SparkRowHost"]
 
@@ -120,20 +121,21 @@ class SparkMergeHost:
     ) -> None:
         count = max(cores(self.spark), 1)
         # All that concerns a row of the target comes to one task; new rows are dealt out.
-        places = F.coalesce(*self._places(sinks, passed), F.xxhash64(*map(column, rows.columns)))
-        rows = rows.repartition(count, places)
+        every = f"xxhash64({', '.join(map(quoted, rows.columns))})"
+        rows = rows.repartition(count, F.expr(f"coalesce({self._place(sinks, passed)}, {every})"))
         task = MergeTask(sinks, passed, self.query.made, count)
         try:
             Executors().feed(task, rows, take)
         except PySparkException as error:
             raise self.query.bound.refused(str(error).splitlines()[0]) from error
 
-    def _places(self, sinks: Sinks, passed: Passed) -> list[object]:
+    def _place(self, sinks: Sinks, passed: Passed) -> str:
+        """What rows have in common that belong to one task, in SQL; NULL for a new row."""
         if not sinks.layout:
-            return [column(ROW)]
+            return quoted(ROW)
         names = [f.name for f in sinks.pages.row_id.type]
-        members = [column(passed.names[names.index(name)]) for name in sinks.layout]
-        return [F.when(column(ROW).isNotNull(), F.xxhash64(*members))]
+        members = ", ".join(quoted(passed.names[names.index(name)]) for name in sinks.layout)
+        return f"CASE WHEN {quoted(ROW)} IS NOT NULL THEN xxhash64({members}) END"
 
 
 # -- reading ---------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from keytide.dml.engine import Scanned
 from keytide.spark.connect import cores, is_connect
@@ -24,6 +23,7 @@ from keytide.spark.runner import Executors
 from keytide.spark.types import arrow_schema_of, spark_schema
 from keytide.sql.merge_match import Match
 from keytide.sql.passed import Passed
+from keytide.types import quoted
 
 __all__ = ["Source"]
 
@@ -72,9 +72,9 @@ class Source:
         """
         spark = self.rows.sparkSession
         groups = max(1, min(len(scanned.splits), cores(spark)))
-        values = [column(name).alias(f"_{i}") for i, name in enumerate(columns.values())]
-        every = F.explode(F.sequence(F.lit(0), F.lit(groups - 1))).alias(GROUP)
-        dealt = self.rows.select(*values, every).repartitionById(groups, column(GROUP))
+        values = [f"{quoted(name)} AS _{i}" for i, name in enumerate(columns.values())]
+        every = f"explode(sequence(0, {groups - 1})) AS {quoted(GROUP)}"
+        dealt = self.rows.selectExpr(*values, every).repartitionById(groups, column(GROUP))
         check_python(spark)
         task = MatchingTask(scanned, passed, tuple(columns), groups)
         schema = spark_schema(scanned_schema(scanned, passed))

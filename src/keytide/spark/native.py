@@ -32,6 +32,7 @@ from keytide.types import (
     MultisetType,
     RowType,
     arrow_schema,
+    quoted,
 )
 
 __all__ = ["NativeShape", "native_check", "native_rows", "shape_of"]
@@ -147,12 +148,21 @@ def native_rows(
     if shape.has_retracts:
         rows = rows.where(column(VALUE_KIND).isin(0, 2))
     target = spark_schema(arrow_schema(fields))
-    rows = rows.select(
-        [_mapped(old_fields.get(f.id), t) for f, t in zip(fields, target.fields, strict=True)]
-    )
+    if not _are_as_stored(fields, stored):
+        rows = rows.select(
+            [_mapped(old_fields.get(f.id), t) for f, t in zip(fields, target.fields, strict=True)]
+        )
     if scan.predicate is not None:
         rows = rows.where(spark_condition(scan.predicate, fields, target))
-    return rows.select([column(name) for name in scan.columns])
+    return rows.selectExpr(*map(quoted, scan.columns))
+
+
+def _are_as_stored(fields: Sequence[Field], stored: Sequence[Field]) -> bool:
+    """Whether columns have the names and types that they have in files, in any case nullable."""
+    return len(fields) == len(stored) and all(
+        new.name == old.name and new.type.with_nullable(True) == old.type.with_nullable(True)
+        for new, old in zip(fields, stored, strict=True)
+    )
 
 
 def _columns_read(scan: Scan) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ comes.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -499,6 +499,36 @@ def merge_inserts_updates_and_deletes(table: _Table) -> None:
     expected = sorted([*expected, (77, "in", None)], key=repr)
     _holds(table.rows() == expected, "a MERGE inserts, updates and deletes", table.rows())
     _holds(counted == 4, "an update of a MERGE counts once: 4", counted)
+
+
+@_check
+def merge_reads_all_rows_with_the_values_that_a_source_has(table: _Table) -> None:
+    if table.connector.merge_sinks is None:
+        return
+    metadata, session, pages = table.metadata, table.session, table.connector.pages
+    row_id = metadata.get_merge_row_id_column_handle(session, table.handle)
+    begun = metadata.begin_merge(session, table.handle, {0: ["n"]})
+    values = {"id": pa.array([8, 2, 999], pa.int64()), "v": pa.array(["v8", "v2", "x"])}
+    wanted = [table.columns["id"], ColumnHandle(ROW_ID, row_id.type, nullable=False)]
+
+    def with_values(handle: ConnectorTableHandle, splits: Iterable[Any]) -> list[int]:
+        found = []
+        for split in splits:
+            source = pages.create_page_source(session, handle, split, wanted)
+            while (page := source.get_next_page()) is not None:
+                found += page.column(0).to_pylist()
+            source.close()
+        return sorted(row for row in found if row in (2, 8))
+
+    handle = metadata.apply_values(session, begun, values)
+    found = with_values(handle, table.connector.splits.get_splits(session, handle))
+    _holds(found == [2, 8], "a handle of apply_values gives all rows with the values", found)
+    splits = table.connector.splits.get_splits(session, begun)
+    narrowed = [pages.apply_values(session, begun, split, values) for split in splits]
+    _pickles("a split of apply_values", narrowed)
+    found = with_values(begun, narrowed)
+    _holds(found == [2, 8], "splits of apply_values give all rows with the values", found)
+    metadata.abort_merge(session, begun, [])
 
 
 def _pickles(what: str, value: object) -> None:
