@@ -13,7 +13,7 @@ SEED = 1
     [
         ("tables", range(2)),
         ("calls", range(3)),
-        ("changes", range(4)),
+        ("changes", range(2)),
         ("sql", range(1)),
         ("queries", range(2)),
         ("feeds", range(2)),

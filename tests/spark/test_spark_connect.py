@@ -18,7 +18,9 @@ import pyarrow as pa
 import keytide as kt
 
 warehouse, source = sys.argv[1:]
-spark = kt.spark.session(remote="local[2]", spark_driver_memory="1g")
+spark = kt.spark.session(
+    remote="local[2]", spark_driver_memory="1g", spark_sql_shuffle_partitions=2
+)
 found = {"session": type(spark).__module__}
 lake = kt.connect(warehouse)
 schema = pa.schema([("id", pa.int64()), ("v", pa.string())])

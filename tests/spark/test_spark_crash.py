@@ -15,7 +15,7 @@ import keytide as kt
 
 pytestmark = [pytest.mark.spark, pytest.mark.driver, pytest.mark.slow]
 
-FILES, ROWS = 4, 30
+FILES, ROWS = 3, 30
 
 # Runs at the start of every Python of the query: driver, daemon and workers. The process that is
 # about to make a certain snapshot, or has just made it, kills all processes up to the driver.
@@ -57,7 +57,9 @@ os.environ["DRIVER_PID"] = str(os.getpid())
 import keytide as kt
 
 way, source, path, checkpoint = sys.argv[1:]
-spark = kt.spark.session(master="local[2]", spark_driver_memory="512m")
+spark = kt.spark.session(
+    master="local[2]", spark_driver_memory="512m", spark_sql_shuffle_partitions=2
+)
 stream = spark.readStream.schema("id long, n long").option("maxFilesPerTrigger", 1).json(source)
 table = kt.open_table(path)
 writer = stream.writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True)

@@ -65,6 +65,9 @@ def test_delete_computes_only_what_its_terms_leave_open(
         ("SET v = 'b', n = -7 WHERE id > 6", dict.fromkeys((7, 8, 9), ("b", -7)), False),
         ("SET v = NULL WHERE n IN (1, 2)", {i: (None, i) for i in (1, 2)}, False),
         ("SET n = 5 WHERE id > 99", {}, False),
+        (r"SET v = 'it''s \n \', n = -0 WHERE id = 3", {3: ("it's \\n \\", 0)}, False),
+        ("SET n = 5.0 WHERE id = 3", {3: ("a", 5)}, False),
+        ("SET n = 5e0 WHERE id = 3", {3: ("a", 5)}, True),
         ("SET n = 5 WHERE id % 5 = 4", dict.fromkeys((4, 9), ("a", 5)), True),
         ("SET n = n + 1 WHERE id > 7", {i: ("a", i + 1) for i in (8, 9)}, True),
     ],
@@ -153,12 +156,22 @@ def test_merge_of_a_dataframe_computes_it_once_and_lets_go_of_it(
     lake: kt.Lake, spark: Any, frames: list[Any], rows_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(matching, "_BYTES_MAX", rows_max)
-    source = spark.createDataFrame(BROUGHT)
+    source = spark.createDataFrame(BROUGHT).select("id", "v")
     merge = lake.table("t").merge(source, "target.id = source.id")
     merge.when_matched_update({"v": "source.v"}).execute()
     assert found(lake) == changed({2: ("x", 2), 5: ("y", 5)})
     assert bool(frames) == (rows_max == 1)
-    assert not source.is_cached
+    assert not source.storageLevel.useMemory
+
+
+def test_merge_lets_go_of_no_dataframe_that_its_owner_keeps(lake: kt.Lake, spark: Any) -> None:
+    source = spark.createDataFrame(BROUGHT).select("id", "v").persist()
+    merge = lake.table("t").merge(source, "target.id = source.id")
+    merge.when_matched_update({"v": "source.v"}).execute()
+    assert source.storageLevel.useMemory
+    lake.table("t").merge(source, "target.id = source.id + 0").when_matched_delete().execute()
+    assert source.storageLevel.useMemory
+    source.unpersist()
 
 
 @pytest.mark.parametrize(

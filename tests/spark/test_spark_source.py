@@ -194,10 +194,38 @@ def test_missing_path_and_missing_table_are_said(tmp_path: Path, spark: Any) -> 
         spark.read.format("keytide").load(str(tmp_path / "nothing"))
 
 
-def test_overwrite_is_refused(table: kt.Table, spark: Any) -> None:
-    frame = table.scan().to_spark(spark)
-    with pytest.raises(Exception, match=r"UnsupportedError: .*mode 'overwrite' is not in this"):
+def test_overwrite_replaces_all_rows_in_one_commit_also_by_some_of_them(
+    table: kt.Table, spark: Any
+) -> None:
+    before = table.scan()
+    frame = before.to_spark(spark).where("id < 4")
+    frame.write.format("keytide").mode("overwrite").save(table.uri)
+    assert sorted(row["id"] for row in table.scan().to_pylist()) == [0, 2]
+    assert [s.commit_kind for s in table.snapshots()] == ["APPEND", "APPEND", "OVERWRITE"]
+    assert before.count() == 15  # what was read stays as it was
+    frame.where("id < 0").write.format("keytide").mode("overwrite").save(table.uri)
+    assert table.scan().count() == 0
+
+
+def test_overwrite_replaces_partitions_that_its_rows_do_not_touch(
+    warehouse: str, spark: Any
+) -> None:
+    lake = kt.connect(warehouse)
+    lake.sql("CREATE TABLE t (id BIGINT, p STRING, PRIMARY KEY (id, p) NOT ENFORCED) "
+             "PARTITIONED BY (p)")  # fmt: skip
+    table = lake.table("t")
+    table.write([{"id": 1, "p": "a"}, {"id": 2, "p": "b"}])
+    rows = spark.sql("SELECT 7L AS id, 'a' AS p")
+    rows.write.format("keytide").mode("overwrite").save(table.uri)
+    assert table.scan().to_pylist() == [{"id": 7, "p": "a"}]
+
+
+def test_overwrite_that_fails_leaves_the_rows_and_no_file(table: kt.Table, spark: Any) -> None:
+    before = sorted(Path(table.uri).rglob("*.parquet"))
+    frame = table.scan().to_spark(spark).withColumn("id", lit(None).cast("bigint"))
+    with pytest.raises(Exception, match=r"InvalidError: .*Cannot write null"):
         frame.write.format("keytide").mode("overwrite").save(table.uri)
+    assert sorted(Path(table.uri).rglob("*.parquet")) == before
     assert table.scan().count() == 15
 
 

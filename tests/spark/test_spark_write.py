@@ -287,7 +287,7 @@ def test_error_of_a_store_on_an_executor_arrives_as_itself(
 def test_lost_race_deletes_what_the_tasks_wrote(
     warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = make_table(warehouse)
+    table = make_table(warehouse, **{"commit.max-retries": "2"})
     transaction = begun(table)
     result = outcome(transaction, batches(10), 0)
     assert result.made is not None

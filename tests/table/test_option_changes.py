@@ -162,7 +162,7 @@ def test_no_option_changes_stored_rows(engine: str) -> None:
     of_merging = [option for option in ACTING if option.change is not Change.FREE]
     for change in settings_of(ACTING if engine == "plain" else of_merging):
         if check_rows_stay(before, table, change) and change.key in table.options:
-            check_rows_stay(before, table, RemoveOption(change.key))
+            is_done(table, RemoveOption(change.key))  # the next change finds the rows as they are
     for key in ENGINES[engine]:
         assert not check_rows_stay(before, table, RemoveOption(key)), key
     assert shown(table) == before

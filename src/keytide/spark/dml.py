@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -36,7 +35,6 @@ from keytide.spark.runner import Cluster, Executors
 from keytide.spark.types import spark_schema
 from keytide.sql.merge_plan import MergeQuery
 from keytide.sql.passed import ROW, Passed
-from keytide.sql.relations import BoundQuery
 from keytide.sql.row_query import RowQuery
 from keytide.types import quoted
 
@@ -51,8 +49,6 @@ class SparkRowHost:
     spark: SparkSession
     compute: Callable[[Sequence[str], DataFrame], DataFrame]
     """Runs the query with some columns passed through, over the target's rows."""
-    answer: Callable[[BoundQuery], pa.Table]
-    """Runs a query that needs no table."""
 
     def change(
         self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
@@ -63,7 +59,7 @@ class SparkRowHost:
             self._computed(scanned, change, take)
             return
         fields, table = self.query.fields, self.query.table
-        values = tuple(self.answer(constants).columns) if fields else ()
+        values = tuple(constants.columns)
         tasks = [WholeTask(one, change, values, fields, table) for one in _one_by_one(scanned)]
         Cluster(self.spark).each(tasks, take)
 

@@ -50,7 +50,9 @@ class Source:
     @contextmanager
     def held(self) -> Iterator[None]:
         """A block in which rows are computed once, however often they are read."""
-        holds = not (self.stored or self.rows.is_cached)
+        # Of rows with the same plan, whoever had them kept; theirs are not ours to let go of.
+        level = self.rows.storageLevel
+        holds = not (self.stored or level.useMemory or level.useDisk)
         if holds:
             self.rows.persist()
         try:

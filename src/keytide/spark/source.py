@@ -35,11 +35,13 @@ from keytide.spark.stream_source import ChangeStreamReader, change_stream_schema
 from keytide.spark.types import spark_schema
 from keytide.spark.write import BufferedTask, check_columns
 from keytide.table.commit.author import Author
-from keytide.table.commit.transaction import discard
+from keytide.table.commit.transaction import Transaction, discard
 from keytide.table.runner import Outcome, settled
+from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.writing import writing
+from keytide.table.write.partition_spec import every_partition
 from keytide.table.write.task import WriteTask, Written
 from keytide.table.write.writable import writable_view
 
@@ -54,7 +56,8 @@ class KeytideSource(DataSource):
     Options for reading: `snapshot-id`, `tag` or `as-of` travel in time, `columns` is a comma
     list, `where` a SQL condition; other options go to the object store. A DataFrame or view
     stays with the snapshot that was newest when it was made. Rows are appended as upserts and
-    deletes; a stream commits each batch exactly once, with no option set.
+    deletes, or take the place of all that there are with mode `overwrite`; a stream commits each
+    batch exactly once, with no option set.
 
     A stream reads changes with `_row_kind`. Options: `start` (`full`, `latest` or a snapshot) or
     `as-of` say where it begins, `mode` (`diff`, `delta`, `changelog`) what it tells,
@@ -89,14 +92,9 @@ class KeytideSource(DataSource):
         return ChangeStreamReader(SourceOptions.parse(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """A writer of one batch. Raises `UnsupportedError` for mode overwrite."""
+        """A writer of one batch. Mode overwrite replaces all rows of the table."""
         table = SourceOptions.parse(self.options).table_to_write()
-        if overwrite:
-            raise UnsupportedError(
-                f"table {table.name}: mode 'overwrite' is not in this release; use mode 'append', "
-                f"which replaces rows of the same key, or drop the table and make it anew"
-            )
-        return TableWriter(table, schema)
+        return TableWriter((SourceOverwrite if overwrite else SourceWrite)(table, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802  # Spark's name
         """A writer of micro-batches. Raises `UnsupportedError` for output mode complete."""
@@ -153,8 +151,14 @@ class SourceWrite:
         self.table = table
         self.view = writable_view(table)
         _refuse_dynamic_buckets(self.view)
-        self.task = BufferedTask(WriteTask.on(table.state_to_write(self.view)))
+        self.task = BufferedTask(self._task(table.state_to_write(self.view)))
         check_columns(schema, self.view)
+
+    def _task(self, state: TableState) -> WriteTask:
+        return WriteTask.on(state)
+
+    def _publish(self, transaction: Transaction) -> None:
+        transaction.commit()
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Outcome[Written]:
         """Write one task's rows. Runs on executors."""
@@ -165,13 +169,23 @@ class SourceWrite:
         with writing(self.table, self.view, author) as transaction:
             settled([message.outcome for message in told], transaction.take)
             if transaction.done is None:
-                transaction.commit()
+                self._publish(transaction)
             else:
                 transaction.already_done()
 
     def abort(self, told: Sequence[TaskMessage]) -> None:
         """Delete the files of the tasks that did finish."""
         discard(self.view, [m.outcome.made for m in told if m.outcome.made is not None])
+
+
+class SourceOverwrite(SourceWrite):
+    """The same of rows that take the place of all that are live when they are committed."""
+
+    def _task(self, state: TableState) -> WriteTask:
+        return WriteTask.anew(state)
+
+    def _publish(self, transaction: Transaction) -> None:
+        transaction.replace(every_partition)
 
 
 def _refuse_dynamic_buckets(view: TableView) -> None:
@@ -189,10 +203,10 @@ def _told(messages: Sequence[Any]) -> list[TaskMessage]:
 
 
 class TableWriter(DataSourceArrowWriter):
-    """Appends one DataFrame in one commit."""
+    """Writes one DataFrame in one commit."""
 
-    def __init__(self, table: StoredTable, schema: StructType) -> None:
-        self._write = SourceWrite(table, schema)
+    def __init__(self, write: SourceWrite) -> None:
+        self._write = write
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows. Runs on executors."""

@@ -91,6 +91,9 @@ class SparkEngine:
         named = {node.name for node in bound.tree.find_all(exp.Table)} - known.keys()
         others = [relation for relation in bound.relations if relation.view in named]
         frames = {relation.view: self._frame(relation) for relation in others} | known
+        # Spark makes each a view and drops it again, and with a view goes what is kept of its plan;
+        # so that is no plan of anybody else's.
+        frames = {view: frame.where("TRUE") for view, frame in frames.items()}
         try:
             return self._spark.sql(_text(text_for, frames), **frames)
         except PySparkException as error:
@@ -172,7 +175,7 @@ class SparkEngine:
             text_for = partial(query.text_for, "spark", passed)
             return self._rows(query.bound, text_for, **{query.view: target})
 
-        return SparkRowHost(query, self._spark, compute, lambda bound: self.query(bound).to_arrow())
+        return SparkRowHost(query, self._spark, compute)
 
     def merge_host(self, query: MergeQuery) -> SparkMergeHost:
         """What carries out a MERGE."""

@@ -10,7 +10,9 @@ import pyarrow as pa
 from sqlglot import exp
 
 from keytide.sql.assign import stored_values
+from keytide.sql.dialect import Keytide, tokenize
 from keytide.sql.dml_grammar import TARGET
+from keytide.sql.literals import literal_rows
 from keytide.sql.own_names import refuse_own_names
 from keytide.sql.pushing import pushed_exactly
 from keytide.sql.relation import Relation
@@ -61,12 +63,13 @@ class RowQuery:
         return len(parts) == len(terms) and all(pushed_exactly(p, fields) in terms for p in parts)
 
     @property
-    def constants(self) -> BoundQuery | None:
-        """The new values as a query of one row, None where they may differ from row to row."""
-        values = self.bound.tree.expressions
-        if not all(_is_constant(value.unalias()) for value in values):
+    def constants(self) -> pa.Table | None:
+        """The new values as one row, None where they are not all plain literals."""
+        values = [value.unalias() for value in self.bound.tree.expressions]
+        if not all(map(_is_literal, values)):
             return None
-        return replace(self.bound, tree=exp.select(*(v.copy() for v in values)), relations=())
+        texts = (value.sql(dialect=Keytide) for value in values)
+        return literal_rows(tokenize(f"({', '.join(texts)})")) if values else pa.table({})
 
     def text_for(
         self, dialect: str, passed: Sequence[str], *rewrites: Callable[[exp.Expr], exp.Expr]
@@ -93,7 +96,7 @@ class RowQuery:
             yield
 
 
-def _is_constant(value: exp.Expr) -> bool:
+def _is_literal(value: exp.Expr) -> bool:
     if isinstance(value, exp.Neg):
         value = value.this
     return isinstance(value, exp.Literal | exp.Boolean | exp.Null)

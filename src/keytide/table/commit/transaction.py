@@ -14,12 +14,11 @@ from keytide.table.commit.author import Author
 from keytide.table.commit.change import Change, Conflict, made_files
 from keytide.table.commit.publish import Committed, Committer, Redo
 from keytide.table.commit.result import WriteResult
-from keytide.table.state.live_files import NO_FILES, LiveFiles
+from keytide.table.state.live_files import LiveFiles
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
-from keytide.table.write.bucket_writer import SequenceBase, restamp
-from keytide.table.write.layouts import layout_of
+from keytide.table.write.bucket_writer import restamp
 from keytide.table.write.partition_spec import PartitionSpec, TouchedPartitions, every_partition
 from keytide.table.write.task import WriteTask, Written
 
@@ -96,13 +95,8 @@ class Transaction:
         return WriteTask.on(self.state)
 
     def task_anew(self, partition: PartitionSpec | None = None) -> WriteTask:
-        """The same for partitions to replace, which are laid out as the table says now.
-
-        An overwrite has no changelog, as in other engines: it could not say what it replaced.
-        """
-        emptied = replace(self.state, live=NO_FILES, hash_files={})
-        base = SequenceBase.after(self.state.live)
-        return WriteTask(self.view, layout_of(emptied), base, partition=partition)
+        """The same for partitions to replace."""
+        return WriteTask.anew(self.state, partition)
 
     def take(self, written: Written) -> None:
         """Take in what a task wrote; from then on it is committed or deleted."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 from keytide.format.hash_index import Hashes
 from keytide.format.manifest import ManifestEntry
 from keytide.table.state.dead_rows import DeadRows
-from keytide.table.state.live_files import BucketId
+from keytide.table.state.live_files import NO_FILES, BucketId
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
 from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
@@ -102,6 +102,16 @@ class WriteTask:
         has_changelog = view.options.changelog_producer == "input"
         base = SequenceBase.after(live)
         return cls(view, layout_of(state), base, stored, has_changelog=has_changelog)
+
+    @classmethod
+    def anew(cls, state: TableState, partition: PartitionSpec | None = None) -> WriteTask:
+        """A task whose rows replace others, and are laid out as the table says now.
+
+        An overwrite has no changelog, as in other engines: it could not say what it replaced.
+        """
+        emptied = replace(state, live=NO_FILES, hash_files={})
+        base = SequenceBase.after(state.live)
+        return cls(state.view, layout_of(emptied), base, partition=partition)
 
     def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
         """Write each table of rows as a run of its own per bucket.
