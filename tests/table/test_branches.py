@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from copies import copies_of, empty_store
 from hypothesis import given
 from hypothesis import strategies as st
+from stops import stops_of
 
 import keytide as kt
 from keytide.format import paths
@@ -547,13 +547,7 @@ CALLS: dict[str, Callable[[kt.Table], object]] = {
 def operations(name: str) -> list[tuple[str, int]]:
     store = FaultyStore(prepared().metadata.store)
     CALLS[name](kt.Table(store, "t"))
-    seen: Counter[str] = Counter()
-    found = []
-    for operation, _ in store.log:
-        seen[operation] += 1
-        if operation in ("create", "put", "delete", "hint", "output"):
-            found.append((operation, seen[operation]))
-    return found
+    return stops_of(store.log, "create", "put", "delete", "hint", "output")
 
 
 STOPS = [(name, *place) for name in CALLS for place in operations(name)]

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from copies import empty_store
 from histories import ids, put_consumer, put_tag, stray_files, torn_snapshots
+from stops import stops_of
 
 import keytide as kt
 from keytide.format import paths
@@ -164,12 +165,7 @@ def test_fewest_above_most_is_refused_in_a_definition() -> None:
 def places(producer: str) -> list[tuple[str, int]]:
     store = FaultyStore(full_history(producer))
     expire(store)
-    found, seen = [], {"hint": 0, "delete": 0, "put": 0}
-    for operation, _ in store.log:
-        if operation in seen:
-            seen[operation] += 1
-            found.append((operation, seen[operation]))
-    return found
+    return stops_of(store.log, "hint", "delete", "put")
 
 
 def expire(store: Store) -> None:

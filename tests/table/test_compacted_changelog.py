@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -23,6 +22,7 @@ from engine_histories import ENGINES, as_bags, history
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from overtaking import overtaken
+from stops import stops_of
 
 import keytide as kt
 from keytide.format.manifest import FileKind
@@ -466,9 +466,7 @@ def compact(table: kt.Table) -> kt.CompactionResult:
 def writes_of_compaction(producer: str) -> list[tuple[str, str, int]]:
     store = FaultyStore(STORES[producer]())
     compact(opened(store))
-    seen: Counter[str] = Counter()
-    places = [(what, seen.update([what]) or seen[what]) for what, _ in store.log]
-    return [(producer, *place) for place in places if place[0] in WRITES]
+    return [(producer, *place) for place in stops_of(store.log, *WRITES)]
 
 
 WRITES = ("put", "output", "create", "hint", "delete")

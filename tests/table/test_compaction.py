@@ -16,6 +16,7 @@ from copies import copies_of
 from hypothesis import given
 from hypothesis import strategies as st
 from overtaking import overtaken
+from stops import stops_of
 
 import keytide as kt
 from keytide.format.data_file import WRITABLE
@@ -327,12 +328,7 @@ ROWS = ["0 1 2 v2"]
 def operations() -> list[tuple[str, int]]:
     store = FaultyStore(filled())
     kt.connect("", store=store).table("t").compact(full=True)
-    seen: Counter[str] = Counter()
-    places = []
-    for operation, _ in store.log:
-        seen[operation] += 1
-        places.append((operation, seen[operation]))
-    return places
+    return stops_of(store.log)
 
 
 PLACES = operations()

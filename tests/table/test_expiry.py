@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,6 +23,7 @@ from histories import (
     torn_snapshots,
 )
 from overtaking import overtaken
+from stops import stops_of
 
 import keytide as kt
 from keytide.format import paths
@@ -341,12 +341,7 @@ def test_scan_of_a_snapshot_that_expired_says_so() -> None:
 def places_of_an_expiry() -> list[tuple[str, int]]:
     store = FaultyStore(short_history())
     opened(store).expire_snapshots(1)
-    seen: Counter[str] = Counter()
-    places = []
-    for operation, _ in store.log:
-        seen[operation] += 1
-        places.append((operation, seen[operation]))
-    return places
+    return stops_of(store.log)
 
 
 PLACES = places_of_an_expiry()

@@ -15,6 +15,7 @@ from copies import copies_of
 from hypothesis import given
 from hypothesis import strategies as st
 from overtaking import overtaken
+from stops import stops_of
 
 import keytide as kt
 from keytide.store import Store, open_store
@@ -165,9 +166,7 @@ def filled_store(store: Store) -> None:
 
 def writes_of(store: FaultyStore) -> list[tuple[str, int]]:
     kt.connect("", store=store).table("t").write(NEW)
-    seen: Counter[str] = Counter()
-    seen_at = [(what, seen.update([what]) or seen[what]) for what, _ in store.log]
-    return [place for place in seen_at if place[0] in ("put", "output", "create")]
+    return stops_of(store.log, "put", "output", "create")
 
 
 @pytest.mark.parametrize("action", ["fail", "crash", "lost-response"])

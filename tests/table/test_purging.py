@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from copies import copies_of, empty_store
+from stops import stops_of
 
 import keytide as kt
 from keytide.store import Store
@@ -78,13 +78,7 @@ def test_branches_that_are_needed_and_branches_themselves_are_refused() -> None:
 def stops() -> list[tuple[str, int]]:
     store = FaultyStore(opened().metadata.store)
     kt.Table(store, "t").purge_files()
-    seen: Counter[str] = Counter()
-    found = []
-    for operation, _ in store.log:
-        seen[operation] += 1
-        if operation in ("create", "put", "delete", "output"):
-            found.append((operation, seen[operation]))
-    return found
+    return stops_of(store.log, "create", "put", "delete", "output")
 
 
 @pytest.mark.parametrize("action", ["crash", "fail"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -15,6 +14,7 @@ from copies import copies_of, empty_store
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from overtaking import overtaken
+from stops import stops_of
 
 import keytide as kt
 from keytide.store import Store
@@ -316,13 +316,7 @@ def test_snapshot_that_expires_meanwhile_is_not_brought_back(table: kt.Table) ->
 def operations() -> list[tuple[str, int]]:
     store = FaultyStore(four_snapshots())
     kt.connect("", store=store).table("t").restore(2, {"p": "a"})
-    seen: Counter[str] = Counter()
-    found = []
-    for operation, _ in store.log:
-        seen[operation] += 1
-        if operation in ("create", "put", "delete", "hint", "output"):
-            found.append((operation, seen[operation]))
-    return found
+    return stops_of(store.log, "create", "put", "delete", "hint", "output")
 
 
 @pytest.mark.parametrize("action", ["crash", "fail", "lost-response", "torn"])

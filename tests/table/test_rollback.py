@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -17,6 +16,7 @@ from copies import copies_of, empty_store
 from hypothesis import given
 from hypothesis import strategies as st
 from overtaking import overtaken
+from stops import stops_of
 
 import keytide as kt
 from keytide.format import paths
@@ -412,12 +412,7 @@ def operations(prepare: Callable[[Store], None]) -> list[tuple[str, int]]:
     prepare(inner)
     store = FaultyStore(inner)
     open_table(store).rollback_to("two")
-    seen: Counter[str] = Counter()
-    found = []
-    for operation, _ in store.log:
-        seen[operation] += 1
-        found.append((operation, seen[operation]))
-    return found
+    return stops_of(store.log)
 
 
 STOPS = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -12,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from copies import copies_of
+from stops import stops_of
 
 import keytide as kt
 from keytide.format import paths
@@ -245,12 +245,7 @@ def tagged_table() -> kt.Table:
 def operations(name: str) -> list[tuple[str, int]]:
     store = FaultyStore(tagged_table().metadata.store)
     CALLS[name](kt.Table(store, "t"))
-    seen: Counter[str] = Counter()
-    found = []
-    for operation, _ in store.log:
-        seen[operation] += 1
-        found.append((operation, seen[operation]))
-    return found
+    return stops_of(store.log)
 
 
 STOPS = [

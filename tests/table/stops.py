@@ -1,0 +1,16 @@
+"""Where something that works on a store may be stopped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+
+def stops_of(log: Iterable[tuple[str, str]], *kinds: str) -> list[tuple[str, int]]:
+    """Each operation of a log as its kind and its number among those, kind by kind.
+
+    `kinds` are the wanted ones, all by default. Their order is one of its own: threads come to a
+    store in any order, and every process of a test run has to find the same tests.
+    """
+    counts = Counter(kind for kind, _ in log if not kinds or kind in kinds)
+    return [(kind, nth + 1) for kind in sorted(counts) for nth in range(counts[kind])]
