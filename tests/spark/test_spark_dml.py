@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -156,10 +157,18 @@ def test_merge_of_a_dataframe_computes_it_once_and_lets_go_of_it(
     lake: kt.Lake, spark: Any, frames: list[Any], rows_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(matching, "_BYTES_MAX", rows_max)
-    source = spark.createDataFrame(BROUGHT).select("id", "v")
+    computed = spark.sparkContext.accumulator(0)
+
+    def counting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            computed.add(batch.num_rows)
+            yield batch
+
+    source = spark.createDataFrame(BROUGHT).mapInArrow(counting, "id bigint, v string")
     merge = lake.table("t").merge(source, "target.id = source.id")
     merge.when_matched_update({"v": "source.v"}).execute()
     assert found(lake) == changed({2: ("x", 2), 5: ("y", 5)})
+    assert computed.value == BROUGHT.num_rows
     assert bool(frames) == (rows_max == 1)
     assert not source.storageLevel.useMemory
 

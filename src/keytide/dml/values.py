@@ -12,13 +12,13 @@ from keytide.table.read.lookup import key_range
 from keytide.table.state.view import TableView
 from keytide.table.values.spellings import has_one_spelling
 
-__all__ = ["among", "among_keys", "narrowed"]
+__all__ = ["among_keys", "narrowed"]
 
 _LISTED_MAX = 1 << 20
 """Of more values their range is asked for: a list of them is held in Python's own objects."""
 
 
-def among(values: Mapping[str, pa.Array], view: TableView) -> Predicate | None:
+def _among(values: Mapping[str, pa.Array], view: TableView) -> Predicate | None:
     """A condition that rows meet which have in each column one of its values.
 
     The columns are whole numbers or texts; others may meet it too.
@@ -31,8 +31,11 @@ def among(values: Mapping[str, pa.Array], view: TableView) -> Predicate | None:
 def narrowed(
     predicate: Predicate | None, values: Mapping[str, pa.Array], view: TableView
 ) -> Predicate | None:
-    """A condition that rows meet which meet another one too, and are `among` some values."""
-    return conjunction([*conjuncts(predicate), *conjuncts(among(values, view))])
+    """A predicate that keeps fewer rows: those that have one of its values in each column.
+
+    The columns are whole numbers or texts; other rows may be kept too.
+    """
+    return conjunction([*conjuncts(predicate), *conjuncts(_among(values, view))])
 
 
 def among_keys(keys: pl.DataFrame, view: TableView) -> Predicate | None:
@@ -43,7 +46,7 @@ def among_keys(keys: pl.DataFrame, view: TableView) -> Predicate | None:
         for f in fields
         if has_one_spelling(f.type) and not keys[f.name].null_count()
     }
-    return conjunction(filter(None, (key_range(keys), among(listed, view))))
+    return conjunction(filter(None, (key_range(keys), _among(listed, view))))
 
 
 def _known(values: pa.Array, type_: pa.DataType) -> pl.Series:

@@ -206,7 +206,8 @@ _WRITING = (
     Option("metadata.stats-mode", STATS_MODE, "Which statistics of columns are kept.",
            "truncate(16)"),
     Option("dynamic-partition-overwrite", BOOLEAN, "Whether an overwrite without a partition "
-           "replaces only the partitions that its rows touch; `false`: the whole table.", "true"),
+           "replaces only the partitions that its rows touch; `false`: the whole table, as mode "
+           "`overwrite` of a DataFrame's writer does in any case.", "true"),
     Option("write.count-out-of-order", BOOLEAN, "Whether a write counts the rows that are older "
            "than what had arrived before them, which costs a lookup of their keys.", "false"),
     Option("write-buffer-size", size(1), "Rows that a distributed write gathers into one sorted "

@@ -56,8 +56,8 @@ class KeytideSource(DataSource):
     Options for reading: `snapshot-id`, `tag` or `as-of` travel in time, `columns` is a comma
     list, `where` a SQL condition; other options go to the object store. A DataFrame or view
     stays with the snapshot that was newest when it was made. Rows are appended as upserts and
-    deletes, or take the place of all that there are with mode `overwrite`; a stream commits each
-    batch exactly once, with no option set.
+    deletes, or take the place of all that there are with mode `overwrite`, in every partition as
+    Spark means it; a stream commits each batch exactly once, with no option set.
 
     A stream reads changes with `_row_kind`. Options: `start` (`full`, `latest` or a snapshot) or
     `as-of` say where it begins, `mode` (`diff`, `delta`, `changelog`) what it tells,
