@@ -35,10 +35,9 @@ from keytide.dml.places import (
 )
 from keytide.dml.spi import ColumnHandle, Connector, ConnectorSession, ConnectorSplitManager
 from keytide.dml.stored import StoredMetadata, take_written
-from keytide.errors import ConnectorError, InvalidError
+from keytide.errors import ConnectorError
 from keytide.format.entry_columns import Entries
 from keytide.format.manifest import FileKind, ManifestEntry
-from keytide.options import keys
 from keytide.table.catalog import Catalog
 from keytide.table.commit.transaction import Transaction
 from keytide.table.conditions.predicate import Predicate, columns_of, conjuncts
@@ -119,7 +118,6 @@ class AppendedMetadata(StoredMetadata[AppendedHandle]):
         self, session: ConnectorSession, table: AppendedHandle, updated_columns: Sequence[str]
     ) -> ColumnHandle:
         """See `ConnectorMetadata`. The id carries the columns that the UPDATE does not set."""
-        _check_updatable(table, updated_columns)
         names = [n for n in table.view.schema.names if n not in set(updated_columns)]
         return place_column(table, names)
 
@@ -143,7 +141,6 @@ class AppendedMetadata(StoredMetadata[AppendedHandle]):
     ) -> AppendedHandle:
         """See `ConnectorMetadata`."""
         begun = table.begun_merge(updated_columns)
-        _check_updatable(table, begun.updated)
         if table.marks_rows:
             return begun
         plan = plan_scan(table.known, table.predicate)
@@ -176,15 +173,6 @@ def _groups(files: Iterable[PlannedFile], bytes_max: int) -> Iterator[tuple[Plan
         group.append(file)
     if group:
         yield tuple(group)
-
-
-def _check_updatable(table: AppendedHandle, columns: Sequence[str]) -> None:
-    name = table.view.options.rowkind_field
-    if name in columns:
-        raise InvalidError(
-            f"{table}: an UPDATE cannot set {name!r}: '{keys.ROWKIND_FIELD}' makes it say what "
-            f"becomes of a row that is written; DELETE the rows that are to go"
-        )
 
 
 def _about_partitions(table: AppendedHandle) -> list[Predicate]:

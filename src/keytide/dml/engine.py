@@ -25,6 +25,7 @@ from keytide.dml.spi import (
     ConnectorSession,
     ConnectorTableHandle,
     Fragment,
+    RowChanges,
     Split,
     UpdatablePageSource,
 )
@@ -63,6 +64,11 @@ class RowChange(ABC):
 
     what: str
 
+    @property
+    @abstractmethod
+    def changes(self) -> RowChanges:
+        """What it does to rows."""
+
     @abstractmethod
     def calls(self, metadata: ConnectorMetadata) -> RowCalls:
         """Its calls to a connector."""
@@ -77,6 +83,7 @@ class DeleteRows(RowChange):
     """Rows go. Pages have row ids alone."""
 
     what = "DELETE"
+    changes = RowChanges(deletes=True)
 
     def calls(self, metadata: ConnectorMetadata) -> RowCalls:
         """See `RowChange`."""
@@ -98,6 +105,11 @@ class UpdateRows(RowChange):
 
     updated_columns: tuple[str, ...]
     what = "UPDATE"
+
+    @property
+    def changes(self) -> RowChanges:
+        """See `RowChange`."""
+        return RowChanges(updated={0: self.updated_columns})
 
     def calls(self, metadata: ConnectorMetadata) -> RowCalls:
         """See `RowChange`."""
@@ -193,6 +205,7 @@ def change_rows(
     """
     metadata = connector.metadata
     calls = change.calls(metadata)
+    metadata.check_changes(session, table, change.changes)
     row_id = calls.row_id(session, table)
     narrowed, left = metadata.apply_filter(session, table, tuple(terms))
     is_exact = is_all_terms and not left

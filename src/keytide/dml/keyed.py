@@ -25,6 +25,7 @@ from keytide.dml.spi import (
     Connector,
     ConnectorSession,
     ConnectorSplitManager,
+    RowChanges,
 )
 from keytide.dml.stored import StoredMetadata, take_written
 from keytide.dml.versions import KeyedPages, KeyedSinks
@@ -71,14 +72,25 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
         transaction.build_on(serializable=session.isolation == "serializable")
         keep_up(table.table, transaction)
 
+    def check_changes(
+        self, session: ConnectorSession, table: KeyedHandle, changes: RowChanges
+    ) -> None:
+        """See `ConnectorMetadata`. A row that moves is deleted under its old key."""
+        super().check_changes(session, table, changes)
+        for updated in changes.updated.values():
+            _check_updatable(table)
+            refuse_unset(table, updated)
+        if changes.deletes:
+            refuse_delete(table)
+        if changes.deletes or changes.sets & set(table.view.schema.primary_keys):
+            _check_deletable(table)
+
     # -- DELETE
 
     def get_delete_row_id_column_handle(
         self, session: ConnectorSession, table: KeyedHandle
     ) -> ColumnHandle:
         """See `ConnectorMetadata`."""
-        _check_deletable(table)
-        refuse_delete(table)
         return _row_id(table, _version_columns(table.view))
 
     def begin_delete(self, session: ConnectorSession, table: KeyedHandle) -> KeyedHandle:
@@ -91,11 +103,6 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
         self, session: ConnectorSession, table: KeyedHandle, updated_columns: Sequence[str]
     ) -> ColumnHandle:
         """See `ConnectorMetadata`. The id carries the columns that the UPDATE does not set."""
-        _check_updatable(table)
-        refuse_unset(table, updated_columns)
-        moving = replace(table, updated=tuple(updated_columns))
-        if moving.moves_rows:
-            _check_deletable(table)  # a row that moves is deleted under its old key
         needed = {*table.view.schema.primary_keys, *table.view.options.sequence_field}
         dropped = set(updated_columns) - needed
         return _row_id(table, [n for n in table.view.schema.names if n not in dropped])
@@ -121,9 +128,6 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
         updated_columns: Mapping[int, Sequence[str]],
     ) -> KeyedHandle:
         """See `ConnectorMetadata`."""
-        for updated in updated_columns.values():
-            _check_updatable(table)
-            refuse_unset(table, updated)
         return replace(self._timed(table.begun_merge(updated_columns)), gives_keys=True)
 
     def apply_match(

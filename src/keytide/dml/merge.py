@@ -32,6 +32,7 @@ from keytide.dml.spi import (
     Fragment,
     MergeOperation,
     RowChangeParadigm,
+    RowChanges,
 )
 from keytide.errors import UnsupportedError
 
@@ -114,26 +115,27 @@ def merge_rows(
     connector: Connector,
     session: ConnectorSession,
     table: ConnectorTableHandle,
-    updated_columns: Mapping[int, Sequence[str]],
+    changes: RowChanges,
     columns: Sequence[ColumnHandle],
     matched_by: Sequence[str],
     host: MergeHost,
 ) -> Changed:
     """Merge a source into a table. One atomic change. Driver only.
 
-    `columns` are those of the target that the host computes with. Where equality of some columns is
-    all that matches, and rows that are inserted have the values there that matched nothing,
-    `matched_by` has these columns. Raises `UnsupportedError` where the connector has no MERGE, and
-    what the connector and the host raise.
+    `changes` are what all WHENs together may do; `columns` are those of the target that the host
+    computes with. Where equality of some columns is all that matches, and rows that are inserted
+    have the values there that matched nothing, `matched_by` has these columns. Raises
+    `UnsupportedError` where the connector has no MERGE, and what the connector and the host raise.
     """
     if connector.merge_sinks is None:
         raise UnsupportedError(f"{table}: connector {connector.name} does not support MERGE")
     metadata = connector.metadata
+    metadata.check_changes(session, table, changes)
     row_id = metadata.get_merge_row_id_column_handle(session, table)
     paradigm = metadata.get_row_change_paradigm(session, table)
     schema: ConnectorTableSchema = metadata.get_table_schema(session, table)
     layout = tuple(metadata.get_update_layout(session, table))
-    begun = metadata.begin_merge(session, table, updated_columns)
+    begun = metadata.begin_merge(session, table, changes.updated)
     results: list[SplitResult] = []
     wanted = (*columns, ColumnHandle(ROW_ID, row_id.type, nullable=False))
 

@@ -6,6 +6,7 @@ rows it gives, opaque to the engine, which hands them back with what is to becom
 
 A DELETE or an UPDATE is this sequence of calls, every one of them made once unless it says else:
 
+    driver    metadata.check_changes(session, table, changes)
     driver    metadata.get_delete_row_id_column_handle(session, table)
     driver    metadata.apply_filter(session, table, terms)      # rows that need not be looked at
     driver    metadata.begin_delete(session, table)             # what it returns is the table now
@@ -74,6 +75,7 @@ __all__ = [
     "Isolation",
     "MergeOperation",
     "RowChangeParadigm",
+    "RowChanges",
     "Split",
     "UpdatablePageSource",
 ]
@@ -156,6 +158,24 @@ class MergeOperation(IntEnum):
     UPDATE_DELETE = 5
 
 
+@dataclass(frozen=True)
+class RowChanges:
+    """What a statement may do to rows of a table, by all that it says.
+
+    `updated` tells what is set: by an UPDATE under number 0, by each WHEN of a MERGE that updates
+    under its own number.
+    """
+
+    deletes: bool = False
+    inserts: bool = False
+    updated: Mapping[int, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def sets(self) -> frozenset[str]:
+        """The columns that something sets."""
+        return frozenset(name for names in self.updated.values() for name in names)
+
+
 class ConnectorMetadata(ABC):
     """What is said and decided of tables as wholes. Driver only."""
 
@@ -192,6 +212,14 @@ class ConnectorMetadata(ABC):
         """Let go of what was held for a statement that is over, however it ended.
 
         Called once for each try of a statement, of every connector that is attached.
+        """
+
+    def check_changes(  # noqa: B027  # most tables take all that their connector offers
+        self, session: ConnectorSession, table: ConnectorTableHandle, changes: RowChanges
+    ) -> None:
+        """Raise `UnsupportedError` or `InvalidError` for changes that a table would not store.
+
+        Asked of every DELETE, UPDATE and MERGE before anything else, whether rows are found or not.
         """
 
     # -- INSERT ------------------------------------------------------------------------------------

@@ -19,9 +19,11 @@ from keytide.dml.spi import (
     ConnectorTableSchema,
     Fragment,
     RowChangeParadigm,
+    RowChanges,
 )
 from keytide.dml.values import narrowed
-from keytide.errors import ConnectorError, KeytideError
+from keytide.errors import ConnectorError, InvalidError, KeytideError
+from keytide.options import keys
 from keytide.table.catalog import Catalog
 from keytide.table.commit.transaction import Transaction, discard
 from keytide.table.conditions.predicate import Predicate, conjunction, conjuncts
@@ -81,6 +83,15 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
         return _narrowed(table, *(p for p in parsed.values() if p is not None)), left
 
     # -- changes
+
+    def check_changes(self, session: ConnectorSession, table: H, changes: RowChanges) -> None:
+        """See `ConnectorMetadata`."""
+        name = table.view.options.rowkind_field
+        if name in changes.sets:
+            raise InvalidError(
+                f"{table}: an UPDATE cannot set {name!r}: '{keys.ROWKIND_FIELD}' makes it say what "
+                f"becomes of a row that is written; DELETE the rows that are to go"
+            )
 
     def begin_delete(self, session: ConnectorSession, table: H) -> H:
         """See `ConnectorMetadata`."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from keytide.dml.changes import Changes, TableSink, TableSource, members_of
 from keytide.dml.coming_keys import KEYS, refuse_twice
@@ -27,8 +28,9 @@ from keytide.dml.spi import (
     UpdatablePageSource,
 )
 from keytide.dml.values import narrowed
-from keytide.dml.watermarks import refuse_delete, watermarks
+from keytide.dml.watermarks import watermarks
 from keytide.errors import InvalidError
+from keytide.options import keys
 from keytide.row_kind import ROW_KIND, RowKind
 from keytide.table.read.task import ReadTask
 
@@ -113,7 +115,6 @@ class _Versions(Changes):
     def delete(self, row_ids: pa.Array) -> None:
         """Append tombstones."""
         self._begin(row_ids)
-        refuse_delete(self._on)
         versions = members_of(row_ids)
         versions = _with(versions, watermarks(self._on, versions))
         self._gone.add(self._of_kind(versions, RowKind.DELETE))
@@ -143,6 +144,7 @@ class _Versions(Changes):
     def insert(self, rows: pa.RecordBatch) -> None:
         """Append rows that were not there."""
         self._refuse_after_end()
+        self._refuse_other_kinds(rows)
         self._made.add(self._of_kind(rows, RowKind.INSERT))
         # NULL matches nothing, and is in a key what NULL is in another one.
         may_be_there = any(rows.column(n).null_count for n in self._on.view.schema.primary_keys)
@@ -176,6 +178,20 @@ class _Versions(Changes):
         name = self._on.view.options.rowkind_field or ROW_KIND
         kinds = pa.repeat(pa.scalar(kind.short), rows.num_rows)
         return _with(rows, {name: kinds})
+
+    def _refuse_other_kinds(self, rows: pa.RecordBatch) -> None:
+        """Refuse rows that call themselves anything but inserted ones."""
+        name = self._on.view.options.rowkind_field
+        if name is None:
+            return
+        given = rows.column(name)
+        others = given.filter(pc.not_equal(given, RowKind.INSERT.short))
+        if others.null_count < len(others):
+            raise InvalidError(
+                f"{self._on}: a MERGE inserts a row whose {name!r} is {others[0].as_py()!r}, and "
+                f"'{keys.ROWKIND_FIELD}' makes it say what becomes of the row; give "
+                f"{RowKind.INSERT.short!r}, or leave the column out"
+            )
 
     def _refuse_gaps(self, values: Mapping[str, pa.Array], updated: Sequence[str]) -> None:
         """Refuse NULLs that a merge engine would take for 'no new value'."""

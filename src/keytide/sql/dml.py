@@ -127,7 +127,7 @@ def merge(
             target.connector,
             target.session,
             target.handle,
-            query.updated(target.schema.primary_key),
+            query.changes(target.schema.primary_key),
             columns,
             query.matched_by,
             host,

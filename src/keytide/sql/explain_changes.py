@@ -56,8 +56,9 @@ def _plan(lines: Iterator[str] | Sequence[str]) -> Result:
 
 
 def _row_lines(query: RowQuery, target: Target, change: RowChange) -> Iterator[str]:
-    row_id = change.calls(target.connector.metadata).row_id(target.session, target.handle)
     metadata, terms = target.connector.metadata, query.target.terms
+    metadata.check_changes(target.session, target.handle, change.changes)
+    row_id = change.calls(metadata).row_id(target.session, target.handle)
     narrowed, left = metadata.apply_filter(target.session, target.handle, terms)
     yield from _head(change.what, target, row_id)
     if isinstance(change, UpdateRows):
@@ -81,6 +82,8 @@ def _merge_lines(catalog: Catalog, statement: Merge, target: Target) -> Iterator
         )
     query = merge_query(statement, catalog, target.name, target.fields)
     metadata, session = target.connector.metadata, target.session
+    changes = query.changes(target.schema.primary_key)
+    metadata.check_changes(session, target.handle, changes)
     row_id = metadata.get_merge_row_id_column_handle(session, target.handle)
     yield from _head("MERGE", target, row_id)
     paradigm = metadata.get_row_change_paradigm(session, target.handle)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from keytide.dml.merge import SinkPages
-from keytide.dml.spi import ColumnHandle
+from keytide.dml.spi import ColumnHandle, RowChanges
 from keytide.errors import InvalidError
 from keytide.plural import counted
 from keytide.sql.merge_match import Match, match_of
@@ -78,13 +78,15 @@ class MergeQuery:
         updates = [branch.names for branch in self.branches if branch.action == "UPDATE"]
         return tuple(c for c in columns if any(c.name not in names for names in updates))
 
-    def updated(self, key: Collection[str]) -> dict[int, tuple[str, ...]]:
-        """What each WHEN that updates sets, by its number; of a key only what may change."""
-        return {
+    def changes(self, key: Collection[str]) -> RowChanges:
+        """What the WHENs may do to rows; of a key only what may change counts as updated."""
+        actions = {branch.action for branch in self.branches}
+        updated = {
             number: branch.updated(key)
             for number, branch in enumerate(self.branches)
             if branch.action == "UPDATE"
         }
+        return RowChanges("DELETE" in actions, "INSERT" in actions, updated)
 
     def passed(self, pages: SinkPages) -> Passed:
         """What of the target the engine passes through."""
