@@ -51,6 +51,22 @@ def test_put_all_and_read_all_keep_names_and_order(any_store: Store) -> None:
     assert any_store.read_all([]) == []
 
 
+@pytest.mark.parametrize("name", ["a/b", *ODD_NAMES])
+def test_copy_has_the_content_and_a_life_of_its_own(any_store: Store, name: str) -> None:
+    any_store.put(name, LARGE)
+    folder = name.rpartition("/")[0]
+    any_store.copy(name, f"{folder}/copy")
+    any_store.put(name, b"other")
+    assert any_store.read(f"{folder}/copy") == LARGE
+    any_store.delete([name])
+    assert tree(any_store) == f"{folder}/copy {len(LARGE)}"
+
+
+def test_copy_of_a_missing_file_is_an_error(any_store: Store) -> None:
+    with pytest.raises(DataError, match=r"a/missing.*does not exist"):
+        any_store.copy("a/missing", "a/b")
+
+
 def test_create_wins_once_and_keeps_the_first_content(any_store: Store) -> None:
     assert any_store.create("snapshot/snapshot-1", b"first") is True
     assert any_store.create("snapshot/snapshot-1", b"second") is False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -58,6 +59,11 @@ def table() -> kt.Table:
 
 def shown(table: kt.Table, **travel: Any) -> Rows:
     return {(r["p"], r["k"]): r["v"] for r in table.scan(**travel).to_pylist()}
+
+
+def elsewhere(table: kt.Table) -> kt.Table:
+    """The table as a process sees it that has not gone from snapshot to snapshot with it."""
+    return kt.Table(table.metadata.store, "t")
 
 
 def ids(table: kt.Table) -> list[int]:
@@ -166,6 +172,42 @@ def test_rows_that_vectors_mark_are_dead_as_they_were() -> None:
     table.write([row("a", 1, "back")])
     assert shown(table) == {**expected, ("a", 1): "back"}
     table.restore(1)
+    assert table.verify().is_healthy
+
+
+STILL_LIVE: dict[str, dict[str, str]] = {
+    "sorted": {},
+    "marked": {"deletion-vectors.enabled": "true"},
+    "indexed": {"file-index.bloom-filter.columns": "k", "file-index.in-manifest-threshold": "1 b"},
+    "embedded": {"file-index.bloom-filter.columns": "k"},
+}
+
+
+@pytest.mark.parametrize("options", STILL_LIVE.values(), ids=STILL_LIVE)
+def test_file_that_was_moved_to_another_level_comes_back_and_is_moved_again(
+    options: dict[str, str],
+) -> None:
+    table = new_table(write_only="false", num_sorted_run_compaction_trigger="9", **options)
+    table.write([row("a", 1, "old"), row("a", 2, "old")])
+    then = table.snapshots()[-1].id
+    table.compact(full=True)
+    table.write([row("a", 2, None, "-D")])
+    both = {("a", 1): "old", ("a", 2): "old"}
+    for _ in range(3):
+        table.restore(then)
+        assert shown(table) == shown(elsewhere(table)) == both
+        table.compact(full=True)
+        assert shown(table) == shown(elsewhere(table)) == both
+        table.restore(then)
+        table.write([row("a", 2, None, "-D")])
+        assert shown(elsewhere(table)) == {("a", 1): "old"}
+    assert table.get(("a", 1)) == {"p": "a", "k": 1, "v": "old"}
+    time.sleep(0.002)
+    table.remove_orphan_files(time.time_ns() // 1_000_000, dry_run=False)
+    table.expire_snapshots(1, 1)
+    table.expire_tags()
+    table.expire_snapshots(1, 1)
+    assert shown(elsewhere(table)) == {("a", 1): "old"}
     assert table.verify().is_healthy
 
 
@@ -287,6 +329,19 @@ def test_what_others_commit_meanwhile_is_replaced_there_alone(table: kt.Table) -
     assert table.verify().is_healthy
 
 
+def test_file_that_another_one_moves_meanwhile_comes_back_as_a_copy() -> None:
+    table = new_table(write_only="false")
+    table.write([row("a", 1, "old"), row("b", 1, "old")])
+    table.write([row("b", 1, "new")])
+    late = overtaken(table, lambda: None, lambda: table.compact(full=True))  # after the guard
+    late.restore(1)
+    old = {("a", 1): "old", ("b", 1): "old"}
+    assert shown(elsewhere(table)) == old
+    table.compact(full=True)
+    assert shown(table) == shown(elsewhere(table)) == old
+    assert table.verify().is_healthy
+
+
 def test_append_that_began_before_lies_on_top(table: kt.Table) -> None:
     late = overtaken(table, lambda: table.restore(2, {"p": "a"}))
     late.write([row("a", 1, "late")])
@@ -398,13 +453,17 @@ def test_texts_of_partitions_are_values_of_their_columns() -> None:
 class Restoring(RuleBasedStateMachine):
     """A table beside dicts of what each snapshot shows, by its identity."""
 
-    @initialize(buckets=st.sampled_from(["1", "2", "-1"]))
-    def begin(self, buckets: str) -> None:
+    @initialize(
+        buckets=st.sampled_from(["1", "2", "-1"]),
+        more=st.sampled_from([{}, {"deletion-vectors.enabled": "true"}, {"write-only": "true"}]),
+    )
+    def begin(self, buckets: str, more: dict[str, str]) -> None:
         self.table = kt.connect("", store=empty_store()).create_table(
             "t", SCHEMA, ["p", "k"], ["p"],
             options={"bucket": buckets, "num-sorted-run.compaction-trigger": "3",
-                     "manifest.merge-min-count": "3"},
+                     "manifest.merge-min-count": "3", **more},
         )  # fmt: skip
+        self.is_marked = "deletion-vectors.enabled" in more
         self.now: Rows = {}
         self.then: dict[str | None, Rows] = {}
         self.numbers = itertools.count()
@@ -429,10 +488,10 @@ class Restoring(RuleBasedStateMachine):
         self.now = {key: v for key, v in self.now.items() if key[0] != p} | {(p, k): value}
         self.note()
 
-    @precondition(lambda self: self.table.snapshots())
+    @precondition(lambda self: self.whole_snapshots())
     @rule(pick=st.integers(0, 99), p=st.sampled_from(["a", "b", None]))
     def restore(self, pick: int, p: str | None) -> None:
-        snapshots = self.table.snapshots()
+        snapshots = self.whole_snapshots()
         snapshot = snapshots[pick % len(snapshots)]
         self.table.restore(snapshot.id, None if p is None else {"p": p})
         then = self.then[snapshot.uuid]
@@ -441,10 +500,10 @@ class Restoring(RuleBasedStateMachine):
         }
         self.note()
 
-    @precondition(lambda self: self.table.snapshots())
+    @precondition(lambda self: self.whole_snapshots())
     @rule(pick=st.integers(0, 99))
     def roll_back(self, pick: int) -> None:
-        snapshots = self.table.snapshots()
+        snapshots = self.whole_snapshots()
         snapshot = snapshots[pick % len(snapshots)]
         self.table.rollback_to(snapshot.id)
         self.now = self.then[snapshot.uuid]
@@ -454,10 +513,22 @@ class Restoring(RuleBasedStateMachine):
         self.table.compact(full=full)
         self.note()
 
+    @precondition(lambda self: self.table.snapshots())
+    @rule(column=st.sampled_from("kv"))
+    def index_files(self, column: str) -> None:
+        self.table.alter(SetOption("file-index.bloom-filter.columns", column))
+        self.table.rewrite_file_index()
+        self.note()
+
     @rule(most=st.integers(1, 4))
     def expire(self, most: int) -> None:
         self.table.expire_snapshots(most, 1)
         self.table.expire_tags()
+
+    @rule()
+    def clean(self) -> None:
+        time.sleep(0.002)
+        self.table.remove_orphan_files(time.time_ns() // 1_000_000, dry_run=False)
 
     @rule()
     def forget_tags(self) -> None:
@@ -466,13 +537,18 @@ class Restoring(RuleBasedStateMachine):
                 self.table.delete_tag(tag.name)
 
     def note(self) -> None:
-        for snapshot in self.table.snapshots():
+        # With deletion vectors rows are seen once they are compacted, a snapshot later.
+        made = self.table.snapshots()[-1 if self.is_marked else 0 :]
+        for snapshot in made:
             self.then.setdefault(snapshot.uuid, self.now)
+
+    def whole_snapshots(self) -> list[kt.Snapshot]:
+        return [snapshot for snapshot in self.table.snapshots() if snapshot.uuid in self.then]
 
     @invariant()
     def every_snapshot_shows_what_it_showed(self) -> None:
-        assert shown(self.table) == self.now
-        for snapshot in self.table.snapshots():
+        assert shown(self.table) == shown(elsewhere(self.table)) == self.now
+        for snapshot in self.whole_snapshots():
             assert shown(self.table, snapshot_id=snapshot.id) == self.then[snapshot.uuid]
 
     def teardown(self) -> None:

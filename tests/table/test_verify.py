@@ -205,6 +205,16 @@ def _overlap(folder: Path) -> None:
     _commit(table, added)
 
 
+def _back_and_forth(folder: Path) -> None:
+    """Commits that put a file onto another level and back, with what deletes it still there."""
+    for _ in range(2):
+        table = kt.open_table(folder)
+        entry = min(table.scan().live.entries, key=lambda each: each.file.file_name)
+        level = 4 if entry.file.level != 4 else 0
+        moved = replace(entry, file=replace(entry.file, level=level))
+        _commit(table, [replace(entry, kind=FileKind.DELETE), moved])
+
+
 def _snapshot(number: int, **members: Any) -> Callable[[Path], None]:
     return lambda folder: _edit(folder / f"snapshot/snapshot-{number}", **members)
 
@@ -262,6 +272,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "bucket": (_lie(lambda f: {}, bucket=1), r"rows? of bucket 0 and others; .* bucket 1 of 2"),
     "size": (_lie(lambda f: {"file_size": 5}), "where 5 are recorded"),
+    "file added again by a name that is deleted": (_back_and_forth, "do not see its rows"),
     "levels": (_overlap, "overlap on level 3 of bucket"),
 }  # fmt: skip
 

@@ -102,6 +102,10 @@ class BranchStore(Store):
         """Write several whole files."""
         self.main.put_all({self._path(path): data for path, data in files.items()})
 
+    def copy(self, path: str, to: str) -> None:
+        """Give a file one more name."""
+        self.main.copy(self._path(path), self._path(to))
+
     def create(self, path: str, data: bytes) -> bool:
         """Write a whole file if the name is free."""
         return self.main.create(self._path(path), data)

@@ -4,9 +4,10 @@ A manifest holds `ManifestEntry` records, one for each file added or deleted. A 
 one `ManifestFileMeta` for each manifest. A snapshot names two lists, and its live files are the
 added files of both lists whose identity was never deleted.
 
-An identity is never added again after its deletion, so the order of manifests and entries does
-not matter. The level is part of it: moving a file to another level deletes one identity and adds
-another.
+Within the lists of a snapshot no identity is added again after its deletion, so the order of
+manifests and entries does not matter, to readers of any engine. The level is part of it: moving a
+file to another level deletes one identity and adds another. What brings files back sees to it that
+no deletion of them is left (`table.upkeep.returning`).
 """
 
 from __future__ import annotations

@@ -871,8 +871,10 @@ class Table:
 
         `to` is the id of a snapshot or the name of a tag, `as_of` a time as in `scan`; `partition`
         has values for some or all partition columns. No data is written: files of that time are
-        live again. What others committed to these partitions until then is replaced, and unlike
-        after `rollback_to` it can still be read in its own snapshot. Columns stay those of today.
+        live again, those that compactions have moved since as copies (hard links on local disk,
+        copied inside an object store). What others committed to these partitions until then is
+        replaced, and unlike after `rollback_to` it can still be read in its own snapshot. Columns
+        stay those of today.
         A tag `restored-...` guards the older files until the snapshots in between have expired, and
         goes by itself then. `dry_run` tells what would be done.
 

@@ -96,6 +96,13 @@ class Store(ABC):
             self.put(path, data)
 
     @abstractmethod
+    def copy(self, path: str, to: str) -> None:
+        """Give a file one more name, durable on return; what becomes of one leaves the other alone.
+
+        The content does not pass through this process. REQUIRES: nobody uses the new name.
+        """
+
+    @abstractmethod
     def create(self, path: str, data: bytes) -> bool:
         """Write a whole file if the name is free: True for exactly one of many racing callers.
 

@@ -130,6 +130,10 @@ class FaultyStore(Store):
         tear = self._tearing(path, data)
         self._perform("put", path, lambda: self.inner.put(path, data), tear)
 
+    def copy(self, path: str, to: str) -> None:
+        """Give a file one more name; counted as a `put` of that name."""
+        self._perform("put", to, lambda: self.inner.copy(path, to))
+
     def create(self, path: str, data: bytes) -> bool:
         """Write a whole file if the name is free."""
         directory, name = os.path.split(path)

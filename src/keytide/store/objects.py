@@ -100,6 +100,11 @@ class ObjectStore(Store):
         """Write several whole objects side by side, durable on return."""
         _side_by_side(lambda item: self.put(*item), [*files.items()])
 
+    def copy(self, path: str, to: str) -> None:
+        """Copy an object inside the object store."""
+        with self._errors("copy", path):
+            obstore.copy(self._handle, self._key(path), self._key(to))
+
     def create(self, path: str, data: bytes) -> bool:
         """Write a whole object if the name is free, by a conditional put.
 

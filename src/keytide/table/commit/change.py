@@ -17,9 +17,40 @@ from keytide.table.state.key_places import HashFiles
 from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.write.task import Written
 
-__all__ = ["Change", "Conflict", "Decision", "Fits", "Restamp", "decide", "made_files"]
+__all__ = [
+    "Change",
+    "Conflict",
+    "Decision",
+    "Fits",
+    "Restamp",
+    "Restored",
+    "decide",
+    "made_files",
+    "moved_since",
+]
 
 NOTHING_DEAD = DeadRows()
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What is stored already and comes back, of the partitions that a change replaces.
+
+    `files` and `indexes` belong to others too, so none of them is deleted whatever becomes of the
+    change. `dead` has the dead rows of buckets whose vectors are to be stored anew.
+    """
+
+    files: tuple[ManifestEntry, ...] = ()
+    indexes: tuple[IndexFile, ...] = ()
+    dead: Mapping[BucketId, DeadRows] = field(default_factory=dict)
+
+    @property
+    def has_indexes(self) -> bool:
+        """Whether an index comes with the files."""
+        return bool(self.indexes or self.dead)
+
+
+NOTHING_RESTORED = Restored()
 
 
 @dataclass(frozen=True)
@@ -44,11 +75,8 @@ class Change:
     """Whether the sequence numbers of its rows say no more than that they came later, so that they
     may be given anew. False where the numbers come from the rows."""
 
-    restored: tuple[ManifestEntry, ...] = ()
-    """Files that are stored already and come back, of the partitions that it replaces. They belong
-    to others too, so none of them is deleted whatever becomes of the change."""
-    restored_indexes: tuple[IndexFile, ...] = ()
-    """The index files of these."""
+    restored: Restored = NOTHING_RESTORED
+    """What comes back to the partitions that it replaces."""
 
     marked: tuple[ManifestEntry, ...] = ()
     """The files that stay and some of whose rows are dead from then on."""
@@ -87,7 +115,7 @@ class Change:
             return self.entries
         partitions = live.files.column("_PARTITION")
         gone = [partition for partition in partitions.unique() if self.replaces(partition)]
-        back = {entry.identity for entry in self.restored}
+        back = {entry.identity for entry in self.restored.files}
         there = live.present(back)
         # Deletes come before adds, so that the change reads as what it does; readers need no order.
         deletes = tuple(
@@ -95,7 +123,7 @@ class Change:
             for entry in live.files.filter(partitions.is_in(gone))
             if entry.identity not in there
         )
-        adds = (entry for entry in self.restored if entry.identity not in there)
+        adds = (entry for entry in self.restored.files if entry.identity not in there)
         return (*deletes, *self.entries, *adds)
 
 
@@ -130,6 +158,15 @@ def made_files(entries: Iterable[ManifestEntry]) -> list[ManifestEntry]:
     return [entry for entry in entries if entry.kind is FileKind.ADD and _place(entry) not in moved]
 
 
+def moved_since(files: Iterable[ManifestEntry], live: LiveFiles) -> list[ManifestEntry]:
+    """Those of some files that are live by another identity, as on another level."""
+    by_place = {_place(entry): entry for entry in files}
+    names = {name for _, _, name in by_place}
+    there = live.files.filter(live.files.column("_FILE_NAME").is_in(names))
+    found = ((by_place.get(_place(entry)), entry) for entry in there)
+    return [was for was, now in found if was is not None and was.identity != now.identity]
+
+
 def _place(entry: ManifestEntry) -> tuple[bytes, int, str]:
     return entry.partition, entry.bucket, entry.file.file_name
 
@@ -152,7 +189,8 @@ def decide(
     change went by. A change that went by the deletion vectors of a bucket conflicts where these
     are not in the index files any more in which it found them or, where it is about some files
     only, where rows of these files died meanwhile; `dead_rows` has the present ones. It conflicts
-    also where a file is gone of which it marks rows.
+    also where a file is gone of which it marks rows, and where one is to come back that is live by
+    another identity.
     """
     deleted = {entry.identity for entry in change.entries if entry.kind is FileKind.DELETE}
     marked = {entry.identity for entry in change.marked}
@@ -165,6 +203,11 @@ def decide(
         return Conflict(
             "a file was replaced by another commit of whose rows this one marks some as dead; redo "
             "the work on the newest snapshot"
+        )
+    if change.restored.files and moved_since(change.restored.files, live):
+        return Conflict(
+            "another commit moved a file that is to come back to another level; redo the work on "
+            "the newest snapshot"
         )
     if change.source is not None and _has_changed(change, change.source, live):
         return Conflict(

@@ -300,7 +300,7 @@ class _Attempt:
         # Those files are gone: should `redo` fail, there is nothing of them left to clean up.
         self._change = replace(self._change, made=Written(()))
         self._change = redo(self._live)
-        return bool(self._change.entries)
+        return bool(self._change.changed(self._live))
 
     def tidy_up(self, committed: Committed) -> None:
         """Hint at what was committed and delete what it does not name."""

@@ -162,8 +162,9 @@ class SnapshotBuilder:
         name = None if latest is None else latest.index_manifest
         made = change.made
         dead = {bucket: rows for bucket, rows in made.dead.items() if rows.has_changed}
-        back = change.restored_indexes
-        if not made.placed and not dead and not back and (name is None or change.replaces is None):
+        back = change.restored
+        has_new = made.placed or dead or back.has_indexes
+        if not has_new and (name is None or change.replaces is None):
             return name
         known = [] if latest is None else self._metadata.index_files(latest)
         # What was said of replaced rows holds for none of the new ones.
@@ -171,14 +172,15 @@ class SnapshotBuilder:
         kept = [file for file in known if not replaced(file.partition)]
         before = hash_files(kept)
         grown = [self._hash_file(*each, before, files) for each in made.placed.items()]
-        if len(kept) == len(known) and not grown and not dead and not back:
+        if len(kept) == len(known) and not has_new:
             return name
         # A bucket in which no row is dead any more has no vectors.
         outdated = {(DELETION_VECTORS, *bucket) for bucket in dead}
         kept = [file for file in kept if file.key not in outdated]
-        marked = [self._vector_file(*each, files) for each in dead.items() if each[1].vectors]
+        vectors = (*dead.items(), *back.dead.items())
+        marked = [self._vector_file(*each, files) for each in vectors if each[1].vectors]
         name = self._names.metadata(MetadataFile.INDEX_MANIFEST)
-        data = encode_index_manifest(replace_index_files(kept, [*grown, *marked, *back]))
+        data = encode_index_manifest(replace_index_files(kept, [*grown, *marked, *back.indexes]))
         files[paths.manifest_path(name)] = data
         return name
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 from types import TracebackType
 
 from keytide.errors import ConflictError
-from keytide.format.index_manifest import IndexFile
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.table.commit.author import Author
-from keytide.table.commit.change import Change, Conflict, made_files
+from keytide.table.commit.change import Change, Conflict, Restored, made_files
 from keytide.table.commit.publish import Committed, Committer, Redo
 from keytide.table.commit.result import WriteResult
 from keytide.table.state.live_files import LiveFiles
@@ -157,24 +156,28 @@ class Transaction:
     def restore(
         self,
         replaces: Callable[[bytes], bool],
-        files: Iterable[ManifestEntry],
-        indexes: Iterable[IndexFile],
+        returning: Callable[[LiveFiles], tuple[Restored, tuple[ManifestEntry, ...]]],
     ) -> Committed:
         """Replace all files of some partitions by files that are stored already.
 
-        Every try to commit replaces what is live by then. Raises as `commit` does.
+        `returning` says what comes back to a table with some live files: what is stored, and files
+        that it made for this commit alone. Every try to commit replaces what is live by then.
+        Raises as `commit` does, and what `returning` raises.
         """
-        # A deletion counts wherever it stands: none of a file that comes back may be left.
-        change = Change(
-            Written(()),
-            self.author,
-            CommitKind.OVERWRITE,
-            replaces,
-            restored=tuple(files),
-            restored_indexes=tuple(indexes),
-            merges_manifests=True,
-        )
-        outcome = self._settle(change)
+
+        def made(live: LiveFiles) -> Change:
+            restored, copies = returning(live)
+            # A deletion counts wherever it stands: none of a file that comes back may be left.
+            return Change(
+                Written(copies),
+                self.author,
+                CommitKind.OVERWRITE,
+                replaces,
+                restored=restored,
+                merges_manifests=True,
+            )
+
+        outcome = self._settle(made(self.state.live), made)
         if not isinstance(outcome, Committed):
             reason = "there was nothing to change" if outcome is None else outcome.reason
             raise ConflictError(f"table {self._table.name}: {reason}")

@@ -16,8 +16,8 @@ import polars as pl
 
 from keytide.errors import NotFoundError
 from keytide.format.entry_columns import Entries, is_live
-from keytide.format.manifest import FileKind, Identity, ManifestEntry, live_entries
-from keytide.format.snapshot import CommitKind, Snapshot
+from keytide.format.manifest import FileKind, Identity, ManifestEntry
+from keytide.format.snapshot import Snapshot
 from keytide.table.state.metadata import TableMetadata
 
 __all__ = ["NO_FILES", "BucketId", "BucketState", "LiveFiles", "files_of", "load_live_files"]
@@ -127,9 +127,7 @@ class LiveFiles:
             for emptied in gone - left:
                 partitions.pop(emptied, None)
         base, before = self._base, self._changes
-        # What replaces files may bring back some that were deleted among the changes.
-        is_overwrite = snapshot.commit_kind is CommitKind.OVERWRITE
-        if is_overwrite or len(before) > _CHANGES_MAX or "files" in self.__dict__:
+        if len(before) > _CHANGES_MAX or "files" in self.__dict__:
             base, before = self.files, ()
         return LiveFiles(snapshot, buckets, partitions, base, (*before, *changes))
 
@@ -138,9 +136,14 @@ def _changed(base: Entries, changes: Sequence[ManifestEntry]) -> Entries:
     """The files that are left of some, and those that were added, in their order."""
     if not changes:
         return base
-    gone = {entry.identity for entry in changes if entry.kind is FileKind.DELETE}
-    left = base.filter(~base.are(gone)) if gone else base
-    return Entries.of((*left, *live_entries(changes).values()))
+    # In their order, for these are several commits: what one deletes another may restore.
+    last: dict[Identity, ManifestEntry] = {}
+    for entry in changes:
+        last.pop(entry.identity, None)
+        last[entry.identity] = entry
+    left = base.filter(~base.are(last.keys()))
+    added = (entry for entry in last.values() if entry.kind is FileKind.ADD)
+    return Entries.of((*left, *added))
 
 
 def _lie_in(files: Entries, buckets: Collection[BucketId]) -> pl.Series:

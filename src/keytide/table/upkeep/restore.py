@@ -1,7 +1,8 @@
 """Restore: partitions, or a whole table, become what they were, in one more commit.
 
-Nothing is rewritten and no history is lost: the files of an older snapshot are live again, and
-those of today are not. A tag guards the older files meanwhile and afterwards, see `guards`.
+Nothing is rewritten and no history is lost: the files of an older snapshot are live again, a few of
+them as copies (see `returning`), and those of today are not. A tag guards the older files meanwhile
+and afterwards, see `guards`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from keytide.format.index_manifest import IndexFile
 from keytide.format.manifest import ManifestEntry
 from keytide.format.snapshot import Snapshot
 from keytide.table.commit.author import Author
+from keytide.table.commit.publish import Committed
 from keytide.table.commit.transaction import Transaction
 from keytide.table.definition.option_changes import refuse_changes
 from keytide.table.state.live_files import load_live_files
@@ -27,6 +29,7 @@ from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.guards import guard_of, restorer, settled_guard
+from keytide.table.upkeep.returning import Returning
 from keytide.table.upkeep.rollback import numbered
 from keytide.table.upkeep.tags import TagSource, create_tag_of
 from keytide.table.write.partition_spec import Place, fitting
@@ -80,15 +83,18 @@ def restore(
             transaction.abort()
             return plan.result(None, source.snapshot)
         guard = _Guard(table.metadata, source, mark)
-        if plan.brings_back:
-            guard.set()
+        # Set in any case: what is there now may be dropped by another commit meanwhile.
+        guard.set()
         try:
-            done = transaction.restore(wanted, before.files, before.indexes)
+            returning = Returning(view, before.files, before.indexes)
+            done = transaction.restore(wanted, returning.onto)
         except ConflictError:  # nothing is committed; after other errors something may be
             guard.drop()
             raise
-    if plan.brings_back:
+    if plan.needs_guard(done, transaction.state.snapshot):
         guard.settle(done.snapshot.id)
+    else:
+        guard.drop()
     return plan.result(done.snapshot.id, source.snapshot)
 
 
@@ -159,6 +165,11 @@ class _Part:
             tuple(index for index in indexes if wanted(index.partition)),
         )
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing of it."""
+        return not (self.files or self.indexes)
+
     def without(self, other: _Part) -> _Part:
         """What another one does not have."""
         files = {entry.identity for entry in other.files}
@@ -179,14 +190,14 @@ class _Plan:
     @property
     def is_idle(self) -> bool:
         """Whether the partitions are what they were."""
-        gone = self.now.without(self.before)
-        return not (self.brings_back or gone.files or gone.indexes)
+        return self.now.without(self.before).is_empty and self.before.without(self.now).is_empty
 
-    @property
-    def brings_back(self) -> bool:
-        """Whether something comes back that was dropped."""
-        back = self.before.without(self.now)
-        return bool(back.files or back.indexes)
+    def needs_guard(self, done: Committed, seen: Snapshot | None) -> bool:
+        """Whether something came back that was dropped, or may have been by a commit between."""
+        was_alone = done.snapshot.id == (0 if seen is None else seen.id) + 1
+        restored = done.change.restored
+        back = _Part(restored.files, restored.indexes).without(self.now)
+        return not (was_alone and back.is_empty)
 
     def result(self, snapshot_id: int | None, source: Snapshot) -> RestoreResult:
         """What is told of it."""

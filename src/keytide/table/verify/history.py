@@ -43,11 +43,20 @@ class Seen:
 
 @dataclass(frozen=True)
 class _Lists:
-    """The live files after a snapshot, and which manifests told of them."""
+    """The live files after a snapshot, which manifests told of them, and what these delete."""
 
     snapshot: Snapshot
     live: Live
     manifests: frozenset[str]
+    deleted: frozenset[Identity]
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What a snapshot begins with: its live files, and what its base manifests delete."""
+
+    live: Live
+    deleted: frozenset[Identity]
 
 
 def history_of(branch: Branch, manifests: Manifests, findings: Findings) -> Iterator[Seen]:
@@ -85,29 +94,30 @@ class _Walk:
             snapshot.delta_manifest_list, snapshot.delta_manifest_list_size
         )
         changes = self.manifests.entries(delta)
-        start = self._live_before(path, base, before)
+        start = self._before(path, base, before)
         if start is None or changes is None or base is None or delta is None:
             return None
         self._check_changes(path, changes, start)
-        live = _after(start, changes)
+        live = _after(start.live, changes)
         self._check_counts(path, snapshot, changes, live, before)
         self._check_layout(path, live, None if before is None else changes)
         names = frozenset(meta.file_name for meta in (*base, *delta))
-        return _Lists(snapshot, live, names)
+        return _Lists(snapshot, live, names, start.deleted | _deleted_by(changes))
 
     @staticmethod
     def new_in(live: Live, before: Live) -> dict[Identity, ManifestEntry]:
         """The files that were not live before."""
         return {identity: live[identity] for identity in live.keys() - before.keys()}
 
-    def _live_before(
+    def _before(
         self, path: str, base: list[ManifestFileMeta] | None, before: _Lists | None
-    ) -> Live | None:
+    ) -> _Start | None:
         """What was live before a snapshot's own changes, as its base list says."""
         names = frozenset(meta.file_name for meta in base or ())
         if base is not None and before is not None and names == before.manifests:
             # The same manifests tell the same, but each list describes them anew.
-            return before.live if self.manifests.entries(base) is not None else None
+            known = _Start(before.live, before.deleted)
+            return known if self.manifests.entries(base) is not None else None
         entries = self.manifests.entries(base)
         if entries is None:
             return None
@@ -122,7 +132,7 @@ class _Walk:
                 f"the files of snapshot {before.snapshot.id}",
                 REWRITE,
             )
-        return found
+        return _Start(found, _deleted_by(entries))
 
     def _check_schema(self, path: str, snapshot: Snapshot) -> None:
         if snapshot.schema_id not in self.branch.schemas:
@@ -132,16 +142,25 @@ class _Walk:
                 f"the schema that {path} names",
             )
 
-    def _check_changes(self, path: str, changes: Iterable[ManifestEntry], start: Live) -> None:
+    def _check_changes(self, path: str, changes: Iterable[ManifestEntry], start: _Start) -> None:
         seen: set[tuple[FileKind, Identity]] = set()
         for entry in changes:
             name = entry.file.file_name
-            if entry.kind is FileKind.DELETE and entry.identity not in start:
+            if entry.kind is FileKind.DELETE and entry.identity not in start.live:
                 self.findings.add(
                     path, f"it deletes {name}, which was not live", "deletions of live files"
                 )
-            if entry.kind is FileKind.ADD and entry.identity in start:
+            if entry.kind is FileKind.ADD and entry.identity in start.live:
                 self.findings.add(path, f"it adds {name}, which was live", "additions of new files")
+            elif entry.kind is FileKind.ADD and entry.identity in start.deleted:
+                # Whoever comes from the snapshot before sees the file, all others do not.
+                self.findings.add(
+                    path,
+                    f"it adds {name}, which a manifest of its own deletes, so that readers do not "
+                    f"see its rows",
+                    "each file once, by a name that it alone has",
+                    "Restore the newest snapshot that shows the rows, before it expires",
+                )
             if (entry.kind, entry.identity) in seen:
                 self.findings.add(path, f"it names {name} twice", "each file once")
             seen.add((entry.kind, entry.identity))
@@ -249,6 +268,10 @@ class _Walk:
                         "Compact the bucket with the engine that wrote the files, or read an "
                         "older snapshot",
                     )
+
+
+def _deleted_by(entries: Iterable[ManifestEntry]) -> frozenset[Identity]:
+    return frozenset(entry.identity for entry in entries if entry.kind is FileKind.DELETE)
 
 
 def _after(start: Live, changes: Iterable[ManifestEntry]) -> dict[Identity, ManifestEntry]:
