@@ -23,6 +23,7 @@ from keytide.spark.read import scan_to_spark
 from keytide.spark.types import arrow_schema_of, spark_schema
 from keytide.spark.write import append, fill, overwrite
 from keytide.sql.assign import check_assignable
+from keytide.sql.conditions import spark_condition
 from keytide.sql.merge_plan import MergeQuery
 from keytide.sql.passed import Passed
 from keytide.sql.relation import (
@@ -226,7 +227,8 @@ def _text(text_for: TextFor, frames: Collection[str]) -> str:
             node.set("this", exp.to_identifier(marker + node.name))
         return node
 
-    text = text_for(spark_unnest, _constructors, marked).replace("{", "{{").replace("}", "}}")
+    text = text_for(spark_unnest, _constructors, spark_condition, marked)
+    text = text.replace("{", "{{").replace("}", "}}")
     return re.sub(rf"{marker}(\w+)", r"{\1}", text)
 
 

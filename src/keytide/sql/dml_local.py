@@ -52,6 +52,7 @@ class LocalRowHost:
             return
         text = self.query.text_for("duckdb", (ROW,), duckdb_unnest, constructors)
         with _database(self.query, self.allows_external_files) as connection:
+            self._computed(text, connection, _no_rows(scanned.columns))  # refused without rows too
             cursors = [connection.cursor() for _ in scanned.splits]
 
             def run(number: int) -> SplitResult:
@@ -212,6 +213,11 @@ class _Target:
         except KeytideError as error:
             self.error = error  # Arrow's streams carry no more than a text
             raise
+
+
+def _no_rows(columns: Sequence[ColumnHandle]) -> pa.RecordBatch:
+    schema = pa.schema([pa.field(c.name, c.type) for c in columns])
+    return pa.RecordBatch.from_pylist([], schema)
 
 
 # -- DuckDB ----------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from sqlglot import exp
 
 from keytide.dml.attached import PagesScan
 from keytide.errors import KeytideError
+from keytide.sql.conditions import DUCKDB_MACRO
 from keytide.sql.external import WAY_OUT
 from keytide.sql.relation import (
     AttachedRelation,
@@ -153,6 +154,7 @@ def local_connection(
     }
     connection = duckdb.connect(config=settings)
     connection.execute("SET TimeZone = 'UTC'")
+    connection.execute(DUCKDB_MACRO)
     if not allows_external_files:
         connection.execute(
             "SET enable_external_access = false; SET autoinstall_known_extensions = false; "

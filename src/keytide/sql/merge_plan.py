@@ -17,6 +17,7 @@ from keytide.dml.merge import SinkPages
 from keytide.dml.spi import ColumnHandle, RowChanges
 from keytide.errors import InvalidError
 from keytide.plural import counted
+from keytide.sql.conditions import CONDITION
 from keytide.sql.merge_match import Match, match_of
 from keytide.sql.merged_rows import CASE, MATCHES, Branch, MergedRows, value_name
 from keytide.sql.names import column_of
@@ -139,7 +140,7 @@ def merge_query(
         source.set("alias", exp.TableAlias(this=exp.to_identifier("source")))
     given = [_values(when, source.alias_or_name, table, fields) for when in statement.whens]
     chosen = [
-        exp.alias_(when.condition.copy(), _condition(i), quoted=True)
+        exp.alias_(_as_condition(when.condition), _condition(i), quoted=True)
         for i, when in enumerate(statement.whens)
         if when.condition is not None
     ]
@@ -272,6 +273,12 @@ def _is_given(column: exp.Expr) -> exp.Expr:
 
 def _column(name: str) -> exp.Column:
     return exp.column(name, quoted=True)
+
+
+def _as_condition(node: exp.Expr) -> exp.Expr:
+    condition = exp.paren(node)
+    condition.meta[CONDITION] = True
+    return condition
 
 
 def _condition(number: int) -> str:

@@ -23,6 +23,7 @@ from keytide.dml.spi import ConnectorSession
 from keytide.errors import InvalidError, KeytideError, NotFoundError
 from keytide.format.branch import BRANCH_MARK, split_branch
 from keytide.options import keys, stored_name
+from keytide.sql.conditions import marked_conditions, refused_condition
 from keytide.sql.dialect import Keytide, error_at
 from keytide.sql.engine_text import LostClauseError, engine_text
 from keytide.sql.external import is_file, refuse_reaching_out, refused
@@ -80,6 +81,9 @@ class BoundQuery:
 
     def refused(self, message: str) -> InvalidError:
         """An error of the engine, pointing at the first name in it that the query has too."""
+        condition = refused_condition(self.tree, message, self.text)
+        if condition is not None:
+            return condition
         words = re.findall(r"[\"`']([^\"`']+)[\"`']", message)
         for node in self.tree.walk():
             start = node.meta.get("start")
@@ -95,12 +99,12 @@ def bind(query: Query, catalog: Catalog) -> BoundQuery:
     """Find the tables of a query and what it needs of each.
 
     Raises `NotFoundError` for an unknown table, snapshot or tag, `InvalidError` for an unknown
-    read option.
+    read option, and for a condition that is not BOOLEAN.
     """
     tree = balanced_chains(query.tree.copy())
     if not isinstance(tree, exp.Query):
         if not tree.find(exp.Table):
-            return BoundQuery(tree, (), query.text)
+            return BoundQuery(marked_conditions(tree, {}, query.text), (), query.text)
         tree = exp.select("*").from_(tree)  # VALUES with queries inside
     _name_results(tree)
     _spell_local_names(tree)
@@ -122,8 +126,10 @@ def bind(query: Query, catalog: Catalog) -> BoundQuery:
             )
             _refuse_ambiguous(relation, node, query)
             _rename(node, relation.view)
-    resolve_unnests(tree, {r.view: r.fields for r in relations}, query.text)
-    return BoundQuery(tree, _narrowed(tree, relations), query.text)
+    fields = {relation.view: relation.fields for relation in relations}
+    resolve_unnests(tree, fields, query.text)
+    narrowed = _narrowed(tree, relations)
+    return BoundQuery(marked_conditions(tree, fields, query.text), narrowed, query.text)
 
 
 def split_system_name(name: str) -> tuple[str, str | None]:

@@ -1,0 +1,182 @@
+"""Conditions of a query: what decides about rows is BOOLEAN, whichever engine computes it.
+
+Engines take numbers and texts for conditions, each its own ones; a date without quotes, which is a
+number, would then stand for every row. So what stands where a condition belongs is refused where
+its type is known to be another one. What only an engine can type is marked, and the engine holds
+it to be BOOLEAN: DuckDB by a macro that takes nothing else, Spark by CASE, which does not either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.annotate_types import annotate_types
+from sqlglot.optimizer.qualify import qualify
+from sqlglot.schema import MappingSchema
+
+from keytide.errors import InvalidError
+from keytide.sql.dialect import Keytide, error_at
+from keytide.types import Field
+
+__all__ = ["CONDITION", "DUCKDB_MACRO", "marked_conditions", "refused_condition", "spark_condition"]
+
+CONDITION = "condition"
+"""The mark, in the meta of an expression, of one that is a condition of a statement."""
+
+_FUNCTION = "keytide_condition"
+DUCKDB_MACRO = f"CREATE MACRO {_FUNCTION}(c BOOLEAN) AS c"
+"""What defines, on DuckDB, the function that marks conditions."""
+
+
+def marked_conditions(tree: exp.Expr, fields: Mapping[str, Sequence[Field]], text: str) -> exp.Expr:
+    """The tree with the conditions marked whose types only an engine can tell.
+
+    `fields` are the columns of the tables by name. Raises `InvalidError` pointing into `text` for
+    one that is known to be of another type than BOOLEAN.
+    """
+    found = [node for node in _conditions(tree) if not isinstance(node, _BOOLEAN)]
+    if not found:
+        return tree
+    types = _types(tree, found, fields)
+    for place, node in enumerate(found):
+        if isinstance(node, exp.Null):  # of no type, which Spark does not take
+            node.replace(exp.cast(node.copy(), exp.DType.BOOLEAN))
+            continue
+        type_ = types.get(place)
+        if type_ is not None and not type_.is_type(exp.DType.BOOLEAN):
+            raise _refused(node, type_, text)
+        if type_ is None:
+            mark = exp.Anonymous(this=_FUNCTION)
+            node.replace(mark)
+            mark.set("expressions", [node])
+    return tree
+
+
+def spark_condition(node: exp.Expr) -> exp.Expr:
+    """A marked condition as Spark holds it to be BOOLEAN; other nodes as they are."""
+    if not _is_mark(node):
+        return node
+    inner: exp.Expr = node.expressions[0].transform(spark_condition)
+    parent = node.parent
+    while isinstance(parent, exp.Paren):
+        parent = parent.parent
+    if not isinstance(parent, exp.Connector | exp.Not):
+        return inner  # Spark takes nothing but BOOLEAN there
+    return exp.Paren(this=exp.Case().when(inner.copy(), exp.true()).else_(inner.copy()))
+
+
+def refused_condition(tree: exp.Expr, message: str, text: str) -> InvalidError | None:
+    """The error for a marked condition that DuckDB does not take; None for other messages of it.
+
+    Where there are many it is open which one is meant, so all are named.
+    """
+    marks = [node.expressions[0] for node in tree.walk() if _is_mark(node)]
+    if _FUNCTION not in message or not marks:
+        return None
+    which = " or ".join(map(_shown, marks))
+    return error_at(
+        text,
+        _start(marks[0]),
+        f"{which} stands for a condition and is not BOOLEAN; compare it with a value",
+    )
+
+
+def _is_mark(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and node.name == _FUNCTION
+
+
+_BOOLEAN = (exp.Predicate, exp.Connector, exp.Not, exp.Boolean)
+"""What is a condition whatever it is made of; the operands of some are conditions themselves."""
+
+
+def _conditions(tree: exp.Expr) -> Iterator[exp.Expr]:
+    """What stands where a condition belongs, without parentheses around it."""
+    for node in tree.walk():
+        if isinstance(node, exp.Where | exp.Having | exp.Qualify | exp.Not):
+            yield _plain(node.this)
+        elif isinstance(node, exp.Connector):
+            yield from map(_plain, (node.this, node.expression))
+        elif isinstance(node, exp.Join) and node.args.get("on") is not None:
+            yield _plain(node.args["on"])
+        elif isinstance(node, exp.If) and not _is_of_a_value(node):
+            yield _plain(node.this)
+        elif node.meta.get(CONDITION):
+            yield _plain(node)
+
+
+def _plain(node: exp.Expr) -> exp.Expr:
+    while isinstance(node, exp.Paren):
+        node = node.this
+    return node
+
+
+def _is_of_a_value(branch: exp.If) -> bool:
+    """Whether it is of a CASE that compares one value with many."""
+    return isinstance(branch.parent, exp.Case) and branch.parent.args.get("this") is not None
+
+
+# -- types -----------------------------------------------------------------------------------------
+
+_TYPED = (exp.Column, exp.Literal, exp.Cast, exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod,
+          exp.DPipe)  # fmt: skip
+"""Of these the parser tells the type that every engine gives them; of functions it may not."""
+_PLACE = "condition_place"
+
+
+def _types(
+    tree: exp.Expr, found: Sequence[exp.Expr], fields: Mapping[str, Sequence[Field]]
+) -> dict[int, exp.DataType]:
+    """The types of conditions, by their places among them, as far as they can be told."""
+    for place, node in enumerate(found):
+        node.meta[_PLACE] = place
+    schema = MappingSchema(dialect=Keytide)
+    for name, members in fields.items():
+        texts = {member.name: member.type.with_nullable(True).sql() for member in members}
+        schema.add_table(name, texts, dialect=Keytide)
+    try:
+        qualified = qualify(
+            tree.copy(), dialect=Keytide, schema=schema, quote_identifiers=False,
+            validate_qualify_columns=False, isolate_tables=False,
+        )  # fmt: skip
+        typed = annotate_types(qualified, schema=schema, dialect=Keytide)
+    except SqlglotError:
+        return {}  # the engine will say what is wrong
+    finally:
+        for node in found:
+            del node.meta[_PLACE]
+    return {
+        node.meta[_PLACE]: node.type
+        for node in typed.walk()
+        if _PLACE in node.meta and isinstance(node, _TYPED) and node.type and _is_known(node)
+    }
+
+
+def _is_known(node: exp.Expr) -> bool:
+    """Whether its type is, and those of all that it is made of."""
+    return all(n.type is not None and not n.is_type(exp.DType.UNKNOWN)
+               for n in node.walk() if isinstance(n, exp.Condition))  # fmt: skip
+
+
+def _refused(node: exp.Expr, type_: exp.DataType, text: str) -> InvalidError:
+    is_date = isinstance(node, exp.Sub) and not node.find(exp.Column)
+    way_out = "write a date as DATE '...'" if is_date else "compare it with a value"
+    found = (
+        f"{_shown(node)} stands for a condition and is {type_.sql(dialect=Keytide)}, not BOOLEAN"
+    )
+    return error_at(text, _start(node), f"{found}; {way_out}")
+
+
+def _start(node: exp.Expr) -> int:
+    return min((n.meta["start"] for n in node.walk() if "start" in n.meta), default=0)
+
+
+def _shown(node: exp.Expr) -> str:
+    if isinstance(node, exp.Subquery):
+        return "the query in parentheses"
+    text = node.sql(dialect=Keytide, comments=False)
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
+
+
+_SHOWN_MAX = 60
