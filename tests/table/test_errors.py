@@ -108,7 +108,10 @@ def test_existing_table_is_not_made_again(lake: kt.Lake) -> None:
         (lambda t: t.write([{"k": 1, "vv": 2}]), r"no column 'vv', which the rows bring; it has k"),
         (lambda t: t.scan(snapshot_id=9), r"no snapshot 9; snapshots 1 to 1 are there"),
         (lambda t: t.scan(tag="x"), r"no tag 'x'; it has none"),
-        (lambda t: t.scan(as_of=0), r"no snapshot at or before 0"),
+        (
+            lambda t: t.scan(as_of=0),
+            r"no snapshot at or before 1970-01-01 00:00:00.000Z; the oldest one is from 2",
+        ),
     ],
 )
 def test_unknown_column_snapshot_or_tag_is_refused_naming_those_there_are(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
 from keytide.lake.lake import Lake, connect
 from keytide.lake.table import Table
+from keytide.moments import utc
 
 __all__ = ["describe", "describe_table", "list_tables", "ls", "snapshots"]
 
@@ -210,4 +211,4 @@ def _snapshot_row(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _time(snapshot: Snapshot) -> datetime:
-    return datetime.fromtimestamp(snapshot.time_millis / 1000, timezone.utc)
+    return utc(snapshot.time_millis)

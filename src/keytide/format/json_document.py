@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from keytide.errors import DataError, InvalidError, KeytideError
 from keytide.format.checksum import DOCUMENT_SEAL, SEAL_KEY, UNSEALED
+from keytide.moments import is_moment
 
 __all__ = [
     "INTEGER",
@@ -25,6 +26,7 @@ __all__ = [
     "TEXT",
     "TEXTS",
     "TEXT_BY_NAME",
+    "TIME",
     "MemberType",
     "member",
     "optional_member",
@@ -53,6 +55,9 @@ def _is_integer(value: Any) -> bool:
 
 
 INTEGER = MemberType("an integer of at most 64 bits", _is_integer)
+TIME = MemberType(
+    "epoch milliseconds of the years 1000 to 8999", lambda v: _is_integer(v) and is_moment(v)
+)
 TEXT = MemberType("a text", _is_text)
 TEXTS = MemberType("a list of texts", lambda v: isinstance(v, list) and all(map(_is_text, v)))
 TEXT_BY_NAME = MemberType(

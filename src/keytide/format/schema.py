@@ -23,6 +23,7 @@ from keytide.format.json_document import (
     TEXT,
     TEXT_BY_NAME,
     TEXTS,
+    TIME,
     member,
     optional_member,
     read_document,
@@ -140,7 +141,7 @@ class TableSchema:
             primary_keys=tuple(member(document, "primaryKeys", TEXTS, path)),
             options=_defaults_before(version) | options,
             comment=optional_member(document, "comment", TEXT, path),
-            time_millis=optional_member(document, "timeMillis", INTEGER, path, default=0),
+            time_millis=optional_member(document, "timeMillis", TIME, path, default=0),
         )
         unknown = {*schema.partition_keys, *schema.primary_keys} - {*schema.names}
         if unknown:

@@ -25,6 +25,7 @@ from keytide.format.json_document import (
     INTEGER,
     TEXT,
     TEXT_BY_NAME,
+    TIME,
     MemberType,
     member,
     read_document,
@@ -175,7 +176,9 @@ def _camel(name: str) -> str:
     return first + "".join(part.capitalize() for part in rest)
 
 
-def _member_type(annotation: str) -> MemberType:
+def _member_type(name: str, annotation: str) -> MemberType:
+    if name == "time_millis":
+        return TIME
     if annotation.startswith("int"):
         return INTEGER
     return TEXT_BY_NAME if annotation.startswith("Mapping") else TEXT
@@ -183,7 +186,8 @@ def _member_type(annotation: str) -> MemberType:
 
 # Attribute, member and what it may hold, in Java's order.
 _MEMBERS = {
-    field.name: (_camel(field.name), _member_type(str(field.type))) for field in fields(Snapshot)
+    field.name: (_camel(field.name), _member_type(field.name, str(field.type)))
+    for field in fields(Snapshot)
 }
 _REQUIRED = frozenset(
     {

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from typing import Any
 
 from keytide.errors import SetupError
+from keytide.moments import utc
 from keytide.plural import counted
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.stored import StoredTable
@@ -70,9 +70,7 @@ def _level_sizes(table: StoredTable) -> dict[BucketId, dict[int, int]]:
 
 def _draw_files(axes: Any, steps: Sequence[Step]) -> None:
     """How many files each snapshot has, and their bytes beside it."""
-    times = [
-        datetime.fromtimestamp(step.snapshot.time_millis / 1000, timezone.utc) for step in steps
-    ]
+    times = [utc(step.snapshot.time_millis) for step in steps]
     axes.step(times, [step.files for step in steps], where="post", color="C0", marker=".")
     axes.set(title="Files over time", ylabel="files", xlabel="time of the snapshot, UTC")
     axes.set_ylim(bottom=0)

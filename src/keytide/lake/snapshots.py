@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-
 from keytide import html
 from keytide.format.snapshot import Snapshot
+from keytide.moments import moment_text
 
 __all__ = ["Snapshots", "shown_time"]
 
@@ -20,8 +19,7 @@ class Snapshots(list[Snapshot]):
 
 def shown_time(snapshot: Snapshot) -> str:
     """The time of a snapshot for people, in UTC."""
-    time = datetime.fromtimestamp(snapshot.time_millis / 1000, timezone.utc).replace(tzinfo=None)
-    return f"{time.isoformat(' ', 'milliseconds')}Z"
+    return moment_text(snapshot.time_millis)
 
 
 def _row(snapshot: Snapshot) -> tuple[object, ...]:

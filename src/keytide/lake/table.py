@@ -494,6 +494,7 @@ class Table:
     ) -> ExpiredPartitions:
         """Drop partitions that are older than a time such as '7 d', in one atomic commit.
 
+        The time is a text or a timedelta, not negative and of at most 292 years.
         What is left out is as the options 'partition.expiration-time',
         'partition.expiration-strategy', 'partition.timestamp-pattern',
         'partition.timestamp-formatter' and 'partition.expiration-max-num' say, by which writes do
@@ -703,6 +704,7 @@ class Table:
 
         Looks for new snapshots every `poll_seconds`, and ends when `stop` is set or when there was
         nothing new for `timeout_seconds`: never for None, and for 0 when all there is was told.
+        Neither is negative, or more than 292 years.
 
         A `consumer` keeps its place in the table: who follows under the same name later goes on
         there, whatever `start` says, and snapshots that it has still to read do not expire. A
@@ -713,7 +715,7 @@ class Table:
         was told.
         """
         moment = None if as_of is None else epoch_ms(as_of, self.name)
-        pace = Pace(float(poll_seconds), timeout_seconds, stop or Event())
+        pace = Pace(poll_seconds, timeout_seconds, stop or Event())
         begin = start_of(self._stored, start, moment)
         return follow(self._stored, begin, mode, pace, consumer)
 
@@ -773,7 +775,7 @@ class Table:
 
         A tag keeps its snapshot readable when the snapshot expires. It stays for `time_retained`,
         such as '7 d', counted from now, or 'forever'; left out, as 'tag.default-time-retained'
-        says, which is for ever unless it is set.
+        says, which is for ever unless it is set. It is above 0, and at most 292 years.
 
         Raises `NotFoundError` for a snapshot that is not there, or not any more, naming those that
         are; `AlreadyExistsError` for a name that is taken; `InvalidError` for one that a tag cannot

@@ -27,7 +27,7 @@ from keytide.table.upkeep.manifests import MergedManifests, merge_manifests
 from keytide.table.upkeep.rescale import RESCALE_ROW, rescale
 from keytide.table.write.partition_spec import PartitionCondition, Place
 
-__all__ = ["call"]
+__all__ = ["PROCEDURES", "call"]
 
 
 def call(catalog: Catalog, statement: Call) -> pa.Table:
@@ -35,11 +35,11 @@ def call(catalog: Catalog, statement: Call) -> pa.Table:
     that it does not take.
     """
     name = statement.procedure.lower().removeprefix("sys.")
-    procedure = _PROCEDURES.get(name)
+    procedure = PROCEDURES.get(name)
     if procedure is None and name in ELSEWHERE:
         raise UnsupportedError(f"sys.{name} is not for tables of Keytide: {ELSEWHERE[name]}")
     if procedure is None:
-        known = ", ".join(f"sys.{known}" for known in sorted(_PROCEDURES))
+        known = ", ".join(f"sys.{known}" for known in sorted(PROCEDURES))
         raise NotFoundError(f"no procedure {statement.procedure!r}; there is {known}")
     if "options" in statement.named and "options" not in inspect.signature(procedure).parameters:
         raise UnsupportedError(
@@ -174,7 +174,7 @@ def _compact_manifest(catalog: Catalog, table: str) -> pa.Table:
     return pa.Table.from_pylist([asdict(done)], schema=_MANIFESTS_ROW)
 
 
-_PROCEDURES: dict[str, Callable[..., pa.Table]] = {
+PROCEDURES: dict[str, Callable[..., pa.Table]] = {
     "compact": _compact,
     "compact_database": _compact_database,
     "compact_manifest": _compact_manifest,

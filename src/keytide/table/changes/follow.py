@@ -12,6 +12,7 @@ import pyarrow as pa
 from keytide.errors import ConflictError, InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.snapshot import Consumer, Snapshot
+from keytide.options.durations import check_seconds
 from keytide.table.changes.changes import Changes, changes_of, check_mode, full_rows
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
@@ -40,10 +41,9 @@ class Pace:
 
     def __post_init__(self) -> None:
         """Raise `InvalidError` for times that cannot be."""
-        if not self.poll_seconds > 0:
-            raise InvalidError(f"poll_seconds is {self.poll_seconds}; give a time above 0")
-        if self.timeout_seconds is not None and not self.timeout_seconds >= 0:
-            raise InvalidError(f"timeout_seconds is {self.timeout_seconds}; give 0 or more")
+        check_seconds(self.poll_seconds, "poll_seconds", is_zero_allowed=False)
+        if self.timeout_seconds is not None:
+            check_seconds(self.timeout_seconds, "timeout_seconds", is_zero_allowed=True)
 
     def goes_on(self, quiet_seconds: float) -> bool:
         """Wait until it is time to look again; False when it is time to end."""

@@ -29,6 +29,7 @@ from keytide.format.manifest import (
 )
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import FIRST_SNAPSHOT_ID, Snapshot, Tag
+from keytide.moments import moment_text
 from keytide.options import TableOptions, keys
 from keytide.store import Store
 from keytide.table.state.beside import again
@@ -299,9 +300,13 @@ class TableMetadata:
                 high = middle
         if found is None:
             raise NotFoundError(
-                f"table {self.name} has no snapshot at or before {time_millis} (epoch "
-                f"milliseconds); the oldest one is "
-                + (f"from {self.snapshot(ids[low]).time_millis}" if ids else "not made yet")
+                f"table {self.name} has no snapshot at or before "
+                f"{moment_text(time_millis)}; the oldest one is "
+                + (
+                    f"from {moment_text(self.snapshot(ids[low]).time_millis)}"
+                    if ids
+                    else "not made yet"
+                )
                 + (f". {_EXPIRED}" if ids and ids[low] > FIRST_SNAPSHOT_ID else "")
             )
         return found

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 
 from keytide.errors import AlreadyExistsError, NotFoundError
 from keytide.format import paths
 from keytide.format.snapshot import Snapshot
+from keytide.moments import is_moment, utc
 from keytide.options import TableOptions
 from keytide.table.definition.tag_period import TagPeriod
 from keytide.table.state.metadata import TableMetadata
@@ -146,10 +147,12 @@ def _by_process_time(snapshot: Snapshot) -> datetime | None:
 
 
 def _by_watermark(snapshot: Snapshot) -> datetime | None:
-    """How far the stream had come, in UTC; None where no stream said it."""
-    if snapshot.told_watermark is None:
-        return None
-    return datetime.fromtimestamp(snapshot.told_watermark / 1000, timezone.utc).replace(tzinfo=None)
+    """How far the stream had come, in UTC; None where no stream said it.
+
+    The end of a stream is told by the largest number there is, which is no time.
+    """
+    told = snapshot.told_watermark
+    return None if told is None or not is_moment(told) else utc(told).replace(tzinfo=None)
 
 
 _CLOCKS: dict[str, Callable[[Snapshot], datetime | None]] = {
@@ -210,7 +213,7 @@ def _is_over(
     if is_guard(tag.name):
         return is_over(metadata, tag.name)
     made, retained = tag.create_time, tag.time_retained
-    if made is not None and retained is not None and now > made + retained:
+    if made is not None and retained is not None and now - made > retained:
         return True
     return older_than_ms is not None and _made_ms(metadata, tag) < older_than_ms
 

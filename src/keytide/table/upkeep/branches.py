@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime, timezone
+from datetime import datetime
 
 import pyarrow as pa
 
@@ -31,6 +31,7 @@ from keytide.errors import (
 from keytide.format import paths
 from keytide.format.branch import BranchStore, branch_of, branched_name, main_store
 from keytide.format.snapshot import Snapshot
+from keytide.moments import utc
 from keytide.options import keys
 from keytide.store import Store, created
 from keytide.table.state.branches import branch_names, has_branch, open_branch, table_name
@@ -76,9 +77,7 @@ def _info(store: BranchStore) -> BranchInfo:
     made = min(info.modified_ms for info in store.list(paths.schema_dir()))
     newest, earliest = metadata.latest_snapshot(), metadata.earliest_snapshot_id()
     first = None if earliest is None else metadata.snapshot(earliest)
-    return BranchInfo(
-        store.branch, datetime.fromtimestamp(made / 1000, timezone.utc), first, newest
-    )
+    return BranchInfo(store.branch, utc(made), first, newest)
 
 
 # -- making and deleting ---------------------------------------------------------------------------

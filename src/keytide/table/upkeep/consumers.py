@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 
 import pyarrow as pa
 
 from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.snapshot import Consumer
+from keytide.moments import utc
 from keytide.table.state.beside import is_gone
 from keytide.table.state.metadata import TableMetadata
 
@@ -54,7 +55,7 @@ def consumers_of(metadata: TableMetadata) -> list[NamedConsumer]:
             if is_gone(error):
                 continue
             raise
-        time = datetime.fromtimestamp(time_ms / 1000, timezone.utc)
+        time = utc(time_ms)
         found.append(NamedConsumer(name, consumer.next_snapshot, time))
     return found
 
@@ -64,10 +65,13 @@ def reset_consumer(
 ) -> NamedConsumer | None:
     """Have a consumer go on elsewhere, or forget it, as `Table.reset_consumer` says."""
     path = paths.consumer_path(name)
+    if not metadata.store.exists(path):
+        there = ", ".join(sorted(_times_ms(metadata))) or "none"
+        raise NotFoundError(
+            f"table {metadata.name} has no consumer {name!r}; it has {there}. A reader makes one: "
+            f"follow(consumer={name!r})"
+        )
     if next_snapshot is None:
-        if not metadata.store.exists(path):
-            there = ", ".join(sorted(_times_ms(metadata))) or "none"
-            raise NotFoundError(f"table {metadata.name} has no consumer {name!r}; it has {there}")
         metadata.store.delete([path])
         return None
     newest = metadata.latest_snapshot_id() or 0

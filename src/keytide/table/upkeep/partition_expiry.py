@@ -16,7 +16,7 @@ from keytide import html
 from keytide.errors import ConflictError, InvalidError
 from keytide.format.binary_row import decode_rows
 from keytide.options import keys
-from keytide.options.value_types import DURATION
+from keytide.options.durations import duration_ms
 from keytide.table.commit.transaction import Transaction
 from keytide.table.definition.partition_times import PartitionTimes
 from keytide.table.state.live_files import LiveFiles
@@ -106,9 +106,9 @@ class _Expiry:
     def of(cls, view: TableView, age: PartitionAge, now: datetime) -> _Expiry:
         """Raises `InvalidError` for what is not to be understood."""
         options = view.options
-        lifetime_ms = _milliseconds(age.expiration_time)
-        if lifetime_ms is None:
-            lifetime_ms = options.partition_lifetime_ms
+        lifetime_ms = options.partition_lifetime_ms
+        if age.expiration_time is not None:
+            lifetime_ms = duration_ms(age.expiration_time, "expiration_time")
         if lifetime_ms is None:
             raise InvalidError(
                 f"how old partitions may be is not said: give expiration_time, or set "
@@ -125,7 +125,7 @@ class _Expiry:
         if most is not None and most < 1:
             raise InvalidError(f"max_expires is {most}; give 1 or more")
         most = options.partitions_expired_max if most is None else most
-        return cls(view, times, strategy, _before(now, lifetime_ms), most)
+        return cls(view, times, strategy, now - timedelta(milliseconds=lifetime_ms), most)
 
     def expired(self, live: LiveFiles) -> list[bytes]:
         """The partitions that are too old, the oldest first."""
@@ -163,20 +163,3 @@ class _Expiry:
             for partition, time_ms, is_untold in newest.iter_rows()
             if not is_untold
         }
-
-
-def _milliseconds(given: str | timedelta | None) -> int | None:
-    if given is None or isinstance(given, timedelta):
-        return None if given is None else given // timedelta(milliseconds=1)
-    try:
-        found: int = DURATION.parse(given)
-    except ValueError as error:
-        raise InvalidError(f"expiration_time is {given!r}; expected {error}") from None
-    return found
-
-
-def _before(now: datetime, lifetime_ms: int) -> datetime:
-    try:
-        return now - timedelta(milliseconds=lifetime_ms)
-    except OverflowError:  # longer than there have been years
-        return datetime.min

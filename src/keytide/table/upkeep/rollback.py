@@ -17,7 +17,6 @@ import itertools
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime, timezone
 
 import pyarrow as pa
 
@@ -25,6 +24,7 @@ from keytide import html
 from keytide.errors import ConflictError, InvalidError, KeytideWarning, NotFoundError
 from keytide.format import paths
 from keytide.format.snapshot import Consumer, Snapshot
+from keytide.moments import moment_text
 from keytide.store import created
 from keytide.table.state.metadata import TableMetadata
 
@@ -161,10 +161,9 @@ def numbered(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
                 return tag.snapshot
         kept = ", ".join(map(str, sorted({tag.snapshot.id for tag in tags})))
         oldest = metadata.snapshot(min(metadata.snapshot_ids()))
-        time = datetime.fromtimestamp(oldest.time_millis / 1000, timezone.utc).replace(tzinfo=None)
         raise NotFoundError(
             f"table {metadata.name} has no snapshot {snapshot_id} to go back to; the oldest one "
-            f"is {oldest.id}, of {time.isoformat(' ', 'seconds')}Z, the newest "
+            f"is {oldest.id}, of {moment_text(oldest.time_millis)}, the newest "
             f"{metadata.latest_snapshot_id()}; tags keep {kept or 'no others'}"
         ) from error
 

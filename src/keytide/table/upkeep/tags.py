@@ -22,8 +22,9 @@ from keytide.errors import (
 )
 from keytide.format import paths
 from keytide.format.snapshot import Snapshot, Tag
+from keytide.moments import moment_text
 from keytide.options import TableOptions
-from keytide.options.value_types import DURATION_OR_FOREVER
+from keytide.options.durations import lifetime_ms
 from keytide.plural import counted
 from keytide.store import created
 from keytide.table.state.metadata import TableMetadata
@@ -47,6 +48,7 @@ __all__ = [
 
 # Names of files have 255 bytes at most, and some systems put a suffix of their own behind.
 _NAME_BYTES_MAX = 240
+_MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
@@ -193,10 +195,12 @@ def snapshot_at_or_after(metadata: TableMetadata, time_millis: int) -> Snapshot:
     found += [tag.snapshot for tag in metadata.tags().values()
               if tag.snapshot.time_millis >= time_millis]  # fmt: skip
     if not found:
-        newest = f"is from {metadata.snapshot(ids[-1]).time_millis}" if ids else "is not made yet"
+        newest = "is not made yet"
+        if ids:
+            newest = f"is from {moment_text(metadata.snapshot(ids[-1]).time_millis)}"
         raise NotFoundError(
-            f"table {metadata.name} has no snapshot at or after {time_millis} (epoch "
-            f"milliseconds); the newest one {newest}"
+            f"table {metadata.name} has no snapshot at or after {moment_text(time_millis)}; the "
+            f"newest one {newest}"
         )
     return min(found, key=lambda snapshot: (snapshot.time_millis, snapshot.id))
 
@@ -329,25 +333,11 @@ def _retained_ns(metadata: TableMetadata, given: str | timedelta | None) -> int 
         options = TableOptions.parse(metadata.latest_schema().options)
         given_ms = options.tag_default_time_retained_ms
         return None if given_ms is None else given_ms * 1_000_000
-    nanoseconds = _parsed_ns(given)
-    if nanoseconds is not None and nanoseconds <= 0:
-        raise InvalidError(
-            f"table {metadata.name}: time_retained is {str(given)!r}; expected a time above 0 such "
-            f"as '7 d' or '12 h', or 'forever'"
-        )
-    return nanoseconds
-
-
-def _parsed_ns(given: str | timedelta) -> int | None:
-    """None for ever, and 0 for what is no time."""
-    if isinstance(given, timedelta):
-        return given // timedelta(microseconds=1) * 1000
-    try:
-        millis: int | None = DURATION_OR_FOREVER.parse(given)
-    except ValueError:
-        return 0
-    return None if millis is None else millis * 1_000_000
+    argument = f"table {metadata.name}: time_retained"
+    given_ms = lifetime_ms(given, argument)
+    return None if given_ms is None else given_ms * 1_000_000
 
 
 def _span(nanoseconds: int) -> timedelta:
-    return timedelta(microseconds=nanoseconds // 1000)
+    """As much of it as a timedelta holds: other engines keep more."""
+    return timedelta(microseconds=min(nanoseconds // 1000, timedelta.max // _MICROSECOND))
