@@ -789,8 +789,9 @@ def test_scan_pickles_and_shows_no_password(database: SomeDatabase, lake: kt.Lak
         ("/no/such.db", kt.NotFoundError, "there is no file /no/such.db"),
         ("mysql://u:secret@host/db", kt.InvalidError, "no database can be reached"),
         ("postgresql://u:secret@127.0.0.1:1/db", kt.DataError, "127.0.0.1:1/db"),
-        ("postgresql://u:secret@127.0.0.1:port/db", kt.DataError, "port"),
-        ("postgresql://u@127.0.0.1:1/db?password=secret&x", kt.DataError, "PostgreSQL"),
+        ("postgresql://u:secret@127.0.0.1:port/db", kt.InvalidError, "cannot be read"),
+        ("postgresql://u@127.0.0.1:1/db?password=secret&x", kt.InvalidError, "cannot be read"),
+        ("postgresql://u@127.0.0.1:1/db?password=secret", kt.DataError, "127.0.0.1:1/db"),
     ],
 )
 def test_place_that_leads_nowhere(

@@ -22,6 +22,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keytide.dml.addresses import check_postgres, is_plain_path
 from keytide.dml.database import (
     VERSION,
     Database,
@@ -29,7 +30,6 @@ from keytide.dml.database import (
     DatabaseTable,
     KeyTakenError,
     quoted,
-    without_secrets,
 )
 from keytide.dml.database_changes import (
     Insertion,
@@ -74,14 +74,15 @@ def adbc_connector(name: str, place: str | Path) -> Connector:
     """The tables of a database.
 
     `place` is `postgresql://user@host/database`, `sqlite:///path` (with a fourth slash where the
-    path begins with one) or a path, which is that of a file of SQLite. Connects once, to see that
-    it can. Raises `InvalidError` for other addresses, `NotFoundError` where there is no file,
+    path begins with one) or a path, which is that of a file of SQLite. Connects once, and looks
+    which tables there are. No error shows a password, and none shows an address that is not
+    understood. Raises `InvalidError` for other addresses, `NotFoundError` where there is no file,
     `SetupError` without the drivers (`pip install 'keytide[databases]'`), `DataError` where the
-    database does not answer.
+    database does not answer or the file is none of SQLite.
     """
     database = _database(os.fspath(place))
-    with database.session():
-        pass
+    with database.session() as connection:
+        database.tables(connection)  # a connection alone need not have looked at anything
     pages, sinks = _Pages(database), _MergeSinks()
     transactions = Transactions(database)
     metadata = _Metadata(database, transactions)
@@ -91,16 +92,18 @@ def adbc_connector(name: str, place: str | Path) -> Connector:
 def _database(place: str) -> Database:
     scheme, separator, rest = place.partition("://")
     if separator and scheme in ("postgresql", "postgres"):
+        check_postgres(place)
         return PostgresDatabase(place)
     if separator and scheme != "sqlite":
-        shown = without_secrets(place, place)
         raise InvalidError(
-            f"no database can be reached by {shown}; expected postgresql://host/database, "
-            f"sqlite:///path, or the path of a file of SQLite"
+            "no database can be reached by an address of this kind; expected "
+            "postgresql://user:password@host:port/database, sqlite:///path, or the path of a file "
+            "of SQLite"
         )
     path = os.path.abspath(rest.removeprefix("/") if separator else os.path.expanduser(place))
     if not os.path.isfile(path):
-        raise NotFoundError(f"there is no file {path}; make the database first, with its tables")
+        shown = path if is_plain_path(place.removeprefix("sqlite://")) else "of that name"
+        raise NotFoundError(f"there is no file {shown}; make the database first, with its tables")
     return SqliteDatabase(path)
 
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pyarrow as pa
 
+from keytide.dml.addresses import without_secrets
 from keytide.errors import (
     ConflictError,
     DataError,
@@ -35,7 +35,6 @@ __all__ = [
     "KeyTakenError",
     "missing_driver",
     "quoted",
-    "without_secrets",
 ]
 
 VERSION = "$version"
@@ -316,19 +315,6 @@ def missing_driver(module: str) -> SetupError:
 
 
 # -- errors ----------------------------------------------------------------------------------------
-
-
-def without_secrets(text: str, place: str) -> str:
-    """A text without the passwords of an address."""
-    try:
-        parts = urlsplit(place)
-        given = [parts.password, *(v for k, v in parse_qsl(parts.query) if "password" in k)]
-    except ValueError:
-        given = []
-    for secret in {each for word in given if word for each in (word, unquote(word))}:
-        text = text.replace(secret, "***")
-    # An address that does not parse may be quoted in parts.
-    return re.sub(r"(://[^:/@\s]*:)[^@\s]*@", r"\1***@", text)
 
 
 def _is_of_driver(error: Exception) -> bool:

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from keytide.dml.addresses import place_of_postgres
 from keytide.dml.database import (
     Database,
     DatabaseColumn,
@@ -42,12 +42,7 @@ class PostgresDatabase(Database):
     @property
     def label(self) -> str:
         """Host and database, without a user."""
-        try:
-            parts = urlsplit(self.place)
-            host = parts.netloc.rpartition("@")[2]
-        except ValueError:
-            return "PostgreSQL"
-        return f"PostgreSQL {host or 'localhost'}{parts.path}"
+        return f"PostgreSQL {place_of_postgres(self.place)}"
 
     def connect(self) -> Any:
         """See `Database`."""

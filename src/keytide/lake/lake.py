@@ -17,7 +17,13 @@ from keytide.lake.table import Table, is_spark_dataframe
 from keytide.lazy import load
 from keytide.sql.result import Result
 from keytide.store import Store, open_store
-from keytide.table.catalog import DEFAULT_DATABASE, Catalog, NewTable, open_stored
+from keytide.table.catalog import (
+    DEFAULT_DATABASE,
+    SYSTEM_DATABASE,
+    Catalog,
+    NewTable,
+    open_stored,
+)
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
 from keytide.table.local_writes import fill
@@ -117,13 +123,19 @@ class Lake:
         out anew where it conflicts.
 
         Raises `AlreadyExistsError` where something is attached, or a database of the lake is
-        called, by that name; `InvalidError` for what is no name or no address, `NotFoundError`
-        where there is no file, `SetupError` without the drivers (`keytide[databases]`), `DataError`
-        where the database does not answer.
+        called, by that name; `InvalidError` for what is no name, for `sys` and words that SQL takes
+        for its own, and for what is no address; `NotFoundError` where there is no file,
+        `SetupError` without the drivers (`keytide[databases]`), `DataError` where the database
+        does not answer, or the file is none of SQLite. No message shows a password.
         """
         if not name.isidentifier():
             raise InvalidError(
                 f"Lake.attach: {shown(name)} is no name; take letters, digits and underscores"
+            )
+        if name.lower() == SYSTEM_DATABASE or not load("keytide.sql.dialect").is_plain_name(name):
+            raise InvalidError(
+                f"Lake.attach: {name} is a word of SQL's own, so nothing could be found by it; "
+                f"choose another name"
             )
         taken = {table.partition(".")[0].lower() for table in self.tables()}
         if name.lower() in taken | {DEFAULT_DATABASE, *self._catalog.attached}:

@@ -17,7 +17,7 @@ from sqlglot.parsers.spark import SparkParser
 
 from keytide.errors import InvalidError
 
-__all__ = ["Keytide", "error_at", "parse_expression", "tokenize"]
+__all__ = ["Keytide", "error_at", "is_plain_name", "parse_expression", "tokenize"]
 
 
 class Keytide(Spark):
@@ -92,6 +92,15 @@ def parse_expression(text: str, start: int, end: int, into: Any = None) -> exp.E
     except sqlglot.errors.SqlglotError as error:
         what = str(error).splitlines()[0]
         raise error_at(text, start, f"the SQL text does not parse from here on: {what}") from error
+
+
+def is_plain_name(text: str) -> bool:
+    """Whether SQL takes a word for the database of a table without quotes around it."""
+    try:
+        tree = parse_expression(query := f"SELECT a FROM {text}.b", 0, len(query))
+    except InvalidError:
+        return False
+    return [table.db for table in tree.find_all(exp.Table)] == [text]
 
 
 def error_at(text: str, offset: int, message: str) -> InvalidError:

@@ -39,9 +39,11 @@ from keytide.table.state.branches import open_table
 from keytide.table.state.stored import StoredTable
 from keytide.types import Field, type_from_arrow
 
-__all__ = ["DEFAULT_DATABASE", "Catalog", "NewTable", "open_stored"]
+__all__ = ["DEFAULT_DATABASE", "SYSTEM_DATABASE", "Catalog", "NewTable", "open_stored"]
 
 DEFAULT_DATABASE = "default"
+SYSTEM_DATABASE = "sys"
+"""The name of the database that procedures are called by, in which no tables are made."""
 _DATABASE_SUFFIX = ".db"
 # Names of files have 255 bytes at most, and some systems put a suffix of their own behind.
 _NAME_BYTES_MAX = 240
@@ -169,7 +171,7 @@ class Catalog:
 
     def create_table(self, name: str, wanted: NewTable, *, exists_ok: bool = False) -> StoredTable:
         """Make a table; atomic: of several callers one makes it. Raises as `Lake.create_table`."""
-        database, table = self._split_whole(name)
+        database, table = self._split_new(name)
         full_name, path = f"{database}.{table}", _path(database, table)
         definition = _definition(full_name, wanted)
         # Looked for first, because the schema of an altered table has another number: creating the
@@ -191,7 +193,7 @@ class Catalog:
         self, name: str, wanted: NewTable, fill: Callable[[Transaction], None]
     ) -> WriteResult:
         """Make a table with the rows that `fill` writes. Raises as `Lake.create_table_as` does."""
-        database, table = self._split_whole(name)
+        database, table = self._split_new(name)
         full_name, path = f"{database}.{table}", _path(database, table)
         definition = _definition(full_name, wanted)
         if self._exists(path):
@@ -231,6 +233,16 @@ class Catalog:
                 f"sys.delete_branch"
             )
         return self._split(name)
+
+    def _split_new(self, name: str) -> tuple[str, str]:
+        """The parts of a name that a table may get."""
+        database, table = self._split_whole(name)
+        if database.lower() == SYSTEM_DATABASE:
+            raise InvalidError(
+                f"{shown(name)}: the database {SYSTEM_DATABASE} has procedures and no tables; "
+                f"choose another database"
+            )
+        return database, table
 
     def _split(self, name: str) -> tuple[str, str]:
         if self.find_attached(name) is not None:

@@ -1,0 +1,71 @@
+"""Addresses of databases: what they have to look like, and what of one may be shown.
+
+An address that is not understood may hold a password anywhere, so nothing of it is shown. Of one
+that is understood everything is known, and the secrets in it are taken out of what others say.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+from keytide.errors import InvalidError
+
+__all__ = ["check_postgres", "is_plain_path", "place_of_postgres", "without_secrets"]
+
+_POSTGRES = re.compile(
+    r"""(?P<scheme>postgres(?:ql)?)://
+    (?:(?P<user>[^\s:/?\#@\[\]]*)(?::(?P<password>[^\s:/?\#@\[\]]*))?@)?
+    (?P<hosts>(?:\[[\da-fA-F:.%\w]*\]|[^\s:/?\#@\[\],]*)(?::\d*)?
+        (?:,(?:\[[\da-fA-F:.%\w]*\]|[^\s:/?\#@\[\],]*)(?::\d*)?)*)
+    (?:/(?P<database>[^\s/?\#@]*))?
+    (?:\?(?P<options>\w+=[^\s&=\#@]*(?:&\w+=[^\s&=\#@]*)*)?)?""",
+    re.VERBOSE,
+)
+_PLAIN_OPTIONS = {
+    "application_name", "channel_binding", "client_encoding", "connect_timeout", "dbname",
+    "fallback_application_name", "gssencmode", "host", "hostaddr", "keepalives", "keepalives_count",
+    "keepalives_idle", "keepalives_interval", "load_balance_hosts", "port", "require_auth",
+    "service", "sslmode", "ssl_min_protocol_version", "target_session_attrs", "tcp_user_timeout",
+    "user",
+}  # fmt: skip
+"""Options of an address that are no secrets; any other one may be."""
+
+
+def check_postgres(place: str) -> None:
+    """Raise `InvalidError`, which shows nothing of it, for what is no address of PostgreSQL."""
+    if _POSTGRES.fullmatch(place) is None:
+        raise InvalidError(
+            "the address of PostgreSQL cannot be read, and is not shown, for it may hold a "
+            "password; expected postgresql://user:password@host:port/database?option=value, with "
+            "what is special in percent encoding: %40 for @, %2F for /, %3A for :"
+        )
+
+
+def place_of_postgres(place: str) -> str:
+    """Hosts and database of an address, without a user."""
+    found = _POSTGRES.fullmatch(place)
+    if found is None:
+        return ""
+    database = found["database"]
+    return f"{found['hosts'] or 'localhost'}{'' if database is None else '/' + database}"
+
+
+def is_plain_path(text: str) -> bool:
+    """Whether a text that names no file was meant as a path, so that it can be shown.
+
+    Forms of addresses have signs that paths rarely have: `host=h password=p`, `user:p@host`.
+    """
+    return re.search(r"[=@;?&]|:(?!\\)", text) is None
+
+
+def without_secrets(text: str, place: str) -> str:
+    """What somebody says about an address, without the secrets in it."""
+    found = _POSTGRES.fullmatch(place)
+    options = (o.partition("=") for o in ((found and found["options"]) or "").split("&"))
+    given = [value for name, _, value in options if name.lower() not in _PLAIN_OPTIONS]
+    given += [found["password"]] if found is not None and found["password"] else []
+    secrets = {each for word in given if word for each in (word, unquote(word))}
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text
