@@ -25,7 +25,7 @@ interop-env: .venv-pypaimon/.ready  ## Make .venv-pypaimon, another reader to co
 .venv-pypaimon/.ready: requirements-pypaimon.lock | venv
 	@sh scripts/make-pypaimon-env.sh
 
-.venv-java/paimon-bundle.jar: scripts/get-paimon-java.sh
+.venv-java/.ready: scripts/get-paimon-java.sh
 	@sh scripts/get-paimon-java.sh
 
 demo: venv  ## Run the demonstration
@@ -44,7 +44,7 @@ fuzz: venv  ## Look for faults for MINUTES=10 with random use; SEED=1 REPLAY=sql
 	@$(PY) tests/fuzz/fuzz_run.py --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) \
 		$(if $(PARTS),--parts $(PARTS)) $(if $(REPLAY),--replay $(REPLAY))
 
-interop: venv interop-env .venv-java/paimon-bundle.jar  ## Run the tests that let other readers and writers judge
+interop: venv interop-env .venv-java/.ready  ## Run the tests that let other readers and writers judge
 	@$(WITH_JAVA) $(PYTEST) -k interop $(ARGS)
 
 spark-versions: venv  ## Run the Spark tests on the oldest pyspark that is supported

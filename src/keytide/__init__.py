@@ -41,6 +41,7 @@ from keytide.table.upkeep.compaction import CompactionResult
 from keytide.table.upkeep.doctor import Diagnosis, Sign
 from keytide.table.upkeep.expiry import ExpiryResult
 from keytide.table.upkeep.indexing import IndexingResult
+from keytide.table.upkeep.mending import MendResult
 from keytide.table.upkeep.orphans import OrphanFiles
 from keytide.table.upkeep.purging import PurgeResult
 from keytide.table.upkeep.rescale import RescaleResult
@@ -72,6 +73,7 @@ __all__ = [
     "KeytideError",
     "KeytideWarning",
     "Lake",
+    "MendResult",
     "MergeBuilder",
     "NotFoundError",
     "OrphanFiles",

@@ -1,7 +1,8 @@
 """Java Paimon as a judge: its own classes, driven through the gateway that comes with pyspark.
 
-The bundle is what `make interop` fetches; without it the tests of this judge are skipped. Methods
-that a class has from an interface alone are found by reflection, which the gateway does not do.
+`make interop` fetches the releases; without one of them the tests of that judge are skipped.
+Methods that a class has from an interface alone are found by reflection, which the gateway does
+not do.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from interop_judges import PROJECT, ROW_KIND, Condition, RefusedError
 from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError
@@ -24,7 +26,11 @@ from pyspark.java_gateway import launch_gateway
 import keytide as kt
 from keytide.types import ArrayType, AtomicType, DataType, MapType, MultisetType, RowType
 
-JAVA_BUNDLE = PROJECT / ".venv-java/paimon-bundle.jar"
+JAVA_RELEASES = {
+    "java-1.4.2": PROJECT / ".venv-java/paimon-bundle-1.4.2.jar",
+    "java-2.0.0": PROJECT / ".venv-java/paimon-flink-2.0-2.0.0.jar",
+}
+"""The releases that judge, and the archive of each with all of its classes."""
 
 
 class JavaGateway:
@@ -34,7 +40,11 @@ class JavaGateway:
         conf = SparkConf(loadDefaults=False)
         conf.set("spark.driver.extraClassPath", str(bundle)).set("spark.driver.memory", "1g")
         self.scratch = scratch
-        self._gateway = launch_gateway(conf)
+        # A thread with one connection of its own mixes answers up where an object of Java is
+        # collected while another answer is awaited.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYSPARK_PIN_THREAD", "false")
+            self._gateway = launch_gateway(conf)
         self._methods: dict[tuple[str, str, int], list[Any]] = {}
 
     @property
@@ -110,7 +120,8 @@ class JavaPaimon:
 
     warehouse: str
     gateway: JavaGateway = field(repr=False)
-    name: str = "java"
+    name: str
+    """The release, as `JAVA_RELEASES` has it."""
 
     def create(
         self,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from interop_judges import assert_reads_alike
-from java_judge import JavaGateway, JavaPaimon
+from java_judge import JavaPaimon
 from pypaimon_rust.datafusion import PaimonCatalog
 
 import keytide as kt
@@ -76,9 +76,9 @@ MERGED: dict[str, dict[str, str]] = {
 @pytest.mark.parametrize("producer", PRODUCERS)
 @pytest.mark.parametrize("engine", MERGED)
 def test_changelog_of_compactions_is_read_alike(
-    tmp_path: Path, java_gateway: JavaGateway, producer: str, engine: str
+    java: JavaPaimon, lake: kt.Lake, producer: str, engine: str
 ) -> None:
-    table = kt.connect(tmp_path).create_table(
+    table = lake.create_table(
         "d.t", SCHEMA, ["p", "k"], ["p"],
         options={"bucket": "2", **PRODUCERS[producer], **MERGED[engine]},
     )  # fmt: skip
@@ -90,9 +90,9 @@ def test_changelog_of_compactions_is_read_alike(
     end = table.snapshots()[-1].id
     for start in (0, 3):
         own = told(table.changes(start, end, mode="changelog"))
-        assert told_by_rust(tmp_path, start, end, "changelog") == own
-        java = JavaPaimon(str(tmp_path), java_gateway).changes("d.t", start)
-        assert Counter((kind, *row.values()) for kind, row in java) == own
+        assert told_by_rust(Path(java.warehouse), start, end, "changelog") == own
+        theirs = java.changes("d.t", start)
+        assert Counter((kind, *row.values()) for kind, row in theirs) == own
 
 
 Change = tuple[str, dict[str, Any]]

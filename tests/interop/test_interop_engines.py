@@ -25,6 +25,7 @@ from interop_judges import (
     refusal,
 )
 from interop_values import arrow_rows, field
+from java_judge import JAVA_RELEASES
 from pyroaring import BitMap
 
 import keytide as kt
@@ -137,9 +138,12 @@ UNLIKE_FOR_RETRACTS: dict[tuple[str, str], Outcome] = {
     ("pypaimon-rust", "partial-update, remove-record-on-delete"): _LEAK,
     ("pypaimon-rust", "partial-update, remove-record-on-sequence-group"): _LEAK,
     ("pypaimon-rust", "aggregation, remove-record-on-delete"): _LEAK,
-    ("java", "partial-update, remove-record-on-delete"): _LEAK,
-    ("java", "partial-update, remove-record-on-sequence-group"): _LEAK,
-    ("java", "aggregation, remove-record-on-delete"): _LEAK,
+    **{
+        (release, engine): _LEAK
+        for release in JAVA_RELEASES
+        for engine in RETRACTING
+        if "remove-record" in engine
+    },
 }
 
 

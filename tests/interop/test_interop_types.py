@@ -46,14 +46,19 @@ NO_KEY: Known = {
     ("pypaimon", "TIMESTAMP(9)"): difference("Keytide misses"),
     ("pypaimon", "TIMESTAMP(9) WITH LOCAL TIME ZONE"): difference("Keytide misses"),
     # It holds NaN equal to any number that is in one bucket with it.
-    ("java", "FLOAT"): difference("Keytide misses"),
+    ("java-1.4.2", "FLOAT"): difference("Keytide misses"),
 }
 _NO_PARTITION = "type is not supported as partition key"
 # It names folders as Python prints the values; the manifest does not hold the name.
 _OTHER_FOLDER = Outcome(kt.DataError, "is missing although a snapshot names it")
 NO_PARTITION: Known = {
     **{
-        ("java", sql_type): refusal("NullPointerException")
+        ("java-1.4.2", sql_type): refusal("NullPointerException")
+        for sql_type in ("BINARY(2)", "VARBINARY(9)", "BYTES")
+    },
+    # It names folders by where the bytes lie in memory, and finds them no more itself.
+    **{
+        ("java-2.0.0", sql_type): _OTHER_FOLDER
         for sql_type in ("BINARY(2)", "VARBINARY(9)", "BYTES")
     },
     **{

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -38,6 +38,7 @@ __all__ = [
     "NO_WATERMARK",
     "CommitKind",
     "Consumer",
+    "Operation",
     "Snapshot",
     "Tag",
 ]
@@ -58,12 +59,31 @@ class CommitKind(str, Enum):
     ANALYZE = "ANALYZE"
 
 
+class Operation(str, Enum):
+    """What was asked for, where somebody asked for rows to change. Persisted; do not change.
+
+    These are all that other engines know. Some cannot read a snapshot with another one.
+    """
+
+    WRITE = "WRITE"
+    OVERWRITE = "OVERWRITE"
+    DELETE = "DELETE"
+    TRUNCATE = "TRUNCATE"
+    UPDATE = "UPDATE"
+    MERGE = "MERGE"
+    CREATE_TABLE_AS_SELECT = "CREATE_TABLE_AS_SELECT"
+    REPLACE_TABLE_AS_SELECT = "REPLACE_TABLE_AS_SELECT"
+    CREATE_OR_REPLACE_TABLE_AS_SELECT = "CREATE_OR_REPLACE_TABLE_AS_SELECT"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """One version of a table; the members of the format under their own names.
 
     File names carry no directory. Sizes are bytes, times are epoch milliseconds, counts are
-    physical rows, with duplicates and deletes. Members that are ``None`` are left out of the file.
+    physical rows, with duplicates and deletes. Members that are ``None`` are left out of the file,
+    and so is an operation that other engines do not know. Snapshots that differ in their
+    operations alone are equal: it is told, and nothing goes by it.
     """
 
     version: int = SNAPSHOT_VERSION
@@ -89,7 +109,7 @@ class Snapshot:
     statistics: str | None = None
     properties: Mapping[str, str] | None = None
     next_row_id: int | None = None
-    operation: str | None = None
+    operation: str | None = field(default=None, compare=False)
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> Snapshot:
@@ -105,8 +125,13 @@ class Snapshot:
         """The watermark; None where no stream told one."""
         return None if self.watermark == NO_WATERMARK else self.watermark
 
+    @property
+    def has_known_operation(self) -> bool:
+        """Whether every engine can read the operation as it is stored."""
+        return self.operation is None or self.operation in _OPERATIONS
+
     def to_json(self) -> bytes:
-        """The file's bytes. Equal snapshots give equal bytes.
+        """The file's bytes.
 
         Raises InvalidError for a member that no reader could read back.
         """
@@ -186,9 +211,10 @@ def _member_type(name: str, annotation: str) -> MemberType:
 
 # Attribute, member and what it may hold, in Java's order.
 _MEMBERS = {
-    field.name: (_camel(field.name), _member_type(field.name, str(field.type)))
-    for field in fields(Snapshot)
+    each.name: (_camel(each.name), _member_type(each.name, str(each.type)))
+    for each in fields(Snapshot)
 }
+_OPERATIONS = frozenset(each.value for each in Operation)
 _REQUIRED = frozenset(
     {
         "version",
@@ -205,10 +231,12 @@ _REQUIRED = frozenset(
 
 
 def _snapshot_document(snapshot: Snapshot) -> dict[str, Any]:
-    values = ((stored, getattr(snapshot, name)) for name, (stored, _) in _MEMBERS.items())
+    values = {stored: getattr(snapshot, name) for name, (stored, _) in _MEMBERS.items()}
+    if not snapshot.has_known_operation:
+        values["operation"] = None
     return {
         stored: value.value if isinstance(value, CommitKind) else value
-        for stored, value in values
+        for stored, value in values.items()
         if value is not None
     }
 

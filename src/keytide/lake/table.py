@@ -55,6 +55,7 @@ from keytide.table.upkeep.consumers import (
 from keytide.table.upkeep.doctor import Diagnosis, diagnose
 from keytide.table.upkeep.expiry import ExpiryResult, expire_changelogs, expire_snapshots
 from keytide.table.upkeep.indexing import IndexingResult, index_files
+from keytide.table.upkeep.mending import MendResult, mend_snapshots
 from keytide.table.upkeep.orphans import OrphanFiles, remove_orphan_files
 from keytide.table.upkeep.partition_expiry import (
     ExpiredPartitions,
@@ -341,6 +342,22 @@ class Table:
         `ConflictError` and `DataError` as `truncate` and `expire_snapshots` do.
         """
         return purge(self._stored, dry_run=dry_run)
+
+    @checked
+    def mend_snapshots(self, *, dry_run: bool = False) -> MendResult:
+        """Write snapshots, changelogs and tags again that some engines cannot read.
+
+        Those say an operation that these engines do not know; without it they show what they
+        showed. All branches are mended with the table, of a branch that one alone. The newest
+        snapshot gets a successor that shows the same, the others are replaced one by one; after a
+        stop the same call goes on. Others may write, compact and expire meanwhile. Nobody may roll
+        the table back or fast-forward it: what is committed then under the number of a snapshot
+        that went could be replaced. `dry_run` counts.
+
+        Raises `DataError` for a document that is torn and when the store fails, and
+        `UnsupportedError` and `ConflictError` as `write` does.
+        """
+        return mend_snapshots(self._stored, dry_run=dry_run)
 
     @checked
     def compact(

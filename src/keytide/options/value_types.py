@@ -19,6 +19,7 @@ __all__ = [
     "EXACT_COLUMNS",
     "FILE_NAME",
     "FOLDER",
+    "LEVELS",
     "NAMES",
     "PADDINGS",
     "SHARE",
@@ -194,6 +195,16 @@ def _paddings(text: str) -> tuple[str, ...]:
     return names
 
 
+def _levels(text: str) -> dict[int, str]:
+    found = {}
+    for part in _names(text):
+        level, _, word = part.partition(":")
+        if re.fullmatch(r"[0-9]{1,9}", level.strip()) is None or not word.strip():
+            raise ValueError("levels with a word for each, such as '0:avro,5:parquet'")
+        found[int(level)] = word.strip()
+    return found
+
+
 def _engine(text: str) -> str:
     name = text.lower()
     if re.fullmatch(r"[a-z][a-z0-9-]*", name) is None:
@@ -254,6 +265,7 @@ PADDINGS = ValueType(
 )
 FILE_NAME = ValueType("a text", _file_name, ("abc", "xyz"), "a/b")
 FOLDER = ValueType("a folder", _folder, ("abc", "x/yz"), "../abc")
+LEVELS = ValueType("levels with a word for each", _levels, ("0:counts", "1:none,5:full"), "some")
 SHARE = ValueType("a number between 0 and 1", _share, ("0.02", "0.2"), "1.0")
 SIZE = size()
 STATS_MODE = ValueType("`none`, `counts`, `full`, `truncate(n)`", _stats_mode, ("counts",), "some")

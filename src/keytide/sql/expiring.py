@@ -21,6 +21,7 @@ from keytide.table.upkeep.expiry import (
     expire_changelogs,
     expire_snapshots,
 )
+from keytide.table.upkeep.mending import MENDING_ROW, mend_snapshots
 from keytide.table.upkeep.orphans import ORPHANS_ROW, remove_orphan_files
 from keytide.table.upkeep.partition_expiry import (
     PARTITIONS_ROW,
@@ -144,12 +145,19 @@ def _purge_files(catalog: Catalog, table: str, dry_run: bool = False) -> pa.Tabl
     return pa.Table.from_pylist([asdict(done)], schema=PURGE_ROW)
 
 
+@checked
+def _mend_snapshots(catalog: Catalog, table: str, dry_run: bool = False) -> pa.Table:
+    done = mend_snapshots(table_of(catalog, table), dry_run=dry_run)
+    return pa.Table.from_pylist([asdict(done)], schema=MENDING_ROW)
+
+
 EXPIRING: dict[str, Callable[..., pa.Table]] = {
     "clear_consumers": _clear_consumers,
     "expire_changelogs": _expire_changelogs,
     "expire_consumers": _expire_consumers,
     "expire_partitions": _expire_partitions,
     "expire_snapshots": _expire_snapshots,
+    "mend_snapshots": _mend_snapshots,
     "purge_files": _purge_files,
     "remove_orphan_files": _remove_orphan_files,
     "reset_consumer": _reset_consumer,

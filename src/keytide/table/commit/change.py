@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from keytide.format.index_manifest import IndexFile
 from keytide.format.manifest import FileKind, Identity, ManifestEntry
-from keytide.format.snapshot import CommitKind
+from keytide.format.snapshot import CommitKind, Operation
 from keytide.table.commit.author import Author
 from keytide.table.commit.moved_keys import MovedKeys
 from keytide.table.state.dead_rows import DeadRows
@@ -30,6 +30,10 @@ __all__ = [
 ]
 
 NOTHING_DEAD = DeadRows()
+_OPERATIONS = {
+    CommitKind.APPEND: Operation.WRITE.value,
+    CommitKind.OVERWRITE: Operation.OVERWRITE.value,
+}
 
 
 @dataclass(frozen=True)
@@ -104,9 +108,9 @@ class Change:
         return replace(self, made=replace(self.made, dead=dead)) if dead else self
 
     @property
-    def operation(self) -> str:
-        """What a snapshot says was done."""
-        return "WRITE" if self.kind is CommitKind.APPEND else self.kind.value
+    def operation(self) -> str | None:
+        """What a snapshot says was asked for; nothing where the rows stay what they are."""
+        return _OPERATIONS.get(self.kind)
 
     def changed(self, live: LiveFiles) -> tuple[ManifestEntry, ...]:
         """The entries with those that delete what is live in the partitions to replace."""

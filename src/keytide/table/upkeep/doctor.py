@@ -22,6 +22,7 @@ from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.consumers import consumers_of
 from keytide.table.upkeep.expiry import expire_snapshots, overdue
+from keytide.table.upkeep.mending import unread
 from keytide.table.upkeep.orphans import AGE_MIN_MS, orphan_files
 from keytide.table.upkeep.picking import sorted_runs
 from keytide.table.upkeep.planning import why_not_compacted
@@ -90,6 +91,7 @@ def diagnose(table: StoredTable) -> Diagnosis:
         _orphans(table, view),
         _branches(view, table.store),
         _manifests(view, len(manifests)),
+        _other_engines(table),
     )
     return Diagnosis(table.name, signs)
 
@@ -274,6 +276,29 @@ def _manifests(view: TableView, count: int) -> Sign:
         f"CALL sys.compact_manifest, and lower '{keys.MANIFEST_MERGE_MIN_COUNT}'"
         if count > limit
         else None,
+    )
+
+
+def _other_engines(table: StoredTable) -> Sign:
+    """Snapshots, changelogs and tags that engines of the format refuse."""
+    subject, expected = "other engines", "all of them can be read by other engines"
+    try:
+        found = unread(table)
+    except DataError as error:
+        return Sign(
+            table.name, subject, f"cannot be told: {error}", expected,
+            "Call verify(), or keytide verify, which names all that is damaged",
+        )  # fmt: skip
+    parts = (
+        (found.snapshots, "snapshot"), (found.changelogs, "changelog"), (found.tags, "tag")
+    )  # fmt: skip
+    counts = ", ".join(counted(count, what) for count, what in parts if count)
+    return Sign(
+        table.name,
+        subject,
+        f"{counts} with an operation that they do not know" if counts else "nothing they refuse",
+        expected,
+        "Call mend_snapshots(), or CALL sys.mend_snapshots" if counts else None,
     )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from keytide.errors import ConflictError
+from keytide.format.snapshot import Snapshot
 from keytide.table.commit.change import Conflict
 from keytide.table.commit.manifest_picking import MergeRules, pick_all
 from keytide.table.commit.transaction import Transaction
 from keytide.table.state.stored import StoredTable
 from keytide.table.write.writable import writable_view
 
-__all__ = ["MergedManifests", "merge_manifests"]
+__all__ = ["MergedManifests", "commit_alike", "merge_manifests"]
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,19 @@ def merge_manifests(table: StoredTable) -> MergedManifests:
     before = [] if snapshot is None else metadata.manifests(snapshot)
     if not pick_all(before, MergeRules.of(view.options)).places:
         return MergedManifests(None, len(before), len(before))
+    committed = _committed(transaction)
+    after = metadata.manifests(committed)
+    return MergedManifests(committed.id, len(before), len(after))
+
+
+def commit_alike(table: StoredTable) -> Snapshot:
+    """The same in any case: a new snapshot that shows what the newest one shows."""
+    return _committed(Transaction.begin(table, writable_view(table)))
+
+
+def _committed(transaction: Transaction) -> Snapshot:
     outcome = transaction.merge_manifests()
     if outcome is None or isinstance(outcome, Conflict):
         reason = "nothing was changed" if outcome is None else outcome.reason
-        raise ConflictError(f"table {table.name}: {reason}")
-    after = metadata.manifests(outcome.snapshot)
-    return MergedManifests(outcome.snapshot.id, len(before), len(after))
+        raise ConflictError(f"table {transaction.view.name}: {reason}")
+    return outcome.snapshot

@@ -211,7 +211,7 @@ def _as_known_of(snapshot: Snapshot, copy: Snapshot) -> Snapshot:
     return replace(snapshot, **lost)
 
 
-_DISPENSABLE = ("writer_version", "properties", "next_row_id", "operation")
+_DISPENSABLE = ("writer_version", "properties", "next_row_id")
 
 _HINT_WAY_OUT = "Delete the hint: readers then look which snapshots there are"
 

@@ -1,0 +1,135 @@
+"""Snapshots that some engines cannot read, written again so that all can.
+
+An operation that another engine does not know is no part of what a snapshot shows, yet that engine
+refuses the snapshot. The newest one gets a successor, by a commit that changes no file: what
+follows it may be on its way. Those before it, changelogs and tags are written again in their
+places. Meanwhile a tag keeps the files of each such snapshot: if it expires in between, the file
+that comes back names what is still there, and goes with the next expiry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+
+import pyarrow as pa
+
+from keytide import html
+from keytide.errors import ConflictError, DataError, NotFoundError
+from keytide.format import paths
+from keytide.format.branch import branch_of
+from keytide.format.snapshot import Snapshot, Tag
+from keytide.table.state.branches import branch_names, open_branch
+from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep.manifests import commit_alike
+from keytide.table.upkeep.tags import create_tag, delete_tag
+
+__all__ = ["MENDING_ROW", "MendResult", "mend_snapshots", "unread"]
+
+# If this dies, the tags that it leaves go by themselves.
+_HELD = "1 d"
+
+
+@dataclass(frozen=True)
+class MendResult:
+    """How many files of each kind were written again, or, of a dry run, would be.
+
+    The newest snapshot of a branch counts where it got a successor.
+    """
+
+    snapshots: int
+    changelogs: int
+    tags: int
+
+    def _repr_html_(self) -> str:
+        names = [member.name for member in fields(self)]
+        return html.table(names, [[getattr(self, name) for name in names]])
+
+
+MENDING_ROW = pa.schema([(member.name, pa.int64()) for member in fields(MendResult)])
+"""The result as a row."""
+
+
+@dataclass(frozen=True)
+class _Unread:
+    """What of one branch some engines cannot read: numbers and names, in their order."""
+
+    snapshots: list[int]
+    changelogs: list[int]
+    tags: list[str]
+
+    @classmethod
+    def of(cls, table: StoredTable) -> _Unread:
+        """Raises `DataError` for a document that is torn."""
+        metadata = table.metadata
+        changelogs = {number: metadata.changelog(number) for number in metadata.changelog_ids()}
+        return cls(
+            [each.id for each in metadata.snapshots() if not each.has_known_operation],
+            [number for number, each in changelogs.items() if not each.has_known_operation],
+            [n for n, tag in metadata.tags().items() if not tag.snapshot.has_known_operation],
+        )
+
+
+def unread(table: StoredTable) -> MendResult:
+    """How much of a table and its branches some engines cannot read.
+
+    Raises `DataError` for a document that is torn.
+    """
+    found = [_Unread.of(each) for each in _lines(table)]
+    return MendResult(
+        sum(len(each.snapshots) for each in found),
+        sum(len(each.changelogs) for each in found),
+        sum(len(each.tags) for each in found),
+    )
+
+
+def mend_snapshots(table: StoredTable, *, dry_run: bool = False) -> MendResult:
+    """Write what some engines cannot read so that they can, as `Table.mend_snapshots` says."""
+    found = unread(table)
+    for line in [] if dry_run else list(_lines(table)):
+        _mend(line, _Unread.of(line))
+    return found
+
+
+def _lines(table: StoredTable) -> Iterator[StoredTable]:
+    """A table with all of its branches; of a branch, that alone."""
+    yield table
+    if branch_of(table.store) == paths.MAIN_BRANCH:
+        yield from (open_branch(table, name) for name in branch_names(table.store))
+
+
+def _mend(table: StoredTable, found: _Unread) -> None:
+    newest = table.metadata.latest_snapshot()
+    if newest is not None and newest.id in found.snapshots:
+        commit_alike(table)
+    for name in found.tags:
+        _write_again(table, paths.tag_path(name), Tag.from_json)
+    for number in found.changelogs:
+        _write_again(table, paths.changelog_path(number), Snapshot.from_json)
+    for number in found.snapshots:
+        _mend_snapshot(table, number)
+
+
+def _mend_snapshot(table: StoredTable, number: int) -> None:
+    name = f"mending-{number}-{paths.new_uuid()}"
+    try:
+        create_tag(table.metadata, name, number, _HELD)
+    except (NotFoundError, ConflictError):
+        return  # it has expired
+    try:
+        _write_again(table, paths.snapshot_path(number), Snapshot.from_json)
+    finally:
+        delete_tag(table.metadata, name)
+
+
+def _write_again(
+    table: StoredTable, path: str, parse: Callable[[bytes, str], Snapshot | Tag]
+) -> None:
+    """Replace a file by one that says the same, unless it is gone."""
+    try:
+        data = table.store.read(path)
+    except DataError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return
+        raise
+    table.store.put(path, parse(data, table.store.uri_of(path)).to_json())
