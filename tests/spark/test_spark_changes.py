@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -165,6 +166,42 @@ def test_stream_of_a_changelog_that_jobs_made_is_the_table(
 
 def told_first(table: kt.Table) -> list[tuple[Any, ...]]:
     return [tuple(r.values()) for r in table.changes(0, 2, mode="changelog").to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("mode", "producer"), [("delta", "none"), ("changelog", "lookup"), ("diff", "none")]
+)
+def test_copy_that_a_stream_keeps_has_every_key_that_moved(
+    mode: str, producer: str, warehouse: str, spark: Any, tmp_path: Path
+) -> None:
+    lake = kt.connect(warehouse)
+    schema = pa.schema([("k", pa.int64()), ("p", pa.int64()), ("v", pa.int64())])
+    moving = {"bucket": "-1", "dynamic-bucket.target-row-num": "2", "changelog-producer": producer}
+    table = lake.create_table("moving", schema, ["k"], ["p"], options=moving)
+    copy = lake.create_table("copy", schema, ["k"], options={"bucket": "2"})
+    dice = random.Random(mode)
+    for commits in (1, 6, 6):  # told in one batch each
+        for n in range(commits):
+            rows = [
+                {"k": k, "p": dice.randrange(3), "v": n, "_row_kind": dice.choice(["+I", "-D"])}
+                for k in dice.sample(range(10), 6)
+            ]
+            table.write(rows if n else [{**row, "_row_kind": "+I"} for row in rows])
+        stream = spark.readStream.format("keytide").options(mode=mode, start="0").load(table.uri)
+        query = (
+            stream.writeStream.foreachBatch(lambda rows, _: copy.write(rows))
+            .option("checkpointLocation", str(tmp_path / "c"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        shown = [sorted(map(str, each.scan().to_pylist())) for each in (table, copy)]
+        assert shown[0] == shown[1]
+    told = table.changes(0, mode=mode)
+    on_executors = {}
+    for kind, k, *row in told.to_spark(spark).collect():
+        on_executors.pop(k, None) if kind in ("-U", "-D") else on_executors.update({k: row})
+    assert on_executors == {r["k"]: [r["p"], r["v"]] for r in table.scan().to_pylist()}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import polars as pl
 
 from keytide.merge.order import is_searchable
 
-__all__ = ["Batch", "key_windows"]
+__all__ = ["Batch", "key_windows", "with_whole_keys"]
 
 
 class Batch(NamedTuple):
@@ -42,6 +42,27 @@ def key_windows(
         open_ended = [cursor for cursor in waiting if not cursor.holds_the_last]
         bound = _smallest_last_key(open_ended, key) if open_ended else None
         yield [cursor.take(bound) for cursor in cursors]
+
+
+def with_whole_keys(run: Iterator[Batch], key: tuple[str, ...]) -> Iterator[Batch]:
+    """A run that may have several rows of a key, in batches of which no two have a key in common.
+
+    Such batches may be cut into windows too. REQUIRES: the run is sorted by key. Holds the rows of
+    one key more than a batch has.
+    """
+    held: pl.DataFrame | None = None
+    for rows, is_last in run:
+        rows = rows if held is None else pl.concat([held, rows])
+        count = rows.height if is_last else rows.height - _count_of_last_key(rows, key)
+        held = None if is_last else rows.slice(count)
+        yield Batch(rows.head(count), is_last)
+    if held is not None:
+        yield Batch(held, is_last=True)
+
+
+def _count_of_last_key(rows: pl.DataFrame, key: tuple[str, ...]) -> int:
+    is_last = (pl.col(name).eq_missing(pl.col(name).last()) for name in key)
+    return int(rows.select(pl.all_horizontal(*is_last).sum()).item())
 
 
 class _Cursor:

@@ -14,12 +14,15 @@ from keytide.spark.read import BINS_PER_CORE, BinTask, pack
 from keytide.spark.runner import Executors
 from keytide.spark.types import spark_schema
 from keytide.table.changes.changes import Changes, ChangesTask
+from keytide.table.changes.lanes import Lane
 
 __all__ = ["bins_of", "changes_to_spark"]
 
 
 def changes_to_spark(changes: Changes, spark: SparkSession) -> DataFrame:
     """The changes as a lazy DataFrame that stays with their snapshots.
+
+    All rows of a key are in one partition, in their order.
 
     Driver only; reads metadata, no data. Works on classic and Spark Connect sessions. What a task
     raises reaches the user as Spark's PythonException with the Keytide error's text.
@@ -34,12 +37,12 @@ def changes_to_spark(changes: Changes, spark: SparkSession) -> DataFrame:
 def bins_of(changes: Changes, bins_max: int, schema: pa.Schema) -> list[BinTask]:
     """The tasks in at most `bins_max` bins, which give the columns of `schema`.
 
-    Those of a bucket stay together, in their order.
+    Those of a lane stay together, in their order: partitions of a DataFrame have none.
     """
-    buckets: dict[tuple[bytes, int], list[ChangesTask]] = {}
+    of_lanes: dict[Lane, list[ChangesTask]] = {}
     for task in changes.tasks():
-        buckets.setdefault(task.place, []).append(task)
-    bins = pack(buckets.values(), bins_max, _bytes)
+        of_lanes.setdefault(task.lane, []).append(task)
+    bins = pack(of_lanes.values(), bins_max, _bytes)
     flat = (tuple(chain.from_iterable(members)) for members in bins)
     return [BinTask(tasks, schema, changes.view.name) for tasks in flat]
 

@@ -27,6 +27,7 @@ from keytide.table.definition.checks import check_uses, validate_definition
 from keytide.table.definition.evolution import SchemaChange, evolve
 from keytide.table.state.branches import branch_names, has_branch
 from keytide.table.state.metadata import TableMetadata
+from keytide.table.write.trial import try_definition
 
 __all__ = ["alter_table"]
 
@@ -52,6 +53,7 @@ def alter_table(
         evolved = _evolved(metadata, base, changes, is_first=base is first)
         if evolved == replace(base, id=evolved.id):
             return base  # nothing is different
+        _try(metadata, base, evolved)
         evolved = replace(evolved, time_millis=clock_ms())
         # Of equal bytes it does not matter who wrote them: the same change at the same millisecond.
         if created(metadata.store, paths.schema_path(evolved.id), evolved.to_json()):
@@ -81,6 +83,23 @@ def _evolved(
             f"table {metadata.name}: another change of its schema came first, and now these are "
             f"not possible: {error}; look at the new schema and try again"
         ) from error
+
+
+def _try(metadata: TableMetadata, base: TableSchema, evolved: TableSchema) -> None:
+    """Raise what writers would, of a table that they could write to before."""
+    try:
+        try_definition(metadata.store, metadata.name, evolved)
+    except KeytideError:
+        if _can_be_written(metadata, base):
+            raise
+
+
+def _can_be_written(metadata: TableMetadata, definition: TableSchema) -> bool:
+    try:
+        try_definition(metadata.store, metadata.name, definition)
+    except KeytideError:
+        return False
+    return True
 
 
 def _check_branch(metadata: TableMetadata, evolved: TableSchema) -> None:

@@ -37,6 +37,7 @@ from keytide.table.definition.checks import (
 from keytide.table.definition.kind import kind_of
 from keytide.table.state.branches import open_table
 from keytide.table.state.stored import StoredTable
+from keytide.table.write.trial import try_definition
 from keytide.types import Field, type_from_arrow
 
 __all__ = ["DEFAULT_DATABASE", "SYSTEM_DATABASE", "Catalog", "NewTable", "open_stored"]
@@ -173,7 +174,7 @@ class Catalog:
         """Make a table; atomic: of several callers one makes it. Raises as `Lake.create_table`."""
         database, table = self._split_new(name)
         full_name, path = f"{database}.{table}", _path(database, table)
-        definition = _definition(full_name, wanted)
+        definition = _definition(self.store, full_name, wanted)
         # Looked for first, because the schema of an altered table has another number: creating the
         # first one would succeed where it was expired.
         created = not self._exists(path) and self.store.create(
@@ -195,7 +196,7 @@ class Catalog:
         """Make a table with the rows that `fill` writes. Raises as `Lake.create_table_as` does."""
         database, table = self._split_new(name)
         full_name, path = f"{database}.{table}", _path(database, table)
-        definition = _definition(full_name, wanted)
+        definition = _definition(self.store, full_name, wanted)
         if self._exists(path):
             raise AlreadyExistsError(f"table {full_name} exists in {self.uri}; choose another name")
         return create_filled(self.store.sub(path), full_name, definition, fill)
@@ -264,7 +265,7 @@ class Catalog:
         return (parts[0], parts[1]) if len(parts) == 2 else (DEFAULT_DATABASE, parts[0])
 
 
-def _definition(name: str, wanted: NewTable) -> TableSchema:
+def _definition(store: Store, name: str, wanted: NewTable) -> TableSchema:
     """The definition to store. Raises errors that name the table, and warns of doubts."""
     try:
         given = stored_names({} if wanted.options is None else wanted.options)
@@ -290,6 +291,7 @@ def _definition(name: str, wanted: NewTable) -> TableSchema:
         refuse_same_names(definition.fields)
     except (InvalidError, NotFoundError, UnsupportedError) as error:
         raise type(error)(f"table {name}: {error}") from error
+    try_definition(store, name, definition)
     for message in messages:
         # The line that calls `Lake.create_table`, which its check of arguments stands around.
         warnings.warn(f"table {name}: {message}", KeytideWarning, stacklevel=5)

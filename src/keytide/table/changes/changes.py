@@ -138,8 +138,9 @@ class Changes(RowSource):
         return self.source.plan()
 
     def tasks(self) -> Sequence[ChangesTask]:
-        """The work as picklable tasks, one per bucket, and per commit where rows are told so.
+        """The work as picklable tasks, whose rows come in their order.
 
+        Tasks of different lanes have no key in common, so each lane may be carried out by itself.
         Raises as `plan`.
         """
         return self.plan

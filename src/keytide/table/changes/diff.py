@@ -1,6 +1,6 @@
 """The difference between two snapshots, planned from metadata and carried out by key ranges.
 
-Files that are live in both snapshots hold the same rows, so a group of buckets is read only where
+Files that are live in both snapshots hold the same rows, so a lane of buckets is read only where
 the live files differ, and of these buckets only keys that occur in files which one of the
 snapshots has and the other has not. That holds where both snapshots are read alike; where an
 alteration in between says otherwise what becomes of stored rows, every key is compared.
@@ -24,6 +24,7 @@ from keytide.row_kind import RowKind
 from keytide.table.changes.files import FilesTask, MarkedTask
 from keytide.table.changes.images import Images
 from keytide.table.changes.kinds import with_shown_kind
+from keytide.table.changes.lanes import Lane, lanes
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.definition.option_changes import keeps_stored_rows
 from keytide.table.read.lifetime import Lifetime
@@ -37,9 +38,6 @@ from keytide.table.state.view import TableView
 
 __all__ = ["DiffTask", "plan_diff"]
 
-Group: TypeAlias = "tuple[bytes | int, ...]"
-"""Buckets between which a key may move from one snapshot to another."""
-
 # The keys of changed files are held while rows are read, in so much of the memory.
 _KEYS_SHARE = 8
 _KEY_BYTES = 64
@@ -47,7 +45,7 @@ _KEY_BYTES = 64
 
 @dataclass(frozen=True)
 class DiffTask:
-    """What leads from the rows before to those after, of one group of buckets. Pickles.
+    """What leads from the rows before to those after, of one lane of buckets. Pickles.
 
     Keys that occur in none of the `changed` files have equal rows; None: any row may differ.
     Rows differ where their `compared` columns do; None: any column.
@@ -56,6 +54,7 @@ class DiffTask:
     before: Images
     after: Images
     changed: tuple[PlannedFile, ...] | None
+    lane: Lane
     compared: frozenset[str] | None = None
 
     @property
@@ -68,12 +67,6 @@ class DiffTask:
         """What is read, each file once for each snapshot."""
         buckets = (*self.before.buckets, *self.after.buckets)
         return [file for bucket in buckets for file in bucket.files]
-
-    @property
-    def place(self) -> tuple[bytes, int]:
-        """A bucket among those that are read."""
-        first = (*self.before.buckets, *self.after.buckets)[0]
-        return first.partition, first.bucket
 
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
         """The changes, in key order within a bucket; a pair of -U and +U is in one frame."""
@@ -110,7 +103,7 @@ class DiffTask:
 def plan_diff(
     before: TableState, after: TableState, compared: frozenset[str] | None = None
 ) -> list[DiffTask | FilesTask]:
-    """What leads from one snapshot to another one, as tasks of one group of buckets each.
+    """What leads from one snapshot to another one, as tasks of one lane of buckets each.
 
     Rows have the columns of `after`, and differ where their `compared` columns do; None: any
     column. Raises as `plan_files`.
@@ -118,12 +111,12 @@ def plan_diff(
     alike = are_read_alike(before.view, after.view)
     if alike:
         before = replace(before, view=after.view)
-    groups = _groups(before, after, differing=alike)
+    pairs = _pairs(before, after, differing=alike)
     if not after.view.kind.has_key:
-        return [task for group in groups for task in _append_tasks(*group)]
+        return [task for pair in pairs for task in _append_tasks(pair)]
     # Of both snapshots the rows are compared that have not expired by now.
     lifetime = Lifetime.of(after.view)
-    made = (_diff_task(*group, lifetime, alike=alike) for group in groups)
+    made = (_diff_task(pair, lifetime, alike=alike) for pair in pairs)
     return [replace(task, compared=compared) for task in made if task is not None]
 
 
@@ -141,12 +134,12 @@ def are_read_alike(before: TableView, after: TableView) -> bool:
     )
 
 
-# -- groups of buckets -----------------------------------------------------------------------------
+# -- lanes of buckets ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Side:
-    """What one of the snapshots has of a group."""
+    """What one of the snapshots has of a lane."""
 
     view: TableView
     entries: tuple[ManifestEntry, ...]
@@ -165,15 +158,24 @@ class _Side:
         return [file for each, file in self.shown.items() if other.shown.get(each) != file]
 
 
-def _groups(before: TableState, after: TableState, *, differing: bool) -> list[tuple[_Side, _Side]]:
-    """Both sides of each group; with `differing` only where the files are not the same."""
-    group_of = _grouping(before, after)
-    sides = [_by_group(state, group_of) for state in (after, before)]
+@dataclass(frozen=True)
+class _Pair:
+    """Both sides of a lane."""
+
+    lane: Lane
+    before: _Side
+    after: _Side
+
+
+def _pairs(before: TableState, after: TableState, *, differing: bool) -> list[_Pair]:
+    """Both sides of each lane; with `differing` only where the files are not the same."""
+    lane_of = lanes(after.view.schema, _bucket_counts(before, after))
+    sides = [_by_lane(state, lane_of) for state in (after, before)]
     pairs = []
-    for group in dict.fromkeys(group for side in sides for group in side):
-        now, then = (side.get(group, ((), ())) for side in sides)
+    for lane in dict.fromkeys(lane for side in sides for lane in side):
+        now, then = (side.get(lane, ((), ())) for side in sides)
         if not differing or _names(now) != _names(then):
-            pairs.append((_Side(before.view, *then), _Side(after.view, *now)))
+            pairs.append(_Pair(lane, _Side(before.view, *then), _Side(after.view, *now)))
     return pairs
 
 
@@ -185,42 +187,36 @@ def _names(files: _Files) -> tuple[set[Identity], set[str]]:
     return {entry.identity for entry in entries}, {file.file_name for file in vector_files}
 
 
-def _by_group(state: TableState, group_of: Callable[[bytes, int], Group]) -> dict[Group, _Files]:
-    entries: dict[Group, list[ManifestEntry]] = {}
-    vectors: dict[Group, list[IndexFile]] = {}
+def _by_lane(state: TableState, lane_of: Callable[[bytes, int], Lane]) -> dict[Lane, _Files]:
+    entries: dict[Lane, list[ManifestEntry]] = {}
+    vectors: dict[Lane, list[IndexFile]] = {}
     for entry in state.live.entries:
-        entries.setdefault(group_of(entry.partition, entry.bucket), []).append(entry)
+        entries.setdefault(lane_of(entry.partition, entry.bucket), []).append(entry)
     for file in state.vector_files:
-        vectors.setdefault(group_of(file.partition, file.bucket), []).append(file)
-    return {group: (tuple(own), tuple(vectors.get(group, ()))) for group, own in entries.items()}
+        vectors.setdefault(lane_of(file.partition, file.bucket), []).append(file)
+    return {lane: (tuple(own), tuple(vectors.get(lane, ()))) for lane, own in entries.items()}
 
 
-def _grouping(before: TableState, after: TableState) -> Callable[[bytes, int], Group]:
-    """Which buckets are compared together: those between which keys may have moved."""
-    if after.view.schema.is_cross_partition:
-        return lambda partition, bucket: ()
-    then, now = before.live.partition_buckets, after.live.partition_buckets
-
-    def group(partition: bytes, bucket: int) -> Group:
-        counts = {side[partition] for side in (then, now) if partition in side}
-        is_fixed = len(counts) == 1 and min(counts) > 0
-        return (partition, bucket) if is_fixed else (partition,)
-
-    return group
+def _bucket_counts(*states: TableState) -> dict[bytes, set[int]]:
+    """The numbers of buckets of each partition in some states."""
+    counts: dict[bytes, set[int]] = {}
+    for state in states:
+        for partition, count in state.live.partition_buckets.items():
+            counts.setdefault(partition, set()).add(count)
+    return counts
 
 
 # -- tasks -----------------------------------------------------------------------------------------
 
 
-def _diff_task(
-    before: _Side, after: _Side, lifetime: Lifetime | None, *, alike: bool
-) -> DiffTask | None:
+def _diff_task(pair: _Pair, lifetime: Lifetime | None, *, alike: bool) -> DiffTask | None:
+    before, after = pair.before, pair.after
     if not alike:
         sides = [
             Images(side.view, after.view, side.plan(), lifetime=lifetime)
             for side in (before, after)
         ]
-        return DiffTask(sides[0], sides[1], None)
+        return DiffTask(sides[0], sides[1], None, pair.lane)
     changed = [*before.without(after), *after.without(before)]
     if not changed:
         return None
@@ -229,7 +225,7 @@ def _diff_task(
         Images(side.view, after.view, side.plan(condition), condition, lifetime)
         for side in (before, after)
     ]
-    return DiffTask(sides[0], sides[1], tuple(changed))
+    return DiffTask(sides[0], sides[1], tuple(changed), pair.lane)
 
 
 def _hull(files: Sequence[PlannedFile], view: TableView) -> Predicate | None:
@@ -241,7 +237,8 @@ def _hull(files: Sequence[PlannedFile], view: TableView) -> Predicate | None:
     return key_range(decoded(ends, fields))
 
 
-def _append_tasks(before: _Side, after: _Side) -> Iterator[FilesTask]:
+def _append_tasks(pair: _Pair) -> Iterator[FilesTask]:
+    before, after = pair.before, pair.after
     for one, other, kind in (
         (before, after, RowKind.DELETE),
         (after, before, RowKind.INSERT),
@@ -249,10 +246,10 @@ def _append_tasks(before: _Side, after: _Side) -> Iterator[FilesTask]:
         differing = one.without(other)
         lone = [file for file in differing if file.entry.identity not in other.shown]
         if lone:
-            yield FilesTask(after.view, tuple(lone), kind)
+            yield FilesTask(after.view, tuple(lone), pair.lane, kind)
         # A row of a file that both have is in one of them alone where it is dead in the other.
         pairs = [(f, other.shown.get(f.entry.identity)) for f in differing]
         marked = [(f, twin.dead_rows) for f, twin in pairs if twin is not None and twin.dead_rows]
         if marked:
             files, places = zip(*marked, strict=True)
-            yield MarkedTask(after.view, files, kind, dead_elsewhere=places)
+            yield MarkedTask(after.view, files, pair.lane, kind, dead_elsewhere=places)

@@ -1,10 +1,16 @@
-"""Rows as they are stored in some files, or in one of two snapshots, with their kinds."""
+"""Rows as they are stored in some files, or in one of two snapshots, with their kinds.
+
+Where keys move between buckets, the rows of a commit come in two turns: first in all buckets those
+of keys that leave, then those of keys that stay or come. So a key is told to be gone from one
+bucket before it is told to be in another one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from typing import ClassVar
 
 import numpy as np
 import polars as pl
@@ -12,14 +18,16 @@ import polars as pl
 from keytide.format.data_file import POSITION, VALUE_KIND
 from keytide.format.deletion_vector import VectorPlace, dead_positions
 from keytide.merge.difference import with_kind
-from keytide.row_kind import RowKind
+from keytide.merge.windows import key_windows, with_whole_keys
+from keytide.row_kind import RETRACTS, RowKind
 from keytide.table.changes.kinds import with_shown_kind
+from keytide.table.changes.lanes import Lane
 from keytide.table.read.rows import Rows
 from keytide.table.read.runs import StoredVersions
 from keytide.table.read.sections import PlannedFile
 from keytide.table.state.view import TableView
 
-__all__ = ["FilesTask", "MarkedTask"]
+__all__ = ["ComingTask", "FilesTask", "LeavingTask", "MarkedTask"]
 
 _ROWS_MIN = 8 << 10
 _ROW_BYTES = 256
@@ -36,12 +44,8 @@ class FilesTask:
 
     view: TableView
     files: tuple[PlannedFile, ...]
+    lane: Lane
     kind: RowKind | None = None
-
-    @property
-    def place(self) -> tuple[bytes, int]:
-        """The bucket."""
-        return self.files[0].entry.partition, self.files[0].entry.bucket
 
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
         """The rows, with `_row_kind` in the first column."""
@@ -87,6 +91,58 @@ class MarkedTask(FilesTask):
                 rows = frame.filter(frame[POSITION].is_in(pl.Series(dead).implode()))
                 if rows.height:
                     yield self._told(shown.outcomes(rows))
+
+
+class _TurnTask(FilesTask):
+    """Of the files of one commit in one bucket, oldest first, the rows of some of the keys.
+
+    Those of a key come in their order.
+    """
+
+    ends_with: ClassVar[frozenset[RowKind]]
+    """The kinds of the last rows of the keys that are told of."""
+
+    def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
+        """The rows, with `_row_kind` in the first column."""
+        names, key = self.view.schema.names, self.view.order.key
+        rows_max = _rows_in(memory_bytes // len(self.files))
+        shown = Rows(self.view, names)
+        stored = self._stored(*names, VALUE_KIND)
+        runs = [with_whole_keys(stored.of_run((file,), rows_max), key) for file in self.files]
+        last = pl.col(VALUE_KIND).last().over(key)
+        for window in key_windows(runs, key):
+            rows = pl.concat([frame for frame in window if frame.width])
+            told = rows.filter(last.is_in([int(kind) for kind in self.ends_with]))
+            if told.height:
+                yield self._told(shown.outcomes(told))
+
+    def _stored(self, *columns: str) -> StoredVersions:
+        return StoredVersions(self.view, self.files[0].entry.partition, columns)
+
+
+class LeavingTask(_TurnTask):
+    """The rows of the keys that a commit leaves without a row in a bucket. Pickles."""
+
+    ends_with = RETRACTS
+
+    def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
+        """The rows, with `_row_kind` in the first column."""
+        if self._retracts(_rows_in(memory_bytes)):
+            yield from super().frames(memory_bytes)
+
+    def _retracts(self, rows_max: int) -> bool:
+        """Whether there are retracts, which not every writer counts; as a rule there are none."""
+        if not any(file.may_retract for file in self.files):
+            return False
+        kinds = self._stored(VALUE_KIND).of_lone_files(self.files, rows_max)
+        retracts = [int(kind) for kind in RETRACTS]
+        return any(frame[VALUE_KIND].is_in(retracts).any() for frame in kinds)
+
+
+class ComingTask(_TurnTask):
+    """The rows of the keys that a commit leaves with a row in a bucket. Pickles."""
+
+    ends_with = frozenset(RowKind) - RETRACTS
 
 
 def _rows_in(memory_bytes: int) -> int:

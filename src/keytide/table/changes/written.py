@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.options import keys
-from keytide.table.changes.files import FilesTask
+from keytide.table.changes.files import ComingTask, FilesTask, LeavingTask
+from keytide.table.changes.lanes import Lane, lanes
 from keytide.table.read.sections import PlannedFile
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.metadata import TableMetadata
@@ -23,10 +24,10 @@ _WAY_OUT = "mode='diff' finds the changes of any table, with nothing stored for 
 
 @dataclass(frozen=True)
 class Commit:
-    """The files in which the rows of a commit are told."""
+    """The files in which the rows of a commit are told; none of rows that it `replaces`."""
 
-    snapshot_id: int
     entries: tuple[ManifestEntry, ...]
+    replaces: bool
 
 
 def told_list(snapshot: Snapshot, producer: str) -> tuple[str, int | None] | None:
@@ -64,9 +65,15 @@ def logged(metadata: TableMetadata, snapshot_id: int, mode: str, producer: str) 
     return found
 
 
-def plan_written(view: TableView, commits: Iterable[Commit]) -> list[FilesTask]:
+def plan_written(view: TableView, commits: Sequence[Commit]) -> list[FilesTask]:
     """The rows in the files, commit by commit, as tasks of one bucket each."""
-    return [task for commit in commits for task in _tasks(view, commit)]
+    lane_of = lanes(
+        view.schema,
+        _bucket_counts(commits),
+        # A key of dynamic buckets has a place of its own until its partition is overwritten.
+        keeps_places=not any(commit.replaces for commit in commits),
+    )
+    return [task for commit in commits for task in _tasks(view, commit, lane_of)]
 
 
 def deltas(metadata: TableMetadata, snapshots: Iterable[Snapshot]) -> Iterator[Commit]:
@@ -75,7 +82,7 @@ def deltas(metadata: TableMetadata, snapshots: Iterable[Snapshot]) -> Iterator[C
         if snapshot.commit_kind in _WRITES_ROWS:
             entries = metadata.entries(metadata.delta_manifests(snapshot))
             written = [e for e in entries if e.kind is FileKind.ADD and e.file.level == 0]
-            yield Commit(snapshot.id, tuple(written))
+            yield _commit(snapshot, written)
 
 
 def changelogs(
@@ -100,7 +107,7 @@ def changelogs(
         entries = metadata.entries(metadata.changelog_manifests(snapshot))
         for entry in entries:
             _refuse_shared(entry, view)
-        yield Commit(snapshot.id, tuple(entries))
+        yield _commit(snapshot, entries)
 
 
 def _why_none(view: TableView) -> str | None:
@@ -129,12 +136,30 @@ def _refuse_shared(entry: ManifestEntry, view: TableView) -> None:
         )
 
 
-def _tasks(view: TableView, commit: Commit) -> Iterator[FilesTask]:
+def _commit(snapshot: Snapshot, entries: Iterable[ManifestEntry]) -> Commit:
+    in_buckets = tuple(entry for entry in entries if entry.bucket >= 0)
+    return Commit(in_buckets, replaces=snapshot.commit_kind is CommitKind.OVERWRITE)
+
+
+def _bucket_counts(commits: Iterable[Commit]) -> dict[bytes, set[int]]:
+    """The numbers of buckets that each partition had when rows were written to it."""
+    counts: dict[bytes, set[int]] = {}
+    for commit in commits:
+        for entry in commit.entries:
+            counts.setdefault(entry.partition, set()).add(entry.total_buckets)
+    return counts
+
+
+def _tasks(
+    view: TableView, commit: Commit, lane_of: Callable[[bytes, int], Lane]
+) -> Iterator[FilesTask]:
     buckets: dict[BucketId, list[ManifestEntry]] = {}
     for entry in commit.entries:
-        if entry.bucket >= 0:
-            buckets.setdefault((entry.partition, entry.bucket), []).append(entry)
-    for files in buckets.values():
-        files.sort(key=lambda entry: entry.file.min_sequence_number)
-        planned = (PlannedFile(entry, has_kinds=view.kind.has_key) for entry in files)
-        yield FilesTask(view, tuple(planned))
+        buckets.setdefault((entry.partition, entry.bucket), []).append(entry)
+    moves_keys = view.schema.is_cross_partition and len(buckets) > 1
+    turns = (LeavingTask, ComingTask) if moves_keys else (FilesTask,)
+    for turn in turns:
+        for bucket, entries in buckets.items():
+            entries.sort(key=lambda entry: entry.file.min_sequence_number)
+            planned = (PlannedFile(entry, has_kinds=view.kind.has_key) for entry in entries)
+            yield turn(view, tuple(planned), lane_of(*bucket))

@@ -152,7 +152,8 @@ class StoredVersions:
             file.entry, self.view.schema.trimmed_primary_key_fields()
         ):
             return rows
-        return rows.sort(self.view.order.key, nulls_last=False)
+        # A changelog may have several rows of a key, which keep their order.
+        return rows.sort(self.view.order.key, nulls_last=False, maintain_order=True)
 
     def _sorted_parts(self, file: PlannedFile, rows_max: int) -> Iterator[Batch]:
         if not is_out_of_order(file.entry, self.view.schema.trimmed_primary_key_fields()):

@@ -34,7 +34,7 @@ from keytide.table.write.bucket_writer import (
     stored_schema,
 )
 
-__all__ = ["ChangelogWriter", "lowest_told"]
+__all__ = ["ChangelogWriter", "lowest_told", "tells"]
 
 
 class ChangelogWriter:
@@ -148,6 +148,11 @@ def _between_pairs(told: pa.Table, count: int) -> int:
     """A cut that parts no -U from its +U, which is the row behind it."""
     is_before = told.column(VALUE_KIND)[count - 1].as_py() == RowKind.UPDATE_BEFORE
     return count + 1 if is_before else count
+
+
+def tells(options: TableOptions, unit: Unit) -> bool:
+    """Whether a compaction tells of keys that were written since it was last told of them."""
+    return unit.runs[0].level < _lowest_told(options, unit)
 
 
 def _lowest_told(options: TableOptions, unit: Unit) -> int:

@@ -13,6 +13,7 @@ from keytide.merge.engines import compacts_by_lookup
 from keytide.table.read.lifetime import Lifetime, drops_expired
 from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.state.view import TableView
+from keytide.table.upkeep.changelog import tells
 from keytide.table.upkeep.picking import (
     Rules,
     SortedRun,
@@ -53,7 +54,7 @@ class Planner:
             self._due_of(sorted_runs(files), now_ms, waits=waits)
             for files in _by_bucket(live, buckets)
         )
-        return [unit for unit in found if unit is not None]
+        return self._with_all_told([unit for unit in found if unit is not None], live)
 
     def whole(self, live: LiveFiles, buckets: Collection[BucketId] | None = None) -> list[Unit]:
         """All runs of each bucket that has something to gain."""
@@ -61,7 +62,7 @@ class Planner:
             pick_all(sorted_runs(files), self._rules, again=self._has_more_to_gain(files))
             for files in _by_bucket(live, buckets)
         )
-        return [unit for unit in found if unit is not None]
+        return self._with_all_told([unit for unit in found if unit is not None], live)
 
     def in_full(self, live: LiveFiles) -> list[Unit]:
         """All runs of each bucket that has more than what its last full compaction left."""
@@ -112,6 +113,22 @@ class Planner:
         if unit is None and sum(run.level == 0 for run in runs) >= least:
             return pick_new(runs, self._rules)
         return unit
+
+    def _with_all_told(self, units: list[Unit], live: LiveFiles) -> list[Unit]:
+        """The units and, where keys move and one of them makes a changelog, all that would make it.
+
+        A key that has left a bucket is to be told of there no later than where it came to.
+        """
+        options = self.view.options
+        telling = {unit.bucket: unit for unit in units if tells(options, unit)}
+        if not telling or not self.view.moves_keys:
+            return units
+        pick_untold = pick_new if options.changelog_producer == "lookup" else pick_all
+        for files in _by_bucket(live, None):
+            unit = pick_untold(sorted_runs(files), self._rules)
+            if unit is not None and tells(options, unit):
+                telling.setdefault(unit.bucket, unit)
+        return list(({unit.bucket: unit for unit in units} | telling).values())
 
     def _has_more_to_gain(self, files: Sequence[ManifestEntry]) -> bool:
         """Whether there may be something to leave out of a bucket that is one run already."""

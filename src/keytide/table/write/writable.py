@@ -9,7 +9,7 @@ from keytide.table.definition.kind import why_in_both_partitions
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 
-__all__ = ["writable_view"]
+__all__ = ["check_writable", "writable_view"]
 
 
 def writable_view(table: StoredTable) -> TableView:
@@ -19,6 +19,12 @@ def writable_view(table: StoredTable) -> TableView:
     writing into it would lose the uniqueness of keys or a reader's changes.
     """
     view = table.view(table.schema)
+    check_writable(view)
+    return view
+
+
+def check_writable(view: TableView) -> None:
+    """Raise `UnsupportedError` as `writable_view` does."""
     reason = (
         view.kind.why_not_writable(view.options)
         or _why_not_stored(view.options)
@@ -26,8 +32,7 @@ def writable_view(table: StoredTable) -> TableView:
         or _why_hidden(view)
     )
     if reason is not None:
-        raise UnsupportedError(f"table {table.name}: this release cannot write to it: {reason}")
-    return view
+        raise UnsupportedError(f"table {view.name}: this release cannot write to it: {reason}")
 
 
 def _why_not_stored(options: TableOptions) -> str | None:
@@ -60,6 +65,6 @@ def _why_keys_would_move(view: TableView) -> str | None:
     if view.moves_keys and view.options.changelog_producer == "input":
         return (
             f"'{keys.CHANGELOG_PRODUCER}' = 'input' keeps rows as they came, and keys that move "
-            f"between partitions are written otherwise"
+            f"between partitions are written otherwise; set it to 'lookup' or 'full-compaction'"
         )
     return why_in_both_partitions(view.schema, view.options)

@@ -1,0 +1,28 @@
+"""Definitions on trial: what every writer would refuse is refused before it is stored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from keytide.format.schema import TableSchema
+from keytide.store import Store
+from keytide.table.state.live_files import NO_FILES
+from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.state import TableState
+from keytide.table.state.stored import StoredTable
+from keytide.table.write.task import WriteTask
+from keytide.table.write.writable import check_writable
+
+__all__ = ["try_definition"]
+
+
+def try_definition(store: Store, name: str, definition: TableSchema) -> None:
+    """Write no rows into a table of that definition, as if it were new; the store is not touched.
+
+    Raises what a writer of rows would raise.
+    """
+    first = replace(definition, id=0)
+    view = StoredTable.of(TableMetadata(store, name, {0: first})).view(first)
+    check_writable(view)
+    no_rows = first.arrow_schema().empty_table()
+    WriteTask.on(TableState(view, NO_FILES, ())).feed([no_rows], 0)
