@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import polars as pl
+
 from keytide.errors import InvalidError
+from keytide.format.arrow import polars_type
 from keytide.merge.engines import ENGINES, engine_class
+from keytide.merge.padding import padded_sequence
 from keytide.merge.sequence_group import sequence_groups_of
 from keytide.options import TableOptions, keys, option_of
 from keytide.types import Field, RowType
@@ -33,6 +37,7 @@ def validate_merge_options(
     _check_changelog(primary_keys, options)
     _check_field_options(columns, options)
     _check_sequence_fields(columns, primary_keys, partition_keys, options)
+    _check_padding(columns, options)
     _check_rowkind_field(columns, options)
     _check_groups(columns, primary_keys, options)
     engine_class(options).check(columns, primary_keys, options)
@@ -310,6 +315,22 @@ def _unknown_field(name: str, where: str, columns: dict[str, Field]) -> InvalidE
     return InvalidError(
         f"Field {name} can not be found in table schema. It is named in {where}; the columns are "
         f"{', '.join(columns)}"
+    )
+
+
+def _check_padding(columns: dict[str, Field], options: TableOptions) -> None:
+    paddings = options.sequence_auto_padding
+    if not paddings:
+        return
+    if not options.sequence_field:
+        raise InvalidError(
+            f"'{keys.SEQUENCE_AUTO_PADDING}' = '{','.join(paddings)}' makes numbers of the "
+            f"sequence field, and there is none; set '{keys.SEQUENCE_FIELD}', or leave it out"
+        )
+    field = columns[options.sequence_field[0]]
+    nothing = pl.Series(field.name, [], polars_type(field))
+    padded_sequence(
+        nothing, pl.Series([], dtype=pl.Boolean), pl.Series([], dtype=pl.Int64), paddings
     )
 
 

@@ -80,6 +80,8 @@ class KeyedTable(TableKind):
         reason = _why_no_buckets(options)
         if reason is not None:
             return reason
+        if options.sequence_auto_padding and not options.sequence_field:
+            return f"'{keys.SEQUENCE_AUTO_PADDING}' without a '{keys.SEQUENCE_FIELD}'"
         if options.deletion_vectors_enabled:
             return _why_no_vectors(options)
         return None
