@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
@@ -42,6 +43,12 @@ def ingested(monkeypatch: pytest.MonkeyPatch) -> list[FeedRequest]:
 
 def test_formats_are_those_that_can_be_decoded() -> None:
     assert {each.value for each in FeedFormat} == set(FORMATS)
+
+
+def test_help_names_the_columns_that_order_changes(run: Run) -> None:
+    said = set(re.findall(r"\b_\w+", run("ingest", "--help").out))
+    first_ones = FORMATS["debezium-json"].orderings[:2]
+    assert said == {source.column for ordering in first_ones for source in ordering}
 
 
 def test_least_options_leave_the_rest_to_table_and_feed(

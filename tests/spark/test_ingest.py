@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +94,60 @@ def test_changes_in_any_order_end_in_the_rows_of_the_source(feed: Feed) -> None:
 
     assert counts(feed.run()) == (5, 4, 1, 0, 0, 0)
     assert feed.rows() == [(1, "new"), (3, "stays")]
+
+
+FEEDS = Path(__file__).parent.parent / "data" / "cdc"
+
+
+def met(lines: list[bytes], key: str) -> tuple[int, int, int]:
+    """How many changes are applied, late and repeated, where they come in this order."""
+    seen: dict[Any, set[int]] = {}
+    verdicts = Counter[str]()
+    for change in map(json.loads, lines):
+        lsns = seen.setdefault((change["after"] or change["before"])[key], set())
+        lsn = change["source"]["lsn"]
+        is_newest = not lsns or lsn > max(lsns)
+        verdicts["applied" if is_newest else "duplicate" if lsn in lsns else "late"] += 1
+        lsns.add(lsn)
+    return verdicts["applied"], verdicts["late"], verdicts["duplicate"]
+
+
+@pytest.mark.parametrize("files", ["growing", "shrinking", "in pieces"])
+def test_real_feed_is_met_in_its_order_however_it_lies_in_the_files_of_a_batch(
+    feed: Feed, files: str
+) -> None:
+    data = gzip.decompress((FEEDS / "orders" / "changes.jsonl.gz").read_bytes())
+    lines = data.splitlines()[700:1500]  # behind the rows that were there before
+    ends = [0, 10, 30, 60, 100, 150, 210, 280, 360, 470, 600, len(lines)]
+    if files == "shrinking":
+        ends = [len(lines) - end for end in reversed(ends)]
+    for number, (start, end) in enumerate(pairwise(ends)):
+        name = f"changes-{number}.json{'.gz' if number % 3 and files != 'in pieces' else ''}"
+        feed.add(name, *lines[start:end])
+        # Some have the same time, and their names tell.
+        os.utime(feed.folder / "feed" / name, (1_700_000_000 + number // 4,) * 2)
+
+    with pieces_of(feed.spark, "40kb" if files == "in pieces" else "128mb"):
+        found = feed.run(table="shop.orders", primary_key=["order_id"], schema=None)
+    assert counts(found) == (len(lines), *met(lines, "order_id"), 0, 0)
+
+
+@contextmanager
+def pieces_of(spark: Any, size: str) -> Iterator[None]:
+    """Files are read in pieces of at most this size."""
+    spark.conf.set("spark.sql.files.maxPartitionBytes", size)
+    yield
+    spark.conf.unset("spark.sql.files.maxPartitionBytes")
+
+
+def test_message_is_late_in_a_batch_where_an_earlier_file_overtook_it(feed: Feed) -> None:
+    feed.add("a.json", change("c", 1, None, row(1, "a")), change("c", 2, None, row(2, "a")))
+    feed.add("b.json", change("u", 9, row(1, "a"), row(1, "b")))
+    for name, written in (("a.json", 1_700_000_009), ("b.json", 1_700_000_001)):
+        os.utime(feed.folder / "feed" / name, (written, written))
+
+    assert counts(feed.run()) == (3, 2, 1, 0, 0, 0)
+    assert feed.rows() == [(1, "b"), (2, "a")]
 
 
 def test_a_second_run_with_the_same_checkpoint_does_nothing(feed: Feed) -> None:

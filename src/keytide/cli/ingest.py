@@ -48,7 +48,10 @@ PrimaryKey = Annotated[str | None, typer.Option(help="Key columns of a new table
 PartitionBy = Annotated[str | None, typer.Option(help="Partition columns of a new table: dt")]
 SequenceBy = Annotated[
     str | None,
-    typer.Option(help="What orders the changes of a key, feed metadata: source.lsn"),
+    typer.Option(
+        help="What orders the changes of a key, feed metadata: source.lsn. By default the position "
+        "in the log of the source, or the time, whichever the feed has."
+    ),
 ]
 TableOption = Annotated[
     list[str] | None,
@@ -97,6 +100,11 @@ def ingest(
     Runs on Spark and needs the extra: pip install 'keytide[spark]'. A table that does not exist
     is made. Each file is applied exactly once, however often the command is repeated with the
     same checkpoint. Standard error tells of each batch, standard output what was done in all.
+
+    A new table has columns for what orders the changes of a key, named with an underscore and used
+    as its sequence.field: _lsn for PostgreSQL by Debezium; _file, _pos and _row for MySQL. A
+    message is late if a newer change of its key came before it: in an earlier batch, or in the
+    same batch further up in its file or in a file that was written earlier.
 
     Example: keytide ingest -w /data/lake shop.orders --from "/feed/*.json" --format debezium-json
     --primary-key order_id --schema "order_id BIGINT, status STRING" --sequence-by source.lsn

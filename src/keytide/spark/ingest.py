@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -33,6 +32,15 @@ from keytide.scratch import scratch
 from keytide.spark.connect import cores
 from keytide.spark.dead_letters import DeadLetters
 from keytide.spark.errors import over_files
+from keytide.spark.feed_files import (
+    BLOCK,
+    BLOCKS_SCHEMA,
+    MESSAGE,
+    blocks_in_order,
+    blocks_of,
+    lines_of,
+    sample,
+)
 from keytide.spark.predicate import column
 from keytide.spark.runner import Cluster, Executors
 from keytide.spark.session import session
@@ -51,11 +59,7 @@ from keytide.types import Field
 
 __all__ = ["BatchReport", "IngestReport", "ingest", "run_feed"]
 
-_SAMPLE_MESSAGES = 1_000
 _BUCKET, _RAW, _REASON, _SKIPPED = map(scratch, ("bucket", "raw", "reason", "skipped"))
-
-_LINES = {"lineSep": "\n"}
-"""Lines end here and nowhere else, so that what is kept of a line is all of it."""
 
 
 @dataclass(frozen=True)
@@ -166,11 +170,11 @@ def run_feed(
 ) -> IngestReport:
     """Carry out a request as `ingest` says. Raises what it raises."""
     catalog = Catalog(open_store(request.warehouse))
-    target, spec = feed_target(catalog, request, _sample(spark, request.source, request.table))
+    target, spec = feed_target(catalog, request, sample(spark, request.source, request.table))
     letters = request.dead_letter or f"{target.name}_dead_letters"
     run = _Ingestion(target, spec, DeadLetters(catalog, letters, target.name), on_batch)
     checkpoint = request.checkpoint or _default_checkpoint(catalog, target)
-    writer = _lines(spark, request).writeStream.foreachBatch(run.apply)
+    writer = lines_of(spark, request).writeStream.foreachBatch(run.apply)
     writer = writer.option("checkpointLocation", checkpoint)
     if not request.continuous:
         writer = writer.trigger(availableNow=True)
@@ -207,18 +211,20 @@ class _Ingestion:
         started = time.perf_counter()
         spread = _layout(transaction, messages).spread
         decoded = _decoded(messages, self._spec, transaction.view, spread).persist()
+        blocks: tuple[int, ...] = ()
         parts: list[WrittenChanges] = []
         rejected = 0
 
         def write() -> None:
             nonlocal rejected
             parts.clear()
-            self._write(transaction, decoded, parts.append)
+            self._write(transaction, decoded, blocks, parts.append)
             # Before the commit: a batch that is repeated after a crash keeps them again, at no
             # cost.
             rejected = self._keep_rejected(decoded, parts, transaction.author.identifier)
 
         try:
+            blocks = blocks_in_order(decoded)
             write()
             snapshot_id = transaction.commit(write).snapshot_id
             skipped = int(decoded.agg(F.coalesce(F.sum(_SKIPPED), F.lit(0))).collect()[0][0])
@@ -240,14 +246,18 @@ class _Ingestion:
         )
 
     def _write(
-        self, transaction: Transaction, decoded: DataFrame, keep: Callable[[WrittenChanges], None]
+        self,
+        transaction: Transaction,
+        decoded: DataFrame,
+        blocks: tuple[int, ...],
+        keep: Callable[[WrittenChanges], None],
     ) -> None:
         """Write the rows, the changes of each bucket in one task."""
         rows = decoded.where(F.col(_BUCKET).isNotNull())
-        names = map(column, self._spec.rows_schema.names)
+        names = map(column, [*self._spec.rows_schema.names, BLOCK])
         layout = _layout(transaction, decoded)
         shuffled = _by_bucket(rows, transaction.view, layout.spread).select(*names)
-        task = _ChangeTask(ChangeWriter.on(transaction, self._spec, layout))
+        task = _ChangeTask(ChangeWriter.on(transaction, self._spec, layout), blocks)
 
         def take(part: WrittenChanges) -> None:
             transaction.take(part.written)
@@ -284,25 +294,27 @@ def _decoded(messages: DataFrame, spec: FeedSpec, view: TableView, spread: int) 
     schema = _decoded_schema(spec)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        # The order of the messages, over all tasks: no partition has 2^40 of them.
-        ordinal = 0 if context is None else context.partitionId() << 40
+        ordinal = 0
         for batch in batches:
-            for table in _decode_batch(batch.column(0), spec, view, spread, ordinal):
+            blocks = _padded(blocks_of(batch), schema)
+            for table in (blocks, *_decode_batch(batch, spec, view, spread, ordinal)):
                 yield from spark_batches(from_arrow(table), schema)
             ordinal += batch.num_rows
 
-    return _messages(messages).mapInArrow(read, spark_schema(schema))
+    return messages.mapInArrow(read, spark_schema(schema))
 
 
 def _decode_batch(
-    messages: pa.Array, spec: FeedSpec, view: TableView, spread: int, ordinal: int
+    batch: pa.RecordBatch, spec: FeedSpec, view: TableView, spread: int, ordinal: int
 ) -> Iterator[pa.Table]:
+    messages = batch.column(MESSAGE)
     decoded = as_table_takes(decode(messages, spec), messages, view)
     rows, rejected, tombstones, control = decoded
     at = rows.column_names.index("_ordinal")
-    numbers = pc.add(rows.column("_ordinal"), pa.scalar(ordinal, pa.int64()))
+    places = rows.column("_ordinal")
+    numbers = pc.add(places, pa.scalar(ordinal, pa.int64()))
     rows = rows.set_column(at, "_ordinal", numbers)
+    rows = rows.append_column(BLOCK, batch.column(BLOCK).take(places))
     schema = _decoded_schema(spec)
     yield _padded(rows.append_column(_BUCKET, _buckets(rows, view, spread)), schema)
     letters = {_RAW: rejected.column("raw"), _REASON: rejected.column("reason")}
@@ -317,6 +329,7 @@ def _decoded_schema(spec: FeedSpec) -> pa.Schema:
         pa.field(_RAW, pa.binary()),
         pa.field(_REASON, pa.string()),
         pa.field(_SKIPPED, pa.int64()),
+        *BLOCKS_SCHEMA,
     ]
     return pa.schema([*spec.rows_schema, *extra])
 
@@ -339,9 +352,13 @@ def _buckets(rows: pa.Table, view: TableView, spread: int) -> pa.Array:
 
 @dataclass(frozen=True)
 class _ChangeTask:
-    """Writes the changes of the buckets that come to one task."""
+    """Writes the changes of the buckets that come to one task.
+
+    `blocks` are the pieces of files that the messages come from, in the order of the feed.
+    """
 
     writer: ChangeWriter
+    blocks: tuple[int, ...]
 
     def feed(self, rows: Iterable[pa.Table], number: int) -> WrittenChanges | None:
         """Write all of the rows at once, in the order of the messages; None where there are none.
@@ -352,8 +369,18 @@ class _ChangeTask:
         if not pieces:
             return None
         schema = self.writer.spec.rows_schema
-        table = pa.concat_tables(pieces).cast(batch_schema(schema))
-        return self.writer.write(to_arrow(from_arrow(table.sort_by("_ordinal")), schema))
+        table = self._in_order(pa.concat_tables(pieces)).cast(batch_schema(schema))
+        return self.writer.write(to_arrow(from_arrow(table), schema))
+
+    def _in_order(self, rows: pa.Table) -> pa.Table:
+        """The rows in the order of the feed, by which their messages are numbered."""
+        blocks = pa.array(self.blocks, pa.int64())
+        places = pc.index_in(rows.column(BLOCK), value_set=blocks).cast(pa.int64())
+        at = rows.column_names.index("_ordinal")
+        # No piece of a file has 2^40 messages.
+        numbers = pc.add(pc.shift_left(places, 40), rows.column("_ordinal"))
+        ordered = rows.set_column(at, "_ordinal", numbers).drop_columns(BLOCK)
+        return ordered.sort_by("_ordinal")
 
 
 def _layout(transaction: Transaction, rows: DataFrame) -> Layout:
@@ -370,35 +397,6 @@ def _by_bucket(rows: DataFrame, view: TableView, spread: int) -> DataFrame:
 
 
 # -- small parts -------------------------------------------------------------------------------
-
-
-def _sample(spark: SparkSession, source: str, table: str) -> pa.Array:
-    with over_files(source, table):
-        lines = _messages(spark.read.options(**_LINES).text(source)).limit(_SAMPLE_MESSAGES)
-        return lines.toArrow().column("message").combine_chunks()
-
-
-def _lines(spark: SparkSession, request: FeedRequest) -> DataFrame:
-    """The stream of the lines of all files, as they come."""
-    stream = spark.readStream.format("text").options(**_LINES)
-    if request.max_files_per_batch is not None:
-        stream = stream.option("maxFilesPerTrigger", str(request.max_files_per_batch))
-    return stream.load(_as_glob(request.source))
-
-
-def _as_glob(source: str) -> str:
-    """The path such that a stream reads one file too; Spark takes a path that is no glob for a
-    folder.
-    """
-    path = source.rstrip("/")
-    # The last character in brackets makes a glob that only this path fits.
-    is_plain = path[-1:].isalnum() and not set("*?[]{}\\") & set(path)
-    return f"{path[:-1]}[{path[-1]}]" if is_plain else source
-
-
-def _messages(lines: DataFrame) -> DataFrame:
-    """The bytes of each line, which Spark takes for text without looking at them."""
-    return lines.select(F.col("value").cast("binary").alias("message"))
 
 
 def _default_checkpoint(catalog: Catalog, table: StoredTable) -> str:
