@@ -357,3 +357,26 @@ def test_failure_anywhere_leaves_the_rows_before_or_after(nth: int, action: Acti
     put(table, "9 9 z")
     assert rows(table) == sorted([*(after if is_written else before), "9 9 z"])
     assert not table.verify().findings
+
+
+# -- what verification says of it ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reading", ["marks alone", "merging"])
+@pytest.mark.parametrize("engine", WITH_VECTORS)
+@settings(max_examples=3)
+@given(data=st.data())
+def test_tables_with_marked_rows_are_sound_after_every_step(
+    engine: str, reading: str, data: st.DataObject
+) -> None:
+    kinds, options = ENGINES[engine]
+    vectors = {"deletion-vectors.enabled": "true", "write-only": "false"}
+    if reading == "merging":
+        vectors["deletion-vectors.merge-on-read"] = "true"
+    table = made({**options, **vectors})
+    for step in data.draw(history(kinds)):
+        if isinstance(step, int):
+            table.compact(full=step == 99)
+        else:
+            write(table, step)
+        assert table.verify().findings == ()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -402,6 +404,66 @@ def test_snapshot_that_expires_meanwhile_is_not_gone_back_to(table: kt.Table) ->
     with pytest.raises(kt.NotFoundError, match="no snapshot 2; snapshots 3 to 3"):
         kt.Table(Between(store, acts), "t").rollback_to(2)
     assert shown(table) == state(3)
+
+
+# -- commits beside it, at any moment --------------------------------------------------------------
+
+
+class Meanwhile(FaultyStore):
+    """Carries out what `acts` has for the number of an operation just before that one."""
+
+    def __init__(self, inner: Store, acts: dict[int, Callable[[], object]]) -> None:
+        super().__init__(inner)
+        self.acts = acts
+
+    def _perform(self, operation: str, path: str, do: Any, tear: Any = None) -> Any:
+        act = self.acts.pop(len(self.log), None)
+        if act is not None:
+            act()
+        return super()._perform(operation, path, do, tear)
+
+
+COMMITS: dict[str, Callable[[kt.Table], object]] = {
+    "write": lambda t: t.write(row(9)),
+    "compact": lambda t: t.compact(full=True),
+    "overwrite": lambda t: t.overwrite(row(9)),
+    "restore": lambda t: t.restore(1),
+    "truncate": lambda t: t.truncate(),
+}
+
+
+@cache
+def counted_operations(name: str) -> int:
+    store = FaultyStore(five_snapshots())
+    COMMITS[name](open_table(store))
+    return len(store.log)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("name", COMMITS)
+def test_commit_beside_writers_and_a_rollback_is_made_or_conflicts(name: str, seed: int) -> None:
+    """Others write, and then somebody rolls back; nothing is called unknown that can be told."""
+    choice = random.Random(f"{name} {seed}")
+    written, back = sorted(choice.sample(range(counted_operations(name) + 12), 2))
+    count, target, goes_on = choice.randint(1, 3), choice.randint(2, 5), choice.random() < 0.5
+    store = five_snapshots()
+
+    def write() -> None:
+        for n in range(count):
+            open_table(store).write(row(20 + n))
+
+    def roll_back() -> None:
+        open_table(store).rollback_to(target)
+        if goes_on:
+            open_table(store).write(row(30))
+
+    # Others may roll back what was made here too, or conflict with it.
+    with suppress(kt.ConflictError):
+        COMMITS[name](open_table(Meanwhile(store, {written: write, back: roll_back})))
+    table = open_table(store)
+    table.write(row(40))
+    assert table.verify().is_healthy
+    assert 40 in shown(table)
 
 
 # -- crashes ---------------------------------------------------------------------------------------

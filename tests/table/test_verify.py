@@ -344,8 +344,12 @@ def test_key_that_two_compacted_files_show_is_told(tmp_path: Path) -> None:
     assert found.what.startswith("2 rows of the key")
 
 
-def test_delete_that_lost_its_mark_is_told(tmp_path: Path) -> None:
-    options = {"deletion-vectors.enabled": "true", "sequence.field": "s"}
+@pytest.mark.parametrize("merges", ["false", "true"])
+def test_delete_that_lost_its_mark_is_told(tmp_path: Path, merges: str) -> None:
+    options = {
+        "deletion-vectors.enabled": "true", "sequence.field": "s",
+        "deletion-vectors.merge-on-read": merges,
+    }  # fmt: skip
     schema = pa.schema([("k", pa.int32()), ("s", pa.int32())])
     table = kt.connect(tmp_path).create_table("t", schema, ["k"], options=options)
     table.write([{"k": 1, "s": 1, "_row_kind": "-D"}])

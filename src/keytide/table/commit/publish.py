@@ -57,6 +57,9 @@ __all__ = ["Committed", "Committer"]
 Restamper: TypeAlias = "Callable[[TableView, ManifestEntry, int], ManifestEntry]"
 Redo: TypeAlias = "Callable[[LiveFiles], Change]"
 
+# Each further look sees a table that was rolled back since the one before.
+_LOOKS_MAX = 5
+
 
 @dataclass(frozen=True)
 class Committed:
@@ -151,14 +154,16 @@ class _Attempt:
 
     def look(self) -> Committed | None:
         """See what is live, and the author's own commit if there is one since the last look."""
-        own = again(self._look)
-        if own is None:
-            self._refuse_lost_outcome()
-            self._in_doubt = False
-            self._discard_lost()
-            return None
-        # One of the snapshots tried here: it landed although the call that made it failed.
-        return Committed(own, self._live, self._change, is_new=own.uuid in self._tried)
+        for _ in range(_LOOKS_MAX):
+            own = again(self._look)
+            if own is not None:
+                # One of the snapshots tried here: it landed although its call failed.
+                return Committed(own, self._live, self._change, is_new=own.uuid in self._tried)
+            if not self._in_doubt or self._has_not_landed():
+                self._in_doubt = False
+                self._discard_lost()
+                return None
+        raise self._unknown(self._tried_id, "snapshots go while they are looked at")
 
     def _look(self) -> Snapshot | None:
         """See what is live; gives the author's own commit."""
@@ -169,15 +174,22 @@ class _Attempt:
         self._live = load_live_files(self._metadata, self._latest, self._live)
         return own
 
-    def _refuse_lost_outcome(self) -> None:
-        """Raise `DataError` where the snapshot that was tried last expired, whoever made it."""
-        tried, latest = self._tried_id, self._latest
-        if not self._in_doubt or tried is None or latest is None or latest.id < tried:
-            return
-        if not self._metadata.has_snapshot(tried):
-            raise self._unknown(tried, "it expired before its maker could be told")
+    def _has_not_landed(self) -> bool:
+        """Whether the snapshot that was tried last is no part of the table; else look again.
 
-    def _unknown(self, snapshot_id: int, reason: object) -> DataError:
+        Raises `DataError` where it expired, whoever made it.
+        """
+        tried, latest = self._tried_id, self._latest
+        if tried is None or latest is None or latest.id < tried:
+            return True
+        with suppress(NotFoundError):
+            return self._metadata.snapshot(tried).uuid not in self._tried
+        # Expiry takes the oldest snapshots, a rollback the newest.
+        if tried < min(self._metadata.snapshot_ids(), default=0):
+            raise self._unknown(tried, "it expired before its maker could be told")
+        return False
+
+    def _unknown(self, snapshot_id: int | None, reason: object) -> DataError:
         return DataError(
             f"table {self._view.name}: the outcome of commit {snapshot_id} is unknown: {reason}; "
             f"look for a snapshot of user {self._change.author.user!r}, or write again with the "
