@@ -23,7 +23,6 @@ from keytide.errors import (
     InvalidError,
     KeytideError,
     NotFoundError,
-    SetupError,
 )
 
 __all__ = [
@@ -33,7 +32,6 @@ __all__ = [
     "DatabaseSession",
     "DatabaseTable",
     "KeyTakenError",
-    "missing_driver",
     "quoted",
 ]
 
@@ -307,11 +305,6 @@ def _closing(session: DatabaseSession) -> Iterator[DatabaseSession]:
 def quoted(name: str) -> str:
     """An identifier as both dialects write it."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def missing_driver(module: str) -> SetupError:
-    """An error that says how to install the drivers."""
-    return SetupError(f"{module} is not installed; pip install 'keytide[databases]'")
 
 
 # -- errors ----------------------------------------------------------------------------------------

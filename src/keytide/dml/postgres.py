@@ -20,10 +20,10 @@ from keytide.dml.database import (
     DatabaseColumn,
     DatabaseSession,
     DatabaseTable,
-    missing_driver,
     quoted,
 )
 from keytide.errors import InvalidError
+from keytide.extras import library
 
 __all__ = ["PostgresDatabase"]
 
@@ -186,13 +186,9 @@ def _opened(place: str) -> tuple[Any, Any, Any]:
 
     That takes ten times as long as a connection.
     """
-    try:
-        import adbc_driver_manager as lib
-        import adbc_driver_postgresql
-        from adbc_driver_manager import dbapi
-    except ImportError as error:
-        raise missing_driver("adbc-driver-postgresql") from error
-    return adbc_driver_postgresql.connect(place), dbapi, lib
+    names = ("adbc_driver_postgresql", "adbc_driver_manager.dbapi", "adbc_driver_manager")
+    driver, dbapi, lib = (library(name, "databases", "PostgreSQL") for name in names)
+    return driver.connect(place), dbapi, lib
 
 
 _IS_TABLE = "c.relkind IN ('r', 'p', 'v', 'm', 'f')"

@@ -21,10 +21,10 @@ from keytide.dml.database import (
     DatabaseColumn,
     DatabaseSession,
     DatabaseTable,
-    missing_driver,
     quoted,
 )
 from keytide.errors import InvalidError
+from keytide.extras import library
 
 __all__ = ["SqliteDatabase"]
 
@@ -47,10 +47,7 @@ class SqliteDatabase(Database):
 
     def connect(self) -> Any:
         """See `Database`. Foreign keys hold, which SQLite leaves to whoever connects."""
-        try:
-            import adbc_driver_sqlite.dbapi as driver
-        except ImportError as error:
-            raise missing_driver("adbc-driver-sqlite") from error
+        driver = library("adbc_driver_sqlite.dbapi", "databases", self.label)
         connection = driver.connect(self.place, autocommit=True)
         with connection.cursor() as cursor:
             cursor.execute(f"PRAGMA busy_timeout = {_PATIENCE_MS}")

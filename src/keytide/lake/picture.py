@@ -1,6 +1,6 @@
 """A table as a picture: its levels and buckets, its files over time, and what writing cost.
 
-Loaded on demand, for it needs matplotlib.
+Loaded on demand, for few look at one.
 """
 
 from __future__ import annotations
@@ -9,20 +9,12 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from keytide.errors import SetupError
+from keytide.extras import library
 from keytide.moments import utc
 from keytide.plural import counted
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.growth import Step, growth_of
-
-try:
-    from matplotlib.figure import Figure
-except ModuleNotFoundError as error:
-    raise SetupError(
-        f"pictures need matplotlib, which cannot be imported ({error}); install it with: "
-        f"pip install 'keytide[plot]'"
-    ) from error
 
 __all__ = ["picture_of"]
 
@@ -32,9 +24,13 @@ _MEGABYTE = 1e6
 
 
 def picture_of(table: StoredTable) -> Any:
-    """A matplotlib figure of three parts. Raises `DataError` for torn metadata."""
+    """A matplotlib figure of three parts.
+
+    Raises `SetupError` without matplotlib, `DataError` for torn metadata.
+    """
     steps = list(growth_of(table))
-    figure = Figure(figsize=(12, 8), layout="constrained")
+    made_of = library("matplotlib.figure", "plot", "Table.plot")
+    figure = made_of.Figure(figsize=(12, 8), layout="constrained")
     axes = figure.subplot_mosaic([["levels", "cost"], ["files", "files"]])
     figure.suptitle(table.name)
     _draw_levels(axes["levels"], table)

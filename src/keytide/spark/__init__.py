@@ -9,16 +9,11 @@ for it; `types` and `predicate` translate between the two vocabularies.
 >>> lake.table("shop.orders").scan().to_spark(spark).show()             # doctest: +SKIP
 """
 
-from keytide.errors import SetupError
+from keytide.extras import library, require
 
-try:
-    import pyspark  # noqa: F401  # tells a missing extra from a broken one
-except ModuleNotFoundError as error:
-    raise SetupError(
-        f"Spark support needs pyspark, which cannot be imported ({error}); "
-        f"install it with: pip install 'keytide[spark]'"
-    ) from error
+library("pyspark", "spark", "Spark")
+require("pandas", "spark", "Spark")  # pyspark loads it when rows come to Python
 
-from keytide.spark.session import register, session
+from keytide.spark.session import register, session  # noqa: E402  # pyspark is there
 
 __all__ = ["register", "session"]

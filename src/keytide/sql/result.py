@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.errors import UnsupportedError
+from keytide.extras import require
 from keytide.format.arrow import from_arrow
 from keytide.plural import counted
 
@@ -50,7 +51,8 @@ class Result(ABC):
         return from_arrow(self.to_arrow())
 
     def to_pandas(self) -> pd.DataFrame:
-        """The rows as a pandas frame. Raises `ImportError` without pandas, else as `to_arrow`."""
+        """The rows as a pandas frame. Raises `SetupError` without pandas, else as `to_arrow`."""
+        require("pandas", "pandas", "to_pandas")
         frame: pd.DataFrame = self.to_arrow().to_pandas()
         return frame
 

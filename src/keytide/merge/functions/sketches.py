@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
 import polars as pl
 
-from keytide.errors import InvalidError, SetupError
+from keytide.errors import InvalidError
+from keytide.extras import library
 from keytide.merge.functions.inputs import AggregateFunction, Inputs, unsound
 from keytide.merge.refusal import Refusal
 from keytide.merge.slices import Marks
@@ -103,10 +103,5 @@ class ThetaSketch(_Sketch):
 
 
 def _library(name: str, column: str) -> Any:
-    try:
-        return importlib.import_module("datasketches")
-    except ModuleNotFoundError as error:
-        raise SetupError(
-            f"column {column!r}: aggregate function {name!r} needs the package datasketches; "
-            f"install it with: pip install 'keytide[sketches]'"
-        ) from error
+    needed_for = f"column {column!r}: aggregate function {name!r}"
+    return library("datasketches", "sketches", needed_for)

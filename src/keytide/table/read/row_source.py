@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import polars as pl
 import pyarrow as pa
 
+from keytide.extras import require
 from keytide.format.arrow import polars_schema, to_arrow
 from keytide.table.read.expired import naming_expired
 from keytide.table.read.prefetch import prefetched
@@ -83,7 +84,8 @@ class RowSource:
         return rows
 
     def to_pandas(self) -> pd.DataFrame:
-        """The rows as a pandas frame. Raises as `to_batches`."""
+        """The rows as a pandas frame. Raises `SetupError` without pandas, else as `to_batches`."""
+        require("pandas", "pandas", "to_pandas")
         frame: pd.DataFrame = self.to_arrow().to_pandas()
         return frame
 

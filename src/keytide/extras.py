@@ -1,0 +1,41 @@
+"""Libraries of optional extras: what needs one says how to install it where it is missing.
+
+Importing such a library anywhere else, but for its types, is an error of Python's to whoever has
+not installed it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from types import ModuleType
+
+from keytide.errors import SetupError
+
+__all__ = ["library", "require"]
+
+
+def library(name: str, extra: str, needed_for: str) -> ModuleType:
+    """The module of that full name, of a library in `extra`. Raises `SetupError` without it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise _missing(name, extra, needed_for, str(error)) from error
+
+
+def require(name: str, extra: str, needed_for: str) -> None:
+    """Raise `SetupError` where a library is missing, without loading one that is there."""
+    try:
+        is_there = importlib.util.find_spec(name) is not None
+    except ImportError:
+        is_there = False
+    if not is_there:
+        raise _missing(name, extra, needed_for, "it is not installed")
+
+
+def _missing(name: str, extra: str, needed_for: str, reason: str) -> SetupError:
+    package = name.partition(".")[0]
+    return SetupError(
+        f"{needed_for}: this needs {package}, which cannot be imported ({reason}); install it "
+        f"with: pip install 'keytide[{extra}]'"
+    )
