@@ -87,9 +87,9 @@ def test_own_code_is_imported_at_the_top_of_a_module(module: str) -> None:
     assert {name for name in found if name.split(".")[0] == "keytide"} == set()
 
 
-def test_modules_are_loaded_by_text_at_one_door_only() -> None:
+def test_modules_are_loaded_by_text_at_one_door_and_libraries_at_another() -> None:
     with_importlib = {m for m in MODULES if "importlib" in set(imported(source(m)))}
-    assert with_importlib == {"keytide.lazy", "keytide.merge.functions.sketches"}
+    assert with_importlib == {"keytide.lazy", "keytide.extras"}
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) not in ("spark", "cli")])
