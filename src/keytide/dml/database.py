@@ -207,6 +207,10 @@ class Database(ABC):
     def compared(self, column: DatabaseColumn, name: str, *, is_ordered: bool) -> str:
         """What stands beside a parameter in a comparison of a column."""
 
+    def fits(self, column: DatabaseColumn, name: str) -> str | None:
+        """A condition for a value to be one of the column's type; None where every value is."""
+        return None
+
     def write_expression(self, column: DatabaseColumn, value: str) -> str:
         """A value of a column that was `staged`, as the column takes it."""
         return value

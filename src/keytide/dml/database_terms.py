@@ -1,9 +1,13 @@
-"""Conditions that a database takes over: those that mean there what they mean here."""
+"""Conditions that a database takes over: those that mean there what they mean here.
+
+A column of a database may hold values that are none of its type here, such as a text among
+numbers, and a database has an answer for them too. They meet no comparison that it takes over.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +20,7 @@ from keytide.types import Field, type_from_arrow
 
 __all__ = ["Condition", "condition_of"]
 
+_OPPOSITES = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 _VALUES_MAX = 1000
 """Longer lists stay here; a statement has a limited number of parameters."""
 
@@ -57,19 +62,37 @@ class _Writer:
     given: list[pa.Array] = field(default_factory=list)
 
     def write(self, predicate: Predicate) -> str:
-        """A predicate as SQL, unknown where it is unknown. Raises `_OpenError`."""
+        """A predicate as SQL that is true where it is. Raises `_OpenError`.
+
+        Where it is unknown the SQL may be false: it has no NOT around what may be unknown.
+        """
         if isinstance(predicate, And | Or):
             word = " AND " if isinstance(predicate, And) else " OR "
             return word.join(f"({self.write(term)})" for term in predicate.terms)
         if isinstance(predicate, Not):
-            return f"NOT ({self.write(predicate.term)})"
+            return self._opposite(predicate.term)
         if isinstance(predicate, IsNull):
             return f"t.{quoted(predicate.column)} IS NULL"
         if isinstance(predicate, Comparison):
             return self._comparison(predicate)
         if isinstance(predicate, Like):
             raise _OpenError
-        return self._in(predicate)
+        return self._in(predicate, "IN")
+
+    def _opposite(self, predicate: Predicate) -> str:
+        """SQL that is true where a predicate is false."""
+        if isinstance(predicate, And | Or):
+            word = " OR " if isinstance(predicate, And) else " AND "
+            return word.join(f"({self._opposite(term)})" for term in predicate.terms)
+        if isinstance(predicate, Not):
+            return self.write(predicate.term)
+        if isinstance(predicate, IsNull):
+            return f"t.{quoted(predicate.column)} IS NOT NULL"
+        if isinstance(predicate, Comparison):
+            return self._comparison(replace(predicate, operator=_OPPOSITES[predicate.operator]))
+        if isinstance(predicate, Like):
+            raise _OpenError
+        return self._in(predicate, "NOT IN")
 
     def _comparison(self, term: Comparison) -> str:
         column = self.table.column(term.column)
@@ -79,17 +102,24 @@ class _Writer:
         name = f"t.{quoted(column.name)}"
         beside = self.database.compared(column, name, is_ordered=is_ordered)
         operator = "<>" if term.operator == "!=" else term.operator
-        return f"{beside} {operator} {next(self._values(column, [term.value]))}"
+        value = next(self._values(column, [term.value]))
+        return self._of_its_type(column, f"{beside} {operator} {value}")
 
-    def _in(self, term: In) -> str:
+    def _in(self, term: In, operator: str) -> str:
         column = self.table.column(term.column)
         if not column.is_equal or len(term.values) > _VALUES_MAX:
             raise _OpenError
         name = f"t.{quoted(column.name)}"
         beside = self.database.compared(column, name, is_ordered=False)
         if not term.values:
-            return f"{beside} <> {beside}"
-        return f"{beside} IN ({', '.join(self._values(column, term.values))})"
+            return "1 = 0" if operator == "IN" else f"{name} IS NOT NULL"
+        values = ", ".join(self._values(column, term.values))
+        return self._of_its_type(column, f"{beside} {operator} ({values})")
+
+    def _of_its_type(self, column: DatabaseColumn, comparison: str) -> str:
+        """A comparison that a value which is none of the column's type does not meet."""
+        fits = self.database.fits(column, f"t.{quoted(column.name)}")
+        return comparison if fits is None else f"{comparison} AND {fits}"
 
     def _values(self, column: DatabaseColumn, values: Sequence[Any]) -> Iterator[str]:
         for value in values:

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from keytide.dml.addresses import place_of_postgres
 from keytide.dml.database import (
@@ -142,6 +143,14 @@ class PostgresDatabase(Database):
         """See `Database`. Other collations than C order texts otherwise."""
         return f'{name} COLLATE "C"' if is_ordered and pa.types.is_string(column.type) else name
 
+    def fits(self, column: DatabaseColumn, name: str) -> str | None:
+        """See `Database`. NaN and infinity are the largest values to PostgreSQL."""
+        if pa.types.is_decimal(column.type):
+            return f"{name} <> 'NaN'"
+        if pa.types.is_timestamp(column.type):
+            return f"isfinite({name}) AND {name} < '294247-01-01'"
+        return f"isfinite({name})" if pa.types.is_date(column.type) else None
+
     def write_expression(self, column: DatabaseColumn, value: str) -> str:
         """See `Database`. Without the length, so that a value that is too long is an error."""
         return f"CAST({value} AS {column.declared})"
@@ -153,7 +162,12 @@ class PostgresDatabase(Database):
     # -- values ------------------------------------------------------------------------------------
 
     def decoded(self, values: pa.Array, column: DatabaseColumn) -> pa.Array:
-        """See `Database`."""
+        """See `Database`. What has no place in Arrow comes from the driver as a time before all."""
+        first = _FIRST.get(column.type)
+        if first is not None and pc.any(pc.less(values, first)).as_py():
+            raise pa.ArrowInvalid(
+                "infinity, or a time beyond the year 294246, is no value of an Arrow column"
+            )
         return values.cast(column.type)
 
     def staged(self, values: pa.Array, column: DatabaseColumn) -> pa.Array:
@@ -222,6 +236,12 @@ _TYPES = {
     "timestamp without time zone": pa.timestamp("us"),
     "timestamp with time zone": pa.timestamp("us", "UTC"),
 }
+# The first day that PostgreSQL knows, 24 November 4714 BC.
+_DAYS = -2_440_588
+_FIRST = {
+    type_: pa.scalar(_DAYS * 86_400_000_000, pa.int64()).cast(type_)
+    for type_ in (pa.timestamp("us"), pa.timestamp("us", "UTC"))
+} | {pa.date32(): pa.scalar(_DAYS, pa.int32()).cast(pa.date32())}
 # Floats are not: NaN is a number to PostgreSQL, the largest. Neither is CHAR, which has blanks.
 _ORDERED = {*_TYPES} - {"boolean", "real", "double precision", "bpchar", "bytea"}
 

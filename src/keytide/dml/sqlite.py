@@ -68,8 +68,12 @@ class SqliteDatabase(Database):
             'SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_info(?1) ORDER BY cid',
             stored,
         )
+        # Texts of other encodings come in the order of their bytes.
+        is_utf8 = session.rows("PRAGMA encoding") == [("UTF-8",)]
         columns = tuple(
-            self.with_default(session, _column(str(n), str(t), bool(not_null)), default)
+            self.with_default(
+                session, _column(str(n), str(t), bool(not_null), is_utf8=is_utf8), default
+            )
             for n, t, not_null, default, _ in described
         )
         key = sorted((pk, str(column)) for column, *_, pk in described if pk)
@@ -100,6 +104,8 @@ class SqliteDatabase(Database):
             return f"CASE WHEN typeof({name}) IN ('integer', 'real') THEN {text} ELSE {name} END"
         if column.declared == "ANY":
             return f"CAST({name} AS TEXT)"
+        if pa.types.is_string(column.type):
+            return f"CASE typeof({name}) WHEN 'blob' THEN {_NO_TEXT} ELSE {name} END"
         return name
 
     def read_type(self, column: DatabaseColumn) -> pa.DataType:
@@ -131,6 +137,12 @@ class SqliteDatabase(Database):
             return f"({name} <> 0)"
         return f"{name} COLLATE BINARY" if pa.types.is_string(column.type) else name
 
+    def fits(self, column: DatabaseColumn, name: str) -> str | None:
+        """See `Database`. Any column may hold a text, a number or bytes."""
+        if pa.types.is_string(column.type):
+            return f"typeof({name}) = 'text'"
+        return f"typeof({name}) = '{'real' if pa.types.is_floating(column.type) else 'integer'}'"
+
     def delete(self, table: DatabaseTable, stage: str, condition: str) -> str:
         """See `Database`."""
         names = ", ".join(self.key_names(table))
@@ -147,6 +159,7 @@ class SqliteDatabase(Database):
         """See `Database`."""
         if pa.types.is_boolean(column.type):
             return pc.not_equal(values.cast(pa.int64()), 0)
+        values.validate(full=True)  # SQLite keeps texts that are no UTF-8, and so does the driver
         return values.cast(column.type)
 
     def staged(self, values: pa.Array, column: DatabaseColumn) -> pa.Array:
@@ -176,21 +189,25 @@ class SqliteDatabase(Database):
         return self.changed(session)
 
 
+_NO_TEXT = "CAST(x'ff' AS TEXT)"
 _TABLES = (
     "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') "
     "AND name NOT LIKE 'sqlite~_%' ESCAPE '~'"
 )
 
 
-def _column(name: str, declared: str, not_null: bool) -> DatabaseColumn:
+def _column(name: str, declared: str, not_null: bool, *, is_utf8: bool) -> DatabaseColumn:
     type_ = _type_of(declared)
-    is_text = "CHAR" in declared.upper() or "TEXT" in declared.upper()
-    plain = (pa.types.is_integer, pa.types.is_floating)
-    is_ordered = (pa.types.is_string(type_) and is_text) or any(check(type_) for check in plain)
+    words = declared.upper()
+    is_text = pa.types.is_string(type_) and ("CHAR" in words or "TEXT" in words) and is_utf8
+    # Elsewhere whole numbers stay such, and SQLite compares them as no DOUBLE does.
+    is_real = pa.types.is_floating(type_) and any(word in words for word in _REAL)
+    is_ordered = is_text or is_real or pa.types.is_integer(type_)
     is_equal = is_ordered or pa.types.is_boolean(type_)
-    return DatabaseColumn(
-        name, type_, not not_null, declared.upper() or "ANY", is_equal, is_ordered
-    )
+    return DatabaseColumn(name, type_, not not_null, words or "ANY", is_equal, is_ordered)
+
+
+_REAL = ("REAL", "FLOA", "DOUB")
 
 
 def _type_of(declared: str) -> pa.DataType:

@@ -7,15 +7,21 @@ Arrow types of a schema.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
 
+from keytide.errors import UnsupportedError
 from keytide.types import Field, arrow_schema
 
-__all__ = ["from_arrow", "polars_schema", "polars_type", "to_arrow"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["from_arrow", "in_pandas", "in_python", "polars_schema", "polars_type", "to_arrow"]
 
 
 def from_arrow(table: pa.Table) -> pl.DataFrame:
@@ -49,6 +55,45 @@ def to_arrow(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
         for column, field in zip(table.columns, schema, strict=True)
     ]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def in_python(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows as dicts. Raises `UnsupportedError` naming a column with a value that Python lacks.
+
+    Python's times are of the years 1 to 9999.
+    """
+    with _naming_misfits(table, pa.ChunkedArray.to_pylist):
+        rows: list[dict[str, Any]] = table.to_pylist()
+        return rows
+
+
+def in_pandas(table: pa.Table) -> pd.DataFrame:
+    """The rows as a pandas frame. Raises as `in_python`. REQUIRES: pandas is there."""
+    with _naming_misfits(table, pa.ChunkedArray.to_pandas):
+        frame: pd.DataFrame = table.to_pandas()
+        return frame
+
+
+@contextmanager
+def _naming_misfits(table: pa.Table, convert: Callable[[pa.ChunkedArray], Any]) -> Iterator[None]:
+    try:
+        yield
+    except (OverflowError, ValueError) as error:
+        name = next((n for n in table.column_names if _fails(convert, table.column(n))), None)
+        if name is None:
+            raise
+        raise UnsupportedError(
+            f"column {name!r} has a value that Python's own types cannot hold ({error}), such as a "
+            f"time outside of the years 1 to 9999; read it by to_arrow() or to_polars()"
+        ) from error
+
+
+def _fails(convert: Callable[[pa.ChunkedArray], Any], column: pa.ChunkedArray) -> bool:
+    try:
+        convert(column)
+    except (OverflowError, ValueError):
+        return True
+    return False
 
 
 def _restore(array: pa.Array, target: pa.DataType) -> pa.Array:

@@ -643,7 +643,8 @@ class Table:
         key range, and of them the row groups around the key.
 
         Raises `InvalidError` for what is no key of the table, `UnsupportedError` for a table
-        without a primary key, `DataError` for a file that is missing or torn.
+        without a primary key and for a time outside of Python's years 1 to 9999, `DataError` for a
+        file that is missing or torn.
         """
         return get_row(self._stored, key)
 

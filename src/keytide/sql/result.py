@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from keytide.errors import UnsupportedError
 from keytide.extras import require
-from keytide.format.arrow import from_arrow
+from keytide.format.arrow import from_arrow, in_pandas, in_python
 from keytide.plural import counted
 
 if TYPE_CHECKING:
@@ -43,18 +43,20 @@ class Result(ABC):
         return self.to_arrow().schema
 
     def to_pylist(self) -> list[dict[str, Any]]:
-        """The rows as dicts. Raises as `to_arrow`."""
-        return list(self.to_arrow().to_pylist())
+        """The rows as dicts. Raises as `to_arrow`, and `UnsupportedError` for what Python lacks.
+
+        Those are times outside of the years 1 to 9999.
+        """
+        return in_python(self.to_arrow())
 
     def to_polars(self) -> pl.DataFrame:
         """The rows as a Polars frame. Raises as `to_arrow`."""
         return from_arrow(self.to_arrow())
 
     def to_pandas(self) -> pd.DataFrame:
-        """The rows as a pandas frame. Raises `SetupError` without pandas, else as `to_arrow`."""
+        """The rows as a pandas frame. Raises `SetupError` without pandas, else as `to_pylist`."""
         require("pandas", "pandas", "to_pandas")
-        frame: pd.DataFrame = self.to_arrow().to_pandas()
-        return frame
+        return in_pandas(self.to_arrow())
 
     def to_spark(self) -> Any:
         """The rows as a Spark DataFrame. Raises `UnsupportedError` on the local engine."""

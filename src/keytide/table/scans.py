@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from keytide.arguments import shown
 from keytide.errors import InvalidError, NotFoundError
-from keytide.format.arrow import from_arrow, to_arrow
+from keytide.format.arrow import from_arrow, in_python, to_arrow
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
 from keytide.lazy import load
@@ -67,7 +67,7 @@ def get_row(table: StoredTable, key: Mapping[str, Any] | Any) -> dict[str, Any] 
     predicate = _key_predicate(_key_values(key, schema, table.name), schema, table.name)
     scan = _scan(table.newest_state(schema), schema.names, predicate)
     # Not by `to_pylist`, which has threads read ahead: for one row they cost more than they save.
-    rows = to_arrow(scan.to_polars(), scan.schema).to_pylist()
+    rows = in_python(to_arrow(scan.to_polars(), scan.schema))
     return rows[0] if rows else None
 
 
@@ -150,7 +150,7 @@ def _parsed(where: str, schema: TableSchema, table: str) -> Predicate:
 
 
 def _key_values(key: Any, schema: TableSchema, table: str) -> dict[str, Any]:
-    require_key(schema, table, "a lookup by key", "Scan it with a condition")
+    _require_key(schema, table)
     names = schema.primary_keys
     if isinstance(key, Mapping):
         if set(key) != set(names):
@@ -168,12 +168,17 @@ def _key_values(key: Any, schema: TableSchema, table: str) -> dict[str, Any]:
     return dict(zip(names, values, strict=True))
 
 
+def _require_key(schema: TableSchema, table: str) -> None:
+    require_key(schema, table, "a lookup by key", "Scan it with a condition")
+
+
 def _key_predicate(values: Mapping[str, Any], schema: TableSchema, table: str) -> Predicate | None:
     return conjunction(_equals(schema.field(n), v, table) for n, v in values.items())
 
 
 def _key_frame(keys: Sequence[Any], schema: TableSchema, table: str) -> pl.DataFrame:
     """Keys as a frame of the key columns, each once, with the place of the first."""
+    _require_key(schema, table)
     given = [_key_values(key, schema, table) for key in keys]
     columns = {
         f.name: key_values([values[f.name] for values in given], f, table)

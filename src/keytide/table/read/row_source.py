@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.extras import require
-from keytide.format.arrow import polars_schema, to_arrow
+from keytide.format.arrow import in_pandas, in_python, polars_schema, to_arrow
 from keytide.table.read.expired import naming_expired
 from keytide.table.read.prefetch import prefetched
 from keytide.table.runner import Threads
@@ -84,15 +84,16 @@ class RowSource:
         return rows
 
     def to_pandas(self) -> pd.DataFrame:
-        """The rows as a pandas frame. Raises `SetupError` without pandas, else as `to_batches`."""
+        """The rows as a pandas frame. Raises `SetupError` without pandas, else as `to_pylist`."""
         require("pandas", "pandas", "to_pandas")
-        frame: pd.DataFrame = self.to_arrow().to_pandas()
-        return frame
+        return in_pandas(self.to_arrow())
 
     def to_pylist(self) -> list[dict[str, Any]]:
-        """The rows as dicts. Raises as `to_batches`."""
-        rows: list[dict[str, Any]] = self.to_arrow().to_pylist()
-        return rows
+        """The rows as dicts. Raises as `to_batches`, and `UnsupportedError` for what Python lacks.
+
+        Those are times outside of the years 1 to 9999.
+        """
+        return in_python(self.to_arrow())
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as Arrow record batches, in memory bounded by 'read.memory'.
