@@ -42,6 +42,32 @@ def test_interop_deletes_that_a_compaction_kept_show_nowhere(
     assert shown(table) == ["0 a0 5", "4 back 8"]
 
 
+@pytest.mark.parametrize("full", [True, False], ids=["full", "in writes"])
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"merge_engine": "partial-update"},
+        {"merge_engine": "aggregation", "fields__v__aggregate_function": "first_value"},
+    ],
+    ids=["partial-update", "aggregation"],
+)
+def test_interop_versions_that_stay_apart_are_merged_by_all(
+    judge: Judge, lake: kt.Lake, engine: dict[str, str], full: bool
+) -> None:
+    table = orders(lake, **engine, sequence__field="s", write_only=str(full).lower())
+    for n in range(7):
+        values = {"k": [1, 2, n + 3], "v": [f"a{n}" if n else None, None, "b"], "s": [9 - n, n, n]}
+        table.write(arrow_rows(table.schema, values))
+        assert_reads_alike(judge, table)
+    if full:
+        table.compact(full=True)
+    assert max(levels(table)) > 5
+    assert_reads_alike(judge, table)
+    late = arrow_rows(table.schema, {"k": [1, 1, 2], "v": ["late", None, "c"], "s": [1, 10, -1]})
+    write_with(judge, table, late)
+    assert_reads_alike(judge, table)
+
+
 def test_interop_files_that_moved_without_being_written_again_read_alike(
     judge: Judge, lake: kt.Lake
 ) -> None:

@@ -44,7 +44,8 @@ def compact_newest(table: kt.Table, count: int) -> str:
     if not runs:
         return "nothing"
     view = transaction.view
-    needs_all = view.engine.needs_oldest and not compacts_by_lookup(view.options)
+    apart = view.engine.why_kept_apart is not None
+    needs_all = apart or (view.engine.needs_oldest and not compacts_by_lookup(view.options))
     while count < len(runs) and (runs[count].level in (0, 1) or needs_all):
         count += 1
     is_whole = count >= len(runs)

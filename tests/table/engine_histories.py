@@ -91,6 +91,55 @@ ENGINES: dict[str, tuple[Sequence[str], dict[str, str]]] = {
         },
     ),
 }  # fmt: skip
+APART: dict[str, tuple[Sequence[str], dict[str, str]]] = {
+    "partial-update": (ADDS, {**PARTIAL, "sequence.field": "s"}),
+    "partial-update by two, descending": (
+        ADDS, {**PARTIAL, "sequence.field": "s,g", "sequence.field.sort-order": "descending"},
+    ),
+    "partial-update without deletes": (
+        ALL, {**PARTIAL, "sequence.field": "s", "ignore-delete": "true"},
+    ),
+    "partial-update removing": (
+        ALL,
+        {**PARTIAL, "sequence.field": "s", "partial-update.remove-record-on-delete": "true"},
+    ),
+    "groups": (ALL, {**PARTIAL, "sequence.field": "s", "fields.g.sequence-group": "v,t"}),
+    "last and first values": (
+        ADDS,
+        {
+            **AGGREGATION,
+            "sequence.field": "s",
+            "fields.g.aggregate-function": "first_value",
+            "fields.v.aggregate-function": "last_non_null_value",
+            "fields.t.aggregate-function": "first_non_null_value",
+            "fields.a.aggregate-function": "union",
+            "fields.m.aggregate-function": "last_value",
+        },
+    ),
+    "sums beside last values": (
+        ALL,
+        {
+            **AGGREGATION,
+            "sequence.field": "s",
+            "fields.g.aggregate-function": "sum",
+            "fields.a.aggregate-function": "last_value",
+            "fields.m.aggregate-function": "last_value",
+        },
+    ),
+    "aggregation removing": (
+        ("+I", "+U", "-D"),
+        {
+            **AGGREGATION,
+            "sequence.field": "s",
+            "aggregation.remove-record-on-delete": "true",
+            "fields.g.aggregate-function": "sum",
+            "fields.t.aggregate-function": "first_value",
+            "fields.a.aggregate-function": "union",
+            "fields.m.aggregate-function": "last_value",
+        },
+    ),
+}  # fmt: skip
+"""Engines whose versions stay apart."""
 SMALL = st.none() | st.integers(0, 3)
 VERSIONS = st.tuples(
     st.integers(0, 3),

@@ -117,15 +117,15 @@ def test_writes_leave_files_alone_that_are_not_due(options: dict[str, str]) -> N
 @pytest.mark.parametrize(
     "options",
     [
-        {"merge-engine": "partial-update", "sequence.field": "s"},
-        {"merge-engine": "aggregation", "sequence.field": "s"},
+        {"merge-engine": "aggregation", "fields.v.aggregate-function": "listagg"},
+        {"merge-engine": "partial-update", "force-lookup": "true"},
     ],
 )
 @pytest.mark.filterwarnings("ignore::keytide.errors.KeytideWarning")
 def test_files_that_must_stay_are_left_by_writes_and_refused_by_name(
     options: dict[str, str],
 ) -> None:
-    table = made(**options)
+    table = made(**options, **{"sequence.field": "s"})
     for n in range(7):
         write(table, f"+I 0 1 0 v{n}")
     assert levels(table) == [(0, 1)] * 7

@@ -2,8 +2,8 @@
 
 Every column has a function, `last_non_null_value` unless the options name another; sequence
 fields and the key itself have none. Functions fold versions in merge order, so those that care
-follow the sequence fields; among versions that were folded before, only the place of the newest
-is remembered.
+follow the sequence fields. Of versions that were folded before only the place of the newest is
+remembered, so where more of them matters, versions stay apart.
 
 Laws: merging may be split up wherever the functions say so, and from the oldest version on
 always. A retract is taken back column by column and leaves the row; a lone retract is kept as a
@@ -21,9 +21,9 @@ import numpy as np
 import polars as pl
 
 from keytide.merge.checks import check_functions, conflicting
-from keytide.merge.engine import MergeEngine
+from keytide.merge.engine import MergeEngine, Thinned
 from keytide.merge.folding import depending_on_order, one_place
-from keytide.merge.functions.inputs import AggregatedColumn, Inputs
+from keytide.merge.functions.inputs import AggregatedColumn, AggregateFunction, Inputs
 from keytide.merge.functions.registry import (
     DEFAULT_FUNCTION,
     FUNCTION_OPTIONS,
@@ -143,6 +143,61 @@ class Aggregation(MergeEngine):
             return one_place(self.order, "a -D removes what comes before it")
         ordered = [n for n, fold in self.folds.items() if not fold.function.stands_anywhere]
         return one_place(self.order, depending_on_order(ordered)) if ordered else None
+
+    @property
+    def why_all_stay(self) -> str | None:
+        """A function that needs all of its inputs in their order."""
+        named = [name for name, fold in self.folds.items() if not self._thins(name, fold)]
+        if not named:
+            return None
+        return f"the function of {', '.join(map(repr, named))} needs all versions in their order"
+
+    def _thins(self, name: str, fold: AggregatedColumn) -> bool:
+        """Whether few versions decide about a column."""
+        function = fold.function
+        if type(function).deciding is not AggregateFunction.deciding:
+            return True
+        # A value goes to the newest version, and the others have NULL instead.
+        return function.stands_anywhere and function.ignores_null and name not in self.not_null
+
+    def thinned(self, versions: pl.DataFrame) -> Thinned:
+        """The last version, and of each column those that decide about it.
+
+        Where order means nothing to a function the last version has the fold of all, and the others
+        NULL. Keys with retracts, which take back from what comes before them, keep all versions.
+        """
+        slices = KeySlices.of(versions, self.order.key)
+        is_add = versions.select(IS_ADD).to_series().to_numpy()
+        if self.remove_record_on_delete:
+            deletes = (versions[VALUE_KIND] == RowKind.DELETE).to_numpy()
+            kept = slices.rows >= slices.last_where(deletes)[slices.keys]
+            if not kept.all():
+                return self.thinned(versions.filter(pl.Series(kept)))
+            is_add |= deletes
+        is_whole = slices.any_where(~is_add)[slices.keys]
+        if self.why_all_stay is not None:
+            is_whole[:] = True
+        few = versions.filter(pl.Series(~is_whole))
+        return Thinned(self._few(few), versions.filter(pl.Series(is_whole)))
+
+    def _few(self, versions: pl.DataFrame) -> pl.DataFrame:
+        """The versions to keep of keys that have no retracts but, as the first one, a -D."""
+        if not versions.height:
+            return versions
+        slices = KeySlices.of(versions, self.order.key)
+        is_add = versions.select(IS_ADD).to_series().to_numpy()
+        is_last = slices.marks(slices.lasts)
+        kept, columns = is_last | ~is_add, []
+        for name, fold in self.folds.items():
+            inputs = Inputs(versions[name], slices, is_add, np.zeros_like(is_add))
+            deciding = fold.function.deciding(inputs)
+            if deciding is not None:
+                kept |= deciding
+                continue
+            folded = take(fold.function.fold(inputs), np.where(is_last, slices.keys, -1))
+            stays = pl.Series(~is_add | (slices.lengths == 1)[slices.keys])
+            columns.append(versions[name].zip_with(stays, folded).alias(name))
+        return versions.with_columns(columns).filter(pl.Series(kept))
 
     @property
     def tombstones(self) -> frozenset[RowKind]:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import polars as pl
 
@@ -25,7 +25,7 @@ from keytide.options import TableOptions
 from keytide.row_kind import RowKind
 from keytide.types import Field
 
-__all__ = ["Elsewhere", "MergeEngine"]
+__all__ = ["Elsewhere", "MergeEngine", "Thinned"]
 
 
 class Elsewhere(Enum):
@@ -34,6 +34,16 @@ class Elsewhere(Enum):
     MOVES = "the key leaves the partition that it was in"
     STAYS = "the row joins its key in the partition that this is in"
     IS_DROPPED = "the row is dropped"
+
+
+class Thinned(NamedTuple):
+    """Versions that stay apart, in merge order.
+
+    `few` are of keys of which no more stay than there are columns, `whole` those of all other keys.
+    """
+
+    few: pl.DataFrame
+    whole: pl.DataFrame
 
 
 class MergeEngine(ABC):
@@ -138,6 +148,19 @@ class MergeEngine(ABC):
         where a later write may bring some that belong between them, and it would matter.
         """
         return None
+
+    @property
+    def why_all_stay(self) -> str | None:
+        """Why no version that is kept apart can be left out; None where `thinned` finds some."""
+        return None
+
+    def thinned(self, versions: pl.DataFrame) -> Thinned:
+        """The versions without which a row, now or after any later write, would be another one.
+
+        All of them, unless an engine that keeps versions apart says otherwise. REQUIRES what
+        `merge` requires, and all of a key's older versions.
+        """
+        return Thinned(versions.clear(), versions)
 
     @property
     def needs_oldest(self) -> bool:

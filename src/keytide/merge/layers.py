@@ -6,6 +6,9 @@ fold with others would forget (a -D that removes the row, followed by an add; a 
 older versions hold), the versions are stored in several layers. Each is a sorted run of its own,
 and any engine of the format merges them in their order.
 
+Where versions have to stay apart, for one that comes late may belong between them, a layer has one
+version of each key, of those that a row still needs.
+
 Law: whatever is stored already, merging the layers of some versions on top of it gives what
 merging the versions themselves gives.
 """
@@ -28,7 +31,11 @@ def layers(versions: pl.DataFrame, engine: MergeEngine, key: tuple[str, ...]) ->
 
     As a rule there is one. REQUIRES what `engine.merge` requires. Raises what it raises.
     """
-    return list(_layers(versions, engine, key))
+    if engine.why_kept_apart is None:
+        return list(_layers(versions, engine, key))
+    few, whole = engine.thinned(versions)
+    # Of keys that need all their versions a write stores as few as it can: there may be any number.
+    return [*_one_by_one(few, key), *(_layers(whole, engine, key) if whole.height else ())]
 
 
 def _layers(
@@ -49,3 +56,11 @@ def _before_first(starts: Marks, slices: KeySlices) -> Marks:
     ends = np.where(first < 0, slices.ends, first)
     before: Marks = slices.rows < ends[slices.keys]
     return before
+
+
+def _one_by_one(versions: pl.DataFrame, key: tuple[str, ...]) -> Iterator[pl.DataFrame]:
+    """The first version of each key, then the second one, and so on."""
+    slices = KeySlices.of(versions, key)
+    places = slices.rows - slices.starts[slices.keys]
+    for place in range(int(slices.lengths.max(initial=0))):
+        yield versions.filter(pl.Series(places == place))

@@ -6,9 +6,9 @@ told to remove the row.
 
 Laws: idempotent; merging may be split up, for adds anywhere, with a -D that removes rows only
 from the oldest version on. A -D removes what came before it for good: nothing of it shows in the
-row that a later add begins. With a sequence field the order of arrival does not matter among
-versions merged together, but a merged row remembers only the newest version's place; sequence
-groups remember one per group.
+row that a later add begins. With a sequence field the order of arrival does not matter, so versions
+stay apart, for a merged row remembers only the newest one's place; those stay that still give a
+column its value. Sequence groups remember a place for each group.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import polars as pl
 
 from keytide.errors import InvalidError
 from keytide.merge.checks import check_functions, conflicting
-from keytide.merge.engine import MergeEngine
+from keytide.merge.engine import MergeEngine, Thinned
 from keytide.merge.folding import one_place
 from keytide.merge.functions.registry import (
     DEFAULT_FUNCTION,
@@ -105,11 +105,22 @@ class PartialUpdate(MergeEngine):
 
     def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
         """The filled row of each key. Raises `InvalidError` when a retract is refused."""
-        if self.on_retract is OnRetract.IGNORE:
-            versions = versions.filter(IS_ADD)
-        elif self.on_retract is OnRetract.REMOVE_ROW:
-            versions = versions.filter(pl.col(VALUE_KIND) != RowKind.UPDATE_BEFORE)
-        return merge_repeated(versions, self.order.key, self._fill, in_key_order=in_key_order)
+        heard = self._heard(versions)
+        return merge_repeated(heard, self.order.key, self._fill, in_key_order=in_key_order)
+
+    def thinned(self, versions: pl.DataFrame) -> Thinned:
+        """The last version, the last ones that give each column a value, and the last -D.
+
+        What comes late may belong between any of them, and finds what it would find among all.
+        """
+        heard = self._heard(versions)
+        slices = KeySlices.of(heard, self.order.key)
+        last_delete = slices.last_where(~heard.select(IS_ADD).to_series().to_numpy())
+        counts = slices.rows > last_delete[slices.keys]
+        kept = slices.marks(slices.lasts) | slices.marks(last_delete)
+        for name in (name for name in heard.columns if name in self.filled):
+            kept |= slices.marks(slices.last_where(heard[name].is_not_null().to_numpy() & counts))
+        return Thinned(heard.filter(pl.Series(kept)), heard.clear())
 
     def layer_starts(self, versions: pl.DataFrame) -> Marks | None:
         """What begins a removed row anew."""
@@ -163,6 +174,14 @@ class PartialUpdate(MergeEngine):
         if self.on_retract is OnRetract.IGNORE and not kind.is_add:
             return IGNORED
         return "only a -D removes a row of this table" if kind is RowKind.UPDATE_BEFORE else None
+
+    def _heard(self, versions: pl.DataFrame) -> pl.DataFrame:
+        """The versions without the retracts that mean nothing."""
+        if self.on_retract is OnRetract.IGNORE:
+            return versions.filter(IS_ADD)
+        if self.on_retract is OnRetract.REMOVE_ROW:
+            return versions.filter(pl.col(VALUE_KIND) != RowKind.UPDATE_BEFORE)
+        return versions
 
     def _fill(self, versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:
         deletes = ~versions.select(IS_ADD).to_series().to_numpy()

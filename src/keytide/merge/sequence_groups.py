@@ -29,8 +29,8 @@ from typing import ClassVar
 import numpy as np
 import polars as pl
 
-from keytide.merge.engine import MergeEngine
-from keytide.merge.folding import one_place
+from keytide.merge.engine import MergeEngine, Thinned
+from keytide.merge.folding import depending_on_order, one_place
 from keytide.merge.functions.inputs import AggregatedColumn, Inputs, leaves_null
 from keytide.merge.functions.registry import (
     FUNCTION_OPTIONS,
@@ -152,6 +152,44 @@ class SequenceGroups(MergeEngine):
     def why_kept_apart(self) -> str | None:
         """Sequence fields of the row, beside those of the groups."""
         return one_place(self.order, "columns of no group keep their last value")
+
+    @property
+    def why_all_stay(self) -> str | None:
+        """Groups that decide about rows or have functions."""
+        if self.removes_rows:
+            return "a sequence group decides about the row"
+        return f"{depending_on_order(sorted(self.folds))} of a group" if self.folds else None
+
+    def thinned(self, versions: pl.DataFrame) -> Thinned:
+        """The last version, the winner of each group, the last value of each other column.
+
+        Keys with retracts keep all versions.
+        """
+        if self.ignore_delete:
+            versions = versions.filter(IS_ADD)
+        slices = KeySlices.of(versions, self.order.key)
+        is_whole = slices.any_where(~versions.select(IS_ADD).to_series().to_numpy())[slices.keys]
+        if self.why_all_stay is not None:
+            is_whole[:] = True
+        few = versions.filter(pl.Series(~is_whole))
+        return Thinned(self._few(few), versions.filter(pl.Series(is_whole)))
+
+    def _few(self, versions: pl.DataFrame) -> pl.DataFrame:
+        """The versions to keep of keys that have no retracts."""
+        if not versions.height:
+            return versions
+        slices = KeySlices.of(versions, self.order.key)
+        kept, columns = slices.marks(slices.lasts), []
+        is_lone = (slices.lengths == 1)[slices.keys]
+        for group in self.groups:
+            rank = _ranks(versions, group, slices)
+            kept |= slices.marks(_winners(rank, slices))
+            # What a group does not listen to shows in a lone version, and this one is none.
+            positions = np.where(is_lone | (rank > 0), slices.rows, -1)
+            columns += take_columns(versions, group.protected, positions)
+        for name in (name for name in versions.columns if name in self.gaps):
+            kept |= slices.marks(slices.last_where(versions[name].is_not_null().to_numpy()))
+        return versions.with_columns(columns).filter(pl.Series(kept))
 
     @property
     def needs_oldest(self) -> bool:

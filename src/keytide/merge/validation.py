@@ -44,7 +44,7 @@ def validate_merge_options(
     _check_deletion_vectors(options)
     _check_bucket_key(columns, primary_keys, partition_keys, options)
     _check_record_level_expire(columns, options)
-    _check_tombstone_retention(options)
+    _check_retention(options)
 
 
 def _check_engine(options: TableOptions) -> None:
@@ -334,10 +334,14 @@ def _check_padding(columns: dict[str, Field], options: TableOptions) -> None:
     )
 
 
-def _check_tombstone_retention(options: TableOptions) -> None:
-    if options.tombstone_retention_ms is not None and options.sequence_auto_padding:
-        raise InvalidError(
-            f"'{keys.TOMBSTONE_RETENTION}' goes by sequence numbers that grow from commit to "
-            f"commit, and '{keys.SEQUENCE_AUTO_PADDING}' takes them from the rows; leave one of "
-            f"them out"
-        )
+def _check_retention(options: TableOptions) -> None:
+    given = {
+        keys.TOMBSTONE_RETENTION: options.tombstone_retention_ms,
+        keys.VERSION_RETENTION: options.version_retention_ms,
+    }
+    for key, retention_ms in given.items():
+        if retention_ms is not None and options.sequence_auto_padding:
+            raise InvalidError(
+                f"'{key}' goes by sequence numbers that grow from commit to commit, and "
+                f"'{keys.SEQUENCE_AUTO_PADDING}' takes them from the rows; leave one of them out"
+            )

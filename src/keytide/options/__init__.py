@@ -130,6 +130,7 @@ class TableOptions:
     total_size_threshold_bytes: int | None = _option("compaction.total-size-threshold")
     incremental_size_threshold_bytes: int | None = _option("compaction.incremental-size-threshold")
     tombstone_retention_ms: int | None = _option("tombstone.retention")
+    version_retention_ms: int | None = _option("version.retention")
 
     # -- history ------------------------------------------------------------------------------
     branch: str = _option("branch")

@@ -414,6 +414,9 @@ _COMPACTION = (
     Option("tombstone.retention", DURATION_OR_FOREVER, "How long a delete is kept where a late "
            "older row could bring the key back, counted from the first compaction that meets it; "
            "then a full compaction forgets it.", "forever"),
+    Option("version.retention", DURATION_OR_FOREVER, "How long versions of a key are kept apart, "
+           "where a late row could belong between them and their order matters, counted from the "
+           "first compaction that meets them; then a compaction merges them.", "forever"),
     _compacting("compaction.offpeak.start.hour", integer(-1, 23), "-1",
                 "When compaction may take more."),
     _compacting("compaction.offpeak.end.hour", integer(-1, 23), "-1", "Until when."),

@@ -24,6 +24,11 @@ class LastValue(AggregateFunction):
     can_retract: ClassVar[bool] = True
     retract_leaves_null: ClassVar[bool] = True
     counts_late_adds: ClassVar[bool] = False
+    ignores_null: ClassVar[bool] = False
+
+    def deciding(self, inputs: Inputs) -> Marks:
+        """The last one."""
+        return inputs.slices.marks(inputs.slices.last_where(inputs.adds))
 
     def fold(self, inputs: Inputs) -> pl.Series:
         """The last values."""
@@ -43,6 +48,10 @@ class LastNonNullValue(AggregateFunction):
     name: ClassVar[str] = "last_non_null_value"
     can_retract: ClassVar[bool] = True
     retract_leaves_null: ClassVar[bool] = True
+
+    def deciding(self, inputs: Inputs) -> Marks:
+        """The last one that is not NULL."""
+        return inputs.slices.marks(inputs.slices.last_where(inputs.adds & inputs.is_present))
 
     def fold(self, inputs: Inputs) -> pl.Series:
         """The last values that are not NULL and were not taken back."""
@@ -66,6 +75,11 @@ class FirstValue(AggregateFunction):
     """
 
     name: ClassVar[str] = "first_value"
+    ignores_null: ClassVar[bool] = False
+
+    def deciding(self, inputs: Inputs) -> Marks:
+        """The first one."""
+        return inputs.slices.marks(inputs.slices.first_where(inputs.adds))
 
     def fold(self, inputs: Inputs) -> pl.Series:
         """The first values."""
@@ -76,6 +90,10 @@ class FirstNonNullValue(AggregateFunction):
     """The first input that is not NULL, with the laws of `first_value`."""
 
     name: ClassVar[str] = "first_non_null_value"
+
+    def deciding(self, inputs: Inputs) -> Marks:
+        """The first one that is not NULL."""
+        return inputs.slices.marks(inputs.slices.first_where(inputs.adds & inputs.is_present))
 
     def fold(self, inputs: Inputs) -> pl.Series:
         """The first values that are not NULL."""

@@ -139,7 +139,17 @@ class AggregateFunction:
     """Whether a fold, in the place of its newest input, stands for all of them also where others
     turn out to belong between them."""
 
+    ignores_null: ClassVar[bool] = True
+    """Whether a NULL among the inputs changes nothing."""
+
     column: str
+
+    def deciding(self, inputs: Inputs) -> Marks | None:
+        """The adds that alone decide, now and with any that come between them; None for all.
+
+        Where `stands_anywhere` and NULL is ignored, none is needed: their fold goes to the newest.
+        """
+        return None
 
     def refusals(self, values: pl.Series, adds: Marks, retracts: Marks) -> Iterator[Refusal]:
         """Incoming values that could not be folded once another version meets them.

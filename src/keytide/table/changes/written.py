@@ -117,7 +117,7 @@ def _why_none(view: TableView) -> str | None:
         return f"'{keys.CHANGELOG_PRODUCER}' is 'none'"
     if not view.options.compactions_tell or view.engine.why_kept_apart is None:
         return None
-    return f"compactions would make it, and there are none: {view.engine.why_kept_apart}"
+    return f"compactions would make it, and here they merge nothing: {view.engine.why_kept_apart}"
 
 
 def _lacks_changelog(snapshot: Snapshot) -> bool:

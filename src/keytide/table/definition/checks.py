@@ -261,6 +261,7 @@ def _warnings(schema: TableSchema, options: TableOptions) -> list[str]:
         *_idle_bucket_options(schema, options),
         *_untold(schema, options),
         *_idle_lifetime(schema, options),
+        *_idle_version_retention(schema, options),
     ]
     for name in options.tombstone_key:
         type_ = schema.field(name).type
@@ -322,9 +323,21 @@ def _untold(schema: TableSchema, options: TableOptions) -> list[str]:
         return []
     return [
         f"'{keys.CHANGELOG_PRODUCER}' = '{options.changelog_producer}' has no effect here, for "
-        f"compactions would make the changelog and there are none: {reason}. changes(mode='diff') "
-        f"and follow() need no changelog"
+        f"compactions would make the changelog and here they merge nothing: {reason}. "
+        f"changes(mode='diff') and follow() need no changelog"
     ]
+
+
+def _idle_version_retention(schema: TableSchema, options: TableOptions) -> list[str]:
+    """A bound for versions that are not kept apart."""
+    if options.version_retention_ms is None:
+        return []
+    if schema.primary_keys:
+        order = order_of(schema.trimmed_primary_keys, schema.fields, options)
+        engine = engine_of(order, schema.fields, options, partition_keys=schema.partition_keys)
+        if engine.why_kept_apart is not None:
+            return []
+    return [f"'{keys.VERSION_RETENTION}' has no effect: compactions merge all versions of a key"]
 
 
 def _idle_bucket_options(schema: TableSchema, options: TableOptions) -> list[str]:

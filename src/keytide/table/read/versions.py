@@ -143,19 +143,10 @@ class MergedVersions:
         """
         order, engine = self.view.order, self.view.engine
         merging: Merging = Standing(engine) if self.has_older else engine
-        stored = StoredVersions(
-            self.view,
-            partition,
-            self._columns_to_merge(section),
-            self._about_key,
-            keys,
-            self.tells_kinds,
-        )
-        rows = rows_in(memory_bytes, section.files, self._fields(stored.columns))
         check = self._check_of_merged
         # A filter on other columns comes after the merge: before it, an older version that fulfils
         # it would come back.
-        for window in self._windows(stored, section, rows):
+        for window in self.stored_windows(partition, section, memory_bytes, keys):
             with self.view.reading():
                 counted = without_contained(
                     _without_outlived(window, section, order.key), section.containing, order.key
@@ -165,6 +156,28 @@ class MergedVersions:
                 )
             merged = pieces if check is None else [piece.filter(check) for piece in pieces]
             yield Window(window, counted, merged)
+
+    def stored_windows(
+        self,
+        partition: bytes,
+        section: Section,
+        memory_bytes: int,
+        keys: pl.DataFrame | None = None,
+    ) -> Iterator[list[pl.DataFrame]]:
+        """The versions of a section as they are stored in each of its runs, by windows of keys.
+
+        A run without any version there may come without columns.
+        """
+        stored = StoredVersions(
+            self.view,
+            partition,
+            self._columns_to_merge(section),
+            self._about_key,
+            keys,
+            self.tells_kinds,
+        )
+        rows = rows_in(memory_bytes, section.files, self._fields(stored.columns))
+        yield from self._windows(stored, section, rows)
 
     def _windows(
         self, stored: StoredVersions, section: Section, rows: int

@@ -34,6 +34,7 @@ from keytide.table.upkeep.picking import Unit
 from keytide.table.upkeep.planning import Planner, why_not_compacted
 from keytide.table.upkeep.postponed import place_postponed, postponed_files
 from keytide.table.upkeep.rewriting import Compacted, CompactTask
+from keytide.table.upkeep.thinning import ThinTask
 from keytide.table.write.partition_spec import Place, fitting
 from keytide.table.write.writable import writable_view
 
@@ -258,9 +259,11 @@ def _run_tasks(transaction: Transaction, units: list[Unit], runner: TaskRunner) 
     return left
 
 
-def _tasks(state: TableState, units: list[Unit]) -> list[CompactTask]:
+def _tasks(state: TableState, units: list[Unit]) -> Sequence[CompactTask] | Sequence[ThinTask]:
     view = state.view
     memory, now_ms = memory_of(view, len(units)), wall_clock_ms()
+    if view.engine.why_kept_apart is not None:
+        return [ThinTask(view, unit, now_ms, memory) for unit in units]
     if not compacts_by_lookup(view.options):
         return [CompactTask(view, unit, now_ms, memory) for unit in units]
     beside, vectors = _beside(state, units), vector_files_by_bucket(state.vector_files)

@@ -126,7 +126,12 @@ class _Files:
         options = self._view.options
         if not self._view.kind.has_key:
             return self._sign("sorted runs", "none: nothing is merged", "any number", None)
-        by_bucket = {bucket: len(sorted_runs(files)) for bucket, files in self._buckets.items()}
+        # Of versions that stay apart there are as many runs as a key has of them.
+        stay_apart = self._view.engine.why_kept_apart is not None
+        by_bucket = {
+            bucket: sum(run.level == 0 or not stay_apart for run in sorted_runs(files))
+            for bucket, files in self._buckets.items()
+        }
         most = max(by_bucket, key=by_bucket.__getitem__, default=None)
         count = 0 if most is None else by_bucket[most]
         limit = options.compaction_trigger_runs

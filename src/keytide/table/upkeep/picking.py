@@ -15,7 +15,17 @@ from keytide.format.manifest import ManifestEntry
 from keytide.options import TableOptions
 from keytide.table.state.live_files import BucketId
 
-__all__ = ["Rules", "SortedRun", "Unit", "pick", "pick_all", "pick_new", "sorted_runs"]
+__all__ = [
+    "Rules",
+    "SortedRun",
+    "Unit",
+    "pick",
+    "pick_all",
+    "pick_all_apart",
+    "pick_apart",
+    "pick_new",
+    "sorted_runs",
+]
 
 
 # Where all runs have to be compacted together: so much newer data, of the oldest run, or so many
@@ -143,6 +153,43 @@ def pick_all(runs: Sequence[SortedRun], rules: Rules, *, again: bool = False) ->
     """
     unit = _all(runs, rules) if runs else None
     return None if unit is None or (unit.is_idle and not again) else unit
+
+
+def pick_apart(runs: Sequence[SortedRun], rules: Rules, now_ms: int) -> Unit | None:
+    """All runs of a bucket whose versions stay apart, where enough is new; None where it can wait.
+
+    What the last compaction left may be any number of runs, so those of level 0 alone count.
+    """
+    new, old = _new_and_old(runs)
+    size, size_new = sum(run.size for run in runs), sum(run.size for run in new)
+    if not new:
+        return None
+    made = max((e.file.creation_time or 0 for run in old for e in run.files), default=0)
+    interval, total = rules.optimization_interval_ms, rules.total_size_threshold
+    threshold = rules.incremental_size_threshold
+    is_due = (
+        (interval is not None and now_ms - made > interval)
+        or (total is not None and size < total)
+        or (threshold is not None and size_new > threshold)
+        or len(new) >= _MANY * rules.trigger_runs
+        or (len(new) >= rules.trigger_runs and size_new * 100 >= _WORTH_PERCENT * (size - size_new))
+    )
+    return _all_apart(runs, rules) if is_due else None
+
+
+def pick_all_apart(runs: Sequence[SortedRun], rules: Rules, *, again: bool = False) -> Unit | None:
+    """All runs of such a bucket; None where nothing is new, unless it is to be done `again`."""
+    new, _ = _new_and_old(runs)
+    return _all_apart(runs, rules) if new or again else None
+
+
+def _new_and_old(runs: Sequence[SortedRun]) -> tuple[list[SortedRun], list[SortedRun]]:
+    return [run for run in runs if run.level == 0], [run for run in runs if run.level > 0]
+
+
+def _all_apart(runs: Sequence[SortedRun], rules: Rules) -> Unit:
+    # Versions lie above the highest level, which has the rows that are read as they are.
+    return Unit(tuple(runs), rules.num_levels - 1, is_whole=True)
 
 
 def pick_new(runs: Sequence[SortedRun], rules: Rules) -> Unit | None:

@@ -10,8 +10,9 @@ from functools import cached_property
 from keytide.format.data_file import local_wall_clock_ms
 from keytide.format.manifest import ManifestEntry
 from keytide.merge.engines import compacts_by_lookup
+from keytide.options import keys
 from keytide.table.read.lifetime import Lifetime, drops_expired
-from keytide.table.state.live_files import BucketId, LiveFiles
+from keytide.table.state.live_files import BucketId, BucketState, LiveFiles
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.changelog import tells
 from keytide.table.upkeep.picking import (
@@ -20,6 +21,8 @@ from keytide.table.upkeep.picking import (
     Unit,
     pick,
     pick_all,
+    pick_all_apart,
+    pick_apart,
     pick_new,
     sorted_runs,
 )
@@ -31,8 +34,18 @@ def why_not_compacted(view: TableView) -> str | None:
     """Why the files of a table stay as they are; None where they can be compacted."""
     if not view.kind.has_key:
         return None
-    kept = view.engine.why_kept_apart
-    return None if kept is None else f"{kept}. Leave its files as they are"
+    engine, options = view.engine, view.options
+    kept, all_stay = engine.why_kept_apart, engine.why_all_stay
+    if kept is None:
+        return None
+    if compacts_by_lookup(options):
+        return f"{kept}; and where compactions look up they merge. Leave its files as they are"
+    if all_stay is None or options.version_retention_ms is not None:
+        return None
+    return (
+        f"{kept}; and {all_stay}. Set '{keys.VERSION_RETENTION}' to how late a row may come, or "
+        f"leave its files as they are"
+    )
 
 
 @dataclass(frozen=True)
@@ -58,15 +71,17 @@ class Planner:
 
     def whole(self, live: LiveFiles, buckets: Collection[BucketId] | None = None) -> list[Unit]:
         """All runs of each bucket that has something to gain."""
+        picked = pick_all_apart if self._stays_apart else pick_all
         found = (
-            pick_all(sorted_runs(files), self._rules, again=self._has_more_to_gain(files))
+            picked(sorted_runs(files), self._rules, again=self._has_more_to_gain(files))
             for files in _by_bucket(live, buckets)
         )
         return self._with_all_told([unit for unit in found if unit is not None], live)
 
     def in_full(self, live: LiveFiles) -> list[Unit]:
         """All runs of each bucket that has more than what its last full compaction left."""
-        found = (pick_all(sorted_runs(f), self._rules) for f in _by_bucket(live, None))
+        picked = pick_all_apart if self._stays_apart else pick_all
+        found = (picked(sorted_runs(files), self._rules) for files in _by_bucket(live, None))
         return [unit for unit in found if unit is not None]
 
     def may_be_due(self, live: LiveFiles, buckets: Iterable[BucketId]) -> set[BucketId]:
@@ -76,13 +91,21 @@ class Planner:
         return {
             bucket
             for bucket, state in states.items()
-            if state.runs >= least or state.level_files.get(0, 0) >= self._new_runs
+            if self._runs(state) >= least or state.level_files.get(0, 0) >= self._new_runs
         }
 
     def are_too_many(self, live: LiveFiles, buckets: Iterable[BucketId]) -> bool:
         """Whether a bucket has more runs than a write may leave there."""
         stop = self.view.options.stop_trigger_runs
-        return any(live.bucket(bucket).runs > stop for bucket in buckets)
+        return any(self._runs(live.bucket(bucket)) > stop for bucket in buckets)
+
+    def _runs(self, state: BucketState) -> int:
+        """How many runs of a bucket a compaction could make fewer."""
+        return state.level_files.get(0, 0) if self._stays_apart else state.runs
+
+    @cached_property
+    def _stays_apart(self) -> bool:
+        return self.view.kind.has_key and self.view.engine.why_kept_apart is not None
 
     def hides(self, live: LiveFiles, entries: Iterable[ManifestEntry]) -> bool:
         """Whether rows of some files are to be shown, or told of, and no compaction did it yet."""
@@ -107,6 +130,8 @@ class Planner:
         return options.lookup_runs_max
 
     def _due_of(self, runs: Sequence[SortedRun], now_ms: int, *, waits: bool) -> Unit | None:
+        if self._stays_apart:
+            return pick_apart(runs, self._rules, now_ms)
         unit = pick(runs, self._rules, now_ms)
         is_told_of = self.view.options.changelog_producer == "lookup" and not waits
         least = 1 if is_told_of else self._new_runs
@@ -140,6 +165,8 @@ class Planner:
         view, retention_ms = self.view, self.view.options.tombstone_retention_ms
         if Lifetime.of(view) is not None and drops_expired(view):
             return True
+        if self._stays_apart and view.options.version_retention_ms is not None:
+            return any(entry.file.level >= self._rules.num_levels for entry in files)
         if not view.engine.tombstones or (view.needs_tombstones and retention_ms is None):
             return False
         return any(entry.file.delete_row_count != 0 for entry in files)

@@ -37,7 +37,6 @@ from keytide.table.state.view import TableView
 from keytide.table.upkeep.changelog import lowest_told
 from keytide.table.upkeep.compaction import local_runner, memory_of
 from keytide.table.upkeep.picking import Rules, pick_all, sorted_runs
-from keytide.table.upkeep.planning import why_not_compacted
 from keytide.table.upkeep.rewriting import Compacted, CompactTask
 from keytide.table.upkeep.writing import writing
 from keytide.table.write.bucket_writer import run_writer, stored_schema
@@ -142,7 +141,7 @@ def _told_and_others(
     view: TableView, entries: list[ManifestEntry]
 ) -> tuple[list[ManifestEntry], list[ManifestEntry]]:
     """The files of a bucket with rows that a changelog has told, and the others."""
-    if not view.options.compactions_tell or why_not_compacted(view) is not None:
+    if not view.options.compactions_tell or view.engine.why_kept_apart is not None:
         return [], entries
     lowest = lowest_told(view.options, max(entry.file.level for entry in entries))
     told = [entry for entry in entries if entry.file.level >= lowest]

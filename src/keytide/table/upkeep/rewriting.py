@@ -53,12 +53,12 @@ from keytide.table.upkeep.tombstones import Ages
 from keytide.table.write.bucket_writer import NewFiles, added_file, run_writer, stored_schema
 from keytide.table.write.task import Written
 
-__all__ = ["CompactTask", "Compacted"]
+__all__ = ["COMPRESSION_GUESS", "LARGE_PERCENT", "CompactTask", "Compacted"]
 
 # A file of at least so much of the target size is not written again for its size alone.
-_LARGE_PERCENT = 70
+LARGE_PERCENT = 70
 # Zstd at level 1 roughly halves Arrow's bytes; only the cut between files depends on it.
-_COMPRESSION_GUESS = 0.5
+COMPRESSION_GUESS = 0.5
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class CompactTask:
     def _is_kept(self, section: Section) -> bool:
         """Whether a section is one file that has nothing to gain but its level."""
         file = section.files[0]
-        is_large = file.meta.file_size * 100 >= self._target_bytes * _LARGE_PERCENT
+        is_large = file.meta.file_size * 100 >= self._target_bytes * LARGE_PERCENT
         return is_large and self._may_stay(section)
 
     def _may_stay(self, section: Section) -> bool:
@@ -275,7 +275,7 @@ class CompactTask:
         schema = stored_schema(self.view)
         frames = self._frames(sections, output)
         rows = (to_arrow(frame, schema) for frame in frames if frame.height)
-        for table in _rolled(rows, int(self._target_bytes / _COMPRESSION_GUESS)):
+        for table in _rolled(rows, int(self._target_bytes / COMPRESSION_GUESS)):
             writer = replace(run_writer(self.view), notes=self._notes(table))
             path = f"{directory}/{next(names)}"
             meta = writer.write_file(

@@ -56,7 +56,7 @@ def _why_hidden(view: TableView) -> str | None:
         return None
     hides = f"'{keys.DELETION_VECTORS_ENABLED}' hides rows until a compaction"
     kept = view.engine.why_kept_apart
-    return None if kept is None else f"{hides}, and none can be made: {kept}"
+    return None if kept is None else f"{hides}, and here they merge nothing: {kept}"
 
 
 def _why_keys_would_move(view: TableView) -> str | None:
