@@ -33,6 +33,17 @@ class Definition:
     group: list[str] = field(default_factory=list)
     """Columns of the sequence group that `g` orders."""
 
+    @property
+    def stays_apart(self) -> bool:
+        """Whether each version of one write keeps its place in the order."""
+        if not self.sequence or self.engine not in ("partial-update", "aggregation"):
+            return False
+        return all(
+            name.startswith(("first_", "last_"))
+            or (name not in ("listagg", "collect") and self.columns[column].nullable)
+            for column, name in self.functions.items()
+        )
+
     def key_of(self, row: Mapping[str, Any]) -> str:
         """What tells the rows of two keys apart."""
         return repr(tuple(self.key_value(name, row[name]) for name in self.key))
@@ -61,7 +72,7 @@ class Version(NamedTuple):
 
 @dataclass
 class Oracle:
-    """Versions as they are stored: what one write brought for a key is one version."""
+    """Versions as they are stored: what one write brought for a key is one version, or many."""
 
     definition: Definition
     stored: dict[str, list[Version]] = field(default_factory=dict)
@@ -77,7 +88,9 @@ class Oracle:
         for version in kept:
             brought.setdefault(self.definition.key_of(version.row), []).append(version)
         for key, versions in brought.items():
-            self.stored.setdefault(key, []).append(self._folded(versions))
+            stays_apart = self.definition.stays_apart
+            stored = versions if stays_apart else [self._folded(versions)]
+            self.stored.setdefault(key, []).extend(stored)
         return bool(kept)
 
     def overwrite(self, batch: Sequence[Version], replaces: Callable[[Row], bool]) -> None:

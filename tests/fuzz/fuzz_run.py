@@ -30,6 +30,7 @@ import fuzz_calls
 import fuzz_changes
 import fuzz_feeds
 import fuzz_files
+import fuzz_lives
 import fuzz_sql
 import fuzz_tables
 from fuzz_case import Case, Finding, made
@@ -44,6 +45,7 @@ PARTS: dict[str, Callable[[Case], None]] = {
     "queries": fuzz_sql.run_queries,
     "feeds": fuzz_feeds.run,
     "files": fuzz_files.run,
+    "lives": fuzz_lives.run,
 }
 
 _HANG_SECONDS = 240
