@@ -44,7 +44,8 @@ def test_compact_of_a_table_that_must_stay_is_one_line_and_exit_code_1(
 ) -> None:
     lake = kt.connect(warehouse)
     lake.sql("CREATE TABLE logs (n INT PRIMARY KEY, s INT) "
-             "WITH ('merge-engine' = 'partial-update', 'sequence.field' = 's')")  # fmt: skip
+             "WITH ('merge-engine' = 'partial-update', 'sequence.field' = 's', "
+             "'force-lookup' = 'true')")  # fmt: skip
     done = run("compact", "-w", warehouse, "default.logs")
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("error: table default.logs: this release cannot compact it: ")

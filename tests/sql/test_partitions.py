@@ -129,7 +129,9 @@ def test_what_other_engines_know_is_refused_by_name(call: str, way_out: str, lak
 
 
 def test_tables_whose_names_match_are_compacted(lake: kt.Lake) -> None:
-    options = "WITH ('merge-engine' = 'partial-update', 'sequence.field' = 's')"
+    options = (
+        "WITH ('merge-engine' = 'partial-update', 'sequence.field' = 's', 'force-lookup' = 'true')"
+    )
     lake.sql(
         f"""
         CREATE TABLE a.kept (k INT, s INT, PRIMARY KEY (k) NOT ENFORCED) {options};

@@ -132,10 +132,7 @@ APART: dict[str, tuple[Sequence[str], dict[str, str]]] = {
             **AGGREGATION,
             "sequence.field": "s",
             "aggregation.remove-record-on-delete": "true",
-            "fields.g.aggregate-function": "sum",
-            "fields.t.aggregate-function": "first_value",
-            "fields.a.aggregate-function": "union",
-            "fields.m.aggregate-function": "last_value",
+            "fields.t.aggregate-function": "last_value",
         },
     ),
 }  # fmt: skip

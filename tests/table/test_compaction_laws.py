@@ -135,8 +135,19 @@ def test_order_and_batching_of_adds_do_not_matter(engine: str, data: st.DataObje
 LISTS = {**AGGREGATION, "sequence.field": "s", "fields.t.aggregate-function": "listagg"}
 
 
-def test_versions_that_all_count_are_left_as_they_are_with_the_way_out() -> None:
-    table = made(LISTS)
+REMOVED_SUMS = {
+    **AGGREGATION,
+    "sequence.field": "s",
+    "aggregation.remove-record-on-delete": "true",
+    "fields.t.aggregate-function": "first_value",
+}
+
+
+@pytest.mark.parametrize("options", [LISTS, REMOVED_SUMS], ids=["listagg", "removed"])
+def test_versions_that_all_count_are_left_as_they_are_with_the_way_out(
+    options: dict[str, str],
+) -> None:
+    table = made(options)
     with pytest.raises(kt.UnsupportedError, match=r"'t' needs all versions.*version.retention"):
         table.compact()
 

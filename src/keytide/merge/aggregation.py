@@ -150,11 +150,17 @@ class Aggregation(MergeEngine):
         named = [name for name, fold in self.folds.items() if not self._thins(name, fold)]
         if not named:
             return None
-        return f"the function of {', '.join(map(repr, named))} needs all versions in their order"
+        needed = "needs all versions in their order"
+        if self.remove_record_on_delete:
+            needed = "needs all versions, any of which a late -D may remove"
+        return f"the function of {', '.join(map(repr, named))} {needed}"
 
     def _thins(self, name: str, fold: AggregatedColumn) -> bool:
         """Whether few versions decide about a column."""
         function = fold.function
+        if self.remove_record_on_delete:
+            # A -D that comes late takes away what is before it, and nothing else.
+            return function.goes_by_later
         if type(function).deciding is not AggregateFunction.deciding:
             return True
         # A value goes to the newest version, and the others have NULL instead.

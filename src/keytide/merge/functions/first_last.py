@@ -24,6 +24,7 @@ class LastValue(AggregateFunction):
     can_retract: ClassVar[bool] = True
     retract_leaves_null: ClassVar[bool] = True
     counts_late_adds: ClassVar[bool] = False
+    goes_by_later: ClassVar[bool] = True
     ignores_null: ClassVar[bool] = False
 
     def deciding(self, inputs: Inputs) -> Marks:
@@ -48,6 +49,7 @@ class LastNonNullValue(AggregateFunction):
     name: ClassVar[str] = "last_non_null_value"
     can_retract: ClassVar[bool] = True
     retract_leaves_null: ClassVar[bool] = True
+    goes_by_later: ClassVar[bool] = True
 
     def deciding(self, inputs: Inputs) -> Marks:
         """The last one that is not NULL."""

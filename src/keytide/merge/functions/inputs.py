@@ -139,6 +139,9 @@ class AggregateFunction:
     """Whether a fold, in the place of its newest input, stands for all of them also where others
     turn out to belong between them."""
 
+    goes_by_later: ClassVar[bool] = False
+    """Whether inputs before the deciding one are of no matter, even should that one be removed
+    together with all before it."""
     ignores_null: ClassVar[bool] = True
     """Whether a NULL among the inputs changes nothing."""
 
