@@ -173,6 +173,8 @@ class Aggregation(MergeEngine):
         NULL. Keys with retracts, which take back from what comes before them, keep all versions.
         """
         slices = KeySlices.of(versions, self.order.key)
+        if slices.count == versions.height:
+            return Thinned(versions, versions.clear())
         is_add = versions.select(IS_ADD).to_series().to_numpy()
         if self.remove_record_on_delete:
             deletes = (versions[VALUE_KIND] == RowKind.DELETE).to_numpy()

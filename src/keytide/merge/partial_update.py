@@ -115,6 +115,8 @@ class PartialUpdate(MergeEngine):
         """
         heard = self._heard(versions)
         slices = KeySlices.of(heard, self.order.key)
+        if slices.count == heard.height:
+            return Thinned(heard, heard.clear())
         last_delete = slices.last_where(~heard.select(IS_ADD).to_series().to_numpy())
         counts = slices.rows > last_delete[slices.keys]
         kept = slices.marks(slices.lasts) | slices.marks(last_delete)
