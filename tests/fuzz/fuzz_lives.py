@@ -125,6 +125,7 @@ class Life:
         elif "new bucket num" in str(done.error):
             # What came back was laid out otherwise, and the error says what to do.
             self.case.attempt(f"rescale after {self.told}", self.table.rescale)
+            self.note()
         elif not isinstance(done.error, kt.UnsupportedError):
             self.case.note("rows", "refused", f"{self.told}, {act.__name__}: {done.error}")
         return len(self.case.findings) == found
