@@ -172,6 +172,7 @@ _GETTERS: dict[str, tuple[Callable[[ManifestEntry], Any], pl.DataType | type[pl.
     "_KEY_STATS._MIN_VALUES": (_getter("file.key_stats.min_values"), pl.Binary),
     "_KEY_STATS._MAX_VALUES": (_getter("file.key_stats.max_values"), pl.Binary),
     "_MAX_SEQUENCE_NUMBER": (_getter("file.max_sequence_number"), pl.Int64),
+    "_SCHEMA_ID": (_getter("file.schema_id"), pl.Int64),
     "_LEVEL": (_getter("file.level"), pl.Int32),
     "_CREATION_TIME": (_getter("file.creation_time"), pl.Int64),
 }

@@ -12,6 +12,8 @@ from functools import cached_property, partial
 
 import polars as pl
 
+from keytide.errors import DataError
+from keytide.format import paths
 from keytide.format.arrow import polars_schema
 from keytide.format.binary_row import decode_rows
 from keytide.format.data_file import (
@@ -28,6 +30,7 @@ from keytide.format.data_file import (
     read_together,
     spans_of,
 )
+from keytide.format.schema import TableSchema
 from keytide.merge.touched import with_keys
 from keytide.merge.windows import Batch
 from keytide.row_kind import RowKind
@@ -214,7 +217,7 @@ class StoredVersions:
         return FileReader(
             store=store,
             path=path,
-            file_schema=self.view.schemas[file.meta.schema_id],
+            file_schema=self._schema_of(file),
             fields=self._fields,
             system_columns=tuple(
                 name for name in (*SYSTEM_COLUMNS, *PLACE_COLUMNS) if name in self.columns
@@ -226,6 +229,20 @@ class StoredVersions:
             size=file.meta.file_size,
             kept_bytes_max=self.view.options.lookup_cache_bytes_max,
         )
+
+    def _schema_of(self, file: PlannedFile) -> TableSchema:
+        """The schema that a file was written with, which has every column of the key."""
+        found = self.view.schemas[file.meta.schema_id]
+        known = {f.id for f in found.fields}
+        lacking = [f.name for f in self.view.schema.select(self.view.schema.primary_keys)
+                   if f.id not in known]  # fmt: skip
+        if lacking:
+            raise DataError(
+                f"table {self.view.name}: schema {found.id}, with which data file "
+                f"{file.meta.file_name} was written, lacks the key column {lacking[0]!r}; restore "
+                f"{paths.schema_path(found.id)} from a copy"
+            )
+        return found
 
     def _one_kind(self, file: PlannedFile) -> Iterator[tuple[str, pl.Series]]:
         """The kind of all rows, where none is stored or none has to be told."""

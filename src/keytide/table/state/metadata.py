@@ -12,16 +12,19 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from keytide.errors import DataError, NotFoundError
+import polars as pl
+
+from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.encoded_records import EncodedRecords
 from keytide.format.entry_columns import Entries
 from keytide.format.index_manifest import DELETION_VECTORS, IndexFile, decode_index_manifest
 from keytide.format.manifest import (
+    FileKind,
     ManifestFileMeta,
     decode_manifest,
     decode_manifest_list,
@@ -120,7 +123,7 @@ class TableMetadata:
         if known is not None and known[0] == data:
             schema = known[1]
         else:
-            schema = TableSchema.from_json(data, self.store.uri_of(path))
+            schema = _numbered(TableSchema.from_json(data, self.store.uri_of(path)), newest, path)
             self._latest = data, schema
         if self._schemas.get(newest) != schema:
             # Ids come back where a table is fast-forwarded to a branch: those before may be others.
@@ -135,7 +138,8 @@ class TableMetadata:
 
     def _read_schema(self, schema_id: int) -> TableSchema:
         path = paths.schema_path(schema_id)
-        return TableSchema.from_json(self.store.read(path), self.store.uri_of(path))
+        schema = TableSchema.from_json(self.store.read(path), self.store.uri_of(path))
+        return _numbered(schema, schema_id, self.store.uri_of(path))
 
     @property
     def uri(self) -> str:
@@ -204,7 +208,8 @@ class TableMetadata:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
             raise NotFoundError(self._why_missing(snapshot_id)) from error
-        return Snapshot.from_json(data, self.store.uri_of(path))
+        uri = self.store.uri_of(path)
+        return _numbered(Snapshot.from_json(data, uri), snapshot_id, uri)
 
     def _why_missing(self, snapshot_id: int) -> str:
         ids = self.snapshot_ids()
@@ -382,13 +387,36 @@ class TableMetadata:
         return [*self.base_manifests(snapshot), *self.delta_manifests(snapshot)]
 
     def entries(self, manifests: Iterable[ManifestFileMeta]) -> Entries:
-        """The entries of several manifests, in order."""
+        """The entries of several manifests, in order.
+
+        Raises as `manifest` does, and `DataError` for one that names a schema that is not there.
+        """
         named = list(manifests)
         if len(named) < _SIDE_BY_SIDE_MIN:
-            return Entries.together([self.manifest(meta) for meta in named])
+            return Entries.together([self._checked_manifest(meta) for meta in named])
         # A store is waited for, and manifests are unpacked, without Python's lock.
         with ThreadPoolExecutor(min(len(named), _READERS)) as pool:
-            return Entries.together(list(pool.map(self.manifest, named)))
+            return Entries.together(list(pool.map(self._checked_manifest, named)))
+
+    def _checked_manifest(self, meta: ManifestFileMeta) -> Entries:
+        entries = self.manifest(meta)
+        # What is deleted is not read.
+        added = entries.columns("_KIND", "_SCHEMA_ID").filter(pl.col("_KIND") == FileKind.ADD)
+        for schema_id in added["_SCHEMA_ID"].unique():
+            with self._naming_schema(meta, schema_id):
+                self.schema(schema_id)
+        return entries
+
+    @contextmanager
+    def _naming_schema(self, meta: ManifestFileMeta, schema_id: int) -> Iterator[None]:
+        try:
+            yield
+        except (DataError, InvalidError) as error:
+            uri = self.store.uri_of(paths.manifest_path(meta.file_name))
+            raise DataError(
+                f"{uri}: a data file that it names was written with schema {schema_id}, which "
+                f"cannot be read: {error}"
+            ) from error.__cause__ or error
 
     def index_files(self, snapshot: Snapshot) -> list[IndexFile]:
         """The index files of a snapshot: deletion vectors and hash indexes."""
@@ -406,3 +434,16 @@ class TableMetadata:
             return []
         files = self.index_files(snapshot)
         return [file for file in files if file.index_type == DELETION_VECTORS]
+
+
+_N = TypeVar("_N", Snapshot, TableSchema)
+
+
+def _numbered(document: _N, number: int, path: str) -> _N:
+    """A document that has the number which its name says. Raises `DataError` for another one."""
+    if document.id != number:
+        raise DataError(
+            f"{path}: member 'id' is {document.id}, and the name says {number}; restore the file "
+            f"from a copy"
+        )
+    return document

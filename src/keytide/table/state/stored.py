@@ -6,6 +6,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from keytide.errors import DataError
+from keytide.format import paths
 from keytide.format.index_manifest import IndexFile
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
@@ -16,6 +18,7 @@ from keytide.table.state.beside import again
 from keytide.table.state.key_places import HashFiles, hash_files
 from keytide.table.state.live_files import NO_FILES, LiveFiles, load_live_files
 from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.schemas import Schemas
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
 
@@ -80,10 +83,12 @@ class StoredTable:
     def view(self, schema: TableSchema) -> TableView:
         """The table at one of its schemas, with those that stored files refer to."""
         # All of them: which ones the live files refer to would take the manifests to tell.
-        schemas = {number: self.metadata.schema(number) for number in range(schema.id + 1)}
+        found = {number: self.metadata.schema(number) for number in range(schema.id + 1)}
+        schemas = Schemas(self.name, found)
         known = self._view
         is_same = known is not None and known.schema == schema and known.schemas == schemas
         options = known.options if known and is_same else TableOptions.parse(schema.options)
+        _check_columns(self.name, schema, options)
         functions = registered_functions(options)
         if known and is_same and known.functions == functions:
             return known
@@ -137,3 +142,14 @@ class StoredTable:
         """Derive the live files of later snapshots from these."""
         with self._lock:
             self._live = live
+
+
+def _check_columns(table: str, schema: TableSchema, options: TableOptions) -> None:
+    """Raise `DataError` where a definition names a column that it does not have."""
+    lacking = [name for name in (*options.bucket_key, *options.sequence_field)
+               if name not in schema.names]  # fmt: skip
+    if lacking:
+        raise DataError(
+            f"table {table}: the options of {paths.schema_path(schema.id)} name the column "
+            f"{lacking[0]!r}, which it does not have; restore the file from a copy"
+        )

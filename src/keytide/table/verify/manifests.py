@@ -74,8 +74,19 @@ class Manifests:
         found = self._entries.get(name)
         if found is not None and self._described.get(name) != meta:
             self._described[name] = meta
+            self._check_size(meta)
             self._check(meta, found)
         return found
+
+    def _check_size(self, meta: ManifestFileMeta) -> None:
+        """A manifest is read once; another list may say another length of it."""
+        path = paths.manifest_path(meta.file_name)
+        with self._findings.reading(path):
+            size = self._store.size(path)
+            if size != meta.file_size:
+                self._findings.add(
+                    path, f"{size} bytes", f"{meta.file_size}, as its manifest list says"
+                )
 
     def _hold(self, name: str, entries: list[ManifestEntry]) -> None:
         self._entries[name] = entries
