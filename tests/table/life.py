@@ -19,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from owned import Owned, make_owned, tend
+
 import keytide as kt
 
 TABLES: dict[str, dict[str, str]] = {
@@ -34,6 +36,7 @@ TABLES: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 KEYS = 12
+PROCESSES = 3
 # A write that was not answered is looked for among the snapshots that are kept.
 KEPT_SNAPSHOTS = 150
 
@@ -50,6 +53,7 @@ def make_tables(warehouse: str) -> None:
     ]
     for name, options in TABLES.items():
         lake.create_table(name, fields, ["k"], options=options)
+    make_owned(lake, PROCESSES)
 
 
 def learn(name: str, model: Model, rows: list[Row]) -> None:
@@ -84,6 +88,8 @@ class Life:
         self.done = 0
         self._remember()
         self.random = random.Random(seed * 1_000_003 + self.done)
+        journal = Path(warehouse) / f"{name}.owned.journal"
+        self.owned = Owned(self.lake, self.number, journal)
 
     # -- what it wrote ---------------------------------------------------------------------------
 
@@ -239,6 +245,14 @@ class Life:
         found = self.lake.table(table).verify(quick=True)
         assert found.is_healthy, found
 
+    def own(self, table: str) -> None:
+        """A step in the life of the table that it owns: restored, rolled back, branched."""
+        self.owned.step(self.random)
+
+    def tend(self, table: str) -> None:
+        """Upkeep of a table that somebody owns."""
+        tend(self.lake, self.random.randrange(PROCESSES), self.random)
+
     def _of_kept(self, table: kt.Table, check: Callable[[int], None], snapshots: list[int]) -> None:
         """Check one of some snapshots, unless it expires meanwhile."""
         if not snapshots:
@@ -255,7 +269,7 @@ class Life:
 ACTIONS: list[tuple[Callable[[Life, str], None], int]] = [
     (Life.write, 50), (Life.read, 12), (Life.get, 6), (Life.compact, 6), (Life.expire, 4),
     (Life.compact_manifests, 1), (Life.compaction_changed_nothing, 4), (Life.follow_changes, 5),
-    (Life.tag, 5), (Life.look_at_tag, 6), (Life.verify, 1),
+    (Life.tag, 5), (Life.look_at_tag, 6), (Life.verify, 1), (Life.own, 40), (Life.tend, 10),
 ]  # fmt: skip
 
 

@@ -32,6 +32,9 @@ def test_invariants_outlive_writers_compactors_expirers_taggers_and_kills(
 
     lake, ended = kt.connect(warehouse), [life.Life(warehouse, name, seed) for name in names]
     assert [each.done for each in ended] == [steps] * processes
+    for each in ended:
+        each.owned.look(random.Random(seed))
+        assert each.owned.table.verify().is_healthy
     for name in life.TABLES:
         table, expected = lake.table(name), {}
         for each in ended:
