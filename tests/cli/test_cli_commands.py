@@ -176,7 +176,7 @@ def test_snapshots_come_newest_first_up_to_limit(
     run: Run, orders: kt.Table, warehouse: str
 ) -> None:
     every = json_lines(run("snapshots", "shop.orders", "-w", warehouse, "-f", "json").out)
-    assert [(s["id"], s["kind"], s["delta_rows"], s["total_rows"]) for s in every] == [
+    assert [(s["id"], s["kind"], s["delta_versions"], s["total_versions"]) for s in every] == [
         (2, "APPEND", 3, 6),
         (1, "APPEND", 3, 3),
     ]

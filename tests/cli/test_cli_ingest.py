@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from keytide.cdc import FORMATS
 from keytide.cdc.request import FeedRequest
+from keytide.cli import progress
 from keytide.cli.ingest import FeedFormat
 from keytide.types import Field, parse_sql_type
 
@@ -25,6 +27,8 @@ def ingested(monkeypatch: pytest.MonkeyPatch) -> list[FeedRequest]:
 
     def run_feed(request: FeedRequest, spark: Any, on_batch: Callable[[Any], None]) -> Any:
         calls.append(request)
+        if request.continuous:
+            time.sleep(0.3)
         counts = {"rows_in": 1_200, "applied": 1_190, "rejected": 2}
         on_batch(
             SimpleNamespace(batch_id=0, late=3, duplicate=4, skipped=1, seconds=0.25, **counts)
@@ -33,7 +37,12 @@ def ingested(monkeypatch: pytest.MonkeyPatch) -> list[FeedRequest]:
             table=calls[-1].table, dead_letter="shop.bad", batches=(None,), **counts
         )
 
-    members = {"": {}, ".ingest": {"run_feed": run_feed}, ".session": {"session": SimpleNamespace}}
+    members: dict[str, dict[str, Any]] = {
+        "": {},
+        ".ingest": {"run_feed": run_feed},
+        ".runner": {"running_tasks": lambda spark: (3, 8)},
+        ".session": {"session": SimpleNamespace},
+    }
     for name, values in members.items():
         module = ModuleType(f"keytide.spark{name}")
         vars(module).update(values)
@@ -77,6 +86,17 @@ def test_batches_are_told_on_stderr_and_sums_on_stdout(
         "rejected     2\n"
         "dead_letter  shop.bad\n"
     )
+
+
+def test_long_ingestion_tells_of_its_progress_in_lines(
+    run: Run, ingested: list[FeedRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.05)
+    feed = ("/wh/shop.db/orders", "--from", "/feed", "--format", "dms-json")
+    lines = run("ingest", *feed, "--continuous").err.splitlines()
+    assert len(lines) > 2
+    assert lines[0] == ("0 s: 0 messages in 0 batches committed; in the next one 3 of 8 tasks")
+    assert lines[-1].startswith("batch 0: 1,200 messages")
 
 
 def test_every_option_reaches_the_ingestion(run: Run, ingested: list[FeedRequest]) -> None:

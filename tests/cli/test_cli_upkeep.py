@@ -124,7 +124,7 @@ def test_tags_are_a_table_for_people(run: Run, orders: kt.Table) -> None:
     orders.create_tag("a", 1)
     head, row = run("tag", "ls", orders.uri).out.splitlines()
     assert head.split() == [
-        "name", "snapshot_id", "snapshot_time", "rows", "create_time", "retained_seconds"
+        "name", "snapshot_id", "snapshot_time", "stored_versions", "create_time", "retained_seconds"
     ]  # fmt: skip
     assert row.split()[:2] == ["a", "1"]
 
@@ -201,7 +201,7 @@ def test_expire_of_numbers_that_contradict_each_other_is_one_line(
 
 def test_orphans_are_listed_and_deleted_when_that_is_asked_for(run: Run, orders: kt.Table) -> None:
     orders.stored.store.put("manifest/manifest-stray", b"12345")
-    assert run("orphans", orders.uri).err == "no rows\n0 files, 0 bytes; --delete deletes them\n"
+    assert run("orphans", orders.uri).err == "0 files, 0 bytes; --delete deletes them\n"
     time.sleep(0.01)
     now = f"{datetime.now(timezone.utc).isoformat()}"
     told = run("orphans", orders.uri, "--older-than", now, "-f", "json")
@@ -250,7 +250,7 @@ def test_branches_are_made_listed_brought_back_and_deleted(
     (branch,) = [
         json.loads(line) for line in run("branch", "ls", orders.uri, "-f", "json").out.splitlines()
     ]
-    assert (branch["name"], branch["first_snapshot_id"], branch["rows"]) == ("b", 1, 3)
+    assert (branch["name"], branch["first_snapshot_id"], branch["stored_versions"]) == ("b", 1, 3)
     for named in (
         ["shop.orders$branch_b", "-w", warehouse],
         [f"{warehouse}/shop.db/orders$branch_b"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
@@ -107,6 +108,7 @@ def test_existing_table_is_not_made_again(lake: kt.Lake) -> None:
         (lambda t: t.scan(where="vv = 1"), r"no column 'vv'; it has k, w, d, v"),
         (lambda t: t.write([{"k": 1, "vv": 2}]), r"no column 'vv', which the rows bring; it has k"),
         (lambda t: t.scan(snapshot_id=9), r"no snapshot 9; snapshots 1 to 1 are there"),
+        (lambda t: t.scan(snapshot_id=-1), r"no snapshot -1; .*\. Snapshots are numbered from 1"),
         (lambda t: t.scan(tag="x"), r"no tag 'x'; it has none"),
         (
             lambda t: t.scan(as_of=0),
@@ -122,6 +124,64 @@ def test_unknown_column_snapshot_or_tag_is_refused_naming_those_there_are(
     with pytest.raises(kt.NotFoundError, match=message):
         act(table)
     assert rows(table) == [(1, 1, None, "a")]
+
+
+OF_SNAPSHOTS: dict[str, Callable[[kt.Table, int], object]] = {
+    "scan": lambda t, number: t.scan(snapshot_id=number),
+    "why": lambda t, number: t.why(1, snapshot_id=number),
+    "changes from": lambda t, number: t.changes(number),
+    "changes to": lambda t, number: t.changes(0, number),
+    "follow": lambda t, number: t.follow(number),
+    "create_tag": lambda t, number: t.create_tag("a", number),
+    "replace_tag": lambda t, number: t.replace_tag("old", number),
+    "create_branch": lambda t, number: t.create_branch("a", number),
+    "rollback_to": lambda t, number: t.rollback_to(number),
+    "restore": lambda t, number: t.restore(number),
+    "reset_consumer": lambda t, number: t.reset_consumer("reader", number),
+}
+
+
+@pytest.mark.parametrize("number", [-1, -(2**63), 2**63, 10**30])
+@pytest.mark.parametrize("act", OF_SNAPSHOTS.values(), ids=OF_SNAPSHOTS)
+def test_what_is_no_number_of_a_snapshot_is_refused_as_one(
+    lake: kt.Lake, act: Callable[[kt.Table, int], object], number: int
+) -> None:
+    table = lake.create_table("t", BASE, ["k"])
+    table.write([{"k": 1, "w": 1, "d": None, "v": "a"}])
+    table.create_tag("old")
+    list(table.follow(consumer="reader", timeout_seconds=0))
+    with pytest.raises((kt.NotFoundError, kt.InvalidError)) as refusal:
+        act(table, number)
+    assert re.search("snapshot|start is", str(refusal.value))
+    assert "file name" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "where", ["year(w) = 1", "w > now()", "k IN (f(1))", "NOT (abs(k) = 1)", "k BETWEEN f(1) AND 3"]
+)
+def test_function_in_a_condition_is_named_with_the_way_out(lake: kt.Lake, where: str) -> None:
+    table = lake.create_table("t", BASE, ["k"])
+    message = (
+        r"the condition calls (year|now|f|abs)\(\.\.\.\).*TIMESTAMP .*or query the table in SQL"
+    )
+    with pytest.raises(kt.InvalidError, match=message):
+        table.scan(where=where)
+
+
+def test_lake_that_is_not_there_is_refused_until_a_table_makes_it(tmp_path: Path) -> None:
+    lake = kt.connect(tmp_path / "typo")
+    asks: list[Callable[[], object]] = [
+        lake.tables,
+        lambda: lake.table("t"),
+        lambda: lake.sql("SHOW TABLES"),
+        lambda: lake.sql("SHOW DATABASES"),
+    ]
+    for ask in asks:
+        with pytest.raises(kt.NotFoundError, match="typo does not exist; check the path, or make"):
+            ask()
+    assert "<ul></ul>" in lake._repr_html_()
+    lake.create_table("t", BASE, ["k"])
+    assert lake.tables() == ["default.t"]
 
 
 @pytest.mark.parametrize(

@@ -78,11 +78,11 @@ def way_into(place: str) -> str:
     warehouse, _, above = parent.rpartition("/")
     if above.endswith(_DATABASE_SUFFIX):
         table = f"{above.removesuffix(_DATABASE_SUFFIX)}.{name}"
-        if table in connect(warehouse).tables():
+        if table in connect(warehouse).catalog.tables():
             return f"a table lies there: keytide describe {place}"
     if name.endswith(_DATABASE_SUFFIX):
         return f"a database lies there: keytide ls {parent} {name.removesuffix(_DATABASE_SUFFIX)}"
-    if tables := connect(full_path(place)).tables():
+    if tables := connect(full_path(place)).catalog.tables():
         return f"a warehouse lies there: keytide describe -w {place} {tables[0]}"
     return ""
 

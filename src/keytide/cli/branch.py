@@ -32,7 +32,7 @@ _ROWS = pa.schema(
         ("create_time", pa.timestamp("ms", "UTC")),
         ("first_snapshot_id", pa.int64()),
         ("newest_snapshot_id", pa.int64()),
-        ("rows", pa.int64()),
+        ("stored_versions", pa.int64()),
     ]
 )
 
@@ -133,5 +133,5 @@ def _row(info: BranchInfo) -> dict[str, object]:
         "create_time": info.create_time,
         "first_snapshot_id": None if info.first is None else info.first.id,
         "newest_snapshot_id": None if info.newest is None else info.newest.id,
-        "rows": 0 if info.newest is None else info.newest.total_record_count,
+        "stored_versions": 0 if info.newest is None else info.newest.total_record_count,
     }

@@ -29,8 +29,8 @@ _SNAPSHOT_ROWS = pa.schema(
         ("id", pa.int64()),
         ("time", pa.timestamp("ms", "UTC")),
         ("kind", pa.string()),
-        ("delta_rows", pa.int64()),
-        ("total_rows", pa.int64()),
+        ("delta_versions", pa.int64()),
+        ("total_versions", pa.int64()),
         ("user", pa.string()),
         ("identifier", pa.int64()),
     ]
@@ -66,11 +66,6 @@ def ls(
     if place is not None and database is None and warehouse and not is_path(place):
         place, database = None, place
     lake = connect(required_warehouse(warehouse) if place is None else full_path(place))
-    if not lake.exists:
-        raise NotFoundError(
-            f"the warehouse {lake.uri} does not exist; check the path, or make a table there, "
-            f"which makes the folder"
-        )
     if not list_tables(lake, database, format):
         note(f"no tables in {lake.uri}{_what_else(place, database)}")
 
@@ -98,7 +93,8 @@ def snapshots(
 ) -> None:
     """List a table's snapshots, the newest first.
 
-    delta_rows is what the commit added to the stored rows, total_rows what the snapshot stores.
+    delta_versions is what the commit added to the stored versions of keys, total_versions what the
+    snapshot stores: deletions and versions that lost count until they are compacted away.
 
     Example: keytide snapshots -w /data/lake shop.orders --limit 5
     """
@@ -203,8 +199,8 @@ def _snapshot_row(snapshot: Snapshot) -> dict[str, Any]:
         "id": snapshot.id,
         "time": _time(snapshot),
         "kind": snapshot.commit_kind.value,
-        "delta_rows": snapshot.delta_record_count,
-        "total_rows": snapshot.total_record_count,
+        "delta_versions": snapshot.delta_record_count,
+        "total_versions": snapshot.total_record_count,
         "user": snapshot.commit_user,
         "identifier": snapshot.commit_identifier,
     }

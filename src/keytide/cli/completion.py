@@ -49,7 +49,7 @@ class Names(Completer):
                 yield Completion(name, start_position=-len(word))
 
     def _names(self, text: str, word: str) -> Iterator[str]:
-        known = self._lake.tables()
+        known = self._lake.catalog.tables()
         owner, dot, _ = word.rpartition(".")
         for table, called in _mentioned(text, known):
             columns = self._lake.table(table).schema.names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -11,6 +12,7 @@ from keytide.cli.address import split_table_path
 from keytide.cli.grid import Properties
 from keytide.cli.output import Format, note, write_document
 from keytide.cli.parameters import TableArgument, Warehouse, names
+from keytide.cli.progress import heartbeat
 from keytide.cli.spark_log import spark_log
 from keytide.errors import InvalidError
 from keytide.types import Field, RowType, parse_sql_type
@@ -135,12 +137,38 @@ def ingest(
 def _run(request: FeedRequest) -> IngestReport:
     """Carry the feed out and tell of each batch. Raises `SetupError` without Spark."""
     from keytide.spark.ingest import run_feed
+    from keytide.spark.runner import running_tasks
     from keytide.spark.session import session
 
     with spark_log() as log:
         with log.standard_error():
             spark = session()
-        return run_feed(request, spark, _tell)
+        told = _Told()
+        with heartbeat(lambda: told.progress(running_tasks(spark))):
+            return run_feed(request, spark, told.batch)
+
+
+class _Told:
+    """What standard error was told of a feed, and what there is to tell in between."""
+
+    def __init__(self) -> None:
+        self._batches = self._messages = 0
+        self._began = time.monotonic()
+
+    def batch(self, batch: BatchReport) -> None:
+        """A batch is committed."""
+        self._batches += 1
+        self._messages += batch.rows_in
+        _tell(batch)
+
+    def progress(self, tasks: tuple[int, int]) -> str:
+        """A line about what is done so far, with the tasks of what runs now: done, and all."""
+        seconds = time.monotonic() - self._began
+        done, count = tasks
+        committed = (
+            f"{seconds:,.0f} s: {self._messages:,} messages in {self._batches:,} batches committed"
+        )
+        return f"{committed}; in the next one {done:,} of {count:,} tasks" if count else committed
 
 
 def _tell_in_all(report: IngestReport) -> None:

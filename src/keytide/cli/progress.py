@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import itertools
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from threading import Event, Thread
 from typing import TypeVar
 
 import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from keytide.cli.output import note
 from keytide.table.read.scan import Scan
 from keytide.table.runner import Threads
 
-__all__ = ["TrackedThreads", "progress_bar", "tracked_batches"]
+__all__ = [
+    "SECONDS_BETWEEN_LINES",
+    "TrackedThreads",
+    "heartbeat",
+    "progress_bar",
+    "tracked_batches",
+]
 
 T = TypeVar("T")
+
+SECONDS_BETWEEN_LINES = 15.0
+"""Between lines of progress: logs stay short, and nobody takes the work for dead."""
 
 _LONG_ROWS = 1_000_000
 # Rows become several times as large when they are spelled out; a shell needs no larger batches.
@@ -59,7 +71,10 @@ def _bar(scan: Scan) -> Progress:
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar over things done of so many, for a person who watches standard error."""
+    """A bar over things done of so many; where no terminal shows it, a line from time to time."""
+    if not sys.stderr.isatty():
+        yield _Lines(what).show
+        return
     with Progress(
         BarColumn(),
         MofNCompleteColumn(),
@@ -67,10 +82,44 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
         TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,
-        disable=not sys.stderr.isatty(),
     ) as progress:
         bar = progress.add_task("", total=None)
         yield lambda done, total: progress.update(bar, completed=done, total=total)
+
+
+@contextmanager
+def heartbeat(tell: Callable[[], str]) -> Iterator[None]:
+    """A line from time to time while a block runs that may say nothing for long.
+
+    On a terminal too: what runs there has no bar.
+    """
+    is_over = Event()
+
+    def beat() -> None:
+        while not is_over.wait(SECONDS_BETWEEN_LINES):
+            note(tell())
+
+    thread = Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+class _Lines:
+    """Tells things done of so many, in a line from time to time."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._told_at = time.monotonic()
+
+    def show(self, done: int, total: int) -> None:
+        """Tell it, if it is time to."""
+        if time.monotonic() - self._told_at >= SECONDS_BETWEEN_LINES:
+            self._told_at = time.monotonic()
+            note(f"{done:,} of {total:,} {self._what}")
 
 
 @dataclass(frozen=True)

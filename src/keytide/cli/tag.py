@@ -42,7 +42,7 @@ _ROWS = pa.schema(
         ("name", pa.string()),
         ("snapshot_id", pa.int64()),
         ("snapshot_time", pa.timestamp("ms", "UTC")),
-        ("rows", pa.int64()),
+        ("stored_versions", pa.int64()),
         ("create_time", pa.timestamp("us")),
         ("retained_seconds", pa.int64()),
     ]
@@ -58,7 +58,8 @@ def list_tags(
 ) -> None:
     """List a table's tags, by their snapshots.
 
-    create_time is in the time zone of whoever made the tag; a tag without retained_seconds stays.
+    stored_versions counts versions of keys that lost and deletions too. create_time is in the time
+    zone of whoever made the tag; a tag without retained_seconds stays.
 
     Example: keytide tag ls -w /data/lake shop.orders
     """
@@ -158,7 +159,7 @@ def _row(tag: NamedTag) -> dict[str, object]:
         "name": tag.name,
         "snapshot_id": tag.snapshot_id,
         "snapshot_time": tag.snapshot.time_millis,
-        "rows": tag.snapshot.total_record_count,
+        "stored_versions": tag.snapshot.total_record_count,
         "create_time": tag.create_time,
         "retained_seconds": None if retained is None else int(retained.total_seconds()),
     }

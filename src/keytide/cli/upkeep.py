@@ -214,7 +214,8 @@ def orphans(
     """
     found = open_named_table(table, warehouse).remove_orphan_files(older_than, dry_run=not delete)
     rows = pa.table({"path": pa.array(found.paths, pa.string())})
-    write_rows(rows.to_batches(), _ORPHAN_ROWS, format, limit)
+    if found.files or format is Format.CSV:
+        write_rows(rows.to_batches(), _ORPHAN_ROWS, format, limit)
     what = f"{counted(found.files, 'file')}, {counted(found.bytes, 'byte')}"
     note(f"deleted {what}" if delete else f"{what}; --delete deletes them")
 

@@ -35,6 +35,7 @@ from keytide.format.json_document import (
 __all__ = [
     "BATCH_COMMIT_IDENTIFIER",
     "FIRST_SNAPSHOT_ID",
+    "LAST_SNAPSHOT_ID",
     "NO_WATERMARK",
     "CommitKind",
     "Consumer",
@@ -45,6 +46,7 @@ __all__ = [
 
 SNAPSHOT_VERSION = 3
 FIRST_SNAPSHOT_ID = 1
+LAST_SNAPSHOT_ID = 2**63 - 1
 # Of commits that nobody numbers: batch writes of every engine have it.
 BATCH_COMMIT_IDENTIFIER = 2**63 - 1
 NO_WATERMARK = -(2**63)

@@ -13,7 +13,7 @@ class Branches(list[BranchInfo]):
     """A list of branches, which a notebook shows as a table."""
 
     def _repr_html_(self) -> str:
-        head = ("name", "made", "first snapshot", "newest snapshot", "rows stored")
+        head = ("name", "made", "first snapshot", "newest snapshot", "stored versions")
         return html.table(head, map(_row, self))
 
 

@@ -79,7 +79,7 @@ class Lake:
         return f"Lake({self.uri!r})"
 
     def _repr_html_(self) -> str:
-        return html.heading("Lake", self.uri) + html.bullets(self.tables())
+        return html.heading("Lake", self.uri) + html.bullets(self._catalog.tables())
 
     @property
     def uri(self) -> str:
@@ -137,7 +137,7 @@ class Lake:
                 f"Lake.attach: {name} is a word of SQL's own, so nothing could be found by it; "
                 f"choose another name"
             )
-        taken = {table.partition(".")[0].lower() for table in self.tables()}
+        taken = {table.partition(".")[0].lower() for table in self._catalog.tables()}
         if name.lower() in taken | {DEFAULT_DATABASE, *self._catalog.attached}:
             raise AlreadyExistsError(
                 f"{name} is the name of a database of {self.uri}, or of what is attached; choose "
@@ -174,8 +174,10 @@ class Lake:
     def tables(self, database: str | None = None) -> list[str]:
         """Names of the tables, of one database or of all, sorted.
 
-        Raises `DataError` when the store fails.
+        Raises `NotFoundError` where the folder is not there, which the first table that is made
+        makes, and `DataError` when the store fails.
         """
+        self._catalog.check_exists()
         return self._catalog.tables(database)
 
     @checked

@@ -13,7 +13,7 @@ class Snapshots(list[Snapshot]):
     """A list of snapshots, which a notebook shows as a table."""
 
     def _repr_html_(self) -> str:
-        head = ("id", "time", "kind", "rows added", "rows stored", "user", "identifier")
+        head = ("id", "time", "kind", "added versions", "stored versions", "user", "identifier")
         return html.table(head, map(_row, self))
 
 

@@ -13,7 +13,7 @@ class Tags(list[NamedTag]):
     """A list of tags, which a notebook shows as a table."""
 
     def _repr_html_(self) -> str:
-        head = ("name", "snapshot", "time of the snapshot", "rows stored", "made", "kept for")
+        head = ("name", "snapshot", "time of the snapshot", "stored versions", "made", "kept for")
         return html.table(head, map(_row, self))
 
 

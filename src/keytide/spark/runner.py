@@ -25,6 +25,7 @@ __all__ = [
     "attempted_here",
     "made_here",
     "rows_here",
+    "running_tasks",
 ]
 
 T = TypeVar("T")
@@ -44,6 +45,20 @@ class MakingTask(Protocol):
     def batches(self, rows: Iterable[pa.RecordBatch], /) -> Iterator[pa.RecordBatch]:
         """The rows that are made of those of one partition."""
         ...
+
+
+def running_tasks(spark: SparkSession) -> tuple[int, int]:
+    """How many tasks of the stages that run now are done, and how many there are.
+
+    From any thread. Nothing where Spark does not tell: it is for a line of progress only.
+    """
+    try:
+        tracker = spark.sparkContext.statusTracker()
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    except Exception:
+        return 0, 0
+    known = [stage for stage in stages if stage is not None]
+    return sum(each.numCompletedTasks for each in known), sum(each.numTasks for each in known)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from keytide.arguments import checked
 from keytide.errors import NotFoundError
 from keytide.sql.names import table_of
 from keytide.table.catalog import Catalog
-from keytide.table.scans import epoch_ms
+from keytide.table.scans import Moment, epoch_ms
 from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.consumers import clear_consumers, expire_consumers, reset_consumer
 from keytide.table.upkeep.expiry import (
@@ -37,7 +37,7 @@ __all__ = ["EXPIRING"]
 @checked
 def _expire_snapshots(
     catalog: Catalog, table: str, retain_max: int | None = None, retain_min: int | None = None,
-    older_than: str | int | None = None, max_deletes: int | None = None, dry_run: bool = False,
+    older_than: Moment | None = None, max_deletes: int | None = None, dry_run: bool = False,
 ) -> pa.Table:  # fmt: skip
     stored = table_of(catalog, table)
     asked = Asked(retain_max, retain_min, _moment(older_than, stored), max_deletes)
@@ -47,7 +47,7 @@ def _expire_snapshots(
 @checked
 def _expire_changelogs(
     catalog: Catalog, table: str, retain_max: int | None = None, retain_min: int | None = None,
-    older_than: str | int | None = None, max_deletes: int | None = None,
+    older_than: Moment | None = None, max_deletes: int | None = None,
     delete_all: bool = False, dry_run: bool = False,
 ) -> pa.Table:  # fmt: skip
     stored = table_of(catalog, table)
@@ -89,7 +89,7 @@ def _clear_consumers(
 
 
 @checked
-def _expire_consumers(catalog: Catalog, table: str, older_than: str | int) -> pa.Table:
+def _expire_consumers(catalog: Catalog, table: str, older_than: Moment) -> pa.Table:
     stored = table_of(catalog, table)
     moment = epoch_ms(older_than, stored.name, "older_than")
     return _names(expire_consumers(stored.metadata, moment))
@@ -99,7 +99,7 @@ def _names(names: list[str]) -> pa.Table:
     return pa.table({"consumer_id": pa.array(names, pa.string())})
 
 
-def _moment(older_than: str | int | None, table: StoredTable) -> int | None:
+def _moment(older_than: Moment | None, table: StoredTable) -> int | None:
     return None if older_than is None else epoch_ms(older_than, table.name, "older_than")
 
 
@@ -109,7 +109,7 @@ def _row(done: ExpiryResult) -> pa.Table:
 
 @checked
 def _remove_orphan_files(
-    catalog: Catalog, table: str, older_than: str | int | None = None, dry_run: bool = False
+    catalog: Catalog, table: str, older_than: Moment | None = None, dry_run: bool = False
 ) -> pa.Table:
     """Of a table, or of each table of a database: `shop.*`."""
     if table.endswith(_EVERY):
@@ -122,7 +122,7 @@ _DATABASE_ROW = pa.schema([("table", pa.string()), *ORPHANS_ROW])
 
 
 def _orphans_of_all(
-    catalog: Catalog, database: str, older_than: str | int | None, dry_run: bool
+    catalog: Catalog, database: str, older_than: Moment | None, dry_run: bool
 ) -> pa.Table:
     names = [name for name in catalog.tables() if name.partition(".")[0] == database]
     if not names:
@@ -132,7 +132,7 @@ def _orphans_of_all(
 
 
 def _orphans(
-    catalog: Catalog, table: str, older_than: str | int | None, dry_run: bool
+    catalog: Catalog, table: str, older_than: Moment | None, dry_run: bool
 ) -> dict[str, Any]:
     stored = table_of(catalog, table)
     done = remove_orphan_files(stored, _moment(older_than, stored), dry_run=dry_run)

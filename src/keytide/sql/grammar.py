@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from datetime import date, datetime
 
 from sqlglot import Token, TokenType, exp
 
@@ -283,7 +284,11 @@ def _argument(cursor: Cursor) -> object:
     try:
         return _literal(tree)
     except ValueError:
-        raise error_at(cursor.text, start, "expected a literal") from None
+        raise error_at(
+            cursor.text, start,
+            "expected a literal: a number, TRUE, FALSE, NULL, 'text', DATE '2026-01-31' or "
+            "TIMESTAMP '2026-01-31 12:00:00'",
+        ) from None  # fmt: skip
 
 
 def _literal(tree: exp.Expr) -> object:
@@ -295,11 +300,22 @@ def _literal(tree: exp.Expr) -> object:
         value = _literal(tree.this)
         if isinstance(value, int | float):
             return -value
+    if isinstance(tree, exp.Cast) and tree.this.is_string:
+        return _moment(tree.to.this, str(tree.this.this))
     if isinstance(tree, exp.Literal):
         if tree.is_string:
             return str(tree.this)
         return int(tree.this) if str(tree.this).isdecimal() else float(tree.this)
     raise ValueError(tree)
+
+
+def _moment(kind: exp.DType, text: str) -> date:
+    """The value of `DATE '...'` and `TIMESTAMP '...'`, which is in UTC unless it says otherwise."""
+    if kind == exp.DType.DATE:
+        return date.fromisoformat(text)
+    if kind in (exp.DType.TIMESTAMPNTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPTZ):
+        return datetime.fromisoformat(text)
+    raise ValueError(kind)
 
 
 _STATEMENTS: dict[str, Callable[[Cursor], Statement]] = {

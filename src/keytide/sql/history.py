@@ -15,7 +15,7 @@ from keytide.format.snapshot import Snapshot
 from keytide.options import TableOptions
 from keytide.sql.names import table_of
 from keytide.table.catalog import Catalog
-from keytide.table.scans import epoch_ms
+from keytide.table.scans import Moment, epoch_ms
 from keytide.table.state.branches import has_branch
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.upkeep import automatic_tags, branches, renaming, restore, tags
@@ -40,12 +40,9 @@ def create_tag(
     tag: str,
     snapshot: int | None = None,
     time_retained: str | None = None,
-    *,
-    snapshot_id: int | None = None,
 ) -> pa.Table:
-    """Spark calls the snapshot `snapshot`, Flink `snapshot_id`."""
-    wanted = _one_of("create_tag", snapshot=snapshot, snapshot_id=snapshot_id)
-    tags.create_tag(_metadata(catalog, table), tag, wanted, time_retained)
+    """A tag of a snapshot, or of the newest one."""
+    tags.create_tag(_metadata(catalog, table), tag, snapshot, time_retained)
     return _DONE
 
 
@@ -56,12 +53,9 @@ def replace_tag(
     tag: str,
     snapshot: int | None = None,
     time_retained: str | None = None,
-    *,
-    snapshot_id: int | None = None,
 ) -> pa.Table:
     """As `create_tag`, of a tag that is there."""
-    wanted = _one_of("replace_tag", snapshot=snapshot, snapshot_id=snapshot_id)
-    tags.replace_tag(_metadata(catalog, table), tag, wanted, time_retained)
+    tags.replace_tag(_metadata(catalog, table), tag, snapshot, time_retained)
     return _DONE
 
 
@@ -77,11 +71,12 @@ _TAG_ROW = pa.schema(
 
 @checked
 def create_tag_from_timestamp(
-    catalog: Catalog, table: str, tag: str, timestamp: int, time_retained: str | None = None
+    catalog: Catalog, table: str, tag: str, timestamp: Moment, time_retained: str | None = None
 ) -> pa.Table:
-    """The first snapshot at or after a time in epoch milliseconds."""
+    """The first snapshot at or after a time."""
     metadata = _metadata(catalog, table)
-    found = tags.snapshot_at_or_after(metadata, timestamp)
+    moment = epoch_ms(timestamp, metadata.name, "timestamp")
+    found = tags.snapshot_at_or_after(metadata, moment)
     return _tag_row(metadata, tag, found, time_retained)
 
 
@@ -136,7 +131,7 @@ _EXPIRED = pa.schema([("expired_tags", pa.string())])
 
 
 @checked
-def expire_tags(catalog: Catalog, table: str, older_than: str | int | None = None) -> pa.Table:
+def expire_tags(catalog: Catalog, table: str, older_than: Moment | None = None) -> pa.Table:
     """Tags whose time is over, and those made before a time."""
     stored = table_of(catalog, table)
     moment = None if older_than is None else epoch_ms(older_than, stored.name, "older_than")
@@ -153,13 +148,6 @@ def trigger_tag_automatic_creation(catalog: Catalog, table: str) -> pa.Table:
     options = TableOptions.parse(stored.schema.options)
     automatic_tags.tags_after_commit(stored.metadata, options, is_batch=True)
     return _DONE
-
-
-def _one_of(procedure: str, **given: int | None) -> int | None:
-    found = {name: value for name, value in given.items() if value is not None}
-    if len(found) > 1:
-        raise InvalidError(f"sys.{procedure}: {' and '.join(found)} say the same; give one of them")
-    return next(iter(found.values()), None)
 
 
 # -- rollback --------------------------------------------------------------------------------------
@@ -181,18 +169,20 @@ def rollback(
 
 @checked
 def rollback_to(
-    catalog: Catalog, table: str, tag: str | None = None, snapshot_id: int | None = None
+    catalog: Catalog, table: str, tag: str | None = None, snapshot: int | None = None
 ) -> pa.Table:
     """As Flink knows it: to a tag, or to a snapshot."""
     metadata = _metadata(catalog, table)
-    to = _one_place("rollback_to", tag=tag, snapshot_id=snapshot_id)
+    to = _one_place("rollback_to", tag=tag, snapshot=snapshot)
     return _rollback_row(roll_back(metadata, to))
 
 
 @checked
-def rollback_to_timestamp(catalog: Catalog, table: str, timestamp: int) -> pa.Table:
-    """To the newest snapshot at or before a time in epoch milliseconds."""
-    return _rollback_row(roll_back(_metadata(catalog, table), as_of_ms=timestamp))
+def rollback_to_timestamp(catalog: Catalog, table: str, timestamp: Moment) -> pa.Table:
+    """To the newest snapshot at or before a time."""
+    metadata = _metadata(catalog, table)
+    moment = epoch_ms(timestamp, metadata.name, "timestamp")
+    return _rollback_row(roll_back(metadata, as_of_ms=moment))
 
 
 @checked
@@ -211,11 +201,11 @@ _AS_LATEST = pa.schema(
 
 @checked
 def rollback_to_as_latest(
-    catalog: Catalog, table: str, tag: str | None = None, snapshot_id: int | None = None
+    catalog: Catalog, table: str, tag: str | None = None, snapshot: int | None = None
 ) -> pa.Table:
     """The whole table becomes what it was, in one more commit."""
     found = table_of(catalog, table)
-    to = _one_place("rollback_to_as_latest", tag=tag, snapshot_id=snapshot_id)
+    to = _one_place("rollback_to_as_latest", tag=tag, snapshot=snapshot)
     previous = found.metadata.latest_snapshot_id()
     done = restore.restore(found, to)
     row = (previous, done.restored_snapshot_id, done.snapshot_id or previous)
@@ -230,7 +220,7 @@ def restore_partitions(
     version: str | int | None = None,
     snapshot: int | None = None,
     tag: str | None = None,
-    timestamp: int | None = None,
+    timestamp: Moment | None = None,
     dry_run: bool = False,
 ) -> pa.Table:
     """Some partitions, with semicolons between them, or all: `dt=2026-01-31;dt=2026-02-01`."""
@@ -238,7 +228,8 @@ def restore_partitions(
     places = [] if partitions is None else [text for text in partitions.split(";") if text.strip()]
     given = {"version": version, "snapshot": snapshot, "tag": tag}
     to = None if timestamp is not None else _place(found.metadata, "restore", **given)
-    done = restore.restore(found, to, places, as_of_ms=timestamp, dry_run=dry_run)
+    moment = None if timestamp is None else epoch_ms(timestamp, found.name, "timestamp")
+    done = restore.restore(found, to, places, as_of_ms=moment, dry_run=dry_run)
     return pa.Table.from_pylist([asdict(done)], schema=restore.RESTORE_ROW)
 
 

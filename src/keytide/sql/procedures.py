@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from keytide.arguments import checked
-from keytide.errors import InvalidError, NotFoundError, UnsupportedError
+from keytide.errors import InvalidError, KeytideError, NotFoundError, UnsupportedError
 from keytide.options import keys
 from keytide.sql.elsewhere import ELSEWHERE
 from keytide.sql.expiring import EXPIRING
@@ -34,27 +35,61 @@ def call(catalog: Catalog, statement: Call) -> pa.Table:
     """Run a procedure. Raises `NotFoundError` naming those there are, `InvalidError` for arguments
     that it does not take.
     """
-    name = statement.procedure.lower().removeprefix("sys.")
+    name = re.sub(r"^(sys|system)\.", "", statement.procedure.lower())
     procedure = PROCEDURES.get(name)
     if procedure is None and name in ELSEWHERE:
         raise UnsupportedError(f"sys.{name} is not for tables of Keytide: {ELSEWHERE[name]}")
     if procedure is None:
         known = ", ".join(f"sys.{known}" for known in sorted(PROCEDURES))
         raise NotFoundError(f"no procedure {statement.procedure!r}; there is {known}")
-    if "options" in statement.named and "options" not in inspect.signature(procedure).parameters:
-        raise UnsupportedError(
-            f"sys.{name} goes by the options that the table has; ALTER TABLE ... SET them instead "
-            f"of giving it others"
-        )
+    signature = inspect.signature(procedure)
+    named = _by_parameter(name, statement.named, [*signature.parameters][1:])
     try:
-        bound = inspect.signature(procedure).bind(catalog, *statement.arguments, **statement.named)
+        bound = signature.bind(catalog, *statement.arguments, **named)
     except TypeError as error:
-        parameters = list(inspect.signature(procedure).parameters.values())[1:]
+        parameters = list(signature.parameters.values())[1:]
         names = (str(parameter.replace(annotation=parameter.empty)) for parameter in parameters)
         raise InvalidError(
             f"the arguments of sys.{name} do not fit, it takes ({', '.join(names)}): {error}"
         ) from None
     return procedure(*bound.args, **bound.kwargs)
+
+
+_ALIASES = {"snapshot_id": "snapshot"}
+"""What Flink calls an argument, and what Spark and Keytide do."""
+
+
+def _by_parameter(
+    procedure: str, named: Mapping[str, object], parameters: Sequence[str]
+) -> dict[str, object]:
+    """Named arguments under the names of the procedure's own; letter case does not count."""
+    known = {parameter.lower(): parameter for parameter in parameters}
+    known |= {alias: known[name] for alias, name in _ALIASES.items() if name in known}
+    found: dict[str, object] = {}
+    for name, value in named.items():
+        if name.lower() not in known:
+            raise _unknown_argument(procedure, name, parameters, [*known])
+        parameter = known[name.lower()]
+        if parameter in found:
+            raise InvalidError(
+                f"sys.{procedure}: {parameter} is given twice, in two spellings; give it once"
+            )
+        found[parameter] = value
+    return found
+
+
+def _unknown_argument(
+    procedure: str, name: str, parameters: Sequence[str], known: Sequence[str]
+) -> KeytideError:
+    if name.lower() == "options":
+        return UnsupportedError(
+            f"sys.{procedure} goes by the options that the table has; ALTER TABLE ... SET them "
+            f"instead of giving it others"
+        )
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    takes = ", ".join(parameters)
+    return InvalidError(f"sys.{procedure} has no argument {name!r}{hint}; it takes {takes}")
 
 
 @checked

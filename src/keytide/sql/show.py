@@ -23,7 +23,12 @@ __all__ = ["create_statement", "describe", "explain", "show"]
 
 
 def show(catalog: Catalog, statement: Show) -> pa.Table:
-    """The rows of a SHOW statement. Raises `NotFoundError` for an unknown table."""
+    """The rows of a SHOW statement.
+
+    Raises `NotFoundError` for an unknown table, and where the folder of the lake is not there.
+    """
+    if statement.what in ("DATABASES", "TABLES"):
+        catalog.check_exists()
     if statement.what == "DATABASES":
         names = dict.fromkeys(name.split(".")[0] for name in catalog.tables())
         return pa.table({"database": pa.array(names, pa.string())})

@@ -111,6 +111,14 @@ class Catalog:
         # A name that is too long for the disk is nowhere, which pathlib says by an error.
         return below is None or os.path.isdir(below.parent)
 
+    def check_exists(self) -> None:
+        """Raise `NotFoundError` where the folder is not there: its path may be misspelled."""
+        if not self.exists:
+            raise NotFoundError(
+                f"the warehouse {self.uri} does not exist; check the path, or make a table there, "
+                f"which makes the folder"
+            )
+
     def tables(self, database: str | None = None) -> list[str]:
         """Names of the tables, of one database or of all, sorted.
 
@@ -135,6 +143,7 @@ class Catalog:
         database, table = self._split(whole)
         path = _path(database, table)
         if not self._exists(path):
+            self.check_exists()
             there = ", ".join(self.tables(database)) or "none"
             raise NotFoundError(
                 f"no table {database}.{table} in {self.uri}; database {database!r} has: {there}"

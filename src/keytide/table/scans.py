@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timezone
-from typing import Any
+from typing import Any, TypeAlias
 
 import polars as pl
 import pyarrow as pa
@@ -36,7 +36,10 @@ from keytide.table.state.stored import StoredTable
 from keytide.table.values.single import key_value, key_values
 from keytide.types import Field
 
-__all__ = ["epoch_ms", "get_row", "get_rows", "scan_table", "why_row"]
+__all__ = ["Moment", "epoch_ms", "get_row", "get_rows", "scan_table", "why_row"]
+
+Moment: TypeAlias = datetime | date | str | int
+"""A time as callers give it: without a zone it is in UTC, a text is in ISO 8601."""
 
 # Epoch milliseconds are stored in 64 bits.
 _MOMENTS = 2**63
@@ -212,7 +215,7 @@ def _equals(field: Field, value: Any, table: str) -> Predicate:
     return Comparison(field.name, "=", plain(key_value(value, field, table)))
 
 
-def epoch_ms(moment: datetime | date | str | int, table: str, what: str = "as_of") -> int:
+def epoch_ms(moment: Moment, table: str, what: str = "as_of") -> int:
     """A moment in epoch milliseconds; without a zone it is in UTC.
 
     Raises `InvalidError`, naming the argument `what`, for a text that is no ISO time, and for a

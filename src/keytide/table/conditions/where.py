@@ -282,6 +282,7 @@ class _Parser:
             name = token.text
         else:
             self.fail("expected a column")
+        self._refuse_function()
         if name not in self.fields:
             raise NotFoundError(
                 f"table {self.table} has no column {name!r}; it has {', '.join(self.fields)}"
@@ -294,8 +295,19 @@ class _Parser:
     def _expected_literal(self) -> Literal:
         literal = self._literal()
         if literal is None:
+            self._refuse_function()
             self.fail("expected a literal")
         return literal
+
+    def _refuse_function(self) -> None:
+        """Raise `InvalidError` where a function is called."""
+        if self.ahead.form in ("WORD", "QUOTED") and self.tokens[self.place + 1].word == "(":
+            raise InvalidError(
+                f"table {self.table}: the condition calls {self.ahead.text}(...) at position "
+                f"{self.ahead.start}, and conditions of scans have no functions; compare the "
+                f"column itself, such as ts >= TIMESTAMP '2026-01-01 00:00:00' for a year, or "
+                f"query the table in SQL: lake.sql(...)"
+            )
 
     def _literal(self) -> Literal | None:
         """The literal that is ahead, if one is."""

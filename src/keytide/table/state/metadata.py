@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import polars as pl
 
+from keytide.arguments import shown
 from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.encoded_records import EncodedRecords
@@ -31,7 +32,7 @@ from keytide.format.manifest import (
     open_manifest,
 )
 from keytide.format.schema import TableSchema
-from keytide.format.snapshot import FIRST_SNAPSHOT_ID, Snapshot, Tag
+from keytide.format.snapshot import FIRST_SNAPSHOT_ID, LAST_SNAPSHOT_ID, Snapshot, Tag
 from keytide.moments import moment_text
 from keytide.options import TableOptions, keys
 from keytide.store import Store
@@ -201,6 +202,7 @@ class TableMetadata:
 
         Raises `NotFoundError` naming the range there is when it was never made or has expired.
         """
+        self._check_id(snapshot_id)
         path = paths.snapshot_path(snapshot_id)
         try:
             data = self.store.read(path)
@@ -211,10 +213,16 @@ class TableMetadata:
         uri = self.store.uri_of(path)
         return _numbered(Snapshot.from_json(data, uri), snapshot_id, uri)
 
+    def _check_id(self, snapshot_id: int) -> None:
+        if not FIRST_SNAPSHOT_ID <= snapshot_id <= LAST_SNAPSHOT_ID:
+            raise NotFoundError(self._why_missing(snapshot_id))
+
     def _why_missing(self, snapshot_id: int) -> str:
         ids = self.snapshot_ids()
         there = f"snapshots {ids[0]} to {ids[-1]} are there" if ids else "it has none"
-        reason = f"table {self.name} has no snapshot {snapshot_id}; {there}"
+        reason = f"table {self.name} has no snapshot {shown(snapshot_id)}; {there}"
+        if snapshot_id < FIRST_SNAPSHOT_ID:
+            return f"{reason}. Snapshots are numbered from {FIRST_SNAPSHOT_ID}"
         if ids and 0 < snapshot_id < ids[0]:
             reason += f". It has expired. {_EXPIRED}"
         return reason
@@ -224,6 +232,7 @@ class TableMetadata:
 
         Raises `NotFoundError` as `snapshot`.
         """
+        self._check_id(snapshot_id)
         try:
             return self.snapshot(snapshot_id)
         except NotFoundError as error:

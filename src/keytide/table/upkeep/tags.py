@@ -265,7 +265,8 @@ def source_of(metadata: TableMetadata, snapshot_id: int | None) -> TagSource:
             )
         return TagSource(paths.snapshot_path(newest.id), newest)
     try:
-        return TagSource(paths.snapshot_path(snapshot_id), metadata.snapshot(snapshot_id))
+        found = metadata.snapshot(snapshot_id)
+        return TagSource(paths.snapshot_path(found.id), found)
     except NotFoundError as error:
         for name, tag in metadata.tags().items():
             if tag.snapshot.id == snapshot_id:
