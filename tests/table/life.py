@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import detours
 from owned import Owned, make_owned, tend
 
 import keytide as kt
@@ -54,6 +55,7 @@ def make_tables(warehouse: str) -> None:
     for name, options in TABLES.items():
         lake.create_table(name, fields, ["k"], options=options)
     make_owned(lake, PROCESSES)
+    detours.make_tables(lake)
 
 
 def learn(name: str, model: Model, rows: list[Row]) -> None:
@@ -84,6 +86,8 @@ class Life:
         self.journal = Path(warehouse) / f"{name}.journal"
         self.tags = Path(warehouse) / "tags"
         self.tags.mkdir(exist_ok=True)
+        self.folder = Path(warehouse) / "seen"
+        self.folder.mkdir(exist_ok=True)
         self.models: dict[str, Model] = {table: {} for table in TABLES}
         self.done = 0
         self._remember()
@@ -106,10 +110,12 @@ class Life:
                 asked[entry["asked"]] = entry
             elif "answered" in entry:
                 given = asked.pop(entry["answered"])
-                learn(given["table"], self.models[given["table"]], given["rows"])
+                if given["table"] in TABLES:
+                    learn(given["table"], self.models[given["table"]], given["rows"])
             self.done = max(self.done, entry.get("step", 0), entry.get("answered", 0))
         for entry in asked.values():
-            self._write(entry)
+            if entry["table"] in TABLES:
+                self._write(entry)
             self.done = max(self.done, entry["asked"])
 
     def _note(self, **entry: Any) -> None:
@@ -122,16 +128,19 @@ class Life:
         self._note(answered=entry["asked"])
         learn(entry["table"], self.models[entry["table"]], entry["rows"])
 
+    def ask(self, table: str, rows: list[Row]) -> None:
+        """Write rows to a table whose rows nobody keeps in mind."""
+        self._note(asked=self.done + 1, table=table, rows=rows)
+        self.lake.table(table).write(rows, commit_user=self.name, commit_identifier=self.done + 1)
+
     # -- steps -----------------------------------------------------------------------------------
 
     def live(self, steps: int) -> None:
         """Go on until so many steps are done."""
         while self.done < steps:
-            table = self.random.choice(list(TABLES))
-            step, (action, _) = (
-                self.done + 1,
-                self.random.choices(ACTIONS, [w for _, w in ACTIONS])[0],
-            )
+            table, step = self.random.choice([*TABLES, *detours.TABLES]), self.done + 1
+            actions = ACTIONS if table in TABLES else detours.ACTIONS
+            ((action, _),) = self.random.choices(actions, [weight for _, weight in actions])
             try:
                 action(self, table)
             except Exception as error:
@@ -266,7 +275,7 @@ class Life:
                 raise
 
 
-ACTIONS: list[tuple[Callable[[Life, str], None], int]] = [
+ACTIONS: list[tuple[Callable[[Any, str], None], int]] = [
     (Life.write, 50), (Life.read, 12), (Life.get, 6), (Life.compact, 6), (Life.expire, 4),
     (Life.compact_manifests, 1), (Life.compaction_changed_nothing, 4), (Life.follow_changes, 5),
     (Life.tag, 5), (Life.look_at_tag, 6), (Life.verify, 1), (Life.own, 40), (Life.tend, 10),

@@ -13,6 +13,7 @@ import pytest
 from publishing import publish
 
 import keytide as kt
+from keytide.format import paths
 from keytide.format.manifest import FileKind
 from keytide.format.snapshot import CommitKind
 from keytide.table.commit.author import Author
@@ -100,3 +101,19 @@ def test_damaged_data_file_outside_of_the_table_is_told_with_its_place(
     else:
         outside.write_bytes(changed if damage == "changed" else data[:-9])
     assert {each.path for each in table.verify().findings} == {f"file://{outside}"}
+
+
+def test_snapshot_that_names_an_older_schema_than_its_files_is_read(tmp_path: Path) -> None:
+    """Some writers name the schema that they began with, whatever came meanwhile."""
+    schema = pa.schema([("k", pa.int64()), ("v", pa.string())])
+    lake = kt.connect(tmp_path)
+    lake.create_table("t", schema, ["k"], options={"write-only": "true"})
+    lake.sql("ALTER TABLE t ADD COLUMN n INT")
+    lake.sql("INSERT INTO t VALUES (1, 'a', 7)")
+    lake.sql("INSERT INTO t VALUES (2, 'b', 8)")
+    store = lake.table("t").metadata.store
+    snapshot = lake.table("t").metadata.snapshot(1)
+    store.put(paths.snapshot_path(1), replace(snapshot, schema_id=0).to_json())
+    table = kt.connect(tmp_path).table("t")
+    assert table.scan(snapshot_id=1).to_pylist() == [{"k": 1, "v": "a"}]
+    assert table.verify().is_healthy

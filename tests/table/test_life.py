@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import detours
 import life
 import pytest
 
@@ -43,6 +44,22 @@ def test_invariants_outlive_writers_compactors_expirers_taggers_and_kills(
         table.compact(full=True)
         assert {row["k"]: row for row in table.scan().to_pylist()} == expected
         assert table.verify().is_healthy
+    for name in detours.TABLES:
+        still_stands(lake, name, ended[0])
+
+
+def still_stands(lake: kt.Lake, name: str, process: life.Life) -> None:
+    """All that is left of a history that went back and sideways is sound and shows what it did."""
+    table = lake.table(name)
+    for line in (table, *(table.branch(each.name) for each in table.branches())):
+        for place in (*(s.id for s in line.snapshots()), *(each.name for each in line.tags())):
+            detours.look_at(process, line, place)
+        if line.snapshots():
+            rows = detours.look_at(process, line, line.snapshots()[-1].id)[1]
+            line.compact(full=True)
+            assert detours.look_at(process, line, line.snapshots()[-1].id)[1] == rows
+    found = table.verify()
+    assert found.is_healthy, found
 
 
 def run(

@@ -80,10 +80,14 @@ class StoredTable:
         """The newest stored definition."""
         return self.metadata.latest_schema()
 
-    def view(self, schema: TableSchema) -> TableView:
-        """The table at one of its schemas, with those that stored files refer to."""
-        # All of them: which ones the live files refer to would take the manifests to tell.
-        found = {number: self.metadata.schema(number) for number in range(schema.id + 1)}
+    def view(self, schema: TableSchema, files: LiveFiles = NO_FILES) -> TableView:
+        """The table at one of its schemas, with those that stored files refer to.
+
+        These are all before it. Some writers name an older schema in a snapshot than `files` of
+        theirs have; those are there too.
+        """
+        numbers = {*range(schema.id + 1), *files.files.column("_SCHEMA_ID").unique()}
+        found = {number: self.metadata.schema(number) for number in sorted(numbers)}
         schemas = Schemas(self.name, found)
         known = self._view
         is_same = known is not None and known.schema == schema and known.schemas == schemas
@@ -108,8 +112,9 @@ class StoredTable:
 
     def state(self, schema: TableSchema, snapshot: Snapshot | None) -> TableState:
         """The table at a snapshot, read by one of its schemas."""
-        view = self.view(schema)
-        return TableState(view, self.live_files(snapshot), self.vector_files(snapshot, view))
+        live = self.live_files(snapshot)
+        view = self.view(schema, live)
+        return TableState(view, live, self.vector_files(snapshot, view))
 
     def state_to_write(self, view: TableView) -> TableState:
         """The newest snapshot, with what has to be known to write rows through `view`."""

@@ -29,13 +29,13 @@ Rows = Mapping[tuple[bytes, int, str], ManifestEntry]
 
 @dataclass
 class Indexes:
-    """Checks the index files of snapshots, each file once."""
+    """Checks the index files of snapshots, each once as it is described."""
 
     store: Store
     findings: Findings
     beside_data: bool = False
     """Whether index files lie in the folders of buckets, where this release does not look."""
-    _checked: set[tuple[str, str]] = field(default_factory=set)
+    _checked: set[IndexFile] = field(default_factory=set)
     _manifests: dict[str, list[IndexFile]] = field(default_factory=dict)
 
     def check(self, seen: Seen) -> None:
@@ -43,9 +43,8 @@ class Indexes:
         for index in self.listed(seen.snapshot.index_manifest):
             if index.index_type == DELETION_VECTORS:
                 self._check_marked(index, seen)
-            key = (index.index_type, index.file_name)
-            if key not in self._checked:
-                self._checked.add(key)
+            if index not in self._checked:
+                self._checked.add(index)
                 self._check_file(index, seen)
 
     def listed(self, name: str | None) -> list[IndexFile]:
