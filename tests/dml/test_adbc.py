@@ -622,8 +622,9 @@ def test_merges_that_insert_the_same_row_come_one_after_the_other(
     others = iter(["INSERT INTO items VALUES (9, NULL, 41)"])
     make = LocalEngine.merge_host
 
-    def late(engine: Any, query: Any) -> Any:
-        return LateHost(make(engine, query), lambda: database.run(*(next(others, "SELECT 1"),)))
+    def late(engine: Any, query: Any, memory_bytes: int) -> Any:
+        host = make(engine, query, memory_bytes)
+        return LateHost(host, lambda: database.run(*(next(others, "SELECT 1"),)))
 
     monkeypatch.setattr(LocalEngine, "merge_host", late)
     assert lake.sql(COUNT_UP).row_count == 1

@@ -97,8 +97,10 @@ class Changes(ABC):
         """Let go of what waits."""
         self._made.close()
 
-    def _spool(self) -> Spool:
-        return Spool(1 if self._on.task is None else self._on.view.options.write_buffer_bytes)
+    def _spool(self, parts: int = 1) -> Spool:
+        """What holds a write buffer, or one of `parts` of it."""
+        is_begun = self._on.task is not None
+        return Spool(self._on.view.options.write_buffer_bytes // parts if is_begun else 1)
 
     def _feed(self, spool: Spool, part: int) -> None:
         """Write what waits in a spool, if anything, as one part of the statement."""

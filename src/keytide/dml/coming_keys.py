@@ -6,7 +6,7 @@ theirs, and `new` of rows that come under a key which no row of the table has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -21,7 +21,7 @@ from keytide.table.conditions.predicate import conjunction, conjuncts
 from keytide.table.read.scan import Scan
 from keytide.types import arrow_schema
 
-__all__ = ["KEYS", "refuse_taken_keys", "refuse_twice"]
+__all__ = ["KEYS", "refuse_taken_keys", "refuse_twice_in_parts"]
 
 KEYS = "keys"
 """The fact of a fragment that says of which kind its keys are."""
@@ -31,6 +31,26 @@ def refuse_twice(table: KeyedHandle, keys: Iterable[pa.Table]) -> None:
     """Raise `InvalidError` where a key comes twice."""
     every = _together(table, keys)
     _refuse(table, every.filter(every.is_duplicated()))
+
+
+def refuse_twice_in_parts(
+    table: KeyedHandle, keys: Callable[[], Iterable[pa.Table]], rows: int
+) -> None:
+    """The same of keys that are given as often as they are asked for, of which few are held."""
+    parts = -(-rows // _PART_ROWS)
+    for part in range(parts):
+        refuse_twice(table, (_part(some, part, parts) for some in keys()))
+
+
+_PART_ROWS = 1 << 20
+
+
+def _part(keys: pa.Table, part: int, parts: int) -> pa.Table:
+    """The keys of one part; equal ones are in the same."""
+    if parts == 1:
+        return keys
+    frame = pl.DataFrame(pl.from_arrow(keys))
+    return keys.filter((frame.hash_rows(seed=1) % parts == part).to_arrow())
 
 
 def refuse_taken_keys(table: KeyedHandle, told: Sequence[Told], rows: Scan) -> None:

@@ -36,10 +36,14 @@ class Spool:
             self._spill()
 
     def tables(self) -> Iterator[pa.Table]:
-        """All of them, in tables of about the size that fits in memory."""
-        if self._writer is not None and self._path is not None:
+        """All of them, in tables of about the size that fits in memory; as often as asked for.
+
+        Nothing is added afterwards.
+        """
+        if self._writer is not None:
             self._writer.close()
             self._writer = None
+        if self._path is not None:
             with pa.memory_map(str(self._path)) as file, pa.ipc.open_file(file) as reader:
                 for place in range(reader.num_record_batches):
                     yield pa.Table.from_batches([reader.get_batch(place)])

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 import polars as pl
 import pyarrow as pa
 
-from keytide.table.conditions.predicate import In, Predicate, conjunction, conjuncts
+from keytide.table.conditions.predicate import (
+    Comparison,
+    In,
+    Predicate,
+    conjunction,
+    conjuncts,
+)
 from keytide.table.read.lookup import key_range
 from keytide.table.state.view import TableView
 from keytide.table.values.spellings import has_one_spelling
@@ -59,4 +65,5 @@ def _known(values: pa.Array, type_: pa.DataType) -> pl.Series:
 def _term(name: str, values: pl.Series) -> Predicate | None:
     if len(values) <= _LISTED_MAX:
         return In(name, tuple(values.to_list()))
-    return key_range(pl.DataFrame({name: values}))
+    low, high = values.min(), values.max()  # without a sorted copy of them all
+    return conjunction([Comparison(name, ">=", low), Comparison(name, "<=", high)])

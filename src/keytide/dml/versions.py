@@ -6,7 +6,8 @@ Workers read the rows of one bucket, or take what came to one merge sink, and wr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.dml.changes import Changes, TableSink, TableSource, members_of
-from keytide.dml.coming_keys import KEYS, refuse_twice
+from keytide.dml.coming_keys import KEYS, refuse_twice_in_parts
 from keytide.dml.handles import KeyedHandle
 from keytide.dml.pages import pages_of
 from keytide.dml.spi import (
@@ -27,6 +28,7 @@ from keytide.dml.spi import (
     ConnectorSession,
     UpdatablePageSource,
 )
+from keytide.dml.spool import Spool
 from keytide.dml.values import narrowed
 from keytide.dml.watermarks import watermarks
 from keytide.errors import InvalidError
@@ -75,6 +77,10 @@ class KeyedSinks(ConnectorMergeSinkProvider):
         return TableSink(table, _Versions(table, number, count))
 
 
+_KEYS = 8
+"""Keys wait in this part of what rows wait in."""
+
+
 class _Source(TableSource):
     """The rows of one bucket; their ids are columns of theirs."""
 
@@ -86,13 +92,14 @@ class _Source(TableSource):
         read: ReadTask,
     ) -> None:
         super().__init__(table, columns, versions)
-        self._bucket = read
+        self._bucket, self._splits = read, table.splits
 
     def _read(self) -> Iterator[tuple[pa.RecordBatch, Callable[[pa.StructType], pa.Array]]]:
         view = self._table.view
         names = self._names([member.name for member in self._id_type])
         task = replace(self._bucket, columns=names or view.schema.names[:1])
-        for table in task.tables(view.options.read_memory_bytes):
+        beside = max(1, min(os.cpu_count() or 1, self._splits))  # others read at the time
+        for table in task.tables(max(1, view.options.read_memory_bytes // beside)):
             for rows in pages_of(table):
                 yield rows, partial(_struct, rows)
 
@@ -110,7 +117,7 @@ class _Versions(Changes):
         super().__init__(table, number)
         self._count = count
         self._gone = self._spool()
-        self._keys = {kind: self._spool() for kind in ("gone", "came", "new")}
+        self._keys = {kind: self._spool(_KEYS) for kind in ("gone", "came", "new")}
 
     def delete(self, row_ids: pa.Array) -> None:
         """Append tombstones."""
@@ -162,13 +169,16 @@ class _Versions(Changes):
         self._feed(self._made, self._count + self._number)
 
     def _told(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
-        keys = {kind: [*spool.tables()] for kind, spool in self._keys.items()}
+        kinds = ["gone", "came", "new"]
         if self._count == 1:
             # Nobody else has rows that come, and what no row has needs to be looked up nowhere.
-            refuse_twice(self._on, keys["came"] + keys.pop("new"))
-        for kind, tables in keys.items():
-            if tables:
-                yield {"rows": 0, KEYS: kind}, pa.concat_tables(tables)
+            come = [self._keys[kind] for kind in ("came", "new")]
+            rows = sum(spool.rows for spool in come)
+            refuse_twice_in_parts(self._on, lambda: _tables_of(come), rows)
+            kinds.remove("new")
+        for kind in kinds:
+            if self._keys[kind].rows:
+                yield {"rows": 0, KEYS: kind}, pa.concat_tables(self._keys[kind].tables())
 
     def _tell(self, kind: str, rows: pa.RecordBatch) -> None:
         if rows.num_rows:
@@ -223,6 +233,11 @@ class _Versions(Changes):
                 f"{self._on}: the UPDATE sets {found}, which is older than what is stored, "
                 f"{stored}, so it would not be seen; set a value that is not lower"
             )
+
+
+def _tables_of(spools: Iterable[Spool]) -> Iterator[pa.Table]:
+    for spool in spools:
+        yield from spool.tables()
 
 
 def _with(rows: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:

@@ -251,8 +251,9 @@ _FILTERS = "file-index.bloom-filter.columns"
 _OTHER_INDEX = "writes make no indexes of this type"
 
 _READING = (
-    Option("read.memory", size(1), "What a merging read may hold at a time, over all its threads. "
-           "More is a little faster.", "1 gb"),
+    Option("read.memory", size(1), "What a merging read may hold at a time, over all its threads; "
+           "in DELETE, UPDATE and MERGE what this process computes by may hold as much again. More "
+           "is a little faster.", "1 gb"),
     _read("scan.snapshot-id", integer(1, 2**63 - 1), None, "The snapshot to read."),
     _read("scan.tag-name", TEXT, None, "The tag to read."),
     _read("scan.version", TEXT, None, "The snapshot or tag to read."),

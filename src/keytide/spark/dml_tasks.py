@@ -16,8 +16,8 @@ from keytide.dml.merge import Sinks
 from keytide.dml.spi import ROW_ID, ColumnHandle, Split, UpdatablePageSource
 from keytide.spark.types import batches_of
 from keytide.sql.assign import stored_values
-from keytide.sql.merged_rows import MergedRows
-from keytide.sql.passed import ROW, Passed
+from keytide.sql.merged_rows import MatchedRows, MergedRows
+from keytide.sql.passed import Passed
 from keytide.types import Field
 
 __all__ = [
@@ -228,7 +228,7 @@ class MergeTask:
         context = TaskContext.get()
         place = number if context is None else int(context.partitionId())
         sink = None
-        matched: list[np.ndarray] = []
+        matched = MatchedRows(self.made.table)
         changed = 0
         try:
             for table in rows:
@@ -236,15 +236,13 @@ class MergeTask:
                     sink = self.sinks.provider.create_merge_sink(
                         self.sinks.session, self.sinks.table, place, self.count
                     )
-                matched.append(table.column(ROW).drop_null().to_numpy())
                 for batch in table.to_batches():
+                    matched.take(batch)
                     for page in self.made.pages(batch, self.passed, self.sinks.pages):
                         sink.store_merged_rows(page.page)
                         changed += page.rows
             if sink is None:
                 return None
-            every = np.concatenate(matched)
-            self.made.refuse_matches(is_twice=len(np.unique(every)) < len(every))
             return SplitResult(changed, sink.finish())
         except BaseException:
             if sink is not None:

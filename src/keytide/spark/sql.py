@@ -169,8 +169,8 @@ class SparkEngine:
         """Write rows as the part of a transaction; one Spark job."""
         fill(transaction, rows)
 
-    def row_host(self, query: RowQuery) -> SparkRowHost:
-        """What carries out a DELETE or an UPDATE."""
+    def row_host(self, query: RowQuery, memory_bytes: int) -> SparkRowHost:
+        """What carries out a DELETE or an UPDATE, in the memory of the session's executors."""
 
         def compute(passed: Sequence[str], target: DataFrame) -> DataFrame:
             text_for = partial(query.text_for, "spark", passed)
@@ -178,8 +178,8 @@ class SparkEngine:
 
         return SparkRowHost(query, self._spark, compute)
 
-    def merge_host(self, query: MergeQuery) -> SparkMergeHost:
-        """What carries out a MERGE."""
+    def merge_host(self, query: MergeQuery, memory_bytes: int) -> SparkMergeHost:
+        """What carries out a MERGE, likewise."""
         known = {}
         source = None
         if query.needs_matched_only and query.match.columns:
@@ -188,7 +188,7 @@ class SparkEngine:
             known[query.match.view] = source.rows
 
         def compute(passed: Passed, target: DataFrame) -> DataFrame:
-            text_for = partial(query.text_for, "spark", passed, counts_matches=False)
+            text_for = partial(query.text_for, "spark", passed)
             return self._rows(query.bound, text_for, **known, **{query.view: target})
 
         return SparkMergeHost(query, self._spark, compute, source)

@@ -52,9 +52,11 @@ class Target:
     connector: Connector
     session: ConnectorSession
     handle: ConnectorTableHandle
-    schema: ConnectorTableSchema = field(init=False)
     fields: tuple[Field, ...] = ()
     """The columns with the types of SQL."""
+    memory_bytes: int = TableOptions().read_memory_bytes
+    """What may be held in this process to find out what becomes of its rows."""
+    schema: ConnectorTableSchema = field(init=False)
 
     def __post_init__(self) -> None:
         schema = self.connector.metadata.get_table_schema(self.session, self.handle)
@@ -122,7 +124,7 @@ def merge(
     def once(target: Target) -> Changed:
         query = merge_query(statement, target.catalog, target.name, target.fields)
         columns = target.columns(query.target)
-        host = engine.merge_host(query)
+        host = engine.merge_host(query, target.memory_bytes)
         return merge_rows(
             target.connector,
             target.session,
@@ -157,7 +159,7 @@ def _change(target: Target, engine: Engine, query: RowQuery, change: RowChange) 
         change,
         target.columns(query.target),
         query.target.terms,
-        engine.row_host(query),
+        engine.row_host(query, target.memory_bytes),
         is_all_terms=query.is_all_terms,
     )
 
@@ -213,14 +215,17 @@ def _finder(
     def find_stored() -> Target:
         handle = connector.metadata.get_table_handle(session, table.name)
         fields = tuple(table.schema.fields)
-        return Target(table.name, reading, connector, session, handle, fields=fields)
+        return Target(
+            table.name, reading, connector, session, handle, fields, options.read_memory_bytes
+        )
 
     if target_of(catalog, name, session) is not None:
         return find_attached, _ATTACHED_TRIES
     table = table_of(catalog, name)
+    options = TableOptions.parse(table.schema.options)
     has_key = kind_of(table.schema.primary_keys).has_key
     connector = keyed_connector(catalog) if has_key else appended_connector(catalog)
-    return find_stored, TableOptions.parse(table.schema.options).commit_retries_max
+    return find_stored, options.commit_retries_max
 
 
 _ATTACHED_TRIES = 10

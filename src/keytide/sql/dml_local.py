@@ -8,7 +8,7 @@ target streams past the source. Other tables of a statement are copied into Duck
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,6 +27,7 @@ from keytide.errors import KeytideError
 from keytide.sql.local import constructors, first_line, local_connection, source_of
 from keytide.sql.merge_match import Match
 from keytide.sql.merge_plan import MergeQuery
+from keytide.sql.merged_rows import MatchedRows
 from keytide.sql.passed import ROW, Passed
 from keytide.sql.row_query import RowQuery
 from keytide.sql.unnest import duckdb_unnest
@@ -39,6 +40,7 @@ class LocalRowHost:
     """Carries DELETE and UPDATE out on threads of this process; see `Host`."""
 
     query: RowQuery
+    memory_bytes: int
     allows_external_files: bool = False
 
     def change(
@@ -51,7 +53,8 @@ class LocalRowHost:
             _in_threads(lambda n: self._split(ids, change, n, lambda page: page), idle, take)
             return
         text = self.query.text_for("duckdb", (ROW,), duckdb_unnest, constructors)
-        with _database(self.query, self.allows_external_files) as connection:
+        memory = _within(self.memory_bytes)
+        with _database(self.query, self.allows_external_files, memory) as connection:
             self._computed(text, connection, _no_rows(scanned.columns))  # refused without rows too
             cursors = [connection.cursor() for _ in scanned.splits]
 
@@ -102,12 +105,14 @@ class LocalMergeHost:
     """Carries a MERGE out as one query of DuckDB; see `MergeHost`."""
 
     query: MergeQuery
+    memory_bytes: int
     allows_external_files: bool = False
 
     def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
         """See `MergeHost.merge`. A Ctrl-C cancels it."""
         passed = self.query.passed(sinks.pages)
-        with _database(self.query, self.allows_external_files, **_AS_WRITTEN) as connection:
+        config = {**_within(self.memory_bytes), **_AS_WRITTEN}
+        with _database(self.query, self.allows_external_files, config) as connection:
             cursor = connection.cursor()
             may_narrow = self.query.match.columns and self.query.needs_matched_only
             query = self._with_source(cursor) if may_narrow else self.query
@@ -158,9 +163,10 @@ class LocalMergeHost:
         sink: ConnectorMergeSink,
         target: _Target,
     ) -> SplitResult:
-        rows = 0
+        rows, matched = 0, MatchedRows(self.query.made.table)
         try:
             for found in self._batches(cursor, text, target):
+                matched.take(found)
                 for page in self.query.made.pages(found, passed, pages):
                     sink.store_merged_rows(page.page)
                     rows += page.rows
@@ -220,12 +226,24 @@ def _no_rows(columns: Sequence[ColumnHandle]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([], schema)
 
 
+def _within(memory_bytes: int) -> dict[str, str]:
+    """How DuckDB keeps to some memory: what is more goes to its directory."""
+    known = max(memory_bytes, _MEMORY_MIN)
+    threads = max(1, min(os.cpu_count() or 1, known // _THREAD_BYTES))
+    return {"memory_limit": f"{known >> 10}KiB", "threads": str(threads)}
+
+
+_MEMORY_MIN = 64 << 20
+_THREAD_BYTES = 32 << 20
+"""With less for each thread DuckDB gives up in place of writing to disk."""
+
+
 # -- DuckDB ----------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _database(
-    query: RowQuery | MergeQuery, allows_external_files: bool, **config: str
+    query: RowQuery | MergeQuery, allows_external_files: bool, config: Mapping[str, str]
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """DuckDB with copies of the tables that a statement names beside its target."""
     with local_connection(allows_external_files, **config) as connection:

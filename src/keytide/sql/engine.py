@@ -59,10 +59,10 @@ class Engine(Protocol):
         """Write rows as the part of a transaction."""
         ...
 
-    def row_host(self, query: RowQuery) -> Host:
-        """What carries out a DELETE or an UPDATE."""
+    def row_host(self, query: RowQuery, memory_bytes: int) -> Host:
+        """What carries out a DELETE or an UPDATE, and computes in so much memory here."""
         ...
 
-    def merge_host(self, query: MergeQuery) -> MergeHost:
-        """What carries out a MERGE."""
+    def merge_host(self, query: MergeQuery, memory_bytes: int) -> MergeHost:
+        """What carries out a MERGE, likewise."""
         ...

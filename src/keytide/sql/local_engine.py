@@ -75,10 +75,10 @@ class LocalEngine:
         """Write rows as the part of a transaction."""
         fill(transaction, rows)
 
-    def row_host(self, query: RowQuery) -> LocalRowHost:
+    def row_host(self, query: RowQuery, memory_bytes: int) -> LocalRowHost:
         """What carries out a DELETE or an UPDATE."""
-        return LocalRowHost(query, self.allows_external_files)
+        return LocalRowHost(query, memory_bytes, self.allows_external_files)
 
-    def merge_host(self, query: MergeQuery) -> LocalMergeHost:
+    def merge_host(self, query: MergeQuery, memory_bytes: int) -> LocalMergeHost:
         """What carries out a MERGE."""
-        return LocalMergeHost(query, self.allows_external_files)
+        return LocalMergeHost(query, memory_bytes, self.allows_external_files)

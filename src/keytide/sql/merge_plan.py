@@ -19,7 +19,7 @@ from keytide.errors import InvalidError
 from keytide.plural import counted
 from keytide.sql.conditions import CONDITION
 from keytide.sql.merge_match import Match, match_of
-from keytide.sql.merged_rows import CASE, MATCHES, Branch, MergedRows, value_name
+from keytide.sql.merged_rows import CASE, Branch, MergedRows, value_name
 from keytide.sql.names import column_of
 from keytide.sql.passed import ROW, Passed
 from keytide.sql.relation import Relation
@@ -98,7 +98,6 @@ class MergeQuery:
         dialect: str,
         passed: Passed,
         *rewrites: Callable[[exp.Expr], exp.Expr],
-        counts_matches: bool = True,
     ) -> str:
         """The text of the query for an engine; see `BoundQuery.text_for`."""
         chosen = [e.copy() for e in self.bound.tree.expressions]
@@ -112,10 +111,6 @@ class MergeQuery:
             .from_(exp.Subquery(this=inner, alias=exp.TableAlias(this=exp.to_identifier("merged"))))
             .where(_is_given(_column(CASE)))
         )
-        if counts_matches:
-            place = _column(ROW)
-            count = exp.Window(this=exp.Count(this=place.copy()), partition_by=[place])
-            outer = outer.select(exp.alias_(count, MATCHES, quoted=True))
         return replace(self.bound, tree=outer).text_for(dialect, *rewrites)
 
     @contextmanager

@@ -9,19 +9,21 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyroaring import BitMap64
 
 from keytide.dml.merge import SinkPages
 from keytide.dml.spi import ColumnHandle
 from keytide.errors import InvalidError
 from keytide.sql.assign import stored_values
-from keytide.sql.passed import Passed
+from keytide.sql.passed import ROW, Passed
 from keytide.types import Field
 
-__all__ = ["CASE", "MATCHES", "Branch", "MergedPage", "MergedRows", "value_name"]
+__all__ = ["CASE", "Branch", "MatchedRows", "MergedPage", "MergedRows", "value_name"]
 
-CASE, MATCHES = "$case", "$matches"
+CASE = "$case"
 
 
 class MergedPage(NamedTuple):
@@ -71,24 +73,12 @@ class MergedRows:
     ) -> Iterator[MergedPage]:
         """The pages for sinks that some rows of the query make.
 
-        Raises `InvalidError` where a row of the target is matched twice, as far as the query counts
-        that, and for values that do not fit their columns.
+        Raises `InvalidError` for values that do not fit their columns.
         """
-        if MATCHES in found.schema.names and found.num_rows:
-            self.refuse_matches(is_twice=pc.max(found.column(MATCHES)).as_py() > 1)
         for number, branch in enumerate(self.branches):
             rows = found.filter(pc.equal(found.column(CASE), number))
             if rows.num_rows:
                 yield MergedPage(self._page(number, branch, rows, passed, pages), rows.num_rows)
-
-    def refuse_matches(self, *, is_twice: bool) -> None:
-        """Raise `InvalidError` where a row of the target is matched twice."""
-        if is_twice:
-            raise InvalidError(
-                f"table {self.table}: One MERGE target table row matched more than one source row, "
-                f"so it is open what becomes of it; nothing was changed. Bring one row of each key "
-                f"in the source, or have the WHENs tell them apart"
-            )
 
     def _page(
         self, number: int, branch: Branch, rows: pa.RecordBatch, passed: Passed, pages: SinkPages
@@ -112,6 +102,25 @@ class MergedRows:
             for c in pages.columns
         ]
         return pages.inserted(made, number)
+
+
+class MatchedRows:
+    """The rows of a target that came by so far; takes a bit for each, less where they are dense."""
+
+    def __init__(self, table: str) -> None:
+        self._table, self._places = table, BitMap64()
+
+    def take(self, found: pa.RecordBatch) -> None:
+        """Rows of the query. Raises `InvalidError` where a row of the target comes again."""
+        places = found.column(ROW).drop_null().to_numpy(zero_copy_only=False)
+        some = BitMap64(places.astype(np.uint64))
+        if len(some) < len(places) or not self._places.isdisjoint(some):
+            raise InvalidError(
+                f"table {self._table}: One MERGE target table row matched more than one source "
+                f"row, so it is open what becomes of it; nothing was changed. Bring one row of "
+                f"each key in the source, or have the WHENs tell them apart"
+            )
+        self._places |= some
 
 
 def _left_out(column: ColumnHandle, rows: int, table: str) -> pa.Array:

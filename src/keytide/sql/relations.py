@@ -81,6 +81,11 @@ class BoundQuery:
 
     def refused(self, message: str) -> InvalidError:
         """An error of the engine, pointing at the first name in it that the query has too."""
+        if message.startswith("Out of Memory Error"):
+            return InvalidError(
+                f"{_CANNOT_RUN}: {message}; a DELETE, UPDATE or MERGE may hold what "
+                f"'{keys.READ_MEMORY}' of its table allows: raise it, or take several steps"
+            )
         condition = refused_condition(self.tree, message, self.text)
         if condition is not None:
             return condition
