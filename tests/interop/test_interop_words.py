@@ -40,7 +40,7 @@ ELSEWHERE = {
     "tombstone.string-key-value", "upsert.dml-watermark", "write.count-out-of-order",
     "read.memory", "file-index.bloom-filter.columns", "changelog-producer.compaction-interval",
     "streaming-read-mode", "sink.key-only-deletes.enabled", "tombstone.retention",
-    "metadata.iceberg.storage", "write-manifest-cache",
+    "metadata.iceberg.storage", "version.retention", "write-manifest-cache",
 }  # fmt: skip
 SINCE_2_0 = {
     "sequence.snapshot-ordering", "deletion-vectors.merge-on-read",
