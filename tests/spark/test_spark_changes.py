@@ -207,16 +207,16 @@ def test_copy_that_a_stream_keeps_has_every_key_that_moved(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"start": "99"}, "NotFoundError: .*no snapshot 99"),
-        ({"mode": "dif"}, "InvalidError: .*mode is 'dif'; expected one of"),
-        ({"where": "k = 1"}, "InvalidError: .*'where' are for reads of one snapshot"),
-        ({"max-rows-per-trigger": "0"}, "InvalidError: .*give a number from 1"),
+        ({"start": "99"}, "no snapshot 99"),
+        ({"mode": "dif"}, "mode is 'dif'; expected one of"),
+        ({"where": "k = 1"}, "'where' are for reads of one snapshot"),
+        ({"max-rows-per-trigger": "0"}, "give a number from 1"),
     ],
 )
 def test_stream_that_cannot_be_says_why(
     options: dict[str, str], message: str, warehouse: str, spark: Any, tmp_path: Path
 ) -> None:
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(kt.KeytideError, match=message):
         run(spark, make_table(warehouse), tmp_path / "c", **options)
 
 
@@ -225,7 +225,7 @@ def test_stream_from_an_expired_snapshot_says_which_are_there(
 ) -> None:
     table = make_table(warehouse)
     earliest = table.expire_snapshots(retain_max=2).earliest_id
-    with pytest.raises(Exception, match=rf"NotFoundError: .*snapshots {earliest} to \d+ are there"):
+    with pytest.raises(kt.NotFoundError, match=rf".*snapshots {earliest} to \d+ are there"):
         run(spark, table, tmp_path / "c", start="1")
 
 

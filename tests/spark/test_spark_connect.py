@@ -41,6 +41,11 @@ try:
 except kt.InvalidError as error:
     found["refused"] = str(error)
 
+try:
+    spark.read.format("keytide").option("colums", "id").load(table.uri).collect()
+except kt.InvalidError as error:
+    found["words"] = [str(error), "Traceback" in error.report]
+
 on_spark = kt.connect(warehouse, spark=spark)
 query = "SELECT '{keytide_0}' AS text, count(*) AS n FROM t a JOIN t b ON a.id = b.id"
 found["sql"] = on_spark.sql(f"{query} WHERE a.id < 5").to_pylist()
@@ -120,6 +125,12 @@ def test_data_source_reads_and_appends(found: Any) -> None:
 
 def test_error_of_a_task_is_a_keytide_error(found: Any) -> None:
     assert "Cannot write null to non-null column(id)" in found["refused"]
+
+
+def test_error_of_the_data_source_is_said_in_its_own_words(found: Any) -> None:
+    words, has_report = found["words"]
+    assert words.startswith("format 'keytide' has no option 'colums'; did you mean 'columns'")
+    assert has_report
 
 
 def test_sql_finds_the_tables(found: Any) -> None:

@@ -271,7 +271,7 @@ def test_missing_file_is_named(warehouse: str, spark: Any) -> None:
     table.write(ROWS)
     table.write(ROWS)
     shutil.rmtree(Path(table.uri) / "bucket-0")
-    with pytest.raises(Exception, match=r"DataError: data file .*/bucket-0/.* is missing"):
+    with pytest.raises(kt.DataError, match=r"data file .*/bucket-0/.* is missing"):
         table.scan().to_spark(spark).count()
 
 
@@ -327,7 +327,7 @@ def test_statistics_that_miss_a_null_are_an_error_and_not_a_value(
     table.write(ROWS.slice(1, 4))
     monkeypatch.setattr("keytide.table.read.statistics._null_count", lambda entry, position: 0)
     with pytest.raises(
-        Exception, match=r"DataError: table default.t, column '[xs]': found \d rows? with NULL"
+        kt.DataError, match=r"table default.t, column '[xs]': found \d rows? with NULL"
     ):
         table.scan().to_spark(spark).collect()
     through_source = spark.read.format("keytide").load(table.uri)

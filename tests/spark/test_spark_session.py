@@ -158,7 +158,7 @@ def test_session_is_well_set(spark: Any) -> None:
 def test_new_session_takes_the_format_too(spark: Any, tmp_path: Path) -> None:
     other = spark.newSession()
     kt.spark.register(other)
-    with pytest.raises(Exception, match="NotFoundError"):
+    with pytest.raises(kt.NotFoundError, match="does not exist"):
         other.read.format("keytide").load(str(tmp_path))
 
 
@@ -200,3 +200,31 @@ def test_a_worker_lists_archives_anew_but_for_that_of_spark(tmp_path: Path) -> N
     command = [sys.executable, "-c", LISTING, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]
+
+
+def test_worker_that_spark_hangs_up_on_prints_no_traceback_but_those_of_other_errors() -> None:
+    code = """
+import sys, traceback
+from importlib.machinery import ModuleSpec
+
+sys.modules["__main__"].__spec__ = ModuleSpec(sys.argv[1], None)
+from keytide.spark.worker import pass_over_broken_pipes
+
+pass_over_broken_pipes()
+for error in (BrokenPipeError("hung up"), ConnectionResetError("cut"), ValueError("wrong")):
+    try:
+        raise error
+    except Exception:
+        traceback.print_exc()
+"""
+    printed = {
+        main: [line.partition(":")[0] for line in done.stderr.splitlines() if "Error:" in line]
+        for main in ("pyspark.daemon", "of_a_user")
+        for done in [
+            subprocess.run([sys.executable, "-c", code, main], capture_output=True, text=True)
+        ]
+    }
+    assert printed == {
+        "pyspark.daemon": ["ConnectionResetError", "ValueError"],
+        "of_a_user": ["BrokenPipeError", "ConnectionResetError", "ValueError"],
+    }

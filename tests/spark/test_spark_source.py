@@ -9,9 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.functions import lit
 
 import keytide as kt
+from keytide.spark.source_options import SourceOptions
 
 pytestmark = pytest.mark.spark
 
@@ -121,16 +123,95 @@ def test_queries_of_one_frame_do_not_see_filters_of_others(table: kt.Table, sess
     assert [few.count(), frame.count(), many.count(), frame.count()] == [3, 15, 9, 15]
 
 
-def test_frame_and_view_stay_with_the_snapshot_they_were_made_on(
+def test_frame_stays_with_its_snapshot_and_a_view_shows_the_newest(
     table: kt.Table, spark: Any
 ) -> None:
     view = f"create or replace temporary view v using keytide options (path '{table.uri}')"
     spark.sql(view)
     frame = spark.read.format("keytide").load(table.uri)
     table.write(ROWS)
-    assert (frame.count(), spark.table("v").count()) == (15, 15)
-    spark.sql(view)
-    assert spark.table("v").count() == 20
+    assert (frame.count(), spark.table("v").count()) == (15, 20)
+
+
+VIEWS = {
+    "or replace temporary view": "v",
+    "temp view": "`a view`",
+    "global temporary view": "global_temp.g",
+}
+
+
+@pytest.mark.parametrize("made", VIEWS)
+def test_what_is_inserted_through_a_view_is_seen_through_it(
+    made: str, table: kt.Table, spark: Any
+) -> None:
+    name = VIEWS[made]
+    spark.sql(
+        f"-- a view\ncreate {made} {name.removeprefix('global_temp.')}\nUSING `keytide`\n"
+        f"OPTIONS ('path' = '{table.uri}')"
+    )
+    before = spark.sql(f"select * from {name}")
+    spark.sql(f"insert into {name} select 500, 'x', 1D, 2.5, date'2024-01-01', now(), now()")
+    counts = [spark.sql(f"select * from {name}"), spark.table(name), spark.read.table(name), before]
+    assert [rows.count() for rows in counts] == [16, 16, 16, 15]
+    spark.sql(f"drop view {name}")
+    table.write(ROWS)
+    with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+        spark.table(name)
+
+
+def test_view_that_is_another_one_by_now_or_travels_in_time_stays_as_it_is(
+    table: kt.Table, spark: Any
+) -> None:
+    view = "create or replace temporary view {} using keytide options (path '{}'{})"
+    spark.sql(view.format("v", table.uri, ""))
+    spark.range(3).createOrReplaceTempView("v")
+    spark.sql(view.format("old", table.uri, ", `snapshot-id` 1"))
+    there = spark.table("old").count()
+    table.write(ROWS)
+    assert (spark.table("v").count(), spark.table("old").count()) == (3, there)
+
+
+def test_view_of_a_table_that_is_gone_is_in_nobody_elses_way(warehouse: str, spark: Any) -> None:
+    lake = kt.connect(warehouse)
+    gone = lake.create_table("gone", ROWS.schema, ["id"])
+    spark.sql(f"create temporary view gone using keytide options (path '{gone.uri}')")
+    lake.drop_table("gone")
+    assert spark.sql("select 1").count() == 1
+    with pytest.raises(kt.NotFoundError, match="gone does not exist"):
+        spark.table("gone").count()
+    spark.sql("drop view gone")
+
+
+def test_frame_whose_snapshot_expired_says_so(table: kt.Table, spark: Any) -> None:
+    read = spark.read.format("keytide")
+    unplanned, planned = read.load(table.uri), read.load(table.uri)
+    merged = table.scan().to_spark(spark)
+    assert planned.count() == merged.count() == 15
+    first = table.snapshots()[-1].id
+    table.compact(full=True)
+    native = table.scan().to_spark(spark)
+    second = table.snapshots()[-1].id
+    table.write(ROWS)
+    table.compact(full=True)
+    table.expire_snapshots(retain_max=1)
+    frames = [(unplanned, first), (planned, first), (merged, first), (native, second)]
+    for frame, snapshot in frames:
+        with pytest.raises(kt.DataError, match=f"snapshot {snapshot} expired") as caught:
+            frame.collect()
+        assert isinstance(caught.value, PySparkException)
+        assert len(str(caught.value)) < 700
+    changes = table.changes(table.snapshots()[-1].id).to_spark(spark)
+    assert changes.count() == 0
+
+
+def test_missing_file_of_somebody_else_is_told_by_spark_alone(tmp_path: Path, spark: Any) -> None:
+    spark.range(3).write.parquet(str(tmp_path / "other"))
+    rows = spark.read.parquet(str(tmp_path / "other"))
+    for file in (tmp_path / "other").glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(Exception, match="FILE_NOT_EXIST") as caught:
+        rows.collect()
+    assert not isinstance(caught.value, kt.KeytideError)
 
 
 def test_frame_of_an_empty_table_stays_empty(warehouse: str, spark: Any) -> None:
@@ -172,25 +253,39 @@ def test_insert_into_a_view_is_an_append(table: kt.Table, spark: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"snapshot-id": "one"}, "InvalidError: option 'snapshot-id' is 'one'; expected a whole"),
-        ({"snapshot-id": "9"}, "NotFoundError: table .* has no snapshot 9"),
-        ({"tag": "t"}, "NotFoundError: table .* has no tag 't'"),
-        ({"columns": "idd"}, "NotFoundError: table .* has no column 'idd'"),
-        ({"where": "id ="}, "InvalidError: .*does not parse"),
-        ({"colums": "id"}, "InvalidError: .*takes no storage options, found \\['colums'\\]"),
+        ({"snapshot-id": "one"}, "option 'snapshot-id' is 'one'; expected a whole"),
+        ({"snapshot-id": "9"}, "table .* has no snapshot 9"),
+        ({"tag": "t"}, "table .* has no tag 't'"),
+        ({"columns": "idd"}, "table .* has no column 'idd'"),
+        ({"where": "id ="}, "does not parse"),
+        ({"colums": "id"}, "no option 'colums'; did you mean 'columns'"),
+        ({"versionAsOf": "1"}, "no option 'versionasof'; did you mean 'snapshot-id'"),
+        ({"as_off": "1"}, "no option 'as_off'; did you mean 'as-of'"),
+        ({"header": "true"}, "no option 'header'; it has 'snapshot-id', 'tag',"),
     ],
 )
-def test_wrong_option_is_named(
+def test_wrong_option_is_named_first_and_the_report_is_kept(
     options: dict[str, str], message: str, table: kt.Table, spark: Any
 ) -> None:
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(kt.KeytideError, match=message) as caught:
         spark.read.format("keytide").options(**options).load(table.uri)
+    assert isinstance(caught.value, AnalysisException)
+    assert "\n" not in str(caught.value)
+    assert "Traceback (most recent call last)" in caught.value.report
+
+
+@pytest.mark.parametrize("options", [{"region": "eu"}, {"endpoint": "http://x", "timeout": "1 s"}])
+def test_what_is_no_option_goes_to_an_object_store(options: dict[str, str]) -> None:
+    parsed = SourceOptions.parse({"path": "s3://bucket/t", **options})
+    assert dict(parsed.store) == options
+    with pytest.raises(kt.InvalidError, match="did you mean 'snapshot-id'"):
+        SourceOptions.parse({"path": "s3://bucket/t", "snapshot_id": "1"})
 
 
 def test_missing_path_and_missing_table_are_said(tmp_path: Path, spark: Any) -> None:
-    with pytest.raises(Exception, match="InvalidError: format 'keytide' needs the path of a table"):
+    with pytest.raises(kt.InvalidError, match="format 'keytide' needs the path of a table"):
         spark.read.format("keytide").load()
-    with pytest.raises(Exception, match="NotFoundError: table nothing does not exist"):
+    with pytest.raises(kt.NotFoundError, match="table nothing does not exist"):
         spark.read.format("keytide").load(str(tmp_path / "nothing"))
 
 
@@ -223,7 +318,7 @@ def test_overwrite_replaces_partitions_that_its_rows_do_not_touch(
 def test_overwrite_that_fails_leaves_the_rows_and_no_file(table: kt.Table, spark: Any) -> None:
     before = sorted(Path(table.uri).rglob("*.parquet"))
     frame = table.scan().to_spark(spark).withColumn("id", lit(None).cast("bigint"))
-    with pytest.raises(Exception, match=r"InvalidError: .*Cannot write null"):
+    with pytest.raises(kt.InvalidError, match=r".*Cannot write null"):
         frame.write.format("keytide").mode("overwrite").save(table.uri)
     assert sorted(Path(table.uri).rglob("*.parquet")) == before
     assert table.scan().count() == 15
@@ -232,7 +327,7 @@ def test_overwrite_that_fails_leaves_the_rows_and_no_file(table: kt.Table, spark
 def test_wrong_value_fails_the_write_with_nothing_left(table: kt.Table, spark: Any) -> None:
     before = sorted(Path(table.uri).rglob("*.parquet"))
     frame = table.scan().to_spark(spark).withColumn("id", lit(None).cast("bigint"))
-    with pytest.raises(Exception, match=r"InvalidError: .*Cannot write null"):
+    with pytest.raises(kt.InvalidError, match=r".*Cannot write null"):
         frame.write.format("keytide").mode("append").save(table.uri)
     assert sorted(Path(table.uri).rglob("*.parquet")) == before
     assert len(table.snapshots()) == 2
@@ -249,5 +344,5 @@ def test_output_mode_complete_is_refused(tmp_path: Path, table: kt.Table, spark:
         .trigger(availableNow=True)
         .start(table.uri)
     )
-    with pytest.raises(Exception, match=r"UnsupportedError: .*output mode 'complete'"):
+    with pytest.raises(kt.UnsupportedError, match=r".*output mode 'complete'"):
         query.awaitTermination()

@@ -25,7 +25,7 @@ def changes_to_spark(changes: Changes, spark: SparkSession) -> DataFrame:
     All rows of a key are in one partition, in their order.
 
     Driver only; reads metadata, no data. Works on classic and Spark Connect sessions. What a task
-    raises reaches the user as Spark's PythonException with the Keytide error's text.
+    raises reaches the user as the Keytide error, which is one of Spark's too.
     """
     check_python(spark)
     bins = bins_of(changes, cores(spark) * BINS_PER_CORE, changes.schema)
@@ -44,7 +44,10 @@ def bins_of(changes: Changes, bins_max: int, schema: pa.Schema) -> list[BinTask]
         of_lanes.setdefault(task.lane, []).append(task)
     bins = pack(of_lanes.values(), bins_max, _bytes)
     flat = (tuple(chain.from_iterable(members)) for members in bins)
-    return [BinTask(tasks, schema, changes.view.name) for tasks in flat]
+    return [
+        BinTask(tasks, schema, changes.view.name, snapshot_ids=changes.snapshot_ids)
+        for tasks in flat
+    ]
 
 
 def _bytes(tasks: Sequence[ChangesTask]) -> int:

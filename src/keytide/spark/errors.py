@@ -13,7 +13,7 @@ import keytide.errors
 from keytide.errors import DataError, KeytideError, NotFoundError, SetupError
 from keytide.spark.python import WAY_OUT
 
-__all__ = ["keytide_error", "on_driver", "over_files"]
+__all__ = ["keytide_error", "keytide_error_of", "on_driver", "over_files"]
 
 # The last line of a Python traceback, up to what the JVM writes behind it.
 _RAISED = re.compile(
@@ -37,12 +37,21 @@ def on_driver() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        found = keytide_error(str(error)) or _of_a_file(str(error))
+        found = keytide_error_of(error) or _of_a_file(str(error))
         if found is not None:
             raise found from error
         if isinstance(error, PySparkException):
             raise
         raise PySparkException(_last_reason(str(error))) from error
+
+
+def keytide_error_of(error: Exception) -> KeytideError | None:
+    """The Keytide error that one of Spark's reports, or that it is too, or None."""
+    if not isinstance(error, KeytideError):
+        return keytide_error(str(error))
+    name = type(error).__name__
+    plain: KeytideError = getattr(keytide.errors, name)(str(error))
+    return plain
 
 
 def keytide_error(text: str) -> KeytideError | None:
@@ -74,7 +83,7 @@ def over_files(source: str, table: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        raise _of_files(str(error), source, table) from error
+        raise keytide_error_of(error) or _of_files(str(error), source, table) from error
 
 
 def _of_a_file(text: str) -> DataError | None:
@@ -99,7 +108,7 @@ def _of_files(text: str, source: str, table: str) -> KeytideError:
             f"table {table}: {unreadable[1]} cannot be read ({reason}); nothing of its batch was "
             f"applied. Put a whole file in its place and run again"
         )
-    return keytide_error(text) or DataError(
+    return DataError(
         f"table {table}: Spark stopped while it read {source}; run again when the cause is mended: "
         f"{reason}"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import wraps
 from inspect import signature
 from typing import Any
@@ -30,6 +31,7 @@ __all__ = [
     "HAS_READ_LIMITS",
     "ReadMaxRows",
     "SupportsTriggerAvailableNow",
+    "convert_errors",
     "from_arrow_schema",
     "is_deterministic",
     "mark_streams",
@@ -73,6 +75,22 @@ def is_deterministic(df: DataFrame) -> bool:
     """Whether a DataFrame has the same rows each time. REQUIRES: a classic session."""
     execution: Any = df._jdf.queryExecution()
     return bool(execution.analyzed().deterministic())
+
+
+def convert_errors(convert: Callable[[Exception], Exception]) -> None:
+    """From now on what `convert` makes of Spark's errors is raised, in every session."""
+    for name in ("pyspark.errors.exceptions.captured", "pyspark.sql.connect.client.core"):
+        module: Any = sys.modules.get(name)
+        if module is not None and not hasattr(module.convert_exception, "__wrapped__"):
+            module.convert_exception = _converting(module.convert_exception, convert)
+
+
+def _converting(original: Any, convert: Callable[[Exception], Exception]) -> Any:
+    @wraps(original)
+    def converted(*arguments: Any) -> Any:
+        return convert(original(*arguments))
+
+    return converted
 
 
 def mark_streams(source: str, option: str) -> None:

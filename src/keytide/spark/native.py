@@ -17,8 +17,10 @@ from pyspark.sql.types import StructField, StructType
 from keytide.format.data_file import VALUE_KIND
 from keytide.format.deletion_vector import dead_positions
 from keytide.scratch import scratch
+from keytide.spark.pinned import pin
 from keytide.spark.predicate import column, spark_condition
 from keytide.spark.types import spark_schema
+from keytide.spark.words import speak_plainly
 from keytide.table.conditions.predicate import columns_of
 from keytide.table.read.scan import Scan
 from keytide.table.read.sections import PlannedFile
@@ -142,6 +144,8 @@ def native_rows(
     fields = view.schema.select(_columns_read(scan))
     old_fields = {f.id: f for f in view.schemas[shape.schema_id].fields}
     stored = [old_fields[f.id] for f in fields if f.id in old_fields]
+    pin(_folders(view, files), view, scan.snapshot_ids)
+    speak_plainly()
     rows = _parquet(view, files, stored, spark, with_kinds=shape.has_retracts)
     if shape.has_dead_rows:
         rows = _without_dead_rows(rows, view, files, spark)
@@ -155,6 +159,12 @@ def native_rows(
     if scan.predicate is not None:
         rows = rows.where(spark_condition(scan.predicate, fields, target))
     return rows.selectExpr(*map(quoted, scan.columns))
+
+
+def _folders(view: TableView, files: Sequence[PlannedFile]) -> set[str]:
+    """Where the files lie: in the table, and outside of it where it says so."""
+    places = (view.data_file(file.entry) for file in files)
+    return {str(store.local_path(path)).removesuffix(f"/{path}") for store, path in places}
 
 
 def _are_as_stored(fields: Sequence[Field], stored: Sequence[Field]) -> bool:

@@ -21,7 +21,7 @@ def pages_to_spark(scan: PagesScan, spark: SparkSession) -> DataFrame:
 
     Driver only; splits are listed here, and read when rows are asked for. Raises `SetupError` where
     Spark runs another Python, and what the connector raises. What a task raises later reaches the
-    user as Spark's PythonException with the text of the Keytide error.
+    user as the Keytide error, which is one of Spark's too.
     """
     check_python(spark)
     tasks = [_Pages(task) for task in scan.tasks()]

@@ -25,6 +25,7 @@ from keytide.spark.native import NativeShape, native_check, native_rows, shape_o
 from keytide.spark.python import check_python
 from keytide.spark.runner import Executors
 from keytide.spark.types import batch_schema, spark_batches, spark_schema
+from keytide.table.read.expired import naming_expired
 from keytide.table.read.row_source import FramesTask
 from keytide.table.read.scan import Scan
 from keytide.table.read.sections import PlannedFile
@@ -58,8 +59,8 @@ def scan_to_spark(scan: Scan, spark: SparkSession) -> DataFrame:
 
     Driver only; reads metadata, no data. Works on classic and Spark Connect sessions, where the
     executors see the same paths. Raises `SetupError` where Spark runs another Python, and what
-    planning raises. What a task raises later reaches the user as Spark's PythonException with the
-    text of the Keytide error.
+    planning raises. What a task raises later reaches the user as the Keytide error, which is one of
+    Spark's too: a `DataError` where the snapshot has expired meanwhile.
     """
     check_python(spark)
     split = split_scan(scan)
@@ -122,14 +123,19 @@ class BinTask:
     schema: pa.Schema
     table: str
     never_null: frozenset[str] = frozenset()
+    snapshot_ids: tuple[int, ...] = ()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows as Spark wants them. Runs on executors. Raises `DataError` for a torn file."""
+        """The rows as Spark wants them. Runs on executors.
+
+        Raises `DataError` for a torn file, and where one of the snapshots has expired.
+        """
         for task in self.tasks:
             memory = min(task.view.options.read_memory_bytes, TASK_MEMORY_BYTES)
-            for frame in task.frames(memory):
-                _check_not_null(frame, self.never_null, self.table)
-                yield from spark_batches(frame, self.schema)
+            with naming_expired(task.view, self.snapshot_ids):
+                for frame in task.frames(memory):
+                    _check_not_null(frame, self.never_null, self.table)
+                    yield from spark_batches(frame, self.schema)
 
 
 def bytes_of_read(task: ReadTask) -> int:
@@ -143,7 +149,9 @@ def bytes_of_read(task: ReadTask) -> int:
 def _merged(scan: Scan, bins: Sequence[ReadBin], spark: SparkSession) -> DataFrame:
     schema = scan.schema
     never_null = _never_null(scan, [task for tasks in bins for task in tasks])
-    tasks = [BinTask(tasks, schema, scan.view.name, never_null) for tasks in bins]
+    tasks = [
+        BinTask(tasks, schema, scan.view.name, never_null, scan.snapshot_ids) for tasks in bins
+    ]
     target = spark_schema(schema)
     count = sum(file.meta.row_count for one in bins for task in one for file in task.bucket.files)
     if not never_null:

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from keytide.errors import KeytideError
 from keytide.spark.errors import on_driver
+from keytide.spark.words import speak_plainly
 from keytide.spark.worker import settle
 from keytide.table.runner import FeedTask, Outcome, attempted, settled, tried
 
@@ -98,8 +99,9 @@ class Executors:
         """The rows that tasks give, as a lazy DataFrame of one partition for each of them.
 
         `count` is how many rows these are at most, None where nobody knows; Spark plans joins by
-        it. What a task raises reaches the user as Spark's PythonException with the error's text.
+        it. What a task raises reaches the user as the Keytide error, which is one of Spark's too.
         """
+        speak_plainly()
         # Each task is pickled by itself, and unpickled only where it runs.
         payloads = [pickle.dumps(task) for task in tasks]
         weight = _weight(len(payloads), count)

@@ -16,6 +16,8 @@ from keytide.spark.java import find_java
 from keytide.spark.python import check_python
 from keytide.spark.source import FORMAT, KeytideSource
 from keytide.spark.source_options import STREAM
+from keytide.spark.views import keep_views_new
+from keytide.spark.words import speak_plainly
 
 __all__ = ["register", "session"]
 
@@ -51,6 +53,10 @@ def session(conf: Mapping[str, Any] | None = None, /, **settings: Any) -> SparkS
 def register(spark: SparkSession) -> None:
     """Make the format `keytide` known to a session, classic or Spark Connect.
 
+    In this process errors of Keytide then come back through Spark in their own words, and are
+    caught as errors of either class; their attribute `report` has all that Spark says of them. In a
+    classic session, temporary views of the format show the newest snapshot to each query.
+
     Executors must be able to import keytide, in a Python of this version. Raises `SetupError` where
     a local session runs tasks in another one.
     """
@@ -59,6 +65,8 @@ def register(spark: SparkSession) -> None:
     spark.createDataFrame([], "nothing int")
     spark.dataSource.register(KeytideSource)
     mark_streams(FORMAT, STREAM)
+    keep_views_new(FORMAT)
+    speak_plainly()
 
 
 def _defaults(given: Mapping[str, str]) -> dict[str, str]:

@@ -33,6 +33,7 @@ from keytide.spark.source_options import SourceOptions
 from keytide.spark.stream import StreamBatch, batch_of_task
 from keytide.spark.stream_source import ChangeStreamReader, change_stream_schema
 from keytide.spark.types import spark_schema
+from keytide.spark.worker import pass_over_broken_pipes
 from keytide.spark.write import BufferedTask, check_columns
 from keytide.table.commit.author import Author
 from keytide.table.commit.transaction import Transaction, discard
@@ -54,8 +55,10 @@ class KeytideSource(DataSource):
     """A table by its path.
 
     Options for reading: `snapshot-id`, `tag` or `as-of` travel in time, `columns` is a comma
-    list, `where` a SQL condition; other options go to the object store. A DataFrame or view
-    stays with the snapshot that was newest when it was made. Rows are appended as upserts and
+    list, `where` a SQL condition; other options go to the object store, where there is one. A
+    DataFrame stays with the snapshot that was newest when it was made; when that has expired,
+    reading it is a `DataError` that says so. A temporary view made in SQL shows the newest snapshot
+    to each `spark.sql` and `spark.table`. Rows are appended as upserts and
     deletes, or take the place of all that there are with mode `overwrite`, in every partition as
     Spark means it; a stream commits each batch exactly once, with no option set.
 
@@ -66,6 +69,10 @@ class KeytideSource(DataSource):
 
     # No filters of queries are taken (pushFilters): Spark keeps what a reader planned with one
     # query's filters and reads it again for other queries of the same DataFrame or view.
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        pass_over_broken_pipes()
 
     @classmethod
     def name(cls) -> str:
@@ -122,7 +129,10 @@ class ScanReader(DataSourceReader):
         """The bins, pickled with what they need."""
         scan = self.options.scan(self.columns)
         bins = pack(split_tasks(scan), CORES_UNKNOWN * BINS_PER_CORE, bytes_of_read)
-        tasks = (BinTask(members, scan.schema, scan.view.name) for members in bins)
+        tasks = (
+            BinTask(members, scan.schema, scan.view.name, snapshot_ids=scan.snapshot_ids)
+            for members in bins
+        )
         return [InputPartition(pickle.dumps(task)) for task in tasks]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:

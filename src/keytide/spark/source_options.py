@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
-from keytide.errors import InvalidError
+from keytide.errors import InvalidError, NotFoundError
 from keytide.format.snapshot import Snapshot
 from keytide.options import keys
+from keytide.store import takes_options
 from keytide.table.catalog import open_stored
+from keytide.table.read.expired import expired_error
 from keytide.table.read.scan import Scan
 from keytide.table.scans import scan_table
 from keytide.table.state.stored import StoredTable
@@ -71,7 +74,7 @@ class SourceOptions:
             rows_max=None if rows_max is None else _whole("max-rows-per-trigger", rows_max),
             consumer=rest.pop("consumer", None),
             branch=rest.pop(keys.BRANCH, None),
-            store=tuple(rest.items()),
+            store=_store_options(path, rest),
         )
 
     def table(self) -> StoredTable:
@@ -98,12 +101,19 @@ class SourceOptions:
         table = self._table_for("are for streams, and this reads one snapshot", self._of_streams)
         wanted = self.columns if columns is None else columns
         scan = scan_table(table, wanted, self.where, self.snapshot_id, self.tag, self.as_of)
-        if self.newest_snapshot_id is None or self._travels:
+        if self.newest_snapshot_id is None or self.travels:
             return scan
-        if self.newest_snapshot_id == 0:
-            return replace(scan, state=table.state(scan.view.schema, None))
-        snapshot = table.metadata.snapshot(self.newest_snapshot_id)
+        snapshot = self._settled(table) if self.newest_snapshot_id else None
         return replace(scan, state=table.state(scan.view.schema, snapshot))
+
+    def _settled(self, table: StoredTable) -> Snapshot:
+        assert self.newest_snapshot_id is not None
+        try:
+            return table.metadata.snapshot(self.newest_snapshot_id)
+        except NotFoundError as error:
+            raise expired_error(
+                table.view(table.schema), [self.newest_snapshot_id], str(error)
+            ) from error
 
     def settled_at(self, newest: Snapshot | None) -> SourceOptions:
         """The same options for later scans, which will see no newer snapshot."""
@@ -133,8 +143,44 @@ class SourceOptions:
         return table
 
     @property
-    def _travels(self) -> bool:
+    def travels(self) -> bool:
+        """Whether they name the snapshot to read."""
         return any(given is not None for given in (self.snapshot_id, self.tag, self.as_of))
+
+
+def _store_options(path: str, rest: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """What goes to the store. Raises `InvalidError` for a name that is not meant for it."""
+    goes_to_store = takes_options(path)
+    for name in rest:
+        meant = _near(name, 0.8 if goes_to_store else 0.6)
+        if goes_to_store and not meant:
+            continue
+        way = f"did you mean {' or '.join(map(repr, meant))}?" if meant else ""
+        raise InvalidError(
+            f"format 'keytide' has no option {name!r}; {way or f'it has {_SHOWN}'} Storage options "
+            f"are for tables in an object store"
+        )
+    return tuple(rest.items())
+
+
+def _near(name: str, cutoff: float) -> list[str]:
+    """The options that a name may have been meant for, by its spelling or by other formats."""
+    meant = _NAMED_ELSEWHERE.get(name)
+    if meant is not None:
+        return [meant]
+    return difflib.get_close_matches(name.replace("_", "-"), _KNOWN, cutoff=cutoff)
+
+
+_KNOWN = (
+    "snapshot-id", "tag", "as-of", "columns", "where", "start", "mode", "max-rows-per-trigger",
+    "consumer", keys.BRANCH,
+)  # fmt: skip
+_SHOWN = f"{', '.join(map(repr, _KNOWN))}."
+_NAMED_ELSEWHERE = {
+    "versionasof": "snapshot-id", "version": "snapshot-id", "timestampasof": "as-of",
+    "timestamp": "as-of", "startingversion": "start", "startingoffsets": "start",
+    "startingtimestamp": "as-of", "select": "columns", "filter": "where",
+}  # fmt: skip
 
 
 def _whole(option: str, value: str) -> int:

@@ -96,7 +96,8 @@ class SparkEngine:
         # so that is no plan of anybody else's.
         frames = {view: frame.where("TRUE") for view, frame in frames.items()}
         try:
-            return self._spark.sql(_text(text_for, frames), **frames)
+            with on_driver():
+                return self._spark.sql(_text(text_for, frames), **frames)
         except PySparkException as error:
             raise bound.refused(str(error).splitlines()[0]) from error
 

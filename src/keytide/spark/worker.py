@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import sys
+import traceback
 from functools import cache
+from typing import Any
 from zipimport import zipimporter
 
-__all__ = ["settle"]
+__all__ = ["pass_over_broken_pipes", "settle"]
 
 
 @cache
@@ -22,6 +24,26 @@ def settle() -> None:
     gc.collect()
     gc.freeze()
     _list_once({"pyspark", "py4j"})
+    pass_over_broken_pipes()
+
+
+@cache
+def pass_over_broken_pipes() -> None:
+    """Have this process, where it is a worker of Spark's, end in silence when Spark hangs up.
+
+    Spark does so where a task has given enough rows, for a LIMIT, and where one has failed. The
+    worker would print a traceback, of nothing that is wrong. All other errors are printed.
+    """
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    if main is None or main.name != "pyspark.daemon":
+        return
+    original = traceback.print_exc
+
+    def print_exc(*arguments: Any, **named: Any) -> None:
+        if not isinstance(sys.exc_info()[1], BrokenPipeError):
+            original(*arguments, **named)
+
+    traceback.print_exc = print_exc
 
 
 def _list_once(packages: set[str]) -> None:

@@ -3,7 +3,7 @@
 from keytide.store.base import ObjectInfo, Store, created
 from keytide.store.local import LocalStore
 from keytide.store.objects import ObjectStore
-from keytide.store.open import open_store, store_of_file
+from keytide.store.open import open_store, store_of_file, takes_options
 
 __all__ = [
     "LocalStore",
@@ -13,4 +13,5 @@ __all__ = [
     "created",
     "open_store",
     "store_of_file",
+    "takes_options",
 ]

@@ -12,7 +12,7 @@ from keytide.store.base import Store, check_path
 from keytide.store.local import LocalStore
 from keytide.store.objects import ObjectStore, open_object_store
 
-__all__ = ["open_store", "store_of_file"]
+__all__ = ["open_store", "store_of_file", "takes_options"]
 
 
 def open_store(location: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Store:
@@ -38,6 +38,11 @@ def open_store(location: str | os.PathLike[str], options: Mapping[str, str] | No
             f"{known}"
         )
     return _objects(scheme, rest, options or {})
+
+
+def takes_options(location: str) -> bool:
+    """Whether the store at a location can have options: an object store, and no local disk."""
+    return "://" in location and not location.startswith("file:")
 
 
 def store_of_file(uri: str, near: Store) -> tuple[Store, str]:

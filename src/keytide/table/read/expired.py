@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from keytide.errors import DataError, NotFoundError
@@ -11,7 +11,7 @@ from keytide.options import keys
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.view import TableView
 
-__all__ = ["naming_expired"]
+__all__ = ["expired_among", "expired_error", "naming_expired"]
 
 
 @contextmanager
@@ -22,18 +22,28 @@ def naming_expired(view: TableView, snapshot_ids: Iterable[int]) -> Iterator[Non
     except DataError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
-        metadata = TableMetadata(view.store, view.name)
-        for number in snapshot_ids:
-            if not view.store.exists(paths.snapshot_path(number)) and not _is_tagged(
-                metadata, number
-            ):
-                raise DataError(
-                    f"table {view.name}: snapshot {number} expired before it was read: {error}. "
-                    f"Read again: the newest snapshot is there. Raise "
-                    f"'{keys.SNAPSHOT_TIME_RETAINED}' where reads take longer, or read a tag, "
-                    f"which keeps its files"
-                ) from error.__cause__
-        raise
+        expired = expired_among(view, snapshot_ids)
+        if not expired:
+            raise
+        raise expired_error(view, expired[:1], str(error)) from error.__cause__
+
+
+def expired_among(view: TableView, snapshot_ids: Iterable[int]) -> list[int]:
+    """Those of some snapshots that have expired, and that no tag keeps."""
+    gone = [n for n in snapshot_ids if not view.store.exists(paths.snapshot_path(n))]
+    metadata = TableMetadata(view.store, view.name)
+    return [number for number in gone if not _is_tagged(metadata, number)]
+
+
+def expired_error(view: TableView, snapshot_ids: Sequence[int], reason: str) -> DataError:
+    """What to raise where one of some snapshots expired before it was read."""
+    which = " or ".join(map(str, snapshot_ids))
+    return DataError(
+        f"table {view.name}: snapshot {which} expired before it was read: {reason}. "
+        f"Read again: the newest snapshot is there, for a DataFrame that is made anew. Raise "
+        f"'{keys.SNAPSHOT_TIME_RETAINED}' where reads take longer, or read a tag, "
+        f"which keeps its files"
+    )
 
 
 def _is_tagged(metadata: TableMetadata, snapshot_id: int) -> bool:

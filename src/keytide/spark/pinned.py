@@ -1,0 +1,57 @@
+"""Snapshots of which Spark's own reader reads files, for what to say when they have expired."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from urllib.parse import unquote, urlsplit
+
+from keytide.errors import DataError
+from keytide.table.read.expired import expired_among, expired_error
+from keytide.table.state.view import TableView
+
+__all__ = ["missing_file_error", "pin"]
+
+_PLACES_MAX, _SNAPSHOTS_MAX = 1000, 1000
+_MISSING = re.compile(r"FILE_NOT_EXIST\].*?reading file (\S+?)\.\s", re.DOTALL)
+
+
+def pin(folders: Iterable[str], view: TableView, snapshot_ids: tuple[int, ...]) -> None:
+    """Remember that files of a table, which lie below some folders, are read for some snapshots."""
+    with _LOCK:
+        for folder in folders:
+            place = folder, view.store.uri
+            _, known = _PINNED.pop(place, (view, ()))
+            ids = tuple(dict.fromkeys((*known, *snapshot_ids)))[-_SNAPSHOTS_MAX:]
+            _PINNED[place] = view, ids
+        while len(_PINNED) > _PLACES_MAX:
+            _PINNED.popitem(last=False)
+
+
+def missing_file_error(report: str) -> DataError | None:
+    """What to say where Spark's reader has not found a file of such a table, else None."""
+    found = _MISSING.search(report)
+    if found is None:
+        return None
+    path = unquote(urlsplit(found[1]).path)
+    with _LOCK:
+        pinned = [each for (folder, _), each in _PINNED.items() if path.startswith(f"{folder}/")]
+    # Branches of a table share its files: what was read last is meant.
+    return _gone(path, *pinned[-1]) if pinned else None
+
+
+def _gone(path: str, view: TableView, snapshot_ids: tuple[int, ...]) -> DataError:
+    reason = f"data file {path} is missing"
+    expired = expired_among(view, snapshot_ids)
+    if expired:
+        return expired_error(view, expired, reason)
+    return DataError(
+        f"table {view.name}: {reason} although a snapshot names it; restore it, or read an older "
+        f"snapshot"
+    )
+
+
+_LOCK = threading.Lock()
+_PINNED: OrderedDict[tuple[str, str], tuple[TableView, tuple[int, ...]]] = OrderedDict()

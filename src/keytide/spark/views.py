@@ -1,0 +1,193 @@
+"""Temporary views of the data source that show the newest snapshot to each query.
+
+Spark plans the read of a Python data source once for each view, and asks nobody again. So a view
+made by `CREATE TEMPORARY VIEW ... USING keytide` is made anew, before a query runs that may name
+it, where its table has a newer snapshot. Classic sessions only: those of Spark Connect do not tell
+whether a view of that name is still the same one.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache, wraps
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrameReader, SparkSession
+
+from keytide.errors import KeytideError
+from keytide.spark.connect import is_connect
+from keytide.spark.source_options import SourceOptions
+from keytide.table.state.stored import StoredTable
+
+__all__ = ["keep_views_new"]
+
+
+@cache
+def keep_views_new(source: str) -> None:
+    """From now on views of a source are new to `sql` and `table` of every session here."""
+    views = _Views(source, SparkSession.sql)
+    SparkSession.sql = _noting(SparkSession.sql, views)
+    SparkSession.table = _renewing(SparkSession.table, views, lambda spark: spark)
+    DataFrameReader.table = _renewing(DataFrameReader.table, views, lambda reader: reader._spark)
+
+
+def _noting(original: Any, views: _Views) -> Any:
+    @wraps(original)
+    def sql(self: Any, sqlQuery: str, *arguments: Any, **named: Any) -> Any:  # noqa: N803  # Spark's name
+        views.renew(self)
+        made = original(self, sqlQuery, *arguments, **named)
+        views.note(self, sqlQuery)
+        return made
+
+    return sql
+
+
+def _renewing(original: Any, views: _Views, session_of: Any) -> Any:
+    @wraps(original)
+    def table(self: Any, *arguments: Any, **named: Any) -> Any:
+        views.renew(session_of(self))
+        return original(self, *arguments, **named)
+
+    return table
+
+
+@dataclass(frozen=True)
+class _View:
+    """A view, and of its table the newest snapshot and schema when it was made.
+
+    `plan` is what Spark's catalog had by its name then; `renewal` is the text that makes it anew.
+    """
+
+    name: str
+    is_global: bool
+    renewal: str
+    table: StoredTable
+    seen: tuple[int, int]
+    plan: Any
+
+    @property
+    def newest(self) -> tuple[int, int]:
+        """The newest snapshot, 0 for none, and the newest schema."""
+        return _newest(self.table)
+
+
+def _newest(table: StoredTable) -> tuple[int, int]:
+    # The snapshot first: what is committed in between is then seen the next time.
+    return table.metadata.latest_snapshot_id() or 0, table.schema.id
+
+
+class _Views:
+    """The views of this process that may have to be made anew, by their sessions."""
+
+    def __init__(self, source: str, run: Any) -> None:
+        self._made = re.compile(_MADE.format(gap=_GAP, source=source), re.IGNORECASE | re.DOTALL)
+        self._run = run
+        self._of_sessions: dict[str, dict[str, _View]] = {}
+
+    def note(self, spark: Any, text: str) -> None:
+        """Remember the view that a statement has made, if it is one that can grow old."""
+        found = None if is_connect(spark) else self._made.match(text)
+        if found is None:
+            return
+        with suppress(*_ERRORS):
+            options = SourceOptions.parse(_options(found["rest"]))
+            if options.travels:
+                return
+            table = options.table()
+            view = _View(
+                _unquoted(found["name"]),
+                found["global"] is not None,
+                _renewal(found),
+                table,
+                _newest(table),
+                None,
+            )
+            self._keep(spark, view)
+
+    def renew(self, spark: Any) -> None:
+        """Make the views of a session anew that have grown old."""
+        if not self._of_sessions or is_connect(spark):
+            return
+        known = self._of_sessions.get(_session_id(spark), {})
+        for view in list(known.values()):
+            with suppress(*_ERRORS):
+                newest = view.newest
+                if newest == view.seen:
+                    continue
+                plan = _plan_of(spark, view)
+                if plan is None or not _is_same(spark, plan, view.plan):
+                    del known[view.name]  # it was dropped, or is another one by now
+                elif not spark.catalog.isCached(_full_name(spark, view)):
+                    self._run(spark, view.renewal)
+                    self._keep(spark, replace(view, seen=newest))
+
+    def _keep(self, spark: Any, view: _View) -> None:
+        known = self._of_sessions.setdefault(_session_id(spark), {})
+        known[view.name] = replace(view, plan=_plan_of(spark, view))
+
+
+# What is wrong with a view, the view says to whoever asks it; other queries go on.
+_ERRORS = KeytideError, PySparkException, Py4JError
+
+
+# -- the text of a statement ----------------------------------------------------------------------
+
+_GAP = r"(?:\s|--[^\n]*\n|/\*.*?\*/)"
+_MADE = (
+    r"{gap}*CREATE{gap}+(?:OR{gap}+REPLACE{gap}+)?(?P<global>GLOBAL{gap}+)?TEMP(?:ORARY)?{gap}+"
+    r"VIEW{gap}+(?P<name>`(?:[^`]|``)+`|\w+)(?P<columns>{gap}*\(.*?\))?{gap}*"
+    r"USING{gap}+`?{source}`?\b(?P<rest>.*)"
+)
+_PAIR = re.compile(
+    r"(?P<key>`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[\w.]+)\s*(?:=\s*)?"
+    r"(?P<value>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[\w.]+)"
+)
+
+
+def _renewal(made: re.Match[str]) -> str:
+    kind = "GLOBAL TEMPORARY" if made["global"] else "TEMPORARY"
+    columns = made["columns"] or ""
+    using = made.string[made.end("columns") if columns else made.end("name") :]
+    return f"CREATE OR REPLACE {kind} VIEW {made['name']}{columns} {using}"
+
+
+def _options(rest: str) -> dict[str, str]:
+    inside = rest.partition("(")[2].rpartition(")")[0]
+    return {
+        _unquoted(pair["key"]).lower(): _unquoted(pair["value"]) for pair in _PAIR.finditer(inside)
+    }
+
+
+def _unquoted(text: str) -> str:
+    if text[0] == "`":
+        return text[1:-1].replace("``", "`")
+    return re.sub(r"\\(.)", r"\1", text[1:-1]) if text[0] in "'\"" else text
+
+
+# -- what a classic session knows of a view --------------------------------------------------------
+
+
+def _session_id(spark: Any) -> str:
+    return str(spark._jsparkSession.sessionUUID())
+
+
+def _full_name(spark: Any, view: _View) -> str:
+    quoted = "`{}`".format(view.name.replace("`", "``"))
+    return f"global_temp.{quoted}" if view.is_global else quoted
+
+
+def _plan_of(spark: Any, view: _View) -> Any:
+    """What Spark's catalog has by the name of a view, None for nothing."""
+    catalog = spark._jsparkSession.sessionState().catalog()
+    of = catalog.getRawGlobalTempView if view.is_global else catalog.getRawTempView
+    found = of(view.name)
+    return found.get() if found.isDefined() else None
+
+
+def _is_same(spark: Any, one: Any, other: Any) -> bool:
+    identity = spark._jvm.java.lang.System.identityHashCode
+    return bool(identity(one) == identity(other))
