@@ -9,21 +9,19 @@ happens to the process; so it can be killed at any moment.
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import Thread
 
+from patience import StuckError, ended, kill, turns
+
 import keytide as kt
 
 COPY = "_copy"
 ONCE = "--once"
-PATIENCE_SECONDS = 120
 
 
 @dataclass
@@ -52,11 +50,18 @@ class Copier:
     def finish(self) -> bool:
         """Have the rest copied by another process; whether the copy is equal to the table."""
         self._killing.join()
-        process = self._process(ONCE)
-        if process.wait(PATIENCE_SECONDS):
-            print(f"the copying process ended with {process.returncode}, see {self._log}")
-            return False
         table, copy = (self.lake.table(name) for name in (self.table, self.table + COPY))
+        process = self._process(ONCE)
+        try:
+            code = ended(process, lambda: len(copy.snapshots()))
+        except StuckError as error:
+            print(f"{error}, see {self._log}")
+            return False
+        finally:
+            kill(process)
+        if code:
+            print(f"the copying process ended with {code}, see {self._log}")
+            return False
         key = list(table.primary_key)
         rows, copied = (each.scan().to_polars().sort(key) for each in (table, copy))
         changes = table.changes(0, mode="changelog").count()
@@ -72,14 +77,15 @@ class Copier:
 
     def _start_and_kill(self) -> None:
         process, copy = self._process(), self.lake.table(self.table + COPY)
-        end = time.monotonic() + PATIENCE_SECONDS
-        while process.poll() is None and time.monotonic() < end:
-            self.killed_after = len(copy.snapshots())
-            if self.killed_after >= self.commits_before_kill:
-                break
-            time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        try:
+            for _ in turns(process, lambda: len(copy.snapshots())):
+                self.killed_after = len(copy.snapshots())
+                if self.killed_after >= self.commits_before_kill:
+                    break
+        except StuckError as error:
+            print(f"{error}, see {self._log}")
+        finally:
+            kill(process)
 
     def _process(self, *arguments: str) -> subprocess.Popen[bytes]:
         """A process that copies; the leader of a group, to which its Java process belongs too."""
