@@ -176,7 +176,7 @@ REFUSED: dict[str, tuple[Callable[[kt.Table], object], type[Exception], str]] = 
     ),
     "later": (lambda t: t.rollback_to(9), kt.NotFoundError, "no snapshot 9 to go back to"),
     "before the first": (lambda t: t.rollback_to(0), kt.NotFoundError, "no snapshot 0 to go back"),
-    "negative": (lambda t: t.rollback_to(-1), kt.InvalidError, "-1"),
+    "negative": (lambda t: t.rollback_to(-1), kt.NotFoundError, "no snapshot -1 to go back to"),
     "no tag": (lambda t: t.rollback_to("3"), kt.NotFoundError, "no tag '3'; it has four, two"),
     "too early": (
         lambda t: t.rollback_to(as_of=5),
@@ -625,8 +625,8 @@ def test_table_without_watermarks_says_so() -> None:
     [
         ("rollback('t')", "nothing given; .* one of version, snapshot, tag"),
         ("rollback('t', '2', 3)", "version and snapshot given"),
-        ("rollback_to('t', 'two', 2)", "tag and snapshot_id given"),
-        ("rollback_to_timestamp('t', '2026')", "timestamp is '2026' of type str"),
+        ("rollback_to('t', 'two', 2)", "tag and snapshot given"),
+        ("rollback_to_timestamp('t', '2026')", "timestamp is '2026', which is no ISO time"),
     ],
 )
 def test_procedures_want_one_place(call: str, message: str) -> None:
