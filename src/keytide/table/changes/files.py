@@ -7,7 +7,7 @@ bucket before it is told to be in another one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar
@@ -104,17 +104,34 @@ class _TurnTask(FilesTask):
 
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
         """The rows, with `_row_kind` in the first column."""
+        if self._retracts(_rows_in(memory_bytes)):
+            yield from self._picked(memory_bytes)
+        elif RowKind.INSERT in self.ends_with:
+            yield from super().frames(memory_bytes)
+
+    def _picked(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
         names, key = self.view.schema.names, self.view.order.key
         rows_max = _rows_in(memory_bytes // len(self.files))
         shown = Rows(self.view, names)
         stored = self._stored(*names, VALUE_KIND)
         runs = [with_whole_keys(stored.of_run((file,), rows_max), key) for file in self.files]
-        last = pl.col(VALUE_KIND).last().over(key)
+        is_told = _last_kind(key).is_in([int(kind) for kind in self.ends_with])
         for window in key_windows(runs, key):
-            rows = pl.concat([frame for frame in window if frame.width])
-            told = rows.filter(last.is_in([int(kind) for kind in self.ends_with]))
+            frames = [frame for frame in window if frame.height]
+            rows = pl.concat(frames)
+            if len(frames) > 1:
+                rows = rows.sort(key, nulls_last=False, maintain_order=True)
+            told = rows.filter(is_told)
             if told.height:
                 yield self._told(shown.outcomes(told))
+
+    def _retracts(self, rows_max: int) -> bool:
+        """Whether there are retracts, which not every writer counts; as a rule there are none."""
+        if not any(file.may_retract for file in self.files):
+            return False
+        kinds = self._stored(VALUE_KIND).of_lone_files(self.files, rows_max)
+        retracts = [int(kind) for kind in RETRACTS]
+        return any(frame[VALUE_KIND].is_in(retracts).any() for frame in kinds)
 
     def _stored(self, *columns: str) -> StoredVersions:
         return StoredVersions(self.view, self.files[0].entry.partition, columns)
@@ -125,24 +142,19 @@ class LeavingTask(_TurnTask):
 
     ends_with = RETRACTS
 
-    def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
-        """The rows, with `_row_kind` in the first column."""
-        if self._retracts(_rows_in(memory_bytes)):
-            yield from super().frames(memory_bytes)
-
-    def _retracts(self, rows_max: int) -> bool:
-        """Whether there are retracts, which not every writer counts; as a rule there are none."""
-        if not any(file.may_retract for file in self.files):
-            return False
-        kinds = self._stored(VALUE_KIND).of_lone_files(self.files, rows_max)
-        retracts = [int(kind) for kind in RETRACTS]
-        return any(frame[VALUE_KIND].is_in(retracts).any() for frame in kinds)
-
 
 class ComingTask(_TurnTask):
     """The rows of the keys that a commit leaves with a row in a bucket. Pickles."""
 
     ends_with = frozenset(RowKind) - RETRACTS
+
+
+def _last_kind(key: Sequence[str]) -> pl.Expr:
+    """Of each row the kind of the last row of its key, where rows are sorted by key."""
+    is_end = pl.int_range(pl.len()) == pl.len() - 1
+    differs = (pl.col(name).ne_missing(pl.col(name).shift(-1)) for name in key)
+    is_last = pl.any_horizontal(is_end, *differs)
+    return pl.when(is_last).then(pl.col(VALUE_KIND)).backward_fill()
 
 
 def _rows_in(memory_bytes: int) -> int:
