@@ -14,11 +14,11 @@ documents in its folder.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import pyarrow as pa
 
@@ -26,6 +26,8 @@ from keytide.format import paths
 from keytide.store import ObjectInfo, Store
 
 __all__ = ["BRANCH_MARK", "BranchStore", "branch_of", "branched_name", "main_store", "split_branch"]
+
+T = TypeVar("T")
 
 BRANCH_MARK = "$branch_"
 """What stands between the names of a table and of its branch."""
@@ -82,9 +84,9 @@ class BranchStore(Store):
         """The whole file."""
         return self.main.read(self._path(path))
 
-    def read_all(self, paths: Sequence[str]) -> builtins.list[bytes]:
-        """The whole files."""
-        return self.main.read_all([self._path(path) for path in paths])
+    def together(self, calls: Sequence[Callable[[], T]]) -> builtins.list[T]:
+        """What some calls give."""
+        return self.main.together(calls)
 
     def open_input(self, path: str) -> pa.NativeFile:
         """A seekable file."""

@@ -22,8 +22,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import pyarrow as pa
 
@@ -38,6 +39,9 @@ __all__ = [
     "disk_errors",
     "storage_error",
 ]
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -67,9 +71,20 @@ class Store(ABC):
     def read(self, path: str) -> bytes:
         """The whole file."""
 
+    def together(self, calls: Sequence[Callable[[], T]]) -> builtins.list[T]:
+        """What some calls give, in their order; they run side by side where a request is slow.
+
+        Raises what the first of them raises, once those that have begun have ended.
+        """
+        return [call() for call in calls]
+
     def read_all(self, paths: Sequence[str]) -> builtins.list[bytes]:
         """The whole files, in the order of `paths`; side by side where a request is slow."""
-        return [self.read(path) for path in paths]
+        return self.together([partial(self.read, path) for path in paths])
+
+    def read_present(self, paths: Sequence[str]) -> builtins.list[bytes | None]:
+        """As `read_all`, with None in the place of a file that is not there."""
+        return self.together([partial(_read_if_there, self, path) for path in paths])
 
     @abstractmethod
     def open_input(self, path: str) -> pa.NativeFile:
@@ -169,6 +184,15 @@ class Store(ABC):
     def uri_of(self, path: str) -> str:
         """The full name of a file, for messages and for other engines."""
         return f"{self.uri.rstrip('/')}/{path}"
+
+
+def _read_if_there(store: Store, path: str) -> bytes | None:
+    try:
+        return store.read(path)
+    except DataError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
 
 
 def created(store: Store, path: str, data: bytes) -> bool:

@@ -12,14 +12,14 @@ import builtins
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import quote
 
 import obstore
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Handle
 
 __all__ = ["ObjectStore", "open_object_store"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,12 @@ class ObjectStore(Store):
         with self._errors("read", path):
             return bytes(obstore.get(self._handle, self._key(path)).bytes())
 
-    def read_all(self, paths: Sequence[str]) -> builtins.list[bytes]:
-        """The whole objects, in the order of `paths`, fetched side by side."""
-        return _side_by_side(self.read, paths)
+    def together(self, calls: Sequence[Callable[[], T]]) -> builtins.list[T]:
+        """What some calls give, which run side by side."""
+        if len(calls) < 2:
+            return [call() for call in calls]
+        with ThreadPoolExecutor(min(_PARALLEL_REQUESTS, len(calls))) as pool:
+            return [*pool.map(lambda call: call(), calls)]
 
     def open_input(self, path: str) -> pa.NativeFile:
         """A seekable file: in memory when small, else one ranged request for each read."""
@@ -98,7 +103,7 @@ class ObjectStore(Store):
 
     def put_all(self, files: Mapping[str, bytes]) -> None:
         """Write several whole objects side by side, durable on return."""
-        _side_by_side(lambda item: self.put(*item), [*files.items()])
+        self.together([partial(self.put, *item) for item in files.items()])
 
     def copy(self, path: str, to: str) -> None:
         """Copy an object inside the object store."""
@@ -295,13 +300,6 @@ class _RangeReader(io.RawIOBase):
     def _fetch(self, length: int) -> None:
         self._piece = self._store.read_range(self._path, self._position, length)
         self._piece_start = self._position
-
-
-def _side_by_side(call: Any, arguments: Sequence[Any]) -> builtins.list[Any]:
-    if len(arguments) < 2:
-        return [call(argument) for argument in arguments]
-    with ThreadPoolExecutor(min(_PARALLEL_REQUESTS, len(arguments))) as pool:
-        return [*pool.map(call, arguments)]
 
 
 def _handle(bucket: str, options: tuple[tuple[str, str], ...], retries: int) -> Handle:

@@ -12,7 +12,8 @@ from keytide.store import Store, created
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction, discard
 from keytide.table.state.metadata import TableMetadata
-from keytide.table.state.stored import StoredTable
+from keytide.table.state.pinned import unmade
+from keytide.table.state.stored import PinnedTable, StoredTable
 from keytide.table.upkeep.writing import keep_up
 from keytide.table.write.writable import writable_view
 
@@ -29,7 +30,7 @@ def create_filled(
     dies leaves data files that belong to no table, or, between these two, an empty table.
     Raises `AlreadyExistsError` when another made the table meanwhile, and what `fill` does.
     """
-    table = _UnmadeTable(store, name, definition)
+    table = PinnedTable(StoredTable.of(TableMetadata(store, name)), unmade(store, name, definition))
     with Transaction.begin(table, writable_view(table)) as transaction:
         # Data first: a table that can be seen should never be without the rows it was made with.
         fill(transaction)
@@ -39,23 +40,8 @@ def create_filled(
         except BaseException:
             _withdraw(table, transaction)
             raise
-    keep_up(table, transaction)
+    keep_up(table.live, transaction)
     return result
-
-
-class _UnmadeTable(StoredTable):
-    """A table whose definition only its maker knows."""
-
-    def __init__(self, store: Store, name: str, definition: TableSchema) -> None:
-        self._open(_UnmadeMetadata(store, name, {definition.id: definition}))
-
-
-class _UnmadeMetadata(TableMetadata):
-    """Metadata whose definition is not stored yet."""
-
-    def latest_schema(self) -> TableSchema:
-        """The definition that the table is to have."""
-        return self._schemas[0]
 
 
 def _create_definition(store: Store, name: str, definition: TableSchema) -> None:
@@ -72,6 +58,6 @@ def _withdraw(table: StoredTable, transaction: Transaction) -> None:
     A commit of an unknown outcome keeps its files; without a table nobody can ever name them.
     """
     with suppress(DataError):
-        if table.metadata.latest_snapshot_id() is None:
+        if table.live.metadata.latest_snapshot_id() is None:
             table.store.delete([paths.schema_path(0)])
             discard(transaction.view, transaction.taken)

@@ -26,6 +26,7 @@ __all__ = ["append", "fill", "overwrite", "truncate"]
 
 def append(table: StoredTable, data: Any, author: Author | None = None) -> WriteResult:
     """Append rows in one atomic commit, as `Table.write` says."""
+    table = table.pinned()
     view = writable_view(table)
     given = to_arrow_table(data, view.schema, table.name)
     with writing(table, view, author) as transaction:
@@ -48,6 +49,7 @@ def overwrite(
     table: StoredTable, data: Any, partition: Mapping[str, Any] | None = None
 ) -> WriteResult:
     """Replace rows in one atomic commit, as `Table.overwrite` says."""
+    table = table.pinned()
     view = writable_view(table)
     spec = partition_to_replace(view, partition)
     given = to_arrow_table(data, view.schema, table.name)
@@ -59,6 +61,7 @@ def overwrite(
 
 def truncate(table: StoredTable, partitions: Sequence[Place] = ()) -> WriteResult:
     """Delete all rows, or those of some partitions, in one atomic commit, as `Table.truncate`."""
+    table = table.pinned()
     view = writable_view(table)
     fits = fitting(partitions, view.schema, view.name, view.options.partition_default_name)
     with writing(table, view) as transaction:

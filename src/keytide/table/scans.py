@@ -54,6 +54,7 @@ def scan_table(
     as_of: datetime | date | str | int | None = None,
 ) -> Scan:
     """A scan of one snapshot, the newest by default. Raises as `Table.scan` does."""
+    table = table.pinned()
     snapshot = _snapshot_to_travel_to(table, snapshot_id, tag, as_of)
     # A reader who travels back sees the columns of that time; others see today's columns.
     schema = table.schema if snapshot is None else table.metadata.schema(snapshot.schema_id)
@@ -66,6 +67,7 @@ def scan_table(
 
 def get_row(table: StoredTable, key: Mapping[str, Any] | Any) -> dict[str, Any] | None:
     """The row of one key, or None. Raises as `Table.get` does."""
+    table = table.pinned()
     schema = table.schema
     predicate = _key_predicate(_key_values(key, schema, table.name), schema, table.name)
     scan = _scan(table.newest_state(schema), schema.names, predicate)
@@ -76,6 +78,7 @@ def get_row(table: StoredTable, key: Mapping[str, Any] | Any) -> dict[str, Any] 
 
 def get_rows(table: StoredTable, keys: Sequence[Any]) -> pa.Table:
     """The rows of some keys, as `Table.get_many` says."""
+    table = table.pinned()
     schema = table.schema
     wanted = _key_frame(keys, schema, table.name)
     scan = _scan(table.newest_state(schema), schema.names, _among(wanted, schema))

@@ -63,7 +63,7 @@ class Author:
         """
         for snapshot_id in range(0 if newest is None else newest.id, after_id, -1):
             try:
-                snapshot = metadata.snapshot(snapshot_id)
+                snapshot = metadata.remembered(snapshot_id)
             # Expired: what a commit did so long ago, nobody can tell. Writers that repeat
             # themselves do so soon.
             except NotFoundError:

@@ -301,7 +301,7 @@ class Transaction:
     def _settle(self, change: Change, redo: Redo | None = None) -> Committed | Conflict | None:
         self._is_settled = True
         # From here on the files are the committer's to delete: it knows what a snapshot may name.
-        committer = Committer(self._table.metadata, self.view, restamp)
+        committer = Committer(self._table.live.metadata, self.view, restamp)
         outcome = committer.publish(change, self.state.live, redo)
         if isinstance(outcome, Committed):
             self.committed = outcome

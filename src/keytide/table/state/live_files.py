@@ -180,17 +180,15 @@ def _step(metadata: TableMetadata, target: Snapshot, known: LiveFiles) -> LiveFi
     if base is None or not 0 < target.id - base.id <= _STEPS_MAX:
         return None
     try:
-        if metadata.snapshot(base.id) != base:
+        # In one lineage, what is there was there all the time, and so were those it was made on.
+        if metadata.remembered(base.id) != base or metadata.remembered(target.id) != target:
             return None  # dropped and made anew, or rolled back: ids came back
-        # The target is passed in: it was read already, and reading it again could give another one
-        # of that id.
-        for snapshot_id in range(base.id + 1, target.id):
-            known = _advance(metadata, known, metadata.snapshot(snapshot_id))
-        # What is there still was there all the time, and so were those that it was made on.
-        is_in_line = metadata.snapshot(target.id) == target
+        between = metadata.remembered_all(range(base.id + 1, target.id))
     except NotFoundError:
         return None
-    return _advance(metadata, known, target) if is_in_line else None
+    for snapshot in (*between, target):
+        known = _advance(metadata, known, snapshot)
+    return known
 
 
 def _advance(metadata: TableMetadata, known: LiveFiles, snapshot: Snapshot) -> LiveFiles:

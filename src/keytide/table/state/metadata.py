@@ -1,26 +1,25 @@
 """A table's stored metadata: schemas, snapshots, manifests.
 
-Only hints and directory listings can change; every other file is written once. Those are cached,
-for the whole process where their names are unique (manifests), for one table object where names
-can come back (schemas, after a drop or a fast-forward), and not at all where they do come back
-(snapshots, after a rollback).
+Only hints and directory listings can change; every other file is written once, and remembered by
+the process: by its name where that is unique (manifests), by the lineage that it belongs to where
+names can come back (schemas and snapshots).
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import polars as pl
 
 from keytide.arguments import shown
 from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.format import paths
+from keytide.format.documents import document
 from keytide.format.encoded_records import EncodedRecords
 from keytide.format.entry_columns import Entries
 from keytide.format.index_manifest import DELETION_VECTORS, IndexFile, decode_index_manifest
@@ -36,59 +35,32 @@ from keytide.format.snapshot import FIRST_SNAPSHOT_ID, LAST_SNAPSHOT_ID, Snapsho
 from keytide.moments import moment_text
 from keytide.options import TableOptions, keys
 from keytide.store import Store
-from keytide.table.state.beside import again
+from keytide.table.state.lineage import Lineage, Seen, lineage_of, look_at
 
-__all__ = ["TableMetadata"]
+__all__ = ["Look", "TableMetadata", "sized_list", "sized_manifest"]
 
-# Of manifests and of lists each; an entry takes about a kilobyte.
-_CACHED_ENTRIES_MAX = 500_000
 # So many manifests are worth threads to read them, of which there are so many.
 _SIDE_BY_SIDE_MIN = 4
-_READERS = 2
-# A rollback takes snapshots away one by one; each look finds another one to be the newest.
-_LOOKS_MAX = 20
+_READERS = 8
+# So many of these are read, or are in memory, at a time.
+_SNAPSHOTS_TOGETHER = 64
+# What a document holds in memory, as measured, beside its JSON; and an entry of a manifest.
+_TIMES_STORED = 8
+_ENTRY_BYTES = 1 << 10
 
 _EXPIRED = (
     f"'{keys.SNAPSHOT_TIME_RETAINED}' and '{keys.SNAPSHOT_NUM_RETAINED_MIN}' say how long "
     f"snapshots stay, and tags and consumers keep them for longer"
 )
 
-V = TypeVar("V", bound=Sequence[Any])
 
+@dataclass(frozen=True)
+class Look:
+    """What was the newest schema and snapshot of a table at one moment."""
 
-class _SizedCache(Generic[V]):
-    """The values used last, bounded by how many records they hold together.
-
-    A manifest may have one entry or a hundred thousand, so a bound on the number of values, which
-    is all that `functools.lru_cache` has, bounds nothing.
-    """
-
-    def __init__(self, records_max: int) -> None:
-        self._records_max = records_max
-        self._records = 0
-        self._values: OrderedDict[tuple[str, str], V] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[str, str], load: Callable[[], V]) -> V:
-        with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-                return self._values[key]
-        # Not under the lock: a slow store must not keep those waiting who look for something else.
-        # Two may load the same file, and get the same.
-        values = load()
-        with self._lock:
-            if key not in self._values:
-                self._values[key] = values
-                self._records += len(values)
-            while self._records > self._records_max and len(self._values) > 1:
-                _, dropped = self._values.popitem(last=False)
-                self._records -= len(dropped)
-        return values
-
-
-_MANIFESTS: _SizedCache[Entries] = _SizedCache(_CACHED_ENTRIES_MAX)
-_MANIFEST_LISTS: _SizedCache[Sequence[ManifestFileMeta]] = _SizedCache(_CACHED_ENTRIES_MAX)
+    lineage: Lineage
+    schema: TableSchema
+    snapshot: Snapshot | None
 
 
 @dataclass
@@ -100,47 +72,87 @@ class TableMetadata:
 
     store: Store
     name: str
-    _schemas: dict[int, TableSchema] = field(default_factory=dict, repr=False)
-    _latest: tuple[bytes, TableSchema] | None = field(default=None, repr=False)
-    """The newest schema as it was read last, which is looked at often and seldom changes."""
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"store": self.store, "name": self.name, "_schemas": self._schemas}
+    # -- the newest -----------------------------------------------------------------------------
 
-    # -- schemas ------------------------------------------------------------------------------
+    def look(self) -> Look:
+        """The newest schema and snapshot, as they are now: one look at the store.
+
+        Raises `NotFoundError` when there is no table, `DataError` for a torn document.
+        """
+        seen = self._look()
+        schema = self._newest_schema(seen)
+        return Look(seen.lineage, schema, self._newest_snapshot(seen))
 
     def latest_schema(self) -> TableSchema:
         """The newest schema. Raises `NotFoundError` when there is no table."""
-        ids = [
-            number
-            for name in self.store.list_names(paths.schema_dir())
-            if (number := paths.parse_schema_name(name)) is not None
-        ]
-        if not ids:
+        return self._newest_schema(self._look())
+
+    def latest_snapshot(self) -> Snapshot | None:
+        """The newest snapshot, or None for a table that nobody has written to."""
+        return self._newest_snapshot(self._look())
+
+    def latest_snapshot_id(self) -> int | None:
+        """The id of the newest snapshot."""
+        found = self._look().snapshot
+        return None if found is None else found.number
+
+    def _look(self) -> Seen:
+        seen = look_at(self.store)
+        # A torn one is told of by whoever needs it.
+        for found in seen.schemas[:-1]:
+            with suppress(DataError, InvalidError):
+                self._schema(seen.lineage, found.number, found.data)
+        for found in seen.snapshots[:-1]:
+            with suppress(DataError, InvalidError):
+                self._snapshot(seen.lineage, found.number, found.data)
+        return seen
+
+    def _newest_schema(self, seen: Seen) -> TableSchema:
+        if seen.schema is None:
             raise NotFoundError(f"table {self.name} does not exist: no schema under {self.uri}")
-        newest = max(ids)
-        path = paths.schema_path(newest)
-        data, known = self.store.read(path), self._latest
-        if known is not None and known[0] == data:
-            schema = known[1]
-        else:
-            schema = _numbered(TableSchema.from_json(data, self.store.uri_of(path)), newest, path)
-            self._latest = data, schema
-        if self._schemas.get(newest) != schema:
-            # Ids come back where a table is fast-forwarded to a branch: those before may be others.
-            self._schemas = {newest: schema}
-        return schema
+        return self._schema(seen.lineage, seen.schema.number, seen.schema.data)
+
+    def _newest_snapshot(self, seen: Seen) -> Snapshot | None:
+        found = seen.snapshot
+        return None if found is None else self._snapshot(seen.lineage, found.number, found.data)
+
+    # -- schemas ------------------------------------------------------------------------------
 
     def schema(self, schema_id: int) -> TableSchema:
         """The schema of that id. Raises `DataError` when its file is missing or torn."""
-        if schema_id not in self._schemas:
-            self._schemas[schema_id] = self._read_schema(schema_id)
-        return self._schemas[schema_id]
+        return self._schema(self.lineage, schema_id)
 
-    def _read_schema(self, schema_id: int) -> TableSchema:
-        path = paths.schema_path(schema_id)
-        schema = TableSchema.from_json(self.store.read(path), self.store.uri_of(path))
-        return _numbered(schema, schema_id, self.store.uri_of(path))
+    def schemas(self, schema_ids: Collection[int]) -> dict[int, TableSchema]:
+        """The schemas of some ids, which are read side by side. Raises as `schema`."""
+        calls = [partial(self.schema, schema_id) for schema_id in schema_ids]
+        return dict(zip(schema_ids, self.store.together(calls), strict=True))
+
+    @property
+    def lineage(self) -> Lineage:
+        """Which documents are meant by numbers that may have come back."""
+        return lineage_of(self.store)
+
+    def _schema(self, lineage: Lineage, number: int, data: bytes | None = None) -> TableSchema:
+        path = paths.schema_path(number)
+        uri = self.store.uri_of(path)
+
+        def load() -> tuple[TableSchema, int]:
+            stored = self.store.read(path) if data is None else data
+            schema = TableSchema.from_json(stored, uri)
+            return _numbered(schema, number, uri), _TIMES_STORED * len(stored)
+
+        return document((lineage, uri), load)
+
+    def _snapshot(self, lineage: Lineage, number: int, data: bytes | None = None) -> Snapshot:
+        path = paths.snapshot_path(number)
+        uri = self.store.uri_of(path)
+
+        def load() -> tuple[Snapshot, int]:
+            stored = self.store.read(path) if data is None else data
+            return self._decoded(number, stored), _TIMES_STORED * len(stored)
+
+        return document((lineage, uri), load)
 
     @property
     def uri(self) -> str:
@@ -148,33 +160,6 @@ class TableMetadata:
         return self.store.uri_of("")
 
     # -- snapshots ----------------------------------------------------------------------------
-
-    def latest_snapshot(self) -> Snapshot | None:
-        """The newest snapshot, or None for a table that nobody has written to.
-
-        The LATEST hint is tried first and probed past; a missing or wrong one costs a listing.
-        """
-        for _ in range(_LOOKS_MAX - 1):
-            latest = self.latest_snapshot_id()
-            # Between the two it may be rolled back.
-            with suppress(NotFoundError):
-                return None if latest is None else self.snapshot(latest)
-        return again(self._latest_snapshot)
-
-    def _latest_snapshot(self) -> Snapshot | None:
-        latest = self.latest_snapshot_id()
-        return None if latest is None else self.snapshot(latest)
-
-    def latest_snapshot_id(self) -> int | None:
-        """The id of the newest snapshot."""
-        hinted = self._hint(paths.Hint.LATEST)
-        if hinted is not None and self.has_snapshot(hinted):
-            # The hint is written after the snapshot, or not at all: the newest one may be further
-            # on.
-            while self.has_snapshot(hinted + 1):
-                hinted += 1
-            return hinted
-        return max(self.snapshot_ids(), default=None)
 
     def earliest_snapshot_id(self) -> int | None:
         """The id of the oldest snapshot that is still there."""
@@ -193,9 +178,19 @@ class TableMetadata:
 
         Raises `DataError` for a torn one.
         """
-        for number in self.snapshot_ids():
-            with suppress(NotFoundError):
-                yield self.snapshot(number)
+        ids = self.snapshot_ids()
+        for start in range(0, len(ids), _SNAPSHOTS_TOGETHER):
+            calls = [
+                partial(self._snapshot_if_there, number)
+                for number in ids[start : start + _SNAPSHOTS_TOGETHER]
+            ]
+            yield from (found for found in self.store.together(calls) if found is not None)
+
+    def _snapshot_if_there(self, snapshot_id: int) -> Snapshot | None:
+        try:
+            return self.remembered(snapshot_id)
+        except NotFoundError:
+            return None
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
         """The snapshot of that id.
@@ -203,14 +198,33 @@ class TableMetadata:
         Raises `NotFoundError` naming the range there is when it was never made or has expired.
         """
         self._check_id(snapshot_id)
-        path = paths.snapshot_path(snapshot_id)
+        with self._missing(snapshot_id):
+            return self._decoded(snapshot_id, self.store.read(paths.snapshot_path(snapshot_id)))
+
+    def remembered(self, snapshot_id: int) -> Snapshot:
+        """As `snapshot`, for who knows that it was there at the last look.
+
+        It may have expired since, or before if this process had read it by then.
+        """
+        self._check_id(snapshot_id)
+        with self._missing(snapshot_id):
+            return self._snapshot(self.lineage, snapshot_id)
+
+    def remembered_all(self, snapshot_ids: Collection[int]) -> list[Snapshot]:
+        """As `remembered`, of some ids, which are read side by side."""
+        return self.store.together([partial(self.remembered, number) for number in snapshot_ids])
+
+    @contextmanager
+    def _missing(self, snapshot_id: int) -> Iterator[None]:
         try:
-            data = self.store.read(path)
+            yield
         except DataError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
             raise NotFoundError(self._why_missing(snapshot_id)) from error
-        uri = self.store.uri_of(path)
+
+    def _decoded(self, snapshot_id: int, data: bytes) -> Snapshot:
+        uri = self.store.uri_of(paths.snapshot_path(snapshot_id))
         return _numbered(Snapshot.from_json(data, uri), snapshot_id, uri)
 
     def _check_id(self, snapshot_id: int) -> None:
@@ -357,21 +371,22 @@ class TableMetadata:
         Raises `DataError` naming the file when it is missing or torn.
         """
 
-        def load() -> Sequence[ManifestFileMeta]:
-            path = paths.manifest_path(name)
-            return tuple(decode_manifest_list(self.store.read(path), self.store.uri_of(path), size))
+        uri = self.store.uri_of(path := paths.manifest_path(name))
 
-        return _MANIFEST_LISTS.get((self.uri, name), load)
+        def load() -> tuple[Sequence[ManifestFileMeta], int]:
+            return sized_list(decode_manifest_list(self.store.read(path), uri, size))
+
+        return document(uri, load)
 
     def manifest(self, meta: ManifestFileMeta) -> Entries:
         """The file entries of a manifest, in order. Raises as `manifest_list` does."""
 
-        def load() -> Entries:
-            path = paths.manifest_path(meta.file_name)
-            data = self.store.read(path)
-            return decode_manifest(data, self.store.uri_of(path), meta.file_size)
+        uri = self.store.uri_of(path := paths.manifest_path(meta.file_name))
 
-        return _MANIFESTS.get((self.uri, meta.file_name), load)
+        def load() -> tuple[Entries, int]:
+            return sized_manifest(decode_manifest(self.store.read(path), uri, meta.file_size))
+
+        return document(uri, load)
 
     def open_manifest(self, meta: ManifestFileMeta) -> EncodedRecords:
         """The same as they are encoded, to be copied."""
@@ -393,19 +408,22 @@ class TableMetadata:
 
     def manifests(self, snapshot: Snapshot) -> list[ManifestFileMeta]:
         """All manifests of a snapshot, in the order of their commits."""
-        return [*self.base_manifests(snapshot), *self.delta_manifests(snapshot)]
+        base, delta = self.store.together(
+            [partial(self.base_manifests, snapshot), partial(self.delta_manifests, snapshot)]
+        )
+        return [*base, *delta]
 
     def entries(self, manifests: Iterable[ManifestFileMeta]) -> Entries:
         """The entries of several manifests, in order.
 
         Raises as `manifest` does, and `DataError` for one that names a schema that is not there.
         """
-        named = list(manifests)
-        if len(named) < _SIDE_BY_SIDE_MIN:
-            return Entries.together([self._checked_manifest(meta) for meta in named])
-        # A store is waited for, and manifests are unpacked, without Python's lock.
-        with ThreadPoolExecutor(min(len(named), _READERS)) as pool:
-            return Entries.together(list(pool.map(self._checked_manifest, named)))
+        calls = [partial(self._checked_manifest, meta) for meta in manifests]
+        if len(calls) < _SIDE_BY_SIDE_MIN:
+            return Entries.together(self.store.together(calls))
+        # Manifests are unpacked without Python's lock, so threads pay on a local disk too.
+        with ThreadPoolExecutor(min(len(calls), _READERS)) as pool:
+            return Entries.together(list(pool.map(lambda call: call(), calls)))
 
     def _checked_manifest(self, meta: ManifestFileMeta) -> Entries:
         entries = self.manifest(meta)
@@ -431,8 +449,13 @@ class TableMetadata:
         """The index files of a snapshot: deletion vectors and hash indexes."""
         if snapshot.index_manifest is None:
             return []
-        path = paths.manifest_path(snapshot.index_manifest)
-        return list(decode_index_manifest(self.store.read(path), self.store.uri_of(path)))
+        uri = self.store.uri_of(path := paths.manifest_path(snapshot.index_manifest))
+
+        def load() -> tuple[Sequence[IndexFile], int]:
+            data = self.store.read(path)
+            return tuple(decode_index_manifest(data, uri)), _TIMES_STORED * len(data)
+
+        return list(document(uri, load))
 
     def vector_files(self, snapshot: Snapshot | None, options: TableOptions) -> list[IndexFile]:
         """The index files that mark rows of a snapshot's data files as dead.
@@ -443,6 +466,17 @@ class TableMetadata:
             return []
         files = self.index_files(snapshot)
         return [file for file in files if file.index_type == DELETION_VECTORS]
+
+
+def sized_list(metas: Iterable[ManifestFileMeta]) -> tuple[Sequence[ManifestFileMeta], int]:
+    """A manifest list as it is remembered, with the bytes that it holds."""
+    named = tuple(metas)
+    return named, _ENTRY_BYTES * (1 + len(named))
+
+
+def sized_manifest(entries: Entries) -> tuple[Entries, int]:
+    """A manifest as it is remembered, with the bytes that it holds."""
+    return entries, _ENTRY_BYTES * (1 + len(entries))
 
 
 _N = TypeVar("_N", Snapshot, TableSchema)

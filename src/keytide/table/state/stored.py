@@ -18,6 +18,7 @@ from keytide.table.state.beside import again
 from keytide.table.state.key_places import HashFiles, hash_files
 from keytide.table.state.live_files import NO_FILES, LiveFiles, load_live_files
 from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.pinned import PinnedMetadata
 from keytide.table.state.schemas import Schemas
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
@@ -54,6 +55,15 @@ class StoredTable:
         self._view: TableView | None = None
         self._lock = threading.Lock()
 
+    @property
+    def live(self) -> StoredTable:
+        """The table as it is at each moment: for who changes it."""
+        return self
+
+    def pinned(self) -> PinnedTable:
+        """The table as it is now, for all that one statement reads of it: one look."""
+        return PinnedTable(self, PinnedMetadata(self.store, self.name, self.metadata.look()))
+
     def __getstate__(self) -> dict[str, Any]:
         return {"store": self.store, "name": self.name}
 
@@ -87,9 +97,9 @@ class StoredTable:
         theirs have; those are there too.
         """
         numbers = {*range(schema.id + 1), *files.files.column("_SCHEMA_ID").unique()}
-        found = {number: self.metadata.schema(number) for number in sorted(numbers)}
+        found = self.metadata.schemas(sorted(numbers))
         schemas = Schemas(self.name, found)
-        known = self._view
+        known = self.live._view
         is_same = known is not None and known.schema == schema and known.schemas == schemas
         options = known.options if known and is_same else TableOptions.parse(schema.options)
         _check_columns(self.name, schema, options)
@@ -97,7 +107,7 @@ class StoredTable:
         if known and is_same and known.functions == functions:
             return known
         view = TableView(self.store, self.name, schema, schemas, options, functions)
-        self._view = view
+        self.live._view = view
         return view
 
     def live_files(self, snapshot: Snapshot | None) -> LiveFiles:
@@ -147,6 +157,41 @@ class StoredTable:
         """Derive the live files of later snapshots from these."""
         with self._lock:
             self._live = live
+
+
+class PinnedTable(StoredTable):
+    """A table at one look, whatever others do to it from then on.
+
+    It reads as any table; what changes it goes to the `live` one.
+    """
+
+    def __init__(self, live: StoredTable, metadata: PinnedMetadata) -> None:
+        """The table of that metadata."""
+        self.metadata = metadata
+        self._live_table = live
+
+    @property
+    def live(self) -> StoredTable:
+        """The table as it is at each moment."""
+        return self._live_table
+
+    def pinned(self) -> PinnedTable:
+        """Itself."""
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"live": self._live_table, "metadata": self.metadata}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        PinnedTable.__init__(self, state["live"], state["metadata"])
+
+    def live_files(self, snapshot: Snapshot | None) -> LiveFiles:
+        """See `StoredTable`."""
+        return self.live.live_files(snapshot)
+
+    def remember(self, live: LiveFiles) -> None:
+        """See `StoredTable`."""
+        self.live.remember(live)
 
 
 def _check_columns(table: str, schema: TableSchema, options: TableOptions) -> None:

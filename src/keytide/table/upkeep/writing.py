@@ -62,7 +62,7 @@ def writing(
 
 def keep_up(table: StoredTable, transaction: Transaction, runner: TaskRunner | None = None) -> None:
     """Do after a transaction what it made due. A failure is a warning."""
-    view = transaction.view
+    view, table = transaction.view, table.live
     written = None if view.options.write_only else _written(table, transaction)
     if written is None:
         return
@@ -82,7 +82,7 @@ def show_rows(table: StoredTable, view: TableView, runner: TaskRunner | None = N
     """
     if view.options.merges_on_read or not view.kind.has_key:
         return
-    planner = Planner(view)
+    planner, table = Planner(view), table.live
     for _ in range(_ROUNDS_MAX):
         live = table.newest_files()
         files = live.buckets.items()
@@ -168,7 +168,7 @@ def _is_full_compaction_due(metadata: TableMetadata, view: TableView, newest: Sn
         return False
     for snapshot_id in range(newest.id, 0, -1):
         try:
-            snapshot = newest if snapshot_id == newest.id else metadata.snapshot(snapshot_id)
+            snapshot = newest if snapshot_id == newest.id else metadata.remembered(snapshot_id)
         except NotFoundError:
             return True  # nobody knows how many there were: rather once too often than too seldom
         if snapshot.commit_user.startswith(FULL_COMPACTION):

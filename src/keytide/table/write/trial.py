@@ -7,7 +7,7 @@ from dataclasses import replace
 from keytide.format.schema import TableSchema
 from keytide.store import Store
 from keytide.table.state.live_files import NO_FILES
-from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.pinned import unmade
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.write.task import WriteTask
@@ -22,7 +22,7 @@ def try_definition(store: Store, name: str, definition: TableSchema) -> None:
     Raises what a writer of rows would raise.
     """
     first = replace(definition, id=0)
-    view = StoredTable.of(TableMetadata(store, name, {0: first})).view(first)
+    view = StoredTable.of(unmade(store, name, first)).view(first)
     check_writable(view)
     no_rows = first.arrow_schema().empty_table()
     WriteTask.on(TableState(view, NO_FILES, ())).feed([no_rows], 0)

@@ -1,0 +1,112 @@
+"""Metadata as they were at one look.
+
+Who reads by them is told the same thing twice, however much others commit meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from keytide.errors import NotFoundError
+from keytide.format.schema import TableSchema
+from keytide.format.snapshot import Snapshot, Tag
+from keytide.store import Store
+from keytide.table.state.lineage import Lineage
+from keytide.table.state.metadata import Look, TableMetadata
+
+__all__ = ["PinnedMetadata", "unmade"]
+
+T = TypeVar("T")
+
+
+@dataclass
+class PinnedMetadata(TableMetadata):
+    """The metadata of a table at the moment of a look.
+
+    What the look did not see, such as tags, is read when it is asked for, and once. Snapshots that
+    came later are not there.
+    """
+
+    seen: Look
+    _known: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def look(self) -> Look:
+        """What was seen."""
+        return self.seen
+
+    @property
+    def lineage(self) -> Lineage:
+        """Which documents are meant by numbers."""
+        return self.seen.lineage
+
+    def latest_schema(self) -> TableSchema:
+        """The newest schema of that moment."""
+        return self.seen.schema
+
+    def schema(self, schema_id: int) -> TableSchema:
+        """See `TableMetadata`."""
+        newest = self.seen.schema
+        return newest if schema_id == newest.id else super().schema(schema_id)
+
+    def latest_snapshot(self) -> Snapshot | None:
+        """The newest snapshot of that moment; None for a table that nobody had written to."""
+        return self.seen.snapshot
+
+    def latest_snapshot_id(self) -> int | None:
+        """Its id."""
+        return None if self.seen.snapshot is None else self.seen.snapshot.id
+
+    def earliest_snapshot_id(self) -> int | None:
+        """The id of the oldest snapshot."""
+        return self._once("earliest", super().earliest_snapshot_id)
+
+    def snapshot_ids(self) -> list[int]:
+        """Ids of all snapshots, ascending."""
+        last = self.latest_snapshot_id() or 0
+        ids = self._once("ids", super().snapshot_ids)
+        return [number for number in ids if number <= last]
+
+    def has_snapshot(self, snapshot_id: int) -> bool:
+        """Whether the snapshot of that id was there."""
+        return snapshot_id in self.snapshot_ids()
+
+    def snapshot(self, snapshot_id: int) -> Snapshot:
+        """See `TableMetadata`."""
+        newest = self.seen.snapshot
+        if newest is not None and snapshot_id == newest.id:
+            return newest
+        if snapshot_id > (0 if newest is None else newest.id):
+            raise NotFoundError(self._why_missing(snapshot_id))
+        read = partial(super().snapshot, snapshot_id)
+        return self._once(("snapshot", snapshot_id), read)
+
+    def changelog_ids(self) -> list[int]:
+        """Ids of the changelogs that have outlived their snapshots, ascending."""
+        return self._once("changelogs", super().changelog_ids)
+
+    def tag_names(self) -> list[str]:
+        """Names of all tags, sorted."""
+        return self._once("tags", super().tag_names)
+
+    def has_tag(self, name: str) -> bool:
+        """Whether there was a tag of that name."""
+        return self._tag_if_there(name) is not None
+
+    def _tag_if_there(self, name: str) -> Tag | None:
+        return self._once(("tag", name), partial(super()._tag_if_there, name))
+
+    def _once(self, what: Hashable, read: Callable[[], T]) -> T:
+        # Of two threads that ask at once one wins, and both are told what it read.
+        if what not in self._known:
+            found = read()
+            self._known.setdefault(what, found)
+        value: T = self._known[what]
+        return value
+
+
+def unmade(store: Store, name: str, definition: TableSchema) -> PinnedMetadata:
+    """Metadata of a table that is not made yet, as they would be right after that."""
+    return PinnedMetadata(store, name, Look(Lineage(), definition, None))
