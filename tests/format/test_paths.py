@@ -127,6 +127,42 @@ def test_fresh_uuids_differ() -> None:
     assert paths.FileNames().uuid != paths.FileNames().uuid
 
 
+@pytest.mark.parametrize(
+    ("path", "is_so"),
+    [
+        (f"bucket-0/data-{UUID}-0.parquet", True),
+        (f"s3://b/w/d.db/t/dt=1/p=a%2Fb/bucket-12/changelog-{UUID}-3.orc", True),
+        (f"bucket-postpone/data-u-me-s-1-w-{UUID}-0.avro", True),
+        (f"bucket-0/data-{UUID}-0.parquet.index", True),
+        (f"bucket-0/data-{UUID}-0.parquet-1.index", True),
+        (f"bucket-0/index-{UUID}-0", True),
+        (f"manifest/manifest-{UUID}-0", True),
+        (f"manifest/manifest-list-{UUID}-1", True),
+        (f"manifest/index-manifest-{UUID}-1", True),
+        (f"index/index-{UUID}-7", True),
+        (f"statistics/stat-{UUID}-0", True),
+        ("bucket-0/data-1.parquet", False),
+        (f"bucket-0/.data-{UUID}-0.parquet.{UUID}.tmp", False),
+        (f"bucket-0/data-{UUID}.parquet", False),
+        (f"bucket-x/data-{UUID}-0.parquet", False),
+        (f"data-{UUID}-0.parquet", False),
+        ("manifest/manifest", False),
+        ("snapshot/snapshot-1", False),
+        ("snapshot/LATEST", False),
+        (f"snapshot/expiring-{UUID}", False),
+        (f"schema/schema-{UUID}-0", False),
+        (f"tag/tag-{UUID}-0", False),
+        (f"consumer/consumer-{UUID}-0", False),
+        (f"changelog/changelog-{UUID}-0", False),
+        (f"branch/branch-{UUID}-0/UNFINISHED", False),
+        ("branch/branch-b/snapshot/snapshot-1", False),
+        ("manifest/snapshot/snapshot-1", False),
+    ],
+)
+def test_names_with_a_uuid_stand_for_bytes_that_never_change(path: str, is_so: bool) -> None:
+    assert paths.never_changes(path) is is_so
+
+
 _PARSERS = {
     "snapshot": paths.parse_snapshot_name,
     "schema": paths.parse_schema_name,

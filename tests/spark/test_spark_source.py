@@ -6,6 +6,7 @@ from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ from pyspark.sql.functions import lit
 
 import keytide as kt
 from keytide.spark.source_options import SourceOptions
+from keytide.store import CacheFolder
 
 pytestmark = pytest.mark.spark
 
@@ -280,6 +282,39 @@ def test_what_is_no_option_goes_to_an_object_store(options: dict[str, str]) -> N
     assert dict(parsed.store) == options
     with pytest.raises(kt.InvalidError, match="did you mean 'snapshot-id'"):
         SourceOptions.parse({"path": "s3://bucket/t", "snapshot_id": "1"})
+
+
+def test_cache_of_an_object_store_is_no_option_of_the_store(tmp_path: Path) -> None:
+    given = {"cache": str(tmp_path), "cache-bytes": "1 gb", "region": "eu"}
+    parsed = SourceOptions.parse({"path": "s3://bucket/t", **given})
+    assert (parsed.cache, parsed.store) == (
+        CacheFolder(str(tmp_path), 1 << 30),
+        (("region", "eu"),),
+    )
+    with pytest.raises(kt.InvalidError, match="cache-bytes is 'much'; expected a size"):
+        SourceOptions.parse({"path": "s3://bucket/t", **given, "cache-bytes": "much"})
+    with pytest.raises(kt.InvalidError, match="cache-bytes is '1 gb', and there is no cache"):
+        SourceOptions.parse({"path": "s3://bucket/t", "cache-bytes": "1 gb"})
+    with pytest.raises(kt.InvalidError, match="did you mean 'cache-bytes'"):
+        SourceOptions.parse({"path": "s3://bucket/t", **given, "cache_bytes": "1 gb"})
+
+
+def test_cache_of_a_table_on_local_disk_is_refused(table: kt.Table, spark: Any) -> None:
+    with pytest.raises(kt.InvalidError, match=r"cache: .* lies on local disk"):
+        spark.read.format("keytide").option("cache", "/c").load(table.uri)
+
+
+def test_executors_read_from_the_cache(tmp_path: Path, spark: Any) -> None:
+    # Executors have an in-memory store of their own, which is empty: all they see is the cache.
+    address = f"memory://{uuid4().hex}"
+    lake = kt.connect(address, spark, cache=tmp_path / "cache")
+    table = lake.create_table("t", ROWS.schema, ["id"], options={"bucket": "2"})
+    table.write(ROWS)
+    with pytest.raises(kt.DataError):
+        ids(table.scan().to_spark(spark))
+    assert table.scan().count() == 20
+    table.scan().to_arrow()
+    assert ids(table.scan().to_spark(spark)) == [*range(20)]
 
 
 def test_missing_path_and_missing_table_are_said(tmp_path: Path, spark: Any) -> None:

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from keytide.store import Store, open_store
+from keytide.store import CachedStore, CacheFolder, Store, open_store
 from keytide.store.faults import FaultyStore
 
 SECRET = "wJalrXUtnFEMI"
@@ -95,9 +95,19 @@ def store(request: pytest.FixtureRequest) -> Store:
     return kind
 
 
-@pytest.fixture(params=["local", "memory", "s3", "faulty"])
+def every_file(path: str) -> bool:
+    """All are kept: what a store promises does not depend on which are."""
+    return True
+
+
+@pytest.fixture
+def cached_store(memory_store: Store, tmp_path: Path) -> Store:
+    return CachedStore(memory_store, CacheFolder(str(tmp_path / "cache"), 1 << 30), every_file)
+
+
+@pytest.fixture(params=["local", "memory", "s3", "cached", "faulty"])
 def any_store(request: pytest.FixtureRequest) -> Store:
-    """Each kind of store and one behind the fault seam, empty."""
+    """Each kind of store, one with a cache and one behind the fault seam, empty."""
     if request.param == "faulty":
         return FaultyStore(request.getfixturevalue("local_store"))
     kind: Store = request.getfixturevalue(f"{request.param}_store")

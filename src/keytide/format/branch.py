@@ -158,6 +158,15 @@ class BranchStore(Store):
         """Storage options with which Polars reads `uri_of` a file by itself."""
         return self.main.polars_options()
 
+    def uncached(self) -> BranchStore:
+        """The branch in the store itself."""
+        main = self.main.uncached()
+        return self if main is self.main else replace(self, main=main)
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Remove copies near the reader."""
+        self.main.forget(self._path(path) for path in paths)
+
     def sub(self, prefix: str) -> Store:
         """The same store, rooted at the directory `prefix`."""
         return self.main.sub(self._path(prefix))

@@ -63,6 +63,7 @@ __all__ = [
     "join",
     "manifest_path",
     "metadata_file_name",
+    "never_changes",
     "new_uuid",
     "parse_branch_name",
     "parse_changelog_name",
@@ -307,6 +308,24 @@ def is_bucket_name(name: str) -> bool:
     return name == bucket_name(POSTPONE_BUCKET) or _numbered(name, "bucket-") is not None
 
 
+def never_changes(path: str) -> bool:
+    """Whether a file has the same bytes as long as it is there, and no other ever has its path.
+
+    So do data files, manifests, lists of them, indexes and statistics, which are named by a uuid.
+    `path` may be a path in a table, in a warehouse, or a URI.
+
+    >>> never_changes("manifest/manifest-6f0b1c9e-0d5f-4f43-9c55-0b6f4f1a2c3d-0")
+    True
+    >>> never_changes("tag/tag-6f0b1c9e-0d5f-4f43-9c55-0b6f4f1a2c3d-0")
+    False
+    """
+    folders, _, name = path.rpartition("/")
+    folder = folders.rpartition("/")[2]
+    return (folder in _UNIQUE or is_bucket_name(folder)) and _UNIQUE_NAME.fullmatch(
+        name
+    ) is not None
+
+
 def join(*parts: str) -> str:
     """Join path parts with ``/``, leaving out empty ones."""
     return "/".join(part.strip("/") for part in parts if part.strip("/"))
@@ -318,6 +337,12 @@ _ID = r"0|[1-9][0-9]{0,18}"
 # One digit less than an id may have: what could go beyond 64 bits is no hint.
 _HINT = re.compile(rb"\s*([0-9]{1,18})\s*")
 _NUMBER = re.compile(_ID)
+
+# A number follows the uuid, and an ending that of a data file, with that of its index behind it.
+_HEX = "[0-9a-f]"
+_UUID = f"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}"
+_UNIQUE_NAME = re.compile(rf"(?:[^.].*-)?{_UUID}-[0-9]+(?:\..*)?", re.DOTALL)
+_UNIQUE = frozenset({MANIFEST_DIR, INDEX_DIR, STATISTICS_DIR})
 
 
 def _numbered(name: str, prefix: str) -> int | None:

@@ -17,6 +17,7 @@ from keytide.lake.table import Table, is_spark_dataframe
 from keytide.lazy import load
 from keytide.sql.result import Result
 from keytide.store import Store, open_store
+from keytide.table.caching import cache_folder, near
 from keytide.table.catalog import (
     DEFAULT_DATABASE,
     SYSTEM_DATABASE,
@@ -41,6 +42,8 @@ def connect(
     options: Mapping[str, str] | None = None,
     store: Store | None = None,
     allow_external_files: bool = False,
+    cache: str | Path | None = None,
+    cache_bytes: int | str | None = None,
 ) -> Lake:
     """Open a warehouse: a folder, or an `s3://`, `gs://` or `az://` address.
 
@@ -52,20 +55,39 @@ def connect(
     queries may name other files and addresses too (`read_csv('...')`, `FROM 'a.parquet'`), and
     whatever else the engine reaches, with the rights of this process.
 
+    `cache` is a folder on local disk, of this machine and of each executor of Spark, for copies of
+    files of an object store that never change: data files, manifests, indexes. What was read once
+    is read from there, by all processes that name the folder, until it makes room for what was used
+    later: they take `cache_bytes` together, '10 gb' if left out. Whoever may read the folder, which
+    is for this account alone, can read the data in it; no credentials are.
+
     Raises `InvalidError` for an address that no store has, or an option that its store does not
-    know.
+    know; for a cache of a lake on local disk, one that is no folder, and `cache_bytes` that are no
+    size, less than 1 MiB, or without a cache.
     """
+    copies = cache_folder(cache, cache_bytes, _CACHE_NAMES)
     opened = store if store is not None else open_store(str(warehouse), options)
-    return Lake(Catalog(opened, allow_external_files), spark)
+    return Lake(Catalog(near(opened, copies), allow_external_files), spark)
 
 
 @checked
-def open_table(path: str | Path, *, options: Mapping[str, str] | None = None) -> Table:
+def open_table(
+    path: str | Path,
+    *,
+    options: Mapping[str, str] | None = None,
+    cache: str | Path | None = None,
+    cache_bytes: int | str | None = None,
+) -> Table:
     """Open the table that lies at a path or address, whatever warehouse it is in.
 
-    Raises `NotFoundError` when there is none, `InvalidError` as `connect` does.
+    `options`, `cache` and `cache_bytes` are those of `connect`. Raises `NotFoundError` when there
+    is none, `InvalidError` as `connect` does.
     """
-    return Table.of(open_stored(str(path), options))
+    copies = cache_folder(cache, cache_bytes, _CACHE_NAMES)
+    return Table.of(open_stored(str(path), options, cache=copies))
+
+
+_CACHE_NAMES = ("cache", "cache_bytes")
 
 
 class Lake:

@@ -76,7 +76,8 @@ def native_check(scan: Scan) -> Callable[[PlannedFile], bool]:
         return (
             by_schema[schema_id]
             and path.endswith(".parquet")
-            and store.local_path(path) is not None
+            # Executors map no copy that this machine has.
+            and store.uncached().local_path(path) is not None
         )
 
     return check

@@ -12,7 +12,8 @@ import pyarrow as pa
 from keytide.errors import InvalidError, NotFoundError
 from keytide.format.snapshot import Snapshot
 from keytide.options import keys
-from keytide.store import takes_options
+from keytide.store import CacheFolder, takes_options
+from keytide.table.caching import cache_folder
 from keytide.table.catalog import open_stored
 from keytide.table.read.expired import expired_error
 from keytide.table.read.scan import Scan
@@ -23,6 +24,8 @@ __all__ = ["STREAM", "SourceOptions"]
 
 STREAM = "keytide-stream"
 """The option that tells a stream; `register` has Spark set it."""
+
+CACHE, CACHE_BYTES = _CACHE_NAMES = "cache", "cache-bytes"
 
 _SPARK_OPTIONS = ("path", "checkpointlocation", "queryname", "outputmode")
 
@@ -43,6 +46,7 @@ class SourceOptions:
     rows_max: int | None = None
     consumer: str | None = None
     branch: str | None = None
+    cache: CacheFolder | None = None
     store: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     newest_snapshot_id: int | None = None
     """The newest snapshot at the time when it was settled, 0 for none."""
@@ -74,12 +78,13 @@ class SourceOptions:
             rows_max=None if rows_max is None else _whole("max-rows-per-trigger", rows_max),
             consumer=rest.pop("consumer", None),
             branch=rest.pop(keys.BRANCH, None),
+            cache=cache_folder(rest.pop(CACHE, None), rest.pop(CACHE_BYTES, None), _CACHE_NAMES),
             store=_store_options(path, rest),
         )
 
     def table(self) -> StoredTable:
         """Open the table, in its branch. Raises `NotFoundError` when there is none at the path."""
-        return open_stored(self.path, dict(self.store), self.branch)
+        return open_stored(self.path, dict(self.store), self.branch, self.cache)
 
     def table_to_write(self) -> StoredTable:
         """Open the table to write. Raises `InvalidError` for options that only reads have."""
@@ -173,7 +178,7 @@ def _near(name: str, cutoff: float) -> list[str]:
 
 _KNOWN = (
     "snapshot-id", "tag", "as-of", "columns", "where", "start", "mode", "max-rows-per-trigger",
-    "consumer", keys.BRANCH,
+    "consumer", keys.BRANCH, CACHE, CACHE_BYTES,
 )  # fmt: skip
 _SHOWN = f"{', '.join(map(repr, _KNOWN))}."
 _NAMED_ELSEWHERE = {

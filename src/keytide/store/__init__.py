@@ -1,11 +1,15 @@
 """Where the bytes of a warehouse live: a local directory or an object store."""
 
 from keytide.store.base import ObjectInfo, Store, created
+from keytide.store.cache_folder import CacheFolder
+from keytide.store.cached import CachedStore
 from keytide.store.local import LocalStore
 from keytide.store.objects import ObjectStore
 from keytide.store.open import open_store, store_of_file, takes_options
 
 __all__ = [
+    "CacheFolder",
+    "CachedStore",
     "LocalStore",
     "ObjectInfo",
     "ObjectStore",

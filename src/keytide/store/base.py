@@ -177,6 +177,13 @@ class Store(ABC):
         """
         return None
 
+    def uncached(self) -> Store:
+        """The store itself, for whoever wants to know what is stored: no copies near the reader."""
+        return self
+
+    def forget(self, paths: Iterable[str]) -> None:  # noqa: B027  # most stores have none
+        """Remove copies near the reader, if any, so that the next read of these files is anew."""
+
     @abstractmethod
     def sub(self, prefix: str) -> Store:
         """The same store, rooted at the directory `prefix`."""

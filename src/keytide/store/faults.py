@@ -174,6 +174,19 @@ class FaultyStore(Store):
     def local_path(self, path: str) -> None:
         """None, so that all bytes pass the seam."""
 
+    def uncached(self) -> FaultyStore:
+        """The same faults and log, around the inner store itself."""
+        inner = self.inner.uncached()
+        if inner is self.inner:
+            return self
+        other = copy(self)
+        other.inner = inner
+        return other
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Remove copies near the reader; no operation of the store."""
+        self.inner.forget(paths)
+
     def sub(self, prefix: str) -> FaultyStore:
         """The same store, faults and log, rooted at `prefix`."""
         deeper = copy(self)

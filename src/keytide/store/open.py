@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from urllib.parse import unquote
 
 from keytide.errors import InvalidError
 from keytide.store.base import Store, check_path
+from keytide.store.cached import CachedStore
 from keytide.store.local import LocalStore
 from keytide.store.objects import ObjectStore, open_object_store
 
@@ -49,15 +51,19 @@ def store_of_file(uri: str, near: Store) -> tuple[Store, str]:
     """The store of the folder in which a file lies, and the file's name there.
 
     `uri` is one that the table format stores, in which a percent sign is a percent sign. In the
-    bucket of the store `near` it has that store's options. Raises as `open_store`.
+    bucket of the store `near` it has that store's options, and far away that store's cache. Raises
+    as `open_store`.
     """
     folder, _, name = uri.rpartition("/")
     if folder.startswith("file:"):
         return _local("/" + re.sub("^file:(//[^/]*)?/*", "", folder), {}), name
-    options = {}
-    if isinstance(near, ObjectStore) and uri.startswith(f"{near.bucket}/"):
-        options = dict(near.options)
-    return open_store(folder, options), name
+    options, store = {}, near.uncached()
+    if isinstance(store, ObjectStore) and uri.startswith(f"{store.bucket}/"):
+        options = dict(store.options)
+    opened = open_store(folder, options)
+    if isinstance(near, CachedStore) and isinstance(opened, ObjectStore):
+        return replace(near, beneath=opened), name
+    return opened, name
 
 
 def _local(path: str, options: Mapping[str, str]) -> Store:

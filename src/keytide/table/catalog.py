@@ -24,7 +24,8 @@ from keytide.format.branch import split_branch
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, stored_names
 from keytide.options.keys import BRANCH, PARTITION, PRIMARY_KEY
-from keytide.store import Store, open_store
+from keytide.store import CacheFolder, Store
+from keytide.table.caching import open_near
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
 from keytide.table.creation import create_filled
@@ -51,11 +52,15 @@ _NAME_BYTES_MAX = 240
 
 
 def open_stored(
-    path: str, options: Mapping[str, str] | None = None, branch: str | None = None
+    path: str,
+    options: Mapping[str, str] | None = None,
+    branch: str | None = None,
+    cache: CacheFolder | None = None,
 ) -> StoredTable:
     """The table that lies at a path or address, where `$branch_x` may follow as in names.
 
-    Raises `NotFoundError` when there is none, `InvalidError` for two branches.
+    Raises `NotFoundError` when there is none, `InvalidError` for two branches and for a cache of a
+    table on local disk.
     """
     text, named = split_branch(path.rstrip("/"))
     if None not in (named, branch) and named != branch:
@@ -67,7 +72,7 @@ def open_stored(
     parent = text.rsplit("/", 2)[-2] if text.count("/") > 1 else ""
     if parent.endswith(_DATABASE_SUFFIX):
         name = f"{parent.removesuffix(_DATABASE_SUFFIX)}.{name}"
-    return open_table(open_store(text, options), name, branch)
+    return open_table(open_near(text, options, cache), name, branch)
 
 
 @dataclass(frozen=True)

@@ -314,6 +314,7 @@ def _naming_file(store: Store, path: str) -> Iterator[None]:
 
 def _unreadable(store: Store, path: str, error: BaseException) -> DataError:
     uri = store.uri_of(path)
+    store.forget([path])  # once it is restored, it has to be read anew
     if not store.exists(path):
         return DataError(
             f"data file {uri} is missing although a snapshot names it; restore it, or read an "

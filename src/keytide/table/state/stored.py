@@ -76,6 +76,12 @@ class StoredTable:
         return self.metadata.store
 
     @property
+    def uncached(self) -> StoredTable:
+        """The table as it is stored, past all copies near the reader."""
+        store = self.store.uncached()
+        return self if store is self.store else StoredTable.of(TableMetadata(store, self.name))
+
+    @property
     def name(self) -> str:
         """The name, as `database.table`."""
         return self.metadata.name

@@ -76,6 +76,7 @@ class Diagnosis:
 
 def diagnose(table: StoredTable) -> Diagnosis:
     """The health of a table, as `Table.doctor`."""
+    table = table.uncached
     metadata = table.metadata
     snapshot = metadata.latest_snapshot()
     view, live = table.view(table.schema), table.live_files(snapshot)

@@ -77,6 +77,7 @@ def orphan_files(table: StoredTable, before_ms: int) -> list[ObjectInfo]:
 
     Raises `DataError` when the store fails or something that names files is torn.
     """
+    table = table.uncached
     view = table.view(table.schema)
     place = _Places.of(view)
     old = [

@@ -44,6 +44,7 @@ def verify_table(
 ) -> Verification:
     """Check the table that a store is rooted at, as `Table.verify`."""
     refuse_forked_child()
+    store = store.uncached()
     for tries_left in reversed(range(_TRIES)):
         work = _Work(store, name, quick, progress)
         found = work.run()
