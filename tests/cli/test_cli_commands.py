@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -417,3 +419,52 @@ def test_unexpected_error_is_one_line(
     done = run("scan", "shop.orders", "-w", warehouse)
     assert done.code == 1
     assert done.err == "error: unexpected RuntimeError: out of luck (--debug shows where)\n"
+
+
+# -- a cache ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def far_orders() -> str:
+    """The address of a table in an object store."""
+    lake = kt.connect(f"memory://{uuid4().hex}")
+    table = lake.create_table("shop.orders", pa.schema([("id", pa.int64())]), primary_key=["id"])
+    table.write([{"id": 1}])
+    return table.uri
+
+
+@pytest.mark.parametrize("command", ["scan", "get", "sql", "ls", "verify"])
+def test_cache_is_for_whatever_a_command_opens(
+    run: Run, far_orders: str, tmp_path: Path, command: str
+) -> None:
+    warehouse = far_orders.partition("/shop.db")[0]
+    arguments = {
+        "scan": (far_orders,),
+        "get": ("shop.orders", "1", "-w", warehouse),
+        "sql": ("SELECT * FROM shop.orders", "-w", warehouse),
+        "ls": (warehouse,),
+        "verify": (far_orders,),
+    }[command]
+    done = run("--cache", str(tmp_path), "--cache-bytes", "1 gb", command, *arguments)
+    assert (done.code, run(command, *arguments)) == (0, done)
+    assert bool([*tmp_path.iterdir()]) is (command in ("scan", "get", "sql"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--cache", "c", "scan", "{near}"), "cache: .* lies on local disk"),
+        (("--cache", "c", "sql", "SELECT 1", "-w", "{near}"), "cache: .* lies on local disk"),
+        (("--cache", "c", "ls", "{near}"), "cache: .* lies on local disk"),
+        (("--cache-bytes", "1 gb", "scan", "{far}"), "cache_bytes is '1 gb', and there is no"),
+        (("--cache", "c", "--cache-bytes", "x", "scan", "{far}"), "cache_bytes is 'x'; expected"),
+        (("--cache", "c", "ingest", "{far}", "--from", "x", "--format", "debezium-json"),
+         "ingest reads no table"),
+    ],
+)  # fmt: skip
+def test_cache_that_has_no_use_is_refused(
+    run: Run, orders: kt.Table, far_orders: str, arguments: str, message: str
+) -> None:
+    done = run(*(each.format(near=orders.uri, far=far_orders) for each in arguments))
+    assert done.code in (1, 2)
+    assert re.search(message, " ".join(done.err.split()))

@@ -11,6 +11,7 @@ import os
 
 import typer
 
+from keytide.cli.near import cache_arguments
 from keytide.errors import InvalidError, NotFoundError
 from keytide.lake.lake import connect, open_table
 from keytide.lake.table import Table
@@ -45,7 +46,7 @@ def open_named_table(table: str, warehouse: str | None) -> Table:
         raise typer.BadParameter(
             f"{_NO_WAREHOUSE}, or write the table's path (./{table} when it lies here)"
         )
-    return connect(warehouse).table(table)
+    return connect(warehouse, **cache_arguments()).table(table)
 
 
 def split_table_path(table: str, warehouse: str | None) -> tuple[str, str]:
@@ -96,7 +97,7 @@ def full_path(path: str) -> str:
 
 def _table_at(path: str, warehouse: str | None) -> Table:
     try:
-        return open_table(full_path(path))
+        return open_table(full_path(path), **cache_arguments())
     except NotFoundError as error:
         way = way_into(path)
         if not way and warehouse and not os.path.isabs(path):

@@ -13,6 +13,7 @@ import typer
 
 from keytide.cli.address import full_path, is_path, open_named_table, required_warehouse, way_into
 from keytide.cli.grid import Part, Properties, Words, grid
+from keytide.cli.near import cache_arguments
 from keytide.cli.output import Format, note, write_document, write_rows
 from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse
 from keytide.errors import NotFoundError
@@ -65,7 +66,8 @@ def ls(
     """
     if place is not None and database is None and warehouse and not is_path(place):
         place, database = None, place
-    lake = connect(required_warehouse(warehouse) if place is None else full_path(place))
+    address = required_warehouse(warehouse) if place is None else full_path(place)
+    lake = connect(address, **cache_arguments())
     if not list_tables(lake, database, format):
         note(f"no tables in {lake.uri}{_what_else(place, database)}")
 

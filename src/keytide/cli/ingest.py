@@ -10,6 +10,7 @@ import typer
 
 from keytide.cli.address import split_table_path
 from keytide.cli.grid import Properties
+from keytide.cli.near import refuse_cache
 from keytide.cli.output import Format, note, write_document
 from keytide.cli.parameters import TableArgument, Warehouse, names
 from keytide.cli.progress import heartbeat
@@ -114,6 +115,7 @@ def ingest(
     # Change feeds bring DuckDB along, which other commands start without.
     from keytide.cdc.request import FeedRequest
 
+    refuse_cache("ingest")
     root, name = split_table_path(table, warehouse)
     request = FeedRequest(
         warehouse=root,

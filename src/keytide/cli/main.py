@@ -20,6 +20,7 @@ from keytide.cli.branch import branch
 from keytide.cli.catalog import describe, ls, snapshots
 from keytide.cli.consumer import consumer
 from keytide.cli.ingest import ingest
+from keytide.cli.near import give_cache
 from keytide.cli.read import explain, get, scan, why
 from keytide.cli.sql import sql
 from keytide.cli.tag import tag
@@ -95,6 +96,18 @@ def _keytide(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
+    cache: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder on local disk for copies of files of an object store that never change: "
+            "reading them again asks for none.",
+            show_default=False,
+        ),
+    ] = None,
+    cache_bytes: Annotated[
+        str | None,
+        typer.Option(help="What the copies may take, 10 gb if left out.", show_default=False),
+    ] = None,
 ) -> None:
     """Primary-key tables in a lake: look into them, read them, feed them.
 
@@ -104,6 +117,7 @@ def _keytide(
 
     Example: keytide scan /data/lake/shop.db/orders --limit 10
     """
+    give_cache(cache, cache_bytes)
 
 
 for _command in (

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from keytide.cli.address import required_warehouse
+from keytide.cli.near import cache_arguments
 from keytide.cli.output import Format, note, write_rows
 from keytide.cli.parameters import FormatOption, Limit, Warehouse
 from keytide.errors import InvalidError
@@ -53,7 +54,8 @@ def sql(
     """
     if text is not None and file is not None:
         raise typer.BadParameter("give the statements or --file, not both")
-    lake = connect(required_warehouse(warehouse), allow_external_files=allow_external_files)
+    address = required_warehouse(warehouse)
+    lake = connect(address, allow_external_files=allow_external_files, **cache_arguments())
     if file is not None:
         text = _text_of(file)
     if text is None and sys.stdin.isatty():
