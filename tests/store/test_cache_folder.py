@@ -395,3 +395,20 @@ def test_threads_that_fill_one_folder_see_whole_entries(folder: CacheFolder) -> 
         warnings.simplefilter("error")
         assert all(pool.map(work, range(300)))
     assert used(folder) <= folder.bytes_max
+
+
+def test_path_that_is_given_away_can_be_opened(folder: CacheFolder) -> None:
+    given, opened = 0, 0
+    with warnings.catch_warnings(), ThreadPoolExecutor(1) as pool:
+        warnings.simplefilter("error")
+        filling = pool.submit(lambda: [folder.keep(key(n), bytes(50_000)) for n in range(600)])
+        number = 0
+        while not filling.done():
+            number = (number + 7) % 600
+            path = folder.path_to_map(key(number)) if number % 5 == 0 else None
+            if path is not None:
+                given += 1
+                opened += Path(path).read_bytes() == bytes(50_000)
+        filling.result()
+    assert opened == given
+    assert used(folder) <= folder.bytes_max

@@ -90,7 +90,7 @@ class CacheFolder:
         if path is None:
             return None
         try:
-            os.utime(_sum_of(path))
+            os.utime(_sum_of(path))  # see `_remove_unmapped`
         except OSError:
             return None  # it has just made room, or could do so unseen
         return path
@@ -111,7 +111,12 @@ class CacheFolder:
         path = self._path(key)
         if not os.path.lexists(path):
             return
-        with self._troubles(), self._locked() as total:
+        with self._troubles():
+            if self._is_ours():
+                self._drop(path)
+
+    def _drop(self, path: str) -> None:
+        with self._locked() as total:
             # Without the lock the count of bytes stays too high until entries are counted again.
             freed = _remove(path)
             if total is not None and freed:
@@ -224,7 +229,7 @@ class CacheFolder:
             if total <= goal:
                 break
             if entry.mapped_s < recently_s:
-                total -= _remove(entry.path)
+                total -= _remove_unmapped(entry.path, recently_s)
         return total
 
     @contextmanager
@@ -448,6 +453,26 @@ def _remove(path: str) -> int:
         freed = 0
     with suppress(FileNotFoundError):
         os.unlink(_sum_of(path))
+    return freed
+
+
+def _remove_unmapped(path: str, recently_s: float) -> int:
+    """The same, unless the path was given away at this very moment.
+
+    Whoever gives it away touches the sum: either that is seen here, or the sum is not there any
+    more, and no path is given away.
+    """
+    name = _sum_of(path)
+    aside = f"{name}.old"
+    try:
+        os.rename(name, aside)
+    except FileNotFoundError:  # dropped meanwhile
+        return _remove(path)
+    if os.stat(aside).st_mtime >= recently_s:
+        os.rename(aside, name)
+        return 0
+    freed = _remove(path)
+    os.unlink(aside)
     return freed
 
 
