@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import obstore
@@ -71,6 +72,8 @@ class FarClient:
         given = getattr(obstore, name)
         if name in _REQUESTS:
             return self._late(name, given)
+        if name == "open_writer":
+            return self._late_writer(given)
         return self._late_listing(given) if name == "list" else given
 
     @contextmanager
@@ -83,6 +86,14 @@ class FarClient:
         def late(handle: Any, path: Any = "", *args: Any, **options: Any) -> Any:
             with self._under_way(name, str(path)):
                 return given(handle, path, *args, **options)
+
+        return late
+
+    def _late_writer(self, given: Callable[..., Any]) -> Callable[..., Any]:
+        def late(handle: Any, path: str, **options: Any) -> Any:
+            return _LateWriter(
+                given(handle, path, **options), partial(self._under_way, "put", path)
+            )
 
         return late
 
@@ -107,6 +118,24 @@ class FarClient:
         finally:
             with self._lock:
                 requests.made.append(Request(name, path, began, time.monotonic()))
+
+
+@dataclass(frozen=True)
+class _LateWriter:
+    """A writer whose object is sent when it is closed."""
+
+    writer: Any
+    under_way: Callable[[], AbstractContextManager[None]]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.writer, name)
+
+    def __exit__(self, *raised: Any) -> None:
+        self.writer.__exit__(*raised)
+
+    def close(self) -> None:
+        with self.under_way():
+            self.writer.close()
 
 
 @contextmanager

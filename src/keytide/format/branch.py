@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -88,9 +89,22 @@ class BranchStore(Store):
         """What some calls give."""
         return self.main.together(calls)
 
+    def begin(self, call: Callable[[], T]) -> Future[T]:
+        """A call that may be under way."""
+        return self.main.begin(call)
+
+    def uploading(self) -> tuple[Store, Callable[[], None]]:
+        """The store as one whose new files may be under way, and what waits for them."""
+        main, settle = self.main.uploading()
+        return replace(self, main=main), settle
+
     def open_input(self, path: str) -> pa.NativeFile:
         """A seekable file."""
         return self.main.open_input(self._path(path))
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
+        """Bytes of a file."""
+        return self.main.read_ranges(self._path(path), ranges)
 
     def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
         """A new file."""

@@ -39,6 +39,7 @@ __all__ = [
     "BlockSink",
     "byte_ranges",
     "check_blocks",
+    "check_blocks_in",
     "check_every_block",
     "check_footer",
 ]
@@ -167,13 +168,20 @@ def check_blocks(
     """Raise OSError where wanted bytes, or any for None, are not those that were written."""
     local = store.local_path(path)
     with pa.memory_map(str(local)) if local is not None else store.open_input(path) as file:
-        footer = check_footer(file)
-        if isinstance(file, pa.PythonFile):
-            return  # fetched piece by piece, and each page has a checksum of its own
-        size = file.size()
-        ranges = wanted(pq.read_metadata(file)) if wanted else [(0, size - len(footer))]
-        file.seek(0)
-        torn = _torn_blocks(store.uri_of(path), file.read_buffer(size), footer, ranges)
+        check_blocks_in(file, store.uri_of(path), wanted)
+
+
+def check_blocks_in(
+    file: pa.NativeFile,
+    uri: str,
+    wanted: Callable[[pq.FileMetaData], list[tuple[int, int]]] | None,
+) -> None:
+    """The same of a file that is open, whose bytes are in memory or mapped."""
+    footer = check_footer(file)
+    size = file.size()
+    ranges = wanted(pq.read_metadata(file)) if wanted else [(0, size - len(footer))]
+    file.seek(0)
+    torn = _torn_blocks(uri, file.read_buffer(size), footer, ranges)
     if torn:
         raise OSError(f"its bytes are not those that were written, from byte {torn[0]} on")
 

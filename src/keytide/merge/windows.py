@@ -18,6 +18,10 @@ from keytide.merge.order import is_searchable
 __all__ = ["Batch", "key_windows", "with_whole_keys"]
 
 
+# More than cores, for a store may be waited for.
+_FIRST_BATCHES = 16
+
+
 class Batch(NamedTuple):
     """Some rows of a run, behind those of the batch before."""
 
@@ -35,7 +39,7 @@ def key_windows(
     Every key lies in exactly one window; windows come in key order.
     """
     cursors = [_Cursor(run, key) for run in runs]
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(min(_FIRST_BATCHES, max(1, len(cursors)))) as pool:
         list(pool.map(_Cursor.fill, cursors))  # the first batches are read side by side
     while waiting := [cursor for cursor in cursors if cursor.fill()]:
         # Each pass takes at least the batch whose last key is the bound, so windows make progress.

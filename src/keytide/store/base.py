@@ -20,6 +20,7 @@ import errno
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -78,6 +79,23 @@ class Store(ABC):
         """
         return [call() for call in calls]
 
+    def begin(self, call: Callable[[], T]) -> Future[T]:
+        """A call that may be under way when this returns, where a request is slow, or is done."""
+        future: Future[T] = Future()
+        try:
+            future.set_result(call())
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def uploading(self) -> tuple[Store, Callable[[], None]]:
+        """The store as one whose new files may be under way, and what waits until none is.
+
+        Other than `put`, `put_all` and `open_output` may return before a file is durable, or is
+        known to have failed: the call that waits raises that. Does not pickle.
+        """
+        return self, lambda: None
+
     def read_all(self, paths: Sequence[str]) -> builtins.list[bytes]:
         """The whole files, in the order of `paths`; side by side where a request is slow."""
         return self.together([partial(self.read, path) for path in paths])
@@ -89,6 +107,14 @@ class Store(ABC):
     @abstractmethod
     def open_input(self, path: str) -> pa.NativeFile:
         """A seekable file for Parquet readers; close it after use."""
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
+        """Bytes of a file, from the begin to the end of each range; fewer where the file ends.
+
+        Side by side where a request is slow.
+        """
+        with disk_errors("read", self.uri_of(path)), self.open_input(path) as file:
+            return [_range(file, begin, end) for begin, end in ranges]
 
     @abstractmethod
     def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
@@ -191,6 +217,12 @@ class Store(ABC):
     def uri_of(self, path: str) -> str:
         """The full name of a file, for messages and for other engines."""
         return f"{self.uri.rstrip('/')}/{path}"
+
+
+def _range(file: pa.NativeFile, begin: int, end: int) -> bytes:
+    file.seek(min(begin, file.size()))
+    found: bytes = file.read(end - begin)
+    return found
 
 
 def _read_if_there(store: Store, path: str) -> bytes | None:

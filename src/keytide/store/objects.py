@@ -13,7 +13,7 @@ import io
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -30,6 +30,7 @@ from obstore.store import MemoryStore, from_url
 from keytide.errors import DataError, InvalidError, KeytideError
 from keytide.process import refuse_forked_child
 from keytide.store.base import ObjectInfo, Store, buffered, check_path, storage_error
+from keytide.store.uploads import Uploads
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Handle
@@ -61,6 +62,14 @@ class ObjectStore(Store):
         with self._errors("read", path):
             return bytes(obstore.get(self._handle, self._key(path)).bytes())
 
+    def begin(self, call: Callable[[], T]) -> Future[T]:
+        """A call that is under way in a thread of its own."""
+        pool = ThreadPoolExecutor(1)
+        try:
+            return pool.submit(call)
+        finally:
+            pool.shutdown(wait=False)
+
     def together(self, calls: Sequence[Callable[[], T]]) -> builtins.list[T]:
         """What some calls give, which run side by side."""
         if len(calls) < 2:
@@ -83,6 +92,15 @@ class ObjectStore(Store):
             key = self._key(path)
             return bytes(obstore.get_range(self._handle, key, start=start, length=length))
 
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
+        """Bytes of an object, fetched side by side; ranges that lie close come as one."""
+        if not ranges:
+            return []
+        with self._errors("read", path):
+            starts, ends = zip(*ranges, strict=True)
+            found = obstore.get_ranges(self._handle, self._key(path), starts=starts, ends=ends)
+            return [bytes(piece) for piece in found]
+
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
         """A new object, visible and durable after a clean exit; sent in parts when large."""
@@ -104,6 +122,12 @@ class ObjectStore(Store):
     def put_all(self, files: Mapping[str, bytes]) -> None:
         """Write several whole objects side by side, durable on return."""
         self.together([partial(self.put, *item) for item in files.items()])
+
+    def uploading(self) -> tuple[Store, Callable[[], None]]:
+        """The same objects, written side by side with what comes after."""
+        uploads = Uploads()
+        store = _UploadingStore(self.bucket, self.prefix, self.options, uploads)
+        return store, uploads.settle
 
     def copy(self, path: str, to: str) -> None:
         """Copy an object inside the object store."""
@@ -232,8 +256,31 @@ class ObjectStore(Store):
             with suppress(BaseError, OSError):
                 writer.__exit__(type(error), error, error.__traceback__)
             raise
+        self._close(writer, path)
+
+    def _close(self, writer: obstore.WritableFile, path: str) -> None:
         with self._errors("write", path):
             writer.close()
+
+
+@dataclass(frozen=True)
+class _UploadingStore(ObjectStore):
+    """The same objects; those that it writes may be under way until `uploads` are settled."""
+
+    uploads: Uploads = field(default_factory=Uploads, repr=False, compare=False)
+
+    def put_all(self, files: Mapping[str, bytes]) -> None:
+        """Begin to write several whole objects."""
+        for path, data in files.items():
+            self.uploads.begin(partial(self.put, path, data))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Remove objects, once none of them is still under way."""
+        self.uploads.wait()
+        super().delete(paths)
+
+    def _close(self, writer: obstore.WritableFile, path: str) -> None:
+        self.uploads.begin(partial(super()._close, writer, path))
 
 
 def open_object_store(bucket: str, prefix: str, options: Mapping[str, str]) -> ObjectStore:

@@ -42,7 +42,7 @@ def append(table: StoredTable, data: Any, author: Author | None = None) -> Write
 
 def fill(transaction: Transaction, rows: pa.Table) -> None:
     """Write rows as the part of a transaction. Raises what `WriteTask.feed` raises."""
-    _run(transaction.task(), rows, transaction.take)
+    _run(transaction.here(transaction.task()), rows, transaction.take)
 
 
 def overwrite(
@@ -55,7 +55,7 @@ def overwrite(
     given = to_arrow_table(data, view.schema, table.name)
     given = given if spec is None else spec.filled(given)
     with writing(table, view) as transaction:
-        _run(transaction.task_anew(spec), given, transaction.take)
+        _run(transaction.here(transaction.task_anew(spec)), given, transaction.take)
         return transaction.overwrite(spec)
 
 

@@ -53,13 +53,13 @@ def stored_file(
 
 
 def group_ends(
-    store: Store, path: str, names: Sequence[str], kept_bytes_max: int
+    store: Store, path: str, names: Sequence[str], size: int | None, kept_bytes_max: int
 ) -> dict[str, GroupEnds]:
     """Of no column: files of the format are read whole."""
     return {}
 
 
-def group_rows(store: Store, path: str) -> list[int]:
+def group_rows(store: Store, path: str, size: int | None, kept_bytes_max: int) -> list[int]:
     """The rows of the blocks."""
     with store.open_input(path) as source:
         return [block.rows for block in _Container.of(source).blocks]

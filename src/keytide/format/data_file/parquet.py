@@ -30,8 +30,10 @@ from keytide.format.checksum import (
     BlockSink,
     byte_ranges,
     check_blocks,
+    check_blocks_in,
     check_footer,
 )
+from keytide.format.data_file.far_file import FarFile, far_file
 from keytide.format.data_file.stored_file import (
     POSITION,
     GroupEnds,
@@ -79,25 +81,23 @@ def stored_file(
         if found.st_size >= _LAZY_FILE_BYTES_MIN:
             version = (found.st_ino, found.st_size, found.st_mtime_ns)
             return _MappedFile(store, path, _mapped(local, version, numbered, kept_bytes_max))
-    source = store.open_input(path)
-    # pre_buffer joins neighbouring column chunks into one request.
-    file = pq.ParquetFile(source, pre_buffer=local is None, page_checksum_verification=True)
-    return _FetchedFile(store, path, file, file.schema_arrow.names, numbered)
+        file = pq.ParquetFile(store.open_input(path), page_checksum_verification=True)
+        return _SmallFile(store, path, file, file.schema_arrow.names, numbered)
+    far = far_file(store, path, size, kept_bytes_max)
+    return _FetchedFile(far, far.footer.schema.to_arrow_schema().names, numbered)
 
 
-def group_rows(store: Store, path: str) -> list[int]:
+def group_rows(store: Store, path: str, size: int | None, kept_bytes_max: int) -> list[int]:
     """The rows of the row groups."""
-    with store.open_input(path) as file:
-        check_footer(file)
-        footer = pq.read_metadata(file)
+    footer = _footer(store, path, size, kept_bytes_max)
     return [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
 
 
 def group_ends(
-    store: Store, path: str, names: Sequence[str], kept_bytes_max: int
+    store: Store, path: str, names: Sequence[str], size: int | None, kept_bytes_max: int
 ) -> dict[str, GroupEnds]:
     """The ends of the row groups, as the footer has them."""
-    footer = _footer(store, path, kept_bytes_max)
+    footer = _footer(store, path, size, kept_bytes_max)
     places = {footer.schema.column(i).path: i for i in range(len(footer.schema))}
     return {
         name: _ends(footer, places[name])
@@ -106,7 +106,9 @@ def group_ends(
     }
 
 
-def _footer(store: Store, path: str, kept_bytes_max: int) -> pq.FileMetaData:
+def _footer(store: Store, path: str, size: int | None, kept_bytes_max: int) -> pq.FileMetaData:
+    if store.local_path(path) is None:
+        return far_file(store, path, size, kept_bytes_max).footer
     key = (*version_of(store, path), "footer")
     kept: pq.FileMetaData | None = KEPT.find(key)
     if kept is None:
@@ -269,8 +271,8 @@ class _MappedFile:
 
 
 @dataclass(frozen=True)
-class _FetchedFile:
-    """A file in an object store or a small one: the column chunks of the wanted rows are read."""
+class _SmallFile:
+    """A small file on local disk: the column chunks of the wanted rows are read."""
 
     store: Store
     path: str
@@ -281,24 +283,54 @@ class _FetchedFile:
     def rows(self, names: Sequence[str], offset: int, length: int | None) -> Rows:
         """The rows, decoded."""
         _check_blocks(self, names, offset, length)
-        metadata = self.file.metadata
-        stop = metadata.num_rows if length is None else min(offset + length, metadata.num_rows)
-        groups: list[int] = []
-        first_row, start = 0, 0
-        for group in range(metadata.num_row_groups):
-            end = start + metadata.row_group(group).num_rows
-            if start < stop and end > offset:
-                first_row = start if not groups else first_row
-                groups.append(group)
-            start = end
+        return _decoded(self.file, names or self.names[:1], offset, length, numbered=self.numbered)
+
+
+@dataclass(frozen=True)
+class _FetchedFile:
+    """A file in an object store: the column chunks of the wanted rows are fetched."""
+
+    far: FarFile
+    names: Sequence[str]
+    numbered: bool
+
+    def rows(self, names: Sequence[str], offset: int, length: int | None) -> Rows:
+        """The rows, decoded."""
         # Some column is always read: of none, Arrow would not know how many rows there are.
-        table = self.file.read_row_groups(groups, columns=names or self.names[:1])
-        frame = from_arrow(table.slice(offset - first_row, stop - offset))
-        return numbered_rows(frame, offset, numbered=self.numbered)
+        read, footer = names or self.names[:1], self.far.footer
+        ranges = byte_ranges(read, offset, length, footer)
+        with self.far.open(ranges) as source:
+            if self.far.whole is not None:
+                # Of what comes in pieces, each page has a checksum of its own.
+                uri = self.far.store.uri_of(self.far.path)
+                check_blocks_in(source, uri, partial(byte_ranges, read, offset, length))
+            file = pq.ParquetFile(
+                source, metadata=footer, pre_buffer=True, page_checksum_verification=True
+            )
+            return _decoded(file, read, offset, length, numbered=self.numbered)
+
+
+def _decoded(
+    file: pq.ParquetFile, names: Sequence[str], offset: int, length: int | None, *, numbered: bool
+) -> Rows:
+    """Rows of some columns, which are read by whole row groups."""
+    metadata = file.metadata
+    stop = metadata.num_rows if length is None else min(offset + length, metadata.num_rows)
+    groups: list[int] = []
+    first_row, start = 0, 0
+    for group in range(metadata.num_row_groups):
+        end = start + metadata.row_group(group).num_rows
+        if start < stop and end > offset:
+            first_row = start if not groups else first_row
+            groups.append(group)
+        start = end
+    table = file.read_row_groups(groups, columns=names)
+    frame = from_arrow(table.slice(offset - first_row, stop - offset))
+    return numbered_rows(frame, offset, numbered=numbered)
 
 
 def _check_blocks(
-    file: _MappedFile | _FetchedFile, names: Sequence[str], offset: int, length: int | None
+    file: _MappedFile | _SmallFile, names: Sequence[str], offset: int, length: int | None
 ) -> None:
     whole = offset == 0 and length is None and len(names) == len(file.names)
     # None checks every block without a look at where the columns lie.

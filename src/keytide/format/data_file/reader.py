@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import polars as pl
@@ -88,6 +88,8 @@ class FileReader:
         self, offset: int = 0, length: int | None = None, where: pl.Expr | None = None
     ) -> pl.LazyFrame:
         """The same as a plan; from local disk nothing is decoded yet."""
+        if self.dead_rows is not None:
+            vector = self.store.begin(lambda: self._dead_positions)  # beside the rows
         with _naming_file(self.store, self.path):
             source = format_of(self.path).stored_file(
                 self.store, self.path, self.file_schema, self.size,
@@ -95,6 +97,8 @@ class FileReader:
                 kept_bytes_max=self.kept_bytes_max,
             )  # fmt: skip
             frame, stored = source.rows(self._stored_names(source.names), offset, length)
+        if self.dead_rows is not None:
+            vector.result()
         if self.dead_rows is not None or self._tells_dead:
             frame = self._without_dead(frame, offset, length)
         # Not `select` alone: a frame of nothing but constants would have one row.
@@ -126,7 +130,11 @@ class FileReader:
         Reads what tells them apart; raises like `read`.
         """
         with _naming_file(self.store, self.path):
-            return [*_spans(format_of(self.path).group_rows(self.store, self.path), rows_max)]
+            return [*_spans(self._group_rows(), rows_max)]
+
+    def _group_rows(self) -> list[int]:
+        group_rows = format_of(self.path).group_rows
+        return group_rows(self.store, self.path, self.size, self.kept_bytes_max)
 
     def groups(self, names: Collection[str] = ()) -> pl.DataFrame:
         """The groups of rows that the file is read in.
@@ -138,10 +146,9 @@ class FileReader:
         alike = {f.name: stored[f.id].name for f in self.fields
                  if f.name in names and f.id in stored and _is_alike(stored[f.id], f)}  # fmt: skip
         with _naming_file(self.store, self.path):
-            file_format = format_of(self.path)
-            rows = pl.Series("rows", file_format.group_rows(self.store, self.path), pl.Int64)
-            ends = file_format.group_ends(
-                self.store, self.path, [*alike.values()], self.kept_bytes_max
+            rows = pl.Series("rows", self._group_rows(), pl.Int64)
+            ends = format_of(self.path).group_ends(
+                self.store, self.path, [*alike.values()], self.size, self.kept_bytes_max
             )
         types = polars_schema(self.fields)
         bounds = [
@@ -241,7 +248,7 @@ def read_together(readers: Sequence[FileReader], where: pl.Expr | None = None) -
 
     Takes far less time for small files than one after the other.
     """
-    frames = [reader.lazy(where=where) for reader in readers]
+    frames = _opened([(reader, WHOLE_FILE) for reader in readers], where)
     try:
         return pl.concat(frames).collect().rechunk()  # whoever goes on has no small chunks
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
@@ -256,11 +263,17 @@ def read_side_by_side(
 
     Takes far less time than one after the other where few rows do. All are held in memory.
     """
-    frames = [reader.lazy(*span, where) for reader, span in reads]
+    frames = _opened(reads, where)
     try:
         return pl.collect_all(frames)
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return [reader.read(*span, where) for reader, span in reads]
+
+
+def _opened(reads: Sequence[tuple[FileReader, Span]], where: pl.Expr | None) -> list[pl.LazyFrame]:
+    """Plans of several reads, whose bytes are fetched side by side."""
+    calls = [partial(reader.lazy, *span, where) for reader, span in reads]
+    return reads[0][0].store.together(calls) if reads else []
 
 
 def _is_alike(one: Field, other: Field) -> bool:

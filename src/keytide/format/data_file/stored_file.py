@@ -70,11 +70,13 @@ class FileFormat(Protocol):
         What the format keeps for the next read, of all files, is held to `kept_bytes_max`.
         """
 
-    def group_rows(self, store: Store, path: str) -> list[int]:
+    def group_rows(
+        self, store: Store, path: str, size: int | None, kept_bytes_max: int
+    ) -> list[int]:
         """How many rows the parts have that a file is read in, in their order."""
 
     def group_ends(
-        self, store: Store, path: str, names: Sequence[str], kept_bytes_max: int
+        self, store: Store, path: str, names: Sequence[str], size: int | None, kept_bytes_max: int
     ) -> dict[str, GroupEnds]:
         """The least and the greatest value of each part, of those columns of which that is known.
 

@@ -31,10 +31,12 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 from keytide.errors import DataError, NotFoundError
 from keytide.format import paths
+from keytide.format.documents import remember_documents
 from keytide.format.entry_columns import is_live
 from keytide.format.index_manifest import IndexFile
 from keytide.format.manifest import FileKind, ManifestEntry
@@ -86,6 +88,8 @@ class Committer:
     restamp: Restamper
     clock_ms: Callable[[], int] = wall_clock_ms
     wait: Callable[[float], None] = time.sleep
+    settle: Callable[[], None] = lambda: None
+    """What waits for files of the change that are still under way, and raises what failed."""
 
     def publish(
         self, change: Change, known: LiveFiles, redo: Redo | None = None
@@ -110,9 +114,12 @@ class Committer:
         options = self.view.options
         waits = _backoff(options.commit_retry_wait_ms_min, options.commit_retry_wait_ms_max)
         tries = options.commit_retries_max + 1
-        # Before each try: an earlier one may have landed although its answer was lost.
+        # What is known was seen just now, so a look may go beside the first try.
+        begin: Callable[[], Committed | Conflict | None] = attempt.run_beside_look
         for tries_left in reversed(range(tries)):
-            outcome = attempt.look() or attempt.run()
+            outcome = begin()
+            # Before each other try: an earlier one may have landed although its answer was lost.
+            begin = attempt.look_and_run
             if isinstance(outcome, Committed):
                 attempt.tidy_up(outcome)
                 return outcome
@@ -147,6 +154,7 @@ class _Attempt:
         self._latest = known.snapshot
         self._tried: set[str | None] = set()
         self._tried_id: int | None = None
+        self._settle = committer.settle
         self._in_doubt = False
         """Whether a snapshot that was tried may be there although the store did not say so."""
         self._superseded: list[str] = []
@@ -205,10 +213,20 @@ class _Attempt:
                 self._metadata.store.discard(self._described)
                 self._described = []
 
-    def run(self) -> Committed | Conflict | None:
-        """Try once on top of what was seen; None when another writer came first."""
+    def run_beside_look(self) -> Committed | Conflict | None:
+        """Try on top of what is known, which nobody has to have changed; else as `look_and_run`."""
+        look = self._metadata.store.begin(partial(self._metadata.is_outdated, self._latest))
+        if look.done() and look.result():
+            return self.look_and_run()
+        return self._run(look.result)
+
+    def look_and_run(self) -> Committed | Conflict | None:
+        """Look, and try on top of what was seen; None when another writer came first."""
+        return self.look() or self._run(lambda: False)
+
+    def _run(self, is_outdated: Callable[[], bool]) -> Committed | Conflict | None:
         try:
-            return self._try()
+            return self._try(is_outdated)
         except (DataError, NotFoundError) as error:
             if is_gone(error) and self._has_expired():
                 return None
@@ -219,25 +237,37 @@ class _Attempt:
         newest, seen = self._metadata.latest_snapshot_id(), self._latest
         return newest is not None and seen is not None and newest > seen.id
 
-    def _try(self) -> Committed | Conflict | None:
+    def _try(self, is_outdated: Callable[[], bool]) -> Committed | Conflict | None:
         present = self._dead_rows()
         decision = decide(self._change, self._live, self._moved(), present)
         if isinstance(decision, Conflict):
             return decision
         if isinstance(decision, Restamp):
+            self._settle()
             self._restamp(decision)
         new = self._builder.build(self._change.onto(present), self._latest, self._live)
         self._described += new.files
         # Stored before the snapshot that names them: whoever finds the snapshot finds all of it.
         self._metadata.store.put_all(new.files)
+        self._settle()
+        if is_outdated():
+            self._metadata.store.discard(self._described)
+            self._described = []
+            return None
         self._tried.add(new.snapshot.uuid)
         self._tried_id = new.snapshot.id
         self._in_doubt = True
         if not self._create(new.snapshot):
             return None
-        if self._is_beside_the_table(new):
+        hint = partial(self._metadata.hint_latest, new.snapshot.id)
+        hinted = self._metadata.store.begin(hint)
+        is_beside = self._is_beside_the_table(new)
+        hinted.result()
+        if is_beside:
             self._withdraw(new.snapshot)
             return None
+        self._metadata.made(new.snapshot)
+        remember_documents(new.documents)
         return Committed(new.snapshot, self._live.advance(new.snapshot, new.changed), self._change)
 
     def _is_beside_the_table(self, new: NewSnapshot) -> bool:
@@ -317,7 +347,6 @@ class _Attempt:
     def tidy_up(self, committed: Committed) -> None:
         """Hint at what was committed and delete what it does not name."""
         if committed.is_new:
-            self._metadata.hint_latest(committed.snapshot.id)
             self._metadata.store.discard(self._superseded)
         else:
             self.discard_all()

@@ -6,11 +6,13 @@ Everything is made in memory, so that the commit can be stored in one go.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from keytide.format import paths
 from keytide.format.deletion_vector import write_vectors
+from keytide.format.entry_columns import Entries
 from keytide.format.hash_index import Hashes, encode_hashes
 from keytide.format.index_manifest import (
     DELETION_VECTORS,
@@ -35,7 +37,12 @@ from keytide.table.commit.manifest_picking import MergeRules, pick, pick_all
 from keytide.table.state.dead_rows import DeadRows
 from keytide.table.state.key_places import HashFiles, hash_files, load_places
 from keytide.table.state.live_files import BucketId, LiveFiles
-from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.metadata import (
+    TableMetadata,
+    sized_indexes,
+    sized_list,
+    sized_manifest,
+)
 from keytide.table.state.view import TableView
 
 __all__ = ["NewSnapshot", "SnapshotBuilder", "wall_clock_ms"]
@@ -50,11 +57,15 @@ def wall_clock_ms() -> int:
 
 @dataclass(frozen=True)
 class NewSnapshot:
-    """A snapshot to create, the `files` that it names, and the entries that it changes."""
+    """A snapshot to create, the `files` that it names, and the entries that it changes.
+
+    `documents` has those of the files that readers decode, as they find them.
+    """
 
     snapshot: Snapshot
-    files: dict[str, bytes]
+    files: Mapping[str, bytes]
     changed: tuple[ManifestEntry, ...]
+    documents: Mapping[Hashable, tuple[Any, int]]
 
 
 @dataclass(frozen=True)
@@ -64,6 +75,20 @@ class _Changelog:
     name: str | None = None
     size: int | None = None
     rows: int | None = None
+
+
+class _Files(dict[str, bytes]):
+    """Files of a snapshot by their paths, and what this process remembers of them."""
+
+    def __init__(self, metadata: TableMetadata) -> None:
+        super().__init__()
+        self.documents: dict[Hashable, tuple[Any, int]] = {}
+        self._metadata = metadata
+
+    def note(self, path: str, data: bytes, document: tuple[Any, int]) -> None:
+        """A file that is read as a document."""
+        self[path] = data
+        self.documents[self._metadata.store.uri_of(path)] = document
 
 
 class SnapshotBuilder:
@@ -79,7 +104,7 @@ class SnapshotBuilder:
 
     def build(self, change: Change, latest: Snapshot | None, live: LiveFiles) -> NewSnapshot:
         """The snapshot that follows `latest`, whose live files are `live`."""
-        files: dict[str, bytes] = {}
+        files = _Files(self._metadata)
         entries = change.changed(live)
         delta = [self._manifest(entries, files)] if entries else []
         base = self._base(change, latest, files)
@@ -117,7 +142,7 @@ class SnapshotBuilder:
             next_row_id=0 if latest is None else latest.next_row_id or 0,
             operation=change.operation,
         )
-        return NewSnapshot(snapshot, files, entries)
+        return NewSnapshot(snapshot, files, entries, files.documents)
 
     def _time_millis(self, latest: Snapshot | None) -> int:
         # Time travel searches by time, so times must not fall even where clocks do.
@@ -130,7 +155,7 @@ class SnapshotBuilder:
         return latest.statistics
 
     def _base(
-        self, change: Change, latest: Snapshot | None, files: dict[str, bytes]
+        self, change: Change, latest: Snapshot | None, files: _Files
     ) -> list[ManifestFileMeta]:
         if latest is None:
             return []
@@ -140,24 +165,20 @@ class SnapshotBuilder:
         merger = ManifestMerger(self._metadata, self._view, self._names)
         return merger.rewritten(manifests, rewrite, files) if rewrite.places else manifests
 
-    def _manifest(
-        self, entries: Sequence[ManifestEntry], files: dict[str, bytes]
-    ) -> ManifestFileMeta:
+    def _manifest(self, entries: Sequence[ManifestEntry], files: _Files) -> ManifestFileMeta:
         name = self._names.metadata(MetadataFile.MANIFEST)
         data = encode_manifest(entries)
-        files[paths.manifest_path(name)] = data
+        files.note(paths.manifest_path(name), data, sized_manifest(Entries.of(entries)))
         types = [f.type for f in self._view.schema.partition_fields()]
         return summarize(entries, name, len(data), self._view.schema.id, types)
 
-    def _changelog(self, change: Change, files: dict[str, bytes]) -> _Changelog:
+    def _changelog(self, change: Change, files: _Files) -> _Changelog:
         if not change.changelog:
             return _Changelog()
         name, size = self._manifest_list([self._manifest(change.changelog, files)], files)
         return _Changelog(name, size, sum(entry.file.row_count for entry in change.changelog))
 
-    def _index_manifest(
-        self, change: Change, latest: Snapshot | None, files: dict[str, bytes]
-    ) -> str | None:
+    def _index_manifest(self, change: Change, latest: Snapshot | None, files: _Files) -> str | None:
         """The name of the index manifest: that of the snapshot before, unless an index changed."""
         name = None if latest is None else latest.index_manifest
         made = change.made
@@ -180,12 +201,13 @@ class SnapshotBuilder:
         vectors = (*dead.items(), *back.dead.items())
         marked = [self._vector_file(*each, files) for each in vectors if each[1].vectors]
         name = self._names.metadata(MetadataFile.INDEX_MANIFEST)
-        data = encode_index_manifest(replace_index_files(kept, [*grown, *marked, *back.indexes]))
-        files[paths.manifest_path(name)] = data
+        indexes = replace_index_files(kept, [*grown, *marked, *back.indexes])
+        data = encode_index_manifest(indexes)
+        files.note(paths.manifest_path(name), data, sized_indexes(indexes, data))
         return name
 
     def _hash_file(
-        self, bucket: BucketId, placed: Hashes, known: HashFiles, files: dict[str, bytes]
+        self, bucket: BucketId, placed: Hashes, known: HashFiles, files: _Files
     ) -> IndexFile:
         """The index of one bucket with the keys that were placed there."""
         partition, number = bucket
@@ -196,16 +218,16 @@ class SnapshotBuilder:
         files[paths.index_path(name)] = data
         return IndexFile(HASH, partition, number, name, len(data), len(hashes))
 
-    def _vector_file(self, bucket: BucketId, dead: DeadRows, files: dict[str, bytes]) -> IndexFile:
+    def _vector_file(self, bucket: BucketId, dead: DeadRows, files: _Files) -> IndexFile:
         """The deletion vectors of one bucket."""
         name, (data, ranges) = self._names.metadata(MetadataFile.INDEX), write_vectors(dead.vectors)
         files[paths.index_path(name)] = data
         return IndexFile(DELETION_VECTORS, *bucket, name, len(data), len(ranges), ranges)
 
     def _manifest_list(
-        self, manifests: Sequence[ManifestFileMeta], files: dict[str, bytes]
+        self, manifests: Sequence[ManifestFileMeta], files: _Files
     ) -> tuple[str, int]:
         name = self._names.metadata(MetadataFile.MANIFEST_LIST)
         data = encode_manifest_list(manifests)
-        files[paths.manifest_path(name)] = data
+        files.note(paths.manifest_path(name), data, sized_list(manifests))
         return name, len(data)

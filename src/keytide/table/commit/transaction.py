@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 
-from keytide.errors import ConflictError
+from keytide.errors import ConflictError, DataError
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.table.commit.author import Author
@@ -51,6 +52,7 @@ class Transaction:
         self.committed: Committed | None = None
         """What became of the change, once it is part of the table."""
         self._is_settled = False
+        self._uploading, self._uploaded = state.view.store.uploading()
 
     @classmethod
     def begin(
@@ -92,6 +94,13 @@ class Transaction:
     def task(self) -> WriteTask:
         """The work of each part of an append; picklable."""
         return WriteTask.on(self.state)
+
+    def here(self, task: WriteTask) -> WriteTask:
+        """A task for this process: what it writes may still be under way when it has ended.
+
+        The commit waits for it.
+        """
+        return replace(task, view=replace(task.view, store=self._uploading))
 
     def task_anew(self, partition: PartitionSpec | None = None) -> WriteTask:
         """The same for partitions to replace."""
@@ -253,6 +262,8 @@ class Transaction:
         """Delete what was taken in. Nothing to do once a commit has begun: it cleans up itself."""
         if not self._is_settled:
             self._is_settled = True
+            with suppress(DataError):
+                self._uploaded()
             discard(self.view, self.taken)
 
     def _redoing(self, again: Callable[[], None]) -> Redo:
@@ -301,7 +312,7 @@ class Transaction:
     def _settle(self, change: Change, redo: Redo | None = None) -> Committed | Conflict | None:
         self._is_settled = True
         # From here on the files are the committer's to delete: it knows what a snapshot may name.
-        committer = Committer(self._table.live.metadata, self.view, restamp)
+        committer = Committer(self._table.live.metadata, self.view, restamp, settle=self._uploaded)
         outcome = committer.publish(change, self.state.live, redo)
         if isinstance(outcome, Committed):
             self.committed = outcome

@@ -52,6 +52,8 @@ PLACE_COLUMNS = (POSITION, IS_DEAD)
 # Small files are read together up to as many rows and files.
 _TOGETHER_ROWS = 8 << 10
 _TOGETHER_FILES = 100
+# No row group has more.
+_FAR_ROWS = 1 << 62
 
 
 def table_columns(columns: Iterable[str]) -> tuple[str, ...]:
@@ -91,7 +93,8 @@ class StoredVersions:
     def of_lone_files(self, files: Iterable[PlannedFile], rows_max: int) -> Iterator[pl.DataFrame]:
         """The versions of files that have no key in common, file by file, small ones together."""
         files = list(files)
-        reads = [(file, spans) for file in files if (spans := self._key_spans(file)) is not None]
+        found = zip(files, self._all_key_spans(files), strict=True)
+        reads = [(file, spans) for file, spans in found if spans is not None]
         if reads:
             yield from (rows for rows in self._at_once(reads) if rows.height)
             read = {id(file) for file, _ in reads}
@@ -118,7 +121,7 @@ class StoredVersions:
         A run without any may come without columns. REQUIRES: the key is among the columns.
         """
         files = [file for run in runs for file in run]
-        spans = (self._key_spans(file) for file in files)
+        spans = self._all_key_spans(files)
         reads = [
             (file, [WHOLE_FILE] if some is None else some)
             for file, some in zip(files, spans, strict=True)
@@ -140,10 +143,20 @@ class StoredVersions:
         for _, spans in reads:
             yield _together([next(frames) for _ in spans])
 
+    def _all_key_spans(self, files: Sequence[PlannedFile]) -> list[list[Span] | None]:
+        if self._pinned is None:
+            return [None] * len(files)
+        return self.view.store.together([partial(self._key_spans, file) for file in files])
+
     def _key_spans(self, file: PlannedFile) -> list[Span] | None:
         """Where in a file the only keys may be that fulfil the condition, if that is known."""
         if self._pinned is None:
             return None
+        store, path = self.view.data_file(file.entry)
+        if store.local_path(path) is None:
+            # Of a far file whole column chunks are fetched: to look for the places of keys in them
+            # first would be a wait more.
+            return self._matching_spans(self._reader(file), _FAR_ROWS)
         return key_spans(self._reader(file), self.view.order.key, self._pinned)
 
     @cached_property

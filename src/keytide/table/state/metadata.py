@@ -35,9 +35,9 @@ from keytide.format.snapshot import FIRST_SNAPSHOT_ID, LAST_SNAPSHOT_ID, Snapsho
 from keytide.moments import moment_text
 from keytide.options import TableOptions, keys
 from keytide.store import Store
-from keytide.table.state.lineage import Lineage, Seen, lineage_of, look_at
+from keytide.table.state.lineage import Found, Lineage, Seen, advance, lineage_of, look_at
 
-__all__ = ["Look", "TableMetadata", "sized_list", "sized_manifest"]
+__all__ = ["Look", "TableMetadata", "sized_indexes", "sized_list", "sized_manifest"]
 
 # So many manifests are worth threads to read them, of which there are so many.
 _SIDE_BY_SIDE_MIN = 4
@@ -96,6 +96,20 @@ class TableMetadata:
         """The id of the newest snapshot."""
         found = self._look().snapshot
         return None if found is None else found.number
+
+    def is_outdated(self, snapshot: Snapshot | None) -> bool:
+        """Whether another snapshot than this one is the newest by now, or it is gone."""
+        if snapshot is None:
+            return self.latest_snapshot_id() is not None
+        around = [paths.snapshot_path(number) for number in (snapshot.id, snapshot.id + 1)]
+        data, following = self.store.read_present(around)
+        if data is None or following is not None:
+            return True
+        return data != snapshot.to_json() and self._decoded(snapshot.id, data) != snapshot
+
+    def made(self, snapshot: Snapshot) -> None:
+        """Remember a snapshot that this process made on top of the newest."""
+        advance(self.store, self.lineage, Found(snapshot.id, snapshot.to_json()))
 
     def _look(self) -> Seen:
         seen = look_at(self.store)
@@ -453,7 +467,7 @@ class TableMetadata:
 
         def load() -> tuple[Sequence[IndexFile], int]:
             data = self.store.read(path)
-            return tuple(decode_index_manifest(data, uri)), _TIMES_STORED * len(data)
+            return sized_indexes(decode_index_manifest(data, uri), data)
 
         return list(document(uri, load))
 
@@ -477,6 +491,11 @@ def sized_list(metas: Iterable[ManifestFileMeta]) -> tuple[Sequence[ManifestFile
 def sized_manifest(entries: Entries) -> tuple[Entries, int]:
     """A manifest as it is remembered, with the bytes that it holds."""
     return entries, _ENTRY_BYTES * (1 + len(entries))
+
+
+def sized_indexes(files: Iterable[IndexFile], data: bytes) -> tuple[Sequence[IndexFile], int]:
+    """An index manifest as it is remembered, with the bytes that it holds."""
+    return tuple(files), _TIMES_STORED * len(data)
 
 
 _N = TypeVar("_N", Snapshot, TableSchema)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, partial
 
 import pyarrow as pa
 
@@ -97,6 +97,21 @@ def expire_changelogs(
     return _ChangelogExpiry(table, view, told).run(dry_run=dry_run)
 
 
+def look_for_oldest(table: StoredTable, view: TableView, newest: Snapshot | None) -> None:
+    """Begin to look for what `expire_due` goes by, where it is not known and will be wanted."""
+    if newest is None or newest.id < view.options.snapshots_retained_min:
+        return
+    if table.oldest is None and not view.options.write_only:
+        table.store.begin(partial(_see_oldest, table))
+
+
+def _see_oldest(table: StoredTable) -> None:
+    metadata = table.metadata
+    with suppress(NotFoundError):
+        earliest = metadata.earliest_snapshot_id()
+        table.oldest = None if earliest is None else metadata.snapshot(earliest)
+
+
 def expire_due(table: StoredTable, view: TableView, newest_id: int) -> None:
     """Expire, after a commit, what its table's options say. `newest_id` is a recent snapshot.
 
@@ -176,7 +191,7 @@ class _Expiry:
     def is_due(self, newest_id: int) -> bool:
         """Whether there may be something to do."""
         if self.table.oldest is None:
-            self._look()
+            _see_oldest(self.table)
         oldest = self.table.oldest
         slack_ms = self.view.options.snapshot_time_retained_ms // _SLACK
         return oldest is not None and self.retention.is_due(
@@ -201,16 +216,9 @@ class _Expiry:
         )  # fmt: skip
 
     def _nothing(self) -> ExpiryResult:
-        self._look()
+        _see_oldest(self.table)
         oldest = self.table.oldest
         return ExpiryResult(0, 0, 0, None if oldest is None else oldest.id)
-
-    def _look(self) -> None:
-        """See which snapshot is the oldest."""
-        metadata = self.table.metadata
-        with suppress(NotFoundError):
-            earliest = metadata.earliest_snapshot_id()
-            self.table.oldest = None if earliest is None else metadata.snapshot(earliest)
 
     # -- planning -------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from keytide.table.upkeep.compaction import (
     compact_in_full,
     local_runner,
 )
+from keytide.table.upkeep.expiry import look_for_oldest
 from keytide.table.upkeep.planning import Planner, why_not_compacted
 from keytide.table.upkeep.postponed import place_postponed
 
@@ -56,6 +57,7 @@ def writing(
         # What others left to be placed came before, so it has to lie below.
         place_postponed(table, view, runner or local_runner())
     with Transaction.begin(table, view, author) as transaction:
+        look_for_oldest(table.live, view, transaction.state.snapshot)
         yield transaction
     keep_up(table, transaction, runner)
 

@@ -1,0 +1,45 @@
+"""Writes that are under way while their maker goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from threading import BoundedSemaphore, Lock
+
+__all__ = ["Uploads"]
+
+# Each holds at most one part of an upload in memory.
+_UNDER_WAY_MAX = 16
+
+
+class Uploads:
+    """Writes in threads, at most so many at a time. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._begun: list[Future[None]] = []
+        self._room = BoundedSemaphore(_UNDER_WAY_MAX)
+        self._lock = Lock()
+
+    def begin(self, write: Callable[[], None]) -> None:
+        """Begin a write, once there is room for one more."""
+        self._room.acquire()
+        pool = ThreadPoolExecutor(1)
+        future = pool.submit(write)
+        future.add_done_callback(lambda _: self._room.release())
+        pool.shutdown(wait=False)
+        with self._lock:
+            self._begun.append(future)
+
+    def wait(self) -> None:
+        """Wait until no write is under way."""
+        with self._lock:
+            begun = list(self._begun)
+        wait(begun)
+
+    def settle(self) -> None:
+        """Wait for all writes. Raises what the first one that failed has raised, once."""
+        with self._lock:
+            begun, self._begun = self._begun, []
+        wait(begun)
+        for future in begun:
+            future.result()
