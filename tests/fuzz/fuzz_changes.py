@@ -166,7 +166,10 @@ def _in_sqlite(case: Case, oracle: duckdb.DuckDBPyConnection) -> Worlds:
     names, place = _names(case), str(case.folder / "a base.db")
     quoted = {c: '"' + names[c].replace('"', '""') + '"' for c in FLAT}
     key = case.chance.choice([("k",), ("k", "g")])
-    columns = ", ".join(f"{quoted[c]} {type_}" for c, type_ in FLAT.items())
+    # SQLite alone takes NULL in a key of several columns, unless it is told not to.
+    columns = ", ".join(
+        f"{quoted[c]} {type_}{' NOT NULL' if c in key else ''}" for c, type_ in FLAT.items()
+    )
     keys = ", ".join(quoted[c] for c in key)
     connect = adbc_driver_sqlite.dbapi.connect
     with closing(connect(place, autocommit=True)) as connection, connection.cursor() as cursor:

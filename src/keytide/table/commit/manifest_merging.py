@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import polars as pl
 
@@ -39,7 +40,7 @@ class ManifestMerger:
         The old ones stay where they are, for the snapshots that name them. Raises `DataError`
         naming a manifest that is missing or torn.
         """
-        opened = {place: self.metadata.open_manifest(manifests[place]) for place in rewrite.places}
+        opened = self._opened(manifests, rewrite.places)
         if rewrite.is_full:
             opened |= self._added_by(manifests, opened)
         runs = runs_of(sorted(opened))
@@ -47,6 +48,12 @@ class ManifestMerger:
         for (start, stop), left in reversed(list(zip(runs, _left(opened, rewrite), strict=True))):
             merged[start:stop] = self._stored(left, files) if len(left) else []
         return merged
+
+    def _opened(
+        self, manifests: Sequence[ManifestFileMeta], places: Collection[int]
+    ) -> dict[int, EncodedRecords]:
+        calls = [partial(self.metadata.open_manifest, manifests[place]) for place in places]
+        return dict(zip(places, self.metadata.store.together(calls), strict=True))
 
     def _added_by(
         self, manifests: Sequence[ManifestFileMeta], opened: dict[int, EncodedRecords]
@@ -57,11 +64,8 @@ class ManifestMerger:
         names = left.filter(left.column("_KIND") == FileKind.DELETE).column("_FILE_NAME")
         if names.is_empty():
             return {}
-        others = {
-            place: self.metadata.open_manifest(manifest)
-            for place, manifest in enumerate(manifests)
-            if place not in opened
-        }
+        places = [place for place in range(len(manifests)) if place not in opened]
+        others = self._opened(manifests, places)
         return {
             place: records
             for place, records in others.items()

@@ -17,7 +17,7 @@ from keytide.store import Store
 from keytide.table.state.lineage import Lineage
 from keytide.table.state.metadata import Look, TableMetadata
 
-__all__ = ["PinnedMetadata", "unmade"]
+__all__ = ["PinnedMetadata", "pinned", "unmade"]
 
 T = TypeVar("T")
 
@@ -105,6 +105,13 @@ class PinnedMetadata(TableMetadata):
             self._known.setdefault(what, found)
         value: T = self._known[what]
         return value
+
+
+def pinned(metadata: TableMetadata) -> PinnedMetadata:
+    """The metadata of a table as they are now: one look, unless they are pinned already."""
+    if isinstance(metadata, PinnedMetadata):
+        return metadata
+    return PinnedMetadata(metadata.store, metadata.name, metadata.look())
 
 
 def unmade(store: Store, name: str, definition: TableSchema) -> PinnedMetadata:

@@ -18,7 +18,7 @@ from keytide.table.state.beside import again
 from keytide.table.state.key_places import HashFiles, hash_files
 from keytide.table.state.live_files import NO_FILES, LiveFiles, load_live_files
 from keytide.table.state.metadata import TableMetadata
-from keytide.table.state.pinned import PinnedMetadata
+from keytide.table.state.pinned import PinnedMetadata, pinned
 from keytide.table.state.schemas import Schemas
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
@@ -62,7 +62,7 @@ class StoredTable:
 
     def pinned(self) -> PinnedTable:
         """The table as it is now, for all that one statement reads of it: one look."""
-        return PinnedTable(self, PinnedMetadata(self.store, self.name, self.metadata.look()))
+        return PinnedTable(self, pinned(self.metadata))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"store": self.store, "name": self.name}

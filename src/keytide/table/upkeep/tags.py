@@ -28,6 +28,7 @@ from keytide.options.durations import lifetime_ms
 from keytide.plural import counted
 from keytide.store import created
 from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.pinned import pinned
 from keytide.table.upkeep.guards import refuse_needed
 
 __all__ = [
@@ -99,8 +100,9 @@ def create_tag(
 ) -> NamedTag:
     """Name a snapshot, the newest by default, as `Table.create_tag` says."""
     _check_name(metadata, name)
-    source = source_of(metadata, snapshot_id)
-    return create_tag_of(metadata, name, source, time_retained, clock_ns=clock_ns)
+    seen = pinned(metadata)
+    retained_ns = _retained_ns(seen, time_retained)
+    return _create(metadata, name, source_of(seen, snapshot_id), retained_ns, clock_ns)
 
 
 def create_tag_of(
@@ -112,7 +114,17 @@ def create_tag_of(
     clock_ns: Callable[[], int] = local_clock_ns,
 ) -> NamedTag:
     """The same of a snapshot that was looked up, under any name that a file can have."""
-    tag = _tag(source.snapshot, _retained_ns(metadata, time_retained), clock_ns)
+    return _create(metadata, name, source, _retained_ns(metadata, time_retained), clock_ns)
+
+
+def _create(
+    metadata: TableMetadata,
+    name: str,
+    source: TagSource,
+    retained_ns: int | None,
+    clock_ns: Callable[[], int],
+) -> NamedTag:
+    tag = _tag(source.snapshot, retained_ns, clock_ns)
     path = paths.tag_path(name)
     if not created(metadata.store, path, tag.to_json()):
         raise _taken(metadata, name)
