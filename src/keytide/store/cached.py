@@ -18,6 +18,7 @@ import builtins
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -91,6 +92,15 @@ class CachedStore(Store):
     def together(self, calls: Sequence[Callable[[], T]]) -> builtins.list[T]:
         """What some calls give, side by side where the store does so."""
         return self.beneath.together(calls)
+
+    def begin(self, call: Callable[[], T]) -> Future[T]:
+        """A call that may be under way where the store does so."""
+        return self.beneath.begin(call)
+
+    def uploading(self) -> tuple[Store, Callable[[], None]]:
+        """The store as one whose new files may be under way, and what waits for them."""
+        beneath, settle = self.beneath.uploading()
+        return replace(self, beneath=beneath), settle
 
     def open_input(self, path: str) -> pa.NativeFile:
         """A seekable file: on local disk once it was read, else in memory or fetched by blocks."""
