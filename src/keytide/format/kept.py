@@ -42,6 +42,12 @@ class Kept:
             self._values[key] = (value, size)
             self._bytes += size
 
+    def forget(self) -> None:
+        """Keep nothing, as a process that has just begun."""
+        with self._lock:
+            self._values.clear()
+            self._bytes = 0
+
 
 KEPT = Kept()
 """Of all tables: tables are many, and a process has one memory."""

@@ -420,7 +420,7 @@ _PART_BYTES = 8 << 20
 _WHOLE_READ_BYTES = 8 << 20
 # A footer with the metadata of many column chunks fits.
 _READ_AHEAD_BYTES = 1 << 18
-_PARALLEL_REQUESTS = 16
+_PARALLEL_REQUESTS = 32
 _RETRIES = 5
 _RETRY_TIMEOUT = timedelta(seconds=60)
 _CONNECTING = Lock()

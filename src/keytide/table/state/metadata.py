@@ -41,7 +41,7 @@ __all__ = ["Look", "TableMetadata", "sized_indexes", "sized_list", "sized_manife
 
 # So many manifests are worth threads to read them, of which there are so many.
 _SIDE_BY_SIDE_MIN = 4
-_READERS = 8
+_READERS = 2
 # So many of these are read, or are in memory, at a time.
 _SNAPSHOTS_TOGETHER = 64
 # What a document holds in memory, as measured, beside its JSON; and an entry of a manifest.
@@ -433,7 +433,8 @@ class TableMetadata:
         Raises as `manifest` does, and `DataError` for one that names a schema that is not there.
         """
         calls = [partial(self._checked_manifest, meta) for meta in manifests]
-        if len(calls) < _SIDE_BY_SIDE_MIN:
+        is_far = self.store.local_path(paths.MANIFEST_DIR) is None
+        if is_far or len(calls) < _SIDE_BY_SIDE_MIN:
             return Entries.together(self.store.together(calls))
         # Manifests are unpacked without Python's lock, so threads pay on a local disk too.
         with ThreadPoolExecutor(min(len(calls), _READERS)) as pool:

@@ -222,7 +222,7 @@ def compact_in_full(table: StoredTable, runner: TaskRunner) -> CompactionResult:
 
 
 def _begin(table: StoredTable, user_prefix: str = "") -> Transaction:
-    """A look at the table: its files first, so that none is newer than the definition."""
+    table = table.pinned()
     live, view = table.newest_files(), writable_view(table)
     return Transaction(table, table.state_on(live, view), Author.fresh(user_prefix), None)
 

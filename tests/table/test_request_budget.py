@@ -1,0 +1,125 @@
+"""How often an operation asks a far store, and how often it waits: the table of docs/requests.md.
+
+Requests are counted at the client of an object store, which here answers after a while; so those
+that can go side by side do, and a chain of requests is as long as it is anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import keytide as kt
+from keytide.format.documents import forget_documents
+from keytide.format.kept import KEPT
+from keytide.table.state.lineage import forget_lineages
+from far import Requests, far_away
+
+ROWS, COMMITS = 1_000_000, 20
+BUDGET = Path(__file__).parents[2] / "docs" / "requests.md"
+
+Action: TypeAlias = "Callable[[kt.Lake, kt.Table], object]"
+
+
+def rows(keys: np.ndarray) -> pa.Table:
+    return pa.table({"k": keys, "v": np.random.default_rng(1).random(len(keys))})
+
+
+def some_keys(count: int) -> np.ndarray:
+    return np.random.default_rng(2).choice(ROWS, count, replace=False)
+
+
+def batches(table: kt.Table) -> int:
+    """What one round of a stream reads: the changes of the newest snapshot."""
+    newest = table.metadata.latest_snapshot_id() or 0
+    return len([*table.follow(newest - 1, timeout_seconds=0)])
+
+
+ACTIONS: dict[str, Action] = {
+    "`write` of 1,000 rows": lambda _, t: t.write(rows(some_keys(1_000))),
+    "`get`": lambda _, t: t.get(17),
+    "`get_many` of 100": lambda _, t: t.get_many(some_keys(100).tolist()),
+    "`scan`": lambda _, t: t.scan().to_arrow(),
+    "`scan` where `k = 17`": lambda _, t: t.scan(where="k = 17").to_arrow(),
+    "`delete` where `k = 17`": lambda _, t: t.delete("k = 17"),
+    "`update` where `k = 18`": lambda _, t: t.update({"v": 1.0}, "k = 18"),
+    "`SELECT` where `k = 17`": lambda lake, _: lake.sql("SELECT v FROM t WHERE k = 17").to_arrow(),
+    "`changes` of one commit": lambda _, t: t.changes(newest(t) - 1, newest(t)).to_arrow(),
+    "`snapshots`": lambda _, t: t.snapshots(),
+    "`create_tag`": lambda _, t: t.create_tag(f"t{uuid.uuid4().hex}"),
+    "`follow`, one round": lambda _, t: batches(t),
+}
+
+
+def newest(table: kt.Table) -> int:
+    # What a caller knows: not counted as a part of the operation.
+    return NEWEST[table.uri]
+
+
+NEWEST: dict[str, int] = {}
+
+
+@pytest.fixture(scope="module")
+def place() -> str:
+    """A table of a million rows and some commits, as `make_table` makes it."""
+    lake = kt.connect(f"memory://{uuid.uuid4().hex}/lake")
+    table = lake.create_table("t", rows(np.arange(0)).schema, ["k"], options={"bucket": "1"})
+    table.write(rows(np.arange(ROWS)))
+    for _ in range(COMMITS):
+        table.write(rows(some_keys(1_000)))
+    return lake.uri
+
+
+def as_a_new_process() -> None:
+    forget_documents()
+    forget_lineages()
+    KEPT.forget()
+
+
+def counted(place: str, action: Action, *, is_warm: bool) -> Requests:
+    """What an action requests, of a process that has done it before or has just begun."""
+    lake = kt.connect(place)
+    table = lake.table("t")
+    NEWEST[table.uri] = table.metadata.latest_snapshot_id() or 0
+    if is_warm:
+        action(lake, table)
+        NEWEST[table.uri] = table.metadata.latest_snapshot_id() or 0
+    else:
+        as_a_new_process()
+    with far_away(_LATENCY_S) as client, client.counted() as requests:
+        if is_warm:
+            action(lake, table)
+        else:
+            lake = kt.connect(place)
+            action(lake, lake.table("t"))
+    return requests
+
+
+# Long enough that a busy machine begins what goes side by side before the first answer comes.
+_LATENCY_S = 0.1
+
+
+def budget() -> dict[str, tuple[int, ...]]:
+    lines = re.findall(r"^\| (.+?) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$",
+                       BUDGET.read_text(), re.MULTILINE)  # fmt: skip
+    return {name: tuple(map(int, figures)) for name, *figures in lines}
+
+
+def test_budget_names_every_action() -> None:
+    assert list(budget()) == list(ACTIONS)
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+@pytest.mark.parametrize("is_warm", [True, False], ids=["warm", "cold"])
+def test_action_keeps_to_its_budget(place: str, name: str, is_warm: bool) -> None:
+    requests_max, waits_max = budget()[name][:2] if is_warm else budget()[name][2:]
+    made = counted(place, ACTIONS[name], is_warm=is_warm)
+    assert 0 < len(made) <= requests_max, f"\n{made}"
+    assert 0 < made.waits <= waits_max, f"\n{made}"
