@@ -175,10 +175,14 @@ def test_lost_response_of_the_creation_is_no_failure() -> None:
 
 
 def test_commit_whose_outcome_cannot_be_learnt_says_so_and_deletes_nothing() -> None:
+    whole = FaultyStore(new_warehouse(), [])
+    write(whole, CHANGE)
+    steps = [(what, path.rpartition("/")[2]) for what, path in whole.log]
+    looks = steps[: steps.index(("create", "snapshot-2"))].count(("read", "snapshot-2"))
     store = new_warehouse()
     faults = [
         Fault("create", "*/snapshot-2", action="lost-response"),
-        Fault("read", "*/snapshot-2", action="fail"),
+        Fault("read", "*/snapshot-2", action="fail", nth=looks + 1),
     ]
     with pytest.raises(kt.DataError, match=r"outcome of commit 2 is unknown.*same commit user"):
         write(FaultyStore(store, faults), CHANGE)

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from far import Requests, far_away
 from keytide.format.documents import forget_documents
 from keytide.format.kept import KEPT
 from keytide.table.state.lineage import forget_lineages
-from far import Requests, far_away
 
 ROWS, COMMITS = 1_000_000, 20
 BUDGET = Path(__file__).parents[2] / "docs" / "requests.md"

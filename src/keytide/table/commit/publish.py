@@ -306,6 +306,8 @@ class _Attempt:
     def _withdraw(self, snapshot: Snapshot) -> None:
         """Take back a commit that nobody may build upon. Raises `DataError` where it stays."""
         self._metadata.store.delete([paths.snapshot_path(snapshot.id)])
+        # The hint went out beside the check.
+        self._metadata.hint_latest(self._metadata.latest_snapshot_id() or 0)
         self._tried.discard(snapshot.uuid)
         self._in_doubt = False
         self._metadata.store.discard(self._described)

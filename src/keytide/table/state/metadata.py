@@ -60,7 +60,8 @@ class Look:
 
     lineage: Lineage
     schema: TableSchema
-    snapshot: Snapshot | None
+    snapshot: Found | None = None
+    """As it is stored: a torn one is told of by whoever reads it."""
 
 
 @dataclass
@@ -78,11 +79,10 @@ class TableMetadata:
     def look(self) -> Look:
         """The newest schema and snapshot, as they are now: one look at the store.
 
-        Raises `NotFoundError` when there is no table, `DataError` for a torn document.
+        Raises `NotFoundError` when there is no table, `DataError` for a torn schema.
         """
         seen = self._look()
-        schema = self._newest_schema(seen)
-        return Look(seen.lineage, schema, self._newest_snapshot(seen))
+        return Look(seen.lineage, self._newest_schema(seen), seen.snapshot)
 
     def latest_schema(self) -> TableSchema:
         """The newest schema. Raises `NotFoundError` when there is no table."""
@@ -128,8 +128,10 @@ class TableMetadata:
         return self._schema(seen.lineage, seen.schema.number, seen.schema.data)
 
     def _newest_snapshot(self, seen: Seen) -> Snapshot | None:
-        found = seen.snapshot
-        return None if found is None else self._snapshot(seen.lineage, found.number, found.data)
+        return self._found(seen.lineage, seen.snapshot)
+
+    def _found(self, lineage: Lineage, found: Found | None) -> Snapshot | None:
+        return None if found is None else self._snapshot(lineage, found.number, found.data)
 
     # -- schemas ------------------------------------------------------------------------------
 

@@ -53,11 +53,11 @@ class PinnedMetadata(TableMetadata):
 
     def latest_snapshot(self) -> Snapshot | None:
         """The newest snapshot of that moment; None for a table that nobody had written to."""
-        return self.seen.snapshot
+        return self._found(self.lineage, self.seen.snapshot)
 
     def latest_snapshot_id(self) -> int | None:
         """Its id."""
-        return None if self.seen.snapshot is None else self.seen.snapshot.id
+        return None if self.seen.snapshot is None else self.seen.snapshot.number
 
     def earliest_snapshot_id(self) -> int | None:
         """The id of the oldest snapshot."""
@@ -75,11 +75,12 @@ class PinnedMetadata(TableMetadata):
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
         """See `TableMetadata`."""
-        newest = self.seen.snapshot
-        if newest is not None and snapshot_id == newest.id:
-            return newest
-        if snapshot_id > (0 if newest is None else newest.id):
+        newest_id = self.latest_snapshot_id() or 0
+        if snapshot_id > newest_id:
             raise NotFoundError(self._why_missing(snapshot_id))
+        newest = self.latest_snapshot() if snapshot_id == newest_id else None
+        if newest is not None:
+            return newest
         read = partial(super().snapshot, snapshot_id)
         return self._once(("snapshot", snapshot_id), read)
 
@@ -116,4 +117,4 @@ def pinned(metadata: TableMetadata) -> PinnedMetadata:
 
 def unmade(store: Store, name: str, definition: TableSchema) -> PinnedMetadata:
     """Metadata of a table that is not made yet, as they would be right after that."""
-    return PinnedMetadata(store, name, Look(Lineage(), definition, None))
+    return PinnedMetadata(store, name, Look(Lineage(), definition))
