@@ -47,7 +47,7 @@ from keytide.table.read.sections import PlannedFile
 from keytide.table.state.dead_rows import DeadRows, load_dead_rows, vector_files_by_bucket
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
-from keytide.table.state.stored import StoredTable
+from keytide.table.state.stored import PinnedTable
 from keytide.table.upkeep.writing import keep_up
 from keytide.table.write.partition_spec import every_partition
 from keytide.table.write.task import Written
@@ -68,9 +68,10 @@ class AppendedMetadata(StoredMetadata[AppendedHandle]):
 
     has_key: ClassVar[bool] = False
 
-    def handle_of(self, table: StoredTable) -> AppendedHandle:
+    def handle_of(self, table: PinnedTable) -> AppendedHandle:
         """See `StoredMetadata`."""
-        return AppendedHandle(table, table.state_to_write(writable_view(table)))
+        view = writable_view(table)
+        return AppendedHandle(table, table.state_on(table.newest_files(), view))
 
     def commit(
         self, session: ConnectorSession, table: AppendedHandle, told: Sequence[Told]

@@ -13,7 +13,7 @@ from keytide.dml.settling import Settling
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.read.sections import PlannedFile
 from keytide.table.state.state import TableState
-from keytide.table.state.stored import StoredTable
+from keytide.table.state.stored import PinnedTable
 from keytide.table.state.view import TableView
 from keytide.table.write.task import WriteTask
 
@@ -30,7 +30,7 @@ class StoredHandle:
     writes; `updated` are the columns that an UPDATE sets, `cases` those of each WHEN of a MERGE.
     """
 
-    table: StoredTable
+    table: PinnedTable
     state: TableState | None
     predicate: Predicate | None = None
     task: WriteTask | None = None

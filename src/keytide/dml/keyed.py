@@ -38,7 +38,7 @@ from keytide.table.conditions.predicate import conjunction, conjuncts
 from keytide.table.read.lifetime import Lifetime
 from keytide.table.read.scan import Scan
 from keytide.table.read.task import ReadTask
-from keytide.table.state.stored import StoredTable
+from keytide.table.state.stored import PinnedTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.writing import keep_up, show_rows
 from keytide.table.write.writable import writable_view
@@ -58,11 +58,11 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
     clock_ns: Callable[[], int] = time.time_ns
     has_key: ClassVar[bool] = True
 
-    def handle_of(self, table: StoredTable) -> KeyedHandle:
+    def handle_of(self, table: PinnedTable) -> KeyedHandle:
         """See `StoredMetadata`."""
+        table = show_rows(table)
         view = writable_view(table)
-        show_rows(table, view)
-        return KeyedHandle(table, table.state_to_write(view))
+        return KeyedHandle(table, table.state_on(table.newest_files(), view))
 
     def commit(self, session: ConnectorSession, table: KeyedHandle, told: Sequence[Told]) -> None:
         """See `StoredMetadata`. Raises `InvalidError` where two rows would have one key."""

@@ -29,7 +29,7 @@ from keytide.table.commit.transaction import Transaction, discard
 from keytide.table.conditions.predicate import Predicate, conjunction, conjuncts
 from keytide.table.conditions.where import parse_where
 from keytide.table.definition.defaults import write_default
-from keytide.table.state.stored import StoredTable
+from keytide.table.state.stored import PinnedTable
 from keytide.table.write.task import Written
 
 __all__ = ["StoredMetadata", "take_written"]
@@ -45,8 +45,11 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
     has_key: ClassVar[bool]
 
     @abstractmethod
-    def handle_of(self, table: StoredTable) -> H:
-        """The newest state of a table. Raises `UnsupportedError` for one not to be written to."""
+    def handle_of(self, table: PinnedTable) -> H:
+        """A table as it was seen, or as it is after a compaction.
+
+        Raises `UnsupportedError` for one that cannot be written to.
+        """
 
     @abstractmethod
     def commit(self, session: ConnectorSession, table: H, told: Sequence[Told]) -> None:
@@ -61,8 +64,14 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
 
     def get_table_handle(self, session: ConnectorSession, name: str) -> H | None:
         """See `ConnectorMetadata`. Raises `UnsupportedError` for one that cannot be written to."""
-        found = self.catalog.find(name)
-        return None if found is None else self.handle_of(self.catalog.table(found))
+        catalog = self.catalog.pinned()
+        found = catalog.find(name)
+        if found is None:
+            return None
+        handle = self.handle_of(catalog.table(found).pinned())
+        if catalog.pins is not None:
+            catalog.pins.renew(handle.table)  # what else the statement reads of it is after that
+        return handle
 
     def get_table_schema(self, session: ConnectorSession, table: H) -> ConnectorTableSchema:
         """See `ConnectorMetadata`."""

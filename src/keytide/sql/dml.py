@@ -205,7 +205,7 @@ def _finder(
 ) -> tuple[Callable[[], Target], int]:
     """What finds a table as it is now, and how many conflicts its statements may meet."""
 
-    reading = replace(catalog, statement=session)
+    reading = replace(catalog, statement=session).pinned()
 
     def find_attached() -> Target:
         found = target_of(catalog, name, session)
@@ -214,17 +214,17 @@ def _finder(
 
     def find_stored() -> Target:
         handle = connector.metadata.get_table_handle(session, table.name)
-        fields = tuple(table.schema.fields)
+        fields = tuple(reading.table(table.name).schema.fields)
         return Target(
             table.name, reading, connector, session, handle, fields, options.read_memory_bytes
         )
 
     if target_of(catalog, name, session) is not None:
         return find_attached, _ATTACHED_TRIES
-    table = table_of(catalog, name)
+    table = table_of(reading, name)
     options = TableOptions.parse(table.schema.options)
     has_key = kind_of(table.schema.primary_keys).has_key
-    connector = keyed_connector(catalog) if has_key else appended_connector(catalog)
+    connector = keyed_connector(reading) if has_key else appended_connector(reading)
     return find_stored, options.commit_retries_max
 
 

@@ -94,6 +94,7 @@ def _explain(catalog: Catalog, engine: Engine, statement: Explain) -> Result:
 
 
 def _create(catalog: Catalog, engine: Engine, statement: CreateTable) -> Result:
+    catalog = catalog.pinned()
     known = catalog.find(statement.name)
     if known is not None and statement.exists_ok:
         return changed()
@@ -152,7 +153,7 @@ def _drop(catalog: Catalog, engine: Engine, statement: DropTable) -> Result:
 
 
 def _truncate(catalog: Catalog, engine: Engine, statement: Truncate) -> Result:
-    table = table_of(catalog, statement.table)
+    table = table_of(catalog.pinned(), statement.table)
     truncate(table, [_partition_values(each, table) for each in statement.partitions])
     return changed()
 
@@ -163,6 +164,7 @@ def _truncate(catalog: Catalog, engine: Engine, statement: Truncate) -> Result:
 def _insert(catalog: Catalog, engine: Engine, statement: Insert) -> Result:
     if catalog.find_attached(statement.table) is not None:
         return changed(insert_attached(catalog, engine, statement).rows)
+    catalog = catalog.pinned()
     table = table_of(catalog, statement.table)
     chosen, rows = _rows(catalog, engine, statement)
     columns = _assignment(statement, table, len(chosen.schema(rows)))
@@ -250,11 +252,11 @@ def _merge(catalog: Catalog, engine: Engine, statement: Merge) -> Result:
 
 
 def _show(catalog: Catalog, engine: Engine, statement: Show) -> Result:
-    return LocalResult(show(catalog, statement))
+    return LocalResult(show(catalog.pinned(), statement))
 
 
 def _describe(catalog: Catalog, engine: Engine, statement: Describe) -> Result:
-    return LocalResult(describe(catalog, statement.table, extended=statement.extended))
+    return LocalResult(describe(catalog.pinned(), statement.table, extended=statement.extended))
 
 
 def _call(catalog: Catalog, engine: Engine, statement: Call) -> Result:

@@ -29,12 +29,12 @@ def explain_change(catalog: Catalog, statement: Delete | Update | Merge) -> Resu
     """What a statement would do, without reading or changing rows. Raises as the statement."""
     target = target_now(catalog, statement.table, ConnectorSession())
     if isinstance(statement, Merge):
-        lines = _merge_lines(catalog, statement, target)
+        lines = _merge_lines(statement, target)
     elif isinstance(statement, Update):
-        query = update_query(catalog, statement, target)
+        query = update_query(target.catalog, statement, target)
         lines = _row_lines(query, target, UpdateRows(query.updated))
     else:
-        query = row_query(statement.query, catalog, target.name)
+        query = row_query(statement.query, target.catalog, target.name)
         lines = _row_lines(query, target, DeleteRows())
     return _plan(lines)
 
@@ -75,12 +75,12 @@ def _row_lines(query: RowQuery, target: Target, change: RowChange) -> Iterator[s
     yield from _others(query.bound.relations)
 
 
-def _merge_lines(catalog: Catalog, statement: Merge, target: Target) -> Iterator[str]:
+def _merge_lines(statement: Merge, target: Target) -> Iterator[str]:
     if target.connector.merge_sinks is None:
         raise UnsupportedError(
             f"table {target.name}: connector {target.connector.name} does not support MERGE"
         )
-    query = merge_query(statement, catalog, target.name, target.fields)
+    query = merge_query(statement, target.catalog, target.name, target.fields)
     metadata, session = target.connector.metadata, target.session
     changes = query.changes(target.schema.primary_key)
     metadata.check_changes(session, target.handle, changes)

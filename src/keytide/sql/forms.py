@@ -25,7 +25,7 @@ from keytide.sql.relation import GivenRelation, Relation, StoredRelation
 from keytide.sql.statements import GIVEN, Merge, Query
 from keytide.table.catalog import Catalog
 from keytide.table.definition.checks import refuse_same_names
-from keytide.table.state.stored import StoredTable
+from keytide.table.state.stored import PinnedTable, StoredTable
 from keytide.table.write.rows import source_table
 from keytide.types import Field, type_from_arrow
 
@@ -59,12 +59,12 @@ class Around(Catalog):
             return cls(held.store, held=held, lake=None)
         return cls(lake.store, lake.allows_external_files, lake.attached, held=held, lake=lake)
 
-    def table(self, name: str) -> StoredTable:
-        """See `Catalog.table`."""
+    def look(self, name: str) -> PinnedTable:
+        """See `Catalog.look`."""
         if name == self.held.name:
-            return self.held
+            return self.held.pinned()
         if self.lake is not None:
-            return self.lake.table(name)
+            return self.lake.look(name)
         raise NotFoundError(
             f"no table {name}: {self.held.name} was opened by its path, so nothing else has a name "
             f"here; open it with Lake.table"

@@ -23,7 +23,8 @@ def table_of(catalog: Catalog, name: str) -> StoredTable:
         known = catalog.find(name)
         if known is None:
             raise
-        return catalog.table(known)
+        found = catalog.table(known)
+        return found if catalog.pins is None else catalog.pins.named(name, found.pinned)
 
 
 def column_of(name: str, columns: Iterable[str], table: str) -> str:

@@ -16,8 +16,8 @@ import pyarrow as pa
 from keytide.dml.attached import PagesScan
 from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
 from keytide.table.read.scan import Scan
-from keytide.table.scans import scan_table
-from keytide.table.state.stored import StoredTable
+from keytide.table.scans import narrowed_scan, scan_table
+from keytide.table.state.stored import PinnedTable, StoredTable
 from keytide.table.system_tables import changes_log, system_table
 from keytide.types import Field, type_from_arrow
 
@@ -59,7 +59,7 @@ class Relation(ABC):
 
 @dataclass(frozen=True)
 class StoredRelation(Relation):
-    """A table of the lake, at the snapshot that `travel` names or the newest."""
+    """A table of the lake, at the snapshot that `travel` names or the newest of its look."""
 
     table: StoredTable
     travel: Mapping[str, Any] = field(default_factory=dict)
@@ -72,24 +72,28 @@ class StoredRelation(Relation):
     @property
     def fields(self) -> tuple[Field, ...]:
         """The columns it has."""
-        scan = scan_table(self.table, **self.travel)
-        return tuple(scan.view.schema.select(scan.columns))
+        return self._all.fields
 
     def scan(self) -> Scan:
         """The rows."""
         where = " AND ".join(f"({term})" for term in self.terms) or None
-        return scan_table(self.table, self.columns, where, **self.travel)
+        return narrowed_scan(self._all, self.columns, where)
 
     def explained(self) -> list[str]:
         """The scan's own explanation, and what the query needs."""
         return [*str(self.scan().explain()).splitlines(), *self._needs()]
+
+    @property
+    def _all(self) -> Scan:
+        table, what = self.table.pinned(), ("scan", *sorted(self.travel.items()))
+        return table.once(what, lambda: scan_table(table, **self.travel))
 
 
 @dataclass(frozen=True)
 class SystemRelation(Relation):
     """A system table of one of the lake."""
 
-    table: StoredTable
+    table: PinnedTable
     system: str
     travel: Mapping[str, Any] = field(default_factory=dict)
 
@@ -105,11 +109,14 @@ class SystemRelation(Relation):
 
     def rows(self) -> pa.Table:
         """The rows."""
-        if "between" in self.travel:
-            rows = changes_log(self.table, **self.travel)
-        else:
-            rows = system_table(self.table, self.system, **self.travel)
+        what = ("system", self.system, *sorted(self.travel.items()))
+        rows = self.table.once(what, self._made)
         return rows if self.columns is None else rows.select(list(self.columns))
+
+    def _made(self) -> pa.Table:
+        if "between" in self.travel:
+            return changes_log(self.table, **self.travel)
+        return system_table(self.table, self.system, **self.travel)
 
     def narrowed(self, columns: tuple[str, ...] | None, terms: tuple[str, ...]) -> Relation:
         """The same with no more than some columns; its rows are made in any case."""

@@ -101,11 +101,12 @@ _CANNOT_RUN = "the query cannot run as it is written; the engine says"
 
 
 def bind(query: Query, catalog: Catalog) -> BoundQuery:
-    """Find the tables of a query and what it needs of each.
+    """Find the tables of a query and what it needs of each, all that it reads at one look a table.
 
     Raises `NotFoundError` for an unknown table, snapshot or tag, `InvalidError` for an unknown
     read option, and for a condition that is not BOOLEAN.
     """
+    catalog = catalog.pinned()
     tree = balanced_chains(query.tree.copy())
     if not isinstance(tree, exp.Query):
         if not tree.find(exp.Table):
@@ -218,6 +219,8 @@ def _name_results(tree: exp.Query) -> None:
 
 def _relation(node: exp.Table, view: str, query: Query, catalog: Catalog) -> Relation:
     given = query.given.get(node.meta.get(GIVEN, ""))
+    if isinstance(given, StoredRelation):
+        return replace(given, view=view, table=catalog.pin(given.table))
     if given is not None:
         return replace(given, view=view)
     attached = _attached(node, view, query, catalog)
@@ -258,8 +261,8 @@ def _stored(
     hint = {key: value for key, value in given.items() if _in_own_spelling(key) != keys.BRANCH}
     branch = next((value for key, value in given.items() if key not in hint), None)
     try:
-        table = table_of(catalog, name)
-        table = table if branch is None else open_branch(table, branch)
+        table = catalog.pin(table_of(catalog, name))
+        table = table if branch is None else catalog.pin(open_branch(table, branch))
     except NotFoundError as error:
         raise NotFoundError(str(error_at(query.text, place["start"], str(error)))) from error
     changes = [key for key in hint if READ_OPTIONS.get(_in_own_spelling(key)) in _CHANGES]

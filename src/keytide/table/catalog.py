@@ -6,8 +6,9 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -36,8 +37,9 @@ from keytide.table.definition.checks import (
     validate_definition,
 )
 from keytide.table.definition.kind import kind_of
-from keytide.table.state.branches import open_table
-from keytide.table.state.stored import StoredTable
+from keytide.table.state.branches import open_table, pinned_table
+from keytide.table.state.pins import Pins
+from keytide.table.state.stored import PinnedTable, StoredTable
 from keytide.table.write.trial import try_definition
 from keytide.types import Field, type_from_arrow
 
@@ -47,6 +49,7 @@ DEFAULT_DATABASE = "default"
 SYSTEM_DATABASE = "sys"
 """The name of the database that procedures are called by, in which no tables are made."""
 _DATABASE_SUFFIX = ".db"
+_C = TypeVar("_C", bound="Catalog")
 # Names of files have 255 bytes at most, and some systems put a suffix of their own behind.
 _NAME_BYTES_MAX = 240
 
@@ -93,18 +96,28 @@ class Catalog:
     `allows_external_files` tells whether queries may read files that belong to no table of it.
     `attached` has what is no part of the warehouse, by the name in lower case that stands in front
     of its tables' names in SQL; the layers above know what it is. So they do of the `statement`
-    that is carried out, to which all that is read by this catalog belongs.
+    that is carried out, to which all that is read by this catalog belongs. With `pins` each table
+    is looked at once, and is given as it was then.
     """
 
     store: Store
     allows_external_files: bool = False
     attached: Mapping[str, Any] = field(default_factory=dict, compare=False)
     statement: Any = field(default=None, compare=False)
+    pins: Pins | None = field(default=None, compare=False, repr=False)
 
     @property
     def uri(self) -> str:
         """The root."""
         return self.store.uri
+
+    def pinned(self: _C) -> _C:
+        """The same for one statement, which sees each table at one snapshot; itself if it is so."""
+        return replace(self, pins=Pins()) if self.pins is None else self
+
+    def pin(self, table: StoredTable) -> PinnedTable:
+        """A table that is open already, as the statement sees it."""
+        return table.pinned() if self.pins is None else self.pins.of(table)
 
     @property
     def exists(self) -> bool:
@@ -144,16 +157,27 @@ class Catalog:
         `t$branch_x` is the branch x of t. Raises `NotFoundError` naming the tables, or branches,
         there are, `InvalidError` for what is no name.
         """
+        return (
+            self.look(name).live
+            if self.pins is None
+            else self.pins.named(name, partial(self.look, name))
+        )
+
+    def look(self, name: str) -> PinnedTable:
+        """A table as it is now, whatever a statement has seen of it. Raises as `table`."""
         whole, branch = split_branch(name)
         database, table = self._split(whole)
         path = _path(database, table)
-        if not self._exists(path):
+        try:
+            return pinned_table(self.store.sub(path), f"{database}.{table}", branch)
+        except NotFoundError:
+            if self._exists(path):
+                raise
             self.check_exists()
             there = ", ".join(self.tables(database)) or "none"
             raise NotFoundError(
                 f"no table {database}.{table} in {self.uri}; database {database!r} has: {there}"
-            )
-        return open_table(self.store.sub(path), f"{database}.{table}", branch)
+            ) from None
 
     def find(self, name: str) -> str | None:
         """The table that a name means where case does not matter, as it does not in SQL.
@@ -163,8 +187,11 @@ class Catalog:
         """
         whole, _ = split_branch(name)
         database, table = self._split(whole)
+        own = f"{database}.{table}{name[len(whole) :]}"
+        if self.pins is not None and own in self.pins:
+            return own
         if self._exists(_path(database, table)):
-            return f"{database}.{table}{name[len(whole) :]}"
+            return own
         wanted = f"{database}{_DATABASE_SUFFIX}".lower()
         found = [
             f"{folder.removesuffix(_DATABASE_SUFFIX)}.{known}"

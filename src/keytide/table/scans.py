@@ -36,7 +36,7 @@ from keytide.table.state.stored import StoredTable
 from keytide.table.values.single import key_value, key_values
 from keytide.types import Field
 
-__all__ = ["Moment", "epoch_ms", "get_row", "get_rows", "scan_table", "why_row"]
+__all__ = ["Moment", "epoch_ms", "get_row", "get_rows", "narrowed_scan", "scan_table", "why_row"]
 
 Moment: TypeAlias = datetime | date | str | int
 """A time as callers give it: without a zone it is in UTC, a text is in ISO 8601."""
@@ -59,10 +59,24 @@ def scan_table(
     # A reader who travels back sees the columns of that time; others see today's columns.
     schema = table.schema if snapshot is None else table.metadata.schema(snapshot.schema_id)
     predicate = None if where is None else _parsed(where, schema, table.name)
-    selected = _selected(table, schema, columns)
+    selected = _selected(table.name, schema, columns)
     if snapshot is None:
         return _scan(table.newest_state(schema), selected, predicate)
     return _scan(table.state(schema, snapshot), selected, predicate)
+
+
+def narrowed_scan(
+    scan: Scan, columns: Sequence[str] | None = None, where: str | None = None
+) -> Scan:
+    """The rows of a scan that meet a condition, with some of the columns. Raises as `scan_table`.
+
+    They are of the same snapshot, and expire at the same moment.
+    """
+    view = scan.view
+    predicate = None if where is None else _parsed(where, view.schema, view.name)
+    terms = [*conjuncts(predicate), *conjuncts(scan.predicate)]
+    selected = _selected(view.name, view.schema, columns)
+    return replace(scan, columns=selected, predicate=conjunction(terms))
 
 
 def get_row(table: StoredTable, key: Mapping[str, Any] | Any) -> dict[str, Any] | None:
@@ -129,19 +143,17 @@ def _snapshot_to_travel_to(
     return None
 
 
-def _selected(
-    table: StoredTable, schema: TableSchema, columns: Sequence[str] | None
-) -> tuple[str, ...]:
+def _selected(table: str, schema: TableSchema, columns: Sequence[str] | None) -> tuple[str, ...]:
     if columns is None:
         return schema.names
     for name in columns:
         if name not in schema.by_name:
             raise NotFoundError(
-                f"table {table.name} has no column {name!r}; it has {', '.join(schema.names)}"
+                f"table {table} has no column {name!r}; it has {', '.join(schema.names)}"
             )
     if not columns or len(set(columns)) < len(columns):
         raise InvalidError(
-            f"table {table.name}: columns is {list(columns)}; name at least one column, and "
+            f"table {table}: columns is {list(columns)}; name at least one column, and "
             f"each only once (count() counts rows without reading any)"
         )
     return tuple(columns)

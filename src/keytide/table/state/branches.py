@@ -8,9 +8,17 @@ from keytide.format.branch import BRANCH_MARK, BranchStore, branch_of, branched_
 from keytide.options import TableOptions, keys
 from keytide.store import Store
 from keytide.table.state.metadata import TableMetadata
-from keytide.table.state.stored import StoredTable
+from keytide.table.state.stored import PinnedTable, StoredTable
 
-__all__ = ["branch_names", "has_branch", "open_branch", "open_table", "table_name", "torn_branches"]
+__all__ = [
+    "branch_names",
+    "has_branch",
+    "open_branch",
+    "open_table",
+    "pinned_table",
+    "table_name",
+    "torn_branches",
+]
 
 
 def open_table(store: Store, name: str, branch: str | None = None) -> StoredTable:
@@ -18,12 +26,19 @@ def open_table(store: Store, name: str, branch: str | None = None) -> StoredTabl
 
     Raises `NotFoundError` where there is no such table or branch.
     """
-    metadata = TableMetadata(store, name)
-    schema, main = metadata.latest_schema(), StoredTable.of(metadata)
+    return pinned_table(store, name, branch).live
+
+
+def pinned_table(store: Store, name: str, branch: str | None = None) -> PinnedTable:
+    """The same as it is now: the look that opens it is the one by which it is read.
+
+    Raises as `open_table`.
+    """
+    main = StoredTable.of(TableMetadata(store, name)).pinned()
     if branch is not None:
-        return open_branch(main, branch)
+        return open_branch(main, branch).pinned()
     try:
-        return open_branch(main, TableOptions.parse(schema.options).branch)
+        return open_branch(main, TableOptions.parse(main.schema.options).branch).pinned()
     except NotFoundError as error:
         raise NotFoundError(
             f"{error}; its option '{keys.BRANCH}' names that one: RESET it in "

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, TypeVar
 
-from keytide.errors import DataError
+from keytide.errors import DataError, KeytideError
 from keytide.format import paths
 from keytide.format.index_manifest import IndexFile
 from keytide.format.schema import TableSchema
@@ -14,7 +14,7 @@ from keytide.format.snapshot import Snapshot
 from keytide.merge.functions.register import registered_functions
 from keytide.options import TableOptions
 from keytide.store import Store
-from keytide.table.state.beside import again
+from keytide.table.state.beside import again, is_gone
 from keytide.table.state.key_places import HashFiles, hash_files
 from keytide.table.state.live_files import NO_FILES, LiveFiles, load_live_files
 from keytide.table.state.metadata import TableMetadata
@@ -23,7 +23,9 @@ from keytide.table.state.schemas import Schemas
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
 
-__all__ = ["StoredTable"]
+__all__ = ["PinnedTable", "StoredTable"]
+
+T = TypeVar("T")
 
 
 class StoredTable:
@@ -68,7 +70,7 @@ class StoredTable:
         return {"store": self.store, "name": self.name}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__init__(state["store"], state["name"])  # type: ignore[misc]  # rebuilds its lock
+        self._open(TableMetadata(state["store"], state["name"]))
 
     @property
     def store(self) -> Store:
@@ -175,6 +177,7 @@ class PinnedTable(StoredTable):
         """The table of that metadata."""
         self.metadata = metadata
         self._live_table = live
+        self._known: dict[Hashable, Any] = {}
 
     @property
     def live(self) -> StoredTable:
@@ -185,11 +188,28 @@ class PinnedTable(StoredTable):
         """Itself."""
         return self
 
+    def once(self, what: Hashable, make: Callable[[], T]) -> T:
+        """What `make` gives, which is made once of the table as it is here. `what` names it."""
+        # Of two threads that ask at once one wins, and both are told what it made.
+        if what not in self._known:
+            self._known.setdefault(what, make())
+        value: T = self._known[what]
+        return value
+
     def __getstate__(self) -> dict[str, Any]:
         return {"live": self._live_table, "metadata": self.metadata}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         PinnedTable.__init__(self, state["live"], state["metadata"])
+
+    def state_to_write(self, view: TableView) -> TableState:
+        """The snapshot of the look or, where it has expired since, the newest one."""
+        try:
+            return self.state_on(self.newest_files(), view)
+        except KeytideError as error:
+            if not is_gone(error):
+                raise
+        return self.live.state_to_write(view)
 
     def live_files(self, snapshot: Snapshot | None) -> LiveFiles:
         """See `StoredTable`."""

@@ -10,6 +10,7 @@ that comes back names what is still there, and goes with the next expiry.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from keytide.format import paths
 from keytide.format.branch import branch_of
 from keytide.format.snapshot import Snapshot, Tag
 from keytide.table.state.branches import branch_names, open_branch
+from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.manifests import commit_alike
 from keytide.table.upkeep.tags import create_tag, delete_tag
@@ -64,10 +66,17 @@ class _Unread:
         metadata = table.metadata
         changelogs = {number: metadata.changelog(number) for number in metadata.changelog_ids()}
         return cls(
-            [each.id for each in metadata.snapshots() if not each.has_known_operation],
+            [each.id for each in _as_stored(metadata) if not each.has_known_operation],
             [number for number, each in changelogs.items() if not each.has_known_operation],
             [n for n, tag in metadata.tags().items() if not tag.snapshot.has_known_operation],
         )
+
+
+def _as_stored(metadata: TableMetadata) -> Iterator[Snapshot]:
+    """The snapshots as others read them, not as this process remembers them from before."""
+    for number in metadata.snapshot_ids():
+        with suppress(NotFoundError):
+            yield metadata.snapshot(number)
 
 
 def unread(table: StoredTable) -> MendResult:

@@ -19,7 +19,7 @@ from keytide.table.commit.transaction import Transaction
 from keytide.table.runner import TaskRunner
 from keytide.table.state.live_files import LiveFiles
 from keytide.table.state.metadata import TableMetadata
-from keytide.table.state.stored import StoredTable
+from keytide.table.state.stored import PinnedTable, StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.afterwards import as_warning, look_after
 from keytide.table.upkeep.compaction import (
@@ -31,6 +31,7 @@ from keytide.table.upkeep.compaction import (
 from keytide.table.upkeep.expiry import look_for_oldest
 from keytide.table.upkeep.planning import Planner, why_not_compacted
 from keytide.table.upkeep.postponed import place_postponed
+from keytide.table.write.writable import writable_view
 
 __all__ = ["keep_up", "show_rows", "writing"]
 
@@ -53,9 +54,8 @@ def writing(
     Without a primary key there are no runs, and reads do not slow down with the number of files so
     soon: their compaction is left to `Table.compact`.
     """
-    if view.postpones_buckets:
-        # What others left to be placed came before, so it has to lie below.
-        place_postponed(table, view, runner or local_runner())
+    if view.postpones_buckets and place_postponed(table, view, runner or local_runner()):
+        table = table.live  # what others left to be placed came before, so it has to lie below
     with Transaction.begin(table, view, author) as transaction:
         look_for_oldest(table.live, view, transaction.state.snapshot)
         yield transaction
@@ -76,28 +76,31 @@ def keep_up(table: StoredTable, transaction: Transaction, runner: TaskRunner | N
     look_after(table, view, newest, _WRITTEN, is_batch=is_batch)
 
 
-def show_rows(table: StoredTable, view: TableView, runner: TaskRunner | None = None) -> None:
-    """Compact what readers do not see yet, for who makes new rows of what they see.
+def show_rows(table: PinnedTable, runner: TaskRunner | None = None) -> PinnedTable:
+    """A table of which readers see all rows, for who makes new ones of what they see.
 
+    The table as it was seen or, where something has to be compacted first, as it is after that.
     Raises `UnsupportedError` where the table leaves compactions to others, and what a compaction
     raises.
     """
-    if view.options.merges_on_read or not view.kind.has_key:
-        return
-    planner, table = Planner(view), table.live
     for _ in range(_ROUNDS_MAX):
+        view = writable_view(table)
+        if view.options.merges_on_read or not view.kind.has_key:
+            break
         live = table.newest_files()
         files = live.buckets.items()
         hidden = {bucket for bucket, state in files if bucket[1] >= 0 and state.level_files.get(0)}
         if not hidden:
-            return
+            break
         if view.options.write_only:
             raise UnsupportedError(
                 f"table {table.name} has rows that no compaction has seen, so what is made of the "
                 f"rows that are shown could undo them. Compact it first, with Table.compact or "
                 f"CALL sys.compact, or set '{keys.DELETION_VECTORS_MERGE_ON_READ}' = 'true'"
             )
-        compact_due(table, planner.may_be_due(live, hidden), runner or local_runner())
+        compact_due(table.live, Planner(view).may_be_due(live, hidden), runner or local_runner())
+        table = table.live.pinned()
+    return table
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,46 @@
+"""The tables that a statement has named, each as it was when it was named first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import RLock
+
+from keytide.table.state.stored import PinnedTable, StoredTable
+
+__all__ = ["Pins"]
+
+
+class Pins:
+    """One look at each table, however often and under which names it is asked for.
+
+    Safe to share between threads.
+    """
+
+    def __init__(self) -> None:
+        self._tables: dict[str, PinnedTable] = {}
+        self._named: dict[str, str] = {}
+        self._lock = RLock()
+
+    def named(self, name: str, look: Callable[[], PinnedTable]) -> PinnedTable:
+        """The table of a name; `look` finds it where the name is new. Raises what it raises."""
+        with self._lock:
+            if name not in self._named:
+                table = self.of(look())
+                self._named |= {name: table.uri, table.name: table.uri}
+            return self._tables[self._named[name]]
+
+    def of(self, table: StoredTable) -> PinnedTable:
+        """A table that is open already."""
+        with self._lock:
+            known = self._tables.get(table.uri)
+            return self.renew(table.pinned()) if known is None else known
+
+    def renew(self, table: PinnedTable) -> PinnedTable:
+        """From now on the table is as it is here."""
+        with self._lock:
+            self._tables[table.uri] = table
+        return table
+
+    def __contains__(self, name: str) -> bool:
+        with self._lock:
+            return name in self._named
