@@ -6,6 +6,7 @@ that can go side by side do, and a chain of requests is as long as it is anywher
 
 from __future__ import annotations
 
+import itertools
 import re
 import uuid
 from collections.abc import Callable
@@ -23,6 +24,12 @@ from keytide.format.kept import KEPT
 from keytide.table.state.lineage import forget_lineages
 
 ROWS, COMMITS = 1_000_000, 20
+# Compactions and merges of manifests come every so often; each is an operation by itself.
+OPTIONS = {
+    "bucket": "1",
+    "num-sorted-run.compaction-trigger": "100",
+    "manifest.merge-min-count": "1000",
+}
 BUDGET = Path(__file__).parents[2] / "docs" / "requests.md"
 
 Action: TypeAlias = "Callable[[kt.Lake, kt.Table], object]"
@@ -42,14 +49,16 @@ def batches(table: kt.Table) -> int:
     return len([*table.follow(newest - 1, timeout_seconds=0)])
 
 
+KEYS = itertools.count(1_000)  # each is there when it is looked for
+
 ACTIONS: dict[str, Action] = {
     "`write` of 1,000 rows": lambda _, t: t.write(rows(some_keys(1_000))),
     "`get`": lambda _, t: t.get(17),
     "`get_many` of 100": lambda _, t: t.get_many(some_keys(100).tolist()),
     "`scan`": lambda _, t: t.scan().to_arrow(),
     "`scan` where `k = 17`": lambda _, t: t.scan(where="k = 17").to_arrow(),
-    "`delete` where `k = 17`": lambda _, t: t.delete("k = 17"),
-    "`update` where `k = 18`": lambda _, t: t.update({"v": 1.0}, "k = 18"),
+    "`delete` of one key": lambda _, t: t.delete(f"k = {next(KEYS)}"),
+    "`update` of one key": lambda _, t: t.update({"v": 1.0}, f"k = {next(KEYS)}"),
     "`SELECT` where `k = 17`": lambda lake, _: lake.sql("SELECT v FROM t WHERE k = 17").to_arrow(),
     "`changes` of one commit": lambda _, t: t.changes(newest(t) - 1, newest(t)).to_arrow(),
     "`snapshots`": lambda _, t: t.snapshots(),
@@ -68,9 +77,9 @@ NEWEST: dict[str, int] = {}
 
 @pytest.fixture(scope="module")
 def place() -> str:
-    """A table of a million rows and some commits, as `make_table` makes it."""
+    """A table of a million rows and some commits."""
     lake = kt.connect(f"memory://{uuid.uuid4().hex}/lake")
-    table = lake.create_table("t", rows(np.arange(0)).schema, ["k"], options={"bucket": "1"})
+    table = lake.create_table("t", rows(np.arange(0)).schema, ["k"], options=OPTIONS)
     table.write(rows(np.arange(ROWS)))
     for _ in range(COMMITS):
         table.write(rows(some_keys(1_000)))
