@@ -16,11 +16,13 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 import pytest
+from copies import copies_of
 
 import keytide as kt
 from far import Requests, far_away
 from keytide.format.documents import forget_documents
 from keytide.format.kept import KEPT
+from keytide.store import Store
 from keytide.table.state.lineage import forget_lineages
 
 ROWS, COMMITS = 1_000_000, 20
@@ -75,15 +77,16 @@ def newest(table: kt.Table) -> int:
 NEWEST: dict[str, int] = {}
 
 
-@pytest.fixture(scope="module")
-def place() -> str:
+def make_table(store: Store) -> None:
     """A table of a million rows and some commits."""
-    lake = kt.connect(f"memory://{uuid.uuid4().hex}/lake")
+    lake = kt.connect(store.uri)
     table = lake.create_table("t", rows(np.arange(0)).schema, ["k"], options=OPTIONS)
     table.write(rows(np.arange(ROWS)))
     for _ in range(COMMITS):
         table.write(rows(some_keys(1_000)))
-    return lake.uri
+
+
+table_copies = copies_of(make_table)
 
 
 def as_a_new_process() -> None:
@@ -128,11 +131,11 @@ def test_budget_names_every_action() -> None:
 
 @pytest.mark.parametrize("name", ACTIONS)
 @pytest.mark.parametrize("is_warm", [True, False], ids=["warm", "cold"])
-def test_action_keeps_to_its_budget(place: str, name: str, is_warm: bool) -> None:
+def test_action_keeps_to_its_budget(name: str, is_warm: bool) -> None:
     requests_max, waits_max = budget()[name][:2] if is_warm else budget()[name][2:]
     # A busy machine may begin late what goes side by side; it never makes a chain shorter.
     for _ in range(_TRIES):
-        made = counted(place, ACTIONS[name], is_warm=is_warm)
+        made = counted(table_copies().uri, ACTIONS[name], is_warm=is_warm)
         if len(made) <= requests_max and made.waits <= waits_max:
             break
     assert 0 < len(made) <= requests_max, f"\n{made}"
