@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from unanswered import Unanswered
 
 import keytide as kt
 from keytide.dml.appended import appended_connector
@@ -543,12 +544,8 @@ def test_failure_leaves_the_table_and_no_file(options: dict[str, str], statement
 def test_commit_of_unknown_outcome_keeps_its_files(options: dict[str, str], statement: str) -> None:
     """The snapshot is there, but its writer does not get to know."""
     store = filled(options)
-    faults = [
-        Fault("create", "*/snapshot-3", action="lost-response"),
-        Fault("read", "*/snapshot-3"),
-    ]
     with pytest.raises(kt.DataError, match="unknown"):
-        STATEMENTS[statement](FaultyStore(store, faults))
+        STATEMENTS[statement](Unanswered(store, "snapshot-3"))
     table = kt.connect("", store=store).table("t")
     assert len(table.snapshots()) == 3
     assert table.verify().findings == ()

@@ -5,16 +5,14 @@ from __future__ import annotations
 from uuid import uuid4
 
 import pytest
+from unanswered import Unanswered
 
 import keytide as kt
 from keytide.store import open_store
 from keytide.store.faults import Fault, FaultyStore
 
 FAULTS = {
-    "the answer is lost": [
-        Fault("create", "*/snapshot-2", action="lost-response"),
-        Fault("read", "*/snapshot-2"),
-    ],
+    "the answer is lost": [],
     "the user stops it": [Fault("hint", "*/LATEST", action="interrupt")],
 }
 
@@ -27,7 +25,9 @@ def test_files_of_a_commit_stay(fault: str, statement: str) -> None:
         "t", [kt.Field(-1, n, kt.parse_sql_type("INT")) for n in "kv"], ["k"]
     )
     table.write([{"k": n, "v": n} for n in range(3)])
-    faulty = kt.connect("", store=FaultyStore(store, FAULTS[fault]))
+    faults = FAULTS[fault]
+    failing = FaultyStore(store, faults) if faults else Unanswered(store, "snapshot-2")
+    faulty = kt.connect("", store=failing)
     with pytest.raises((kt.DataError, KeyboardInterrupt)):
         faulty.sql(statement)
     assert len(table.snapshots()) == 2

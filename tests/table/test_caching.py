@@ -13,8 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
+from keytide.format.documents import forget_documents
+from keytide.format.kept import KEPT
 from keytide.store import CachedStore, LocalStore, Store, open_store
 from keytide.store.faults import FaultyStore
+from keytide.table.state.lineage import forget_lineages
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 NAMED_BY_METADATA = re.compile(r"/(bucket-\d+|manifest|index|statistics)/[^/]+$")
@@ -43,6 +46,12 @@ def filled(store: Store, **options: str) -> kt.Table:
     return table
 
 
+def as_a_new_process() -> None:
+    forget_documents()
+    forget_lineages()
+    KEPT.forget()
+
+
 def asked_of_files(store: FaultyStore) -> list[str]:
     asked = [path for operation, path in store.log if operation in ("read", "input")]
     return [path for path in asked if NAMED_BY_METADATA.search(path)]
@@ -69,12 +78,14 @@ def test_second_read_asks_for_no_file_that_never_changes(
     expected = rows(kt.connect("", store=far).table("t"))
     for number in range(3):
         far.log.clear()
+        as_a_new_process()
         table = open_near(far, tmp_path / "cache").table("t")
         assert rows(table) == expected
         assert table.get(1_500) == {"k": 1_500, "v": "1000 1500"}
         assert rows(table, where="v = '0 20'") == [(20, "0 20")]
         assert bool(asked_of_files(far)) is (number == 0)
     far.log.clear()
+    as_a_new_process()
     assert rows(kt.connect("", store=far).table("t")) == expected
     assert asked_of_files(far)
 
@@ -145,6 +156,7 @@ def test_torn_data_file_is_read_anew_once_it_is_restored(far: FaultyStore, tmp_p
     torn = next(info.path for info in far.list() if "/bucket-" in info.path)
     whole = far.read(torn)
     far.inner.put(torn, whole[:-9])
+    as_a_new_process()
     with pytest.raises(kt.DataError, match="torn"):
         rows(table)
     far.inner.put(torn, whole)
