@@ -14,7 +14,7 @@ documents in its folder.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -76,6 +76,11 @@ class BranchStore(Store):
     def uri(self) -> str:
         """The table's, with the branch as in names of tables."""
         return branched_name(self.main.uri.rstrip("/"), self.branch)
+
+    @property
+    def identity(self) -> Hashable:
+        """The table's, and the branch."""
+        return self.main.identity, self.branch
 
     def uri_of(self, path: str) -> str:
         """The full name of a file."""

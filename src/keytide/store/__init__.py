@@ -6,6 +6,7 @@ from keytide.store.cached import CachedStore
 from keytide.store.local import LocalStore
 from keytide.store.objects import ObjectStore
 from keytide.store.open import open_store, store_of_file, takes_options
+from keytide.store.seekable import SeekableReader
 
 __all__ = [
     "CacheFolder",
@@ -13,6 +14,7 @@ __all__ = [
     "LocalStore",
     "ObjectInfo",
     "ObjectStore",
+    "SeekableReader",
     "Store",
     "created",
     "open_store",

@@ -19,7 +19,7 @@ import builtins
 import errno
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -67,6 +67,14 @@ class Store(ABC):
     @abstractmethod
     def uri(self) -> str:
         """The root, as people and `open_store` write it. Holds no credentials."""
+
+    @property
+    def identity(self) -> Hashable:
+        """What tells the store from any other: equal for stores that have the same files.
+
+        For keys in memory alone: credentials may be among it.
+        """
+        return self.uri
 
     @abstractmethod
     def read(self, path: str) -> bytes:

@@ -15,22 +15,21 @@ it is read.
 from __future__ import annotations
 
 import builtins
-import io
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
-from typing import Any, BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar
 
 import pyarrow as pa
 
 from keytide.process import refuse_forked_child
 from keytide.store.base import ObjectInfo, Store
 from keytide.store.cache_folder import CacheFolder
+from keytide.store.seekable import SeekableReader
 
 __all__ = ["BLOCK_BYTES", "WHOLE_BYTES_MAX", "CachedStore"]
 
@@ -61,6 +60,11 @@ class CachedStore(Store):
     def uri(self) -> str:
         """The store's beneath."""
         return self.beneath.uri
+
+    @property
+    def identity(self) -> Hashable:
+        """The store's beneath: it has the same files."""
+        return self.beneath.identity
 
     def uri_of(self, path: str) -> str:
         """The full name of a file."""
@@ -239,7 +243,7 @@ def _by_blocks(
     return pa.PythonFile(_BlockReader(store, path, name, size, far), mode="r")
 
 
-class _BlockReader(io.RawIOBase):
+class _BlockReader(SeekableReader):
     """A seekable view of a large file, whose blocks come from the cache or else from the store.
 
     Blocks that lack side by side are one request. `far` is the store's own file, where it has been
@@ -249,43 +253,18 @@ class _BlockReader(io.RawIOBase):
     def __init__(
         self, store: CachedStore, path: str, name: str, size: int, far: pa.NativeFile | None
     ) -> None:
+        super().__init__(size)
         self._store = store
         self._path = path
         self._name = name
-        self._size = size
         self._far = far
-        self._position = 0
         self._last = (-1, b"")
         """The block that was read last: readers of footers go on with its neighbours."""
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        origin = (0, self._position, self._size)[whence]
-        self._position = max(0, origin + offset)
-        return self._position
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        left = max(0, self._size - self._position)
-        length = left if size is None or size < 0 else min(size, left)
-        if not length:
-            return b""
-        first, last = self._position // BLOCK_BYTES, (self._position + length - 1) // BLOCK_BYTES
-        start = self._position - first * BLOCK_BYTES
-        self._position += length
+    def bytes_at(self, position: int, length: int) -> bytes:
+        first, last = position // BLOCK_BYTES, (position + length - 1) // BLOCK_BYTES
+        start = position - first * BLOCK_BYTES
         return b"".join(self._blocks(first, last))[start : start + length]
-
-    def readinto(self, target: Any, /) -> int:
-        data = self.read(len(target))
-        target[: len(data)] = data
-        return len(data)
 
     def close(self) -> None:
         if self._far is not None:
@@ -316,7 +295,7 @@ class _BlockReader(io.RawIOBase):
         if self._far is None:
             self._far = self._store.beneath.open_input(self._path)
         self._far.seek(first * BLOCK_BYTES)
-        wanted = min(end * BLOCK_BYTES, self._size) - first * BLOCK_BYTES
+        wanted = min(end * BLOCK_BYTES, self.size) - first * BLOCK_BYTES
         data = self._far.read(wanted)
         blocks = [
             data[start : start + BLOCK_BYTES]

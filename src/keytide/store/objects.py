@@ -9,10 +9,9 @@ and `allow_http` may stand among them.
 from __future__ import annotations
 
 import builtins
-import io
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from obstore.store import MemoryStore, from_url
 from keytide.errors import DataError, InvalidError, KeytideError
 from keytide.process import refuse_forked_child
 from keytide.store.base import ObjectInfo, Store, buffered, check_path, storage_error
+from keytide.store.seekable import SeekableReader
 from keytide.store.uploads import Uploads
 
 if TYPE_CHECKING:
@@ -56,6 +56,11 @@ class ObjectStore(Store):
     def uri(self) -> str:
         """Bucket and prefix."""
         return f"{self.bucket}/{self.prefix}" if self.prefix else self.bucket
+
+    @property
+    def identity(self) -> Hashable:
+        """Bucket, prefix and options: an endpoint may have a bucket of the same name."""
+        return self.bucket, self.prefix, self.options
 
     def read(self, path: str) -> bytes:
         """The whole object."""
@@ -297,7 +302,7 @@ def open_object_store(bucket: str, prefix: str, options: Mapping[str, str]) -> O
     return store
 
 
-class _RangeReader(io.RawIOBase):
+class _RangeReader(SeekableReader):
     """A seekable view of a large object.
 
     Each read that the last answer does not cover is one request. Short reads ask for more than
@@ -307,46 +312,20 @@ class _RangeReader(io.RawIOBase):
     a column chunk would take many requests in turn; and what it raises does not name the object.
     """
 
-    def __init__(self, store: ObjectStore, path: str, size_bytes: int) -> None:
+    def __init__(self, store: ObjectStore, path: str, size: int) -> None:
+        super().__init__(size)
         self._store = store
         self._path = path
-        self._size_bytes = size_bytes
-        self._position = 0
         self._piece_start = 0
         self._piece = b""
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        origin = (0, self._position, self._size_bytes)[whence]
-        self._position = max(0, origin + offset)
-        return self._position
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        left = max(0, self._size_bytes - self._position)
-        length = left if size is None or size < 0 else min(size, left)
-        start = self._position - self._piece_start
-        if length and not 0 <= start <= len(self._piece) - length:
-            self._fetch(max(length, min(left, _READ_AHEAD_BYTES)))
-            start = 0
-        self._position += length
+    def bytes_at(self, position: int, length: int) -> bytes:
+        start = position - self._piece_start
+        if not 0 <= start <= len(self._piece) - length:
+            ahead = max(length, min(self.size - position, _READ_AHEAD_BYTES))
+            self._piece = self._store.read_range(self._path, position, ahead)
+            self._piece_start, start = position, 0
         return self._piece[start : start + length]
-
-    def readinto(self, target: Any, /) -> int:
-        data = self.read(len(target))
-        target[: len(data)] = data
-        return len(data)
-
-    def _fetch(self, length: int) -> None:
-        self._piece = self._store.read_range(self._path, self._position, length)
-        self._piece_start = self._position
 
 
 def _handle(bucket: str, options: tuple[tuple[str, str], ...], retries: int) -> Handle:

@@ -6,19 +6,17 @@ and then all column chunks that are wanted, side by side.
 
 from __future__ import annotations
 
-import io
-import os
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from keytide.format.branch import main_store
 from keytide.format.checksum import check_footer
 from keytide.format.kept import KEPT
-from keytide.store import Store
+from keytide.store import SeekableReader, Store
 
 __all__ = ["FarFile", "far_file"]
 
@@ -62,7 +60,8 @@ def far_file(store: Store, path: str, size: int | None, kept_bytes_max: int) -> 
     `size` is the recorded one, in bytes, and `kept_bytes_max` bounds what is kept of all files.
     Raises OSError where the footer is not as it was written, and `DataError` as the store.
     """
-    key = (store.uri_of(path), "far")
+    # By the identity and with the store of whoever asks: credentials of an earlier one may be over.
+    key = (main_store(store).identity, path, "far")  # data files of branches lie in the table's
     kept: FarFile | None = KEPT.find(key)
     if kept is None:
         kept = _fetched(store, path, store.size(path) if size is None else size)
@@ -72,7 +71,7 @@ def far_file(store: Store, path: str, size: int | None, kept_bytes_max: int) -> 
         else:
             to_keep = replace(kept, whole=None)
         KEPT.keep(key, to_keep, held, kept_bytes_max)
-    return kept
+    return replace(kept, store=store)
 
 
 def _fetched(store: Store, path: str, size: int) -> FarFile:
@@ -106,46 +105,20 @@ def _joined(ranges: Sequence[Range]) -> list[Range]:
     return joined
 
 
-class _Pieces(io.RawIOBase):
+class _Pieces(SeekableReader):
     """A file of which some pieces are here; what is asked for beside them is fetched."""
 
     def __init__(self, file: FarFile, begins: Sequence[int], pieces: Sequence[bytes]) -> None:
+        super().__init__(file.size)
         self._file = file
         self._begins = begins
         self._pieces = pieces
-        self._position = 0
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        origin = (0, self._position, self._file.size)[whence]
-        self._position = max(0, origin + offset)
-        return self._position
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        left = max(0, self._file.size - self._position)
-        length = left if size is None or size < 0 else min(size, left)
-        found = self._at(self._position, length)
-        self._position += len(found)
-        return found
-
-    def readinto(self, target: Any, /) -> int:
-        data = self.read(len(target))
-        target[: len(data)] = data
-        return len(data)
-
-    def _at(self, begin: int, length: int) -> bytes:
-        place = bisect_right(self._begins, begin) - 1
+    def bytes_at(self, position: int, length: int) -> bytes:
+        place = bisect_right(self._begins, position) - 1
         if place >= 0:
-            start = begin - self._begins[place]
+            start = position - self._begins[place]
             if start + length <= len(self._pieces[place]):
                 return self._pieces[place][start : start + length]
-        (found,) = self._file.store.read_ranges(self._file.path, [(begin, begin + length)])
+        (found,) = self._file.store.read_ranges(self._file.path, [(position, position + length)])
         return found

@@ -218,7 +218,9 @@ class _Attempt:
         look = self._metadata.store.begin(partial(self._metadata.is_outdated, self._latest))
         if look.done() and look.result():
             return self.look_and_run()
-        return self._run(look.result)
+        outcome = self._run(look.result)
+        # What the look says is known before anything is created: it costs none of the tries.
+        return self.look_and_run() if outcome is None and look.result() else outcome
 
     def look_and_run(self) -> Committed | Conflict | None:
         """Look, and try on top of what was seen; None when another writer came first."""
@@ -306,12 +308,14 @@ class _Attempt:
     def _withdraw(self, snapshot: Snapshot) -> None:
         """Take back a commit that nobody may build upon. Raises `DataError` where it stays."""
         self._metadata.store.delete([paths.snapshot_path(snapshot.id)])
-        # The hint went out beside the check.
-        self._metadata.hint_latest(self._metadata.latest_snapshot_id() or 0)
         self._tried.discard(snapshot.uuid)
         self._in_doubt = False
         self._metadata.store.discard(self._described)
         self._described = []
+        # The hint went out beside the check.
+        newest_id = self._metadata.latest_snapshot_id()
+        if newest_id is not None:
+            self._metadata.hint_latest(newest_id)
 
     def _moved(self) -> list[MovedKeys]:
         """Partitions whose index of dynamic buckets is not the one that the change went by."""
@@ -360,6 +364,8 @@ class _Attempt:
 
     def discard_all(self) -> None:
         """Delete what this change wrote: no snapshot names any of it."""
+        with suppress(DataError):
+            self._settle()  # or what is still under way would come after its deletion
         change = self._change
         made = [*made_files(change.entries), *change.changelog]
         files = [path for entry in made for path in self._view.stored_paths(entry)]

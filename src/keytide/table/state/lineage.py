@@ -9,7 +9,7 @@ begins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -78,7 +78,9 @@ def look_at(store: Store) -> Seen:
             partial(_newest, store, _SNAPSHOTS, before.snapshot),
         ]
     )
-    goes_on = _goes_on(before.schema, schemas) and _goes_on(before.snapshot, snapshots)
+    # Of a table that was not seen before, nobody can tell whether what is remembered is this one's.
+    has_schema = before.schema is not None and before.schema in schemas
+    goes_on = has_schema and (before.snapshot is None or before.snapshot in snapshots)
     seen = Seen(before.lineage if goes_on else Lineage(), tuple(schemas), tuple(snapshots))
     _remember(store, seen)
     return seen
@@ -104,22 +106,22 @@ def forget_lineages() -> None:
 
 # -- what was seen last ----------------------------------------------------------------------------
 
-_SEEN: LRUCache[str, Seen] = LRUCache(_TABLES_MAX)
+_SEEN: LRUCache[Hashable, Seen] = LRUCache(_TABLES_MAX)
 _LOCK = Lock()
 
 
 def _last_seen(store: Store) -> Seen:
     with _LOCK:
-        return _SEEN.setdefault(store.uri, Seen(Lineage()))
+        return _SEEN.setdefault(store.identity, Seen(Lineage()))
 
 
 def _remember(store: Store, seen: Seen) -> None:
     newest = replace(seen, schemas=seen.schemas[-1:], snapshots=seen.snapshots[-1:])
     with _LOCK:
-        known = _SEEN.get(store.uri)
+        known = _SEEN.get(store.identity)
         # A look that began earlier may end later.
         if known is None or known.lineage is not seen.lineage or _is_behind(known, newest):
-            _SEEN[store.uri] = newest
+            _SEEN[store.identity] = newest
 
 
 def _is_behind(known: Seen, seen: Seen) -> bool:
@@ -131,11 +133,6 @@ def _numbers(seen: Seen) -> tuple[int, int]:
         -1 if seen.snapshot is None else seen.snapshot.number,
         -1 if seen.schema is None else seen.schema.number,
     )
-
-
-def _goes_on(before: Found | None, found: Sequence[Found]) -> bool:
-    """Whether what was the newest document is still there as it was."""
-    return before is None or before in found
 
 
 # -- finding the newest ----------------------------------------------------------------------------

@@ -44,7 +44,8 @@ _SIDE_BY_SIDE_MIN = 4
 _READERS = 2
 # So many of these are read, or are in memory, at a time.
 _SNAPSHOTS_TOGETHER = 64
-# What a document holds in memory, as measured, beside its JSON; and an entry of a manifest.
+# What a document holds in memory is one to six times its JSON, as measured; an entry of a manifest,
+# or of a list, half a kilobyte at most.
 _TIMES_STORED = 8
 _ENTRY_BYTES = 1 << 10
 

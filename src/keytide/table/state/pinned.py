@@ -33,6 +33,9 @@ class PinnedMetadata(TableMetadata):
     seen: Look
     _known: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_known": {}}
+
     def look(self) -> Look:
         """What was seen."""
         return self.seen
@@ -61,12 +64,12 @@ class PinnedMetadata(TableMetadata):
 
     def earliest_snapshot_id(self) -> int | None:
         """The id of the oldest snapshot."""
-        return self._once("earliest", super().earliest_snapshot_id)
+        return self.once("earliest", super().earliest_snapshot_id)
 
     def snapshot_ids(self) -> list[int]:
         """Ids of all snapshots, ascending."""
         last = self.latest_snapshot_id() or 0
-        ids = self._once("ids", super().snapshot_ids)
+        ids = self.once("ids", super().snapshot_ids)
         return [number for number in ids if number <= last]
 
     def has_snapshot(self, snapshot_id: int) -> bool:
@@ -82,28 +85,28 @@ class PinnedMetadata(TableMetadata):
         if newest is not None:
             return newest
         read = partial(super().snapshot, snapshot_id)
-        return self._once(("snapshot", snapshot_id), read)
+        return self.once(("snapshot", snapshot_id), read)
 
     def changelog_ids(self) -> list[int]:
         """Ids of the changelogs that have outlived their snapshots, ascending."""
-        return self._once("changelogs", super().changelog_ids)
+        return self.once("changelogs", super().changelog_ids)
 
     def tag_names(self) -> list[str]:
         """Names of all tags, sorted."""
-        return self._once("tags", super().tag_names)
+        return self.once("tags", super().tag_names)
 
     def has_tag(self, name: str) -> bool:
         """Whether there was a tag of that name."""
         return self._tag_if_there(name) is not None
 
     def _tag_if_there(self, name: str) -> Tag | None:
-        return self._once(("tag", name), partial(super()._tag_if_there, name))
+        return self.once(("tag", name), partial(super()._tag_if_there, name))
 
-    def _once(self, what: Hashable, read: Callable[[], T]) -> T:
+    def once(self, what: Hashable, read: Callable[[], T]) -> T:
+        """What `read` gives, which is asked once and belongs to the moment. `what` names it."""
         # Of two threads that ask at once one wins, and both are told what it read.
         if what not in self._known:
-            found = read()
-            self._known.setdefault(what, found)
+            self._known.setdefault(what, read())
         value: T = self._known[what]
         return value
 

@@ -173,11 +173,12 @@ class PinnedTable(StoredTable):
     It reads as any table; what changes it goes to the `live` one.
     """
 
+    metadata: PinnedMetadata
+
     def __init__(self, live: StoredTable, metadata: PinnedMetadata) -> None:
         """The table of that metadata."""
         self.metadata = metadata
         self._live_table = live
-        self._known: dict[Hashable, Any] = {}
 
     @property
     def live(self) -> StoredTable:
@@ -190,11 +191,7 @@ class PinnedTable(StoredTable):
 
     def once(self, what: Hashable, make: Callable[[], T]) -> T:
         """What `make` gives, which is made once of the table as it is here. `what` names it."""
-        # Of two threads that ask at once one wins, and both are told what it made.
-        if what not in self._known:
-            self._known.setdefault(what, make())
-        value: T = self._known[what]
-        return value
+        return self.metadata.once(what, make)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"live": self._live_table, "metadata": self.metadata}

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
-from keytide.errors import DataError
 from keytide.format import paths
 from keytide.format.branch import BranchStore, branch_of, main_store
 from keytide.format.entry_columns import Entries, is_live
@@ -109,21 +108,15 @@ def _documents(
         found = {}
         for name in listed:
             key = parse_name(name)
-            data = None if key is None else _read_if_there(store, paths.join(directory, name))
-            if key is not None and data is not None:
-                found[key] = parse(data, store.uri_of(paths.join(directory, name)))
+            if key is None:
+                continue
+            path = paths.join(directory, name)
+            (data,) = store.read_present([path])
+            if data is not None:
+                found[key] = parse(data, store.uri_of(path))
         before, listed = listed, store.list_names(directory)
         if listed == before:
             return found
-
-
-def _read_if_there(store: Store, path: str) -> bytes | None:
-    try:
-        return store.read(path)
-    except DataError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return None
-        raise
 
 
 # -- what a snapshot names -------------------------------------------------------------------------
