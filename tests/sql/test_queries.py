@@ -83,6 +83,20 @@ def test_time_travel_reads_an_older_snapshot(lake: kt.Lake, source: str, qty: in
     assert rows(lake, f"SELECT qty FROM {source} WHERE id = 2") == [(qty,)]
 
 
+def test_options_are_those_of_their_own_statement(lake: kt.Lake) -> None:
+    then = "SELECT qty FROM shop.orders /*+ OPTIONS('scan.snapshot-id' = '1') */ WHERE id = 2"
+    last = "SELECT max(qty) AS qty FROM shop.orders /*+ OPTIONS('scan.snapshot-id' = '1') */"
+    now = "SELECT qty FROM shop.orders WHERE id = 2; SELECT max(qty) AS qty FROM shop.orders"
+    found = [each.to_pylist() for each in lake.sql_results(f"{now}; {then}; {last}; {now}; {last}")]
+    assert [row["qty"] for (row,) in found] == [8, 9, 7, 9, 8, 9, 9]
+
+
+def test_options_between_statements_are_refused(lake: kt.Lake) -> None:
+    text = "SELECT 1; /*+ OPTIONS('scan.snapshot-id' = '1') */ SELECT 2"
+    with pytest.raises(kt.InvalidError, match="a hint belongs into a statement"):
+        lake.sql(text)
+
+
 def test_system_table_travels_too(lake: kt.Lake) -> None:
     now = rows(lake, "SELECT count(*) FROM shop.orders$files")
     then = rows(lake, "SELECT count(*) FROM shop.orders$files VERSION AS OF 1")

@@ -7,8 +7,9 @@ because their types and clauses are those of the table format, which no dialect 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
+from typing import TypeAlias
 
 from sqlglot import Token, TokenType, exp
 
@@ -39,6 +40,8 @@ from keytide.sql.statements import (
 
 __all__ = ["options_in_hints", "parse_statements"]
 
+_Hint: TypeAlias = "dict[str, str]"
+
 
 def parse_statements(text: str) -> list[Statement]:
     """The statements of a text, separated by semicolons.
@@ -47,7 +50,15 @@ def parse_statements(text: str) -> list[Statement]:
     """
     if not isinstance(text, str):
         raise InvalidError(f"the SQL is a {type(text).__name__}; give a text")
-    return [_statement(text, tokens) for tokens in _split(tokenize(text))]
+    tokens = tokenize(text)
+    hints = options_in_hints(text, tokens)
+    return [_statement(text, part, _taken(hints, part)) for part in _split(tokens)]
+
+
+def _taken(hints: Mapping[int, _Hint], tokens: Sequence[Token]) -> dict[int, _Hint]:
+    """The hints within a statement."""
+    first, last = int(tokens[0].start), int(tokens[-1].end) + 1
+    return {place: hint for place, hint in hints.items() if first < place <= last}
 
 
 def _split(tokens: Sequence[Token]) -> list[list[Token]]:
@@ -60,8 +71,8 @@ def _split(tokens: Sequence[Token]) -> list[list[Token]]:
     return [part for part in parts if part]
 
 
-def _statement(text: str, tokens: Sequence[Token]) -> Statement:
-    cursor = Cursor(text, tokens, options_in_hints(text, tokens))
+def _statement(text: str, tokens: Sequence[Token], hints: Mapping[int, _Hint]) -> Statement:
+    cursor = Cursor(text, tokens, hints)
     parse = _STATEMENTS.get(cursor.peek())
     if parse is None:
         known = ", ".join(sorted({*_STATEMENTS} - {"", "("}))
@@ -102,20 +113,24 @@ def _why_no_query(tree: exp.Expr) -> str:
 _COMMENT = re.compile(r"--[^\n]*|/\*(?P<hint>\+)?(?P<inside>.*?)\*/", re.DOTALL)
 
 
-def options_in_hints(text: str, tokens: Sequence[Token]) -> dict[int, dict[str, str]]:
+def options_in_hints(text: str, tokens: Sequence[Token]) -> dict[int, _Hint]:
     """Options in hints, by the place where the token before them ends.
 
     A hint behind SELECT is the engine's, and part of the query.
     """
-    found: dict[int, dict[str, str]] = {}
+    found: dict[int, _Hint] = {}
     if "/*+" not in text:
         return found
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         end = int(token.end) + 1
         until = len(text) if following is None else int(following.start)
         for comment in _COMMENT.finditer(text, end, until):
-            if comment["hint"] and token.text.upper() != "SELECT":
-                found[end] = {**found.get(end, {}), **_hint(comment)}
+            if not comment["hint"] or token.text.upper() == "SELECT":
+                continue
+            if token.token_type == TokenType.SEMICOLON:
+                place, message = comment.start(), "a hint belongs into a statement"
+                raise error_at(text, place, message)
+            found[end] = {**found.get(end, {}), **_hint(comment)}
     return found
 
 
