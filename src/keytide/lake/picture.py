@@ -28,6 +28,7 @@ def picture_of(table: StoredTable) -> Any:
 
     Raises `SetupError` without matplotlib, `DataError` for torn metadata.
     """
+    table = table.pinned()
     steps = list(growth_of(table))
     made_of = library("matplotlib.figure", "plot", "Table.plot")
     figure = made_of.Figure(figsize=(12, 8), layout="constrained")

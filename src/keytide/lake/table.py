@@ -88,7 +88,8 @@ class Table:
     Any number of tables, processes and engines may write at the same time; every reader sees
     one merged row per key, or, of an append table, every row that was written.
     A table object is safe to share between threads, and looks at the newest schema and snapshot
-    whenever it reads or writes.
+    whenever it reads or writes: once for each call, which sees nothing that others commit
+    meanwhile.
     """
 
     def __init__(self, store: Store, name: str) -> None:

@@ -202,8 +202,9 @@ class _Ingestion:
     def apply(self, messages: DataFrame, batch_id: int) -> None:
         """Apply one micro-batch; once, however often it is called for the same batch."""
         author = Author(_commit_user(messages.sparkSession), batch_id)
-        view, runner = writable_view(self._table), Cluster(messages.sparkSession)
-        with writing(self._table, view, author, runner) as transaction:
+        table = self._table.pinned()
+        view, runner = writable_view(table), Cluster(messages.sparkSession)
+        with writing(table, view, author, runner) as transaction:
             if transaction.done is None:
                 self._report(self._applied(transaction, messages))
 

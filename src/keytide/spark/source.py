@@ -86,7 +86,7 @@ class KeytideSource(DataSource):
         if options.is_stream:
             return change_stream_schema(options.columns_of_changes())
         scan = options.scan()
-        self.settled = options.settled_at(scan.snapshot)
+        self.settled = options.settled_at(scan)
         return spark_schema(scan.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -159,10 +159,10 @@ class SourceWrite:
 
     def __init__(self, table: StoredTable, schema: StructType) -> None:
         """Raises what `Table.write` raises for columns that do not fit."""
-        self.table = table
-        self.view = writable_view(table)
+        self.table, seen = table, table.pinned()
+        self.view = writable_view(seen)
         _refuse_dynamic_buckets(self.view)
-        self.task = BufferedTask(self._task(table.state_to_write(self.view)))
+        self.task = BufferedTask(self._task(seen.state_to_write(self.view)))
         check_columns(schema, self.view)
 
     def _task(self, state: TableState) -> WriteTask:

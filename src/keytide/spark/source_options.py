@@ -17,7 +17,7 @@ from keytide.table.caching import cache_folder
 from keytide.table.catalog import open_stored
 from keytide.table.read.expired import expired_error
 from keytide.table.read.scan import Scan
-from keytide.table.scans import scan_table
+from keytide.table.scans import narrowed_scan, scan_table, whole_scan
 from keytide.table.state.stored import StoredTable
 
 __all__ = ["STREAM", "SourceOptions"]
@@ -28,6 +28,14 @@ STREAM = "keytide-stream"
 CACHE, CACHE_BYTES = _CACHE_NAMES = "cache", "cache-bytes"
 
 _SPARK_OPTIONS = ("path", "checkpointlocation", "queryname", "outputmode")
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A schema and a snapshot that were the newest at one moment; None where there was none."""
+
+    schema_id: int
+    snapshot_id: int | None
 
 
 @dataclass(frozen=True)
@@ -48,8 +56,8 @@ class SourceOptions:
     branch: str | None = None
     cache: CacheFolder | None = None
     store: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    newest_snapshot_id: int | None = None
-    """The newest snapshot at the time when it was settled, 0 for none."""
+    settled: Settled | None = None
+    """What was the newest when a DataFrame was made; None where none is made yet."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -105,24 +113,25 @@ class SourceOptions:
         """The scan that the options describe, of other columns if given. Raises as `Table.scan`."""
         table = self._table_for("are for streams, and this reads one snapshot", self._of_streams)
         wanted = self.columns if columns is None else columns
-        scan = scan_table(table, wanted, self.where, self.snapshot_id, self.tag, self.as_of)
-        if self.newest_snapshot_id is None or self.travels:
-            return scan
-        snapshot = self._settled(table) if self.newest_snapshot_id else None
-        return replace(scan, state=table.state(scan.view.schema, snapshot))
+        if self.settled is None or self.travels:
+            return scan_table(table, wanted, self.where, self.snapshot_id, self.tag, self.as_of)
+        schema = table.metadata.schema(self.settled.schema_id)
+        state = table.state(schema, self._settled(table, self.settled))
+        return narrowed_scan(whole_scan(state), wanted, self.where)
 
-    def _settled(self, table: StoredTable) -> Snapshot:
-        assert self.newest_snapshot_id is not None
+    def _settled(self, table: StoredTable, seen: Settled) -> Snapshot | None:
+        if seen.snapshot_id is None:
+            return None
         try:
-            return table.metadata.snapshot(self.newest_snapshot_id)
+            return table.metadata.snapshot(seen.snapshot_id)
         except NotFoundError as error:
-            raise expired_error(
-                table.view(table.schema), [self.newest_snapshot_id], str(error)
-            ) from error
+            raise expired_error(table.view(table.schema), [seen.snapshot_id], str(error)) from error
 
-    def settled_at(self, newest: Snapshot | None) -> SourceOptions:
-        """The same options for later scans, which will see no newer snapshot."""
-        return replace(self, newest_snapshot_id=0 if newest is None else newest.id)
+    def settled_at(self, scan: Scan) -> SourceOptions:
+        """The same options for later scans, which will see the schema and the snapshot of one."""
+        snapshot = scan.snapshot
+        seen = Settled(scan.view.schema.id, None if snapshot is None else snapshot.id)
+        return replace(self, settled=seen)
 
     @property
     def _of_scans(self) -> dict[str, Any]:

@@ -102,21 +102,22 @@ class ChangeStream:
 
     def changes(self, start: Start, end: int, columns: StructType) -> Changes:
         """What is told between two offsets, by the schema that has the columns."""
-        schema, names = self._schema_with(columns), columns.names
+        table, names = self.table.pinned(), columns.names
+        schema = self._schema_with(columns, table)
         if start.is_full:
-            return full_rows(self.table, end, self.mode, schema, names)
-        return changes_of(self.table, start.told, end, self.mode, schema, names)
+            return full_rows(table, end, self.mode, schema, names)
+        return changes_of(table, start.told, end, self.mode, schema, names)
 
     def keep(self, told: int) -> None:
         """Keep the place of the consumer, where there is one."""
         if self.consumer is not None:
             KeptPlace(self.table.metadata, self.consumer, self.mode).keep(told)
 
-    def _schema_with(self, columns: StructType) -> TableSchema:
+    def _schema_with(self, columns: StructType, table: StoredTable) -> TableSchema:
         """The newest schema of the table in which a query's columns are as they were."""
-        newest = self.table.schema
+        newest = table.schema
         for schema_id in range(newest.id, -1, -1):
-            schema = self.table.metadata.schema(schema_id)
+            schema = table.metadata.schema(schema_id)
             own = {field.name: field.dataType for field in _columns(schema).fields}
             if all(own.get(c.name) == c.dataType for c in columns.fields if c.name != ROW_KIND):
                 return schema

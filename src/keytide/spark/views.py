@@ -76,8 +76,8 @@ class _View:
 
 
 def _newest(table: StoredTable) -> tuple[int, int]:
-    # The snapshot first: what is committed in between is then seen the next time.
-    return table.metadata.latest_snapshot_id() or 0, table.schema.id
+    seen = table.pinned()
+    return seen.metadata.latest_snapshot_id() or 0, seen.schema.id
 
 
 class _Views:

@@ -61,6 +61,7 @@ def append(table: StoredTable, df: DataFrame, author: Author | None = None) -> W
     reports no rows. Raises as `Table.write` does.
     """
     check_python(df.sparkSession)
+    table = table.pinned()
     view = writable_view(table)
     check_columns(df.schema, view)
     author = author or author_in_stream(df, table.uri)
@@ -83,6 +84,7 @@ def overwrite(
     Runs one Spark job. Raises as `append` and `Table.overwrite` do.
     """
     check_python(df.sparkSession)
+    table = table.pinned()
     view = writable_view(table)
     spec = partition_to_replace(view, partition)
     if spec is not None:

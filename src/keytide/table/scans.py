@@ -36,7 +36,16 @@ from keytide.table.state.stored import StoredTable
 from keytide.table.values.single import key_value, key_values
 from keytide.types import Field
 
-__all__ = ["Moment", "epoch_ms", "get_row", "get_rows", "narrowed_scan", "scan_table", "why_row"]
+__all__ = [
+    "Moment",
+    "epoch_ms",
+    "get_row",
+    "get_rows",
+    "narrowed_scan",
+    "scan_table",
+    "whole_scan",
+    "why_row",
+]
 
 Moment: TypeAlias = datetime | date | str | int
 """A time as callers give it: without a zone it is in UTC, a text is in ISO 8601."""
@@ -63,6 +72,11 @@ def scan_table(
     if snapshot is None:
         return _scan(table.newest_state(schema), selected, predicate)
     return _scan(table.state(schema, snapshot), selected, predicate)
+
+
+def whole_scan(state: TableState) -> Scan:
+    """All rows of a state that have not expired by now."""
+    return _scan(state, state.view.schema.names, None)
 
 
 def narrowed_scan(

@@ -60,6 +60,7 @@ def system_table(
         raise NotFoundError(
             f"table {table.name} has no system table {name!r}; there are {', '.join(SYSTEM_TABLES)}"
         )
+    table = table.pinned()
     scan = scan_table(table, snapshot_id=snapshot_id, tag=tag, as_of=as_of)
     return make(table.metadata, scan)
 
@@ -95,6 +96,7 @@ def changes_log(table: StoredTable, between: str, mode: str = "auto") -> pa.Tabl
             f"table {table.name}: '{keys.INCREMENTAL_BETWEEN}' is {between!r}; expected two ids or "
             f"names of tags, such as '1,3'"
         )
+    table = table.pinned()
     if mode == "auto":
         producer = table.view(table.schema).options.changelog_producer
         mode = "delta" if producer == "none" else "changelog"

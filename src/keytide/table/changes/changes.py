@@ -178,6 +178,8 @@ def changes_of(
     some `columns` will be shown, a difference leaves out changes of nothing but others.
     """
     check_mode(table, mode)
+    if end is None:
+        table = table.pinned()
     last, own = _end(table, end, must_exist=mode == "diff")
     schema = own if schema is None else schema
     first, start_id = _start(table, start, must_exist=mode == "diff")

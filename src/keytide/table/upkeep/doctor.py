@@ -77,9 +77,10 @@ class Diagnosis:
 def diagnose(table: StoredTable) -> Diagnosis:
     """The health of a table, as `Table.doctor`."""
     table = table.uncached
-    metadata = table.metadata
+    seen = table.pinned()
+    metadata = seen.metadata
     snapshot = metadata.latest_snapshot()
-    view, live = table.view(table.schema), table.live_files(snapshot)
+    view, live = seen.view(seen.schema), seen.live_files(snapshot)
     files = _Files(view, [entry for entry in live.entries if entry.bucket >= 0])
     manifests = [] if snapshot is None else metadata.manifests(snapshot)
     signs = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -34,6 +34,8 @@ class Branch:
     snapshots: dict[int, Snapshot]
     tags: dict[str, Tag]
     changelogs: dict[int, Snapshot]
+    listed: tuple[str, ...]
+    """Where the snapshots and tags lie that there were, whether or not they could be read."""
     _views: dict[int, TableView] = field(default_factory=dict)
 
     @property
@@ -74,19 +76,28 @@ class _Documents:
     store: Store
     folder: str
     findings: Findings
+    _listed: dict[str, list[str]] = field(default_factory=dict)
 
     def branch(self, table: str) -> Branch:
+        # Others may be at work, and nothing may seem to name what is not there. So what names
+        # something is read before what it names: hints and tags before snapshots, and schemas,
+        # which everything names, last. Consumers only go on, so they come after snapshots.
+        hints = self._hints()
+        tags = self._all(paths.tag_dir(), paths.parse_tag_name, Tag.from_json)
+        snapshots = self._snapshots(paths.snapshot_dir(), paths.parse_snapshot_name)
+        changelogs = self._snapshots(paths.changelog_dir(), paths.parse_changelog_name)
+        schemas = self._schemas()
+        listed = tuple(
+            paths.join(self.folder, directory, name)
+            for directory in (paths.snapshot_dir(), paths.tag_dir())
+            for name in self._names(directory)
+            if paths.parse_snapshot_name(name) is not None or paths.parse_tag_name(name) is not None
+        )
         branch = Branch(
-            self.store,
-            table,
-            self.folder,
-            self._schemas(),
-            self._snapshots(paths.snapshot_dir(), paths.parse_snapshot_name),
-            self._all(paths.tag_dir(), paths.parse_tag_name, Tag.from_json),
-            self._snapshots(paths.changelog_dir(), paths.parse_changelog_name),
+            self.store, table, self.folder, schemas, snapshots, tags, changelogs, listed
         )
         self._check_numbers_follow()
-        self._check_hints()
+        self._check_hints(hints)
         self._check_tags(branch)
         self._check_consumers()
         return branch
@@ -95,7 +106,7 @@ class _Documents:
         self, directory: str, number: Callable[[str], K | None], parse: Callable[[bytes, str], V]
     ) -> dict[K, V]:
         found: dict[K, V] = {}
-        for name in self.store.list_names(paths.join(self.folder, directory)):
+        for name in self._names(directory):
             key = number(name)
             path = paths.join(self.folder, directory, name)
             if key is not None:
@@ -152,17 +163,31 @@ class _Documents:
             )
 
     def _numbers(self, directory: str, number: Callable[[str], int | None]) -> list[int]:
-        names = self.store.list_names(paths.join(self.folder, directory))
+        names = self._names(directory)
         return sorted(found for name in names if (found := number(name)) is not None)
 
-    def _check_hints(self) -> None:
-        numbers = self._numbers(paths.snapshot_dir(), paths.parse_snapshot_name)
+    def _names(self, directory: str) -> list[str]:
+        """The names in a directory, which is listed once."""
+        if directory not in self._listed:
+            path = paths.join(self.folder, directory)
+            self._listed[directory] = self.store.list_names(path)
+        return self._listed[directory]
+
+    def _hints(self) -> dict[paths.Hint, bytes]:
+        found = {}
         for hint in paths.Hint:
             path = paths.join(self.folder, paths.snapshot_hint_path(hint))
-            if not self.store.exists(path):
-                continue
             with self.findings.reading(path):
-                hinted = paths.decode_hint(self.store.read(path))
+                if self.store.exists(path):
+                    found[hint] = self.store.read(path)
+        return found
+
+    def _check_hints(self, hints: Mapping[paths.Hint, bytes]) -> None:
+        numbers = self._numbers(paths.snapshot_dir(), paths.parse_snapshot_name)
+        for hint, data in hints.items():
+            path = paths.join(self.folder, paths.snapshot_hint_path(hint))
+            with self.findings.reading(path):
+                hinted = paths.decode_hint(data)
                 if hinted is None:
                     self.findings.add(path, "it names no snapshot", "a number", _HINT_WAY_OUT)
                 elif hint is paths.Hint.LATEST and hinted > max(numbers, default=0):

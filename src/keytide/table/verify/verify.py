@@ -63,6 +63,7 @@ class _Work:
     progress: Progress | None
     files: dict[tuple[str, DataFileMeta], FileCheck] = field(default_factory=dict)
     snapshots: list[str] = field(default_factory=list)
+    listed: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.findings = Findings(self.name)
@@ -70,6 +71,7 @@ class _Work:
     def run(self) -> Verification:
         """Check all there is."""
         branches = read_branches(self.store, self.name, self.findings)
+        self.listed += (path for branch in branches for path in branch.listed)
         newest = [self._read_history(branch) for branch in branches]
         rows = self._check_files()
         if not self.quick and not self.findings.found:
@@ -81,8 +83,8 @@ class _Work:
         return Verification(self.name, len(self.snapshots), files, rows, found, unchecked)
 
     def something_went_away(self) -> bool:
-        """Whether a snapshot or tag that was read is not there any more."""
-        return not all(map(self.store.exists, self.snapshots))
+        """Whether a snapshot or tag that was there is not there any more."""
+        return not all(map(self.store.exists, self.listed))
 
     # -- metadata -------------------------------------------------------------------------------
 
