@@ -1,0 +1,49 @@
+"""A healthy table is found healthy, whatever others do to it while it is looked at."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import keytide as kt
+from busy import Others, busy_store
+from keytide.store import open_store
+
+ROWS = [{"k": 1, "v": 1}, {"k": 2, "v": 2}]
+
+
+def altered_and_written(lake: kt.Lake, number: int) -> None:
+    lake.sql(f"ALTER TABLE t ADD c{number} INT; INSERT INTO t (k, c{number}) VALUES (1, 1)")
+
+
+def tagged(lake: kt.Lake, number: int) -> None:
+    lake.table("t").write(ROWS)
+    lake.table("t").create_tag(f"x{number}")
+
+
+def expired(lake: kt.Lake, number: int) -> None:
+    lake.table("t").write([{"k": number, "v": number}])
+    lake.sql("CALL sys.expire_snapshots(table => 't', retain_max => 1, retain_min => 1)")
+
+
+@pytest.mark.parametrize("do", [altered_and_written, tagged, expired])
+def test_nothing_is_found_wrong_beside_others(
+    tmp_path: Path, do: Callable[[kt.Lake, int], None]
+) -> None:
+    made = kt.connect(tmp_path / "made")
+    made.sql("CREATE TABLE t (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED)")
+    for number in range(3):
+        do(made, number)
+    for request in itertools.count(1):
+        path = tmp_path / str(request)
+        shutil.copytree(tmp_path / "made", path)
+        others = Others(partial(do, kt.connect(path), 3), request.__eq__)
+        table = kt.connect(path, store=busy_store(open_store(str(path)), others)).table("t")
+        assert table.verify(quick=True).findings == (), others.requests[request - 1 :]
+        if request > len(others.requests):
+            return
