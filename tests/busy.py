@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from keytide.store import Store
 from keytide.store.faults import Fault, FaultyStore
@@ -48,6 +50,18 @@ class _Visit(Fault):
         return False
 
 
+class _BusyStore(FaultyStore):
+    """On its way to another process it leaves the others behind."""
+
+    def __reduce__(self) -> Any:
+        return pickle.loads, (pickle.dumps(self.inner),)
+
+    def __copy__(self) -> _BusyStore:
+        copied = type(self).__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
+
+
 def busy_store(inner: Store, others: Others) -> FaultyStore:
     """A store with them beside it."""
-    return FaultyStore(inner, [_Visit("read", others=others)])
+    return _BusyStore(inner, [_Visit("read", others=others)])
