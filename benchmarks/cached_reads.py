@@ -24,7 +24,7 @@ from report import print_table
 
 import keytide as kt
 from keytide.format.documents import forget_documents
-from keytide.format.kept import KEPT
+from keytide.format.footer_cache import KEPT
 from keytide.store import objects
 
 ADDRESS = "memory://bench"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import typing
 
-from keytide.dml.engine import Changed
+from keytide.dml.execution import Changed
 from keytide.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -34,19 +34,19 @@ from keytide.lazy import load as _load
 from keytide.merge.functions.register import register_merge_function
 from keytide.row_kind import RowKind
 from keytide.table.commit.result import WriteResult
+from keytide.table.compaction.compact import CompactionResult
+from keytide.table.compaction.indexing import IndexingResult
+from keytide.table.expiry.orphans import OrphanFiles
+from keytide.table.expiry.snapshot_expiry import ExpiryResult
+from keytide.table.history.branches import FastForwardResult
+from keytide.table.history.restore import RestoreResult
+from keytide.table.history.rollback import RollbackResult
 from keytide.table.read.scan import Explanation
 from keytide.table.read.why import Why
-from keytide.table.upkeep.branches import FastForwardResult
-from keytide.table.upkeep.compaction import CompactionResult
 from keytide.table.upkeep.doctor import Diagnosis, Sign
-from keytide.table.upkeep.expiry import ExpiryResult
-from keytide.table.upkeep.indexing import IndexingResult
 from keytide.table.upkeep.mending import MendResult
-from keytide.table.upkeep.orphans import OrphanFiles
 from keytide.table.upkeep.purging import PurgeResult
 from keytide.table.upkeep.rescale import RescaleResult
-from keytide.table.upkeep.restore import RestoreResult
-from keytide.table.upkeep.rollback import RollbackResult
 from keytide.table.verify.finding import Finding, Verification
 from keytide.types import Field, parse_sql_type
 

@@ -20,7 +20,7 @@ import keytide as kt
 from keytide.dml.adbc import adbc_connector
 from keytide.dml.attached import PagesScan
 from keytide.dml.database_changes import Insertion
-from keytide.dml.engine import DeleteRows, SplitResult, UpdateRows, change_rows
+from keytide.dml.execution import DeleteRows, SplitResult, UpdateRows, change_rows
 from keytide.dml.spi import Connector, ConnectorSession
 from keytide.sql.dml_local import LocalRowHost
 from keytide.sql.local_engine import LocalEngine

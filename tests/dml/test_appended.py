@@ -20,7 +20,7 @@ from unanswered import Unanswered
 
 import keytide as kt
 from keytide.dml.appended import appended_connector
-from keytide.dml.engine import (
+from keytide.dml.execution import (
     DeleteRows,
     RowChange,
     Scanned,

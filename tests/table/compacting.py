@@ -18,12 +18,12 @@ from keytide.merge.engines import compacts_by_lookup
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.table.commit.author import Author
 from keytide.table.commit.change import Change
+from keytide.table.compaction import compact as compaction
+from keytide.table.compaction.picking import Unit, sorted_runs
+from keytide.table.read.merged_versions import MergedVersions
 from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.table.read.sections import PlannedFile, sections_of
-from keytide.table.read.versions import MergedVersions
 from keytide.table.runner import Threads
-from keytide.table.upkeep import compaction
-from keytide.table.upkeep.picking import Unit, sorted_runs
 from keytide.table.write.task import Written
 from keytide.types import arrow_schema
 

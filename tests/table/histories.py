@@ -10,9 +10,9 @@ from keytide.format import paths
 from keytide.format.manifest import FileKind
 from keytide.format.snapshot import CommitKind, Consumer, Snapshot, Tag
 from keytide.store import Store
+from keytide.table.expiry.references import metadata_files
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
-from keytide.table.upkeep.references import metadata_files
 
 ROOTS = ("schema/", "snapshot/snapshot-", "tag/", "branch/", "consumer/", "changelog/")
 HINTS = ("snapshot/LATEST", "snapshot/EARLIEST")

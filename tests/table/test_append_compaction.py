@@ -24,9 +24,9 @@ from keytide.store import Store, open_store
 from keytide.store.faults import Fault, FaultyStore, Operation
 from keytide.table.commit.author import Author
 from keytide.table.commit.change import Change
+from keytide.table.compaction.appends import pack_tasks
 from keytide.table.state.dead_rows import DeadRows
 from keytide.table.state.state import TableState
-from keytide.table.upkeep.appends import pack_tasks
 from keytide.table.write.task import Written
 
 SCHEMA = pa.schema([("p", pa.string()), ("n", pa.int64()), ("m", pa.float64()), ("v", pa.string())])

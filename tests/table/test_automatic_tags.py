@@ -19,8 +19,8 @@ from keytide.options import TableOptions
 from keytide.store.faults import Fault, FaultyStore
 from keytide.table.definition.evolution import SetOption
 from keytide.table.definition.tag_period import TagPeriod
-from keytide.table.upkeep.automatic_tags import create_due_tags, expire_tags
-from keytide.table.upkeep.tags import create_tag
+from keytide.table.history.automatic_tags import create_due_tags, expire_tags
+from keytide.table.history.tags import create_tag
 
 SCHEMA = pa.schema([("k", pa.int64())])
 DAY = datetime(2026, 1, 31)

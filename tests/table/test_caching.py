@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.format.documents import forget_documents
-from keytide.format.kept import KEPT
+from keytide.format.footer_cache import KEPT
 from keytide.store import CachedStore, LocalStore, Store, open_store
 from keytide.store.faults import FaultyStore
 from keytide.table.state.lineage import forget_lineages

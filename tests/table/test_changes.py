@@ -29,7 +29,7 @@ from keytide.table.definition.evolution import (
     RenameColumn,
     SetOption,
 )
-from keytide.table.read import versions as read
+from keytide.table.read import merged_versions as read
 
 SCHEMA = pa.schema(
     [

@@ -29,9 +29,9 @@ from keytide.format.manifest import FileKind
 from keytide.format.snapshot import CommitKind
 from keytide.store import Store, open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
+from keytide.table.compaction import compact as compaction
 from keytide.table.definition.evolution import AddColumn, SetOption
-from keytide.table.read import versions as read
-from keytide.table.upkeep import compaction
+from keytide.table.read import merged_versions as read
 
 COLUMNS = {"p": "INT NOT NULL", "k": "INT NOT NULL", "s": "INT", "v": "STRING"}
 FULL = {"changelog-producer": "full-compaction"}

@@ -24,12 +24,12 @@ from keytide.format.manifest import FileKind
 from keytide.format.snapshot import CommitKind
 from keytide.store import Store, open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
+from keytide.table.compaction import compact as compaction
+from keytide.table.compaction.picking import SortedRun, Unit
+from keytide.table.compaction.rewriting import CompactTask
+from keytide.table.compaction.tombstones import Ages
 from keytide.table.definition.evolution import AddColumn, SetOption
-from keytide.table.upkeep import compaction
 from keytide.table.upkeep import writing as upkeep_writing
-from keytide.table.upkeep.picking import SortedRun, Unit
-from keytide.table.upkeep.rewriting import CompactTask
-from keytide.table.upkeep.tombstones import Ages
 
 COLUMNS = {"p": "INT NOT NULL", "k": "INT NOT NULL", "s": "INT", "v": "STRING"}
 WRITE_ONLY = {"write-only": "true"}

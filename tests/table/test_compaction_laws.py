@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.merge.order import SEQUENCE_NUMBER
-from keytide.table.read import versions as read
-from keytide.table.upkeep import compaction
+from keytide.table.compaction import compact as compaction
+from keytide.table.read import merged_versions as read
 
 
 def assert_sound(table: kt.Table) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from keytide.format.binary_row import EMPTY_ROW
 from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
 from keytide.format.stats import EMPTY_STATS
-from keytide.table.upkeep.picking import (
+from keytide.table.compaction.picking import (
     Rules,
     SortedRun,
     Unit,

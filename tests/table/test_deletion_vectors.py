@@ -22,12 +22,12 @@ from keytide.format.snapshot import CommitKind
 from keytide.store import Store, open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
 from keytide.table.commit.author import Author
+from keytide.table.compaction import compact as compaction
+from keytide.table.compaction.picking import Unit, sorted_runs
 from keytide.table.definition.evolution import RemoveOption, SetOption
 from keytide.table.local_writes import append
-from keytide.table.read import versions as read
+from keytide.table.read import merged_versions as read
 from keytide.table.runner import Threads
-from keytide.table.upkeep import compaction
-from keytide.table.upkeep.picking import Unit, sorted_runs
 
 VECTORS = {"deletion-vectors.enabled": "true"}
 SCHEMA = pa.schema([("k", pa.int32()), ("s", pa.int32()), ("v", pa.string())])

@@ -30,8 +30,8 @@ from keytide.format import paths
 from keytide.format.snapshot import Tag
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
+from keytide.table.expiry.retention import Retention
 from keytide.table.state.lineage import forget_lineages
-from keytide.table.upkeep.retention import Retention
 
 SCHEMA = pa.schema([("p", pa.int64()), ("k", pa.int64()), ("v", pa.string())])
 KEEP_ONE = {"snapshot.num-retained.min": "1", "snapshot.num-retained.max": "1"}

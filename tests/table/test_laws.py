@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 import keytide as kt
 from keytide.store import open_store
-from keytide.table.read import versions as read
+from keytide.table.read import merged_versions as read
 
 SCHEMA = pa.schema(
     [

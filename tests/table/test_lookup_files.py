@@ -16,8 +16,8 @@ import pytest
 
 import keytide as kt
 from keytide.store import open_store
-from keytide.table.upkeep import lookup, lookup_files
-from keytide.table.upkeep.lookup_files import Bounds, LookupFiles
+from keytide.table.compaction import lookup, lookup_files
+from keytide.table.compaction.lookup_files import Bounds, LookupFiles
 
 KEYS = {
     "INT": lambda n: n,

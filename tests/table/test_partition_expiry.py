@@ -16,7 +16,7 @@ import keytide as kt
 from keytide.options import TableOptions
 from keytide.store.faults import Crash, Fault, FaultyStore
 from keytide.table.definition.partition_times import PartitionTimes
-from keytide.table.upkeep.partition_expiry import PartitionAge, expire_partitions
+from keytide.table.expiry.partition_expiry import PartitionAge, expire_partitions
 
 NOW = datetime(2026, 3, 10, 12)
 SCHEMA = pa.schema(

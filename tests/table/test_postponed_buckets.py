@@ -24,7 +24,7 @@ from keytide.table.definition.evolution import SetOption
 from keytide.table.state.view import TableView
 from keytide.table.write.bucket_writer import BucketWriter, SequenceBase, restamp
 from keytide.table.write.cut import BucketBatch
-from keytide.table.write.rows import incoming_rows
+from keytide.table.write.input_rows import incoming_rows
 from keytide.table.write.task import Written
 
 SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int32()), ("v", pa.int64())])

@@ -14,8 +14,8 @@ from keytide.options import TableOptions
 from keytide.table.commit.author import Author
 from keytide.table.commit.change import Change
 from keytide.table.write.bucket_writer import SequenceBase
+from keytide.table.write.input_rows import to_arrow_table
 from keytide.table.write.layout import FixedLayout
-from keytide.table.write.rows import to_arrow_table
 from keytide.table.write.task import WriteTask
 from keytide.table.write.writable import writable_view
 

@@ -21,7 +21,7 @@ from copies import copies_of
 import keytide as kt
 from far import Requests, far_away
 from keytide.format.documents import forget_documents
-from keytide.format.kept import KEPT
+from keytide.format.footer_cache import KEPT
 from keytide.store import Store
 from keytide.table.state.lineage import forget_lineages
 

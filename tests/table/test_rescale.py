@@ -17,7 +17,7 @@ from keytide.store.faults import Crash, Fault, FaultyStore
 from keytide.table.commit.transaction import Transaction
 from keytide.table.definition.evolution import AddColumn, SetOption
 from keytide.table.local_writes import fill
-from keytide.table.write.rows import to_arrow_table
+from keytide.table.write.input_rows import to_arrow_table
 from keytide.table.write.writable import writable_view
 
 SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int32()), ("s", pa.int64()), ("v", pa.string())])

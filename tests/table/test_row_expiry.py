@@ -38,7 +38,7 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Clock:
             return seconds * 1000
 
         monkeypatch.setattr("keytide.table.read.lifetime._clock_ms", clock_ms)
-        monkeypatch.setattr("keytide.table.upkeep.compaction.wall_clock_ms", clock_ms)
+        monkeypatch.setattr("keytide.table.compaction.compact.wall_clock_ms", clock_ms)
 
     set_(NOW)
     return set_

@@ -19,7 +19,7 @@ import keytide as kt
 from keytide.format.deletion_vector import VectorPlace, dead_positions
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.store import open_store
-from keytide.table.read import versions as read
+from keytide.table.read import merged_versions as read
 from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.table.system_tables import audit_log
 

@@ -21,7 +21,7 @@ from keytide.moments import moment_text
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
 from keytide.table.definition.evolution import SetOption
-from keytide.table.upkeep.tags import create_tag, snapshot_at_or_after
+from keytide.table.history.tags import create_tag, snapshot_at_or_after
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 from keytide.cdc.feed import ORDINAL_COLUMN, REJECTED_SCHEMA, Decoded
 from keytide.row_kind import ROW_KIND
 from keytide.table.state.view import TableView
+from keytide.table.write.input_rows import typed_rows
 from keytide.table.write.refusals import why_refused
-from keytide.table.write.rows import typed_rows
 
 __all__ = ["as_table_takes"]
 

@@ -12,7 +12,7 @@ from keytide.cli.address import open_named_table
 from keytide.cli.output import Format, note, write_rows
 from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse
 from keytide.errors import KeytideWarning
-from keytide.table.upkeep.branches import FAST_FORWARD_ROW, BranchInfo
+from keytide.table.history.branches import FAST_FORWARD_ROW, BranchInfo
 
 __all__ = ["branch"]
 

@@ -12,8 +12,8 @@ import typer
 from keytide.cli.progress import TrackedThreads
 from keytide.cli.spark_log import SparkLog, spark_log
 from keytide.errors import SetupError
+from keytide.table.compaction.compact import local_runner
 from keytide.table.runner import TaskRunner
-from keytide.table.upkeep.compaction import local_runner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

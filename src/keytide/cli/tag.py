@@ -11,7 +11,7 @@ import typer
 from keytide.cli.address import open_named_table
 from keytide.cli.output import Format, note, write_rows
 from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse
-from keytide.table.upkeep.tags import NamedTag
+from keytide.table.history.tags import NamedTag
 
 __all__ = ["tag"]
 

@@ -23,9 +23,7 @@ from typing import ClassVar
 import numpy as np
 from pyroaring import BitMap64
 
-from keytide.dml.fragments import Told
-from keytide.dml.handles import AppendedHandle
-from keytide.dml.places import (
+from keytide.dml.appended_changes import (
     FILE,
     AppendedPages,
     AppendedSinks,
@@ -33,6 +31,8 @@ from keytide.dml.places import (
     dead_rows,
     place_column,
 )
+from keytide.dml.fragments import Told
+from keytide.dml.handles import AppendedHandle
 from keytide.dml.spi import ColumnHandle, Connector, ConnectorSession, ConnectorSplitManager
 from keytide.dml.stored import StoredMetadata, take_written
 from keytide.errors import ConnectorError

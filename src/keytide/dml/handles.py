@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from keytide.dml.settling import Settling
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.read.sections import PlannedFile
 from keytide.table.state.state import TableState
@@ -20,6 +19,17 @@ from keytide.table.write.task import WriteTask
 __all__ = ["AppendedHandle", "KeyedHandle", "StoredHandle"]
 
 _H = TypeVar("_H", bound="StoredHandle")
+
+
+@dataclass
+class Settling:
+    """Whether the commit of a statement has begun. Driver only; changes.
+
+    From then on the commit tidies up after itself. Where its outcome is unknown, a snapshot may
+    name what the statement wrote, so an abort that comes later has to leave it.
+    """
+
+    has_begun: bool = False
 
 
 @dataclass(frozen=True)

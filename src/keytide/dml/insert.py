@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 
-from keytide.dml.engine import Changed
+from keytide.dml.execution import Changed
 from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
 from keytide.errors import KeytideError
 

@@ -16,9 +16,10 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from keytide.dml.coming_keys import refuse_taken_keys
+from keytide.dml.duplicate_keys import refuse_taken_keys
 from keytide.dml.fragments import Told
 from keytide.dml.handles import KeyedHandle
+from keytide.dml.keyed_changes import KeyedPages, KeyedSinks
 from keytide.dml.spi import (
     ROW_ID,
     ColumnHandle,
@@ -28,7 +29,6 @@ from keytide.dml.spi import (
     RowChanges,
 )
 from keytide.dml.stored import StoredMetadata, take_written
-from keytide.dml.versions import KeyedPages, KeyedSinks
 from keytide.dml.watermarks import refuse_delete, refuse_unset
 from keytide.errors import UnsupportedError
 from keytide.options import keys

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from keytide.dml.engine import (
+from keytide.dml.execution import (
     Changed,
     Scanned,
     SplitResult,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keytide import html
 from keytide.format.snapshot import Snapshot
-from keytide.table.upkeep.branches import BranchInfo
+from keytide.table.history.branches import BranchInfo
 
 __all__ = ["Branches"]
 

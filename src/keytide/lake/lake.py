@@ -28,7 +28,7 @@ from keytide.table.catalog import (
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
 from keytide.table.local_writes import fill
-from keytide.table.write.rows import to_arrow_table
+from keytide.table.write.input_rows import to_arrow_table
 from keytide.types import Field
 
 __all__ = ["Lake", "connect", "open_table"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from keytide.arguments import checked
-from keytide.dml.engine import Changed
+from keytide.dml.execution import Changed
 from keytide.lazy import load
 
 __all__ = ["MergeBuilder"]

@@ -12,9 +12,9 @@ from typing import Any
 from keytide.extras import library
 from keytide.moments import utc
 from keytide.plural import counted
+from keytide.table.history.growth import Step, growth_of
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.stored import StoredTable
-from keytide.table.upkeep.growth import Step, growth_of
 
 __all__ = ["picture_of"]
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from keytide import html
 from keytide.arguments import checked
-from keytide.dml.engine import Changed
+from keytide.dml.execution import Changed
 from keytide.format.branch import main_store
 from keytide.format.schema import TableSchema
 from keytide.lake.branches import Branches
@@ -25,50 +25,40 @@ from keytide.store import Store
 from keytide.table import local_writes
 from keytide.table.alter import alter_table
 from keytide.table.catalog import Catalog
-from keytide.table.changes.changes import changes_of
+from keytide.table.changes.change_scan import changes_of
 from keytide.table.changes.follow import Pace, follow, start_of
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
+from keytide.table.compaction.compact import CompactionResult, cluster, compact
+from keytide.table.compaction.indexing import IndexingResult, index_files
 from keytide.table.definition.evolution import SchemaChange
-from keytide.table.read.why import Why
-from keytide.table.runner import TaskRunner
-from keytide.table.scans import epoch_ms, get_row, get_rows, scan_table, why_row
-from keytide.table.state.branches import open_branch, table_name
-from keytide.table.state.metadata import TableMetadata
-from keytide.table.state.stored import StoredTable
-from keytide.table.upkeep.automatic_tags import expire_tags
-from keytide.table.upkeep.branches import (
+from keytide.table.expiry.orphans import OrphanFiles, remove_orphan_files
+from keytide.table.expiry.partition_expiry import (
+    ExpiredPartitions,
+    PartitionAge,
+    expire_partitions,
+)
+from keytide.table.expiry.retention import Asked
+from keytide.table.expiry.snapshot_expiry import ExpiryResult, expire_changelogs, expire_snapshots
+from keytide.table.history.automatic_tags import expire_tags
+from keytide.table.history.branch_renaming import rename_branch
+from keytide.table.history.branches import (
     FastForwardResult,
     branches_of,
     create_branch,
     delete_branch,
     fast_forward,
 )
-from keytide.table.upkeep.compaction import CompactionResult, cluster, compact
-from keytide.table.upkeep.consumers import (
+from keytide.table.history.consumers import (
     NamedConsumer,
     clear_consumers,
     consumers_of,
     expire_consumers,
     reset_consumer,
 )
-from keytide.table.upkeep.doctor import Diagnosis, diagnose
-from keytide.table.upkeep.expiry import ExpiryResult, expire_changelogs, expire_snapshots
-from keytide.table.upkeep.indexing import IndexingResult, index_files
-from keytide.table.upkeep.mending import MendResult, mend_snapshots
-from keytide.table.upkeep.orphans import OrphanFiles, remove_orphan_files
-from keytide.table.upkeep.partition_expiry import (
-    ExpiredPartitions,
-    PartitionAge,
-    expire_partitions,
-)
-from keytide.table.upkeep.purging import PurgeResult, purge
-from keytide.table.upkeep.renaming import rename_branch
-from keytide.table.upkeep.rescale import RescaleResult, rescale
-from keytide.table.upkeep.restore import RestoreResult, restore
-from keytide.table.upkeep.retention import Asked
-from keytide.table.upkeep.rollback import RollbackResult, roll_back
-from keytide.table.upkeep.tags import (
+from keytide.table.history.restore import RestoreResult, restore
+from keytide.table.history.rollback import RollbackResult, roll_back
+from keytide.table.history.tags import (
     NamedTag,
     create_tag,
     delete_tag,
@@ -76,6 +66,16 @@ from keytide.table.upkeep.tags import (
     replace_tag,
     tags_of,
 )
+from keytide.table.read.why import Why
+from keytide.table.runner import TaskRunner
+from keytide.table.scans import epoch_ms, get_row, get_rows, scan_table, why_row
+from keytide.table.state.branches import open_branch, table_name
+from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep.doctor import Diagnosis, diagnose
+from keytide.table.upkeep.mending import MendResult, mend_snapshots
+from keytide.table.upkeep.purging import PurgeResult, purge
+from keytide.table.upkeep.rescale import RescaleResult, rescale
 from keytide.table.verify.finding import Verification
 from keytide.table.verify.verify import verify_table
 

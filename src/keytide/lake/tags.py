@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keytide import html
 from keytide.lake.snapshots import shown_time
-from keytide.table.upkeep.tags import NamedTag
+from keytide.table.history.tags import NamedTag
 
 __all__ = ["Tags"]
 

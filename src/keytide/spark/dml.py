@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from keytide.dml.engine import RowChange, Scanned, SplitResult
+from keytide.dml.execution import RowChange, Scanned, SplitResult
 from keytide.dml.merge import Sinks
 from keytide.spark.connect import cores
 from keytide.spark.dml_tasks import (
@@ -34,7 +34,7 @@ from keytide.spark.python import check_python
 from keytide.spark.runner import Cluster, Executors
 from keytide.spark.types import spark_schema
 from keytide.sql.merge_plan import MergeQuery
-from keytide.sql.passed import ROW, Passed
+from keytide.sql.pass_through import ROW, PassThrough
 from keytide.sql.row_query import RowQuery
 from keytide.types import quoted
 
@@ -66,7 +66,7 @@ class SparkRowHost:
     def _computed(
         self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
     ) -> None:
-        passed = Passed(scanned.columns[-1].type)
+        passed = PassThrough(scanned.columns[-1].type)
         names = (*passed.names, SPLIT)
         rows = self.compute(names, _frame(scanned, passed, self.spark))
         if self.query.bound.relations:
@@ -90,7 +90,7 @@ class SparkMergeHost:
 
     query: MergeQuery
     spark: SparkSession
-    compute: Callable[[Passed, DataFrame], DataFrame]
+    compute: Callable[[PassThrough, DataFrame], DataFrame]
     """Runs the query over the target's rows."""
     source: Source | None = None
     """What the query merges, where rows of the target that match nothing of it stay as they are."""
@@ -102,7 +102,7 @@ class SparkMergeHost:
             self._merge(self.compute(passed, target), passed, sinks, take)
 
     @contextmanager
-    def _target(self, scanned: Scanned, passed: Passed) -> Iterator[DataFrame]:
+    def _target(self, scanned: Scanned, passed: PassThrough) -> Iterator[DataFrame]:
         """The rows of the target that are needed."""
         source = self.source
         columns = {} if source is None else source.columns(self.query.match, scanned)
@@ -113,7 +113,11 @@ class SparkMergeHost:
             yield source.matching(scanned, passed, columns)
 
     def _merge(
-        self, rows: DataFrame, passed: Passed, sinks: Sinks, take: Callable[[SplitResult], None]
+        self,
+        rows: DataFrame,
+        passed: PassThrough,
+        sinks: Sinks,
+        take: Callable[[SplitResult], None],
     ) -> None:
         count = max(cores(self.spark), 1)
         # All that concerns a row of the target comes to one task; new rows are dealt out.
@@ -125,7 +129,7 @@ class SparkMergeHost:
         except PySparkException as error:
             raise self.query.bound.refused(str(error).splitlines()[0]) from error
 
-    def _place(self, sinks: Sinks, passed: Passed) -> str:
+    def _place(self, sinks: Sinks, passed: PassThrough) -> str:
         """What rows have in common that belong to one task, in SQL; NULL for a new row."""
         if not sinks.layout:
             return quoted(ROW)
@@ -137,7 +141,7 @@ class SparkMergeHost:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def _frame(scanned: Scanned, passed: Passed, spark: SparkSession) -> DataFrame:
+def _frame(scanned: Scanned, passed: PassThrough, spark: SparkSession) -> DataFrame:
     """The rows of a target, one partition for each split, with what is passed through."""
     tasks = [
         ScanTask(scanned_one, passed, number)

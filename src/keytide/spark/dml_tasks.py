@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from keytide.dml.engine import RowChange, Scanned, SplitResult, checked_pages
+from keytide.dml.execution import RowChange, Scanned, SplitResult, checked_pages
 from keytide.dml.merge import Sinks
 from keytide.dml.spi import ROW_ID, ColumnHandle, Split, UpdatablePageSource
 from keytide.spark.types import batches_of
 from keytide.sql.assign import stored_values
 from keytide.sql.merged_rows import MatchedRows, MergedRows
-from keytide.sql.passed import Passed
+from keytide.sql.pass_through import PassThrough
 from keytide.types import Field
 
 __all__ = [
@@ -41,7 +41,7 @@ _SPLIT_SHIFT = 40
 """Rows of a split have this many bits for their number: a trillion."""
 
 
-def scanned_schema(scanned: Scanned, passed: Passed) -> pa.Schema:
+def scanned_schema(scanned: Scanned, passed: PassThrough) -> pa.Schema:
     """The columns that tasks give of a target: what is passed through, and the split's number."""
     return passed.schema(scanned.columns).append(pa.field(SPLIT, pa.int32()))
 
@@ -56,7 +56,7 @@ class MatchingTask:
     """
 
     scanned: Scanned
-    passed: Passed
+    passed: PassThrough
     columns: tuple[str, ...]
     groups: int
 
@@ -108,7 +108,7 @@ class ScanTask:
     """Reads one split."""
 
     scanned: Scanned
-    passed: Passed
+    passed: PassThrough
     number: int
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -179,7 +179,7 @@ class ChangeTask:
 
     scanned: Scanned
     change: RowChange
-    passed: Passed
+    passed: PassThrough
     fields: tuple[Field, ...]
     table: str
 
@@ -219,7 +219,7 @@ class MergeTask:
     """Hands merged rows to a sink."""
 
     sinks: Sinks
-    passed: Passed
+    passed: PassThrough
     made: MergedRows
     count: int
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from keytide.dml.engine import Scanned
+from keytide.dml.execution import Scanned
 from keytide.spark.connect import cores, is_connect
 from keytide.spark.dml_tasks import GROUP, MatchingTask, scanned_schema
 from keytide.spark.internals import is_deterministic, planned_bytes
@@ -22,7 +22,7 @@ from keytide.spark.python import check_python
 from keytide.spark.runner import Executors
 from keytide.spark.types import arrow_schema_of, spark_schema
 from keytide.sql.merge_match import Match
-from keytide.sql.passed import Passed
+from keytide.sql.pass_through import PassThrough
 from keytide.types import quoted
 
 __all__ = ["Source"]
@@ -67,7 +67,9 @@ class Source:
         source = arrow_schema_of(self.rows.schema, "of the source")
         return match.comparable(target, {field.name: field.type for field in source})
 
-    def matching(self, scanned: Scanned, passed: Passed, columns: Mapping[str, str]) -> DataFrame:
+    def matching(
+        self, scanned: Scanned, passed: PassThrough, columns: Mapping[str, str]
+    ) -> DataFrame:
         """The rows of a target that may have a row of the source with equal values in `columns`.
 
         The columns of the rows are those of `scanned_schema`.

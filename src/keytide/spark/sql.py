@@ -25,7 +25,7 @@ from keytide.spark.write import append, fill, overwrite
 from keytide.sql.assign import check_assignable
 from keytide.sql.conditions import spark_condition
 from keytide.sql.merge_plan import MergeQuery
-from keytide.sql.passed import Passed
+from keytide.sql.pass_through import PassThrough
 from keytide.sql.relation import (
     AttachedRelation,
     GivenRelation,
@@ -188,7 +188,7 @@ class SparkEngine:
             assert query.match.view is not None
             known[query.match.view] = source.rows
 
-        def compute(passed: Passed, target: DataFrame) -> DataFrame:
+        def compute(passed: PassThrough, target: DataFrame) -> DataFrame:
             text_for = partial(query.text_for, "spark", passed)
             return self._rows(query.bound, text_for, **known, **{query.view: target})
 

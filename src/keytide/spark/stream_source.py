@@ -21,14 +21,14 @@ from keytide.errors import ConflictError, InvalidError
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind
 from keytide.row_kind import ROW_KIND
-from keytide.spark.changes import bins_of
+from keytide.spark.change_scan import bins_of
 from keytide.spark.connect import CORES_UNKNOWN
 from keytide.spark.internals import HAS_READ_LIMITS, ReadMaxRows, SupportsTriggerAvailableNow
 from keytide.spark.read import BINS_PER_CORE
 from keytide.spark.runner import rows_here
 from keytide.spark.source_options import SourceOptions
 from keytide.spark.types import spark_schema
-from keytide.table.changes.changes import Changes, changes_of, check_mode, full_rows
+from keytide.table.changes.change_scan import Changes, changes_of, check_mode, full_rows
 from keytide.table.changes.follow import KeptPlace, Start, start_of
 from keytide.table.scans import epoch_ms
 from keytide.table.state.stored import StoredTable

@@ -35,9 +35,9 @@ from keytide.table.commit.transaction import Transaction
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.writing import writing
+from keytide.table.write.input_rows import incoming_rows
 from keytide.table.write.overwriting import partition_to_replace
 from keytide.table.write.partition_spec import PartitionSpec
-from keytide.table.write.rows import incoming_rows
 from keytide.table.write.task import WriteTask, Written
 from keytide.table.write.writable import writable_view
 from keytide.types import arrow_schema, quoted

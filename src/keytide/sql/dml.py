@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from keytide.dml.appended import appended_connector
 from keytide.dml.attached import target_of
-from keytide.dml.engine import Changed, DeleteRows, RowChange, UpdateRows, change_rows
+from keytide.dml.execution import Changed, DeleteRows, RowChange, UpdateRows, change_rows
 from keytide.dml.keyed import keyed_connector
 from keytide.dml.merge import merge_rows
 from keytide.dml.spi import (
@@ -27,9 +27,9 @@ from keytide.dml.spi import (
 from keytide.dml.trace import Trace, traced
 from keytide.errors import ConflictError
 from keytide.options import TableOptions
-from keytide.sql.engine import Engine
 from keytide.sql.merge_plan import merge_query
 from keytide.sql.names import column_of, table_of
+from keytide.sql.query_engine import Engine
 from keytide.sql.relation import Relation
 from keytide.sql.row_query import RowQuery, row_query
 from keytide.sql.statements import Delete, Merge, Update

@@ -10,7 +10,6 @@ from keytide.plural import counted
 from keytide.sql.clauses import clauses
 from keytide.sql.cursor import Cursor
 from keytide.sql.dialect import parse_expression
-from keytide.sql.one_row import refuse_many_rows
 from keytide.sql.statements import Delete, Merge, Query, Update, When
 
 __all__ = ["TARGET", "delete", "delete_from", "merge", "merge_into", "update", "update_from"]
@@ -64,7 +63,7 @@ def merge_into(tree: exp.Expr, cursor: Cursor) -> Merge:
     if condition is None:
         raise cursor.error_at(cursor.end, "MERGE needs ON and a condition that joins both tables")
     _refuse_one_name(target, source, cursor)
-    refuse_many_rows(condition, cursor)
+    _refuse_many_rows(condition, cursor)
     branches = tuple(_when(each, target, cursor) for each in whens.expressions)
     _refuse_unreachable(branches, whens.expressions, cursor)
     pairs = exp.select("*").from_(target).join(source, on=condition, join_type=_side(branches))
@@ -87,7 +86,7 @@ def _when(node: exp.Expr, target: exp.Table, cursor: Cursor) -> When:
         matched, by_source, condition, then = (
             given.take(name) for name in ("matched", "source", "condition", "then")
         )
-    refuse_many_rows(condition, cursor)
+    _refuse_many_rows(condition, cursor)
     kind = "MATCHED" if matched else "NOT MATCHED BY SOURCE" if by_source else "NOT MATCHED"
     if isinstance(then, exp.Insert) != (kind == "NOT MATCHED"):
         may = "INSERT" if kind == "NOT MATCHED" else "UPDATE or DELETE"
@@ -136,7 +135,7 @@ def _insert_when(then: exp.Insert, condition: exp.Expr | None, cursor: Cursor) -
     if twice is not None:
         raise cursor.error_at(_place(then, cursor), f"column {twice!r} is given twice")
     for value in values.expressions:
-        refuse_many_rows(value, cursor)
+        _refuse_many_rows(value, cursor)
     by_name = dict(zip(names, values.expressions, strict=True))
     return When("NOT MATCHED", condition, "INSERT", by_name)
 
@@ -205,7 +204,7 @@ def _assignments(
         column, value = _assignment(pair, target, cursor)
         if column.lower() in map(str.lower, assignments):
             raise cursor.error_at(_place(pair, cursor), f"column {column!r} is set twice")
-        refuse_many_rows(value, cursor)
+        _refuse_many_rows(value, cursor)
         assignments[column] = value
     return assignments
 
@@ -226,7 +225,7 @@ def _assignment(pair: exp.Expr, target: exp.Table, cursor: Cursor) -> tuple[str,
 
 def _rows_of(target: exp.Expr, where: exp.Expr | None, cursor: Cursor) -> Query:
     """The rows that a statement is about."""
-    refuse_many_rows(where, cursor)
+    _refuse_many_rows(where, cursor)
     tree = exp.select("*").from_(target).where(where and where.this)
     hints = cursor.take_hints()
     cursor.skip()
@@ -236,3 +235,40 @@ def _rows_of(target: exp.Expr, where: exp.Expr | None, cursor: Cursor) -> Query:
 def _place(node: exp.Expr, cursor: Cursor) -> int:
     starts = [n.meta["start"] for n in node.walk() if "start" in n.meta]
     return min(starts, default=cursor.start)
+
+
+_SPREADING = {"json_tuple", "inline_outer", "generate_subscripts", "variant_explode",
+              "variant_explode_outer"}  # fmt: skip
+"""Functions that make several rows of one and that the parser does not tell from others."""
+
+
+def _refuse_many_rows(tree: exp.Expr | None, cursor: Cursor) -> None:
+    """Raise `InvalidError` for what takes many rows or makes many rows, outside of a query.
+
+    An engine sees the rows of a table in parts, so a window would end where a part does.
+    """
+    for node in () if tree is None else tree.walk(prune=lambda n: isinstance(n, exp.Query)):
+        what = _many(node)
+        if what is not None:
+            starts = [n.meta["start"] for n in node.walk() if "start" in n.meta]
+            name = node.sql(dialect="spark")
+            raise cursor.error_at(
+                min(starts, default=cursor.start),
+                f"{name if len(name) < _LONG else name[:_LONG] + '...'} {what}, and DELETE, UPDATE "
+                f"and MERGE take each row by itself; put it into a query, such as "
+                f"(SELECT max(n) FROM the_table)",
+            )
+
+
+_LONG = 60
+
+
+def _many(node: exp.Expr) -> str | None:
+    if isinstance(node, exp.Window):
+        return "goes over many rows"
+    if isinstance(node, exp.AggFunc):
+        return "is about many rows"
+    is_spreading = isinstance(node, exp.Anonymous) and node.name.lower() in _SPREADING
+    if is_spreading or (isinstance(node, exp.UDTF) and not isinstance(node, exp.Values)):
+        return "makes many rows of one"
+    return None

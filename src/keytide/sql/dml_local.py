@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from sqlglot import exp
 
-from keytide.dml.engine import RowChange, Scanned, SplitResult, checked_pages
+from keytide.dml.execution import RowChange, Scanned, SplitResult, checked_pages
 from keytide.dml.merge import SinkPages, Sinks
 from keytide.dml.spi import ROW_ID, ColumnHandle, ConnectorMergeSink, UpdatablePageSource
 from keytide.errors import KeytideError
@@ -28,7 +28,7 @@ from keytide.sql.local import constructors, first_line, local_connection, source
 from keytide.sql.merge_match import Match
 from keytide.sql.merge_plan import MergeQuery
 from keytide.sql.merged_rows import MatchedRows
-from keytide.sql.passed import ROW, Passed
+from keytide.sql.pass_through import ROW, PassThrough
 from keytide.sql.row_query import RowQuery
 from keytide.sql.unnest import duckdb_unnest
 
@@ -158,7 +158,7 @@ class LocalMergeHost:
         self,
         cursor: duckdb.DuckDBPyConnection,
         text: str,
-        passed: Passed,
+        passed: PassThrough,
         pages: SinkPages,
         sink: ConnectorMergeSink,
         target: _Target,
@@ -198,7 +198,7 @@ _AS_WRITTEN = {"disabled_optimizers": "join_order,build_side_probe_side"}
 class _Target:
     """The rows of a target as a stream that DuckDB reads once, with what is passed through."""
 
-    def __init__(self, scanned: Scanned, passed: Passed) -> None:
+    def __init__(self, scanned: Scanned, passed: PassThrough) -> None:
         self._scanned, self._passed = scanned, passed
         self.error: KeytideError | None = None
 

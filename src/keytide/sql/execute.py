@@ -13,7 +13,6 @@ from keytide.errors import AlreadyExistsError, InvalidError
 from keytide.plural import counted
 from keytide.sql.assign import assign
 from keytide.sql.dml import delete, merge, update
-from keytide.sql.engine import Engine
 from keytide.sql.explain_changes import analyze_change, explain_change
 from keytide.sql.grammar import parse_statements
 from keytide.sql.inserting import insert_attached
@@ -21,6 +20,7 @@ from keytide.sql.local import run_locally
 from keytide.sql.local_engine import LocalEngine
 from keytide.sql.names import column_of, table_of
 from keytide.sql.procedures import call
+from keytide.sql.query_engine import Engine
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.result import LocalResult, Result, changed
 from keytide.sql.show import describe, explain, show

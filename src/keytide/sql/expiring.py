@@ -12,24 +12,24 @@ from keytide.arguments import checked
 from keytide.errors import NotFoundError
 from keytide.sql.names import table_of
 from keytide.table.catalog import Catalog
-from keytide.table.scans import Moment, epoch_ms
-from keytide.table.state.stored import StoredTable
-from keytide.table.upkeep.consumers import clear_consumers, expire_consumers, reset_consumer
-from keytide.table.upkeep.expiry import (
+from keytide.table.expiry.orphans import ORPHANS_ROW, remove_orphan_files
+from keytide.table.expiry.partition_expiry import (
+    PARTITIONS_ROW,
+    PartitionAge,
+    expire_partitions,
+)
+from keytide.table.expiry.retention import Asked
+from keytide.table.expiry.snapshot_expiry import (
     EXPIRY_ROW,
     ExpiryResult,
     expire_changelogs,
     expire_snapshots,
 )
+from keytide.table.history.consumers import clear_consumers, expire_consumers, reset_consumer
+from keytide.table.scans import Moment, epoch_ms
+from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.mending import MENDING_ROW, mend_snapshots
-from keytide.table.upkeep.orphans import ORPHANS_ROW, remove_orphan_files
-from keytide.table.upkeep.partition_expiry import (
-    PARTITIONS_ROW,
-    PartitionAge,
-    expire_partitions,
-)
 from keytide.table.upkeep.purging import PURGE_ROW, purge
-from keytide.table.upkeep.retention import Asked
 
 __all__ = ["EXPIRING"]
 

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from sqlglot import exp
 
-from keytide.dml.engine import DeleteRows, RowChange, UpdateRows
+from keytide.dml.execution import DeleteRows, RowChange, UpdateRows
 from keytide.dml.spi import ColumnHandle, ConnectorSession
 from keytide.dml.trace import Trace
 from keytide.errors import UnsupportedError
 from keytide.plural import counted
 from keytide.sql.dialect import Keytide
 from keytide.sql.dml import Target, delete, merge, target_now, update, update_query
-from keytide.sql.engine import Engine
 from keytide.sql.merge_plan import merge_query
+from keytide.sql.query_engine import Engine
 from keytide.sql.relation import Relation
 from keytide.sql.result import LocalResult, Result
 from keytide.sql.row_query import RowQuery, row_query

@@ -14,19 +14,19 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
-from keytide.dml.engine import Changed
+from keytide.dml.execution import Changed
 from keytide.dml.spi import Isolation
 from keytide.errors import InvalidError, NotFoundError
 from keytide.sql.dml import delete, merge, update
 from keytide.sql.dml_grammar import delete_from, merge_into, update_from
-from keytide.sql.engine import Engine
 from keytide.sql.form_texts import FormTexts
+from keytide.sql.query_engine import Engine
 from keytide.sql.relation import GivenRelation, Relation, StoredRelation
 from keytide.sql.statements import GIVEN, Merge, Query
 from keytide.table.catalog import Catalog
 from keytide.table.definition.checks import refuse_same_names
 from keytide.table.state.stored import PinnedTable, StoredTable
-from keytide.table.write.rows import source_table
+from keytide.table.write.input_rows import source_table
 from keytide.types import Field, type_from_arrow
 
 __all__ = ["Around", "WhenForm", "delete_where", "merge_source", "source_of_rows", "update_where"]

@@ -15,11 +15,12 @@ from keytide.format.snapshot import Snapshot
 from keytide.options import TableOptions
 from keytide.sql.names import table_of
 from keytide.table.catalog import Catalog
+from keytide.table.history import automatic_tags, branches, restore, tags
+from keytide.table.history import branch_renaming as renaming
+from keytide.table.history.rollback import RollbackResult, roll_back
 from keytide.table.scans import Moment, epoch_ms
 from keytide.table.state.branches import has_branch
 from keytide.table.state.metadata import TableMetadata
-from keytide.table.upkeep import automatic_tags, branches, renaming, restore, tags
-from keytide.table.upkeep.rollback import RollbackResult, roll_back
 
 __all__ = ["HISTORY"]
 

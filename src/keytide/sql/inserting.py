@@ -7,15 +7,15 @@ from collections.abc import Callable
 import pyarrow as pa
 from sqlglot import exp
 
-from keytide.dml.engine import Changed
+from keytide.dml.execution import Changed
 from keytide.dml.insert import insert_rows
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.plural import counted
 from keytide.sql.assign import stored_values
 from keytide.sql.dml import Target, on_newest
-from keytide.sql.engine import Engine
 from keytide.sql.local_engine import LocalEngine
 from keytide.sql.names import column_of
+from keytide.sql.query_engine import Engine
 from keytide.sql.relations import bind
 from keytide.sql.statements import Insert, Rows
 from keytide.table.catalog import Catalog

@@ -21,7 +21,7 @@ from keytide.sql.conditions import CONDITION
 from keytide.sql.merge_match import Match, match_of
 from keytide.sql.merged_rows import CASE, Branch, MergedRows, value_name
 from keytide.sql.names import column_of
-from keytide.sql.passed import ROW, Passed
+from keytide.sql.pass_through import ROW, PassThrough
 from keytide.sql.relation import Relation
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.row_query import refused_errors, split_target, target_of_tree
@@ -89,14 +89,14 @@ class MergeQuery:
         }
         return RowChanges("DELETE" in actions, "INSERT" in actions, updated)
 
-    def passed(self, pages: SinkPages) -> Passed:
+    def passed(self, pages: SinkPages) -> PassThrough:
         """What of the target the engine passes through."""
-        return Passed(pages.row_id.type, self.kept(pages.columns))
+        return PassThrough(pages.row_id.type, self.kept(pages.columns))
 
     def text_for(
         self,
         dialect: str,
-        passed: Passed,
+        passed: PassThrough,
         *rewrites: Callable[[exp.Expr], exp.Expr],
     ) -> str:
         """The text of the query for an engine; see `BoundQuery.text_for`."""

@@ -18,7 +18,7 @@ from keytide.dml.merge import SinkPages
 from keytide.dml.spi import ColumnHandle
 from keytide.errors import InvalidError
 from keytide.sql.assign import stored_values
-from keytide.sql.passed import ROW, Passed
+from keytide.sql.pass_through import ROW, PassThrough
 from keytide.types import Field
 
 __all__ = ["CASE", "Branch", "MatchedRows", "MergedPage", "MergedRows", "value_name"]
@@ -69,7 +69,7 @@ class MergedRows:
     branches: tuple[Branch, ...]
 
     def pages(
-        self, found: pa.RecordBatch, passed: Passed, pages: SinkPages
+        self, found: pa.RecordBatch, passed: PassThrough, pages: SinkPages
     ) -> Iterator[MergedPage]:
         """The pages for sinks that some rows of the query make.
 
@@ -81,7 +81,12 @@ class MergedRows:
                 yield MergedPage(self._page(number, branch, rows, passed, pages), rows.num_rows)
 
     def _page(
-        self, number: int, branch: Branch, rows: pa.RecordBatch, passed: Passed, pages: SinkPages
+        self,
+        number: int,
+        branch: Branch,
+        rows: pa.RecordBatch,
+        passed: PassThrough,
+        pages: SinkPages,
     ) -> pa.RecordBatch:
         if branch.action == "DELETE":
             return pages.deleted(passed.row_ids(rows))

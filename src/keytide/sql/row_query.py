@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from sqlglot import exp
 
+from keytide.errors import UnsupportedError
 from keytide.sql.assign import stored_values
 from keytide.sql.dialect import Keytide, tokenize
 from keytide.sql.dml_grammar import TARGET
 from keytide.sql.literals import literal_rows
-from keytide.sql.own_names import refuse_own_names
 from keytide.sql.pushing import pushed_exactly
 from keytide.sql.relation import Relation
 from keytide.sql.relations import BoundQuery, bind
@@ -136,13 +137,33 @@ def split_target(bound: BoundQuery) -> tuple[BoundQuery, Relation]:
     view = target_of_tree(bound.tree).name
     target = next(relation for relation in bound.relations if relation.view == view)
     others = tuple(relation for relation in bound.relations if relation is not target)
-    refuse_own_names((field.name for field in target.fields), target.name)
+    _refuse_own_names((field.name for field in target.fields), target.name)
     for other in others:
         names = (f.name for f in other.fields) if other.columns is None else other.columns
-        refuse_own_names(names, other.name)
+        _refuse_own_names(names, other.name)
     return replace(bound, relations=others), target
 
 
 def target_of_tree(tree: exp.Expr) -> exp.Table:
     """The table that a statement changes, in the tree of its query."""
     return next(node for node in tree.find_all(exp.Table) if node.meta.get(TARGET))
+
+
+_OWN = re.compile(
+    r"\$(row|row_id|split|source|case|matches|operation|version|nothing"
+    r"|(value|condition|id|kept)(_\d+)+)",
+    re.IGNORECASE,
+)
+
+
+def _refuse_own_names(names: Iterable[str], table: str) -> None:
+    """Raise `UnsupportedError` for a column that a DELETE, UPDATE or MERGE would take for its own.
+
+    All of these names begin with a dollar, and engines tell no case apart.
+    """
+    taken = next((name for name in names if _OWN.fullmatch(name)), None)
+    if taken is not None:
+        raise UnsupportedError(
+            f"table {table}: column {taken!r} has a name that DELETE, UPDATE and MERGE use "
+            f"themselves, so they cannot be about it; rename the column, or write whole rows"
+        )

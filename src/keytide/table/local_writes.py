@@ -15,9 +15,9 @@ from keytide.table.commit.transaction import Transaction
 from keytide.table.runner import Threads
 from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.writing import writing
+from keytide.table.write.input_rows import to_arrow_table
 from keytide.table.write.overwriting import partition_to_replace
 from keytide.table.write.partition_spec import Place, fitting
-from keytide.table.write.rows import to_arrow_table
 from keytide.table.write.task import WriteTask, Written
 from keytide.table.write.writable import writable_view
 

@@ -24,15 +24,15 @@ from keytide.format.manifest import FileSource, ManifestEntry
 from keytide.format.snapshot import Tag
 from keytide.options import TableOptions, keys
 from keytide.row_kind import RowKind
-from keytide.table.changes.changes import changes_of
+from keytide.table.changes.change_scan import changes_of
+from keytide.table.history.branches import branches_of
+from keytide.table.history.consumers import consumers_of
 from keytide.table.read.scan import Scan
 from keytide.table.read.statistics import value_bounds
 from keytide.table.scans import scan_table
 from keytide.table.state.live_files import files_of
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
-from keytide.table.upkeep.branches import branches_of
-from keytide.table.upkeep.consumers import consumers_of
 from keytide.types import Field
 
 __all__ = ["SYSTEM_TABLES", "audit_log", "changes_log", "read_optimized", "system_table"]

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from keytide.format.branch import main_store
 from keytide.format.checksum import check_footer
-from keytide.format.kept import KEPT
+from keytide.format.footer_cache import KEPT
 from keytide.store import SeekableReader, Store
 
 __all__ = ["FarFile", "far_file"]

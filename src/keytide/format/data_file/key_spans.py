@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from keytide.format.data_file.reader import FileReader, Span
-from keytide.format.kept import KEPT
+from keytide.format.footer_cache import KEPT
 from keytide.types import Field
 
 __all__ = ["Key", "key_spans"]

@@ -42,7 +42,7 @@ from keytide.format.data_file.stored_file import (
     numbered_rows,
 )
 from keytide.format.encoding import codecs, dictionary_columns
-from keytide.format.kept import KEPT, version_of
+from keytide.format.footer_cache import KEPT, version_of
 from keytide.format.schema import TableSchema
 from keytide.store import Store
 

@@ -22,9 +22,9 @@ from keytide.merge.windows import key_windows, with_whole_keys
 from keytide.row_kind import RETRACTS, RowKind
 from keytide.table.changes.kinds import with_shown_kind
 from keytide.table.changes.lanes import Lane
-from keytide.table.read.rows import Rows
 from keytide.table.read.runs import StoredVersions
 from keytide.table.read.sections import PlannedFile
+from keytide.table.read.visible_rows import Rows
 from keytide.table.state.view import TableView
 
 __all__ = ["ComingTask", "FilesTask", "LeavingTask", "MarkedTask"]

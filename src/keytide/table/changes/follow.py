@@ -13,7 +13,7 @@ from keytide.errors import ConflictError, InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.snapshot import Consumer, Snapshot
 from keytide.options.durations import check_seconds
-from keytide.table.changes.changes import Changes, changes_of, check_mode, full_rows
+from keytide.table.changes.change_scan import Changes, changes_of, check_mode, full_rows
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 

@@ -13,9 +13,9 @@ from keytide.format.data_file.evolved import evolved_column
 from keytide.merge.windows import Batch
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.read.lifetime import Lifetime
-from keytide.table.read.rows import Rows
+from keytide.table.read.merged_versions import MergedVersions
 from keytide.table.read.sections import BucketPlan
-from keytide.table.read.versions import MergedVersions
+from keytide.table.read.visible_rows import Rows
 from keytide.table.state.view import TableView
 
 __all__ = ["Images"]

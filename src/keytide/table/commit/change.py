@@ -13,7 +13,7 @@ from keytide.format.snapshot import CommitKind, Operation
 from keytide.table.commit.author import Author
 from keytide.table.commit.moved_keys import MovedKeys
 from keytide.table.state.dead_rows import DeadRows
-from keytide.table.state.key_places import HashFiles
+from keytide.table.state.dynamic_buckets import HashFiles
 from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.write.task import Written
 

@@ -10,7 +10,7 @@ import numpy as np
 from keytide.errors import DataError
 from keytide.format.hash_index import Hashes
 from keytide.format.index_manifest import IndexFile
-from keytide.table.state.key_places import UNKNOWN, HashFiles, KeyPlaces, load_places
+from keytide.table.state.dynamic_buckets import UNKNOWN, HashFiles, KeyPlaces, load_places
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.view import TableView
 from keytide.table.write.task import Written

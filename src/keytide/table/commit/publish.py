@@ -46,11 +46,11 @@ from keytide.plural import counted
 from keytide.table.commit.change import Change, Conflict, Restamp, decide, made_files
 from keytide.table.commit.moved_keys import MovedKeys, moved_keys
 from keytide.table.commit.snapshot_files import NewSnapshot, SnapshotBuilder, wall_clock_ms
-from keytide.table.state.beside import again, is_gone
 from keytide.table.state.dead_rows import DeadRows, load_dead_rows, vector_files_by_bucket
-from keytide.table.state.key_places import hash_files
+from keytide.table.state.dynamic_buckets import hash_files
 from keytide.table.state.live_files import BucketId, LiveFiles, files_of, load_live_files
 from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.retries import again, is_gone
 from keytide.table.state.view import TableView
 from keytide.table.write.task import Written
 

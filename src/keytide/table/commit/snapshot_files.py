@@ -35,7 +35,7 @@ from keytide.table.commit.change import Change
 from keytide.table.commit.manifest_merging import ManifestMerger
 from keytide.table.commit.manifest_picking import MergeRules, pick, pick_all
 from keytide.table.state.dead_rows import DeadRows
-from keytide.table.state.key_places import HashFiles, hash_files, load_places
+from keytide.table.state.dynamic_buckets import HashFiles, hash_files, load_places
 from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.state.metadata import (
     TableMetadata,

@@ -14,7 +14,7 @@ from keytide.errors import DataError
 from keytide.format.bloom_filter import BLOOM_FILTER, has_hash, may_hold, value_hashes
 from keytide.format.entry import ManifestEntry
 from keytide.format.file_index import ColumnIndexes, decode_file_index, index_name_among
-from keytide.format.kept import KEPT
+from keytide.format.footer_cache import KEPT
 from keytide.store import Store
 from keytide.table.conditions.predicate import Predicate, columns_of, equal_values
 from keytide.table.state.view import TableView

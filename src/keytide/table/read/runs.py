@@ -36,7 +36,7 @@ from keytide.merge.windows import Batch
 from keytide.row_kind import RowKind
 from keytide.table.conditions.matching import may_match, row_filter
 from keytide.table.conditions.predicate import Predicate, columns_of
-from keytide.table.read.pinned import pinned_keys
+from keytide.table.read.key_conditions import pinned_keys
 from keytide.table.read.sections import PlannedFile, Run, is_out_of_order
 from keytide.table.read.statistics import with_unknowns
 from keytide.table.state.view import TableView

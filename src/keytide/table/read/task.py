@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from keytide.format.arrow import to_arrow
 from keytide.table.conditions.predicate import Predicate
-from keytide.table.read.rows import Rows
 from keytide.table.read.sections import BucketPlan
+from keytide.table.read.visible_rows import Rows
 from keytide.table.state.view import TableView
 from keytide.types import arrow_schema
 

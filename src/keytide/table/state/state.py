@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from keytide.format.index_manifest import IndexFile
 from keytide.format.snapshot import Snapshot
-from keytide.table.state.key_places import HashFiles
+from keytide.table.state.dynamic_buckets import HashFiles
 from keytide.table.state.live_files import LiveFiles
 from keytide.table.state.view import TableView
 

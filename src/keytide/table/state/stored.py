@@ -14,11 +14,11 @@ from keytide.format.snapshot import Snapshot
 from keytide.merge.functions.register import registered_functions
 from keytide.options import TableOptions
 from keytide.store import Store
-from keytide.table.state.beside import again, is_gone
-from keytide.table.state.key_places import HashFiles, hash_files
+from keytide.table.state.dynamic_buckets import HashFiles, hash_files
 from keytide.table.state.live_files import NO_FILES, LiveFiles, load_live_files
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.pinned import PinnedMetadata, pinned
+from keytide.table.state.retries import again, is_gone
 from keytide.table.state.schemas import Schemas
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView

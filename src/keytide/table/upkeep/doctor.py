@@ -16,16 +16,16 @@ from keytide.options import keys
 from keytide.plural import counted
 from keytide.store import Store
 from keytide.table.commit.snapshot_files import wall_clock_ms
+from keytide.table.compaction.picking import sorted_runs
+from keytide.table.compaction.planning import why_not_compacted
+from keytide.table.expiry.orphans import AGE_MIN_MS, orphan_files
+from keytide.table.expiry.snapshot_expiry import expire_snapshots, overdue
+from keytide.table.history.consumers import consumers_of
 from keytide.table.state.branches import branch_names, torn_branches
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
-from keytide.table.upkeep.consumers import consumers_of
-from keytide.table.upkeep.expiry import expire_snapshots, overdue
 from keytide.table.upkeep.mending import unread
-from keytide.table.upkeep.orphans import AGE_MIN_MS, orphan_files
-from keytide.table.upkeep.picking import sorted_runs
-from keytide.table.upkeep.planning import why_not_compacted
 
 __all__ = ["Diagnosis", "Sign", "diagnose"]
 

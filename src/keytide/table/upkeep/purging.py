@@ -15,14 +15,14 @@ import pyarrow as pa
 from keytide import html
 from keytide.errors import InvalidError
 from keytide.format.branch import BranchStore
+from keytide.table.expiry.retention import Asked
+from keytide.table.expiry.snapshot_expiry import expire_changelogs, expire_snapshots
+from keytide.table.history.branches import delete_branch, refuse_named
+from keytide.table.history.consumers import clear_consumers, consumers_of
+from keytide.table.history.guards import is_guard
+from keytide.table.history.tags import delete_tag
 from keytide.table.state.branches import branch_names, table_name
 from keytide.table.state.stored import StoredTable
-from keytide.table.upkeep.branches import delete_branch, refuse_named
-from keytide.table.upkeep.consumers import clear_consumers, consumers_of
-from keytide.table.upkeep.expiry import expire_changelogs, expire_snapshots
-from keytide.table.upkeep.guards import is_guard
-from keytide.table.upkeep.retention import Asked
-from keytide.table.upkeep.tags import delete_tag
 from keytide.table.upkeep.writing import writing
 from keytide.table.write.partition_spec import every_partition
 from keytide.table.write.writable import writable_view

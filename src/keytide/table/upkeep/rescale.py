@@ -26,6 +26,10 @@ from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.merge.engines import compacts_by_lookup, engine_class
 from keytide.options import keys
 from keytide.table.commit.snapshot_files import wall_clock_ms
+from keytide.table.compaction.changelog import lowest_told
+from keytide.table.compaction.compact import local_runner, memory_of
+from keytide.table.compaction.picking import Rules, pick_all, sorted_runs
+from keytide.table.compaction.rewriting import Compacted, CompactTask
 from keytide.table.read.plan import to_merge, vector_places
 from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.table.read.sections import PlannedFile
@@ -34,10 +38,6 @@ from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
-from keytide.table.upkeep.changelog import lowest_told
-from keytide.table.upkeep.compaction import local_runner, memory_of
-from keytide.table.upkeep.picking import Rules, pick_all, sorted_runs
-from keytide.table.upkeep.rewriting import Compacted, CompactTask
 from keytide.table.upkeep.writing import writing
 from keytide.table.write.bucket_writer import run_writer, stored_schema
 from keytide.table.write.layout import FixedLayout

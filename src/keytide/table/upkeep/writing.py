@@ -16,21 +16,21 @@ from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapsho
 from keytide.options import keys
 from keytide.table.commit.author import Author
 from keytide.table.commit.transaction import Transaction
-from keytide.table.runner import TaskRunner
-from keytide.table.state.live_files import LiveFiles
-from keytide.table.state.metadata import TableMetadata
-from keytide.table.state.stored import PinnedTable, StoredTable
-from keytide.table.state.view import TableView
-from keytide.table.upkeep.afterwards import as_warning, look_after
-from keytide.table.upkeep.compaction import (
+from keytide.table.compaction.compact import (
     FULL_COMPACTION,
     compact_due,
     compact_in_full,
     local_runner,
 )
-from keytide.table.upkeep.expiry import look_for_oldest
-from keytide.table.upkeep.planning import Planner, why_not_compacted
-from keytide.table.upkeep.postponed import place_postponed
+from keytide.table.compaction.planning import Planner, why_not_compacted
+from keytide.table.compaction.postponed import place_postponed
+from keytide.table.expiry.afterwards import as_warning, look_after
+from keytide.table.expiry.snapshot_expiry import look_for_oldest
+from keytide.table.runner import TaskRunner
+from keytide.table.state.live_files import LiveFiles
+from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.stored import PinnedTable, StoredTable
+from keytide.table.state.view import TableView
 from keytide.table.write.writable import writable_view
 
 __all__ = ["keep_up", "show_rows", "writing"]

@@ -21,7 +21,7 @@ from keytide.errors import ConflictError
 from keytide.format.bucket import bucket_ids, row_hashes
 from keytide.format.hash_index import Hashes
 from keytide.options import TableOptions, keys
-from keytide.table.state.key_places import UNKNOWN, HashFiles, KeyPlaces, load_places
+from keytide.table.state.dynamic_buckets import UNKNOWN, HashFiles, KeyPlaces, load_places
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.view import TableView
 from keytide.table.write.cut import Cut, Numbers, partitions_of

@@ -21,8 +21,8 @@ from keytide.table.read.plan import plan_files
 from keytide.table.read.task import ReadTask
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
+from keytide.table.write.input_rows import Rows
 from keytide.table.write.layout import Placing
-from keytide.table.write.rows import Rows
 
 __all__ = ["count_out_of_order"]
 

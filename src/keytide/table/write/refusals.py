@@ -16,7 +16,7 @@ from keytide.merge.order import VALUE_KIND
 from keytide.merge.refusal import Refusal, reasons
 from keytide.row_kind import RowKind
 from keytide.table.state.view import TableView
-from keytide.table.write.rows import ignored_kinds
+from keytide.table.write.input_rows import ignored_kinds
 
 __all__ = ["refuse_unmergeable", "why_refused"]
 

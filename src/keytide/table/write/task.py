@@ -15,12 +15,12 @@ from keytide.table.state.live_files import NO_FILES, BucketId
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
 from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
+from keytide.table.write.input_rows import incoming_rows
 from keytide.table.write.layout import Layout, Placing
 from keytide.table.write.layouts import layout_of
 from keytide.table.write.out_of_order import count_out_of_order
 from keytide.table.write.partition_spec import PartitionSpec
 from keytide.table.write.refusals import refuse_unmergeable
-from keytide.table.write.rows import incoming_rows
 
 __all__ = ["RUNS_PER_PART", "WriteTask", "Written"]
 

@@ -1,0 +1,273 @@
+"""Rows of a table with a primary key, and the versions that are appended for those that change.
+
+Workers read the rows of one bucket, or take what came to one merge sink, and write files of level
+0 like any writer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keytide.dml.duplicate_keys import KEYS, refuse_twice_in_parts
+from keytide.dml.handles import KeyedHandle
+from keytide.dml.pages import pages_of
+from keytide.dml.row_changes import Changes, TableSink, TableSource, members_of
+from keytide.dml.spi import (
+    ColumnHandle,
+    ConnectorMergeSink,
+    ConnectorMergeSinkProvider,
+    ConnectorPageSourceProvider,
+    ConnectorSession,
+    UpdatablePageSource,
+)
+from keytide.dml.spool import Spool
+from keytide.dml.values import narrowed
+from keytide.dml.watermarks import watermarks
+from keytide.errors import InvalidError
+from keytide.options import keys
+from keytide.row_kind import ROW_KIND, RowKind
+from keytide.table.read.task import ReadTask
+
+__all__ = ["KeyedPages", "KeyedSinks"]
+
+
+@dataclass(frozen=True)
+class KeyedPages(ConnectorPageSourceProvider):
+    """Page sources of single buckets; a split is a number and what reads the bucket."""
+
+    def create_page_source(
+        self,
+        session: ConnectorSession,
+        table: KeyedHandle,
+        split: tuple[int, ReadTask],
+        columns: Sequence[ColumnHandle],
+    ) -> UpdatablePageSource:
+        """See `ConnectorPageSourceProvider`."""
+        number, read = split
+        return _Source(table, columns, _Versions(table, number, max(table.splits, 1)), read)
+
+    def apply_values(
+        self,
+        session: ConnectorSession,
+        table: KeyedHandle,
+        split: tuple[int, ReadTask],
+        values: Mapping[str, pa.Array],
+    ) -> tuple[int, ReadTask]:
+        """See `ConnectorPageSourceProvider`."""
+        number, read = split
+        return number, replace(read, predicate=narrowed(read.predicate, values, table.view))
+
+
+@dataclass(frozen=True)
+class KeyedSinks(ConnectorMergeSinkProvider):
+    """Sinks of versions."""
+
+    def create_merge_sink(
+        self, session: ConnectorSession, table: KeyedHandle, number: int, count: int
+    ) -> ConnectorMergeSink:
+        """See `ConnectorMergeSinkProvider`."""
+        return TableSink(table, _Versions(table, number, count))
+
+
+_KEYS = 8
+"""Keys wait in this part of what rows wait in."""
+
+
+class _Source(TableSource):
+    """The rows of one bucket; their ids are columns of theirs."""
+
+    def __init__(
+        self,
+        table: KeyedHandle,
+        columns: Sequence[ColumnHandle],
+        versions: _Versions,
+        read: ReadTask,
+    ) -> None:
+        super().__init__(table, columns, versions)
+        self._bucket, self._splits = read, table.splits
+
+    def _read(self) -> Iterator[tuple[pa.RecordBatch, Callable[[pa.StructType], pa.Array]]]:
+        view = self._table.view
+        names = self._names([member.name for member in self._id_type])
+        task = replace(self._bucket, columns=names or view.schema.names[:1])
+        beside = max(1, min(os.cpu_count() or 1, self._splits))  # others read at the time
+        for table in task.tables(max(1, view.options.read_memory_bytes // beside)):
+            for rows in pages_of(table):
+                yield rows, partial(_struct, rows)
+
+
+class _Versions(Changes):
+    """The versions that one split or sink, of `count`, appends, and the keys that move.
+
+    Tombstones have lower numbers than all new images of the statement, whichever split they come
+    from: a key that one row leaves another may take.
+    """
+
+    _on: KeyedHandle
+
+    def __init__(self, table: KeyedHandle, number: int, count: int) -> None:
+        super().__init__(table, number)
+        self._count = count
+        self._gone = self._spool()
+        self._keys = {kind: self._spool(_KEYS) for kind in ("gone", "came", "new")}
+
+    def delete(self, row_ids: pa.Array) -> None:
+        """Append tombstones."""
+        self._begin(row_ids)
+        versions = members_of(row_ids)
+        versions = _with(versions, watermarks(self._on, versions))
+        self._gone.add(self._of_kind(versions, RowKind.DELETE))
+        if self._on.gives_keys:
+            self._tell("gone", versions)
+        self._rows += versions.num_rows
+
+    def update(
+        self, values: Mapping[str, pa.Array], row_ids: pa.Array, updated: Sequence[str]
+    ) -> None:
+        """Append new images, and tombstones, no older, for rows that leave their key."""
+        self._begin(row_ids)
+        old = members_of(row_ids)
+        new = self._image({**values, **watermarks(self._on, old, updated)}, old)
+        self._refuse_gaps(values, updated)
+        self._refuse_older(old, new, updated)
+        self._rows += new.num_rows
+        self._made.add(self._of_kind(new, RowKind.UPDATE_AFTER))
+        if self._on.moves_rows:
+            moved = _differs(old, new, self._on.view.schema.primary_keys)
+            order = {name: new.column(name) for name in self._on.view.options.sequence_field}
+            left = _with(old, order).filter(moved)
+            self._gone.add(self._of_kind(left, RowKind.DELETE))
+            self._tell("gone", left)
+            self._tell("came", new.filter(moved))
+
+    def insert(self, rows: pa.RecordBatch) -> None:
+        """Append rows that were not there."""
+        self._refuse_after_end()
+        self._refuse_other_kinds(rows)
+        self._made.add(self._of_kind(rows, RowKind.INSERT))
+        # NULL matches nothing, and is in a key what NULL is in another one.
+        may_be_there = any(rows.column(n).null_count for n in self._on.view.schema.primary_keys)
+        self._tell("came" if may_be_there or not self._on.inserts_new_keys else "new", rows)
+        self._rows += rows.num_rows
+
+    def close(self) -> None:
+        """Let go of what waits."""
+        super().close()
+        for spool in (self._gone, *self._keys.values()):
+            spool.close()
+
+    def _write(self) -> None:
+        self._feed(self._gone, self._number)
+        self._feed(self._made, self._count + self._number)
+
+    def _told(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
+        kinds = ["gone", "came", "new"]
+        if self._count == 1:
+            # Nobody else has rows that come, and what no row has needs to be looked up nowhere.
+            come = [self._keys[kind] for kind in ("came", "new")]
+            rows = sum(spool.rows for spool in come)
+            refuse_twice_in_parts(self._on, lambda: _tables_of(come), rows)
+            kinds.remove("new")
+        for kind in kinds:
+            if self._keys[kind].rows:
+                yield {"rows": 0, KEYS: kind}, pa.concat_tables(self._keys[kind].tables())
+
+    def _tell(self, kind: str, rows: pa.RecordBatch) -> None:
+        if rows.num_rows:
+            self._keys[kind].add(rows.select(list(self._on.view.schema.primary_keys)))
+
+    def _of_kind(self, rows: pa.RecordBatch, kind: RowKind) -> pa.RecordBatch:
+        name = self._on.view.options.rowkind_field or ROW_KIND
+        kinds = pa.repeat(pa.scalar(kind.short), rows.num_rows)
+        return _with(rows, {name: kinds})
+
+    def _refuse_other_kinds(self, rows: pa.RecordBatch) -> None:
+        """Refuse rows that call themselves anything but inserted ones."""
+        name = self._on.view.options.rowkind_field
+        if name is None:
+            return
+        given = rows.column(name)
+        others = given.filter(pc.not_equal(given, RowKind.INSERT.short))
+        if others.null_count < len(others):
+            raise InvalidError(
+                f"{self._on}: a MERGE inserts a row whose {name!r} is {others[0].as_py()!r}, and "
+                f"'{keys.ROWKIND_FIELD}' makes it say what becomes of the row; give "
+                f"{RowKind.INSERT.short!r}, or leave the column out"
+            )
+
+    def _refuse_gaps(self, values: Mapping[str, pa.Array], updated: Sequence[str]) -> None:
+        """Refuse NULLs that a merge engine would take for 'no new value'."""
+        if not self._on.view.engine.fills_gaps:
+            return
+        for name in updated:
+            if values[name].null_count:
+                raise InvalidError(
+                    f"{self._on}: the UPDATE sets {name!r} to NULL, which its merge engine "
+                    f"takes for 'no new value'; give a value, or delete the row and insert it "
+                    f"without one"
+                )
+
+    def _refuse_older(
+        self, old: pa.RecordBatch, new: pa.RecordBatch, updated: Sequence[str]
+    ) -> None:
+        """Refuse new images that would lose against the rows that they are made of."""
+        order = self._on.view.options.sequence_field
+        if not set(order) & set(updated):
+            return
+        descends = self._on.view.options.sequence_sort_order == "descending"
+        is_older = _is_older(new, old, order, descends=descends)
+        if is_older.any():
+            place = is_older.arg_max()
+            assert place is not None
+            found = {name: new.column(name)[place].as_py() for name in order}
+            stored = {name: old.column(name)[place].as_py() for name in order}
+            raise InvalidError(
+                f"{self._on}: the UPDATE sets {found}, which is older than what is stored, "
+                f"{stored}, so it would not be seen; set a value that is not lower"
+            )
+
+
+def _tables_of(spools: Iterable[Spool]) -> Iterator[pa.Table]:
+    for spool in spools:
+        yield from spool.tables()
+
+
+def _with(rows: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    """Rows with other columns, in the place of those that they have."""
+    named = {**dict(zip(rows.schema.names, rows.columns, strict=True)), **columns}
+    return pa.record_batch(list(named.values()), list(named))
+
+
+def _struct(rows: pa.RecordBatch, type_: pa.StructType) -> pa.Array:
+    return pa.StructArray.from_arrays([rows.column(f.name) for f in type_], fields=list(type_))
+
+
+def _differs(old: pa.RecordBatch, new: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
+    """Which rows have other values in some of these columns."""
+    before, after = (pl.DataFrame(pl.from_arrow(batch.select(names))) for batch in (old, new))
+    same = [before[name].eq_missing(after[name]) for name in names]
+    return (~pl.DataFrame(same).select(pl.all_horizontal(pl.all())).to_series()).to_arrow()
+
+
+def _is_older(
+    new: pa.RecordBatch, old: pa.RecordBatch, order: Sequence[str], *, descends: bool
+) -> pl.Series:
+    """Which rows come before others in an order of several columns, in which NULL is lowest."""
+    is_older, is_decided = pl.repeat(False, new.num_rows, eager=True), None
+    for name in order:
+        one, other = pl.Series(new.column(name)), pl.Series(old.column(name))
+        higher, lower = (other, one) if descends else (one, other)
+        before = (higher < lower).fill_null(False) | (one.is_null() & other.is_not_null())
+        after = (lower < higher).fill_null(False) | (other.is_null() & one.is_not_null())
+        open_ = ~is_decided if is_decided is not None else pl.repeat(True, len(one), eager=True)
+        is_older |= before & open_
+        is_decided = before | after if is_decided is None else is_decided | before | after
+    return is_older

@@ -1,0 +1,55 @@
+"""Changes as Spark plans: the same tasks as a local read of them, on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from keytide.spark.connect import cores
+from keytide.spark.python import check_python
+from keytide.spark.read import BINS_PER_CORE, BinTask, pack
+from keytide.spark.runner import Executors
+from keytide.spark.types import spark_schema
+from keytide.table.changes.change_scan import Changes, ChangesTask
+from keytide.table.changes.lanes import Lane
+
+__all__ = ["bins_of", "changes_to_spark"]
+
+
+def changes_to_spark(changes: Changes, spark: SparkSession) -> DataFrame:
+    """The changes as a lazy DataFrame that stays with their snapshots.
+
+    All rows of a key are in one partition, in their order.
+
+    Driver only; reads metadata, no data. Works on classic and Spark Connect sessions. What a task
+    raises reaches the user as the Keytide error, which is one of Spark's too.
+    """
+    check_python(spark)
+    bins = bins_of(changes, cores(spark) * BINS_PER_CORE, changes.schema)
+    # A key that changed is told before and after.
+    count = 2 * sum(file.meta.row_count for task in changes.tasks() for file in task.files)
+    return Executors().rows(bins, spark_schema(changes.schema), spark, count)
+
+
+def bins_of(changes: Changes, bins_max: int, schema: pa.Schema) -> list[BinTask]:
+    """The tasks in at most `bins_max` bins, which give the columns of `schema`.
+
+    Those of a lane stay together, in their order: partitions of a DataFrame have none.
+    """
+    of_lanes: dict[Lane, list[ChangesTask]] = {}
+    for task in changes.tasks():
+        of_lanes.setdefault(task.lane, []).append(task)
+    bins = pack(of_lanes.values(), bins_max, _bytes)
+    flat = (tuple(chain.from_iterable(members)) for members in bins)
+    return [
+        BinTask(tasks, schema, changes.view.name, snapshot_ids=changes.snapshot_ids)
+        for tasks in flat
+    ]
+
+
+def _bytes(tasks: Sequence[ChangesTask]) -> int:
+    files: Iterable[int] = (file.meta.file_size for task in tasks for file in task.files)
+    return sum(files)

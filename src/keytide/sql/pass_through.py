@@ -1,0 +1,110 @@
+"""Columns that go through an engine unseen: row ids, and values that a statement leaves alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from keytide.dml.spi import ROW_ID, ColumnHandle
+from keytide.errors import UnsupportedError
+
+__all__ = ["ROW", "PassThrough"]
+
+ROW = "$row"
+"""The column with the places of rows in what an engine is given."""
+
+
+@dataclass(frozen=True)
+class PassThrough:
+    """Columns of the target that go through an engine unseen, in types that it keeps as they are.
+
+    No engine keeps nanoseconds of an instant, for one; as numbers they come back.
+    """
+
+    row_id: pa.DataType
+    columns: tuple[ColumnHandle, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns, as the engine knows them."""
+        ids = [f"$id_{i}" for i in range(len(self._members))]
+        return (*ids, *(f"$kept_{i}" for i in range(len(self.columns))))
+
+    @property
+    def _members(self) -> tuple[pa.Field, ...]:
+        is_struct = pa.types.is_struct(self.row_id)
+        return tuple(self.row_id) if is_struct else (pa.field("id", self.row_id),)
+
+    def read_columns(self, columns: Sequence[ColumnHandle]) -> tuple[ColumnHandle, ...]:
+        """What is to be read, for `columns` of which the last one has the row ids."""
+        *plain, row_id = columns
+        known = {column.name for column in plain}
+        return (*plain, *(c for c in self.columns if c.name not in known), row_id)
+
+    def schema(self, columns: Sequence[ColumnHandle]) -> pa.Schema:
+        """The columns that the engine is given."""
+        types = [*(f.type for f in self._members), *(c.type for c in self.columns)]
+        for type_ in types:
+            _refuse_nested_times(type_)
+        passed = [
+            pa.field(n, _kept_type(type_)) for n, type_ in zip(self.names, types, strict=True)
+        ]
+        plain = [pa.field(c.name, c.type) for c in columns[:-1]]
+        return pa.schema([*plain, pa.field(ROW, pa.int64()), *passed])
+
+    def given(
+        self, page: pa.RecordBatch, columns: Sequence[ColumnHandle], start: int, schema: pa.Schema
+    ) -> pa.RecordBatch:
+        """A page as the engine is given it; `start` is the place of its first row."""
+        ids = page.column(ROW_ID)
+        members = ids.flatten() if pa.types.is_struct(self.row_id) else [ids]
+        carried = [page.column(c.name) for c in self.columns]
+        passed = [_kept(array) for array in (*members, *carried)]
+        places = pa.array(np.arange(start, start + page.num_rows), pa.int64())
+        plain = [page.column(c.name) for c in columns[:-1]]
+        return pa.record_batch([*plain, places, *passed], schema=schema)
+
+    def row_ids(self, found: pa.RecordBatch) -> pa.Array:
+        """The row ids, as the connector gave them."""
+        members = [_back(found.column(f"$id_{i}"), f.type) for i, f in enumerate(self._members)]
+        if not pa.types.is_struct(self.row_id):
+            return members[0]
+        return pa.StructArray.from_arrays(members, fields=list(self._members))
+
+    def column(self, found: pa.RecordBatch, name: str) -> pa.Array:
+        """A column of the target, as the connector gave it."""
+        place = next(i for i, c in enumerate(self.columns) if c.name == name)
+        return _back(found.column(f"$kept_{place}"), self.columns[place].type)
+
+
+def _refuse_nested_times(type_: pa.DataType) -> None:
+    if not pa.types.is_nested(type_):
+        return
+    for place in range(type_.num_fields):
+        member = type_.field(place).type
+        if pa.types.is_timestamp(member) and member.unit == "ns":
+            raise UnsupportedError(
+                f"a column has nanoseconds inside of a nested value, {type_}, which no engine of "
+                f"SQL keeps, so its rows cannot be changed this way; write whole rows instead"
+            )
+        _refuse_nested_times(member)
+
+
+def _kept_type(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_time32(type_):
+        return pa.int32()
+    return pa.int64() if pa.types.is_timestamp(type_) or pa.types.is_time64(type_) else type_
+
+
+def _kept(array: pa.Array) -> pa.Array:
+    kept = _kept_type(array.type)
+    return array if kept.equals(array.type) else array.view(kept)
+
+
+def _back(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    if array.type.equals(type_):
+        return array
+    return array.view(type_) if _kept_type(type_).equals(array.type) else array.cast(type_)

@@ -1,0 +1,68 @@
+"""What SQL asks of whoever computes its queries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from keytide.dml.execution import Host
+from keytide.dml.merge import MergeHost
+from keytide.sql.merge_plan import MergeQuery
+from keytide.sql.relations import BoundQuery
+from keytide.sql.result import Result
+from keytide.sql.row_query import RowQuery
+from keytide.table.commit.result import WriteResult
+from keytide.table.commit.transaction import Transaction
+from keytide.table.state.stored import StoredTable
+
+__all__ = ["Engine"]
+
+
+class Engine(Protocol):
+    """What computes queries: DuckDB in this process, or Spark. Each has its own form of rows."""
+
+    def query(self, bound: BoundQuery) -> Result:
+        """Run a query."""
+        ...
+
+    def rows(self, bound: BoundQuery) -> Any:
+        """The rows of a query, for an INSERT."""
+        ...
+
+    def stream(self, bound: BoundQuery, take: Callable[[pa.RecordBatch], None]) -> None:
+        """Hand the rows of a query on as they come, on the driver; the first page has none."""
+        ...
+
+    def schema(self, rows: Any) -> pa.Schema:
+        """The columns of rows."""
+        ...
+
+    def assigned(
+        self, rows: Any, columns: Mapping[str, int | pa.Scalar], table: StoredTable
+    ) -> Any:
+        """Rows in a table's columns, each taken by position or from a constant."""
+        ...
+
+    def append(self, table: StoredTable, rows: Any) -> WriteResult:
+        """Append rows to a table, in one commit."""
+        ...
+
+    def overwrite(
+        self, table: StoredTable, rows: Any, partition: Mapping[str, Any] | None
+    ) -> WriteResult:
+        """Replace a table's rows or, where one is named, those of a partition, in one commit."""
+        ...
+
+    def fill(self, transaction: Transaction, rows: Any) -> None:
+        """Write rows as the part of a transaction."""
+        ...
+
+    def row_host(self, query: RowQuery, memory_bytes: int) -> Host:
+        """What carries out a DELETE or an UPDATE, and computes in so much memory here."""
+        ...
+
+    def merge_host(self, query: MergeQuery, memory_bytes: int) -> MergeHost:
+        """What carries out a MERGE, likewise."""
+        ...

@@ -1,0 +1,299 @@
+"""Changes: what happened to a table after one snapshot up to another one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypeAlias
+
+import polars as pl
+
+from keytide import html
+from keytide.errors import InvalidError, UnsupportedError
+from keytide.format.schema import TableSchema
+from keytide.format.snapshot import Snapshot
+from keytide.plural import counted
+from keytide.process import refuse_forked_child
+from keytide.row_kind import ROW_KIND
+from keytide.table.changes.diff import DiffTask, plan_diff
+from keytide.table.changes.files import FilesTask
+from keytide.table.changes.written import Commit, changelogs, deltas, logged, plan_written
+from keytide.table.read.row_source import RowSource
+from keytide.table.state.live_files import files_of
+from keytide.table.state.state import TableState
+from keytide.table.state.stored import StoredTable
+from keytide.table.state.view import TableView
+from keytide.types import Field, parse_sql_type
+
+__all__ = ["MODES", "Changes", "ChangesExplanation", "changes_of", "check_mode", "full_rows"]
+
+MODES = ("diff", "delta", "changelog")
+"""How changes are found: by comparing, as rows were written, as they were stored to be told."""
+
+ChangesTask: TypeAlias = "DiffTask | FilesTask"
+
+_KIND_FIELD = Field(-1, ROW_KIND, parse_sql_type("STRING NOT NULL"))
+
+
+@dataclass(frozen=True)
+class ChangesExplanation:
+    """How changes will be found, told without reading data."""
+
+    table: str
+    mode: str
+    start_id: int
+    end_id: int
+    tasks: int
+    files: int
+    rows: int
+    bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"changes of {self.table} after snapshot {self.start_id} up to {self.end_id}, "
+            f"mode {self.mode}: {counted(self.tasks, 'task')} that read up to "
+            f"{counted(self.files, 'file')} with {counted(self.rows, 'row')}, "
+            f"{counted(self.bytes, 'byte')}"
+        )
+
+    def _repr_html_(self) -> str:
+        return html.preformatted(str(self))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two states of a table, whose rows are compared by some columns; None: by all."""
+
+    before: TableState
+    after: TableState
+    columns: frozenset[str] | None = None
+
+    @property
+    def view(self) -> TableView:
+        """The table as the rows are shown."""
+        return self.after.view
+
+    def plan(self) -> Sequence[ChangesTask]:
+        """The work."""
+        return plan_diff(self.before, self.after, self.columns)
+
+
+@dataclass(frozen=True)
+class Told:
+    """Commits whose rows are told one after the other."""
+
+    view: TableView
+    commits: tuple[Commit, ...]
+
+    def plan(self) -> Sequence[ChangesTask]:
+        """The work."""
+        return plan_written(self.view, self.commits)
+
+
+@dataclass(frozen=True)
+class Changes(RowSource):
+    """What happened after snapshot `start_id` up to `end_id`, as rows with their `_row_kind`.
+
+    Lazy: nothing is read before it is asked for. Stays with its snapshots.
+    """
+
+    source: Compared | Told
+    mode: str
+    start_id: int
+    end_id: int
+    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+
+    @property
+    def view(self) -> TableView:
+        """The table as the rows are shown, by the schema of the end."""
+        return self.source.view
+
+    @property
+    def snapshot_ids(self) -> tuple[int, ...]:
+        """See `RowSource`."""
+        return tuple(number for number in (self.start_id, self.end_id) if number)
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The columns of the result: `_row_kind` and those of the table."""
+        columns = self.view.schema.fields
+        if self.mode != "diff":  # what is told of a delete may lack a value
+            columns = tuple(replace(f, type=f.type.with_nullable(True)) for f in columns)
+        return (_KIND_FIELD, *columns)
+
+    @cached_property
+    def plan(self) -> Sequence[ChangesTask]:
+        """What will be read, decided from metadata alone.
+
+        Raises `DataError` for torn metadata, `UnsupportedError` for a table that this release
+        cannot read.
+        """
+        refuse_forked_child()
+        reason = self.view.kind.why_not_readable(self.view.options)
+        if reason is not None:
+            raise UnsupportedError(
+                f"table {self.view.name}: this release cannot read it: {reason}; read it with the "
+                f"engine that made it"
+            )
+        return self.source.plan()
+
+    def tasks(self) -> Sequence[ChangesTask]:
+        """The work as picklable tasks, whose rows come in their order.
+
+        Tasks of different lanes have no key in common, so each lane may be carried out by itself.
+        Raises as `plan`.
+        """
+        return self.plan
+
+    def count(self) -> int:
+        """The number of rows. Raises as `to_batches`."""
+        return sum(frame.height for frame in self._frames())
+
+    def explain(self) -> ChangesExplanation:
+        """How the changes will be found. Reads no data. Raises as `plan`."""
+        files = [file.meta for task in self.plan for file in task.files]
+        return ChangesExplanation(
+            table=self.view.name,
+            mode=self.mode,
+            start_id=self.start_id,
+            end_id=self.end_id,
+            tasks=len(self.plan),
+            files=len(files),
+            rows=sum(meta.row_count for meta in files),
+            bytes=sum(meta.file_size for meta in files),
+        )
+
+
+def changes_of(
+    table: StoredTable,
+    start: int | str,
+    end: int | str | None = None,
+    mode: str = "diff",
+    schema: TableSchema | None = None,
+    columns: Collection[str] | None = None,
+) -> Changes:
+    """What happened after `start` up to `end`, as `Table.changes` says.
+
+    Rows have the columns of `schema`, one of the table's, in place of those of the end. Where only
+    some `columns` will be shown, a difference leaves out changes of nothing but others.
+    """
+    check_mode(table, mode)
+    if end is None:
+        table = table.pinned()
+    last, own = _end(table, end, must_exist=mode == "diff")
+    schema = own if schema is None else schema
+    first, start_id = _start(table, start, must_exist=mode == "diff")
+    end_id = 0 if last is None else last.id
+    if start_id > end_id:
+        table.metadata.snapshot(start_id)  # where it is not there at all, that is what is wrong
+        raise InvalidError(
+            f"table {table.name}: changes after snapshot {start_id} up to {end_id}: the start "
+            f"lies behind the end; give the earlier one first"
+        )
+    shown = None if columns is None else frozenset(columns)
+    source = (
+        Compared(_state(table, first, schema), table.state(schema, last), shown)
+        if mode == "diff"
+        else _told(table, table.view(schema), start_id, last, mode)
+    )
+    return Changes(source, mode, start_id, end_id)
+
+
+def full_rows(
+    table: StoredTable,
+    snapshot_id: int,
+    mode: str,
+    schema: TableSchema | None = None,
+    columns: Collection[str] | None = None,
+) -> Changes:
+    """The rows of a snapshot, as the changes that a reader of a mode begins with.
+
+    Where a mode tells rows when they are written, the first ones too are told before a compaction
+    shows them to other readers: afterwards nobody would. Where it tells them when they are
+    compacted, the others are not among the first. `schema` and `columns` as in `changes_of`.
+    """
+    found = changes_of(table, 0, snapshot_id, schema=schema, columns=columns)
+    if mode == "diff":
+        return found
+    assert isinstance(found.source, Compared)
+    before, after = found.source.before, found.source.after
+    if mode == "changelog" and after.view.options.compactions_tell:
+        return replace(found, source=replace(found.source, after=_emitted(after)))
+    return replace(found, source=replace(found.source, before=before.merging, after=after.merging))
+
+
+def check_mode(table: StoredTable, mode: str) -> None:
+    """Raise `InvalidError` for a mode that there is not."""
+    if mode not in MODES:
+        raise InvalidError(
+            f"table {table.name}: mode is {mode!r}; expected one of {', '.join(map(repr, MODES))}"
+        )
+
+
+def _end(
+    table: StoredTable, end: int | str | None, *, must_exist: bool
+) -> tuple[Snapshot | None, TableSchema]:
+    """The snapshot up to which changes are told, and the schema in which."""
+    if end is None:
+        return table.metadata.latest_snapshot(), table.schema
+    if must_exist or isinstance(end, str) or end <= 0:
+        found = _snapshot(table, end, "end")
+    else:
+        found = table.metadata.logged(end)  # its changelog may outlive it
+    return found, table.schema if found is None else table.metadata.schema(found.schema_id)
+
+
+def _start(
+    table: StoredTable, start: int | str, *, must_exist: bool
+) -> tuple[Snapshot | None, int]:
+    """The snapshot after which changes are told, and its id; what was written later may be all."""
+    if must_exist or isinstance(start, str) or start <= 0:
+        found = _snapshot(table, start, "start")
+        return found, 0 if found is None else found.id
+    return None, start
+
+
+def _snapshot(table: StoredTable, place: int | str, argument: str) -> Snapshot | None:
+    if isinstance(place, str):
+        return table.metadata.tag(place)
+    if place < 0:
+        raise InvalidError(
+            f"table {table.name}: {argument} is {place}; give the id of a snapshot, 0 for the "
+            f"beginning, or the name of a tag"
+        )
+    return None if place == 0 else table.metadata.snapshot(place)
+
+
+def _state(table: StoredTable, snapshot: Snapshot | None, schema: TableSchema) -> TableState:
+    """A state by its own schema; the one before all snapshots by that of the end."""
+    own = schema if snapshot is None else table.metadata.schema(snapshot.schema_id)
+    return table.state(own, snapshot)
+
+
+def _told(
+    table: StoredTable, view: TableView, start_id: int, last: Snapshot | None, mode: str
+) -> Told:
+    metadata, producer = table.metadata, view.options.changelog_producer
+    ids = range(start_id + 1, 1 + (0 if last is None else last.id))
+    told = [logged(metadata, number, mode, producer) for number in ids]
+    commits = deltas(metadata, told) if mode == "delta" else changelogs(metadata, told, view)
+    return Told(view, tuple(commits))
+
+
+def _emitted(state: TableState) -> TableState:
+    """The state with the files alone whose rows the changelog has emitted so far.
+
+    Changelogs that writes store add up to no files: for them, and where there is none, all files.
+    """
+    options = state.view.options
+    if state.snapshot is None or not options.compactions_tell:
+        return state
+    level = pl.col("_LEVEL")
+    is_emitted = level > 0
+    if options.changelog_producer == "full-compaction":
+        is_emitted &= level == level.max().over("_PARTITION", "_BUCKET")
+    files = state.live.files
+    emitted = files.columns("_PARTITION", "_BUCKET", "_LEVEL").select(is_emitted).to_series()
+    return replace(state, live=files_of(state.snapshot, files.filter(emitted)))

@@ -1,0 +1,1 @@
+"""Fewer and larger files with the same rows."""

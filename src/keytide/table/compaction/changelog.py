@@ -1,0 +1,174 @@
+"""The changelog that a compaction of a bucket makes.
+
+What was told before lies on some levels, from one on upwards: by `lookup` on all above level 0, by
+`full-compaction` where full compactions leave their rows. A compaction that takes in anything below
+tells what becomes of the keys there: the rows that were told before them, and those after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.format import paths
+from keytide.format.arrow import to_arrow
+from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
+from keytide.format.manifest import FileSource, ManifestEntry
+from keytide.merge.difference import difference
+from keytide.merge.order import IS_ADD
+from keytide.merge.touched import with_keys
+from keytide.options import TableOptions
+from keytide.row_kind import RowKind
+from keytide.table.compaction.picking import Unit
+from keytide.table.compaction.pile import Pile
+from keytide.table.read.merged_versions import Window
+from keytide.table.read.sections import Run, Section
+from keytide.table.state.view import TableView
+from keytide.table.write.bucket_writer import (
+    NewFiles,
+    added_file,
+    changelog_writer,
+    stored_schema,
+)
+
+__all__ = ["ChangelogWriter", "lowest_told", "tells"]
+
+
+class ChangelogWriter:
+    """Writes what one compaction of a bucket tells, in key order, as changelog files.
+
+    The files are about as large as data files.
+    """
+
+    def __init__(self, view: TableView, unit: Unit, files: NewFiles) -> None:
+        first = unit.files[0]
+        self._view = view
+        self._bucket = (first.partition, first.bucket)
+        self._buckets = first.total_buckets
+        self._lowest_told = _lowest_told(view.options, unit)
+        self._looks_up = view.options.changelog_producer == "lookup"
+        self._level = unit.output_level
+        self._writer = changelog_writer(view)
+        prefix, file_format = view.options.changelog_file_prefix, self._writer.file_format
+        self._names = files.of(paths.FileNames(), prefix, file_format)(self._bucket)
+        self._pile = Pile(view.options.target_file_size_bytes, _between_pairs)
+        self._entries: list[ManifestEntry] = []
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the compaction tells nothing."""
+        return not self._lowest_told
+
+    def tells_of(self, section: Section) -> bool:
+        """Whether a section has rows that were not told before."""
+        return not all(map(self._is_told, section.runs))
+
+    def tell(self, section: Section, window: Window) -> None:
+        """Tell what becomes of the keys of a window that are below the level of what was told."""
+        told = [self._is_told(run) for run in section.runs]
+        new = [rows for rows, is_told in zip(window.runs, told, strict=True) if not is_told]
+        images = window.counted if self._looks_up else window.runs
+        before = [rows for rows, is_told in zip(images, told, strict=True) if is_told]
+        self.tell_of(new, before, window.merged)
+
+    def tell_of(
+        self,
+        new: Sequence[pl.DataFrame],
+        before: Sequence[pl.DataFrame],
+        after: Sequence[pl.DataFrame],
+    ) -> None:
+        """Tell what becomes of the keys of new versions, given the merged ones before and after.
+
+        Neither of these has a key twice.
+        """
+        filled = _filled(new)
+        if not filled:
+            return
+        key = self._view.order.key
+        keys = pl.concat([rows.select(key) for rows in filled]).unique()
+        none = filled[0].clear()
+        sides = (
+            [none, *(with_keys(rows, keys) for rows in _filled(side))] for side in (before, after)
+        )
+        self._add(*sides)
+
+    def tell_new(self, rows: Sequence[pl.DataFrame]) -> None:
+        """Tell of keys of which nothing was told before, nor of any behind them."""
+        if rows:
+            self._add([rows[0].clear()], rows)
+
+    def finish(self) -> tuple[ManifestEntry, ...]:
+        """The files as entries to commit."""
+        self._write(self._pile.rest())
+        return tuple(self._entries)
+
+    def _is_told(self, run: Run) -> bool:
+        return run[0].meta.level >= self._lowest_told
+
+    def _add(self, before: Iterable[pl.DataFrame], after: Iterable[pl.DataFrame]) -> None:
+        options = self._view.options
+        told = difference(
+            self._rows(before),
+            self._rows(after),
+            self._view.order.key,
+            self._compared,
+            keeps_equal=not (options.row_deduplicate or self._view.engine.keeps_rows),
+        )
+        if told.height:
+            self._write(self._pile.add(to_arrow(told, stored_schema(self._view))))
+
+    def _rows(self, versions: Iterable[pl.DataFrame]) -> pl.DataFrame:
+        """What readers are shown of some versions, NULL as it is stored, with their numbers."""
+        names = (*self._view.schema.names, SEQUENCE_NUMBER)
+        return pl.concat([each.filter(IS_ADD).select(names) for each in versions])
+
+    def _write(self, tables: Iterable[pa.Table]) -> None:
+        directory = self._view.bucket_directory(*self._bucket)
+        for table in tables:
+            path = f"{directory}/{next(self._names)}"
+            meta = self._writer.write_file(
+                table, path, level=self._level, source=FileSource.COMPACT
+            )
+            self._entries.append(added_file(self._bucket, self._buckets, meta))
+
+    @cached_property
+    def _compared(self) -> frozenset[str]:
+        ignored = self._view.options.row_deduplicate_ignore_fields
+        return frozenset(self._view.schema.names) - set(ignored)
+
+
+def _filled(frames: Iterable[pl.DataFrame]) -> list[pl.DataFrame]:
+    return [frame for frame in frames if frame.height]
+
+
+def _between_pairs(told: pa.Table, count: int) -> int:
+    """A cut that parts no -U from its +U, which is the row behind it."""
+    is_before = told.column(VALUE_KIND)[count - 1].as_py() == RowKind.UPDATE_BEFORE
+    return count + 1 if is_before else count
+
+
+def tells(options: TableOptions, unit: Unit) -> bool:
+    """Whether a compaction tells of keys that were written since it was last told of them."""
+    return unit.runs[0].level < _lowest_told(options, unit)
+
+
+def _lowest_told(options: TableOptions, unit: Unit) -> int:
+    """The lowest level with rows that were told before; 0 where a compaction tells nothing."""
+    if not options.compactions_tell or not (
+        options.changelog_producer == "lookup" or unit.is_whole
+    ):
+        return 0
+    return lowest_told(options, unit.runs[-1].level)
+
+
+def lowest_told(options: TableOptions, oldest: int) -> int:
+    """The lowest level with rows that compactions told, in a bucket with its oldest run on a level.
+
+    REQUIRES: a table whose changelog is made by compactions.
+    """
+    # Only full compactions reach the oldest run, which is why it is the one that was told, also
+    # where the table was given more levels since.
+    return 1 if options.changelog_producer == "lookup" else max(1, oldest)

@@ -1,0 +1,154 @@
+"""Bloom filters for stored files that lack them, as the table's options ask for them by now.
+
+No data file is written again. What a manifest says of a file is replaced in one commit, which fits
+beside appends; it conflicts where a file was replaced meanwhile. Filters that a file has stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import pyarrow as pa
+
+from keytide import html
+from keytide.errors import ConflictError, InvalidError
+from keytide.format.arrow import to_arrow
+from keytide.format.bloom_filter import BLOOM_FILTER, has_hash
+from keytide.format.data_file import FileFilters, FileReader
+from keytide.format.file_index import index_name, index_name_among, later_index_name
+from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
+from keytide.options import keys
+from keytide.table.commit.change import Conflict
+from keytide.table.commit.transaction import Transaction
+from keytide.table.compaction.compact import local_runner
+from keytide.table.read.indexes import stored_indexes
+from keytide.table.runner import TaskRunner
+from keytide.table.state.stored import StoredTable
+from keytide.table.state.view import TableView
+from keytide.table.write.bucket_writer import file_filters
+from keytide.table.write.partition_spec import Place, fitting
+from keytide.table.write.task import Written
+from keytide.table.write.writable import writable_view
+from keytide.types import arrow_schema
+
+__all__ = ["INDEXING_ROW", "IndexingResult", "index_files"]
+
+
+@dataclass(frozen=True)
+class IndexingResult:
+    """How many files were looked at, and how many got filters that they lacked.
+
+    `snapshot_id` is None where nothing was changed.
+    """
+
+    snapshot_id: int | None
+    files: int
+    indexed: int
+
+    def _repr_html_(self) -> str:
+        names = [member.name for member in fields(self)]
+        return html.table(names, [[getattr(self, name) for name in names]])
+
+
+INDEXING_ROW = pa.schema([(member.name, pa.int64()) for member in fields(IndexingResult)])
+"""The result as a row."""
+
+
+def index_files(
+    table: StoredTable, partitions: Sequence[Place] = (), *, runner: TaskRunner | None = None
+) -> IndexingResult:
+    """Give files the filters that they lack, as `Table.rewrite_file_index` says."""
+    view = writable_view(table)
+    filters = file_filters(view.options)
+    if not filters.columns:
+        raise InvalidError(
+            f"table {table.name} asks for no index of files; name columns in "
+            f"'{keys.FILE_INDEX_BLOOM_FILTER_COLUMNS}' first"
+        )
+    fits = fitting(partitions, view.schema, view.name, view.options.partition_default_name)
+    with Transaction.begin(table, view) as transaction:
+        files = [e for e in transaction.state.live.entries if e.bucket >= 0 and fits(e.partition)]
+        tasks = [IndexTask(view, entry, filters) for entry in files]
+        if tasks:
+            (runner or local_runner()).each(tasks, transaction.take)
+        outcome = transaction.compact()
+    entries = [entry for made in transaction.taken for entry in made.entries]
+    if isinstance(outcome, Conflict):
+        view.store.discard(_new_files(view, entries))
+        raise ConflictError(
+            f"table {table.name}: files were replaced while they were indexed, and nothing was "
+            f"changed; do it again"
+        )
+    return IndexingResult(
+        None if outcome is None else outcome.snapshot.id, len(files), len(entries) // 2
+    )
+
+
+def _new_files(view: TableView, entries: Sequence[ManifestEntry]) -> list[str]:
+    """The index files that were written: those that only the new entry of a file names."""
+    named = {FileKind.ADD: set[str](), FileKind.DELETE: set[str]()}
+    for entry in entries:
+        named[entry.kind] |= {*view.stored_paths(entry)}
+    return sorted(named[FileKind.ADD] - named[FileKind.DELETE])
+
+
+@dataclass(frozen=True)
+class IndexTask:
+    """Makes the filters of one file that it lacks. Pickles."""
+
+    view: TableView
+    entry: ManifestEntry
+    filters: FileFilters
+
+    def __call__(self) -> Written:
+        """Write the index; nothing where the file lacks none. Raises `DataError`."""
+        path, stored = self.view.file_path(self.entry), stored_indexes(self.view, self.entry)
+        wanted = self._wanted()
+        lacking = {
+            name: settings
+            for name, settings in wanted.columns.items()
+            if BLOOM_FILTER not in stored.get(name, {})
+        }
+        if not lacking:
+            return Written(())
+        made = self._made(replace(wanted, columns=lacking), path)
+        merged = {name: {**stored.get(name, {}), **made.get(name, {})} for name in (*stored, *made)}
+        placed = wanted.placed(merged, self._index_path(path))
+        self.view.store.put_all(placed.files)
+        file = self.entry.file
+        kept = tuple(name for name in file.extra_files if name != index_name_among([name]))
+        new = {**placed.members, "extra_files": (*kept, *placed.members["extra_files"])}
+        return Written((
+            replace(self.entry, kind=FileKind.DELETE),
+            replace(self.entry, file=replace(file, **new)),
+        ))  # fmt: skip
+
+    def _wanted(self) -> FileFilters:
+        """The filters that a file may have, by the names that its columns have there."""
+        schema, old = self.view.schema, self.view.schemas[self.entry.file.schema_id]
+        by_id = {field.id: field for field in old.fields}
+        columns = {}
+        for name, settings in self.filters.columns.items():
+            field = schema.by_name.get(name)
+            there = None if field is None else by_id.get(field.id)
+            # A value of another type has another hash, so readers ask for none.
+            if field is None or there is None or not has_hash(there.type):
+                continue
+            if there.type.with_nullable(True) == field.type.with_nullable(True):
+                columns[there.name] = settings
+        return replace(self.filters, columns=columns)
+
+    def _made(self, filters: FileFilters, path: str) -> dict[str, dict[str, bytes]]:
+        old = self.view.schemas[self.entry.file.schema_id]
+        columns = tuple(old.field(name) for name in filters.columns)
+        reader = FileReader(self.view.store, path, old, columns, size=self.entry.file.file_size)
+        return filters.indexes(to_arrow(reader.read(), arrow_schema(columns)), old)
+
+    def _index_path(self, path: str) -> str:
+        file: DataFileMeta = self.entry.file
+        before = index_name_among(file.extra_files)
+        if before is None:
+            return index_name(path)
+        folder = path.removesuffix(file.file_name)
+        return f"{folder}{later_index_name(file.file_name, before)}"

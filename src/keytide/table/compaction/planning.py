@@ -1,0 +1,190 @@
+"""What of a table is compacted: values only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from keytide.format.data_file import local_wall_clock_ms
+from keytide.format.manifest import ManifestEntry
+from keytide.merge.engines import compacts_by_lookup
+from keytide.options import keys
+from keytide.table.compaction.changelog import tells
+from keytide.table.compaction.picking import (
+    Rules,
+    SortedRun,
+    Unit,
+    pick,
+    pick_all,
+    pick_all_apart,
+    pick_apart,
+    pick_new,
+    sorted_runs,
+)
+from keytide.table.read.lifetime import Lifetime, drops_expired
+from keytide.table.state.live_files import BucketId, BucketState, LiveFiles
+from keytide.table.state.view import TableView
+
+__all__ = ["Planner", "why_not_compacted"]
+
+
+def why_not_compacted(view: TableView) -> str | None:
+    """Why the files of a table stay as they are; None where they can be compacted."""
+    if not view.kind.has_key:
+        return None
+    engine, options = view.engine, view.options
+    kept, all_stay = engine.why_kept_apart, engine.why_all_stay
+    if kept is None:
+        return None
+    if compacts_by_lookup(options):
+        return f"{kept}; and where compactions look up they merge. Leave its files as they are"
+    if all_stay is None or options.version_retention_ms is not None:
+        return None
+    return (
+        f"{kept}; and {all_stay}. Set '{keys.VERSION_RETENTION}' to how late a row may come, or "
+        f"leave its files as they are"
+    )
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Finds what to compact of a table; in the buckets of `marked` some rows are dead."""
+
+    view: TableView
+    marked: Collection[BucketId] = ()
+
+    def due(
+        self, live: LiveFiles, buckets: Collection[BucketId] | None = None, *, waits: bool = True
+    ) -> list[Unit]:
+        """What is due, of some buckets or of all.
+
+        Unless it `waits`, also what makes a changelog and may be put off.
+        """
+        now_ms = local_wall_clock_ms()
+        found = (
+            self._due_of(sorted_runs(files), now_ms, waits=waits)
+            for files in _by_bucket(live, buckets)
+        )
+        return self._with_all_told([unit for unit in found if unit is not None], live)
+
+    def whole(self, live: LiveFiles, buckets: Collection[BucketId] | None = None) -> list[Unit]:
+        """All runs of each bucket that has something to gain."""
+        picked = pick_all_apart if self._stays_apart else pick_all
+        found = (
+            picked(sorted_runs(files), self._rules, again=self._has_more_to_gain(files))
+            for files in _by_bucket(live, buckets)
+        )
+        return self._with_all_told([unit for unit in found if unit is not None], live)
+
+    def in_full(self, live: LiveFiles) -> list[Unit]:
+        """All runs of each bucket that has more than what its last full compaction left."""
+        picked = pick_all_apart if self._stays_apart else pick_all
+        found = (picked(sorted_runs(files), self._rules) for files in _by_bucket(live, None))
+        return [unit for unit in found if unit is not None]
+
+    def may_be_due(self, live: LiveFiles, buckets: Iterable[BucketId]) -> set[BucketId]:
+        """The buckets that have runs enough; it takes no look at their files."""
+        least = 2 if self._rules.has_early_rules else self._rules.trigger_runs
+        states = {bucket: live.bucket(bucket) for bucket in buckets}
+        return {
+            bucket
+            for bucket, state in states.items()
+            if self._runs(state) >= least or state.level_files.get(0, 0) >= self._new_runs
+        }
+
+    def are_too_many(self, live: LiveFiles, buckets: Iterable[BucketId]) -> bool:
+        """Whether a bucket has more runs than a write may leave there."""
+        stop = self.view.options.stop_trigger_runs
+        return any(self._runs(live.bucket(bucket)) > stop for bucket in buckets)
+
+    def _runs(self, state: BucketState) -> int:
+        """How many runs of a bucket a compaction could make fewer."""
+        return state.level_files.get(0, 0) if self._stays_apart else state.runs
+
+    @cached_property
+    def _stays_apart(self) -> bool:
+        return self.view.kind.has_key and self.view.engine.why_kept_apart is not None
+
+    def hides(self, live: LiveFiles, entries: Iterable[ManifestEntry]) -> bool:
+        """Whether rows of some files are to be shown, or told of, and no compaction did it yet."""
+        if not self.raises_new:
+            return False
+        return bool(live.present({e.identity for e in entries if e.file.level == 0}))
+
+    @property
+    def raises_new(self) -> bool:
+        """Whether all of level 0 is due after each write: most readers of deletion vectors do not
+        look there, and a changelog that is made by lookup is made of it."""
+        return self._new_runs == 1
+
+    @cached_property
+    def _new_runs(self) -> float:
+        """How many runs on level 0 make all of them due."""
+        options = self.view.options
+        if options.deletion_vectors_enabled:
+            return 1
+        if options.changelog_producer != "lookup" or not options.lookup_wait:
+            return math.inf
+        return options.lookup_runs_max
+
+    def _due_of(self, runs: Sequence[SortedRun], now_ms: int, *, waits: bool) -> Unit | None:
+        if self._stays_apart:
+            return pick_apart(runs, self._rules, now_ms)
+        unit = pick(runs, self._rules, now_ms)
+        is_told_of = self.view.options.changelog_producer == "lookup" and not waits
+        least = 1 if is_told_of else self._new_runs
+        if unit is None and sum(run.level == 0 for run in runs) >= least:
+            return pick_new(runs, self._rules)
+        return unit
+
+    def _with_all_told(self, units: list[Unit], live: LiveFiles) -> list[Unit]:
+        """The units and, where keys move and one of them makes a changelog, all that would make it.
+
+        A key that has left a bucket is to be told of there no later than where it came to.
+        """
+        options = self.view.options
+        telling = {unit.bucket: unit for unit in units if tells(options, unit)}
+        if not telling or not self.view.moves_keys:
+            return units
+        pick_untold = pick_new if options.changelog_producer == "lookup" else pick_all
+        for files in _by_bucket(live, None):
+            unit = pick_untold(sorted_runs(files), self._rules)
+            if unit is not None and tells(options, unit):
+                telling.setdefault(unit.bucket, unit)
+        return list(({unit.bucket: unit for unit in units} | telling).values())
+
+    def _has_more_to_gain(self, files: Sequence[ManifestEntry]) -> bool:
+        """Whether there may be something to leave out of a bucket that is one run already."""
+        bucket = (files[0].partition, files[0].bucket)
+        return bucket in self.marked or self._may_forget(files)
+
+    def _may_forget(self, files: Iterable[ManifestEntry]) -> bool:
+        """Whether there may be rows to forget, where nothing else is to be gained."""
+        view, retention_ms = self.view, self.view.options.tombstone_retention_ms
+        if Lifetime.of(view) is not None and drops_expired(view):
+            return True
+        if self._stays_apart and view.options.version_retention_ms is not None:
+            return any(entry.file.level >= self._rules.num_levels for entry in files)
+        if not view.engine.tombstones or (view.needs_tombstones and retention_ms is None):
+            return False
+        return any(entry.file.delete_row_count != 0 for entry in files)
+
+    @cached_property
+    def _rules(self) -> Rules:
+        options = self.view.options
+        # Where compactions look up, the older version of a key is at hand wherever it lies.
+        only_whole = self.view.engine.needs_oldest and not compacts_by_lookup(options)
+        return Rules.of(options, only_whole=only_whole)
+
+
+def _by_bucket(
+    live: LiveFiles, buckets: Collection[BucketId] | None
+) -> Iterable[list[ManifestEntry]]:
+    """The files of each bucket; postponed rows, which are in none, are left out."""
+    files: dict[BucketId, list[ManifestEntry]] = {}
+    for entry in live.files if buckets is None else live.files_in(set(buckets)):
+        if entry.bucket >= 0:
+            files.setdefault((entry.partition, entry.bucket), []).append(entry)
+    return files.values()

@@ -1,0 +1,205 @@
+"""Compacting a bucket whose versions have to stay apart, as a task.
+
+A row that comes late may belong between versions that are there, and a merged version has one place
+in the order. So versions are not merged but left out, where none that may still come could need
+them, and those that stay lie in as many sorted runs as a key has of them. A key with one version
+lies on the highest level, as in any compacted bucket; of the others the newest versions lie on the
+level above, and older ones higher still, so that the highest level alone holds nothing but rows as
+they are read.
+
+With 'version.retention' versions are merged up to the last one that is older: whatever still comes
+belongs behind it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keytide.format import paths
+from keytide.format.arrow import to_arrow
+from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
+from keytide.format.manifest import FileKind, FileSource, ManifestEntry
+from keytide.merge.slices import KeySlices
+from keytide.table.compaction.picking import Unit
+from keytide.table.compaction.pile import Pile
+from keytide.table.compaction.rewriting import COMPRESSION_GUESS, LARGE_PERCENT, Compacted
+from keytide.table.compaction.tombstones import Ages
+from keytide.table.read.merged_versions import MergedVersions
+from keytide.table.read.runs import SYSTEM_COLUMNS
+from keytide.table.read.sections import PlannedFile, Section, sections_of
+from keytide.table.state.view import TableView
+from keytide.table.write.bucket_writer import NewFiles, added_file, run_writer, stored_schema
+from keytide.table.write.task import Written
+
+__all__ = ["ThinTask"]
+
+# Of so many levels at once rows are piled up for files within the memory of a task.
+_PILES = 8
+
+
+@dataclass(frozen=True)
+class ThinTask:
+    """Leaves out of a whole bucket the versions that nobody needs any more. Pickles.
+
+    `now_ms` is the time, in epoch milliseconds, by which versions have their age.
+    """
+
+    view: TableView
+    unit: Unit
+    now_ms: int
+    memory_bytes: int
+
+    def __call__(self) -> Compacted:
+        """Write the versions that stay; nothing is left behind after an error.
+
+        Raises `DataError` when the store refuses, `InvalidError` for versions that cannot be
+        merged.
+        """
+        layers = _Layers(self, NewFiles(self.view))
+        sections = [section for section in self._sections() if not self._may_stay(section)]
+        try:
+            for versions in self._windows(sections):
+                layers.add(self._remembered(self._thinned(self._settled(versions))))
+            made = layers.finish()
+        except BaseException:
+            self.view.store.discard(layers.files.given)
+            raise
+        old = (file.entry for section in sections for file in section.files)
+        gone = [replace(entry, kind=FileKind.DELETE) for entry in old]
+        return Compacted(self.unit.bucket, Written((*gone, *made)))
+
+    def notes(self, rows: pa.Table) -> dict[str, str]:
+        """What a new file says about the age of its versions."""
+        if self._retention_ms is None:
+            return {}
+        highest = pc.max(rows.column(SEQUENCE_NUMBER)).as_py()
+        return self._ages.seen(highest, self.now_ms, self._retention_ms).notes
+
+    # -- what stays -----------------------------------------------------------------------------
+
+    def _sections(self) -> Sequence[Section]:
+        planned = [PlannedFile(entry) for entry in self.unit.files]
+        (plan,) = sections_of({self.unit.bucket: planned}, self.view)
+        return plan.sections
+
+    def _may_stay(self, section: Section) -> bool:
+        """Whether a section is one large file, on its level, of keys with one version each."""
+        (file, *others) = section.files
+        is_large = file.meta.file_size * 100 >= self.view.options.target_file_size_bytes * (
+            LARGE_PERCENT
+        )
+        is_there = not others and file.meta.level == self.unit.output_level
+        return is_there and is_large and file.meta.delete_row_count == 0
+
+    def _windows(self, sections: Sequence[Section]) -> Iterator[pl.DataFrame]:
+        """All versions of ranges of keys, in merge order."""
+        partition, _ = self.unit.bucket
+        stored = MergedVersions(self.view, self._columns)
+        for section in sections:
+            for runs in stored.stored_windows(partition, section, self.memory_bytes):
+                filled = [run.select(self._columns) for run in runs if run.height]
+                if filled:
+                    yield self.view.order.sort(pl.concat(filled))
+
+    def _settled(self, versions: pl.DataFrame) -> pl.DataFrame:
+        """The versions with one in the place of those before which nothing can come any more."""
+        horizon = self._ages.horizon(self.now_ms, self.view.options.version_retention_ms)
+        if horizon is None:
+            return versions
+        slices = KeySlices.of(versions, self.view.order.key)
+        is_old = (versions[SEQUENCE_NUMBER] <= horizon).to_numpy()
+        settled = pl.Series(slices.rows <= slices.last_where(is_old)[slices.keys])
+        with self.view.reading():
+            merged = self.view.engine.merge(versions.filter(settled))
+        return self.view.order.sort(pl.concat([merged, versions.filter(~settled)]))
+
+    def _thinned(self, versions: pl.DataFrame) -> pl.DataFrame:
+        few, whole = self.view.engine.thinned(versions)
+        return self.view.order.sort(pl.concat([few, whole])) if whole.height else few
+
+    def _remembered(self, versions: pl.DataFrame) -> pl.DataFrame:
+        """The versions without the tombstones that are forgotten."""
+        engine, options = self.view.engine, self.view.options
+        horizon = self._ages.horizon(self.now_ms, options.tombstone_retention_ms)
+        if horizon is None or not engine.tombstones:
+            return versions
+        is_tombstone = pl.col(VALUE_KIND).is_in(list(engine.tombstones))
+        return versions.filter(~(is_tombstone & (pl.col(SEQUENCE_NUMBER) <= horizon)))
+
+    @cached_property
+    def _columns(self) -> tuple[str, ...]:
+        return (*self.view.schema.names, *SYSTEM_COLUMNS)
+
+    # -- how old versions are -------------------------------------------------------------------
+
+    @cached_property
+    def _ages(self) -> Ages:
+        if self._retention_ms is None:
+            return Ages()
+        files = (self.view.data_file(entry) for entry in self.unit.files)
+        return Ages.together(itertools.starmap(Ages.read, files))
+
+    @property
+    def _retention_ms(self) -> int | None:
+        """For how long ages are told apart; None where everything is kept for ever."""
+        options = self.view.options
+        given = (options.tombstone_retention_ms, options.version_retention_ms)
+        return max((retention for retention in given if retention is not None), default=None)
+
+
+@dataclass(frozen=True)
+class _Layers:
+    """Writes versions to the levels that they belong to, in files of about the target size."""
+
+    task: ThinTask
+    files: NewFiles
+    _piles: dict[int, Pile] = field(default_factory=dict)
+    _made: list[ManifestEntry] = field(default_factory=list)
+
+    def add(self, versions: pl.DataFrame) -> None:
+        """Take versions in merge order, of keys behind all those before."""
+        slices = KeySlices.of(versions, self.task.view.order.key)
+        newer = slices.ends[slices.keys] - 1 - slices.rows
+        is_lone = (slices.lengths == 1)[slices.keys]
+        levels = self.task.unit.output_level + np.where(is_lone, 0, 1 + newer)
+        for level in np.unique(levels).tolist():
+            rows = to_arrow(versions.filter(pl.Series(levels == level)), self._schema)
+            self._write(level, self._pile(level).add(rows))
+
+    def finish(self) -> list[ManifestEntry]:
+        """Write what is left, and give the entries of all files."""
+        for level, pile in self._piles.items():
+            self._write(level, pile.rest())
+        return self._made
+
+    def _pile(self, level: int) -> Pile:
+        task = self.task
+        target = int(task.view.options.target_file_size_bytes / COMPRESSION_GUESS)
+        size = target if level == task.unit.output_level else task.memory_bytes // _PILES
+        return self._piles.setdefault(level, Pile(min(target, max(1, size))))
+
+    def _write(self, level: int, tables: Iterator[pa.Table]) -> None:
+        view, unit = self.task.view, self.task.unit
+        for table in tables:
+            writer = replace(run_writer(view), notes=self.task.notes(table))
+            path = f"{view.bucket_directory(*unit.bucket)}/{next(self._names)}"
+            meta = writer.write_file(table, path, level=level, source=FileSource.COMPACT)
+            self._made.append(added_file(unit.bucket, unit.files[0].total_buckets, meta))
+
+    @cached_property
+    def _names(self) -> Iterator[str]:
+        options = self.task.view.options
+        names_of = self.files.of(paths.FileNames(), options.data_file_prefix, options.file_format)
+        return names_of(self.task.unit.bucket)
+
+    @cached_property
+    def _schema(self) -> pa.Schema:
+        return stored_schema(self.task.view)

@@ -1,0 +1,1 @@
+"""What goes when its time is over, and the files that go with it."""

@@ -1,0 +1,140 @@
+"""Orphan files: what lies in a table and is named by nothing in it.
+
+Writers that died leave them, and so do rollbacks and dropped tags. A file counts as one when it has
+its place in the table, is old enough, and is named by no snapshot, tag, branch or changelog.
+
+Files are listed before snapshots are read, and tags and branches before the snapshots of the table:
+whatever is named by the time of the listing is found to be. What is named later is either young, or
+was written by somebody who had not committed for as long as the minimum age.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import pyarrow as pa
+
+from keytide import html
+from keytide.errors import InvalidError
+from keytide.format import paths
+from keytide.format.partition import escape_path_name
+from keytide.store import ObjectInfo
+from keytide.table.commit.snapshot_files import wall_clock_ms
+from keytide.table.expiry.sweeping import free_files
+from keytide.table.state.retries import again
+from keytide.table.state.stored import StoredTable
+from keytide.table.state.view import TableView
+
+__all__ = ["AGE_MIN_MS", "ORPHANS_ROW", "OrphanFiles", "orphan_files", "remove_orphan_files"]
+
+AGE_MIN_MS = 24 * 60 * 60 * 1000
+"""How old an orphan is unless its finder says otherwise: no write should take longer."""
+
+
+@dataclass(frozen=True)
+class OrphanFiles:
+    """Files that nothing names, with their bytes together; `deleted` tells whether they are gone.
+
+    `paths` are relative to the table.
+    """
+
+    files: int
+    bytes: int
+    deleted: bool
+    paths: tuple[str, ...]
+
+    def _repr_html_(self) -> str:
+        names = [member.name for member in fields(self) if member.name != "paths"]
+        counts = html.table(names, [[getattr(self, name) for name in names]])
+        return counts + html.bullets(self.paths)
+
+
+ORPHANS_ROW = pa.schema([("files", pa.int64()), ("bytes", pa.int64()), ("deleted", pa.bool_())])
+"""The result as a row, without the names."""
+
+
+def remove_orphan_files(
+    table: StoredTable, older_than_ms: int | None = None, *, dry_run: bool
+) -> OrphanFiles:
+    """Delete orphan files, as `Table.remove_orphan_files` says."""
+    now_ms = wall_clock_ms()
+    if older_than_ms is not None and older_than_ms > now_ms:
+        raise InvalidError(
+            f"table {table.name}: older_than lies {(older_than_ms - now_ms) / 1000:,.3f} s ahead: "
+            f"files that are being written would go. Give a time before which nobody began to "
+            f"write what is not committed yet; a day ago when left out"
+        )
+    before_ms = now_ms - AGE_MIN_MS if older_than_ms is None else older_than_ms
+    found = orphan_files(table, before_ms)
+    if not dry_run:
+        table.store.delete(info.path for info in found)
+    size = sum(info.size for info in found)
+    return OrphanFiles(len(found), size, not dry_run, tuple(sorted(info.path for info in found)))
+
+
+def orphan_files(table: StoredTable, before_ms: int) -> list[ObjectInfo]:
+    """The orphans that were changed last before a time.
+
+    Raises `DataError` when the store fails or something that names files is torn.
+    """
+    table = table.uncached
+    view = table.view(table.schema)
+    place = _Places.of(view)
+    old = [
+        info
+        for info in table.store.list()
+        if info.modified_ms < before_ms and place.may_be_orphan(info.path)
+    ]
+    free = {*again(lambda: free_files(table.metadata, view, [f.path for f in old], None))}
+    return [info for info in old if info.path in free]
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where files of a table lie that are found by names in its metadata."""
+
+    data_root: str
+    partition_folders: tuple[str, ...]
+    """How the names of the folders begin that are between this and those of buckets."""
+
+    @classmethod
+    def of(cls, view: TableView) -> _Places:
+        keys = view.schema.partition_keys
+        begins = tuple(f"{escape_path_name(name)}=" for name in keys)
+        return cls(paths.join(view.options.path_directory or ""), begins)
+
+    def may_be_orphan(self, path: str) -> bool:
+        """Whether a file has its place in the table, and does not stay for its own sake."""
+        parts = path.split("/")
+        if parts[:1] == [paths.branches_dir()] and len(parts) > 2:
+            parts = parts[2:]
+            return len(parts) == 2 and self._is_left_over(*parts)
+        if len(parts) == 2 and parts[0] in _NAMED_BY_METADATA:
+            return True
+        if len(parts) == 2 and self._is_left_over(*parts):
+            return True
+        return self._is_in_bucket(path)
+
+    def _is_left_over(self, folder: str, name: str) -> bool:
+        """Whether a file in a folder of documents was left behind by somebody who died."""
+        if folder not in _DOCUMENTS:
+            return False
+        is_note = folder == paths.snapshot_dir() and paths.parse_expiring_name(name) is not None
+        return is_note or (name.startswith(".") and name.endswith(".tmp"))
+
+    def _is_in_bucket(self, path: str) -> bool:
+        root = f"{self.data_root}/" if self.data_root else ""
+        *folders, bucket, _ = ["", *path.removeprefix(root).split("/")]
+        return (
+            path.startswith(root)
+            and len(folders) - 1 == len(self.partition_folders)
+            and all(map(str.startswith, folders[1:], self.partition_folders))
+            and paths.is_bucket_name(bucket)
+        )
+
+
+_NAMED_BY_METADATA = (paths.MANIFEST_DIR, paths.INDEX_DIR, paths.STATISTICS_DIR)
+_DOCUMENTS = (
+    paths.schema_dir(), paths.snapshot_dir(), paths.tag_dir(), paths.consumer_dir(),
+    paths.changelog_dir(),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Tags, branches, and ways back to what a table was."""

@@ -1,0 +1,173 @@
+"""Renaming of a branch: its documents are copied under the new name, and then leave the old one.
+
+Both names carry one mark while this goes on. Before the new branch is there the old one is as it
+was; from then on the same call finds the two marks and goes on where another stopped. What writers
+commit to the old name meanwhile moves along. Data files and manifests stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from keytide.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    DataError,
+    InvalidError,
+    KeytideError,
+)
+from keytide.format import paths
+from keytide.format.branch import BranchStore, main_store
+from keytide.store import created
+from keytide.table.history.branches import begin_work, check_name, refuse_named, taken
+from keytide.table.state.branches import has_branch, open_branch, table_name
+from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.stored import StoredTable
+
+__all__ = ["rename_branch"]
+
+_FIRST = paths.schema_path(0)
+# Each round takes along what has been committed since the one before.
+_ROUNDS_MAX = 100
+
+
+def rename_branch(table: StoredTable, name: str, new_name: str) -> StoredTable:
+    """Give a branch another name, as `Table.rename_branch` says."""
+    check_name(table, new_name)
+    if name == paths.MAIN_BRANCH:
+        raise InvalidError(
+            f"table {table_name(table)}: {name!r} is the table itself, which keeps that name; "
+            f"name one of the branches beside it"
+        )
+    if name == new_name:
+        raise AlreadyExistsError(
+            f"table {table_name(table)}: branch {name!r} has this name already"
+        )
+    refuse_named(table, name, "renamed")
+    main = main_store(table.store)
+    renaming = _Renaming(table, BranchStore(main, name), BranchStore(main, new_name))
+    if not renaming.is_half_done():
+        open_branch(table, name)
+        renaming.copy()
+    renaming.leave()
+    return open_branch(table, new_name)
+
+
+@dataclass(frozen=True)
+class _Renaming:
+    """A branch on its way from one name to another."""
+
+    table: StoredTable
+    old: BranchStore
+    new: BranchStore
+
+    def is_half_done(self) -> bool:
+        """Whether the new branch is there, and somebody died before the old one was gone."""
+        marks = [self._mark(store) for store in (self.old, self.new)]
+        return has_branch(self.new, self.new.branch) and marks[0] == marks[1] != b""
+
+    def _mark(self, store: BranchStore) -> bytes:
+        path = paths.unfinished_path(store.branch)
+        return store.main.read(path) if store.main.exists(path) else b""
+
+    # -- the new name -----------------------------------------------------------------------------
+
+    def copy(self) -> None:
+        """Make the new branch; after an error there is none, unless the store did not say so."""
+        mark = begin_work(self.table, self.new)
+        if has_branch(self.new, self.new.branch):  # made since somebody looked
+            self.new.main.discard([paths.unfinished_path(self.new.branch)])
+            raise taken(self.table, self.new.branch)
+        try:
+            copied = self._documents()
+            data = self.old.main.read_all([self._in(self.old, path) for path in copied])
+            files = dict(zip(copied, data, strict=True))
+            first = files.pop(_FIRST)
+            self.new.put_all(files)
+            self.old.main.put(paths.unfinished_path(self.old.branch), mark)
+            if not created(self.new, _FIRST, first):
+                raise taken(self.table, self.new.branch)
+            self._drop_expired(copied)
+        except (KeytideError, KeyboardInterrupt):
+            with suppress(DataError):
+                if not has_branch(self.new, self.new.branch):
+                    self.old.main.delete([paths.unfinished_path(self.old.branch)])
+                    self.new.main.delete_tree(paths.branch_dir(self.new.branch))
+            raise
+
+    def _drop_expired(self, copied: Sequence[str]) -> None:
+        """Forget copies of what went meanwhile: nobody knew then that they need their files."""
+        kept = {paths.snapshot_dir(), paths.tag_dir(), paths.changelog_dir()}
+        there = set(self._documents())
+        gone = [path for path in copied if path not in there and path.split("/")[0] in kept]
+        self.new.delete(gone)
+
+    # -- the old name -----------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Take what came meanwhile along, and delete the old branch."""
+        self.old.delete([_FIRST])
+        for _ in range(_ROUNDS_MAX):
+            documents = self._documents()
+            if not documents:
+                break
+            for path in self._late(documents):
+                self._take_along(path)
+            self.old.delete(reversed(documents))
+        else:
+            raise ConflictError(
+                f"table {table_name(self.table)}: other writers go on committing to branch "
+                f"{self.old.branch!r} while it is renamed; stop them and rename it again"
+            )
+        self.old.main.delete_tree(paths.branch_dir(self.old.branch))
+        self.new.main.discard([paths.unfinished_path(self.new.branch)])
+
+    def _late(self, documents: Sequence[str]) -> list[str]:
+        """Schemas and snapshots that the new branch has to have, in the order to take them in."""
+        oldest = TableMetadata(self.new, self.table.name).earliest_snapshot_id() or 0
+        schemas = _numbers(documents, paths.schema_dir(), paths.parse_schema_name)
+        snapshots = _numbers(documents, paths.snapshot_dir(), paths.parse_snapshot_name)
+        return [
+            *map(paths.schema_path, schemas),
+            *(paths.snapshot_path(number) for number in snapshots if number >= oldest),
+        ]
+
+    def _take_along(self, path: str) -> None:
+        data = self.old.main.read(self._in(self.old, path))
+        if self.new.exists(path):
+            is_there = self.new.read(path) == data
+        else:
+            is_there = created(self.new, path, data)
+        if is_there:
+            return
+        self.old.create(_FIRST, self.new.read(_FIRST))
+        marks = [paths.unfinished_path(store.branch) for store in (self.old, self.new)]
+        self.new.main.delete(marks)
+        raise ConflictError(
+            f"table {table_name(self.table)}: other writers made {path} of branch "
+            f"{self.old.branch!r} and of {self.new.branch!r} while it was renamed; both branches "
+            f"are there: write the rows of the one into the other, and delete the one"
+        )
+
+    # -- both -------------------------------------------------------------------------------------
+
+    def _documents(self) -> list[str]:
+        """What the old branch has of its own, by paths within it; the first schema comes first."""
+        folder = f"{paths.branch_dir(self.old.branch)}/"
+        mark = paths.unfinished_path(self.old.branch)
+        found = [info.path for info in self.old.main.list(folder) if info.path != mark]
+        return sorted(path.removeprefix(folder) for path in found)
+
+    def _in(self, store: BranchStore, path: str) -> str:
+        return paths.join(paths.branch_dir(store.branch), path)
+
+
+def _numbers(
+    documents: Sequence[str], folder: str, parse: Callable[[str], int | None]
+) -> list[int]:
+    """The numbers of documents in a folder, ascending."""
+    names = [path.partition("/") for path in documents]
+    numbers = (parse(name) for place, _, name in names if place == folder)
+    return sorted(number for number in numbers if number is not None)

@@ -1,0 +1,435 @@
+"""Branches: made of a snapshot, written and read apart, and brought back by a fast-forward.
+
+What makes a branch is its first schema, which is created last, and deleted first. Before that a
+file says that somebody is at work, and stays where one dies. So a branch is there as a whole or not
+at all.
+
+A fast-forward takes the table back to where it and the branch part, and then makes the branch's
+schemas and snapshots its own, one by one: wherever it stops, the table is in a state that it or the
+branch had, and the same call goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+
+import pyarrow as pa
+
+from keytide import html
+from keytide.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    DataError,
+    InvalidError,
+    KeytideError,
+    NotFoundError,
+    UnsupportedError,
+)
+from keytide.format import paths
+from keytide.format.branch import BranchStore, branch_of, branched_name, main_store
+from keytide.format.snapshot import Snapshot
+from keytide.moments import utc
+from keytide.options import keys
+from keytide.store import Store, created
+from keytide.table.history.rollback import Rollback, warn_of_consumers
+from keytide.table.history.tags import TagSource, source_of
+from keytide.table.state.branches import branch_names, has_branch, open_branch, table_name
+from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.stored import StoredTable
+
+__all__ = [
+    "FAST_FORWARD_ROW",
+    "BranchInfo",
+    "FastForwardResult",
+    "begin_work",
+    "branches_of",
+    "check_name",
+    "create_branch",
+    "delete_branch",
+    "fast_forward",
+    "refuse_deletion",
+    "refuse_named",
+    "taken",
+]
+
+
+@dataclass(frozen=True)
+class BranchInfo:
+    """A branch: when it was made, and its oldest and newest snapshots, None where it has none."""
+
+    name: str
+    create_time: datetime
+    first: Snapshot | None
+    newest: Snapshot | None
+
+
+def branches_of(store: Store) -> list[BranchInfo]:
+    """The branches beside the main one, by name. Raises `DataError` for torn metadata."""
+    main = main_store(store)
+    return [_info(BranchStore(main, name)) for name in branch_names(main)]
+
+
+def _info(store: BranchStore) -> BranchInfo:
+    metadata = TableMetadata(store, store.branch)
+    made = min(info.modified_ms for info in store.list(paths.schema_dir()))
+    newest, earliest = metadata.latest_snapshot(), metadata.earliest_snapshot_id()
+    first = None if earliest is None else metadata.snapshot(earliest)
+    return BranchInfo(store.branch, utc(made), first, newest)
+
+
+# -- making and deleting ---------------------------------------------------------------------------
+
+
+def create_branch(
+    table: StoredTable,
+    name: str,
+    snapshot_id: int | None = None,
+    tag: str | None = None,
+    *,
+    empty: bool = False,
+) -> StoredTable:
+    """Make a branch, as `Table.create_branch` says."""
+    metadata = table.metadata
+    check_name(table, name)
+    if sum((snapshot_id is not None, tag is not None, empty)) > 1:
+        raise InvalidError(
+            f"table {table.name}: a branch begins with a snapshot, with a tag, or empty; give one "
+            f"of them, or none for the newest snapshot"
+        )
+    store = BranchStore(main_store(table.store), name)
+    if has_branch(store, name):
+        raise taken(table, name)
+    begins = _Beginning.of(metadata, snapshot_id, tag, empty=empty)
+    with _at_work(table, store) as mark:
+        _make(table, store, begins, mark)
+    return open_branch(table, name)
+
+
+@contextmanager
+def _at_work(table: StoredTable, store: BranchStore) -> Iterator[bytes]:
+    """A block in which nobody else makes this branch; what it leaves without a branch is deleted.
+
+    Raises `AlreadyExistsError` where somebody else does, or did.
+    """
+    name, path = store.branch, paths.unfinished_path(store.branch)
+    mark = begin_work(table, store)
+    try:
+        if has_branch(store, name):  # made since somebody looked
+            raise taken(table, name)
+        yield mark
+    except (KeytideError, KeyboardInterrupt):
+        with suppress(DataError):
+            if has_branch(store, name):
+                store.main.delete([path])
+            else:
+                store.main.delete_tree(paths.branch_dir(name))
+        raise
+    store.main.discard([path])
+
+
+def begin_work(table: StoredTable, store: BranchStore) -> bytes:
+    """Say that a branch is being made, by a mark that only this caller knows.
+
+    Raises `AlreadyExistsError` where somebody else says so.
+    """
+    mark = paths.new_uuid().encode()
+    if not created(store.main, paths.unfinished_path(store.branch), mark):
+        raise AlreadyExistsError(
+            f"table {table_name(table)}: branch {store.branch!r} is being made or deleted by "
+            f"another caller, or by one that died; in the latter case delete it, and make it again"
+        )
+    return mark
+
+
+@dataclass(frozen=True)
+class _Beginning:
+    """What a branch begins with: its files, and where the snapshot comes from, if it has one."""
+
+    schema_id: int
+    files: Mapping[str, bytes]
+    source: TagSource | None = None
+
+    @classmethod
+    def of(
+        cls, metadata: TableMetadata, snapshot_id: int | None, tag: str | None, *, empty: bool
+    ) -> _Beginning:
+        """Raises `NotFoundError` for a snapshot or tag that is not there."""
+        newest_schema = metadata.latest_schema().id
+        is_newest = snapshot_id is None and tag is None
+        if empty or (is_newest and metadata.latest_snapshot_id() is None):
+            return cls(newest_schema, {})
+        source, files = source_of(metadata, snapshot_id), {}
+        if tag is not None:
+            source = TagSource(paths.tag_path(tag), metadata.tag(tag))
+            files[source.path] = metadata.store.read(source.path)
+        kept = source.snapshot
+        files[paths.snapshot_path(kept.id)] = kept.to_json()
+        return cls(newest_schema if is_newest else kept.schema_id, files, source)
+
+
+def _make(table: StoredTable, store: BranchStore, begins: _Beginning, mark: bytes) -> None:
+    metadata = table.metadata
+    _clear(store)
+    schemas = {
+        paths.schema_path(number): metadata.store.read(paths.schema_path(number))
+        for number in range(begins.schema_id + 1)
+    }
+    first = schemas.pop(paths.schema_path(0))
+    store.put_all({**begins.files, **schemas})
+    if begins.source is not None:
+        _check_source(metadata, store, begins.source)
+    if store.main.read(paths.unfinished_path(store.branch)) != mark:
+        raise ConflictError(
+            f"table {table_name(table)}: branch {store.branch!r} was deleted while it was made"
+        )
+    if not created(store, paths.schema_path(0), first):
+        raise taken(table, store.branch)
+
+
+def _check_source(metadata: TableMetadata, store: BranchStore, source: TagSource) -> None:
+    number = source.snapshot.id
+    for hint in paths.Hint:
+        store.hint(paths.snapshot_hint_path(hint), paths.encode_hint(number))
+    # Expiry looks at branches when snapshots are gone, and this looks when the branch's is there.
+    if not source.is_there(metadata):
+        raise ConflictError(
+            f"table {metadata.name}: snapshot {number} went away while branch {store.branch!r} was "
+            f"made of it; make it of another one"
+        )
+
+
+def delete_branch(table: StoredTable, name: str) -> None:
+    """Delete a branch, as `Table.delete_branch` says."""
+    refuse_deletion(table, name)
+    main, folder = main_store(table.store), paths.branch_dir(name)
+    main.put(paths.unfinished_path(name), b"")
+    main.delete([paths.join(folder, paths.schema_path(0))])
+    _clear(BranchStore(main, name))
+    main.delete_tree(folder)
+
+
+def refuse_deletion(table: StoredTable, name: str) -> None:
+    """Raise `NotFoundError` for a branch that is not there, `InvalidError` for one that an option
+    of the table names.
+    """
+    main = main_store(table.store)
+    if not main.list_names(paths.branch_dir(name)):
+        there = ", ".join(branch_names(main)) or "none beside the main one"
+        raise NotFoundError(f"table {table_name(table)} has no branch {name!r}; it has {there}")
+    refuse_named(table, name, "deleted")
+
+
+def refuse_named(table: StoredTable, name: str, what: str) -> None:
+    """Raise `InvalidError` where an option of the table names a branch that is to be `what`."""
+    whole = table_name(table)
+    options = TableMetadata(main_store(table.store), whole).latest_schema().options
+    for key in (keys.BRANCH, keys.SCAN_FALLBACK_BRANCH, keys.SCAN_PRIMARY_BRANCH):
+        if options.get(key) == name:
+            raise InvalidError(
+                f"table {whole}: its option '{key}' names branch {name!r}, so it cannot be "
+                f"{what}; RESET the option first"
+            )
+
+
+def _clear(store: BranchStore) -> None:
+    """Delete all of a branch but the file that says that somebody is at work."""
+    mark = paths.unfinished_path(store.branch)
+    files = [info.path for info in store.main.list(paths.branch_dir(store.branch))]
+    store.main.delete(path for path in files if path != mark)
+
+
+def check_name(table: StoredTable, name: str) -> None:
+    """Raise `InvalidError` for what a branch cannot be called, `AlreadyExistsError` for `main`."""
+    whole = table_name(table)
+    try:
+        paths.branch_dir(name)
+    except InvalidError as error:
+        raise InvalidError(f"table {whole}: {error}") from error
+    if name == paths.MAIN_BRANCH:
+        raise AlreadyExistsError(
+            f"table {whole}: {name!r} is the branch that every table has; choose another name"
+        )
+    if name.isdecimal() or name != name.strip() or any(mark in name for mark in ",.$"):
+        raise InvalidError(
+            f"table {whole}: {name!r} cannot be the name of a branch, which is written as in "
+            f"{branched_name(whole, 'trial')}: take no commas, dots and '$', no blanks at the "
+            f"ends, and not digits alone"
+        )
+
+
+def taken(table: StoredTable, name: str) -> AlreadyExistsError:
+    """What to say where a branch has the name."""
+    return AlreadyExistsError(
+        f"table {table_name(table)} has a branch {name!r}; choose another name, or delete it"
+    )
+
+
+# -- fast-forward ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FastForwardResult:
+    """What a fast-forward did, or, of a dry run, what it would do.
+
+    `removed` snapshots of the table went, which the branch does not have, with the `tags` of these,
+    and `added` snapshots of the branch came. `consumers` had been told of what is gone.
+    """
+
+    previous_snapshot_id: int | None
+    current_snapshot_id: int
+    removed: int
+    added: int
+    tags: tuple[str, ...]
+    consumers: tuple[str, ...]
+
+    def to_arrow(self) -> pa.Table:
+        """The result as one row."""
+        row = {**asdict(self), "tags": ", ".join(self.tags), "consumers": ", ".join(self.consumers)}
+        return pa.Table.from_pylist([row], schema=FAST_FORWARD_ROW)
+
+    def _repr_html_(self) -> str:
+        rows = self.to_arrow()
+        return html.table(rows.column_names, [list(row.values()) for row in rows.to_pylist()])
+
+
+FAST_FORWARD_ROW = pa.schema(
+    [
+        (member.name, pa.string() if "tuple" in str(member.type) else pa.int64())
+        for member in fields(FastForwardResult)
+    ]
+)
+"""The columns of the result as a row."""
+
+
+def fast_forward(table: StoredTable, name: str, *, dry_run: bool = False) -> FastForwardResult:
+    """Make a table what a branch of it is, as `Table.fast_forward` says."""
+    if name == branch_of(table.store):
+        raise InvalidError(
+            f"table {table.name} cannot be fast-forwarded to itself; name another branch"
+        )
+    steps = _Steps.between(table.metadata, open_branch(table, name).metadata)
+    if not dry_run:
+        steps.take()
+        warn_of_consumers(table.metadata, steps.result.consumers)
+    return steps.result
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The way from a table to a branch: back to where they part, and on from there.
+
+    `start` is a snapshot of the branch, and of the table too unless `is_replaced` or there is none
+    of that id. The first `schemas_alike` schemas are the same, and snapshots up to there need no
+    others.
+    """
+
+    into: TableMetadata
+    branch: TableMetadata
+    start: Snapshot
+    is_replaced: bool
+    schemas_alike: int
+    snapshot_ids: Sequence[int]
+    result: FastForwardResult
+
+    @classmethod
+    def between(cls, into: TableMetadata, branch: TableMetadata) -> _Steps:
+        """Raises `InvalidError`, `ConflictError` or `UnsupportedError` where there is no way."""
+        theirs = branch.snapshot_ids()
+        if not theirs:
+            raise InvalidError(
+                f"branch {branch.name} has no snapshots to go forward to; write to it first"
+            )
+        ours = into.snapshot_ids()
+        start = _parting(into, branch, ours, theirs)
+        own = into.snapshot(start.id) if start.id in ours else None
+        is_replaced = own not in (None, start)
+        # What another one takes the place of must be the oldest: snapshots are a line.
+        if ours and (ours[-1] < start.id or (is_replaced and ours[0] < start.id)):
+            raise ConflictError(
+                f"table {into.name}: the snapshot {start.id} with which branch {branch.name} "
+                f"begins is no part of it any more, for it was rolled back since; write the rows "
+                f"of the branch into the table instead"
+            )
+        alike = _schemas_alike(into, branch)
+        staying = [start.schema_id] if own is None else [start.schema_id, own.schema_id]
+        if max(staying) >= alike:
+            raise UnsupportedError(
+                f"table {into.name}: its columns or options parted from those of branch "
+                f"{branch.name} before snapshot {start.id}, with which the branch begins; write "
+                f"the rows of the branch into the table instead"
+            )
+        rollback = Rollback(into, start)
+        result = FastForwardResult(
+            ours[-1] if ours else None,
+            theirs[-1],
+            len(rollback.later_snapshots()),
+            sum(number > start.id or own is None for number in theirs if number >= start.id),
+            tuple(rollback.later_tags()),
+            tuple(rollback.consumers_ahead()),
+        )
+        later = [number for number in theirs if number > start.id]
+        return cls(into, branch, start, is_replaced, alike, later, result)
+
+    def take(self) -> None:
+        """Go back, then on."""
+        Rollback(self.into, self.start).run()
+        if self.is_replaced:
+            self.into.store.put(paths.snapshot_path(self.start.id), self._read(self.start.id))
+        self._take_schemas()
+        # Tags first: some of them guard what the snapshots name.
+        for tag in self.branch.tag_names():
+            path = paths.tag_path(tag)
+            self.into.store.put(path, self.branch.store.read(path))
+        for number in self.snapshot_ids:
+            self._take_snapshot(number)
+        self.into.hint_latest(self.result.current_snapshot_id)
+
+    def _take_schemas(self) -> None:
+        ours, theirs = self.into.latest_schema().id, self.branch.latest_schema().id
+        for number in range(ours, self.schemas_alike - 1, -1):
+            self.into.store.delete([paths.schema_path(number)])
+        for number in range(self.schemas_alike, theirs + 1):
+            self._copy(paths.schema_path(number))
+
+    def _take_snapshot(self, number: int) -> None:
+        path = paths.snapshot_path(number)
+        self._copy(path)
+        # Expiry of the branch looks at the table when snapshots are gone, and this afterwards.
+        if not self.branch.store.exists(path):
+            self.into.store.delete([path])
+            raise ConflictError(
+                f"table {self.into.name}: snapshot {number} of {self.branch.name} expired while it "
+                f"was fast-forwarded to; do it again"
+            )
+
+    def _copy(self, path: str) -> None:
+        """Make a file of the branch one of the table, if the name is free."""
+        data = self.branch.store.read(path)
+        if not created(self.into.store, path, data) and self.into.store.read(path) != data:
+            raise ConflictError(
+                f"table {self.into.name}: another writer made {path} while it was fast-forwarded "
+                f"to {self.branch.name}; do it again"
+            )
+
+    def _read(self, snapshot_id: int) -> bytes:
+        return self.branch.store.read(paths.snapshot_path(snapshot_id))
+
+
+def _parting(
+    into: TableMetadata, branch: TableMetadata, ours: Sequence[int], theirs: Sequence[int]
+) -> Snapshot:
+    """The newest snapshot that both have, or the first one of the branch."""
+    for number in reversed(theirs):
+        if number in ours and into.snapshot(number) == branch.snapshot(number):
+            return branch.snapshot(number)
+    return branch.snapshot(theirs[0])
+
+
+def _schemas_alike(one: TableMetadata, other: TableMetadata) -> int:
+    """How many schemas are the same, from the first one on."""
+    numbers = range(min(one.latest_schema().id, other.latest_schema().id) + 1)
+    parted = (number for number in numbers if one.schema(number) != other.schema(number))
+    return next(parted, len(numbers))

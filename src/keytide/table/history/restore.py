@@ -1,0 +1,238 @@
+"""Restore: partitions, or a whole table, become what they were, in one more commit.
+
+Nothing is rewritten and no history is lost: the files of an older snapshot are live again, a few of
+them as copies (see `returning`), and those of today are not. A tag guards the older files meanwhile
+and afterwards, see `guards`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+
+import pyarrow as pa
+
+from keytide import html
+from keytide.errors import ConflictError, InvalidError, KeytideError, UnsupportedError
+from keytide.format import paths
+from keytide.format.index_manifest import IndexFile
+from keytide.format.manifest import ManifestEntry
+from keytide.format.snapshot import Snapshot
+from keytide.table.commit.author import Author
+from keytide.table.commit.publish import Committed
+from keytide.table.commit.transaction import Transaction
+from keytide.table.definition.option_changes import refuse_changes
+from keytide.table.history.guards import guard_of, restorer, settled_guard
+from keytide.table.history.restored_files import Returning
+from keytide.table.history.rollback import numbered
+from keytide.table.history.tags import TagSource, create_tag_of
+from keytide.table.state.live_files import load_live_files
+from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.stored import StoredTable
+from keytide.table.state.view import TableView
+from keytide.table.write.partition_spec import Place, fitting
+from keytide.table.write.writable import writable_view
+
+__all__ = ["RESTORE_ROW", "RestoreResult", "restore"]
+
+
+@dataclass(frozen=True)
+class RestoreResult:
+    """What a restore did, or, of a dry run, what it would do.
+
+    `partitions` were not what they had been in snapshot `restored_snapshot_id`: `files_removed` of
+    theirs are not live any more, `files_restored` are again. `snapshot_id` is None where nothing
+    was committed.
+    """
+
+    snapshot_id: int | None
+    restored_snapshot_id: int
+    partitions: int
+    files_removed: int
+    files_restored: int
+
+    def _repr_html_(self) -> str:
+        names = [member.name for member in fields(self)]
+        return html.table(names, [list(asdict(self).values())])
+
+
+RESTORE_ROW = pa.schema([pa.field(member.name, pa.int64()) for member in fields(RestoreResult)])
+"""The result as a row."""
+
+
+def restore(
+    table: StoredTable,
+    to: int | str | None = None,
+    partitions: Sequence[Place] = (),
+    *,
+    as_of_ms: int | None = None,
+    dry_run: bool = False,
+) -> RestoreResult:
+    """Restore partitions, all of them where none is named, as `Table.restore` says."""
+    view = writable_view(table)
+    source = _source(table.metadata, to, as_of_ms)
+    _refuse_other_rules(table.metadata, view, source.snapshot)
+    mark = uuid.uuid4().hex[:12]
+    with Transaction.begin(table, view, Author(restorer(mark))) as transaction:
+        wanted = _wanted(view, partitions)
+        before = _Part.of(table.metadata, source.snapshot, wanted)
+        plan = _Plan(before, _Part.of(table.metadata, transaction.state.snapshot, wanted))
+        if dry_run or plan.is_idle:
+            transaction.abort()
+            return plan.result(None, source.snapshot)
+        guard = _Guard(table.metadata, source, mark)
+        # Set in any case: what is there now may be dropped by another commit meanwhile.
+        guard.set()
+        try:
+            returning = Returning(view, before.files, before.indexes)
+            done = transaction.restore(wanted, returning.onto)
+        except ConflictError:  # nothing is committed; after other errors something may be
+            guard.drop()
+            raise
+    if plan.needs_guard(done, transaction.state.snapshot):
+        guard.settle(done.snapshot.id)
+    else:
+        guard.drop()
+    return plan.result(done.snapshot.id, source.snapshot)
+
+
+# -- from where ------------------------------------------------------------------------------------
+
+
+def _source(metadata: TableMetadata, to: int | str | None, as_of_ms: int | None) -> TagSource:
+    if (to is None) == (as_of_ms is None):
+        raise InvalidError(
+            f"table {metadata.name}: a restore takes a snapshot, a tag or a time; give one of them"
+        )
+    if isinstance(to, str):
+        return TagSource(paths.tag_path(to), metadata.tag(to))
+    if as_of_ms is not None:
+        found = metadata.snapshot_as_of(as_of_ms)
+    else:
+        found = numbered(metadata, int(to or 0))
+    if metadata.has_snapshot(found.id):
+        return TagSource(paths.snapshot_path(found.id), found)
+    (name, *_) = [name for name, tag in metadata.tags().items() if tag.snapshot == found]
+    return TagSource(paths.tag_path(name), found)
+
+
+def _refuse_other_rules(metadata: TableMetadata, view: TableView, snapshot: Snapshot) -> None:
+    """Raise `UnsupportedError` where options give other rows to files of that time."""
+    try:
+        refuse_changes(metadata.schema(snapshot.schema_id), view.schema, has_rows=True)
+    except InvalidError as error:
+        raise UnsupportedError(
+            f"table {view.name}: files of snapshot {snapshot.id} would be read by other rules than "
+            f"they were written by, for options have changed since: {error}. Write the rows "
+            f"instead: INSERT OVERWRITE it with a SELECT ... VERSION AS OF {snapshot.id}"
+        ) from error
+
+
+def _wanted(view: TableView, partitions: Sequence[Place]) -> Callable[[bytes], bool]:
+    if partitions and view.moves_keys:
+        raise UnsupportedError(
+            f"table {view.name}: its primary key lacks the partition columns, so keys of one "
+            f"partition may be in another by now; restore the whole table"
+        )
+    return fitting(partitions, view.schema, view.name, view.options.partition_default_name)
+
+
+# -- what changes ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The files that some partitions have in a snapshot, and their index files."""
+
+    files: tuple[ManifestEntry, ...]
+    indexes: tuple[IndexFile, ...]
+
+    @classmethod
+    def of(
+        cls, metadata: TableMetadata, snapshot: Snapshot | None, wanted: Callable[[bytes], bool]
+    ) -> _Part:
+        """Raises `DataError` for torn metadata."""
+        if snapshot is None:
+            return cls((), ())
+        files = load_live_files(metadata, snapshot).files
+        column = files.column("_PARTITION")
+        chosen = [partition for partition in column.unique() if wanted(partition)]
+        indexes = metadata.index_files(snapshot)
+        return cls(
+            tuple(files.filter(column.is_in(chosen))),
+            tuple(index for index in indexes if wanted(index.partition)),
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing of it."""
+        return not (self.files or self.indexes)
+
+    def without(self, other: _Part) -> _Part:
+        """What another one does not have."""
+        files = {entry.identity for entry in other.files}
+        indexes = {index.file_name for index in other.indexes}
+        return _Part(
+            tuple(entry for entry in self.files if entry.identity not in files),
+            tuple(index for index in self.indexes if index.file_name not in indexes),
+        )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What partitions were, and what they are."""
+
+    before: _Part
+    now: _Part
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the partitions are what they were."""
+        return self.now.without(self.before).is_empty and self.before.without(self.now).is_empty
+
+    def needs_guard(self, done: Committed, seen: Snapshot | None) -> bool:
+        """Whether something came back that was dropped, or may have been by a commit between."""
+        was_alone = done.snapshot.id == (0 if seen is None else seen.id) + 1
+        restored = done.change.restored
+        back = _Part(restored.files, restored.indexes).without(self.now)
+        return not (was_alone and back.is_empty)
+
+    def result(self, snapshot_id: int | None, source: Snapshot) -> RestoreResult:
+        """What is told of it."""
+        back, gone = self.before.without(self.now), self.now.without(self.before)
+        files, indexes = (*back.files, *gone.files), (*back.indexes, *gone.indexes)
+        partitions = {entry.partition for entry in files} | {index.partition for index in indexes}
+        return RestoreResult(
+            snapshot_id, source.id, len(partitions), len(gone.files), len(back.files)
+        )
+
+
+@dataclass(frozen=True)
+class _Guard:
+    """The tag of the snapshot that files come back from."""
+
+    metadata: TableMetadata
+    source: TagSource
+    mark: str
+
+    def set(self) -> None:
+        """Make it; from then on no expiry takes the files. Raises as `create_tag` does."""
+        create_tag_of(self.metadata, self._name, self.source, "forever")
+
+    def settle(self, restored_by: int) -> None:
+        """Give it the name that says until when it is needed. What fails here harms nobody."""
+        snapshot = self.source.snapshot
+        with suppress(KeytideError):
+            source = TagSource(paths.tag_path(self._name), snapshot)
+            create_tag_of(self.metadata, settled_guard(snapshot, restored_by), source, "forever")
+            self.drop()
+
+    def drop(self) -> None:
+        """Delete it under its first name."""
+        self.metadata.store.discard([paths.tag_path(self._name)])
+
+    @property
+    def _name(self) -> str:
+        return guard_of(self.source.snapshot, self.mark)

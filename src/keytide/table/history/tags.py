@@ -1,0 +1,356 @@
+"""Tags: names of snapshots, which keep the files of these alive.
+
+A tag is one file with a copy of its snapshot; to create that file is to make the tag. Whoever makes
+one looks afterwards whether the snapshot is still there; expiry deletes the file of a snapshot
+first, and looks afterwards which tags there are. So one of the two sees the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from keytide.arguments import shown
+from keytide.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    DataError,
+    InvalidError,
+    NotFoundError,
+)
+from keytide.format import paths
+from keytide.format.snapshot import Snapshot, Tag
+from keytide.moments import moment_text
+from keytide.options import TableOptions
+from keytide.options.durations import lifetime_ms
+from keytide.plural import counted
+from keytide.store import created
+from keytide.table.history.guards import refuse_needed
+from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.pinned import pinned
+
+__all__ = [
+    "NamedTag",
+    "TagSource",
+    "create_tag",
+    "create_tag_of",
+    "delete_tag",
+    "local_clock_ns",
+    "rename_tag",
+    "replace_tag",
+    "replace_tag_by",
+    "snapshot_at_or_after",
+    "snapshot_at_or_after_watermark",
+    "source_of",
+    "tags_of",
+]
+
+# Names of files have 255 bytes at most, and some systems put a suffix of their own behind.
+_NAME_BYTES_MAX = 240
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True)
+class NamedTag:
+    """A tag: its name, its snapshot, and how long it is to stay, `None` for ever."""
+
+    name: str
+    snapshot: Snapshot
+    create_time: datetime | None = None
+    """The wall clock of whoever made it. None for a tag that stays for ever."""
+    time_retained: timedelta | None = None
+
+    @classmethod
+    def of(cls, name: str, tag: Tag) -> NamedTag:
+        """A tag as it is stored, with its name."""
+        created_ns, retained_ns = tag.create_time_ns, tag.time_retained_ns
+        return cls(
+            name,
+            tag.snapshot,
+            None if created_ns is None else datetime(1970, 1, 1) + _span(created_ns),
+            None if retained_ns is None else _span(retained_ns),
+        )
+
+    @property
+    def snapshot_id(self) -> int:
+        """The id of the snapshot."""
+        return self.snapshot.id
+
+
+def local_clock_ns() -> int:
+    """The wall clock of this machine, as if it were in UTC: what the format stores of a tag."""
+    return time.time_ns() + time.localtime().tm_gmtoff * 1_000_000_000
+
+
+def tags_of(metadata: TableMetadata) -> list[NamedTag]:
+    """The tags by the ids of their snapshots, then by name. Raises `DataError` for a torn one."""
+    found = [NamedTag.of(name, tag) for name, tag in metadata.tags().items()]
+    return sorted(found, key=lambda tag: (tag.snapshot_id, tag.name))
+
+
+def create_tag(
+    metadata: TableMetadata,
+    name: str,
+    snapshot_id: int | None = None,
+    time_retained: str | timedelta | None = None,
+    *,
+    clock_ns: Callable[[], int] = local_clock_ns,
+) -> NamedTag:
+    """Name a snapshot, the newest by default, as `Table.create_tag` says."""
+    _check_name(metadata, name)
+    seen = pinned(metadata)
+    retained_ns = _retained_ns(seen, time_retained)
+    return _create(metadata, name, source_of(seen, snapshot_id), retained_ns, clock_ns)
+
+
+def create_tag_of(
+    metadata: TableMetadata,
+    name: str,
+    source: TagSource,
+    time_retained: str | timedelta | None = None,
+    *,
+    clock_ns: Callable[[], int] = local_clock_ns,
+) -> NamedTag:
+    """The same of a snapshot that was looked up, under any name that a file can have."""
+    return _create(metadata, name, source, _retained_ns(metadata, time_retained), clock_ns)
+
+
+def _create(
+    metadata: TableMetadata,
+    name: str,
+    source: TagSource,
+    retained_ns: int | None,
+    clock_ns: Callable[[], int],
+) -> NamedTag:
+    tag = _tag(source.snapshot, retained_ns, clock_ns)
+    path = paths.tag_path(name)
+    if not created(metadata.store, path, tag.to_json()):
+        raise _taken(metadata, name)
+    if not source.is_there(metadata):
+        metadata.store.delete([path])
+        raise source.gone(metadata, name)
+    return NamedTag.of(name, tag)
+
+
+def replace_tag(
+    metadata: TableMetadata,
+    name: str,
+    snapshot_id: int | None = None,
+    time_retained: str | timedelta | None = None,
+    *,
+    clock_ns: Callable[[], int] = local_clock_ns,
+) -> NamedTag:
+    """Have a tag name another snapshot, in one step, as `Table.replace_tag` says."""
+    metadata.stored_tag(name)
+    refuse_needed(metadata, name)
+    source = source_of(metadata, snapshot_id)
+    return replace_tag_by(metadata, name, source, time_retained, clock_ns=clock_ns)
+
+
+def replace_tag_by(
+    metadata: TableMetadata,
+    name: str,
+    source: TagSource,
+    time_retained: str | timedelta | None = None,
+    *,
+    clock_ns: Callable[[], int] = local_clock_ns,
+) -> NamedTag:
+    """The same by a snapshot that was looked up."""
+    old = metadata.stored_tag(name)
+    tag = _tag(source.snapshot, _retained_ns(metadata, time_retained), clock_ns)
+    metadata.store.put(paths.tag_path(name), tag.to_json())
+    if not source.is_there(metadata):
+        metadata.store.put(paths.tag_path(name), old.to_json())
+        raise source.gone(metadata, name)
+    return NamedTag.of(name, tag)
+
+
+def rename_tag(metadata: TableMetadata, name: str, new_name: str) -> NamedTag:
+    """Give a tag another name, as `Table.rename_tag` says."""
+    tag = metadata.stored_tag(name)
+    refuse_needed(metadata, name)
+    if name == new_name:
+        raise AlreadyExistsError(f"table {metadata.name}: tag {name!r} has this name already")
+    _check_name(metadata, new_name)
+    path, data = paths.tag_path(new_name), tag.to_json()
+    store = metadata.store
+    # The new name first: a stop in between leaves both, and the same call once more goes on.
+    if not created(store, path, data) and metadata.stored_tag(new_name) != tag:
+        raise _taken(metadata, new_name)
+    store.delete([paths.tag_path(name)])
+    return NamedTag.of(new_name, tag)
+
+
+def delete_tag(metadata: TableMetadata, name: str) -> None:
+    """Forget a tag, as `Table.delete_tag` says."""
+    metadata.stored_tag(name)
+    refuse_needed(metadata, name)
+    metadata.store.delete([paths.tag_path(name)])
+
+
+def snapshot_at_or_after(metadata: TableMetadata, time_millis: int) -> Snapshot:
+    """The first snapshot made at or after a time, of those that are there or have a tag.
+
+    Raises `NotFoundError` where the newest one is older.
+    """
+    ids = metadata.snapshot_ids()
+    low, high = 0, len(ids)
+    while low < high:
+        middle = (low + high) // 2
+        if metadata.snapshot(ids[middle]).time_millis < time_millis:
+            low = middle + 1
+        else:
+            high = middle
+    found = [metadata.snapshot(ids[low])] if low < len(ids) else []
+    found += [tag.snapshot for tag in metadata.tags().values()
+              if tag.snapshot.time_millis >= time_millis]  # fmt: skip
+    if not found:
+        newest = "is not made yet"
+        if ids:
+            newest = f"is from {moment_text(metadata.snapshot(ids[-1]).time_millis)}"
+        raise NotFoundError(
+            f"table {metadata.name} has no snapshot at or after {moment_text(time_millis)}; the "
+            f"newest one {newest}"
+        )
+    return min(found, key=lambda snapshot: (snapshot.time_millis, snapshot.id))
+
+
+def snapshot_at_or_after_watermark(metadata: TableMetadata, watermark: int) -> Snapshot:
+    """The first snapshot with a watermark or a later one, of those that are there or have a tag.
+
+    Raises `NotFoundError` where there is none.
+    """
+    tagged = [tag.snapshot for tag in metadata.tags().values()]
+    known = [(told, each) for each in (*metadata.snapshots(), *tagged)
+             if (told := each.told_watermark) is not None]  # fmt: skip
+    found = [each for told, each in known if told >= watermark]
+    if not found:
+        latest = max((told for told, _ in known), default=None)
+        known_ones = "no snapshot has one" if latest is None else f"the latest is {latest}"
+        raise NotFoundError(
+            f"table {metadata.name} has no snapshot with the watermark {watermark} or a later one; "
+            f"{known_ones}"
+        )
+    return min(found, key=lambda snapshot: snapshot.id)
+
+
+# -- making one ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TagSource:
+    """The file that a tag is a copy of: that of the snapshot, or of another tag of it."""
+
+    path: str
+    snapshot: Snapshot
+
+    def is_there(self, metadata: TableMetadata) -> bool:
+        """Whether the file still holds this snapshot."""
+        try:
+            data = metadata.store.read(self.path)
+        except DataError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return False
+            raise
+        return Snapshot.from_json(data, metadata.store.uri_of(self.path)) == self.snapshot
+
+    def gone(self, metadata: TableMetadata, name: str) -> ConflictError:
+        """What to say where it is not."""
+        return ConflictError(
+            f"table {metadata.name}: snapshot {self.snapshot.id} expired or was rolled back while "
+            f"tag {name!r} was made of it, so it has no such tag; {_what_is_there(metadata)}"
+        )
+
+
+def source_of(metadata: TableMetadata, snapshot_id: int | None) -> TagSource:
+    """A snapshot, the newest by default, where it can be copied from.
+
+    Raises `NotFoundError` naming those there are.
+    """
+    if snapshot_id is None:
+        newest = metadata.latest_snapshot()
+        if newest is None:
+            raise NotFoundError(
+                f"table {metadata.name} has no snapshot that a tag could name; write to it first"
+            )
+        return TagSource(paths.snapshot_path(newest.id), newest)
+    try:
+        found = metadata.snapshot(snapshot_id)
+        return TagSource(paths.snapshot_path(found.id), found)
+    except NotFoundError as error:
+        for name, tag in metadata.tags().items():
+            if tag.snapshot.id == snapshot_id:
+                return TagSource(paths.tag_path(name), tag.snapshot)
+        raise NotFoundError(
+            f"table {metadata.name} has no snapshot {snapshot_id}, and no tag that keeps it; "
+            f"{_what_is_there(metadata)}"
+        ) from error
+
+
+def _what_is_there(metadata: TableMetadata) -> str:
+    ids = metadata.snapshot_ids()
+    if not ids:
+        return "it has no snapshots: write to it first"
+    kept = sorted({tag.snapshot.id for tag in metadata.tags().values()})
+    by_tags = f", and {', '.join(map(str, kept))} by tags" if kept else ""
+    return f"snapshots {ids[0]} to {ids[-1]} are there{by_tags}: name one of these"
+
+
+def _tag(snapshot: Snapshot, retained_ns: int | None, clock_ns: Callable[[], int]) -> Tag:
+    # One without an end is a plain copy of the snapshot: Paimon before 0.8 reads no other members.
+    return Tag(snapshot=snapshot) if retained_ns is None else Tag(
+        snapshot=snapshot, create_time_ns=clock_ns(), time_retained_ns=retained_ns
+    )  # fmt: skip
+
+
+def _taken(metadata: TableMetadata, name: str) -> AlreadyExistsError:
+    try:
+        of = f" of snapshot {metadata.stored_tag(name).snapshot.id}"
+    except (NotFoundError, DataError):  # it is gone again, or torn
+        of = ""
+    return AlreadyExistsError(
+        f"table {metadata.name} has a tag {name!r}{of}; choose another name, or replace or delete "
+        f"that tag"
+    )
+
+
+def _check_name(metadata: TableMetadata, name: str) -> None:
+    """Raise `InvalidError` for a name that no file can have, or that means something else."""
+    table = metadata.name
+    try:
+        paths.tag_path(name)
+    except InvalidError as error:
+        raise InvalidError(f"table {table}: {error}") from error
+    if name != name.strip() or "," in name:
+        raise InvalidError(
+            f"table {table}: {name!r} would be another name, or several, where tags are listed "
+            f"with commas between them; leave out commas, and blanks at the ends"
+        )
+    if name.isdecimal():
+        raise InvalidError(
+            f"table {table}: {name!r} would be taken for the id of a snapshot; put a letter "
+            f"before it, such as 'v{name}'"
+        )
+    if len(name.encode()) > _NAME_BYTES_MAX:
+        raise InvalidError(
+            f"table {table}: {shown(name)} has {counted(len(name.encode()), 'byte')}; a tag is a "
+            f"file, whose name has at most {_NAME_BYTES_MAX}"
+        )
+
+
+def _retained_ns(metadata: TableMetadata, given: str | timedelta | None) -> int | None:
+    """How long a tag stays; as the table says where its maker does not, None for ever."""
+    if given is None:
+        options = TableOptions.parse(metadata.latest_schema().options)
+        given_ms = options.tag_default_time_retained_ms
+        return None if given_ms is None else given_ms * 1_000_000
+    argument = f"table {metadata.name}: time_retained"
+    given_ms = lifetime_ms(given, argument)
+    return None if given_ms is None else given_ms * 1_000_000
+
+
+def _span(nanoseconds: int) -> timedelta:
+    """As much of it as a timedelta holds: other engines keep more."""
+    return timedelta(microseconds=min(nanoseconds // 1000, timedelta.max // _MICROSECOND))
