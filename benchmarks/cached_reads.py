@@ -108,7 +108,7 @@ def fill(rows: int, buckets: int) -> list[int]:
     table = lake.create_table("t", schema, ["k"], options={"bucket": str(buckets)})
     values = {name: random.random(rows) for name in names}
     table.write(pa.table({"k": np.arange(rows), **values}, schema=schema))
-    return [info.size for info in lake.catalog.store.list() if "/bucket-" in info.path]
+    return [info.size for info in lake.catalog.warehouse.store.list() if "/bucket-" in info.path]
 
 
 def cost(client: FarClient, read: Callable[[kt.Table], object], given: dict[str, Any]) -> str:

@@ -35,6 +35,7 @@ from keytide.store import open_store
 from keytide.store.base import Store
 from keytide.store.faults import Fault, FaultyStore
 from keytide.table.catalog import Catalog
+from keytide.table.warehouse import FolderWarehouse
 
 COLUMNS = {"p": "STRING", "n": "INT", "v": "STRING"}
 FIELDS = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in COLUMNS.items()]
@@ -113,7 +114,7 @@ class Looking:
 
 
 def connector_of(store: Store) -> Connector:
-    return appended_connector(Catalog(store))
+    return appended_connector(Catalog(FolderWarehouse(store)))
 
 
 def carry_out(
@@ -566,7 +567,7 @@ def test_failure_in_one_split_of_many_leaves_nothing(options: dict[str, str]) ->
 
 
 def test_handles_and_splits_pickle(warehouse: str, options: dict[str, str]) -> None:
-    catalog = Catalog(open_store(warehouse))
+    catalog = Catalog(FolderWarehouse(open_store(warehouse)))
     table = kt.connect(warehouse).create_table("t", FIELDS, (), options=options)
     table.write(rows("a1x a2y"))
     connector, session = appended_connector(catalog), ConnectorSession()

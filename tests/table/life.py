@@ -23,6 +23,9 @@ import detours
 from owned import Owned, make_owned, tend
 
 import keytide as kt
+from service import connect_by_service
+
+SERVICE = "service"
 
 TABLES: dict[str, dict[str, str]] = {
     "last": {"bucket": "2", "num-sorted-run.compaction-trigger": "3"},
@@ -45,9 +48,15 @@ Row = dict[str, Any]
 Model = dict[int, Row]
 
 
+def connect(warehouse: str) -> kt.Lake:
+    """A lake in a folder, or one that a table service keeps there."""
+    folder = warehouse.removeprefix(f"{SERVICE}:")
+    return kt.connect(folder) if folder == warehouse else connect_by_service(Path(folder))
+
+
 def make_tables(warehouse: str) -> None:
     """The tables that all processes use."""
-    lake = kt.connect(warehouse)
+    lake = connect(warehouse)
     fields = [
         kt.Field(-1, name, kt.parse_sql_type(text))
         for name, text in (("k", "INT NOT NULL"), ("v", "BIGINT"), ("s", "BIGINT"))
@@ -82,17 +91,18 @@ class Life:
     """The steps of one process."""
 
     def __init__(self, warehouse: str, name: str, seed: int) -> None:
-        self.lake, self.name, self.number = kt.connect(warehouse), name, int(name.rsplit("-", 1)[1])
-        self.journal = Path(warehouse) / f"{name}.journal"
-        self.tags = Path(warehouse) / "tags"
+        self.lake, self.name, self.number = connect(warehouse), name, int(name.rsplit("-", 1)[1])
+        here = Path(warehouse.removeprefix(f"{SERVICE}:"))
+        self.journal = here / f"{name}.journal"
+        self.tags = here / "tags"
         self.tags.mkdir(exist_ok=True)
-        self.folder = Path(warehouse) / "seen"
+        self.folder = here / "seen"
         self.folder.mkdir(exist_ok=True)
         self.models: dict[str, Model] = {table: {} for table in TABLES}
         self.done = 0
         self._remember()
         self.random = random.Random(seed * 1_000_003 + self.done)
-        journal = Path(warehouse) / f"{name}.owned.journal"
+        journal = here / f"{name}.owned.journal"
         self.owned = Owned(self.lake, self.number, journal)
 
     # -- what it wrote ---------------------------------------------------------------------------

@@ -137,7 +137,7 @@ def test_orphan_cleaning_looks_at_the_store(far: FaultyStore, tmp_path: Path) ->
     moved.put_all({info.path: far.read(info.path) for info in far.list()})
     lake = open_near(moved, tmp_path / "cache")
     for path in [info.path for info in moved.list() if "/manifest/" in info.path]:
-        assert lake.catalog.store.read(path)
+        assert lake.catalog.warehouse.store.read(path)
         moved.put(path, b"torn")
     orphan = f"default.db/t/bucket-0/data-{uuid4()}-0.parquet"
     moved.put(orphan, b"left over")
@@ -275,7 +275,7 @@ def test_cache_of_a_lake_on_local_disk_is_refused(tmp_path: Path) -> None:
 def test_bound_is_a_number_or_a_size(
     tmp_path: Path, given: int | str | None, expected: int
 ) -> None:
-    store = kt.connect("memory://x", cache=tmp_path, cache_bytes=given).catalog.store
+    store = kt.connect("memory://x", cache=tmp_path, cache_bytes=given).catalog.warehouse.store
     assert isinstance(store, CachedStore)
     assert (store.cache.root, store.cache.bytes_max) == (str(tmp_path), expected)
     assert [*tmp_path.iterdir()] == []

@@ -16,22 +16,30 @@ import pytest
 
 import keytide as kt
 
+LONG = [pytest.mark.soak, pytest.mark.timeout(7200)]
+
 
 @pytest.mark.parametrize(
-    ("processes", "steps", "kills"),
-    [(2, 30, 1), pytest.param(3, 3_400, 150, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])],
-    ids=["briefly", "10,000 steps"],
+    ("place", "processes", "steps", "kills"),
+    [
+        ("folder", 2, 30, 1),
+        (life.SERVICE, 2, 30, 1),
+        pytest.param("folder", 3, 3_400, 150, marks=LONG),
+        pytest.param(life.SERVICE, 3, 1_700, 70, marks=LONG),
+    ],
+    ids=["briefly", "briefly, by a service", "10,000 steps", "5,000 steps, by a service"],
 )
 def test_invariants_outlive_writers_compactors_expirers_taggers_and_kills(
-    warehouse: str, processes: int, steps: int, kills: int
+    warehouse: str, place: str, processes: int, steps: int, kills: int
 ) -> None:
+    warehouse = warehouse if place == "folder" else f"{place}:{warehouse}"
     seed = int(os.environ.get("KEYTIDE_SEED", time.time_ns() % 1_000_000))
     print(f"KEYTIDE_SEED={seed}")
     life.make_tables(warehouse)
     names = [f"process-{n}" for n in range(processes)]
     run(warehouse, names, seed, steps, random.Random(seed), kills)
 
-    lake, ended = kt.connect(warehouse), [life.Life(warehouse, name, seed) for name in names]
+    lake, ended = life.connect(warehouse), [life.Life(warehouse, name, seed) for name in names]
     assert [each.done for each in ended] == [steps] * processes
     for each in ended:
         each.owned.look(random.Random(seed))

@@ -28,6 +28,7 @@ from keytide.table.catalog import (
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
 from keytide.table.local_writes import fill
+from keytide.table.warehouse import FolderWarehouse
 from keytide.table.write.input_rows import to_arrow_table
 from keytide.types import Field
 
@@ -67,7 +68,7 @@ def connect(
     """
     copies = cache_folder(cache, cache_bytes, _CACHE_NAMES)
     opened = store if store is not None else open_store(str(warehouse), options)
-    return Lake(Catalog(near(opened, copies), allow_external_files), spark)
+    return Lake(Catalog(FolderWarehouse(near(opened, copies)), allow_external_files), spark)
 
 
 @checked

@@ -910,7 +910,7 @@ class Table:
 
     def branches(self) -> Branches:
         """The branches beside the main one, by name. Raises `DataError` for torn metadata."""
-        return Branches(branches_of(self._stored.store))
+        return Branches(branches_of(self._stored.metadata))
 
     @checked
     def branch(self, name: str) -> Table:

@@ -53,6 +53,7 @@ from keytide.table.commit.transaction import Transaction
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.writing import writing
+from keytide.table.warehouse import FolderWarehouse
 from keytide.table.write.layout import Layout
 from keytide.table.write.writable import writable_view
 from keytide.types import Field
@@ -169,7 +170,7 @@ def run_feed(
     on_batch: Callable[[BatchReport], None] | None = None,
 ) -> IngestReport:
     """Carry out a request as `ingest` says. Raises what it raises."""
-    catalog = Catalog(open_store(request.warehouse))
+    catalog = Catalog(FolderWarehouse(open_store(request.warehouse)))
     target, spec = feed_target(catalog, request, sample(spark, request.source, request.table))
     letters = request.dead_letter or f"{target.name}_dead_letters"
     run = _Ingestion(target, spec, DeadLetters(catalog, letters, target.name), on_batch)

@@ -26,6 +26,7 @@ from keytide.sql.statements import GIVEN, Merge, Query
 from keytide.table.catalog import Catalog
 from keytide.table.definition.checks import refuse_same_names
 from keytide.table.state.stored import PinnedTable, StoredTable
+from keytide.table.warehouse import FolderWarehouse
 from keytide.table.write.input_rows import source_table
 from keytide.types import Field, type_from_arrow
 
@@ -56,8 +57,9 @@ class Around(Catalog):
     def of(cls, held: StoredTable, lake: Catalog | None) -> Around:
         """The same for a table, of which `lake` may be None where it was opened by its path."""
         if lake is None:
-            return cls(held.store, held=held, lake=None)
-        return cls(lake.store, lake.allows_external_files, lake.attached, held=held, lake=lake)
+            # Below a table's own folder there are no other tables.
+            return cls(FolderWarehouse(held.store), held=held, lake=None)
+        return cls(lake.warehouse, lake.allows_external_files, lake.attached, held=held, lake=lake)
 
     def look(self, name: str) -> PinnedTable:
         """See `Catalog.look`."""

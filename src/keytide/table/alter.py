@@ -88,7 +88,7 @@ def _evolved(
 def _try(metadata: TableMetadata, base: TableSchema, evolved: TableSchema) -> None:
     """Raise what writers would, of a table that they could write to before."""
     try:
-        try_definition(metadata.store, metadata.name, evolved)
+        try_definition(metadata, evolved)
     except KeytideError:
         if _can_be_written(metadata, base):
             raise
@@ -96,7 +96,7 @@ def _try(metadata: TableMetadata, base: TableSchema, evolved: TableSchema) -> No
 
 def _can_be_written(metadata: TableMetadata, definition: TableSchema) -> bool:
     try:
-        try_definition(metadata.store, metadata.name, definition)
+        try_definition(metadata, definition)
     except KeytideError:
         return False
     return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +24,7 @@ from keytide.format.branch import split_branch
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, stored_names
 from keytide.options.keys import BRANCH, PARTITION, PRIMARY_KEY
-from keytide.store import CacheFolder, Store
+from keytide.store import CacheFolder
 from keytide.table.caching import open_near
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
@@ -38,8 +37,10 @@ from keytide.table.definition.checks import (
 )
 from keytide.table.definition.kind import kind_of
 from keytide.table.state.branches import open_table, pinned_table
+from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.pins import Pins
 from keytide.table.state.stored import PinnedTable, StoredTable
+from keytide.table.warehouse import Warehouse
 from keytide.table.write.trial import try_definition
 from keytide.types import Field, type_from_arrow
 
@@ -100,7 +101,7 @@ class Catalog:
     is looked at once, and is given as it was then.
     """
 
-    store: Store
+    warehouse: Warehouse
     allows_external_files: bool = False
     attached: Mapping[str, Any] = field(default_factory=dict, compare=False)
     statement: Any = field(default=None, compare=False)
@@ -109,7 +110,7 @@ class Catalog:
     @property
     def uri(self) -> str:
         """The root."""
-        return self.store.uri
+        return self.warehouse.uri
 
     def pinned(self: _C) -> _C:
         """The same for one statement, which sees each table at one snapshot; itself if it is so."""
@@ -125,9 +126,7 @@ class Catalog:
 
         The first table that is made in a warehouse makes its folder.
         """
-        below = self.store.local_path(DEFAULT_DATABASE)
-        # A name that is too long for the disk is nowhere, which pathlib says by an error.
-        return below is None or os.path.isdir(below.parent)
+        return self.warehouse.exists
 
     def check_exists(self) -> None:
         """Raise `NotFoundError` where the folder is not there: its path may be misspelled."""
@@ -142,14 +141,8 @@ class Catalog:
 
         Raises `DataError` when the store fails.
         """
-        names = []
-        for folder in self._databases():
-            found = folder.removesuffix(_DATABASE_SUFFIX)
-            if database is not None and found != database:
-                continue
-            tables = self.store.list_names(folder)
-            names += [f"{found}.{t}" for t in tables if self._exists(f"{folder}/{t}")]
-        return sorted(names)
+        found = [d for d in self.warehouse.databases() if database in (None, d)]
+        return sorted(f"{d}.{table}" for d in found for table in self.warehouse.tables(d))
 
     def table(self, name: str) -> StoredTable:
         """Open a table.
@@ -167,11 +160,10 @@ class Catalog:
         """A table as it is now, whatever a statement has seen of it. Raises as `table`."""
         whole, branch = split_branch(name)
         database, table = self._split(whole)
-        path = _path(database, table)
         try:
-            return pinned_table(self.store.sub(path), f"{database}.{table}", branch)
+            return pinned_table(self.warehouse.metadata(database, table), branch)
         except NotFoundError:
-            if self._exists(path):
+            if self.warehouse.holds(database, table):
                 raise
             self.check_exists()
             there = ", ".join(self.tables(database)) or "none"
@@ -190,15 +182,14 @@ class Catalog:
         own = f"{database}.{table}{name[len(whole) :]}"
         if self.pins is not None and own in self.pins:
             return own
-        if self._exists(_path(database, table)):
+        if self.warehouse.holds(database, table):
             return own
-        wanted = f"{database}{_DATABASE_SUFFIX}".lower()
         found = [
-            f"{folder.removesuffix(_DATABASE_SUFFIX)}.{known}"
-            for folder in self._databases()
-            if folder.lower() == wanted
-            for known in self.store.list_names(folder)
-            if known.lower() == table.lower() and self._exists(f"{folder}/{known}")
+            f"{candidate}.{known}"
+            for candidate in self.warehouse.databases()
+            if candidate.lower() == database.lower()
+            for known in self.warehouse.tables(candidate)
+            if known.lower() == table.lower()
         ]
         if len(found) > 1:
             raise InvalidError(
@@ -214,13 +205,9 @@ class Catalog:
     def create_table(self, name: str, wanted: NewTable, *, exists_ok: bool = False) -> StoredTable:
         """Make a table; atomic: of several callers one makes it. Raises as `Lake.create_table`."""
         database, table = self._split_new(name)
-        full_name, path = f"{database}.{table}", _path(database, table)
-        definition = _definition(self.store, full_name, wanted)
-        # Looked for first, because the schema of an altered table has another number: creating the
-        # first one would succeed where it was expired.
-        created = not self._exists(path) and self.store.create(
-            paths.join(path, paths.schema_path(0)), definition.to_json()
-        )
+        full_name = f"{database}.{table}"
+        definition = _definition(self.warehouse.metadata(database, table), wanted)
+        created = self.warehouse.create(database, table, definition)
         if not created and not exists_ok:
             raise AlreadyExistsError(
                 f"table {full_name} exists in {self.uri}; open it with table({name!r}), or choose "
@@ -236,11 +223,14 @@ class Catalog:
     ) -> WriteResult:
         """Make a table with the rows that `fill` writes. Raises as `Lake.create_table_as` does."""
         database, table = self._split_new(name)
-        full_name, path = f"{database}.{table}", _path(database, table)
-        definition = _definition(self.store, full_name, wanted)
-        if self._exists(path):
-            raise AlreadyExistsError(f"table {full_name} exists in {self.uri}; choose another name")
-        return create_filled(self.store.sub(path), full_name, definition, fill)
+        metadata = self.warehouse.metadata(database, table)
+        definition = _definition(metadata, wanted)
+        if self.warehouse.holds(database, table):
+            raise AlreadyExistsError(
+                f"table {metadata.name} exists in {self.uri}; choose another name"
+            )
+        make = partial(self.warehouse.create, database, table, definition)
+        return create_filled(metadata, definition, make, fill)
 
     def drop_table(self, name: str, *, missing_ok: bool = False) -> None:
         """Delete a table with all its files. Readers of it fail from then on.
@@ -248,22 +238,11 @@ class Catalog:
         Raises `NotFoundError` when there is no such table, unless `missing_ok`.
         """
         database, table = self._split_whole(name)
-        path = _path(database, table)
-        if not self._exists(path):
+        if not self.warehouse.holds(database, table):
             if missing_ok:
                 return
             self.table(name)
-        self.store.delete_tree(path)
-
-    def _databases(self) -> list[str]:
-        return [n for n in self.store.list_names() if n.endswith(_DATABASE_SUFFIX)]
-
-    def _exists(self, path: str) -> bool:
-        if self.store.exists(paths.join(path, paths.schema_path(0))):
-            return True
-        # A writer that died may have left a temporary file, which makes no table.
-        names = self.store.list_names(paths.join(path, paths.schema_dir()))
-        return any(paths.parse_schema_name(name) is not None for name in names)
+        self.warehouse.drop(database, table)
 
     def _split_whole(self, name: str) -> tuple[str, str]:
         """The parts of a name that is to be that of a whole table."""
@@ -306,7 +285,7 @@ class Catalog:
         return (parts[0], parts[1]) if len(parts) == 2 else (DEFAULT_DATABASE, parts[0])
 
 
-def _definition(store: Store, name: str, wanted: NewTable) -> TableSchema:
+def _definition(metadata: TableMetadata, wanted: NewTable) -> TableSchema:
     """The definition to store. Raises errors that name the table, and warns of doubts."""
     try:
         given = stored_names({} if wanted.options is None else wanted.options)
@@ -331,11 +310,11 @@ def _definition(store: Store, name: str, wanted: NewTable) -> TableSchema:
             )
         refuse_same_names(definition.fields)
     except (InvalidError, NotFoundError, UnsupportedError) as error:
-        raise type(error)(f"table {name}: {error}") from error
-    try_definition(store, name, definition)
+        raise type(error)(f"table {metadata.name}: {error}") from error
+    try_definition(metadata, definition)
     for message in messages:
         # The line that calls `Lake.create_table`, which its check of arguments stands around.
-        warnings.warn(f"table {name}: {message}", KeytideWarning, stacklevel=5)
+        warnings.warn(f"table {metadata.name}: {message}", KeytideWarning, stacklevel=5)
     return definition
 
 
@@ -352,10 +331,6 @@ def _check_same_keys(table: StoredTable, wanted: TableSchema) -> None:
                 f"({', '.join(given)}); they cannot be changed later. Write the rows into a new "
                 f"table"
             )
-
-
-def _path(database: str, table: str) -> str:
-    return f"{database}{_DATABASE_SUFFIX}/{table}"
 
 
 def _named_columns(what: str, given: Sequence[str], option: str | None) -> tuple[str, ...]:

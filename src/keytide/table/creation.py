@@ -8,7 +8,6 @@ from contextlib import suppress
 from keytide.errors import AlreadyExistsError, DataError
 from keytide.format import paths
 from keytide.format.schema import TableSchema
-from keytide.store import Store, created
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction, discard
 from keytide.table.state.metadata import TableMetadata
@@ -21,20 +20,28 @@ __all__ = ["create_filled"]
 
 
 def create_filled(
-    store: Store, name: str, definition: TableSchema, fill: Callable[[Transaction], None]
+    metadata: TableMetadata,
+    definition: TableSchema,
+    make: Callable[[], bool],
+    fill: Callable[[Transaction], None],
 ) -> WriteResult:
     """Write the first rows of a table, and make it with their commit.
 
-    Data files come first, under names that nobody reads; the definition, which is what makes a
-    table, is created right before the snapshot. After an error neither is there. A process that
-    dies leaves data files that belong to no table, or, between these two, an empty table.
+    Data files come first, under names that nobody reads. Right before the snapshot `make` is
+    called, which makes the table and says whether it was the one to make it. After an error neither
+    is there. A process that dies leaves data files that belong to no table, or, between these two,
+    an empty table.
     Raises `AlreadyExistsError` when another made the table meanwhile, and what `fill` does.
     """
-    table = PinnedTable(StoredTable.of(TableMetadata(store, name)), unmade(store, name, definition))
+    table = PinnedTable(StoredTable.of(metadata), unmade(metadata, definition))
     with Transaction.begin(table, writable_view(table)) as transaction:
         # Data first: a table that can be seen should never be without the rows it was made with.
         fill(transaction)
-        _create_definition(store, name, definition)
+        if not make():
+            raise AlreadyExistsError(
+                f"table {metadata.name} was made by another writer meanwhile; insert the rows into "
+                f"it, or choose another name"
+            )
         try:
             result = transaction.commit()
         except BaseException:
@@ -42,14 +49,6 @@ def create_filled(
             raise
     keep_up(table.live, transaction)
     return result
-
-
-def _create_definition(store: Store, name: str, definition: TableSchema) -> None:
-    if not created(store, paths.schema_path(definition.id), definition.to_json()):
-        raise AlreadyExistsError(
-            f"table {name} was made by another writer meanwhile; insert the rows into it, or "
-            f"choose another name"
-        )
 
 
 def _withdraw(table: StoredTable, transaction: Transaction) -> None:

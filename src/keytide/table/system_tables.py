@@ -263,7 +263,7 @@ _BRANCHES = _schema(
 def _branches(metadata: TableMetadata) -> pa.Table:
     rows = [
         {"branch_name": branch.name, "create_time": branch.create_time.replace(tzinfo=None)}
-        for branch in branches_of(metadata.store)
+        for branch in branches_of(metadata)
     ]
     return pa.Table.from_pylist(rows, schema=_BRANCHES)
 

@@ -35,7 +35,6 @@ from functools import partial
 from typing import TypeAlias
 
 from keytide.errors import DataError, NotFoundError
-from keytide.format import paths
 from keytide.format.documents import remember_documents
 from keytide.format.entry_columns import is_live
 from keytide.format.index_manifest import IndexFile
@@ -46,6 +45,7 @@ from keytide.plural import counted
 from keytide.table.commit.change import Change, Conflict, Restamp, decide, made_files
 from keytide.table.commit.moved_keys import MovedKeys, moved_keys
 from keytide.table.commit.snapshot_files import NewSnapshot, SnapshotBuilder, wall_clock_ms
+from keytide.table.state.commits import UnknownOutcomeError
 from keytide.table.state.dead_rows import DeadRows, load_dead_rows, vector_files_by_bucket
 from keytide.table.state.dynamic_buckets import hash_files
 from keytide.table.state.live_files import BucketId, LiveFiles, files_of, load_live_files
@@ -307,7 +307,7 @@ class _Attempt:
 
     def _withdraw(self, snapshot: Snapshot) -> None:
         """Take back a commit that nobody may build upon. Raises `DataError` where it stays."""
-        self._metadata.store.delete([paths.snapshot_path(snapshot.id)])
+        self._metadata.remove([snapshot.id])
         self._tried.discard(snapshot.uuid)
         self._in_doubt = False
         self._metadata.store.discard(self._described)
@@ -384,20 +384,10 @@ class _Attempt:
             self._change = self._change.with_entries(entries)
 
     def _create(self, snapshot: Snapshot) -> bool:
-        """Create the snapshot file; after an error, read it back to learn the outcome."""
-        path = paths.snapshot_path(snapshot.id)
-        data = snapshot.to_json()
-        store = self._metadata.store
         try:
-            return store.create(path, data)
-        except DataError as error:
-            try:
-                return store.read(path) == data
-            except DataError as unread:
-                # Nothing is there: the first error says why, and better than this one.
-                if isinstance(unread.__cause__, FileNotFoundError):
-                    raise error from error.__cause__
-                raise self._unknown(snapshot.id, error) from error
+            return self._metadata.create(snapshot)
+        except UnknownOutcomeError as error:
+            raise self._unknown(snapshot.id, error) from error.__cause__
 
 
 def _backoff(wait_ms_min: int, wait_ms_max: int) -> Iterator[float]:

@@ -23,7 +23,6 @@ from keytide.format.branch import BranchStore, main_store
 from keytide.store import created
 from keytide.table.history.branches import begin_work, check_name, refuse_named, taken
 from keytide.table.state.branches import has_branch, open_branch, table_name
-from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 
 __all__ = ["rename_branch"]
@@ -126,7 +125,7 @@ class _Renaming:
 
     def _late(self, documents: Sequence[str]) -> list[str]:
         """Schemas and snapshots that the new branch has to have, in the order to take them in."""
-        oldest = TableMetadata(self.new, self.table.name).earliest_snapshot_id() or 0
+        oldest = self.table.metadata.by(self.new, self.table.name).earliest_snapshot_id() or 0
         schemas = _numbers(documents, paths.schema_dir(), paths.parse_schema_name)
         snapshots = _numbers(documents, paths.snapshot_dir(), paths.parse_snapshot_name)
         return [

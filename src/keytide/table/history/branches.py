@@ -33,7 +33,7 @@ from keytide.format.branch import BranchStore, branch_of, branched_name, main_st
 from keytide.format.snapshot import Snapshot
 from keytide.moments import utc
 from keytide.options import keys
-from keytide.store import Store, created
+from keytide.store import created
 from keytide.table.history.rollback import Rollback, warn_of_consumers
 from keytide.table.history.tags import TagSource, source_of
 from keytide.table.state.branches import branch_names, has_branch, open_branch, table_name
@@ -66,14 +66,14 @@ class BranchInfo:
     newest: Snapshot | None
 
 
-def branches_of(store: Store) -> list[BranchInfo]:
+def branches_of(metadata: TableMetadata) -> list[BranchInfo]:
     """The branches beside the main one, by name. Raises `DataError` for torn metadata."""
-    main = main_store(store)
-    return [_info(BranchStore(main, name)) for name in branch_names(main)]
+    main = main_store(metadata.store)
+    return [_info(BranchStore(main, name), metadata) for name in branch_names(main)]
 
 
-def _info(store: BranchStore) -> BranchInfo:
-    metadata = TableMetadata(store, store.branch)
+def _info(store: BranchStore, table: TableMetadata) -> BranchInfo:
+    metadata = table.by(store, store.branch)
     made = min(info.modified_ms for info in store.list(paths.schema_dir()))
     newest, earliest = metadata.latest_snapshot(), metadata.earliest_snapshot_id()
     first = None if earliest is None else metadata.snapshot(earliest)
@@ -225,7 +225,7 @@ def refuse_deletion(table: StoredTable, name: str) -> None:
 def refuse_named(table: StoredTable, name: str, what: str) -> None:
     """Raise `InvalidError` where an option of the table names a branch that is to be `what`."""
     whole = table_name(table)
-    options = TableMetadata(main_store(table.store), whole).latest_schema().options
+    options = table.live.metadata.by(main_store(table.store), whole).latest_schema().options
     for key in (keys.BRANCH, keys.SCAN_FALLBACK_BRANCH, keys.SCAN_PRIMARY_BRANCH):
         if options.get(key) == name:
             raise InvalidError(
@@ -395,8 +395,9 @@ class _Steps:
             self._copy(paths.schema_path(number))
 
     def _take_snapshot(self, number: int) -> None:
-        path = paths.snapshot_path(number)
-        self._copy(path)
+        data, path = self._read(number), paths.snapshot_path(number)
+        if not self.into.commits.create(self.into.store, number, data):
+            self._check_same(path, data)
         # Expiry of the branch looks at the table when snapshots are gone, and this afterwards.
         if not self.branch.store.exists(path):
             self.into.store.delete([path])
@@ -408,7 +409,11 @@ class _Steps:
     def _copy(self, path: str) -> None:
         """Make a file of the branch one of the table, if the name is free."""
         data = self.branch.store.read(path)
-        if not created(self.into.store, path, data) and self.into.store.read(path) != data:
+        if not created(self.into.store, path, data):
+            self._check_same(path, data)
+
+    def _check_same(self, path: str, data: bytes) -> None:
+        if self.into.store.read(path) != data:
             raise ConflictError(
                 f"table {self.into.name}: another writer made {path} while it was fast-forwarded "
                 f"to {self.branch.name}; do it again"

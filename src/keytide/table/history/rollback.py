@@ -248,7 +248,7 @@ class Rollback:
             is_next = later[0] == self.target.id + 1
             self.metadata.hint_latest(self.target.id if is_next else later[0])
         for _ in range(_ROUNDS_MAX):
-            self._delete(later[1:])
+            self.metadata.remove(later[1:])
             before, later = later, self.later_snapshots()
             if later == before[:1]:
                 self._delete_last(later)
@@ -261,15 +261,11 @@ class Rollback:
     def _delete_last(self, later: Sequence[int]) -> None:
         # If expiry took the target away meanwhile, there is nothing to go back to.
         self.metadata.snapshot(self.target.id)
-        self._delete(later)
+        self.metadata.remove(later)
         # From here on writers begin with the target, and their snapshots follow it without a gap.
         follows = itertools.count(self.target.id + 1)
-        self._delete([number for number in self.later_snapshots() if number != next(follows)])
-
-    def _delete(self, numbers: Sequence[int]) -> None:
-        # One after the other: a store may delete many in any order.
-        for number in reversed(numbers):
-            self.metadata.store.delete([paths.snapshot_path(number)])
+        parted = [number for number in self.later_snapshots() if number != next(follows)]
+        self.metadata.remove(parted)
 
     def _delete_changelogs(self) -> None:
         later = self.later_changelogs()

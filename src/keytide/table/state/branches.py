@@ -26,15 +26,15 @@ def open_table(store: Store, name: str, branch: str | None = None) -> StoredTabl
 
     Raises `NotFoundError` where there is no such table or branch.
     """
-    return pinned_table(store, name, branch).live
+    return pinned_table(TableMetadata(store, name), branch).live
 
 
-def pinned_table(store: Store, name: str, branch: str | None = None) -> PinnedTable:
+def pinned_table(metadata: TableMetadata, branch: str | None = None) -> PinnedTable:
     """The same as it is now: the look that opens it is the one by which it is read.
 
     Raises as `open_table`.
     """
-    main = StoredTable.of(TableMetadata(store, name)).pinned()
+    main = StoredTable.of(metadata).pinned()
     if branch is not None:
         return open_branch(main, branch).pinned()
     try:
@@ -42,7 +42,7 @@ def pinned_table(store: Store, name: str, branch: str | None = None) -> PinnedTa
     except NotFoundError as error:
         raise NotFoundError(
             f"{error}; its option '{keys.BRANCH}' names that one: RESET it in "
-            f"'{name}{BRANCH_MARK}{paths.MAIN_BRANCH}'"
+            f"'{metadata.name}{BRANCH_MARK}{paths.MAIN_BRANCH}'"
         ) from error
 
 
@@ -52,11 +52,12 @@ def open_branch(table: StoredTable, branch: str) -> StoredTable:
         return table
     main, name = main_store(table.store), table_name(table)
     if branch == paths.MAIN_BRANCH:
-        return StoredTable.of(TableMetadata(main, name))
+        return StoredTable.of(table.live.metadata.by(main, name))
     if not has_branch(main, branch):
         there = ", ".join(branch_names(main)) or "no other than the main one"
         raise NotFoundError(f"table {name} has no branch {branch!r}; it has {there}")
-    return StoredTable.of(TableMetadata(BranchStore(main, branch), branched_name(name, branch)))
+    own = table.live.metadata.by(BranchStore(main, branch), branched_name(name, branch))
+    return StoredTable.of(own)
 
 
 def branch_names(store: Store) -> list[str]:

@@ -9,33 +9,19 @@ begins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
 
 from cachetools import LRUCache
 
-from keytide.errors import DataError
-from keytide.format import paths
 from keytide.store import Store
+from keytide.table.state.commits import SCHEMAS, Commits, Found, newest_of
 
-__all__ = ["Found", "Lineage", "Seen", "advance", "forget_lineages", "lineage_of", "look_at"]
+__all__ = ["Lineage", "Seen", "advance", "forget_lineages", "known_newest", "lineage_of", "look_at"]
 
 _TABLES_MAX = 4096
-# Beyond the newest number that was known, so many are asked for at a time.
-_PROBES = 4
-# The newest one may be taken back between a listing and its reading.
-_TRIES = 5
-
-
-@dataclass(frozen=True)
-class Found:
-    """A numbered document as it is stored."""
-
-    number: int
-    data: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,25 +51,29 @@ class Seen:
         return self.snapshots[-1] if self.snapshots else None
 
 
-def look_at(store: Store) -> Seen:
+def look_at(store: Store, commits: Commits) -> Seen:
     """What is newest of the table that a store is rooted at.
 
     One round of requests where this process has seen the table before, two where it has not.
     Raises `DataError` where the store fails.
     """
     before = _last_seen(store)
-    schemas, snapshots = store.together(
-        [
-            partial(_newest, store, _SCHEMAS, before.schema),
-            partial(_newest, store, _SNAPSHOTS, before.snapshot),
-        ]
-    )
+    calls: list[Callable[[], Sequence[Found]]] = [
+        partial(newest_of, store, SCHEMAS, before.schema),
+        partial(commits.newest, store, before.snapshot),
+    ]
+    schemas, snapshots = store.together(calls)
     # Of a table that was not seen before, nobody can tell whether what is remembered is this one's.
     has_schema = before.schema is not None and before.schema in schemas
     goes_on = has_schema and (before.snapshot is None or before.snapshot in snapshots)
     seen = Seen(before.lineage if goes_on else Lineage(), tuple(schemas), tuple(snapshots))
     _remember(store, seen)
     return seen
+
+
+def known_newest(store: Store) -> Found | None:
+    """The newest snapshot when this process looked last."""
+    return _last_seen(store).snapshot
 
 
 def lineage_of(store: Store) -> Lineage:
@@ -132,89 +122,4 @@ def _numbers(seen: Seen) -> tuple[int, int]:
     return (
         -1 if seen.snapshot is None else seen.snapshot.number,
         -1 if seen.schema is None else seen.schema.number,
-    )
-
-
-# -- finding the newest ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Family:
-    """Documents of one kind, numbered in the order in which they came."""
-
-    folder: str
-    path: Callable[[int], str]
-    parse: Callable[[str], int | None]
-    hint: str | None = None
-    """Where it is written which one is the newest, right or wrong."""
-    reads_all: bool = False
-    """Whether who needs the newest needs those before it too."""
-
-
-_SCHEMAS = _Family(paths.schema_dir(), paths.schema_path, paths.parse_schema_name, reads_all=True)
-_SNAPSHOTS = _Family(
-    paths.snapshot_dir(),
-    paths.snapshot_path,
-    paths.parse_snapshot_name,
-    hint=paths.snapshot_hint_path(paths.Hint.LATEST),
-)
-
-
-def _newest(store: Store, family: _Family, known: Found | None) -> list[Found]:
-    """The newest document, after others that were read on the way; nothing where there is none."""
-    if known is not None:
-        found = _run(store, family, known.number, 1)
-        if known in found:
-            return _to_the_end(store, family, found)
-    hinted = _hinted(store, family)
-    if hinted is not None:
-        found = _run(store, family, hinted, 1)
-        if found:
-            return _to_the_end(store, family, found)
-    return _listed(store, family)
-
-
-def _to_the_end(store: Store, family: _Family, found: list[Found]) -> list[Found]:
-    """A document and the one after it, if it is there, and all that come after that."""
-    is_open = len(found) > 1
-    while is_open:
-        more = _run(store, family, found[-1].number + 1, _PROBES)
-        found += more
-        is_open = len(more) > _PROBES
-    return found
-
-
-def _run(store: Store, family: _Family, first: int, more: int) -> list[Found]:
-    """A document and as many as `more` that follow it, as far as there is no gap."""
-    numbers = range(first, first + more + 1)
-    read = store.read_present([family.path(number) for number in numbers])
-    found: list[Found] = []
-    for number, data in zip(numbers, read, strict=True):
-        if data is None:
-            break
-        found.append(Found(number, data))
-    return found
-
-
-def _hinted(store: Store, family: _Family) -> int | None:
-    if family.hint is None:
-        return None
-    with suppress(DataError):
-        return paths.decode_hint(store.read(family.hint))
-    return None
-
-
-def _listed(store: Store, family: _Family) -> list[Found]:
-    """The newest document by a listing, or all of them."""
-    for _ in range(_TRIES):
-        names = store.list_names(family.folder)
-        numbers = sorted(n for name in names if (n := family.parse(name)) is not None)
-        wanted = numbers if family.reads_all else numbers[-1:]
-        read = store.read_present([family.path(number) for number in wanted])
-        if not wanted or read[-1] is not None:
-            pairs = zip(wanted, read, strict=True)
-            return [Found(number, data) for number, data in pairs if data is not None]
-    raise DataError(
-        f"{store.uri_of(family.folder)}: each listing names a newest document that is gone when it "
-        f"is read; somebody deletes there without end"
     )

@@ -35,7 +35,15 @@ from keytide.format.snapshot import FIRST_SNAPSHOT_ID, LAST_SNAPSHOT_ID, Snapsho
 from keytide.moments import moment_text
 from keytide.options import TableOptions, keys
 from keytide.store import Store
-from keytide.table.state.lineage import Found, Lineage, Seen, advance, lineage_of, look_at
+from keytide.table.state.commits import FOLDER_COMMITS, Commits, Found
+from keytide.table.state.lineage import (
+    Lineage,
+    Seen,
+    advance,
+    known_newest,
+    lineage_of,
+    look_at,
+)
 
 __all__ = ["Look", "TableMetadata", "sized_indexes", "sized_list", "sized_manifest"]
 
@@ -69,11 +77,13 @@ class Look:
 class TableMetadata:
     """Reads one table's metadata. `store` is rooted at the table.
 
-    `name` is for messages. Safe to share between threads.
+    `name` is for messages, `commits` is where its snapshots are made. Safe to share between
+    threads.
     """
 
     store: Store
     name: str
+    commits: Commits = FOLDER_COMMITS
 
     # -- the newest -----------------------------------------------------------------------------
 
@@ -102,18 +112,33 @@ class TableMetadata:
         """Whether another snapshot than this one is the newest by now, or it is gone."""
         if snapshot is None:
             return self.latest_snapshot_id() is not None
-        around = [paths.snapshot_path(number) for number in (snapshot.id, snapshot.id + 1)]
-        data, following = self.store.read_present(around)
-        if data is None or following is not None:
+        known = known_newest(self.store)
+        if known is None or known.number != snapshot.id:
+            known = Found(snapshot.id, snapshot.to_json())
+        newest = self.commits.newest(self.store, known)[-1:]
+        return not newest or self._is_another(newest[0], snapshot)
+
+    def _is_another(self, found: Found, snapshot: Snapshot) -> bool:
+        if found.number != snapshot.id:
             return True
-        return data != snapshot.to_json() and self._decoded(snapshot.id, data) != snapshot
+        # Engines write the same snapshot in other words.
+        is_same = found.data == snapshot.to_json()
+        return not is_same and self._decoded(found.number, found.data) != snapshot
+
+    def create(self, snapshot: Snapshot) -> bool:
+        """Make a snapshot the newest, as `Commits.create`; the commit of whatever it says."""
+        return self.commits.create(self.store, snapshot.id, snapshot.to_json())
+
+    def remove(self, snapshot_ids: Sequence[int]) -> None:
+        """Take back the newest snapshots, from the last of these ids to the first."""
+        self.commits.remove(self.store, snapshot_ids)
 
     def made(self, snapshot: Snapshot) -> None:
         """Remember a snapshot that this process made on top of the newest."""
         advance(self.store, self.lineage, Found(snapshot.id, snapshot.to_json()))
 
     def _look(self) -> Seen:
-        seen = look_at(self.store)
+        seen = look_at(self.store, self.commits)
         # A torn one is told of by whoever needs it.
         for found in seen.schemas[:-1]:
             with suppress(DataError, InvalidError):
@@ -187,8 +212,7 @@ class TableMetadata:
 
     def snapshot_ids(self) -> list[int]:
         """Ids of all snapshots, ascending."""
-        names = self.store.list_names(paths.snapshot_dir())
-        return sorted(n for name in names if (n := paths.parse_snapshot_name(name)) is not None)
+        return self.commits.ids(self.store)
 
     def snapshots(self) -> Iterator[Snapshot]:
         """The snapshots, oldest first, without those that expire before they are reached.
@@ -375,6 +399,10 @@ class TableMetadata:
             return paths.decode_hint(self.store.read(paths.snapshot_hint_path(hint)))
         except DataError:
             return None
+
+    def by(self, store: Store, name: str) -> TableMetadata:
+        """The metadata of a branch of the table, or of this one, as another store reaches it."""
+        return TableMetadata(store, name, self.commits)
 
     def has_snapshot(self, snapshot_id: int) -> bool:
         """Whether the snapshot of that id is there."""

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from keytide.errors import NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot, Tag
-from keytide.store import Store
 from keytide.table.state.lineage import Lineage
 from keytide.table.state.metadata import Look, TableMetadata
 
@@ -30,7 +29,7 @@ class PinnedMetadata(TableMetadata):
     came later are not there.
     """
 
-    seen: Look
+    seen: Look = field(kw_only=True)
     _known: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -115,9 +114,11 @@ def pinned(metadata: TableMetadata) -> PinnedMetadata:
     """The metadata of a table as they are now: one look, unless they are pinned already."""
     if isinstance(metadata, PinnedMetadata):
         return metadata
-    return PinnedMetadata(metadata.store, metadata.name, metadata.look())
+    look = metadata.look()
+    return PinnedMetadata(metadata.store, metadata.name, metadata.commits, seen=look)
 
 
-def unmade(store: Store, name: str, definition: TableSchema) -> PinnedMetadata:
-    """Metadata of a table that is not made yet, as they would be right after that."""
-    return PinnedMetadata(store, name, Look(Lineage(), definition))
+def unmade(metadata: TableMetadata, definition: TableSchema) -> PinnedMetadata:
+    """The metadata of a table that is not made yet, as they would be right after that."""
+    look = Look(Lineage(), definition)
+    return PinnedMetadata(metadata.store, metadata.name, metadata.commits, seen=look)

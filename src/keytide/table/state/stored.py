@@ -67,10 +67,10 @@ class StoredTable:
         return PinnedTable(self, pinned(self.metadata))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"store": self.store, "name": self.name}
+        return {"metadata": self.metadata}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self._open(TableMetadata(state["store"], state["name"]))
+        self._open(state["metadata"])
 
     @property
     def store(self) -> Store:
@@ -81,7 +81,9 @@ class StoredTable:
     def uncached(self) -> StoredTable:
         """The table as it is stored, past all copies near the reader."""
         store = self.store.uncached()
-        return self if store is self.store else StoredTable.of(TableMetadata(store, self.name))
+        if store is self.store:
+            return self
+        return StoredTable.of(self.metadata.by(store, self.name))
 
     @property
     def name(self) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from keytide.format.schema import TableSchema
-from keytide.store import Store
 from keytide.table.state.live_files import NO_FILES
+from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.pinned import unmade
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
@@ -16,13 +16,13 @@ from keytide.table.write.writable import check_writable
 __all__ = ["try_definition"]
 
 
-def try_definition(store: Store, name: str, definition: TableSchema) -> None:
+def try_definition(metadata: TableMetadata, definition: TableSchema) -> None:
     """Write no rows into a table of that definition, as if it were new; the store is not touched.
 
     Raises what a writer of rows would raise.
     """
     first = replace(definition, id=0)
-    view = StoredTable.of(unmade(store, name, first)).view(first)
+    view = StoredTable.of(unmade(metadata, first)).view(first)
     check_writable(view)
     no_rows = first.arrow_schema().empty_table()
     WriteTask.on(TableState(view, NO_FILES, ())).feed([no_rows], 0)

@@ -1,0 +1,121 @@
+"""Where the tables of a lake lie: names to metadata, and nothing of what tables are.
+
+A folder or a prefix of an object store has a folder for each table: `FolderWarehouse`. A table
+service knows its tables otherwise: another `Warehouse`, whose tables commit by its own `Commits`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Protocol
+
+from keytide.format import paths
+from keytide.format.schema import TableSchema
+from keytide.store import Store, created
+from keytide.table.state.metadata import TableMetadata
+
+__all__ = ["FolderWarehouse", "Warehouse"]
+
+_DATABASE_SUFFIX = ".db"
+_SOME_DATABASE = "default"
+
+
+class Warehouse(Protocol):
+    """The tables under one root, by database and name, in the case in which they were made.
+
+    Methods raise `DataError` when the place fails.
+    """
+
+    @property
+    def uri(self) -> str:
+        """The root, for messages and as a name that sets it apart from other warehouses."""
+        ...
+
+    @property
+    def exists(self) -> bool:
+        """Whether it is there; true where the first table that is made makes it."""
+        ...
+
+    def databases(self) -> list[str]:
+        """The names of databases."""
+        ...
+
+    def tables(self, database: str) -> list[str]:
+        """The names of the tables of a database; none where there is no such database."""
+        ...
+
+    def holds(self, database: str, table: str) -> bool:
+        """Whether there is such a table."""
+        ...
+
+    def metadata(self, database: str, table: str) -> TableMetadata:
+        """How a table is read and committed to, whether it is there or is to be made."""
+        ...
+
+    def create(self, database: str, table: str, definition: TableSchema) -> bool:
+        """Make a table without rows: atomic; False where there is one of that name."""
+        ...
+
+    def drop(self, database: str, table: str) -> None:
+        """Delete a table with all its files."""
+        ...
+
+
+@dataclass(frozen=True)
+class FolderWarehouse:
+    """Folders: `database.db/table`. A table is there when its first schema is."""
+
+    store: Store
+
+    @property
+    def uri(self) -> str:
+        """See `Warehouse`."""
+        return self.store.uri
+
+    @property
+    def exists(self) -> bool:
+        """See `Warehouse`. True in an object store, which knows no folders."""
+        below = self.store.local_path(_SOME_DATABASE)
+        # A name that is too long for the disk is nowhere, which pathlib says by an error.
+        return below is None or os.path.isdir(below.parent)
+
+    def databases(self) -> list[str]:
+        """See `Warehouse`."""
+        names = self.store.list_names()
+        return [n.removesuffix(_DATABASE_SUFFIX) for n in names if n.endswith(_DATABASE_SUFFIX)]
+
+    def tables(self, database: str) -> list[str]:
+        """See `Warehouse`."""
+        names = self.store.list_names(f"{database}{_DATABASE_SUFFIX}")
+        return [name for name in names if self.holds(database, name)]
+
+    def holds(self, database: str, table: str) -> bool:
+        """See `Warehouse`."""
+        path = _path(database, table)
+        if self.store.exists(paths.join(path, paths.schema_path(0))):
+            return True
+        # A writer that died may have left a temporary file, which makes no table.
+        names = self.store.list_names(paths.join(path, paths.schema_dir()))
+        return any(paths.parse_schema_name(name) is not None for name in names)
+
+    def metadata(self, database: str, table: str) -> TableMetadata:
+        """See `Warehouse`."""
+        return TableMetadata(self.store.sub(_path(database, table)), f"{database}.{table}")
+
+    def create(self, database: str, table: str, definition: TableSchema) -> bool:
+        """See `Warehouse`."""
+        # Looked for first, because the schema of an altered table has another number: creating the
+        # first one would succeed where it was expired.
+        if self.holds(database, table):
+            return False
+        path = paths.join(_path(database, table), paths.schema_path(definition.id))
+        return created(self.store, path, definition.to_json())
+
+    def drop(self, database: str, table: str) -> None:
+        """See `Warehouse`."""
+        self.store.delete_tree(_path(database, table))
+
+
+def _path(database: str, table: str) -> str:
+    return f"{database}{_DATABASE_SUFFIX}/{table}"

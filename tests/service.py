@@ -1,0 +1,172 @@
+"""A table service: a database says which tables there are, and which snapshot of each is newest.
+
+Data and metadata lie in folders as those of any other table.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import keytide as kt
+from keytide.format import paths
+from keytide.format.schema import TableSchema
+from keytide.lake.lake import Lake
+from keytide.store import Store, open_store
+from keytide.table.catalog import Catalog
+from keytide.table.state.commits import FOLDER_COMMITS, Found
+from keytide.table.state.metadata import TableMetadata
+
+__all__ = ["ServiceCommits", "ServiceWarehouse", "connect_by_service"]
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS tables
+    (database TEXT, name TEXT, folder TEXT, PRIMARY KEY (database, name));
+CREATE TABLE IF NOT EXISTS heads
+    (line TEXT PRIMARY KEY, id INTEGER NOT NULL, data BLOB NOT NULL);
+"""
+
+_NONE = (0, b"")
+"""The head of a table without snapshots."""
+
+
+@contextmanager
+def changing(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection in which one process at a time changes what is there, all of it or nothing."""
+    with answering(path) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield connection
+        connection.execute("COMMIT")
+
+
+@contextmanager
+def answering(path: Path) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(path, timeout=60, isolation_level=None)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+@dataclass(frozen=True)
+class ServiceCommits:
+    """The newest snapshot of a table, or of a branch, is what the database says."""
+
+    database: Path
+
+    def newest(self, store: Store, known: Found | None) -> Sequence[Found]:
+        with answering(self.database) as connection:
+            head = self._head(connection, store)
+        if head is None:
+            return []
+        # Whoever knew a snapshot wants to know whether it is one of this table still.
+        is_before = known is not None and known.number < head.number
+        path = paths.snapshot_path(known.number) if is_before and known is not None else ""
+        (data,) = store.read_present([path]) if path else (None,)
+        return [known, head] if known is not None and data == known.data else [head]
+
+    def create(self, store: Store, snapshot_id: int, data: bytes) -> bool:
+        with changing(self.database) as connection:
+            head = self._head(connection, store)
+            if snapshot_id != (1 if head is None else head.number + 1):
+                return False
+            # What a process left there that died before its commit was nobody's snapshot.
+            store.put(paths.snapshot_path(snapshot_id), data)
+            self._move(connection, store, Found(snapshot_id, data))
+        return True
+
+    def remove(self, store: Store, snapshot_ids: Sequence[int]) -> None:
+        for number in reversed(snapshot_ids):
+            with changing(self.database) as connection:
+                store.delete([paths.snapshot_path(number)])
+                left = [i for i in FOLDER_COMMITS.ids(store) if i < number]
+                head = left and Found(left[-1], store.read(paths.snapshot_path(left[-1])))
+                self._move(connection, store, head or None)
+
+    def ids(self, store: Store) -> list[int]:
+        head = self.newest(store, None)
+        return [n for n in FOLDER_COMMITS.ids(store) if head and n <= head[-1].number]
+
+    def _head(self, connection: sqlite3.Connection, store: Store) -> Found | None:
+        text = "SELECT id, data FROM heads WHERE line = ?"
+        row = connection.execute(text, [store.uri]).fetchone()
+        if row == _NONE:
+            return None
+        if row is not None and store.read_present([paths.snapshot_path(row[0])]) == [row[1]]:
+            return Found(*row)
+        # A branch that was just made, or made again under the name of another.
+        found = FOLDER_COMMITS.newest(store, None)
+        return found[-1] if found else None
+
+    def _move(self, connection: sqlite3.Connection, store: Store, head: Found | None) -> None:
+        values = _NONE if head is None else (head.number, head.data)
+        connection.execute("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", [store.uri, *values])
+
+
+@dataclass(frozen=True)
+class ServiceWarehouse:
+    """Tables lie in folders whose names say nothing; the database knows which is which."""
+
+    database: Path
+    store: Store
+
+    @property
+    def uri(self) -> str:
+        return f"service:{self.database}"
+
+    @property
+    def exists(self) -> bool:
+        return True
+
+    def databases(self) -> list[str]:
+        return [name for (name,) in self._found("SELECT DISTINCT database FROM tables")]
+
+    def tables(self, database: str) -> list[str]:
+        return [n for (n,) in self._found("SELECT name FROM tables WHERE database = ?", database)]
+
+    def holds(self, database: str, table: str) -> bool:
+        return self._folder(database, table) is not None
+
+    def metadata(self, database: str, table: str) -> TableMetadata:
+        folder = self._folder(database, table) or f"new-{database}-{table}"
+        name, commits = f"{database}.{table}", ServiceCommits(self.database)
+        return TableMetadata(self.store.sub(folder), name, commits)
+
+    def create(self, database: str, table: str, definition: TableSchema) -> bool:
+        folder = f"new-{database}-{table}"
+        with changing(self.database) as connection:
+            if self.holds(database, table):
+                return False
+            self.store.put(paths.join(folder, paths.schema_path(0)), definition.to_json())
+            connection.execute("INSERT INTO tables VALUES (?, ?, ?)", [database, table, folder])
+            values = [self.store.sub(folder).uri, *_NONE]
+            connection.execute("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", values)
+        return True
+
+    def drop(self, database: str, table: str) -> None:
+        folder = self._folder(database, table)
+        with changing(self.database) as connection:
+            values = [database, table]
+            connection.execute("DELETE FROM tables WHERE database = ? AND name = ?", values)
+        if folder is not None:
+            self.store.delete_tree(folder)
+
+    def _folder(self, database: str, table: str) -> str | None:
+        text = "SELECT folder FROM tables WHERE database = ? AND name = ?"
+        return next((folder for (folder,) in self._found(text, database, table)), None)
+
+    def _found(self, text: str, *values: str) -> list[tuple[str, ...]]:
+        with answering(self.database) as connection:
+            return connection.execute(f"{text} ORDER BY 1", values).fetchall()
+
+
+def connect_by_service(folder: Path, spark: object = None) -> kt.Lake:
+    """A lake whose tables a service keeps; made where there is none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    database = folder / "service.db"
+    with answering(database) as connection:
+        connection.executescript(_TABLES)
+    return Lake(Catalog(ServiceWarehouse(database, open_store(str(folder / "files")))), spark)
