@@ -105,7 +105,8 @@ def test_importing_keytide_loads_no_engine() -> None:
 
 def test_workers_of_spark_load_neither_a_parser_nor_an_engine() -> None:
     pytest.importorskip("pyspark")
-    tasks = ("keytide.spark." + name for name in ("write", "read", "change_scan", "pages", "dml_tasks"))
+    names = ("write", "read", "change_scan", "pages", "dml_tasks")
+    tasks = ("keytide.spark." + name for name in names)
     loaded = ", ".join([*tasks, "keytide.dml.keyed", "keytide.dml.appended"])
     heavy = {"sqlglot", "duckdb", "pandas", "adbc_driver_sqlite", "adbc_driver_postgresql"}
     code = f"import sys, {loaded}; print(sorted({heavy} & {{*sys.modules}}))"

@@ -92,6 +92,9 @@ def parse_expression(text: str, start: int, end: int, into: Any = None) -> exp.E
     except sqlglot.errors.SqlglotError as error:
         what = str(error).splitlines()[0]
         raise error_at(text, start, f"the SQL text does not parse from here on: {what}") from error
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        # The parser's own slips, over forms that no statement has.
+        raise error_at(text, start, "the SQL text does not parse from here on") from error
 
 
 def is_plain_name(text: str) -> bool:
