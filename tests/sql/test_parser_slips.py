@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 import keytide as kt
 from keytide.sql.grammar import parse_statements
 
-WORDS = """
+_WORDS = """
 SELECT INSERT INTO UPDATE SET DELETE FROM MERGE USING ON WHEN MATCHED NOT THEN WHERE VALUES CREATE
 TABLE AS WITH ALTER ADD COLUMN DROP EXPLAIN CALL DESCRIBE SHOW JOIN GROUP BY ORDER MAP ARRAY ROW
 STRUCT CASE END CAST INTERVAL DATE TIMESTAMP X TRUE NULL IN BETWEEN AND OR OVER PARTITION LATERAL
 UNNEST EXISTS DISTINCT INT DECIMAL PRIMARY KEY t k v 'a' 1 25.2 X'00FF' /*+OPTIONS('a'='b')*/
 ( ) < > >> [ ] { } , . ; : :: * + - / = == => -> $ @ ? ` " ' ''
-""".split()
-STARTS = """
+"""
+WORDS = _WORDS.split()
+_STARTS = """
 SELECT
 INSERT INTO t
 UPDATE t SET v =
@@ -27,7 +28,8 @@ MERGE INTO t USING t AS s ON
 CREATE TABLE t
 ALTER TABLE t
 CALL sys.compact(
-""".splitlines()
+"""
+STARTS = _STARTS.splitlines()
 
 
 @given(st.sampled_from(STARTS), st.lists(st.sampled_from(WORDS), max_size=12))
