@@ -71,7 +71,7 @@ class ServiceCommits:
     def create(self, store: Store, snapshot_id: int, data: bytes) -> bool:
         with changing(self.database) as connection:
             head = self._head(connection, store)
-            if snapshot_id != (1 if head is None else head.number + 1):
+            if head is not None and snapshot_id != head.number + 1:
                 return False
             # What a process left there that died before its commit was nobody's snapshot.
             store.put(paths.snapshot_path(snapshot_id), data)

@@ -92,6 +92,16 @@ def test_history_goes_on_back_and_sideways(lake: kt.Lake, table: kt.Table) -> No
     assert table.verify().is_healthy
 
 
+def test_table_without_snapshots_becomes_what_its_branch_is(table: kt.Table) -> None:
+    branch = table.create_branch("b", empty=True)
+    put(branch, {1: 1})
+    put(branch, {2: 2})
+    table.fast_forward("b")
+    assert (rows(table), ids(table)) == ({1: 1, 2: 2}, [1, 2])
+    put(table, {3: 3})
+    assert (rows(table), ids(table)) == ({1: 1, 2: 2, 3: 3}, [1, 2, 3])
+
+
 def test_what_the_service_did_not_decide_is_no_snapshot(table: kt.Table) -> None:
     put(table, {1: 1})
     store = table.metadata.store

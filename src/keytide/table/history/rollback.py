@@ -235,10 +235,16 @@ class Rollback:
 
     def _keep_target(self) -> None:
         """Have the snapshot where it belongs, though it may have expired and be kept by a tag."""
-        path = paths.snapshot_path(self.target.id)
-        if created(self.metadata.store, path, self.target.to_json()):
+        if self._is_back():
             earliest = paths.snapshot_hint_path(paths.Hint.EARLIEST)
             self.metadata.store.hint(earliest, paths.encode_hint(self.target.id))
+
+    def _is_back(self) -> bool:
+        """Put the snapshot back, if it is not there. Of a table without any it is a commit."""
+        if self.metadata.latest_snapshot_id() is None:
+            return self.metadata.create(self.target)
+        path = paths.snapshot_path(self.target.id)
+        return created(self.metadata.store, path, self.target.to_json())
 
     def _delete_snapshots(self) -> None:
         later = self.later_snapshots()

@@ -62,6 +62,7 @@ class Commits(Protocol):
     def create(self, store: Store, snapshot_id: int, data: bytes) -> bool:
         """Make a snapshot the newest: atomic, durable on return; False where the id is taken.
 
+        Of a table that has snapshots it is the one after the newest that was seen.
         Whoever finds it newest finds it under its name. Raises `DataError` when the place fails
         and the snapshot is not there, `UnknownOutcomeError` where it may be.
         """
