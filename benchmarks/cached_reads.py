@@ -26,6 +26,7 @@ import keytide as kt
 from keytide.format.documents import forget_documents
 from keytide.format.footer_cache import KEPT
 from keytide.store import objects
+from keytide.table.state.lineage import forget_lineages
 
 ADDRESS = "memory://bench"
 COLUMNS = 10
@@ -113,8 +114,8 @@ def fill(rows: int, buckets: int) -> list[int]:
 
 def cost(client: FarClient, read: Callable[[kt.Table], object], given: dict[str, Any]) -> str:
     forget_documents()
-    KEPT._values.clear()
-    KEPT._bytes = 0
+    forget_lineages()
+    KEPT.forget()
     client.requests, start = 0, time.perf_counter()
     read(kt.connect(ADDRESS, **given).table("t"))
     return f"{time.perf_counter() - start:.1f} s, {client.requests} requests"
