@@ -24,7 +24,7 @@ __all__ = ["ServiceCommits", "ServiceWarehouse", "connect_by_service"]
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS tables
-    (database TEXT, name TEXT, folder TEXT, PRIMARY KEY (database, name));
+    (database TEXT, name TEXT, PRIMARY KEY (database, name));
 CREATE TABLE IF NOT EXISTS heads
     (line TEXT PRIMARY KEY, id INTEGER NOT NULL, data BLOB NOT NULL);
 """
@@ -108,7 +108,7 @@ class ServiceCommits:
 
 @dataclass(frozen=True)
 class ServiceWarehouse:
-    """Tables lie in folders whose names say nothing; the database knows which is which."""
+    """Tables lie in folders, and those are tables that the database knows."""
 
     database: Path
     store: Store
@@ -128,39 +128,37 @@ class ServiceWarehouse:
         return [n for (n,) in self._found("SELECT name FROM tables WHERE database = ?", database)]
 
     def holds(self, database: str, table: str) -> bool:
-        return self._folder(database, table) is not None
+        text = "SELECT name FROM tables WHERE database = ? AND name = ?"
+        return bool(self._found(text, database, table))
 
     def metadata(self, database: str, table: str) -> TableMetadata:
-        folder = self._folder(database, table) or f"new-{database}-{table}"
-        name, commits = f"{database}.{table}", ServiceCommits(self.database)
-        return TableMetadata(self.store.sub(folder), name, commits)
+        store = self.store.sub(_folder(database, table))
+        return TableMetadata(store, f"{database}.{table}", ServiceCommits(self.database))
 
     def create(self, database: str, table: str, definition: TableSchema) -> bool:
-        folder = f"new-{database}-{table}"
+        folder = _folder(database, table)
         with changing(self.database) as connection:
             if self.holds(database, table):
                 return False
             self.store.put(paths.join(folder, paths.schema_path(0)), definition.to_json())
-            connection.execute("INSERT INTO tables VALUES (?, ?, ?)", [database, table, folder])
+            connection.execute("INSERT INTO tables VALUES (?, ?)", [database, table])
             values = [self.store.sub(folder).uri, *_NONE]
             connection.execute("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", values)
         return True
 
     def drop(self, database: str, table: str) -> None:
-        folder = self._folder(database, table)
         with changing(self.database) as connection:
             values = [database, table]
             connection.execute("DELETE FROM tables WHERE database = ? AND name = ?", values)
-        if folder is not None:
-            self.store.delete_tree(folder)
-
-    def _folder(self, database: str, table: str) -> str | None:
-        text = "SELECT folder FROM tables WHERE database = ? AND name = ?"
-        return next((folder for (folder,) in self._found(text, database, table)), None)
+        self.store.delete_tree(_folder(database, table))
 
     def _found(self, text: str, *values: str) -> list[tuple[str, ...]]:
         with answering(self.database) as connection:
             return connection.execute(f"{text} ORDER BY 1", values).fetchall()
+
+
+def _folder(database: str, table: str) -> str:
+    return f"{database}-{table}"
 
 
 def connect_by_service(folder: Path, spark: object = None) -> kt.Lake:

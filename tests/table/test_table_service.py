@@ -6,16 +6,20 @@ import pickle
 import sqlite3
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
 import keytide as kt
 from keytide.format import paths
+from keytide.lake.lake import Lake
 from keytide.store import Store
+from keytide.table.catalog import Catalog
 from keytide.table.state.commits import Commits, UnknownOutcomeError
+from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
-from service import ServiceCommits, changing, connect_by_service
+from service import ServiceCommits, ServiceWarehouse, changing, connect_by_service
 
 KEYED = "k INT, v INT, PRIMARY KEY (k) NOT ENFORCED"
 Rows = dict[int, int]
@@ -128,22 +132,20 @@ def test_of_writers_at_once_none_loses_a_row(table: kt.Table, tmp_path: Path) ->
     assert table.verify().is_healthy
 
 
+@dataclass(frozen=True)
 class Failing(ServiceCommits):
     """A service that fails for once: before it has decided, or right after."""
 
-    def __init__(self, commits: ServiceCommits, *, decides: bool, is_known: bool) -> None:
-        super().__init__(commits.database)
-        object.__setattr__(self, "left", [None])
-        object.__setattr__(self, "says", kt.DataError if is_known else UnknownOutcomeError)
-        object.__setattr__(self, "decides", decides)
+    decides: bool
+    error: type[kt.DataError]
+    left: list[str] = field(default_factory=lambda: ["the service is away"])
 
     def create(self, store: Store, snapshot_id: int, data: bytes) -> bool:
-        if self.__dict__["left"]:
-            self.__dict__["left"].pop()
-            if self.__dict__["decides"]:
-                super().create(store, snapshot_id, data)
-            raise self.__dict__["says"]("the service is away")
-        return super().create(store, snapshot_id, data)
+        if not self.left:
+            return super().create(store, snapshot_id, data)
+        if self.decides:
+            super().create(store, snapshot_id, data)
+        raise self.error(self.left.pop())
 
 
 def through(table: kt.Table, commits: Commits) -> kt.Table:
@@ -154,7 +156,7 @@ def through(table: kt.Table, commits: Commits) -> kt.Table:
 
 def test_write_that_was_not_decided_is_not_there(table: kt.Table) -> None:
     put(table, {1: 1})
-    away = through(table, Failing(commits_of(table), decides=False, is_known=True))
+    away = through(table, Failing(commits_of(table).database, decides=False, error=kt.DataError))
     with pytest.raises(kt.DataError, match="the service is away"):
         put(away, {2: 2})
     assert rows(table) == {1: 1}
@@ -162,9 +164,32 @@ def test_write_that_was_not_decided_is_not_there(table: kt.Table) -> None:
     assert rows(table) == {1: 1, 3: 3}
 
 
+@dataclass(frozen=True)
+class FailingWarehouse(ServiceWarehouse):
+    """A service whose first commit fails."""
+
+    def metadata(self, database: str, table: str) -> TableMetadata:
+        commits = Failing(self.database, decides=False, error=kt.DataError)
+        return replace(super().metadata(database, table), commits=commits)
+
+
+def test_table_whose_first_rows_were_not_decided_is_not_there(tmp_path: Path) -> None:
+    lake = connect_by_service(tmp_path)
+    warehouse = lake.catalog.warehouse
+    assert isinstance(warehouse, ServiceWarehouse)
+    away = Lake(Catalog(FailingWarehouse(warehouse.database, warehouse.store)))
+    with pytest.raises(kt.DataError, match="the service is away"):
+        away.sql("CREATE TABLE t AS SELECT 1 AS k")
+    assert lake.tables() == []
+    lake.sql("CREATE TABLE t AS SELECT 2 AS k")
+    assert lake.sql("SELECT * FROM t").to_pylist() == [{"k": 2}]
+
+
 def test_write_of_an_unknown_outcome_keeps_what_it_wrote(table: kt.Table) -> None:
     put(table, {1: 1})
-    away = through(table, Failing(commits_of(table), decides=True, is_known=False))
+    away = through(
+        table, Failing(commits_of(table).database, decides=True, error=UnknownOutcomeError)
+    )
     with pytest.raises(kt.DataError, match="the outcome of commit 2 is unknown"):
         put(away, {2: 2})
     assert rows(table) == {1: 1, 2: 2}

@@ -12,6 +12,7 @@ import pytest
 
 import keytide as kt
 from busy import Others, busy_store
+from keytide.format import paths
 from keytide.store import open_store
 
 ROWS = [{"k": 1, "v": 1}, {"k": 2, "v": 2}]
@@ -31,7 +32,26 @@ def expired(lake: kt.Lake, number: int) -> None:
     lake.sql("CALL sys.expire_snapshots(table => 't', retain_max => 1, retain_min => 1)")
 
 
-@pytest.mark.parametrize("do", [altered_and_written, tagged, expired])
+def branched(lake: kt.Lake, number: int) -> None:
+    table = lake.table("t")
+    if number == 0:
+        table.write(ROWS)
+    else:
+        table.delete_branch(f"b{number - 1}")
+    table.create_branch(f"b{number}", empty=number % 2 == 0)
+
+
+def half_deleted(lake: kt.Lake, number: int) -> None:
+    """A branch goes, and is not gone yet."""
+    table = lake.table("t")
+    table.create_branch(f"b{number}", empty=True)
+    if number == 3:
+        store = table.metadata.store
+        store.put(paths.unfinished_path("b0"), b"")
+        store.delete([paths.join(paths.branch_dir("b0"), paths.schema_path(0))])
+
+
+@pytest.mark.parametrize("do", [altered_and_written, tagged, expired, branched, half_deleted])
 def test_nothing_is_found_wrong_beside_others(
     tmp_path: Path, do: Callable[[kt.Lake, int], None]
 ) -> None:

@@ -40,7 +40,7 @@ from keytide.table.state.branches import open_table, pinned_table
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.pins import Pins
 from keytide.table.state.stored import PinnedTable, StoredTable
-from keytide.table.warehouse import Warehouse
+from keytide.table.warehouse import DATABASE_SUFFIX, Warehouse
 from keytide.table.write.trial import try_definition
 from keytide.types import Field, type_from_arrow
 
@@ -49,7 +49,6 @@ __all__ = ["DEFAULT_DATABASE", "SYSTEM_DATABASE", "Catalog", "NewTable", "open_s
 DEFAULT_DATABASE = "default"
 SYSTEM_DATABASE = "sys"
 """The name of the database that procedures are called by, in which no tables are made."""
-_DATABASE_SUFFIX = ".db"
 _C = TypeVar("_C", bound="Catalog")
 # Names of files have 255 bytes at most, and some systems put a suffix of their own behind.
 _NAME_BYTES_MAX = 240
@@ -74,8 +73,8 @@ def open_stored(
     branch = branch or named
     name = text.rsplit("/", 1)[-1]
     parent = text.rsplit("/", 2)[-2] if text.count("/") > 1 else ""
-    if parent.endswith(_DATABASE_SUFFIX):
-        name = f"{parent.removesuffix(_DATABASE_SUFFIX)}.{name}"
+    if parent.endswith(DATABASE_SUFFIX):
+        name = f"{parent.removesuffix(DATABASE_SUFFIX)}.{name}"
     return open_table(open_near(text, options, cache), name, branch)
 
 
@@ -229,8 +228,7 @@ class Catalog:
             raise AlreadyExistsError(
                 f"table {metadata.name} exists in {self.uri}; choose another name"
             )
-        make = partial(self.warehouse.create, database, table, definition)
-        return create_filled(metadata, definition, make, fill)
+        return create_filled(self.warehouse, database, table, definition, fill)
 
     def drop_table(self, name: str, *, missing_ok: bool = False) -> None:
         """Delete a table with all its files. Readers of it fail from then on.

@@ -15,9 +15,10 @@ from keytide.format.schema import TableSchema
 from keytide.store import Store, created
 from keytide.table.state.metadata import TableMetadata
 
-__all__ = ["FolderWarehouse", "Warehouse"]
+__all__ = ["DATABASE_SUFFIX", "FolderWarehouse", "Warehouse"]
 
-_DATABASE_SUFFIX = ".db"
+DATABASE_SUFFIX = ".db"
+"""What the name of a database's folder ends with."""
 _SOME_DATABASE = "default"
 
 
@@ -83,11 +84,11 @@ class FolderWarehouse:
     def databases(self) -> list[str]:
         """See `Warehouse`."""
         names = self.store.list_names()
-        return [n.removesuffix(_DATABASE_SUFFIX) for n in names if n.endswith(_DATABASE_SUFFIX)]
+        return [n.removesuffix(DATABASE_SUFFIX) for n in names if n.endswith(DATABASE_SUFFIX)]
 
     def tables(self, database: str) -> list[str]:
         """See `Warehouse`."""
-        names = self.store.list_names(f"{database}{_DATABASE_SUFFIX}")
+        names = self.store.list_names(f"{database}{DATABASE_SUFFIX}")
         return [name for name in names if self.holds(database, name)]
 
     def holds(self, database: str, table: str) -> bool:
@@ -118,4 +119,4 @@ class FolderWarehouse:
 
 
 def _path(database: str, table: str) -> str:
-    return f"{database}{_DATABASE_SUFFIX}/{table}"
+    return f"{database}{DATABASE_SUFFIX}/{table}"

@@ -180,7 +180,7 @@ def changes_of(
     some `columns` will be shown, a difference leaves out changes of nothing but others.
     """
     check_mode(table, mode)
-    if end is None:
+    if end is None:  # one that is given is a snapshot, which needs no look
         table = table.pinned()
     last, own = _end(table, end, must_exist=mode == "diff")
     schema = own if schema is None else schema

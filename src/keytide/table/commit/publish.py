@@ -1,8 +1,8 @@
 """Commits: the one place where a snapshot is made.
 
-Files first, then manifests, then the atomic creation of `snapshot/snapshot-N`: that creation is the
-commit. Losing the race for an id is an expected outcome: the loop re-reads, decides anew and tries
-the next id.
+Files first, then manifests, then the atomic creation of the snapshot where the table commits, which
+in a folder is that of `snapshot/snapshot-N`: that creation is the commit. Losing the race for an id
+is an expected outcome: the loop re-reads, decides anew and tries the next id.
 
 Rules that protect data, all here and in `decide`:
 

@@ -17,7 +17,7 @@ from keytide.table.state.branches import torn_branches
 from keytide.table.state.view import TableView
 from keytide.table.verify.finding import Findings
 
-__all__ = ["Branch", "read_branches"]
+__all__ = ["Branch", "Branches", "read_branches"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -58,14 +58,30 @@ class Branch:
         return self._views.get(schema_id)
 
 
-def read_branches(store: Store, table: str, findings: Findings) -> list[Branch]:
+@dataclass(frozen=True)
+class Branches:
+    """The names of branches beside the main one, sorted.
+
+    `torn` are those that somebody is making or deleting, or died at that.
+    """
+
+    whole: tuple[str, ...]
+    torn: tuple[str, ...]
+
+    @classmethod
+    def of(cls, store: Store) -> Branches:
+        """Those of the table that a store is rooted at."""
+        # The names first: what is made after that is no concern of a check.
+        names = [paths.parse_branch_name(n) for n in store.list_names(paths.branches_dir())]
+        torn = tuple(torn_branches(store))
+        return cls(tuple(sorted(n for n in names if n is not None and n not in torn)), torn)
+
+
+def read_branches(store: Store, table: str, branches: Branches, findings: Findings) -> list[Branch]:
     """The main branch and all others of the table that a store is rooted at."""
-    torn = torn_branches(store)
-    for name in torn:
+    for name in branches.torn:
         findings.skip(paths.branch_dir(name), "it was not made or not deleted in whole")
-    names = map(paths.parse_branch_name, store.list_names(paths.branches_dir()))
-    known = [name for name in names if name is not None and name not in torn]
-    folders = ["", *map(paths.branch_dir, known)]
+    folders = ["", *map(paths.branch_dir, branches.whole)]
     return [_Documents(store, folder, findings).branch(table) for folder in folders]
 
 

@@ -21,7 +21,7 @@ from keytide.table.state.live_files import files_of
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
-from keytide.table.verify.branch import Branch, read_branches
+from keytide.table.verify.branch import Branch, Branches, read_branches
 from keytide.table.verify.data_file import FileCheck
 from keytide.table.verify.finding import Findings, Verification
 from keytide.table.verify.hashes import check_hashes
@@ -35,7 +35,8 @@ __all__ = ["Progress", "verify_table"]
 Progress = Callable[[int, int], None]
 """Is told how many of how many files have been checked."""
 
-# While snapshots expire, what is read of them goes away; then all is looked at once more.
+# While snapshots expire and branches go, what is read of them goes away; then all is looked at once
+# more.
 _TRIES = 3
 
 
@@ -67,10 +68,11 @@ class _Work:
 
     def __post_init__(self) -> None:
         self.findings = Findings(self.name)
+        self.branches = Branches.of(self.store)
 
     def run(self) -> Verification:
         """Check all there is."""
-        branches = read_branches(self.store, self.name, self.findings)
+        branches = read_branches(self.store, self.name, self.branches, self.findings)
         self.listed += (path for branch in branches for path in branch.listed)
         newest = [self._read_history(branch) for branch in branches]
         rows = self._check_files()
@@ -83,8 +85,9 @@ class _Work:
         return Verification(self.name, len(self.snapshots), files, rows, found, unchecked)
 
     def something_went_away(self) -> bool:
-        """Whether a snapshot or tag that was there is not there any more."""
-        return not all(map(self.store.exists, self.listed))
+        """Whether a branch, snapshot or tag that was there is not there any more."""
+        is_there = all(map(self.store.exists, self.listed))
+        return not is_there or Branches.of(self.store) != self.branches
 
     # -- metadata -------------------------------------------------------------------------------
 
