@@ -81,8 +81,10 @@ class ServiceCommits:
     def remove(self, store: Store, snapshot_ids: Sequence[int]) -> None:
         for number in reversed(snapshot_ids):
             with changing(self.database) as connection:
-                store.delete([paths.snapshot_path(number)])
-                left = [i for i in FOLDER_COMMITS.ids(store) if i < number]
+                there = FOLDER_COMMITS.ids(store)
+                # What a process left behind that died before its commit would stand after a gap.
+                store.delete(paths.snapshot_path(i) for i in there if i >= number)
+                left = [i for i in there if i < number]
                 head = left and Found(left[-1], store.read(paths.snapshot_path(left[-1])))
                 self._move(connection, store, head or None)
 

@@ -116,6 +116,16 @@ def test_what_the_service_did_not_decide_is_no_snapshot(table: kt.Table) -> None
     assert (ids(table), rows(table)) == ([1, 2], {1: 1, 2: 2})
 
 
+def test_what_was_not_decided_leaves_no_gap_behind_a_rollback(table: kt.Table) -> None:
+    for number in range(1, 5):
+        put(table, {number: number})
+    store = table.metadata.store
+    store.put(paths.snapshot_path(5), store.read(paths.snapshot_path(4)).replace(b": 4", b": 5"))
+    table.rollback_to(2)
+    assert (ids(table), rows(table)) == ([1, 2], {1: 1, 2: 2})
+    assert table.verify().is_healthy
+
+
 def test_of_writers_at_once_none_loses_a_row(table: kt.Table, tmp_path: Path) -> None:
     def write(number: int) -> None:
         own = connect_by_service(tmp_path).table("t")
