@@ -167,13 +167,13 @@ def _apply(case: Case, spec: cdc.FeedSpec, rows: pa.Table, wanted: list[str] | N
     lake = kt.connect(case.folder / f"lake{case.chance.random()}")
     table = lake.create_table("t", spec.columns, spec.primary_key)
     given = rows.select([*(f.name for f in spec.columns), cdc.ROW_KIND_COLUMN])
-    written = case.attempt(f"write {shown(given.to_pylist())}", lambda: table.write(given))
-    found = case.attempt("scan", lambda: table.scan().to_pylist())
+    written = case.attempt(f"write {shown(given)}", lambda: table.write(given))
+    found = case.attempt("scan", lambda: table.scan().to_arrow())
     if isinstance(written, Refused) or isinstance(found, Refused):
-        case.note("rows", "decoded rows are refused", shown(given.to_pylist()))
-    elif wanted is not None:
+        case.note("rows", "decoded rows are refused", shown(given))
+    elif wanted is not None:  # Python has no words for every time that Arrow has
         kinds = {f.name: f.type.sql() for f in spec.columns if f.name != "id"}
-        if (told := _told(found, kinds)) != wanted:
+        if (told := _told(found.to_pylist(), kinds)) != wanted:
             case.note("rows", f"{spec.format} applied", f"{shown(told)}, expected {shown(wanted)}")
 
 

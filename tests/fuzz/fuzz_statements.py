@@ -276,7 +276,8 @@ class _Words:
 
 def _merge(words: _Words) -> Statement:
     chance = words.chance
-    alias = "source" if words.alias == "target" else chance.choice(["s", "source"])
+    # A target that goes by the name of a column may be called "source" by now.
+    alias = {"target": "source", "[k]": "s"}.get(words.alias) or chance.choice(["s", "source"])
     source = _Words(chance, alias, list(COLUMNS), is_other=True)
     whens: list[When] = []
     for _ in range(chance.choice([1, 2, 2, 3])):

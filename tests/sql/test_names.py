@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -125,3 +127,22 @@ def test_columns_of_another_engine_that_differ_in_case_only_are_read_by_python_n
             lake.sql(text)
     lake.sql("ALTER TABLE other RENAME COLUMN ID TO v")
     assert lake.sql("SELECT v FROM other WHERE id = 2").to_pylist() == [{"v": "b"}]
+
+
+@pytest.mark.parametrize(
+    "mark", ["$", "@", ":", "", "?", "%", "{{", "'", "`", '"', "--", "/*", "*"]
+)
+def test_columns_that_differ_in_marks_alone_are_all_read(mark: str) -> None:
+    names = ["k", "row", f"{mark}row", f"row{mark}", f"{mark}row{mark}"]
+    names = list(dict.fromkeys(names))
+    quoted = ["`" + name.replace("`", "``") + "`" for name in names]
+    lake = kt.connect(f"memory://marks-{uuid4()}")
+    table = lake.create_table("t", pa.schema([(n, pa.int64()) for n in names]), [])
+    table.write([{name: place for place, name in enumerate(names)}])
+    row = dict(zip(names, range(len(names)), strict=True))
+    assert lake.sql("SELECT * FROM t").to_pylist() == [row]
+    assert lake.sql(f"SELECT {', '.join(quoted)} FROM t").to_pylist() == [row]
+    for name, column in zip(names, quoted, strict=True):
+        assert lake.sql(f"SELECT {column} FROM t AS x").to_pylist() == [{name: row[name]}]
+        found = lake.sql(f"SELECT x.k FROM t AS x, t AS y WHERE x.{column} = y.{column}")
+        assert found.to_pylist() == [{"k": 0}]

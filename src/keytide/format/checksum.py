@@ -178,6 +178,8 @@ def check_blocks_in(
 ) -> None:
     """The same of a file that is open, whose bytes are in memory or mapped."""
     footer = check_footer(file)
+    if not FOOTER_SEAL.is_set(footer):
+        return
     size = file.size()
     ranges = wanted(pq.read_metadata(file)) if wanted else [(0, size - len(footer))]
     file.seek(0)
@@ -218,7 +220,9 @@ def check_footer(file: pa.NativeFile) -> bytes:
     file.seek(size - length)
     footer: bytes = file.read(length)
     file.seek(0)
-    if not FOOTER_SEAL.is_intact(footer):
+    # Blocks are never told of without a seal, so one that cannot be found was damaged itself.
+    is_lost = not FOOTER_SEAL.is_set(footer) and BLOCKS_KEY.encode() in footer
+    if is_lost or not FOOTER_SEAL.is_intact(footer):
         raise OSError("its footer is not the one that was written")
     return footer
 

@@ -11,13 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
-from sqlglot.optimizer.annotate_types import annotate_types
-from sqlglot.optimizer.qualify import qualify
-from sqlglot.schema import MappingSchema
 
 from keytide.errors import InvalidError
 from keytide.sql.dialect import Keytide, error_at
+from keytide.sql.tree_types import typed
 from keytide.types import Field
 
 __all__ = ["CONDITION", "DUCKDB_MACRO", "marked_conditions", "refused_condition", "spark_condition"]
@@ -131,24 +128,16 @@ def _types(
     """The types of conditions, by their places among them, as far as they can be told."""
     for place, node in enumerate(found):
         node.meta[_PLACE] = place
-    schema = MappingSchema(dialect=Keytide)
-    for name, members in fields.items():
-        texts = {member.name: member.type.with_nullable(True).sql() for member in members}
-        schema.add_table(name, texts, dialect=Keytide)
     try:
-        qualified = qualify(
-            tree.copy(), dialect=Keytide, schema=schema, quote_identifiers=False,
-            validate_qualify_columns=False, isolate_tables=False,
-        )  # fmt: skip
-        typed = annotate_types(qualified, schema=schema, dialect=Keytide)
-    except SqlglotError:
-        return {}  # the engine will say what is wrong
+        tree_with_types = typed(tree, fields)
     finally:
         for node in found:
             del node.meta[_PLACE]
+    if tree_with_types is None:
+        return {}
     return {
         node.meta[_PLACE]: node.type
-        for node in typed.walk()
+        for node in tree_with_types.walk()
         if _PLACE in node.meta and isinstance(node, _TYPED) and node.type and _is_known(node)
     }
 

@@ -8,16 +8,23 @@ backslash is a backslash, as in the standard.
 from __future__ import annotations
 
 import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import sqlglot
 from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.spark import Spark
+from sqlglot.errors import SqlglotError
 from sqlglot.parsers.spark import SparkParser
 
 from keytide.errors import InvalidError
 
-__all__ = ["Keytide", "error_at", "is_plain_name", "parse_expression", "tokenize"]
+__all__ = ["Keytide", "error_at", "is_plain_name", "parse_expression", "refusing_slips", "tokenize"]
+
+_SLIPS = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""What the library that parses raises over forms that no statement has."""
 
 
 class Keytide(Spark):
@@ -92,9 +99,32 @@ def parse_expression(text: str, start: int, end: int, into: Any = None) -> exp.E
     except sqlglot.errors.SqlglotError as error:
         what = str(error).splitlines()[0]
         raise error_at(text, start, f"the SQL text does not parse from here on: {what}") from error
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
+    except _SLIPS as error:
         # The parser's own slips, over forms that no statement has.
         raise error_at(text, start, "the SQL text does not parse from here on") from error
+
+
+@contextmanager
+def refusing_slips() -> Iterator[None]:
+    """A block that walks trees by the parser's own passes.
+
+    Of some texts that are none of SQL's the parser makes trees which these passes cannot walk.
+    Raises `InvalidError` for what they trip over there.
+    """
+    try:
+        yield
+    except (SqlglotError, *_SLIPS) as error:
+        if not _is_of_parser(error):
+            raise
+        raise InvalidError(
+            "a part of the statement has no meaning that could be found; write it in a plainer "
+            f"form ({str(error).partition(chr(10))[0]})"
+        ) from error
+
+
+def _is_of_parser(error: BaseException) -> bool:
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in ("sqlglot", "sqlglotc")
 
 
 def is_plain_name(text: str) -> bool:

@@ -12,6 +12,7 @@ from sqlglot import exp
 from keytide.errors import AlreadyExistsError, InvalidError
 from keytide.plural import counted
 from keytide.sql.assign import assign
+from keytide.sql.dialect import refusing_slips
 from keytide.sql.dml import delete, merge, update
 from keytide.sql.explain_changes import analyze_change, explain_change
 from keytide.sql.grammar import parse_statements
@@ -70,7 +71,8 @@ def results(catalog: Catalog, engine: Engine, text: str) -> Iterator[Result]:
 
 def _carried_out(catalog: Catalog, engine: Engine, statement: Statement) -> Result:
     try:
-        return _ACTIONS[type(statement)](catalog, engine, statement)
+        with refusing_slips():
+            return _ACTIONS[type(statement)](catalog, engine, statement)
     except RecursionError as error:
         raise InvalidError(
             "a statement is nested too deeply to be carried out; write a part of it as a statement "

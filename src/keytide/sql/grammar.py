@@ -119,7 +119,7 @@ def options_in_hints(text: str, tokens: Sequence[Token]) -> dict[int, _Hint]:
     A hint behind SELECT is the engine's, and part of the query.
     """
     found: dict[int, _Hint] = {}
-    if "/*+" not in text:
+    if "/*+" not in text or not tokens:  # a text of comments has no statement for them
         return found
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         end = int(token.end) + 1

@@ -16,7 +16,6 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
 from sqlglot.optimizer.scope import Scope, traverse_scope
-from sqlglot.schema import MappingSchema
 
 from keytide.dml.attached import target_of
 from keytide.dml.spi import ConnectorSession
@@ -32,6 +31,7 @@ from keytide.sql.pushing import balanced_chains, pushed
 from keytide.sql.qualified import drop_databases
 from keytide.sql.relation import AttachedRelation, Relation, StoredRelation, SystemRelation
 from keytide.sql.statements import GIVEN, Query
+from keytide.sql.tree_types import schema_of
 from keytide.sql.unnest import resolve_unnests
 from keytide.table.catalog import Catalog
 from keytide.table.conditions.where import parse_where
@@ -417,9 +417,7 @@ def _narrow(relation: Relation, fields: Sequence[Field], needs: _Needs) -> Relat
 
 
 def _needs(tree: exp.Expr, fields: Mapping[str, Sequence[Field]]) -> _Needs:
-    schema = MappingSchema(dialect=Keytide)
-    for view, members in fields.items():
-        schema.add_table(view, {f.name: _type_text(f) for f in members}, dialect=Keytide)
+    schema = schema_of({v: {f.name: _type_text(f) for f in fields[v]} for v in fields})
     qualified = qualify(
         tree.copy(), dialect=Keytide, schema=schema, quote_identifiers=False,
         validate_qualify_columns=True, isolate_tables=False,

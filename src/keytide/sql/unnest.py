@@ -15,14 +15,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
-from sqlglot.optimizer.annotate_types import annotate_types
-from sqlglot.optimizer.qualify import qualify
-from sqlglot.schema import MappingSchema
 
 from keytide.errors import InvalidError
 from keytide.plural import counted
 from keytide.sql.dialect import Keytide, error_at
+from keytide.sql.tree_types import typed
 from keytide.types import Field
 
 __all__ = ["duckdb_unnest", "resolve_unnests", "spark_unnest"]
@@ -127,19 +124,10 @@ def _types(
     tree: exp.Expr, fields: Mapping[str, Sequence[Field]], count: int
 ) -> list[exp.DataType | None]:
     """The type of what each UNNEST is given, None where it cannot be told."""
-    schema = MappingSchema(dialect=Keytide)
-    for name, members in fields.items():
-        texts = {member.name: member.type.with_nullable(True).sql() for member in members}
-        schema.add_table(name, texts, dialect=Keytide)
-    try:
-        qualified = qualify(
-            tree.copy(), dialect=Keytide, schema=schema, quote_identifiers=False,
-            validate_qualify_columns=False, isolate_tables=False,
-        )  # fmt: skip
-        typed = annotate_types(qualified, schema=schema, dialect=Keytide)
-    except SqlglotError:
+    known = typed(tree, fields)
+    if known is None:
         return [None] * count
-    types = [node.expressions[0].type for node in _unnests(typed)]
+    types = [node.expressions[0].type for node in _unnests(known)]
     return types if len(types) == count else [None] * count
 
 

@@ -286,11 +286,13 @@ def _pair_columns(
 ) -> dict[str, pa.ChunkedArray]:
     places = {name: place for place, name in enumerate(data.column_names)}
     _refuse_unknown_columns(data.column_names, schema, table)
+    # Equal values have to be in one partition, too.
+    placing = {*schema.primary_keys, *schema.partition_keys}
     columns = {}
     for field in schema.fields:
         if field.name in places:
             given = data.column(places[field.name])
-            stored = key_column if field.name in schema.primary_keys else stored_column
+            stored = key_column if field.name in placing else stored_column
             columns[field.name] = stored(given, field, table)
         else:
             columns[field.name] = _missing_column(field, schema, options, kinds, table)

@@ -131,13 +131,17 @@ class PartitionSpec:
         """Raise `InvalidError` for rows, in the table's exact types, outside the partition."""
         for f, value in zip(self.fields, self.values, strict=True):
             column = rows.column(f.name)
-            inside = column.is_null() if value.null_count else pc.equal(column, value[0])
-            outside = column.filter(pc.invert(pc.fill_null(inside, fill_value=False)))
-            if len(outside):
+            # By their bytes, as partitions are told apart: NaN equals itself there.
+            found = pc.unique(column)
+            (wanted,) = encode_rows([value], [f.type])
+            outside = [row != wanted for row in encode_rows([found], [f.type])]
+            if any(outside):
+                others = found.filter(pa.array(outside))
+                count = pc.sum(pc.is_in(column, others)).as_py()
                 raise InvalidError(
-                    f"table {self.table}: {len(outside)} of {len(column)} rows are not in the "
+                    f"table {self.table}: {count} of {len(column)} rows are not in the "
                     f"partition to overwrite: {f.name!r} should be {value[0].as_py()!r}, found "
-                    f"{outside[0].as_py()!r}; leave them out, or overwrite without a partition"
+                    f"{others[0].as_py()!r}; leave them out, or overwrite without a partition"
                 )
 
     def _encoded(self, values: tuple[pa.Array, ...]) -> bytes:
