@@ -46,3 +46,9 @@ def test_file_of_another_writer_has_no_seal_and_passes() -> None:
     sink = io.BytesIO()
     pq.write_table(pa.table({"k": [1]}), sink)
     assert BLOCKS_KEY.encode() not in check_footer(opened(sink.getvalue()))
+
+
+def test_file_of_another_writer_may_hold_the_words_of_a_seal() -> None:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"k": [BLOCKS_KEY, SEAL_KEY]}), sink)
+    assert BLOCKS_KEY.encode() in check_footer(opened(sink.getvalue()))

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
+import pyarrow as pa
 import pytest
 
 import keytide as kt
@@ -58,10 +59,31 @@ def test_form_that_no_pass_can_walk_is_refused_with_a_way_out(lake: kt.Lake) -> 
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", ";", "-- a /*+ OPTIONS('scan.snapshot-id' = '1') */", "/*+ OPTIONS('a'='b') */"],
+    [
+        "",
+        " ",
+        ";",
+        "-- a /*+ OPTIONS('scan.snapshot-id' = '1') */",
+        "/*+ OPTIONS('a'='b') */",
+        "; /*+ OPTIONS('a'='b') */",
+    ],
 )
 def test_text_without_a_statement_is_refused_whatever_its_comments_say(
     lake: kt.Lake, text: str
 ) -> None:
     with pytest.raises(kt.InvalidError, match=r"no statement|belongs into a statement"):
         lake.sql(text)
+
+
+def test_hint_before_the_first_statement_is_refused(lake: kt.Lake) -> None:
+    with pytest.raises(kt.InvalidError, match="a hint belongs into a statement"):
+        lake.sql("/*+ OPTIONS('scan.snapshot-id' = '1') */ SELECT * FROM t")
+
+
+def test_hint_in_one_text_of_a_call_is_none_of_the_next(lake: kt.Lake) -> None:
+    table = lake.create_table("u", pa.schema([("k", pa.int64()), ("v", pa.int64())]), ["k"])
+    table.write([{"k": 1, "v": 1}])
+    table.write([{"k": 1, "v": 2}])
+    past = "(SELECT max(v) FROM u /*+ OPTIONS('scan.snapshot-id' = '1') */)"
+    table.update({"v": past}, f"v > {past}")
+    assert table.get(1) == {"k": 1, "v": 1}

@@ -221,7 +221,7 @@ def check_footer(file: pa.NativeFile) -> bytes:
     footer: bytes = file.read(length)
     file.seek(0)
     # Blocks are never told of without a seal, so one that cannot be found was damaged itself.
-    is_lost = not FOOTER_SEAL.is_set(footer) and BLOCKS_KEY.encode() in footer
+    is_lost = _BLOCKS.search(footer) is not None and not FOOTER_SEAL.is_set(footer)
     if is_lost or not FOOTER_SEAL.is_intact(footer):
         raise OSError("its footer is not the one that was written")
     return footer

@@ -177,6 +177,7 @@ def _global_index_record(file: IndexFile) -> Mapping[str, Any] | None:
     if unknown:
         raise UnsupportedError(
             f"index file {file.file_name} of type {file.index_type} has members that this release "
-            f"would lose: {', '.join(sorted(unknown))}; change the table with a newer release"
+            f"would lose: {', '.join(sorted(map(str, unknown)))}; change the table with a newer "
+            f"release"
         )
     return file.global_index

@@ -129,15 +129,15 @@ def _types(
     for place, node in enumerate(found):
         node.meta[_PLACE] = place
     try:
-        tree_with_types = typed(tree, fields)
+        known = typed(tree, fields)
     finally:
         for node in found:
             del node.meta[_PLACE]
-    if tree_with_types is None:
+    if known is None:
         return {}
     return {
         node.meta[_PLACE]: node.type
-        for node in tree_with_types.walk()
+        for node in known.walk()
         if _PLACE in node.meta and isinstance(node, _TYPED) and node.type and _is_known(node)
     }
 

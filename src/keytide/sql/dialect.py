@@ -117,8 +117,7 @@ def refusing_slips() -> Iterator[None]:
         if not _is_of_parser(error):
             raise
         raise InvalidError(
-            "a part of the statement has no meaning that could be found; write it in a plainer "
-            f"form ({str(error).partition(chr(10))[0]})"
+            "a part of the statement has no meaning that could be found; write it in a plainer form"
         ) from error
 
 

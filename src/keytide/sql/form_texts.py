@@ -79,7 +79,7 @@ class FormTexts:
         if end is not None:
             raise error_at(self._text, int(end.start), "expected one expression; found its end")
         self._tokens += tokens
-        self._hints |= options_in_hints(self._text, tokens)
+        self._hints |= options_in_hints(blank + text, tokens)
         return start
 
 

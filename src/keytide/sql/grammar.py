@@ -119,15 +119,15 @@ def options_in_hints(text: str, tokens: Sequence[Token]) -> dict[int, _Hint]:
     A hint behind SELECT is the engine's, and part of the query.
     """
     found: dict[int, _Hint] = {}
-    if "/*+" not in text or not tokens:  # a text of comments has no statement for them
+    if "/*+" not in text:
         return found
-    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
-        end = int(token.end) + 1
-        until = len(text) if following is None else int(following.start)
+    ends = [0, *(int(token.end) + 1 for token in tokens)]
+    starts = [*(int(token.start) for token in tokens), len(text)]
+    for token, end, until in zip([None, *tokens], ends, starts, strict=True):
         for comment in _COMMENT.finditer(text, end, until):
-            if not comment["hint"] or token.text.upper() == "SELECT":
+            if not comment["hint"] or (token is not None and token.text.upper() == "SELECT"):
                 continue
-            if token.token_type == TokenType.SEMICOLON:
+            if token is None or token.token_type == TokenType.SEMICOLON:
                 place, message = comment.start(), "a hint belongs into a statement"
                 raise error_at(text, place, message)
             found[end] = {**found.get(end, {}), **_hint(comment)}

@@ -132,16 +132,17 @@ class PartitionSpec:
         for f, value in zip(self.fields, self.values, strict=True):
             column = rows.column(f.name)
             # By their bytes, as partitions are told apart: NaN equals itself there.
-            found = pc.unique(column)
+            found = pc.value_counts(column)
             (wanted,) = encode_rows([value], [f.type])
-            outside = [row != wanted for row in encode_rows([found], [f.type])]
-            if any(outside):
-                others = found.filter(pa.array(outside))
-                count = pc.sum(pc.is_in(column, others)).as_py()
+            rows_found = encode_rows([found.field("values")], [f.type])
+            outside = found.filter(pa.array([row != wanted for row in rows_found], pa.bool_()))
+            if len(outside):
+                other = outside.field("values")[0].as_py()
+                count = pc.sum(outside.field("counts")).as_py()
                 raise InvalidError(
                     f"table {self.table}: {count} of {len(column)} rows are not in the "
                     f"partition to overwrite: {f.name!r} should be {value[0].as_py()!r}, found "
-                    f"{others[0].as_py()!r}; leave them out, or overwrite without a partition"
+                    f"{other!r}; leave them out, or overwrite without a partition"
                 )
 
     def _encoded(self, values: tuple[pa.Array, ...]) -> bytes:

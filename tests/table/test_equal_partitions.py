@@ -1,4 +1,4 @@
-"""Partitions of floating-point values: equal ones are one partition, NaN and NaN too."""
+"""Equal values are one partition: NaN and NaN, both zeros, CHARs that differ in blanks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ODD = [0.0, -0.0, 1.5, math.inf, -math.inf, math.nan, 5e-324]
 def test_partition_of_any_float_is_overwritten_by_its_own_rows(
     tmp_path: Path, kind: pa.DataType, value: float
 ) -> None:
-    value = pa.scalar(value, kind).as_py() if not math.isnan(value) else value
+    value = pa.scalar(value, kind).as_py()
     schema = pa.schema([("p", kind), ("k", pa.int64())])
     table = kt.connect(tmp_path).create_table("t", schema, ["p", "k"], ["p"])
     table.write([{"p": value, "k": 1}, {"p": 7.0, "k": 1}])
@@ -46,3 +46,16 @@ def test_both_zeros_are_one_partition(tmp_path: Path, key: list[str]) -> None:
     table.write([{"p": 0.0, "k": 2}])
     table.overwrite([{"p": -0.0, "k": 3}], {"p": -0.0})
     assert [repr(row["p"]) for row in table.scan().to_pylist()] == ["0.0"]
+
+
+@pytest.mark.parametrize(
+    "key", ["", ", PRIMARY KEY (p, k) NOT ENFORCED"], ids=["appended", "keyed"]
+)
+def test_chars_that_differ_in_trailing_blanks_are_one_partition(tmp_path: Path, key: str) -> None:
+    lake = kt.connect(tmp_path)
+    lake.sql(f"CREATE TABLE t (p CHAR(3) NOT NULL, k INT NOT NULL{key}) PARTITIONED BY (p)")
+    table = lake.table("t")
+    for number, value in enumerate(["a", "a  "]):
+        table.write([{"p": value, "k": number}])
+    table.overwrite([{"p": "a ", "k": 3}], {"p": "a "})
+    assert [row["k"] for row in table.scan().to_pylist()] == [3]
