@@ -8,14 +8,18 @@ so such columns are written as fixed binaries and the footer is then made to say
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
-
 import numpy as np
 import pyarrow as pa
-from thrift.protocol.TCompactProtocol import TCompactProtocol
-from thrift.protocol.TProtocol import TType
-from thrift.transport.TTransport import TMemoryBuffer
+
+from keytide.format.thrift_tree import (
+    Member,
+    drop,
+    has,
+    read_struct,
+    replace,
+    value_of,
+    write_struct,
+)
 
 __all__ = ["NANOSECONDS_MIN", "encode_column", "has_nanoseconds", "mark_footer", "physical_type"]
 
@@ -61,25 +65,22 @@ def mark_footer(footer: bytes) -> bytes:
 
     Their statistics are dropped: INT96 has no defined order.
     """
-    protocol = TCompactProtocol(TMemoryBuffer(footer))
-    metadata = _read_value(protocol, TType.STRUCT)
+    metadata = read_struct(footer)
     # FileMetaData: 2 schema, 4 row_groups. SchemaElement: 1 type, 2 type_length, 5 num_children,
     # 6 and 10 annotations. RowGroup: 1 columns. ColumnChunk: 3 meta_data. ColumnMetaData: 1 type,
     # 12 statistics.
-    leaves = [element for element in _field(metadata, 2).items if not _has(element, 5)]
+    leaves = [element for element in value_of(metadata, 2).items if not has(element, 5)]
     marked = [index for index, leaf in enumerate(leaves) if _is_bare_twelve_bytes(leaf)]
     for index in marked:
-        _set(leaves[index], 1, _INT96)
-        _drop(leaves[index], 2)
-    for group in _field(metadata, 4).items:
-        chunks = _field(group, 1).items
+        replace(leaves[index], 1, _INT96)
+        drop(leaves[index], 2)
+    for group in value_of(metadata, 4).items:
+        chunks = value_of(group, 1).items
         for index in marked:
-            chunk = _field(chunks[index], 3)
-            _set(chunk, 1, _INT96)
-            _drop(chunk, 12)
-    out = TMemoryBuffer()
-    _write_value(TCompactProtocol(out), TType.STRUCT, metadata)
-    return bytes(out.getvalue())
+            chunk = value_of(chunks[index], 3)
+            replace(chunk, 1, _INT96)
+            drop(chunk, 12)
+    return write_struct(metadata)
 
 
 def _physical_field(field: pa.Field) -> pa.Field:
@@ -133,97 +134,11 @@ def _encode_timestamps(array: pa.Array) -> pa.Array:
     )
 
 
-# -- Parquet metadata as a generic tree: the compact protocol describes itself ----------------
-
-
-class _Member(NamedTuple):
-    type: int
-    id: int
-    value: Any
-
-
-class _List(NamedTuple):
-    type: int
-    items: list[Any]
-
-
-def _read_value(protocol: TCompactProtocol, type_: int) -> Any:
-    if type_ == TType.STRUCT:
-        return list(_read_members(protocol))
-    if type_ in (TType.LIST, TType.SET):
-        item_type, size = protocol.readListBegin()
-        items = [_read_value(protocol, item_type) for _ in range(size)]
-        protocol.readListEnd()
-        return _List(item_type, items)
-    return getattr(protocol, _READERS[type_])()
-
-
-def _read_members(protocol: TCompactProtocol) -> Iterator[_Member]:
-    protocol.readStructBegin()
-    while True:
-        _, type_, number = protocol.readFieldBegin()
-        if type_ == TType.STOP:
-            break
-        yield _Member(type_, number, _read_value(protocol, type_))
-        protocol.readFieldEnd()
-    protocol.readStructEnd()
-
-
-def _write_value(protocol: TCompactProtocol, type_: int, value: Any) -> None:
-    if type_ == TType.STRUCT:
-        _write_members(protocol, value)
-    elif type_ in (TType.LIST, TType.SET):
-        protocol.writeListBegin(value.type, len(value.items))
-        for item in value.items:
-            _write_value(protocol, value.type, item)
-        protocol.writeListEnd()
-    else:
-        getattr(protocol, _READERS[type_].replace("read", "write"))(value)
-
-
-def _write_members(protocol: TCompactProtocol, members: list[_Member]) -> None:
-    protocol.writeStructBegin("")
-    for member in members:
-        protocol.writeFieldBegin("", member.type, member.id)
-        _write_value(protocol, member.type, member.value)
-        protocol.writeFieldEnd()
-    protocol.writeFieldStop()
-    protocol.writeStructEnd()
-
-
-_READERS = {
-    TType.BOOL: "readBool",
-    TType.BYTE: "readByte",
-    TType.I16: "readI16",
-    TType.I32: "readI32",
-    TType.I64: "readI64",
-    TType.DOUBLE: "readDouble",
-    TType.STRING: "readBinary",
-}
-
-
-def _has(members: list[_Member], number: int) -> bool:
-    return any(member.id == number for member in members)
-
-
-def _field(members: list[_Member], number: int) -> Any:
-    return next(member.value for member in members if member.id == number)
-
-
-def _set(members: list[_Member], number: int, value: Any) -> None:
-    index = next(i for i, member in enumerate(members) if member.id == number)
-    members[index] = members[index]._replace(value=value)
-
-
-def _drop(members: list[_Member], number: int) -> None:
-    members[:] = [member for member in members if member.id != number]
-
-
-def _is_bare_twelve_bytes(leaf: list[_Member]) -> bool:
-    annotated = _has(leaf, 6) or _has(leaf, 10)
+def _is_bare_twelve_bytes(leaf: list[Member]) -> bool:
+    annotated = has(leaf, 6) or has(leaf, 10)
     return (
         not annotated
-        and _has(leaf, 2)
-        and _field(leaf, 1) == _FIXED_LEN_BYTE_ARRAY
-        and _field(leaf, 2) == _WIDTH
+        and has(leaf, 2)
+        and value_of(leaf, 1) == _FIXED_LEN_BYTE_ARRAY
+        and value_of(leaf, 2) == _WIDTH
     )

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from keytide.format.branch import main_store
-from keytide.format.checksum import check_footer
+from keytide.format.data_file.footer import read_footer
 from keytide.format.footer_cache import KEPT
 from keytide.store import SeekableReader, Store
 
@@ -82,8 +82,7 @@ def _fetched(store: Store, path: str, size: int) -> FarFile:
         begin = max(0, size - footer_bytes)
         end = _bytes(store, path, begin, size)
     held = pa.py_buffer(end)
-    check_footer(pa.BufferReader(held))
-    footer = pq.read_metadata(pa.BufferReader(held))
+    footer = read_footer(pa.BufferReader(held))
     return FarFile(store, path, size, footer, None if begin else held)
 
 

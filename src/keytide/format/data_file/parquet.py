@@ -34,6 +34,7 @@ from keytide.format.checksum import (
     check_footer,
 )
 from keytide.format.data_file.far_file import FarFile, far_file
+from keytide.format.data_file.footer import read_footer
 from keytide.format.data_file.stored_file import (
     POSITION,
     GroupEnds,
@@ -113,8 +114,7 @@ def _footer(store: Store, path: str, size: int | None, kept_bytes_max: int) -> p
     kept: pq.FileMetaData | None = KEPT.find(key)
     if kept is None:
         with store.open_input(path) as file:
-            check_footer(file)
-            kept = pq.read_metadata(file)
+            kept = read_footer(file)
         KEPT.keep(key, kept, _MAPPING_TIMES_FOOTER * kept.serialized_size, kept_bytes_max)
     return kept
 

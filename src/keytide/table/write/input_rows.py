@@ -25,6 +25,7 @@ from keytide.row_kind import ROW_KIND, RowKind
 from keytide.table.definition.counting import counted_columns
 from keytide.table.definition.defaults import write_default
 from keytide.table.values.columns import key_column, stored_column
+from keytide.table.values.nesting import refuse_nested_types, refuse_nested_values
 from keytide.table.values.single import array_of, key_value
 from keytide.types import AtomicType, Field
 
@@ -80,6 +81,7 @@ def source_table(data: Any, schema: TableSchema, table: str) -> pa.Table:
 def _arrow_table(data: Any, schema: TableSchema, table: str, *, takes_others: bool) -> pa.Table:
     try:
         given = _read_container(data, schema, table, takes_others=takes_others)
+        refuse_nested_types(given.schema, table)
         has_any = given.num_rows or given.num_columns
         return given if has_any else schema.arrow_schema().empty_table()
     except KeytideError:
@@ -116,6 +118,9 @@ def _class_of(data: Any) -> str:
 
 
 def _from_pandas(data: Any, schema: TableSchema, table: str) -> pa.Table:
+    for place, (name, type_) in enumerate(data.dtypes.items()):
+        if type_.kind == "O":
+            refuse_nested_values(data.iloc[:, place], name, table)
     try:
         given = pa.Table.from_pandas(data, preserve_index=False)
         # The types of columns without values are pandas' choice, not the caller's.
@@ -146,6 +151,7 @@ def _from_dicts(
         if name in schema.by_name:
             columns[name] = array_of(values, schema.field(name), table)
             continue
+        refuse_nested_values(values, name, table)
         try:
             columns[name] = pa.array(values)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

@@ -1,0 +1,70 @@
+"""How deep values may be nested: beyond some depth, Arrow and Polars end the process.
+
+They go down into lists and dicts by recursion, and one that holds itself has no end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from keytide.errors import InvalidError
+
+__all__ = ["NESTING_MAX", "refuse_nested_types", "refuse_nested_values"]
+
+NESTING_MAX = 60
+"""So many lists, dicts and structs may lie in one another; Arrow hands on 64 to other libraries."""
+
+_CONTAINERS = (Mapping, list, tuple, set, frozenset, np.ndarray)
+
+
+def refuse_nested_values(values: Iterable[Any], column: object, table: str) -> None:
+    """Raise `InvalidError`, naming the column, for a Python value that is nested too deep.
+
+    For values whose type is still to be found: with a type nothing goes deeper than the type does.
+    """
+    level = list(values)
+    for _ in range(NESTING_MAX + 1):
+        # Most columns hold no containers at all, which their classes alone tell.
+        if not any(issubclass(each, _CONTAINERS) for each in set(map(type, level))):
+            return
+        # Each container once, or those that share their items would double at every level.
+        held = {id(value): value for value in level if isinstance(value, _CONTAINERS)}
+        level = [item for value in held.values() for item in _items(value)]
+    raise _too_deep(column, table)
+
+
+def refuse_nested_types(schema: pa.Schema, table: str) -> None:
+    """Raise `InvalidError` for a column whose type is nested too deep."""
+    for field in schema:
+        level = [field.type]
+        for _ in range(NESTING_MAX + 1):
+            level = [part for each in level for part in _parts(each)]
+        if level:
+            raise _too_deep(field.name, table)
+
+
+def _items(container: Any) -> Iterable[Any]:
+    if isinstance(container, Mapping):
+        return container.values()
+    # Of numbers and texts in an array there is nothing below.
+    if isinstance(container, np.ndarray):
+        return container.flat if container.dtype == object else ()
+    return container  # type: ignore[no-any-return]  # a list, a tuple or a set
+
+
+def _parts(type_: pa.DataType) -> Iterator[pa.DataType]:
+    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
+        yield type_.value_type
+        return
+    yield from (type_.field(place).type for place in range(type_.num_fields))
+
+
+def _too_deep(column: object, table: str) -> InvalidError:
+    return InvalidError(
+        f"table {table}: column {column!r} has a value of more than {NESTING_MAX} lists, dicts or "
+        f"structs inside one another; give one that is less deep, or its text as JSON"
+    )
