@@ -3,14 +3,16 @@
     python scripts/data_ways.py
 
 Runs one small example of each way and prints the modules that the data entered in order, how many
-there are, and how often a module was entered that had been left before: the returns.
+there are, how often a module was entered that had been left before, the returns, and how often the
+store was asked, the looks.
 
 What counts. A call counts when data passes: a table, frame, array or series is among its arguments
 (on its object too, and in tuples, lists and dicts), or it is what the call gives back. Calls in the
 same module one after the other count once. Left out are the vocabulary (`arguments`, `errors`,
-`types`, `options`, ...) and the store, the bodies of comprehensions and lambdas, and what a module
+`types`, `options`, ...), the bodies of comprehensions and lambdas, and what a module
 does as it is loaded; a generator counts where it begins. Work for threads is done at once, so that
-the order is the same in each run.
+the order is the same in each run. A look is a call from outside the store that reads, lists, writes
+or deletes something there; tables lie in an object store, where each is a request.
 """
 
 from __future__ import annotations
@@ -18,13 +20,16 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import sys
-import tempfile
+import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import Any
 
+import duckdb
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -36,14 +41,21 @@ DATA = (
 VOCABULARY = {
     "arguments", "errors", "lazy", "options", "process", "row_kind", "scratch", "store", "types",
 }  # fmt: skip
+ASKING = {
+    "copy", "create", "delete", "delete_tree", "discard", "exists", "hint", "list", "list_names",
+    "open_input", "open_output", "put", "put_all", "read", "read_all", "read_present",
+    "read_ranges", "size",
+}  # fmt: skip
+"""The calls of a store that ask it for something."""
 
 
 @dataclass
 class Way:
-    """The modules that data entered, in the order of the calls."""
+    """The modules that data entered, in the order of the calls, and the looks at the store."""
 
     name: str
     calls: list[str | None] = field(default_factory=list)
+    looks: int = 0
     _open: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -65,13 +77,16 @@ class Way:
     @contextmanager
     def followed(self) -> Iterator[None]:
         """A block whose calls are followed."""
+        threading.setprofile(self._see)
         sys.setprofile(self._see)
         try:
             yield
         finally:
             sys.setprofile(None)
+            threading.setprofile(None)
 
     def _see(self, frame: FrameType, event: str, value: Any) -> None:
+        self.looks += event == "call" and _is_look(frame)
         module = _module_of(frame)
         if module is None:
             return
@@ -96,6 +111,19 @@ def _module_of(frame: FrameType) -> str | None:
     if package != "keytide" or frame.f_code.co_name.startswith("<"):
         return None
     return None if name.split(".")[0] in VOCABULARY else name
+
+
+def _is_look(frame: FrameType) -> bool:
+    """Whether a call asks the store, and does not come from inside of it."""
+    return (
+        frame.f_code.co_name in ASKING
+        and _is_of_store(frame)
+        and not (frame.f_back is not None and _is_of_store(frame.f_back))
+    )
+
+
+def _is_of_store(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith("keytide.store")
 
 
 def _is_data(value: Any, depth: int = 2) -> bool:
@@ -126,7 +154,15 @@ class _AtOnce(concurrent.futures.Executor):
         return map(call, *given)
 
 
+def _connected(connect: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """A connection of DuckDB that has no threads of its own: its queries are followed too."""
+    connection = connect(*given, **named)
+    connection.execute("SET threads = 1")
+    return connection
+
+
 concurrent.futures.ThreadPoolExecutor = _AtOnce  # type: ignore[misc, assignment]
+duckdb.connect = partial(_connected, duckdb.connect)
 
 # What follows takes its threads from above.
 import keytide as kt  # noqa: E402  # see above
@@ -166,29 +202,55 @@ def new_table(warehouse: str) -> Any:
     return kt.connect(warehouse).create_table("db.t", COLUMNS, ["id"], options=options)
 
 
+def new_warehouse() -> str:
+    """A warehouse in the memory of the process, which is asked as one that lies far away."""
+    return f"memory://{uuid.uuid4().hex}"
+
+
 def rows_way(name: str, data: Any, read: Callable[[Any], Any]) -> Iterator[Way]:
     """A table written and scanned."""
-    with tempfile.TemporaryDirectory() as warehouse:
-        table = new_table(warehouse)
-        for way, act in [
-            (Way(f"{name} written"), lambda: table.write(data)),
-            (Way(f"{name} scanned"), lambda: read(table.scan())),
-        ]:
-            act()  # what is made once and kept, is made before it is followed
-            with way.followed():
-                act()
-            yield way
+    table = new_table(new_warehouse())
+    for way, act in [
+        (Way(f"{name} written"), lambda: table.write(data)),
+        (Way(f"{name} scanned"), lambda: read(table.scan())),
+    ]:
+        act()  # what is made once and kept, is made before it is followed
+        with way.followed():
+            act()
+        yield way
 
 
 def change_way() -> Way:
     """Messages decoded and written, without Spark."""
     way = Way("change messages applied")
     for followed in (Way("the first time, which loads modules"), way):
-        with tempfile.TemporaryDirectory() as warehouse:
-            table = new_table(warehouse)
-            table.write(pl.DataFrame(ROWS))
-            apply_changes(table, messages(), followed)
+        table = new_table(new_warehouse())
+        table.write(pl.DataFrame(ROWS))
+        apply_changes(table, messages(), followed)
     return way
+
+
+def statement_ways() -> Iterator[Way]:
+    """Statements and other calls on a table of a few commits, each after it was made once."""
+    query = "SELECT id, v FROM db.t WHERE id > 1 ORDER BY id"
+    acts: dict[str, Callable[[Any, Any, int], Any]] = {
+        "DELETE by key": lambda lake, table, turn: table.delete(f"id = {turn + 1}"),
+        "DELETE in SQL": lambda lake, table, turn: lake.sql(
+            f"DELETE FROM db.t WHERE id = {turn + 1}"
+        ),
+        "SELECT": lambda lake, table, turn: lake.sql(query).to_arrow(),
+        "changes": lambda lake, table, turn: table.changes(1, 2, "delta").to_arrow(),
+        "compaction": lambda lake, table, turn: table.compact(full=True),
+    }
+    for name, act in acts.items():
+        way, warehouse = Way(name), new_warehouse()
+        table, lake = new_table(warehouse), kt.connect(warehouse)
+        for turn, followed in enumerate([Way("the first time"), way]):
+            for _ in range(2):
+                table.write(pl.DataFrame(ROWS))
+            with followed.followed():
+                act(lake, table, turn)
+        yield way
 
 
 def apply_changes(table: Any, batch: pa.Array, way: Way) -> None:
@@ -209,16 +271,19 @@ def ways() -> Iterator[Way]:
     yield from rows_way("a pandas frame", pd.DataFrame(ROWS), lambda scan: scan.to_pandas())
     yield from rows_way("an Arrow table", pa.table(ROWS), lambda scan: scan.to_arrow())
     yield change_way()
+    yield from statement_ways()
 
 
 def main() -> None:
     """Print the ways."""
     followed = list(ways())
     for way in followed:
-        print(f"{way.name}: {len(way.distinct)} modules, {way.returns} returns")
+        counts = f"{len(way.distinct)} modules, {way.returns} returns, {way.looks} looks"
+        print(f"{way.name}: {counts}")
         print("   ", " > ".join(way.modules), "\n")
     for way in followed:
-        print(f"{way.name:25}{len(way.distinct):>4} modules{way.returns:>4} returns")
+        counts = f"{len(way.distinct):>4} modules{way.returns:>4} returns{way.looks:>4} looks"
+        print(f"{way.name:25}{counts}")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ Graph = dict[str, frozenset[str]]
 # before it in its row.
 ROOMS = [
     ["errors"],
-    ["arguments", "extras", "html", "lazy", "moments", "plural", "process"],
+    ["arguments", "callers", "extras", "html", "lazy", "moments", "plural", "process"],
     ["types", "row_kind", "scratch", "options"],
     ["store"],
     ["format"],

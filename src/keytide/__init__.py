@@ -35,18 +35,18 @@ from keytide.merge.functions.register import register_merge_function
 from keytide.row_kind import RowKind
 from keytide.table.commit.result import WriteResult
 from keytide.table.compaction.compact import CompactionResult
-from keytide.table.compaction.indexing import IndexingResult
 from keytide.table.expiry.orphans import OrphanFiles
 from keytide.table.expiry.snapshot_expiry import ExpiryResult
 from keytide.table.history.branches import FastForwardResult
-from keytide.table.history.restore import RestoreResult
 from keytide.table.history.rollback import RollbackResult
 from keytide.table.read.scan import Explanation
 from keytide.table.read.why import Why
 from keytide.table.upkeep.doctor import Diagnosis, Sign
+from keytide.table.upkeep.indexing import IndexingResult
 from keytide.table.upkeep.mending import MendResult
 from keytide.table.upkeep.purging import PurgeResult
 from keytide.table.upkeep.rescale import RescaleResult
+from keytide.table.upkeep.restore import RestoreResult
 from keytide.table.verify.finding import Finding, Verification
 from keytide.types import Field, parse_sql_type
 

@@ -32,9 +32,9 @@ from keytide.table.commit.author import Author
 from keytide.table.commit.change import Change
 from keytide.table.commit.manifest_picking import MergeRules, Rewrite, pick
 from keytide.table.commit.publish import Committed, Committer
-from keytide.table.compaction.manifests import MergedManifests, merge_manifests
 from keytide.table.state.live_files import load_live_files
 from keytide.table.state.metadata import TableMetadata
+from keytide.table.upkeep.manifests import MergedManifests, merge_manifests
 from keytide.table.write.bucket_writer import restamp
 from keytide.table.write.task import Written
 from keytide.table.write.writable import writable_view

@@ -16,16 +16,17 @@ from keytide.cli.output import Format, note, write_rows
 from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse, names
 from keytide.errors import KeytideWarning
 from keytide.plural import counted
-from keytide.table.compaction.compact import COMPACTION_ROW, CompactionResult, cluster
-from keytide.table.compaction.compact import compact as run_compaction
-from keytide.table.compaction.indexing import INDEXING_ROW, index_files
+from keytide.table.compaction.compact import COMPACTION_ROW, CompactionResult
 from keytide.table.expiry.partition_expiry import PARTITIONS_ROW
 from keytide.table.expiry.snapshot_expiry import EXPIRY_ROW
-from keytide.table.history.restore import RESTORE_ROW
-from keytide.table.history.restore import restore as restored
 from keytide.table.history.rollback import ROLLBACK_ROW
 from keytide.table.scans import epoch_ms
+from keytide.table.upkeep.compacting import cluster
+from keytide.table.upkeep.compacting import compact as run_compaction
+from keytide.table.upkeep.indexing import INDEXING_ROW, index_files
 from keytide.table.upkeep.purging import PURGE_ROW
+from keytide.table.upkeep.restore import RESTORE_ROW
+from keytide.table.upkeep.restore import restore as restored
 
 __all__ = [
     "compact", "expire", "expire_partitions", "orphans", "purge_files", "restore",

@@ -48,7 +48,7 @@ from keytide.table.state.dead_rows import DeadRows, load_dead_rows, vector_files
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import PinnedTable
-from keytide.table.upkeep.writing import keep_up
+from keytide.table.upkeep.writing import followed
 from keytide.table.write.partition_spec import every_partition
 from keytide.table.write.task import Written
 from keytide.table.write.writable import writable_view
@@ -66,7 +66,7 @@ def appended_connector(catalog: Catalog) -> Connector:
 class AppendedMetadata(StoredMetadata[AppendedHandle]):
     """What is said and decided of tables without a primary key."""
 
-    has_key: ClassVar[bool] = False
+    keeps_versions: ClassVar[bool] = False
 
     def handle_of(self, table: PinnedTable) -> AppendedHandle:
         """See `StoredMetadata`."""
@@ -288,9 +288,7 @@ def _mark_rows(change: _Change, table: AppendedHandle, told: Sequence[Told]) -> 
 
 
 def _settle(table: AppendedHandle, change: _Change, told: Sequence[Told]) -> None:
-    transaction = Transaction.on(table.table, table.known)
-    with transaction:
+    with followed(table.table, Transaction.on(table.table, table.known)) as transaction:
         take_written(transaction, table, told)
         transaction.take(change.written)
         transaction.change_rows(change.marked, change.is_watched)
-    keep_up(table.table, transaction)

@@ -40,7 +40,7 @@ from keytide.table.read.scan import Scan
 from keytide.table.read.task import ReadTask
 from keytide.table.state.stored import PinnedTable
 from keytide.table.state.view import TableView
-from keytide.table.upkeep.writing import keep_up, show_rows
+from keytide.table.upkeep.writing import followed, show_rows
 from keytide.table.write.writable import writable_view
 
 __all__ = ["KeyedMetadata", "keyed_connector"]
@@ -56,7 +56,7 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
     """What is said and decided of tables with a primary key."""
 
     clock_ns: Callable[[], int] = time.time_ns
-    has_key: ClassVar[bool] = True
+    keeps_versions: ClassVar[bool] = True
 
     def handle_of(self, table: PinnedTable) -> KeyedHandle:
         """See `StoredMetadata`."""
@@ -67,10 +67,9 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
     def commit(self, session: ConnectorSession, table: KeyedHandle, told: Sequence[Told]) -> None:
         """See `StoredMetadata`. Raises `InvalidError` where two rows would have one key."""
         refuse_taken_keys(table, told, _scan(replace(table, predicate=None)))
-        transaction = Transaction.on(table.table, table.known)
-        take_written(transaction, table, told)
-        transaction.build_on(serializable=session.isolation == "serializable")
-        keep_up(table.table, transaction)
+        with followed(table.table, Transaction.on(table.table, table.known)) as transaction:
+            take_written(transaction, table, told)
+            transaction.build_on(serializable=session.isolation == "serializable")
 
     def check_changes(
         self, session: ConnectorSession, table: KeyedHandle, changes: RowChanges

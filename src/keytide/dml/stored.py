@@ -29,6 +29,7 @@ from keytide.table.commit.transaction import Transaction, discard
 from keytide.table.conditions.predicate import Predicate, conjunction, conjuncts
 from keytide.table.conditions.where import parse_where
 from keytide.table.definition.defaults import write_default
+from keytide.table.definition.kind import kind_of
 from keytide.table.state.stored import PinnedTable
 from keytide.table.write.task import Written
 
@@ -42,7 +43,7 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
     """What is said and decided of tables of a catalog, and how a statement on one ends."""
 
     catalog: Catalog
-    has_key: ClassVar[bool]
+    keeps_versions: ClassVar[bool]
 
     @abstractmethod
     def handle_of(self, table: PinnedTable) -> H:
@@ -60,7 +61,8 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
     def list_tables(self, session: ConnectorSession) -> Sequence[str]:
         """See `ConnectorMetadata`."""
         names = self.catalog.tables()
-        return [n for n in names if bool(self.catalog.table(n).schema.primary_keys) is self.has_key]
+        kinds = {n: kind_of(self.catalog.table(n).schema.primary_keys) for n in names}
+        return [n for n in names if kinds[n].keeps_versions is self.keeps_versions]
 
     def get_table_handle(self, session: ConnectorSession, name: str) -> H | None:
         """See `ConnectorMetadata`. Raises `UnsupportedError` for one that cannot be written to."""

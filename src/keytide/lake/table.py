@@ -29,14 +29,12 @@ from keytide.table.changes.change_scan import changes_of
 from keytide.table.changes.follow import Pace, follow, start_of
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
-from keytide.table.compaction.compact import CompactionResult, cluster, compact
-from keytide.table.compaction.indexing import IndexingResult, index_files
+from keytide.table.compaction.compact import CompactionResult
 from keytide.table.definition.evolution import SchemaChange
 from keytide.table.expiry.orphans import OrphanFiles, remove_orphan_files
 from keytide.table.expiry.partition_expiry import (
     ExpiredPartitions,
     PartitionAge,
-    expire_partitions,
 )
 from keytide.table.expiry.retention import Asked
 from keytide.table.expiry.snapshot_expiry import ExpiryResult, expire_changelogs, expire_snapshots
@@ -47,7 +45,6 @@ from keytide.table.history.branches import (
     branches_of,
     create_branch,
     delete_branch,
-    fast_forward,
 )
 from keytide.table.history.consumers import (
     NamedConsumer,
@@ -56,8 +53,7 @@ from keytide.table.history.consumers import (
     expire_consumers,
     reset_consumer,
 )
-from keytide.table.history.restore import RestoreResult, restore
-from keytide.table.history.rollback import RollbackResult, roll_back
+from keytide.table.history.rollback import RollbackResult
 from keytide.table.history.tags import (
     NamedTag,
     create_tag,
@@ -72,10 +68,15 @@ from keytide.table.scans import epoch_ms, get_row, get_rows, scan_table, why_row
 from keytide.table.state.branches import open_branch, table_name
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep.compacting import cluster, compact
 from keytide.table.upkeep.doctor import Diagnosis, diagnose
+from keytide.table.upkeep.going_back import fast_forward, roll_back
+from keytide.table.upkeep.indexing import IndexingResult, index_files
 from keytide.table.upkeep.mending import MendResult, mend_snapshots
+from keytide.table.upkeep.old_partitions import expire_partitions
 from keytide.table.upkeep.purging import PurgeResult, purge
 from keytide.table.upkeep.rescale import RescaleResult, rescale
+from keytide.table.upkeep.restore import RestoreResult, restore
 from keytide.table.verify.finding import Verification
 from keytide.table.verify.verify import verify_table
 
@@ -869,7 +870,8 @@ class Table:
         columns and options stay those of today, and data files stay for orphan cleaning. A write
         that began before and ends later counts as written after the rollback; one that goes by rows
         that are gone is made anew, or is a `ConflictError`. Other engines should not write
-        meanwhile: they do not look. `dry_run` tells what would be done.
+        meanwhile: they do not look. The upkeep that follows other changes (compactions, tags,
+        expiry) is left to the next write. `dry_run` tells what would be done.
 
         Readers see older and older snapshots until it is done. After a stop the table is one of
         these, and the same call goes on. Raises `NotFoundError` for an unknown tag, and for a
@@ -877,7 +879,7 @@ class Table:
         `ConflictError` while others go on committing; `DataError` when the store fails.
         """
         moment = None if as_of is None else epoch_ms(as_of, self.name)
-        return roll_back(self.metadata, to, moment, watermark, dry_run=dry_run)
+        return roll_back(self._stored, to, moment, watermark, dry_run=dry_run)
 
     @checked
     def restore(
@@ -895,7 +897,7 @@ class Table:
         live again, those that compactions have moved since as copies (hard links on local disk,
         copied inside an object store). What others committed to these partitions until then is
         replaced, and unlike after `rollback_to` it can still be read in its own snapshot. Columns
-        stay those of today.
+        stay those of today. What follows a write follows it too: compactions, tags, expiry.
         A tag `restored-...` guards the older files until the snapshots in between have expired, and
         goes by itself then. `dry_run` tells what would be done.
 

@@ -223,8 +223,9 @@ def _finder(
         return find_attached, _ATTACHED_TRIES
     table = table_of(reading, name)
     options = TableOptions.parse(table.schema.options)
-    has_key = kind_of(table.schema.primary_keys).has_key
-    connector = keyed_connector(reading) if has_key else appended_connector(reading)
+    kind = kind_of(table.schema.primary_keys)
+    connector_of = keyed_connector if kind.keeps_versions else appended_connector
+    connector = connector_of(reading)
     return find_stored, options.commit_retries_max
 
 

@@ -16,7 +16,6 @@ from keytide.table.expiry.orphans import ORPHANS_ROW, remove_orphan_files
 from keytide.table.expiry.partition_expiry import (
     PARTITIONS_ROW,
     PartitionAge,
-    expire_partitions,
 )
 from keytide.table.expiry.retention import Asked
 from keytide.table.expiry.snapshot_expiry import (
@@ -29,6 +28,7 @@ from keytide.table.history.consumers import clear_consumers, expire_consumers, r
 from keytide.table.scans import Moment, epoch_ms
 from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.mending import MENDING_ROW, mend_snapshots
+from keytide.table.upkeep.old_partitions import expire_partitions
 from keytide.table.upkeep.purging import PURGE_ROW, purge
 
 __all__ = ["EXPIRING"]

@@ -15,12 +15,14 @@ from keytide.format.snapshot import Snapshot
 from keytide.options import TableOptions
 from keytide.sql.names import table_of
 from keytide.table.catalog import Catalog
-from keytide.table.history import automatic_tags, branches, restore, tags
+from keytide.table.history import automatic_tags, branches, tags
 from keytide.table.history import branch_renaming as renaming
-from keytide.table.history.rollback import RollbackResult, roll_back
+from keytide.table.history.rollback import RollbackResult
 from keytide.table.scans import Moment, epoch_ms
 from keytide.table.state.branches import has_branch
 from keytide.table.state.metadata import TableMetadata
+from keytide.table.upkeep import going_back, restore
+from keytide.table.upkeep.going_back import roll_back
 
 __all__ = ["HISTORY"]
 
@@ -163,9 +165,9 @@ def rollback(
     tag: str | None = None,
 ) -> pa.Table:
     """As Spark knows it: to an id or a tag, the `version`, or to one of them by its name."""
-    metadata = _metadata(catalog, table)
-    to = _place(metadata, "rollback", version=version, snapshot=snapshot, tag=tag)
-    return _rollback_row(roll_back(metadata, to))
+    found = table_of(catalog, table)
+    to = _place(found.metadata, "rollback", version=version, snapshot=snapshot, tag=tag)
+    return _rollback_row(roll_back(found, to))
 
 
 @checked
@@ -173,23 +175,22 @@ def rollback_to(
     catalog: Catalog, table: str, tag: str | None = None, snapshot: int | None = None
 ) -> pa.Table:
     """As Flink knows it: to a tag, or to a snapshot."""
-    metadata = _metadata(catalog, table)
     to = _one_place("rollback_to", tag=tag, snapshot=snapshot)
-    return _rollback_row(roll_back(metadata, to))
+    return _rollback_row(roll_back(table_of(catalog, table), to))
 
 
 @checked
 def rollback_to_timestamp(catalog: Catalog, table: str, timestamp: Moment) -> pa.Table:
     """To the newest snapshot at or before a time."""
-    metadata = _metadata(catalog, table)
-    moment = epoch_ms(timestamp, metadata.name, "timestamp")
-    return _rollback_row(roll_back(metadata, as_of_ms=moment))
+    found = table_of(catalog, table)
+    moment = epoch_ms(timestamp, found.name, "timestamp")
+    return _rollback_row(roll_back(found, as_of_ms=moment))
 
 
 @checked
 def rollback_to_watermark(catalog: Catalog, table: str, watermark: int) -> pa.Table:
     """To the newest snapshot whose watermark is this one or an earlier one."""
-    return _rollback_row(roll_back(_metadata(catalog, table), watermark=watermark))
+    return _rollback_row(roll_back(table_of(catalog, table), watermark=watermark))
 
 
 _AS_LATEST = pa.schema(
@@ -298,7 +299,7 @@ def rename_branch(catalog: Catalog, table: str, from_branch: str, to_branch: str
 @checked
 def fast_forward(catalog: Catalog, table: str, branch: str) -> pa.Table:
     """The table becomes what the branch is."""
-    branches.fast_forward(table_of(catalog, table), branch)
+    going_back.fast_forward(table_of(catalog, table), branch)
     return _DONE
 
 

@@ -20,11 +20,12 @@ from keytide.sql.history import HISTORY
 from keytide.sql.names import table_of
 from keytide.sql.statements import Call
 from keytide.table.catalog import Catalog
-from keytide.table.compaction.compact import COMPACTION_ROW, cluster, compact
-from keytide.table.compaction.indexing import INDEXING_ROW, index_files
-from keytide.table.compaction.manifests import MergedManifests, merge_manifests
+from keytide.table.compaction.compact import COMPACTION_ROW
 from keytide.table.local_writes import truncate
 from keytide.table.scans import why_row
+from keytide.table.upkeep.compacting import cluster, compact
+from keytide.table.upkeep.indexing import INDEXING_ROW, index_files
+from keytide.table.upkeep.manifests import MergedManifests, merge_manifests
 from keytide.table.upkeep.rescale import RESCALE_ROW, rescale
 from keytide.table.write.partition_spec import PartitionCondition, Place
 

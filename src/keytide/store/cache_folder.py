@@ -23,7 +23,6 @@ import fcntl
 import os
 import stat
 import time
-import warnings
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -32,7 +31,7 @@ from dataclasses import dataclass
 from threading import Lock
 from uuid import uuid4
 
-from keytide.errors import KeytideWarning
+from keytide.callers import warn_caller
 
 __all__ = ["CacheFolder", "Piece"]
 
@@ -250,12 +249,10 @@ class CacheFolder:
         except OSError as error:
             _HEALTH.rest(self.root, _TROUBLE_S)
             if _HEALTH.is_first(self.root):
-                warnings.warn(
+                warn_caller(
                     f"the cache {self.root} cannot be used ({error.strerror or error}): files are "
                     f"read from the store, as without it. Free some space there, or give a folder "
-                    f"that this account can write to and no other one can",
-                    KeytideWarning,
-                    stacklevel=2,
+                    f"that this account can write to and no other one can"
                 )
 
     # -- places ---------------------------------------------------------------------------------

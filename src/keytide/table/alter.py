@@ -7,15 +7,14 @@ for an id applies its changes to the schema that won.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from keytide.callers import warn_caller
 from keytide.errors import (
     ConflictError,
     InvalidError,
     KeytideError,
-    KeytideWarning,
     NotFoundError,
 )
 from keytide.format import paths
@@ -118,8 +117,7 @@ def _warn(table: str, old: TableSchema, new: TableSchema) -> None:
         known = []  # the changes mended it
     doubts = validate_definition(new, TableOptions.parse(new.options))
     for message in [*(doubt for doubt in doubts if doubt not in known), *_messages(old, new)]:
-        # The line that calls `Table.alter`, which its check of arguments stands around.
-        warnings.warn(f"table {table}: {message}", KeytideWarning, stacklevel=5)
+        warn_caller(f"table {table}: {message}")
 
 
 def _messages(old: TableSchema, new: TableSchema) -> list[str]:

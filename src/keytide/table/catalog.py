@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,10 +11,10 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from keytide.arguments import shown
+from keytide.callers import warn_caller
 from keytide.errors import (
     AlreadyExistsError,
     InvalidError,
-    KeytideWarning,
     NotFoundError,
     UnsupportedError,
 )
@@ -311,8 +310,7 @@ def _definition(metadata: TableMetadata, wanted: NewTable) -> TableSchema:
         raise type(error)(f"table {metadata.name}: {error}") from error
     try_definition(metadata, definition)
     for message in messages:
-        # The line that calls `Lake.create_table`, which its check of arguments stands around.
-        warnings.warn(f"table {metadata.name}: {message}", KeytideWarning, stacklevel=5)
+        warn_caller(f"table {metadata.name}: {message}")
     return definition
 
 

@@ -11,7 +11,7 @@ from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
 from keytide.table.state.pinned import unmade
 from keytide.table.state.stored import PinnedTable, StoredTable
-from keytide.table.upkeep.writing import keep_up
+from keytide.table.upkeep.writing import followed
 from keytide.table.warehouse import Warehouse
 from keytide.table.write.writable import writable_view
 
@@ -34,7 +34,7 @@ def create_filled(
     """
     metadata = warehouse.metadata(database, name)
     table = PinnedTable(StoredTable.of(metadata), unmade(metadata, definition))
-    with Transaction.begin(table, writable_view(table)) as transaction:
+    with followed(table, Transaction.begin(table, writable_view(table))) as transaction:
         # Data first: a table that can be seen should never be without the rows it was made with.
         fill(transaction)
         if not warehouse.create(database, name, definition):
@@ -50,5 +50,4 @@ def create_filled(
                 if metadata.latest_snapshot_id() is None:
                     warehouse.drop(database, name)
             raise
-    keep_up(table.live, transaction)
     return result

@@ -110,7 +110,7 @@ def read_optimized(scan: Scan) -> Scan:
 
     Where nothing is ever merged, all files are there.
     """
-    top = _top_level(scan.view.options) if scan.view.kind.has_key else 0
+    top = _top_level(scan.view.options) if scan.view.kind.keeps_versions else 0
     files = scan.live.files
     if scan.snapshot is None:
         return scan

@@ -112,7 +112,7 @@ def plan_diff(
     if alike:
         before = replace(before, view=after.view)
     pairs = _pairs(before, after, differing=alike)
-    if not after.view.kind.has_key:
+    if not after.view.kind.keeps_versions:
         return [task for pair in pairs for task in _append_tasks(pair)]
     # Of both snapshots the rows are compared that have not expired by now.
     lifetime = Lifetime.of(after.view)

@@ -161,5 +161,5 @@ def _tasks(
     for turn in turns:
         for bucket, entries in buckets.items():
             entries.sort(key=lambda entry: entry.file.min_sequence_number)
-            planned = (PlannedFile(entry, has_kinds=view.kind.has_key) for entry in entries)
+            planned = (PlannedFile(entry, has_kinds=view.kind.keeps_versions) for entry in entries)
             yield turn(view, tuple(planned), lane_of(*bucket))

@@ -301,7 +301,7 @@ class Transaction:
     def _renumbers(self) -> bool:
         # Padded numbers are made of a column of the rows: higher ones would say what the column
         # does not. Rows without a key have no numbers that say anything.
-        return self.view.kind.has_key and not self.view.options.sequence_auto_padding
+        return self.view.kind.keeps_versions and not self.view.options.sequence_auto_padding
 
     def _publish(self, change: Change, redo: Redo | None = None) -> WriteResult:
         outcome = self._settle(change, redo)

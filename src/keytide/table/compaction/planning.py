@@ -32,7 +32,7 @@ __all__ = ["Planner", "why_not_compacted"]
 
 def why_not_compacted(view: TableView) -> str | None:
     """Why the files of a table stay as they are; None where they can be compacted."""
-    if not view.kind.has_key:
+    if not view.kind.keeps_versions:
         return None
     engine, options = view.engine, view.options
     kept, all_stay = engine.why_kept_apart, engine.why_all_stay
@@ -105,7 +105,7 @@ class Planner:
 
     @cached_property
     def _stays_apart(self) -> bool:
-        return self.view.kind.has_key and self.view.engine.why_kept_apart is not None
+        return self.view.kind.keeps_versions and self.view.engine.why_kept_apart is not None
 
     def hides(self, live: LiveFiles, entries: Iterable[ManifestEntry]) -> bool:
         """Whether rows of some files are to be shown, or told of, and no compaction did it yet."""

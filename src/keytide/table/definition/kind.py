@@ -1,8 +1,9 @@
 """Kinds of tables: what a primary key, or having none, means to whoever reads and writes.
 
-A table with a primary key keeps versions of keys: its files are sorted by key, carry a sequence
-number and a kind for each row, and are merged. An append table keeps rows: each file holds what one
-write brought, in order of arrival, and is read by itself. Another kind is another class here.
+Two questions have an answer each. Is there at most one row of a key? And do files keep versions of
+keys, sorted by key, each with a sequence number and a kind, which are merged when they are read; or
+rows, in their order of arrival, of which each file is read by itself? A table with a primary key
+says yes to both, an append table no to both. Another kind is another class here.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ class TableKind(ABC):
     """What sets one kind of table apart from the others."""
 
     has_key: ClassVar[bool]
-    """Whether rows are versions of keys, stored with system columns and merged on reading."""
+    """Whether a primary key names each row, so that readers see one row of a key at most."""
+
+    keeps_versions: ClassVar[bool]
+    """Whether files keep versions of keys, with system columns, and are merged on reading."""
 
     default_bucket: ClassVar[str]
     """The option 'bucket' of a table that is made without it."""
@@ -49,6 +53,7 @@ class KeyedTable(TableKind):
     """A table with a primary key."""
 
     has_key = True
+    keeps_versions = True
     default_bucket = "1"  # in the format's own default, dynamic buckets, engines write one by one
 
     def check(self, schema: TableSchema, options: TableOptions) -> None:
@@ -127,6 +132,7 @@ class AppendTable(TableKind):
     """A table without a primary key: rows are added, and stay what they are until they go."""
 
     has_key = False
+    keeps_versions = False
     default_bucket = "-1"  # no buckets: rows need not be brought together
 
     def check(self, schema: TableSchema, options: TableOptions) -> None:

@@ -14,14 +14,14 @@ what other engines leave beyond a gap is deleted.
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
 import pyarrow as pa
 
 from keytide import html
-from keytide.errors import ConflictError, InvalidError, KeytideWarning, NotFoundError
+from keytide.callers import warn_caller
+from keytide.errors import ConflictError, InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.snapshot import Consumer, Snapshot
 from keytide.moments import moment_text
@@ -105,13 +105,11 @@ def roll_back(
 
 
 def warn_of_consumers(metadata: TableMetadata, consumers: Sequence[str]) -> None:
-    """Say which named readers were told of what is gone, on the line that calls a `Table`."""
+    """Say which named readers were told of what is gone."""
     if consumers:
-        warnings.warn(
+        warn_caller(
             f"table {metadata.name}: it was rolled back behind what {', '.join(consumers)} had "
-            f"been told of; have these consumers begin anew",
-            KeytideWarning,
-            stacklevel=5,
+            f"been told of; have these consumers begin anew"
         )
 
 

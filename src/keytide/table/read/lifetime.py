@@ -51,7 +51,7 @@ class Lifetime:
         """How old rows of a table may be by now; None where they may be of any age."""
         options = view.options
         lifetime_ms, name = options.row_lifetime_ms, options.row_time_field
-        if lifetime_ms is None or name is None or not view.kind.has_key:
+        if lifetime_ms is None or name is None or not view.kind.keeps_versions:
             return None
         now_s = (_clock_ms() if now_ms is None else now_ms) // 1000
         return cls(view.schema.field(name), now_s - lifetime_ms // 1000)

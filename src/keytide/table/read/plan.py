@@ -132,7 +132,7 @@ def plan_files(
     files = matching_buckets(files, view.schema, view.options, terms)
     left.append(("bucket", files))
     hidden = NO_ENTRIES
-    if view.kind.has_key and not view.options.merges_on_read:
+    if view.kind.keeps_versions and not view.options.merges_on_read:
         # Compacted files without their dead rows are together unique by key.
         is_new = files.column("_LEVEL") == 0
         hidden, files = files.filter(is_new), files.filter(~is_new)
@@ -153,12 +153,12 @@ def _buckets(
     by_bucket: dict[BucketId, list[ManifestEntry]] = {}
     for entry in files:
         by_bucket.setdefault((entry.partition, entry.bucket), []).append(entry)
-    has_key = view.kind.has_key
-    if has_key and not view.options.deletion_vectors_enabled:
+    keeps_versions = view.kind.keeps_versions
+    if keeps_versions and not view.options.deletion_vectors_enabled:
         planned = {b: [PlannedFile(e) for e in entries] for b, entries in by_bucket.items()}
         return sections_of(planned, view)
     places = vector_places([f for f in vector_files if (f.partition, f.bucket) in by_bucket], view)
-    if has_key and view.options.merges_on_read:
+    if keeps_versions and view.options.merges_on_read:
         planned = {b: to_merge(entries, places) for b, entries in by_bucket.items()}
         return sections_of(planned, view)
     # Without keys nothing is merged, and compacted files with vectors are unique by key: each file
@@ -167,7 +167,9 @@ def _buckets(
         BucketPlan(
             *bucket,
             tuple(
-                Section(((PlannedFile(e, places.get(e.file.file_name), has_kinds=has_key),),))
+                Section(
+                    ((PlannedFile(e, places.get(e.file.file_name), has_kinds=keeps_versions),),)
+                )
                 for e in entries
             ),
         )

@@ -125,7 +125,7 @@ class Scan(RowSource):
         return Explanation(
             table=self.view.name,
             snapshot_id=None if self.snapshot is None else self.snapshot.id,
-            merge_engine=self.view.options.merge_engine if self.view.kind.has_key else None,
+            merge_engine=self.view.options.merge_engine if self.view.kind.keeps_versions else None,
             funnel=self.plan.funnel,
             files_raw=sum(len(s.files) for s in sections if not s.needs_merge),
             files_merged=sum(len(s.files) for s in merged),

@@ -126,7 +126,7 @@ class _Files:
     def runs(self) -> Sign:
         """Sorted runs, which a reader has to merge."""
         options = self._view.options
-        if not self._view.kind.has_key:
+        if not self._view.kind.keeps_versions:
             return self._sign("sorted runs", "none: nothing is merged", "any number", None)
         # Of versions that stay apart there are as many runs as a key has of them.
         stay_apart = self._view.engine.why_kept_apart is not None
@@ -177,7 +177,7 @@ class _Files:
         held = sum(entry.file.delete_row_count or 0 for entry in self._entries)
         percent = 100 * held // max(1, rows)
         is_kept_forever = (
-            self._view.kind.has_key
+            self._view.kind.keeps_versions
             and self._view.needs_tombstones
             and self._view.options.tombstone_retention_ms is None
         )

@@ -20,11 +20,11 @@ from keytide.errors import ConflictError, DataError, NotFoundError
 from keytide.format import paths
 from keytide.format.branch import branch_of
 from keytide.format.snapshot import Snapshot, Tag
-from keytide.table.compaction.manifests import commit_alike
 from keytide.table.history.tags import create_tag, delete_tag
 from keytide.table.state.branches import branch_names, open_branch
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep.manifests import commit_alike
 
 __all__ = ["MENDING_ROW", "MendResult", "mend_snapshots", "unread"]
 

@@ -100,7 +100,7 @@ def rescale(
 def _refuse_unmovable(view: TableView) -> None:
     """Raise `UnsupportedError` for a table whose versions cannot be moved as they are."""
     options = view.options
-    if not view.kind.has_key or options.bucket < 1:
+    if not view.kind.keeps_versions or options.bucket < 1:
         raise UnsupportedError(
             f"table {view.name} cannot be rescaled: that is for tables with a primary key and a "
             f"fixed number of buckets, and '{keys.BUCKET}' is '{options.bucket}'. Overwrite the "

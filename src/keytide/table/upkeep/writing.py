@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from keytide.errors import NotFoundError, UnsupportedError
 from keytide.format.manifest import ManifestEntry
@@ -24,16 +25,16 @@ from keytide.table.compaction.compact import (
 )
 from keytide.table.compaction.planning import Planner, why_not_compacted
 from keytide.table.compaction.postponed import place_postponed
-from keytide.table.expiry.afterwards import as_warning, look_after
 from keytide.table.expiry.snapshot_expiry import look_for_oldest
 from keytide.table.runner import TaskRunner
 from keytide.table.state.live_files import LiveFiles
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import PinnedTable, StoredTable
 from keytide.table.state.view import TableView
+from keytide.table.upkeep.afterwards import Made, follow
 from keytide.table.write.writable import writable_view
 
-__all__ = ["keep_up", "show_rows", "writing"]
+__all__ = ["followed", "show_rows", "writing"]
 
 # How often a write tries to get below the stop trigger, or to have its rows shown, beside other
 # compactions: each of them has one under way at most that does not know of the write.
@@ -56,24 +57,38 @@ def writing(
     """
     if view.postpones_buckets and place_postponed(table, view, runner or local_runner()):
         table = table.live  # what others left to be placed came before, so it has to lie below
-    with Transaction.begin(table, view, author) as transaction:
+    with followed(table, Transaction.begin(table, view, author), runner) as transaction:
         look_for_oldest(table.live, view, transaction.state.snapshot)
         yield transaction
-    keep_up(table, transaction, runner)
 
 
-def keep_up(table: StoredTable, transaction: Transaction, runner: TaskRunner | None = None) -> None:
-    """Do after a transaction what it made due. A failure is a warning."""
-    view, table = transaction.view, table.live
-    written = None if view.options.write_only else _written(table, transaction)
-    if written is None:
-        return
-    newest = written.snapshot.id
-    with as_warning(table, _WRITTEN, "the compaction after that", "Table.compact"):
-        if view.kind.has_key and why_not_compacted(view) is None:
-            newest = _compact_due(table, Planner(view), written, runner or local_runner())
-    is_batch = transaction.author.identifier == BATCH_COMMIT_IDENTIFIER
-    look_after(table, view, newest, _WRITTEN, is_batch=is_batch)
+@contextmanager
+def followed(
+    table: StoredTable, transaction: Transaction, runner: TaskRunner | None = None,
+    done: str = _WRITTEN,
+) -> Iterator[Transaction]:  # fmt: skip
+    """A transaction, and what it made due once it is committed; `done` says what that did."""
+    with transaction:
+        yield transaction
+    written = _written(table.live, transaction)
+    if written is not None:
+        follow(_made(table.live, transaction, written, done, runner or local_runner()))
+
+
+def _made(
+    table: StoredTable, transaction: Transaction, written: _Write, done: str, runner: TaskRunner
+) -> Made:
+    view = transaction.view
+    compacts = view.kind.keeps_versions and why_not_compacted(view) is None
+    return Made(
+        table,
+        view,
+        written.snapshot.id,
+        done,
+        is_batch=transaction.author.identifier == BATCH_COMMIT_IDENTIFIER,
+        leaves_upkeep=view.options.write_only,
+        compact=partial(_compact_due, table, Planner(view), written, runner) if compacts else None,
+    )
 
 
 def show_rows(table: PinnedTable, runner: TaskRunner | None = None) -> PinnedTable:
@@ -85,7 +100,7 @@ def show_rows(table: PinnedTable, runner: TaskRunner | None = None) -> PinnedTab
     """
     for _ in range(_ROUNDS_MAX):
         view = writable_view(table)
-        if view.options.merges_on_read or not view.kind.has_key:
+        if view.options.merges_on_read or not view.kind.keeps_versions:
             break
         live = table.newest_files()
         files = live.buckets.items()
@@ -116,7 +131,9 @@ def _written(table: StoredTable, transaction: Transaction) -> _Write | None:
     """What a transaction has committed, now or, as far as that may still be hidden, before."""
     committed = transaction.committed
     if committed is not None and committed.is_new:
-        return _Write(committed.snapshot, committed.change.entries, committed.live)
+        change = committed.change
+        came = (*change.entries, *change.restored.files)
+        return _Write(committed.snapshot, came, committed.live)
     before = transaction.done if committed is None else committed.snapshot
     if before is None or not Planner(transaction.view).raises_new:
         return None

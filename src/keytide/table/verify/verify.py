@@ -192,4 +192,5 @@ class _Work:
             live = files_of(seen.snapshot, seen.live.values())
             scan = Scan(TableState(view, live, tuple(vectors)), view.schema.primary_keys)
             check_one_row_per_key(scan, seen.path, self.findings)
-            check_deletes_are_marked(scan, seen.path, self.findings)
+            if view.kind.keeps_versions:
+                check_deletes_are_marked(scan, seen.path, self.findings)

@@ -204,7 +204,7 @@ class BucketWriter:
 
     def _versions(self, batch: BucketBatch, base: SequenceBase) -> pl.DataFrame:
         """The rows of all buckets with their numbers, in merge order; without a key as given."""
-        if not self.view.kind.has_key:
+        if not self.view.kind.keeps_versions:
             return _numbered_by_arrival(batch, base)
         numbered = self._with_sequence_numbers(batch, base).with_columns(
             pl.Series(BUCKET_NUMBER, _bucket_numbers(batch))
@@ -221,7 +221,7 @@ class BucketWriter:
 
     def _layers(self, batch: BucketBatch, versions: pl.DataFrame) -> list[pl.DataFrame]:
         """The layers of all buckets, as a rule one, each with higher numbers than those below."""
-        if not self.view.kind.has_key:
+        if not self.view.kind.keeps_versions:
             return [versions]
         order = self._order_in(batch)
         with self.view.naming_table():

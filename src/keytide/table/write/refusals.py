@@ -32,7 +32,7 @@ def refuse_unmergeable(rows: pl.DataFrame, view: TableView) -> None:
     why = reasons(refusals, rows.height)
     first = int(np.argmax(why.is_not_null().to_numpy()))
     key = rows.select(view.schema.primary_keys or view.schema.names).row(first, named=True)
-    done = "merged" if view.kind.has_key else "stored"
+    done = "merged" if view.kind.keeps_versions else "stored"
     raise InvalidError(
         f"table {view.name}: {rows.height - why.null_count()} of {rows.height} rows cannot be "
         f"{done}, the first with {', '.join(f'{k} = {v!r}' for k, v in key.items())}: {why[first]}"
@@ -49,7 +49,7 @@ def why_refused(rows: pl.DataFrame, view: TableView) -> pl.Series:
 
 
 def _refusals(rows: pl.DataFrame, view: TableView) -> list[Refusal]:
-    found = view.engine.refusals(rows) if view.kind.has_key else _not_inserted(rows)
+    found = view.engine.refusals(rows) if view.kind.keeps_versions else _not_inserted(rows)
     return [refusal for refusal in found if refusal.rows.any()]
 
 

@@ -52,7 +52,7 @@ def _why_not_stored(options: TableOptions) -> str | None:
 
 def _why_hidden(view: TableView) -> str | None:
     """Why rows would stay where readers of deletion vectors do not look; None where they do not."""
-    if not view.options.deletion_vectors_enabled or not view.kind.has_key:
+    if not view.options.deletion_vectors_enabled or not view.kind.keeps_versions:
         return None
     hides = f"'{keys.DELETION_VECTORS_ENABLED}' hides rows until a compaction"
     kept = view.engine.why_kept_apart

@@ -10,6 +10,7 @@ from keytide.table.commit.change import Conflict
 from keytide.table.commit.manifest_picking import MergeRules, pick_all
 from keytide.table.commit.transaction import Transaction
 from keytide.table.state.stored import StoredTable
+from keytide.table.upkeep.afterwards import Made, follow
 from keytide.table.write.writable import writable_view
 
 __all__ = ["MergedManifests", "commit_alike", "merge_manifests"]
@@ -42,12 +43,15 @@ def merge_manifests(table: StoredTable) -> MergedManifests:
         return MergedManifests(None, len(before), len(before))
     committed = _committed(transaction)
     after = metadata.manifests(committed)
+    follow(Made(table, view, committed.id, "the manifests are merged"))
     return MergedManifests(committed.id, len(before), len(after))
 
 
-def commit_alike(table: StoredTable) -> Snapshot:
+def commit_alike(table: StoredTable) -> None:
     """The same in any case: a new snapshot that shows what the newest one shows."""
-    return _committed(Transaction.begin(table, writable_view(table)))
+    view = writable_view(table)
+    committed = _committed(Transaction.begin(table, view))
+    follow(Made(table, view, committed.id, "the snapshots are mended"))
 
 
 def _committed(transaction: Transaction) -> Snapshot:

@@ -25,13 +25,14 @@ from keytide.table.commit.publish import Committed
 from keytide.table.commit.transaction import Transaction
 from keytide.table.definition.option_changes import refuse_changes
 from keytide.table.history.guards import guard_of, restorer, settled_guard
-from keytide.table.history.restored_files import Returning
 from keytide.table.history.rollback import numbered
 from keytide.table.history.tags import TagSource, create_tag_of
 from keytide.table.state.live_files import load_live_files
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
+from keytide.table.upkeep.restored_files import Returning
+from keytide.table.upkeep.writing import followed
 from keytide.table.write.partition_spec import Place, fitting
 from keytide.table.write.writable import writable_view
 
@@ -75,7 +76,8 @@ def restore(
     source = _source(table.metadata, to, as_of_ms)
     _refuse_other_rules(table.metadata, view, source.snapshot)
     mark = uuid.uuid4().hex[:12]
-    with Transaction.begin(table, view, Author(restorer(mark))) as transaction:
+    begun = Transaction.begin(table, view, Author(restorer(mark)))
+    with followed(table, begun, done="the table is restored") as transaction:
         wanted = _wanted(view, partitions)
         before = _Part.of(table.metadata, source.snapshot, wanted)
         plan = _Plan(before, _Part.of(table.metadata, transaction.state.snapshot, wanted))
@@ -91,10 +93,10 @@ def restore(
         except ConflictError:  # nothing is committed; after other errors something may be
             guard.drop()
             raise
-    if plan.needs_guard(done, transaction.state.snapshot):
-        guard.settle(done.snapshot.id)
-    else:
-        guard.drop()
+        if plan.needs_guard(done, transaction.state.snapshot):
+            guard.settle(done.snapshot.id)
+        else:
+            guard.drop()
     return plan.result(done.snapshot.id, source.snapshot)
 
 

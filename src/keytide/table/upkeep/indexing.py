@@ -26,6 +26,7 @@ from keytide.table.read.indexes import stored_indexes
 from keytide.table.runner import TaskRunner
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
+from keytide.table.upkeep.afterwards import Made, follow
 from keytide.table.write.bucket_writer import file_filters
 from keytide.table.write.partition_spec import Place, fitting
 from keytide.table.write.task import Written
@@ -80,9 +81,10 @@ def index_files(
             f"table {table.name}: files were replaced while they were indexed, and nothing was "
             f"changed; do it again"
         )
-    return IndexingResult(
-        None if outcome is None else outcome.snapshot.id, len(files), len(entries) // 2
-    )
+    if outcome is None:
+        return IndexingResult(None, len(files), 0)
+    follow(Made(table, view, outcome.snapshot.id, "the files are indexed"))
+    return IndexingResult(outcome.snapshot.id, len(files), len(entries) // 2)
 
 
 def _new_files(view: TableView, entries: Sequence[ManifestEntry]) -> list[str]:

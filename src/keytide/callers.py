@@ -1,0 +1,24 @@
+"""Warnings that point at the line which called Keytide, however deep inside they come up."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import traceback
+import warnings
+
+from keytide.errors import KeytideWarning
+
+__all__ = ["warn_caller"]
+
+
+def warn_caller(message: str) -> None:
+    """Warn of something that the user can act on, as a `KeytideWarning` about the calling line."""
+    frames = (frame for frame, _ in traceback.walk_stack(sys._getframe()))
+    names = (str(frame.f_globals.get("__name__")) for frame in frames)
+    ours = sum(1 for _ in itertools.takewhile(_is_ours, names))
+    warnings.warn(message, KeytideWarning, stacklevel=ours + 1)
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] in ("keytide", "contextlib")
