@@ -19,7 +19,7 @@ import pyarrow as pa
 from keytide.format.data_file import IS_DEAD, SEQUENCE_NUMBER, VALUE_KIND
 from keytide.merge.folding import Merging, Standing
 from keytide.merge.touched import merge_runs, without_contained, without_outlived
-from keytide.merge.windows import Batch, key_windows
+from keytide.merge.windows import Batch
 from keytide.table.conditions.matching import row_filter
 from keytide.table.conditions.predicate import (
     Predicate,
@@ -28,9 +28,9 @@ from keytide.table.conditions.predicate import (
     conjuncts,
     equal_values,
 )
-from keytide.table.read.prefetch import prefetched
 from keytide.table.read.runs import StoredVersions, table_columns
 from keytide.table.read.sections import BucketPlan, PlannedFile, Section
+from keytide.table.read.version_runs import FileRun, HeldRun, VersionRun, windows_of
 from keytide.table.state.view import TableView
 from keytide.types import Field
 
@@ -187,25 +187,18 @@ class MergedVersions:
         if keys is not None and keys * len(section.runs) <= rows:
             yield stored.of_runs(section.runs)
             return
-        sizes = [sum(file.meta.row_count for file in run) for run in section.runs]
+        runs: list[VersionRun] = [FileRun(stored, run) for run in section.runs]
+        sizes = [run.rows for run in runs]
         # Batches of runs that are cut alike by key give windows in which most of each batch is
         # used.
         held = batch_rows(sizes, rows)
-        runs = [stored.of_run(*sized) for sized in zip(section.runs, held, strict=True)]
         largest = sizes.index(max(sizes))
         if self._may_filter(section, largest, sizes, held):
-            others = {i: list(run) for i, run in enumerate(runs) if i != largest}
-            runs = [iter(others.get(i, ())) for i in range(len(runs))]
-            filtering = self._filtering(stored, [b for some in others.values() for b in some])
-            runs[largest] = filtering.of_run(section.runs[largest], held[largest])
-        # The next batches are read while those at hand are merged.
-        yield from key_windows(
-            [
-                prefetched(run) if size > rows_held else run
-                for run, size, rows_held in zip(runs, sizes, held, strict=True)
-            ],
-            self.view.order.key,
-        )
+            others = [[] if i == largest else [*run.batches(held[i])] for i, run in enumerate(runs)]
+            filtering = self._filtering(stored, [batch for some in others for batch in some])
+            runs = [HeldRun(some) for some in others]
+            runs[largest] = FileRun(filtering, section.runs[largest])
+        yield from windows_of(runs, held, self.view.order.key)
 
     def _may_filter(
         self, section: Section, largest: int, sizes: Sequence[int], held: Sequence[int]
