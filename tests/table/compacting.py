@@ -39,7 +39,7 @@ def compact_newest(table: kt.Table, count: int) -> str:
 
     More of them where the format wants it: level 0 as a whole, and no level twice.
     """
-    transaction = compaction._begin(table.stored)
+    transaction = compaction.begin_compaction(table.stored)
     runs = sorted_runs(transaction.state.live.entries)
     if not runs:
         return "nothing"
@@ -51,7 +51,7 @@ def compact_newest(table: kt.Table, count: int) -> str:
     is_whole = count >= len(runs)
     level = 5 if is_whole else max(1, runs[count].level - 1)
     unit = Unit(tuple(runs[:count]), level, is_whole)
-    compaction._carried_out(transaction, [unit], Threads(1))
+    compaction.carried_out(transaction, [unit], Threads(1))
     return "whole" if is_whole else "part"
 
 

@@ -237,7 +237,7 @@ WITH_VECTORS = {name: engine for name, engine in ENGINES.items() if name != "fir
 
 def compact_new(table: kt.Table, above: int) -> str:
     """Compact level 0 of a table of one bucket with so many of the runs above it."""
-    transaction = compaction._begin(table.stored)
+    transaction = compaction.begin_compaction(table.stored)
     runs = sorted_runs(transaction.state.live.entries)
     new = sum(run.level == 0 for run in runs)
     count = new + above
@@ -248,7 +248,7 @@ def compact_new(table: kt.Table, above: int) -> str:
     is_whole = count >= len(runs)
     level = 5 if is_whole else runs[count].level - 1
     unit = Unit(tuple(runs[:count]), level, is_whole)
-    compaction._carried_out(transaction, [unit], Threads(1))
+    compaction.carried_out(transaction, [unit], Threads(1))
     return f"{'whole' if is_whole else 'part'}, {min(new, 2)} new"
 
 
