@@ -79,7 +79,6 @@ def _made(
     table: StoredTable, transaction: Transaction, written: _Write, done: str, runner: TaskRunner
 ) -> Made:
     view = transaction.view
-    compacts = view.kind.keeps_versions and why_not_compacted(view) is None
     return Made(
         table,
         view,
@@ -87,7 +86,7 @@ def _made(
         done,
         is_batch=transaction.author.identifier == BATCH_COMMIT_IDENTIFIER,
         leaves_upkeep=view.options.write_only,
-        compact=partial(_compact_due, table, Planner(view), written, runner) if compacts else None,
+        compact=partial(_compact_due, table, Planner(view), written, runner),
     )
 
 
@@ -143,6 +142,9 @@ def _written(table: StoredTable, transaction: Transaction) -> _Write | None:
 
 def _compact_due(table: StoredTable, planner: Planner, write: _Write, runner: TaskRunner) -> int:
     """Compact what is due after a write. Gives the id of the newest snapshot that was seen."""
+    view = planner.view
+    if not view.kind.keeps_versions or why_not_compacted(view) is not None:
+        return write.snapshot.id
     if _is_full_compaction_due(table.metadata, planner.view, write.snapshot):
         live = _compact_in_full(table, write.live, runner)
     else:

@@ -40,11 +40,11 @@ def refuse_nested_values(values: Iterable[Any], column: object, table: str) -> N
 def refuse_nested_types(schema: pa.Schema, table: str) -> None:
     """Raise `InvalidError` for a column whose type is nested too deep."""
     for field in schema:
-        level = [field.type]
-        for _ in range(NESTING_MAX + 1):
-            level = [part for each in level for part in _parts(each)]
-        if level:
-            raise _too_deep(field.name, table)
+        level, depth = [field.type], 0
+        while level := [part for each in level for part in _parts(each)]:
+            depth += 1
+            if depth > NESTING_MAX:
+                raise _too_deep(field.name, table)
 
 
 def _items(container: Any) -> Iterable[Any]:
