@@ -39,7 +39,7 @@ DATA = (
     pl.DataFrame, pl.LazyFrame, pl.Series, pd.DataFrame,
 )  # fmt: skip
 VOCABULARY = {
-    "arguments", "errors", "lazy", "options", "process", "row_kind", "scratch", "store", "types",
+    "arguments", "errors", "options", "process", "row_kind", "scratch", "store", "types",
 }  # fmt: skip
 ASKING = {
     "copy", "create", "delete", "delete_tree", "discard", "exists", "hint", "list", "list_names",

@@ -3,8 +3,8 @@
     python scripts/import_graph.py              what is wrong, if anything is; exit code 1 then
     python scripts/import_graph.py --svg PATH   the same, and a picture of the rooms
 
-Imports by text count as well: whatever `keytide.lazy.load` is given, and any other text in the
-code that spells the name of a module.
+Imports inside functions count as well, and so does any text in the code that spells the name of a
+module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Graph = dict[str, frozenset[str]]
 # before it in its row.
 ROOMS = [
     ["errors"],
-    ["arguments", "callers", "extras", "html", "lazy", "moments", "plural", "process"],
+    ["arguments", "callers", "extras", "html", "moments", "plural", "process"],
     ["types", "row_kind", "scratch", "options"],
     ["store"],
     ["format"],

@@ -30,7 +30,6 @@ from keytide.lake.lake import Lake, connect, open_table
 from keytide.lake.merge import MergeBuilder
 from keytide.lake.scan import Scan
 from keytide.lake.table import Table
-from keytide.lazy import load as _load
 from keytide.merge.functions.register import register_merge_function
 from keytide.row_kind import RowKind
 from keytide.table.commit.result import WriteResult
@@ -100,5 +99,7 @@ __all__ = [
 def __getattr__(name: str) -> typing.Any:
     # Spark is loaded when somebody asks for it; most users of a table never do.
     if name == "spark":
-        return _load("keytide.spark")
+        import keytide.spark
+
+        return keytide.spark
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

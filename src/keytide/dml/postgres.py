@@ -163,7 +163,7 @@ class PostgresDatabase(Database):
 
     def decoded(self, values: pa.Array, column: DatabaseColumn) -> pa.Array:
         """See `Database`. What has no place in Arrow comes from the driver as a time before all."""
-        first = _FIRST.get(column.type)
+        first = _first(column.type)
         if first is not None and pc.any(pc.less(values, first)).as_py():
             raise pa.ArrowInvalid(
                 "infinity, or a time beyond the year 294246, is no value of an Arrow column"
@@ -238,12 +238,17 @@ _TYPES = {
 }
 # The first day that PostgreSQL knows, 24 November 4714 BC.
 _DAYS = -2_440_588
-_FIRST = {
-    type_: pa.scalar(_DAYS * 86_400_000_000, pa.int64()).cast(type_)
-    for type_ in (pa.timestamp("us"), pa.timestamp("us", "UTC"))
-} | {pa.date32(): pa.scalar(_DAYS, pa.int32()).cast(pa.date32())}
 # Floats are not: NaN is a number to PostgreSQL, the largest. Neither is CHAR, which has blanks.
 _ORDERED = {*_TYPES} - {"boolean", "real", "double precision", "bpchar", "bytea"}
+
+
+@cache
+def _first(type_: pa.DataType) -> pa.Scalar | None:
+    """The first time of a type that PostgreSQL knows; None for what is no time."""
+    if type_ == pa.date32():
+        return pa.scalar(_DAYS, pa.int32()).cast(type_)
+    is_time = pa.types.is_timestamp(type_) and type_.unit == "us"
+    return pa.scalar(_DAYS * 86_400_000_000, pa.int64()).cast(type_) if is_time else None
 
 
 def _column(

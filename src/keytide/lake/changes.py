@@ -6,7 +6,6 @@ from dataclasses import fields
 from typing import Any
 
 from keytide import html
-from keytide.lazy import load
 from keytide.table.changes import change_scan as core
 
 __all__ = ["Changes"]
@@ -33,7 +32,9 @@ class Changes(core.Changes):
         come in order. Needs the `spark` extra. Raises as `plan`; what a task raises comes as
         Spark's PythonException with the text of the Keytide error.
         """
-        return load("keytide.spark.change_scan").changes_to_spark(self, spark)
+        from keytide.spark.change_scan import changes_to_spark
+
+        return changes_to_spark(self, spark)
 
     def _repr_html_(self) -> str:
         columns = html.table(("column", "type"), [(f.name, f.type.sql()) for f in self.fields])

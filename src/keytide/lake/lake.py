@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from keytide import html
 from keytide.arguments import checked, shown
+from keytide.dml.adbc import adbc_connector
 from keytide.dml.spi import Connector, Isolation
 from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError
+from keytide.lake.engines import engine_of
 from keytide.lake.table import Table, is_spark_dataframe
-from keytide.lazy import load
 from keytide.sql.result import Result
 from keytide.store import Store, open_store
 from keytide.table.caching import cache_folder, near
@@ -31,6 +32,9 @@ from keytide.table.local_writes import fill
 from keytide.table.warehouse import FolderWarehouse
 from keytide.table.write.input_rows import to_arrow_table
 from keytide.types import Field
+
+if TYPE_CHECKING:
+    from keytide.sql.query_engine import Engine
 
 __all__ = ["Lake", "connect", "open_table"]
 
@@ -151,11 +155,13 @@ class Lake:
         `SetupError` without the drivers (`keytide[databases]`), `DataError` where the database
         does not answer, or the file is none of SQLite. No message shows a password.
         """
+        from keytide.sql.dialect import is_plain_name
+
         if not name.isidentifier():
             raise InvalidError(
                 f"Lake.attach: {shown(name)} is no name; take letters, digits and underscores"
             )
-        if name.lower() == SYSTEM_DATABASE or not load("keytide.sql.dialect").is_plain_name(name):
+        if name.lower() == SYSTEM_DATABASE or not is_plain_name(name):
             raise InvalidError(
                 f"Lake.attach: {name} is a word of SQL's own, so nothing could be found by it; "
                 f"choose another name"
@@ -166,11 +172,7 @@ class Lake:
                 f"{name} is the name of a database of {self.uri}, or of what is attached; choose "
                 f"another one"
             )
-        connector: Connector = (
-            source
-            if isinstance(source, Connector)
-            else load("keytide.dml.adbc").adbc_connector(name, source)
-        )
+        connector = source if isinstance(source, Connector) else adbc_connector(name, source)
         if isolation is not None:
             connector = replace(connector, isolation=isolation)
         attached = {**self._catalog.attached, name.lower(): connector}
@@ -266,7 +268,9 @@ class Lake:
 
         def write(transaction: Transaction) -> None:
             if is_spark_dataframe(rows):
-                load("keytide.spark.write").fill(transaction, rows)
+                from keytide.spark.write import fill as fill_on_spark
+
+                fill_on_spark(transaction, rows)
             else:
                 view = transaction.view
                 fill(transaction, to_arrow_table(rows, view.schema, view.name))
@@ -291,18 +295,16 @@ class Lake:
         was done before a statement that fails stays. Raises `InvalidError` with the place of
         what does not parse or fit, and what reads and writes of tables raise.
         """
-        result: Result = load("keytide.sql.execute").run(self._catalog, self._engine(), text)
-        return result
+        from keytide.sql.execute import run
+
+        return run(self._catalog, self._engine(), text)
 
     @checked
     def sql_results(self, text: str) -> Iterator[Result]:
         """Run SQL statements, one for each result that is taken. Parses, and raises, as `sql`."""
-        results: Iterator[Result] = load("keytide.sql.execute").results(
-            self._catalog, self._engine(), text
-        )
-        return results
+        from keytide.sql.execute import results
 
-    def _engine(self) -> Any:
-        if self._spark is not None:
-            return load("keytide.spark.sql").SparkEngine(self._spark)
-        return load("keytide.sql.local_engine").LocalEngine(self.allows_external_files)
+        return results(self._catalog, self._engine(), text)
+
+    def _engine(self) -> Engine:
+        return engine_of(self._spark, self.allows_external_files)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keytide.arguments import checked
 from keytide.dml.execution import Changed
-from keytide.lazy import load
+
+if TYPE_CHECKING:
+    from keytide.sql.forms import WhenForm
 
 __all__ = ["MergeBuilder"]
 
@@ -23,8 +25,8 @@ class MergeBuilder:
     parse when the merge is executed.
     """
 
-    carry_out: Callable[[Sequence[Any]], Changed]
-    whens: tuple[Any, ...] = ()
+    carry_out: Callable[[Sequence[WhenForm]], Changed]
+    whens: tuple[WhenForm, ...] = ()
 
     @checked
     def when_matched_update(
@@ -96,5 +98,7 @@ class MergeBuilder:
         values: Mapping[str, Any] | None,
         condition: str | None,
     ) -> MergeBuilder:
-        when = load("keytide.sql.forms").WhenForm(call, kind, action, values, condition)
+        from keytide.sql.forms import WhenForm
+
+        when = WhenForm(call, kind, action, values, condition)
         return replace(self, whens=(*self.whens, when))

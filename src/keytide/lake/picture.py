@@ -1,7 +1,4 @@
-"""A table as a picture: its levels and buckets, its files over time, and what writing cost.
-
-Loaded on demand, for few look at one.
-"""
+"""A table as a picture: its levels and buckets, its files over time, and what writing cost."""
 
 from __future__ import annotations
 

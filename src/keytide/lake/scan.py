@@ -6,7 +6,6 @@ from dataclasses import fields
 from typing import Any
 
 from keytide import html
-from keytide.lazy import load
 from keytide.table.read import scan as core
 
 __all__ = ["Scan"]
@@ -31,7 +30,9 @@ class Scan(core.Scan):
         The DataFrame stays with the scan's snapshot. Raises `SetupError` without the `spark` extra,
         and as `tasks` does; a file that is missing or torn is found when Spark reads it.
         """
-        return load("keytide.spark.read").scan_to_spark(self, spark)
+        from keytide.spark.read import scan_to_spark
+
+        return scan_to_spark(self, spark)
 
     def _repr_html_(self) -> str:
         fields = self.view.schema.select(self.columns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from threading import Event
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -16,11 +16,12 @@ from keytide.format.branch import main_store
 from keytide.format.schema import TableSchema
 from keytide.lake.branches import Branches
 from keytide.lake.changes import Changes
+from keytide.lake.engines import engine_of
 from keytide.lake.merge import MergeBuilder
+from keytide.lake.picture import picture_of
 from keytide.lake.scan import Scan
 from keytide.lake.snapshots import Snapshots
 from keytide.lake.tags import Tags
-from keytide.lazy import load
 from keytide.store import Store
 from keytide.table import local_writes
 from keytide.table.alter import alter_table
@@ -79,6 +80,9 @@ from keytide.table.upkeep.rescale import RescaleResult, rescale
 from keytide.table.upkeep.restore import RestoreResult, restore
 from keytide.table.verify.finding import Verification
 from keytide.table.verify.verify import verify_table
+
+if TYPE_CHECKING:
+    from keytide.sql.query_engine import Engine
 
 __all__ = ["Table"]
 
@@ -203,8 +207,9 @@ class Table:
         """
         author = Author.given(commit_user, commit_identifier)
         if is_spark_dataframe(data):
-            written: WriteResult = load("keytide.spark.write").append(self._stored, data, author)
-            return written
+            from keytide.spark.write import append
+
+            return append(self._stored, data, author)
         return local_writes.append(self._stored, data, author)
 
     @checked
@@ -223,10 +228,9 @@ class Table:
         write. Raises what `write` raises.
         """
         if is_spark_dataframe(data):
-            written: WriteResult = load("keytide.spark.write").overwrite(
-                self._stored, data, partition
-            )
-            return written
+            from keytide.spark.write import overwrite
+
+            return overwrite(self._stored, data, partition)
         return local_writes.overwrite(self._stored, data, partition)
 
     @checked
@@ -248,7 +252,10 @@ class Table:
         `ConflictError` when too many races were lost, `DataError` when the store fails; nothing is
         changed then.
         """
-        return self._form("delete_where", self._engine(), where, isolation)
+        from keytide.sql.forms import Around, delete_where
+
+        around = Around.of(self._stored, self._catalog)
+        return delete_where(around, self._engine(), where, isolation)
 
     @checked
     def update(
@@ -268,7 +275,10 @@ class Table:
         rows would have one primary key, and `UnsupportedError` for a table that would not store the
         new values as they are.
         """
-        return self._form("update_where", self._engine(), set, where, isolation)
+        from keytide.sql.forms import Around, update_where
+
+        around = Around.of(self._stored, self._catalog)
+        return update_where(around, self._engine(), set, where, isolation)
 
     @checked
     def merge(
@@ -293,31 +303,26 @@ class Table:
         Raises `InvalidError` for a source that is none of these, or has columns that SQL does not
         know.
         """
+        from keytide.sql.forms import Around, WhenForm, merge_source, source_of_rows
+
         engine = self._engine(source)
         given = source
         if not isinstance(source, str):
             schema_of = engine.schema if is_spark_dataframe(source) else None
             rows = source.stored if isinstance(source, Table) else source
-            given = load("keytide.sql.forms").source_of_rows(rows, self._stored, schema_of)
+            given = source_of_rows(rows, self._stored, schema_of)
 
-        def carry_out(whens: Sequence[Any]) -> Changed:
-            return self._form("merge_source", engine, given, on, whens, isolation)
+        def carry_out(whens: Sequence[WhenForm]) -> Changed:
+            around = Around.of(self._stored, self._catalog)
+            return merge_source(around, engine, given, on, whens, isolation)
 
         return MergeBuilder(carry_out)
 
-    def _form(self, name: str, engine: Any, *parts: Any) -> Changed:
-        forms = load("keytide.sql.forms")
-        around = forms.Around.of(self._stored, self._catalog)
-        changed: Changed = getattr(forms, name)(around, engine, *parts)
-        return changed
-
-    def _engine(self, rows: Any = None) -> Any:
+    def _engine(self, rows: Any = None) -> Engine:
         """What computes: the session of rows that are on Spark, or of the lake, or DuckDB."""
         spark = rows.sparkSession if is_spark_dataframe(rows) else self._spark
-        if spark is not None:
-            return load("keytide.spark.sql").SparkEngine(spark)
         allows = self._catalog is not None and self._catalog.allows_external_files
-        return load("keytide.sql.local_engine").LocalEngine(allows)
+        return engine_of(spark, allows)
 
     @checked
     def truncate(self, partition: Mapping[str, Any] | None = None) -> WriteResult:
@@ -594,7 +599,11 @@ class Table:
 
     @property
     def _runner(self) -> TaskRunner | None:
-        return None if self._spark is None else load("keytide.spark.runner").Cluster(self._spark)
+        if self._spark is None:
+            return None
+        from keytide.spark.runner import Cluster
+
+        return Cluster(self._spark)
 
     @checked
     def alter(self, *changes: SchemaChange) -> TableSchema:
@@ -772,7 +781,7 @@ class Table:
         A matplotlib figure, which a notebook shows and `savefig` stores. Raises `SetupError`
         without the `plot` extra, `DataError` for torn metadata.
         """
-        return load("keytide.lake.picture").picture_of(self._stored)
+        return picture_of(self._stored)
 
     def snapshots(self) -> Snapshots:
         """The snapshots that are there, oldest first. Raises `DataError` for a torn one."""

@@ -15,7 +15,6 @@ from keytide.errors import InvalidError, NotFoundError
 from keytide.format.arrow import from_arrow, in_python, to_arrow
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
-from keytide.lazy import load
 from keytide.plural import counted
 from keytide.scratch import scratch
 from keytide.table.conditions.predicate import (
@@ -27,6 +26,7 @@ from keytide.table.conditions.predicate import (
     conjuncts,
     plain,
 )
+from keytide.table.conditions.where import parse_where
 from keytide.table.definition.kind import require_key
 from keytide.table.read.lifetime import Lifetime
 from keytide.table.read.scan import Scan
@@ -174,11 +174,7 @@ def _selected(table: str, schema: TableSchema, columns: Sequence[str] | None) ->
 
 
 def _parsed(where: str, schema: TableSchema, table: str) -> Predicate:
-    # The parser takes long to load, and few worker processes need it.
-    predicate: Predicate = load("keytide.table.conditions.where").parse_where(
-        where, schema.fields, table
-    )
-    return predicate
+    return parse_where(where, schema.fields, table)
 
 
 def _key_values(key: Any, schema: TableSchema, table: str) -> dict[str, Any]:

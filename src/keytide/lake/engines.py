@@ -1,0 +1,24 @@
+"""What computes the statements about a lake's tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from keytide.sql.query_engine import Engine
+
+__all__ = ["engine_of"]
+
+
+def engine_of(spark: Any, allows_external_files: bool) -> Engine:
+    """A session of Spark, or where there is none DuckDB in this process.
+
+    Raises `SetupError` where the extra of Spark is missing.
+    """
+    if spark is not None:
+        from keytide.spark.sql import SparkEngine
+
+        return SparkEngine(spark)
+    from keytide.sql.local_engine import LocalEngine
+
+    return LocalEngine(allows_external_files)
