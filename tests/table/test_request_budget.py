@@ -47,8 +47,7 @@ def some_keys(count: int) -> np.ndarray:
 
 def batches(table: kt.Table) -> int:
     """What one round of a stream reads: the changes of the newest snapshot."""
-    newest = table.metadata.latest_snapshot_id() or 0
-    return len([*table.follow(newest - 1, timeout_seconds=0)])
+    return len([*table.follow(newest(table) - 1, timeout_seconds=0)])
 
 
 KEYS = itertools.count(1_000)  # each is there when it is looked for

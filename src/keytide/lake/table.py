@@ -745,8 +745,8 @@ class Table:
         """
         moment = None if as_of is None else epoch_ms(as_of, self.name)
         pace = Pace(poll_seconds, timeout_seconds, stop or Event())
-        begin = start_of(self._stored, start, moment)
-        return follow(self._stored, begin, mode, pace, consumer)
+        table = self._stored.pinned()
+        return follow(table, start_of(table, start, moment), mode, pace, consumer)
 
     @checked
     def verify(self, *, quick: bool = False) -> Verification:

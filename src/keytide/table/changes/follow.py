@@ -15,7 +15,7 @@ from keytide.format.snapshot import Consumer, Snapshot
 from keytide.options.durations import check_seconds
 from keytide.table.changes.change_scan import Changes, changes_of, check_mode, full_rows
 from keytide.table.state.metadata import TableMetadata
-from keytide.table.state.stored import StoredTable
+from keytide.table.state.stored import PinnedTable, StoredTable
 
 __all__ = ["SNAPSHOT_ID", "KeptPlace", "Pace", "Start", "follow", "start_of"]
 
@@ -88,11 +88,11 @@ def start_of(
 
 
 def follow(
-    table: StoredTable, start: Start, mode: str, pace: Pace, consumer: str | None = None
+    table: PinnedTable, start: Start, mode: str, pace: Pace, consumer: str | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The changes snapshot by snapshot, as `Table.follow` says; `start` where no place is kept."""
     check_mode(table, mode)
-    place = None if consumer is None else KeptPlace(table.metadata, consumer, mode)
+    place = None if consumer is None else KeptPlace(table.live.metadata, consumer, mode)
     known = None if place is None else place.told()
     return _Follower(table, mode, pace, place).batches(start if known is None else Start(known))
 
@@ -116,9 +116,9 @@ class KeptPlace:
 
     def told(self) -> int | None:
         """The snapshot that was told last; None for a new reader. `DataError` for a torn file."""
-        if not self.metadata.store.exists(self._path):
+        (data,) = self.metadata.store.read_present([self._path])
+        if data is None:
             return None
-        data = self.metadata.store.read(self._path)
         return Consumer.from_json(data, self.metadata.store.uri_of(self._path)).told
 
     def keep(self, told: int) -> None:
@@ -133,35 +133,39 @@ class KeptPlace:
 
 @dataclass(frozen=True)
 class _Follower:
-    """Tells snapshot after snapshot; one is told when the caller asks for what comes after it."""
+    """Tells snapshot after snapshot; one is told when the caller asks for what comes after it.
 
-    table: StoredTable
+    `table` is as it was when the caller began to follow it, which may be long before the first row is
+    asked for.
+    """
+
+    table: PinnedTable
     mode: str
     pace: Pace
     place: KeptPlace | None
 
     def batches(self, start: Start) -> Iterator[pa.RecordBatch]:
-        told = start.told
-        seen = self._snapshot(told)
+        """Of each snapshot by one look, so that what was told before it is part of the same table."""
+        told, table = start.told, self.table
+        seen = _snapshot(table, told)
         if start.is_full:
-            yield from self._batches(full_rows(self.table, told, self.mode), told)
-            if self.pace.stop.is_set():
-                return
-        self._keep(told)
+            yield from self._batches(full_rows(table, told, self.mode), told)
+        is_stopped = self.pace.stop.is_set
+        if not is_stopped():
+            self._keep(told)
         quiet_since = time.monotonic()
-        while not self.pace.stop.is_set():
-            newest = self._newest(told, seen)
-            while told < newest and not self.pace.stop.is_set():
+        while not is_stopped():
+            if told < self._newest(table, told, seen):
                 told += 1
-                seen = self._snapshot(told)
-                changes = changes_of(self.table, told - 1, told, self.mode)
-                yield from self._batches(changes, told)
-                if self.pace.stop.is_set():
+                seen = _snapshot(table, told)
+                yield from self._batches(changes_of(table, told - 1, told, self.mode), told)
+                if is_stopped():
                     return
                 self._keep(told)
                 quiet_since = time.monotonic()
-            if not self.pace.goes_on(time.monotonic() - quiet_since):
+            elif table is not self.table and not self.pace.goes_on(time.monotonic() - quiet_since):
                 return
+            table = self.table.live.pinned()
 
     def _batches(self, changes: Changes, snapshot_id: int) -> Iterator[pa.RecordBatch]:
         metadata = {SNAPSHOT_ID: str(snapshot_id).encode()}
@@ -174,16 +178,10 @@ class _Follower:
         if self.place is not None:
             self.place.keep(told)
 
-    def _snapshot(self, snapshot_id: int) -> Snapshot | None:
-        try:
-            return self.table.metadata.snapshot(snapshot_id) if snapshot_id else None
-        except NotFoundError:
-            return None
-
-    def _newest(self, told: int, seen: Snapshot | None) -> int:
+    def _newest(self, table: PinnedTable, told: int, seen: Snapshot | None) -> int:
         """The newest snapshot. Raises `ConflictError` where what was told is no part of it."""
-        newest = self.table.metadata.latest_snapshot_id() or 0
-        now = None if seen is None or newest == told else self._snapshot(told)
+        newest = table.metadata.latest_snapshot_id() or 0
+        now = None if seen is None else _snapshot(table, told)
         if newest < told or (now is not None and now != seen):
             raise ConflictError(
                 f"table {self.table.name}: snapshot {told}, up to which changes were told, is not "
@@ -191,3 +189,10 @@ class _Follower:
                 f"from 'full', or from a snapshot that is there"
             )
         return newest
+
+
+def _snapshot(table: PinnedTable, snapshot_id: int) -> Snapshot | None:
+    try:
+        return table.metadata.snapshot(snapshot_id) if snapshot_id else None
+    except NotFoundError:
+        return None

@@ -17,7 +17,7 @@ from typing import TypeVar
 import polars as pl
 
 from keytide.arguments import shown
-from keytide.errors import DataError, InvalidError, NotFoundError
+from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError
 from keytide.format import paths
 from keytide.format.documents import document
 from keytide.format.encoded_records import EncodedRecords
@@ -92,8 +92,21 @@ class TableMetadata:
 
         Raises `NotFoundError` when there is no table, `DataError` for a torn schema.
         """
+        listed = self.store.begin(self._list_known)
         seen = self._look()
+        listed.result()
         return Look(seen.lineage, self._newest_schema(seen), seen.snapshot)
+
+    def _list_known(self) -> None:
+        """Read from afar what the snapshot lists that was the newest before: it most often still is.
+
+        Beside the look this is no wait of its own, and where it fails, whoever needs it says so.
+        """
+        known = known_newest(self.store)
+        if known is None or self.store.local_path(paths.MANIFEST_DIR) is not None:
+            return
+        with suppress(KeytideError):
+            self.manifests(self._snapshot(self.lineage, known.number, known.data))
 
     def latest_schema(self) -> TableSchema:
         """The newest schema. Raises `NotFoundError` when there is no table."""
