@@ -23,8 +23,7 @@ from measure import import_lazily_loaded
 from report import print_table
 
 import keytide as kt
-from keytide.format.documents import forget_documents
-from keytide.format.footer_cache import KEPT
+from keytide.format.cache import forget_files
 from keytide.store import objects
 from keytide.table.state.lineage import forget_lineages
 
@@ -113,9 +112,8 @@ def fill(rows: int, buckets: int) -> list[int]:
 
 
 def cost(client: FarClient, read: Callable[[kt.Table], object], given: dict[str, Any]) -> str:
-    forget_documents()
+    forget_files()
     forget_lineages()
-    KEPT.forget()
     client.requests, start = 0, time.perf_counter()
     read(kt.connect(ADDRESS, **given).table("t"))
     return f"{time.perf_counter() - start:.1f} s, {client.requests} requests"

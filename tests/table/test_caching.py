@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.format.documents import forget_documents
-from keytide.format.footer_cache import KEPT
+from keytide.format.cache import forget_files
 from keytide.store import CachedStore, LocalStore, Store, open_store
 from keytide.store.faults import FaultyStore
 from keytide.table.state.lineage import forget_lineages
@@ -47,9 +46,8 @@ def filled(store: Store, **options: str) -> kt.Table:
 
 
 def as_a_new_process() -> None:
-    forget_documents()
+    forget_files()
     forget_lineages()
-    KEPT.forget()
 
 
 def asked_of_files(store: FaultyStore) -> list[str]:

@@ -20,8 +20,7 @@ from copies import copies_of
 
 import keytide as kt
 from far import Requests, far_away
-from keytide.format.documents import forget_documents
-from keytide.format.footer_cache import KEPT
+from keytide.format.cache import forget_files
 from keytide.store import Store
 from keytide.table.state.lineage import forget_lineages
 
@@ -89,9 +88,8 @@ table_copies = copies_of(make_table)
 
 
 def as_a_new_process() -> None:
-    forget_documents()
+    forget_files()
     forget_lineages()
-    KEPT.forget()
 
 
 def counted(place: str, action: Action, *, is_warm: bool) -> Requests:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ import numpy.typing as npt
 from pyroaring import BitMap, BitMap64
 
 from keytide.errors import DataError, InvalidError, UnsupportedError
+from keytide.format.cache import METADATA, version_of
 from keytide.options import keys
 from keytide.store.base import Store, disk_errors
 
@@ -33,6 +34,7 @@ __all__ = [
     "encode_vector",
     "live_rows",
     "read_vectors",
+    "stored_vectors",
     "write_vectors",
 ]
 
@@ -71,12 +73,30 @@ def dead_positions(store: Store, place: VectorPlace) -> npt.NDArray[np.int64]:
     Raises `DataError` when the index file is missing, and what `read_vectors` raises.
     """
     uri, found = store.uri_of(place.path), place.range
-    with disk_errors("read", uri), store.open_input(place.path) as file:
-        _check_version(file.read(1), uri)
-        file.seek(max(0, found.offset))
-        framed = file.read(found.length + _FRAME_LENGTH)
-    vector = _read_vector(framed, found, uri, start=found.offset)
-    return np.asarray(vector.to_array()).astype(np.int64)
+
+    def load() -> tuple[Vector, int]:
+        with disk_errors("read", uri), store.open_input(place.path) as file:
+            _check_version(file.read(1), uri)
+            file.seek(max(0, found.offset))
+            framed = file.read(found.length + _FRAME_LENGTH)
+        return _read_vector(framed, found, uri, start=found.offset), _sized(found)
+
+    with disk_errors("read", uri):
+        key = (*version_of(store, place.path), found)
+    return np.asarray(METADATA.load(key, load).to_array()).astype(np.int64)
+
+
+def stored_vectors(store: Store, path: str, ranges: Sequence[VectorRange]) -> dict[str, Vector]:
+    """The vectors of an index file in a store, which the caller may change. Raises as above."""
+    uri = store.uri_of(path)
+
+    def load() -> tuple[dict[str, Vector], int]:
+        found = read_vectors(store.read(path), ranges, uri)
+        return found, sum(map(_sized, ranges))
+
+    with disk_errors("read", uri):
+        key = (*version_of(store, path), tuple(ranges))
+    return {name: vector.copy() for name, vector in METADATA.load(key, load).items()}
 
 
 def read_vectors(data: bytes, ranges: Iterable[VectorRange], path: str) -> dict[str, Vector]:
@@ -131,6 +151,14 @@ _MAGIC_32 = struct.pack(">i", 1581511376)
 _MAGIC_64 = struct.pack("<i", 1681511377)
 # The size field before and the checksum after a vector.
 _FRAME_LENGTH = 8
+
+
+def _sized(place: VectorRange) -> int:
+    """About how many bytes a vector holds in memory."""
+    return _VECTOR_BYTES + place.length
+
+
+_VECTOR_BYTES = 500
 
 
 def _check_version(data: bytes, path: str) -> None:

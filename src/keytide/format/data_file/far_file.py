@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from keytide.format.branch import main_store
+from keytide.format.cache import FILES
 from keytide.format.data_file.footer import read_footer
-from keytide.format.footer_cache import KEPT
 from keytide.store import SeekableReader, Store
 
 __all__ = ["FarFile", "far_file"]
@@ -62,7 +62,7 @@ def far_file(store: Store, path: str, size: int | None, kept_bytes_max: int) -> 
     """
     # By the identity and with the store of whoever asks: credentials of an earlier one may be over.
     key = (main_store(store).identity, path, "far")  # data files of branches lie in the table's
-    kept: FarFile | None = KEPT.find(key)
+    kept: FarFile | None = FILES.find(key)
     if kept is None:
         kept = _fetched(store, path, store.size(path) if size is None else size)
         to_keep, held = kept, _TIMES_FOOTER * kept.footer.serialized_size
@@ -70,7 +70,7 @@ def far_file(store: Store, path: str, size: int | None, kept_bytes_max: int) -> 
             held += kept.size
         else:
             to_keep = replace(kept, whole=None)
-        KEPT.keep(key, to_keep, held, kept_bytes_max)
+        FILES.keep(key, to_keep, held, kept_bytes_max)
     return replace(kept, store=store)
 
 

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 import polars as pl
 
+from keytide.format.cache import FILES
 from keytide.format.data_file.reader import FileReader, Span
-from keytide.format.footer_cache import KEPT
 from keytide.types import Field
 
 __all__ = ["Key", "key_spans"]
@@ -64,10 +64,10 @@ def key_spans(reader: FileReader, key: Sequence[str], wanted: Sequence[Key]) -> 
 def _groups(reader: FileReader, fields: tuple[Field, ...]) -> tuple[_Group, ...]:
     """The groups; none where their ends are not known, or their keys are too many to be kept."""
     key = (*reader.version, "groups", *fields)
-    kept: tuple[_Group, ...] | None = KEPT.find(key)
+    kept: tuple[_Group, ...] | None = FILES.find(key)
     if kept is None:
         kept = tuple(_read_groups(reader, fields))
-        KEPT.keep(key, kept, _GROUP_BYTES * (1 + len(kept)), reader.kept_bytes_max)
+        FILES.keep(key, kept, _GROUP_BYTES * (1 + len(kept)), reader.kept_bytes_max)
     return kept
 
 
@@ -100,12 +100,12 @@ def _columns(
 ) -> tuple[Sequence[Any], ...]:
     """The key columns of a group, or nothing if its rows are not in their order."""
     key = (*reader.version, "keys", group.offset, *fields)
-    kept: tuple[Sequence[Any], ...] | None = KEPT.find(key)
+    kept: tuple[Sequence[Any], ...] | None = FILES.find(key)
     if kept is None:
         keys_alone = replace(reader, fields=fields, system_columns=(), dead_rows=None)
         found = keys_alone.read(group.offset, group.rows)
         kept = tuple(map(_searched, found.iter_columns())) if _is_sorted(found) else ()
-        KEPT.keep(key, kept, int(found.estimated_size()) + _GROUP_BYTES, reader.kept_bytes_max)
+        FILES.keep(key, kept, int(found.estimated_size()) + _GROUP_BYTES, reader.kept_bytes_max)
     return kept
 
 

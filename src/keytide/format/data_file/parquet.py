@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from keytide.format import int96
 from keytide.format.arrow import from_arrow
+from keytide.format.cache import FILES, version_of
 from keytide.format.checksum import (
     BLOCKS_KEY,
     FOOTER_SEAL,
@@ -43,7 +44,6 @@ from keytide.format.data_file.stored_file import (
     numbered_rows,
 )
 from keytide.format.encoding import codecs, dictionary_columns
-from keytide.format.footer_cache import KEPT, version_of
 from keytide.format.schema import TableSchema
 from keytide.store import Store
 
@@ -111,11 +111,11 @@ def _footer(store: Store, path: str, size: int | None, kept_bytes_max: int) -> p
     if store.local_path(path) is None:
         return far_file(store, path, size, kept_bytes_max).footer
     key = (*version_of(store, path), "footer")
-    kept: pq.FileMetaData | None = KEPT.find(key)
+    kept: pq.FileMetaData | None = FILES.find(key)
     if kept is None:
         with store.open_input(path) as file:
             kept = read_footer(file)
-        KEPT.keep(key, kept, _MAPPING_TIMES_FOOTER * kept.serialized_size, kept_bytes_max)
+        FILES.keep(key, kept, _MAPPING_TIMES_FOOTER * kept.serialized_size, kept_bytes_max)
     return kept
 
 
@@ -224,7 +224,7 @@ class _Mapping:
 def _mapped(local: Path, version: tuple[int, ...], numbered: bool, bytes_max: int) -> _Mapping:
     """The mapping of one version of a file: a look-up reads little else than footers."""
     key = (local, version, numbered)
-    found: _Mapping | None = KEPT.find(key)
+    found: _Mapping | None = FILES.find(key)
     if found is None:
         # A row index keeps Polars from skipping row groups, so only deletion vectors get one.
         frame = pl.scan_parquet(
@@ -235,7 +235,7 @@ def _mapped(local: Path, version: tuple[int, ...], numbered: bool, bytes_max: in
         )
         found = _Mapping(frame, frame.collect_schema(), local)
         size = _MAPPING_BYTES + _MAPPING_TIMES_FOOTER * _footer_bytes(local)
-        KEPT.keep(key, found, size, bytes_max)
+        FILES.keep(key, found, size, bytes_max)
     return found
 
 

@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from keytide.errors import DataError, KeytideError
 from keytide.format.arrow import polars_schema
+from keytide.format.cache import version_of
 from keytide.format.data_file.evolved import evolved_column
 from keytide.format.data_file.formats import WRITABLE, format_name, format_of
 from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.format.data_file.stored_file import IS_DEAD, POSITION
 from keytide.format.deletion_vector import VectorPlace, dead_positions
-from keytide.format.footer_cache import version_of
 from keytide.format.schema import TableSchema
 from keytide.row_kind import RETRACTS
 from keytide.store import Store

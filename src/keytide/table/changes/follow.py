@@ -135,8 +135,8 @@ class KeptPlace:
 class _Follower:
     """Tells snapshot after snapshot; one is told when the caller asks for what comes after it.
 
-    `table` is as it was when the caller began to follow it, which may be long before the first row is
-    asked for.
+    `table` is as it was when the caller began to follow it, which may be long before the first row
+    is asked for.
     """
 
     table: PinnedTable
@@ -145,7 +145,7 @@ class _Follower:
     place: KeptPlace | None
 
     def batches(self, start: Start) -> Iterator[pa.RecordBatch]:
-        """Of each snapshot by one look, so that what was told before it is part of the same table."""
+        """Of each snapshot by one look, so what was told before it is part of the same table."""
         told, table = start.told, self.table
         seen = _snapshot(table, told)
         if start.is_full:

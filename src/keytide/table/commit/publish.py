@@ -35,7 +35,7 @@ from functools import partial
 from typing import TypeAlias
 
 from keytide.errors import DataError, NotFoundError
-from keytide.format.documents import remember_documents
+from keytide.format.cache import METADATA
 from keytide.format.entry_columns import is_live
 from keytide.format.index_manifest import IndexFile
 from keytide.format.manifest import FileKind, ManifestEntry
@@ -269,7 +269,7 @@ class _Attempt:
             self._withdraw(new.snapshot)
             return None
         self._metadata.made(new.snapshot)
-        remember_documents(new.documents)
+        METADATA.keep_all(new.documents)
         return Committed(new.snapshot, self._live.advance(new.snapshot, new.changed), self._change)
 
     def _is_beside_the_table(self, new: NewSnapshot) -> bool:

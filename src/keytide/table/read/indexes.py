@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from keytide.errors import DataError
 from keytide.format.bloom_filter import BLOOM_FILTER, has_hash, may_hold, value_hashes
+from keytide.format.cache import FILES
 from keytide.format.entry import ManifestEntry
 from keytide.format.file_index import ColumnIndexes, decode_file_index, index_name_among
-from keytide.format.footer_cache import KEPT
 from keytide.store import Store
 from keytide.table.conditions.predicate import Predicate, columns_of, equal_values
 from keytide.table.state.view import TableView
@@ -113,7 +113,7 @@ def _at_hand(view: TableView, entry: ManifestEntry) -> ColumnIndexes | None:
     if embedded is not None:
         return decode_file_index(embedded, f"of {entry.file.file_name}")
     store, path = _index_file(view, entry)
-    found: ColumnIndexes | None = KEPT.find(store.uri_of(path))
+    found: ColumnIndexes | None = FILES.find(store.uri_of(path))
     return found
 
 
@@ -121,7 +121,7 @@ def _read(view: TableView, entry: ManifestEntry) -> ColumnIndexes:
     store, path = _index_file(view, entry)
     uri, data = store.uri_of(path), store.read(path)
     found = decode_file_index(data, uri)
-    KEPT.keep(uri, found, len(data), view.options.lookup_cache_bytes_max)
+    FILES.keep(uri, found, len(data), view.options.lookup_cache_bytes_max)
     return found
 
 

@@ -16,7 +16,7 @@ from pyroaring import BitMap, BitMap64
 
 from keytide.errors import UnsupportedError
 from keytide.format import paths
-from keytide.format.deletion_vector import Vector, read_vectors
+from keytide.format.deletion_vector import Vector, stored_vectors
 from keytide.format.index_manifest import DELETION_VECTORS, IndexFile
 from keytide.store import Store
 from keytide.table.state.live_files import BucketId
@@ -125,5 +125,5 @@ def load_dead_rows(store: Store, files: tuple[IndexFile, ...], table: str) -> De
     vectors: dict[str, Vector] = {}
     for file in files:
         path = vector_file_path(file, table)
-        vectors |= read_vectors(store.read(path), file.ranges or (), store.uri_of(path))
+        vectors |= stored_vectors(store, path, file.ranges or ())
     return DeadRows(files, vectors)

@@ -19,7 +19,7 @@ import polars as pl
 from keytide.arguments import shown
 from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError
 from keytide.format import paths
-from keytide.format.documents import document
+from keytide.format.cache import METADATA
 from keytide.format.encoded_records import EncodedRecords
 from keytide.format.entry_columns import Entries
 from keytide.format.index_manifest import DELETION_VECTORS, IndexFile, decode_index_manifest
@@ -98,7 +98,7 @@ class TableMetadata:
         return Look(seen.lineage, self._newest_schema(seen), seen.snapshot)
 
     def _list_known(self) -> None:
-        """Read from afar what the snapshot lists that was the newest before: it most often still is.
+        """Read from afar what the snapshot that was newest before lists: it most often still is.
 
         Beside the look this is no wait of its own, and where it fails, whoever needs it says so.
         """
@@ -197,7 +197,7 @@ class TableMetadata:
             schema = TableSchema.from_json(stored, uri)
             return _numbered(schema, number, uri), _TIMES_STORED * len(stored)
 
-        return document((lineage, uri), load)
+        return METADATA.load((lineage, uri), load)
 
     def _snapshot(self, lineage: Lineage, number: int, data: bytes | None = None) -> Snapshot:
         path = paths.snapshot_path(number)
@@ -207,7 +207,7 @@ class TableMetadata:
             stored = self.store.read(path) if data is None else data
             return self._decoded(number, stored), _TIMES_STORED * len(stored)
 
-        return document((lineage, uri), load)
+        return METADATA.load((lineage, uri), load)
 
     @property
     def uri(self) -> str:
@@ -434,7 +434,7 @@ class TableMetadata:
         def load() -> tuple[Sequence[ManifestFileMeta], int]:
             return sized_list(decode_manifest_list(self.store.read(path), uri, size))
 
-        return document(uri, load)
+        return METADATA.load(uri, load)
 
     def manifest(self, meta: ManifestFileMeta) -> Entries:
         """The file entries of a manifest, in order. Raises as `manifest_list` does."""
@@ -444,7 +444,7 @@ class TableMetadata:
         def load() -> tuple[Entries, int]:
             return sized_manifest(decode_manifest(self.store.read(path), uri, meta.file_size))
 
-        return document(uri, load)
+        return METADATA.load(uri, load)
 
     def open_manifest(self, meta: ManifestFileMeta) -> EncodedRecords:
         """The same as they are encoded, to be copied."""
@@ -514,7 +514,7 @@ class TableMetadata:
             data = self.store.read(path)
             return sized_indexes(decode_index_manifest(data, uri), data)
 
-        return list(document(uri, load))
+        return list(METADATA.load(uri, load))
 
     def vector_files(self, snapshot: Snapshot | None, options: TableOptions) -> list[IndexFile]:
         """The index files that mark rows of a snapshot's data files as dead.
