@@ -112,6 +112,7 @@ def test_what_the_service_did_not_decide_is_no_snapshot(table: kt.Table) -> None
     newest = store.read(paths.snapshot_path(1))
     store.put(paths.snapshot_path(2), newest.replace(b'"id" : 1', b'"id" : 2'))
     assert (ids(table), rows(table)) == ([1], {1: 1})
+    assert table.verify().snapshots == 1
     put(table, {2: 2})
     assert (ids(table), rows(table)) == ([1, 2], {1: 1, 2: 2})
 

@@ -12,9 +12,7 @@ from keytide.cli.address import open_named_table
 from keytide.cli.output import Format, note, write_rows
 from keytide.cli.parameters import FormatOption, TableArgument, Warehouse
 from keytide.cli.progress import progress_bar
-from keytide.format.branch import main_store
 from keytide.plural import counted
-from keytide.table.state.branches import table_name
 from keytide.table.upkeep.doctor import Sign
 from keytide.table.verify.finding import Finding
 from keytide.table.verify.verify import verify_table
@@ -43,8 +41,7 @@ def verify(
     """
     found = open_named_table(table, warehouse)
     with progress_bar("data files") as progress:
-        store, name = main_store(found.stored.store), table_name(found.stored)
-        result = verify_table(store, name, quick=quick, progress=progress)
+        result = verify_table(found.stored, quick=quick, progress=progress)
     if result.findings or format is Format.CSV:
         rows = pa.Table.from_pylist([asdict(each) for each in result.findings], schema=_FINDINGS)
         write_rows(rows.to_batches(), rows.schema, format, limit=max(1, rows.num_rows))

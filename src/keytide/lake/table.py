@@ -12,7 +12,6 @@ import pyarrow as pa
 from keytide import html
 from keytide.arguments import checked
 from keytide.dml.execution import Changed
-from keytide.format.branch import main_store
 from keytide.format.schema import TableSchema
 from keytide.lake.branches import Branches
 from keytide.lake.changes import Changes
@@ -66,7 +65,7 @@ from keytide.table.history.tags import (
 from keytide.table.read.why import Why
 from keytide.table.runner import TaskRunner
 from keytide.table.scans import epoch_ms, get_row, get_rows, scan_table, why_row
-from keytide.table.state.branches import open_branch, table_name
+from keytide.table.state.branches import open_branch
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.compacting import cluster, compact
@@ -762,8 +761,7 @@ class Table:
 
         Raises `DataError` only where the store cannot even be listed.
         """
-        store = main_store(self._stored.store)
-        return verify_table(store, table_name(self._stored), quick=quick)
+        return verify_table(self._stored, quick=quick)
 
     def doctor(self) -> Diagnosis:
         """How well the table is: small files, sorted runs, skew, tombstones, snapshots, consumers,

@@ -9,11 +9,13 @@ from typing import Any, TypeVar
 
 from keytide.errors import InvalidError
 from keytide.format import paths
+from keytide.format.branch import BranchStore
 from keytide.format.schema import TableSchema, all_fields, highest_field_id, validate_schema
 from keytide.format.snapshot import Consumer, Snapshot, Tag
 from keytide.options import TableOptions
 from keytide.store import Store
 from keytide.table.state.branches import torn_branches
+from keytide.table.state.commits import Commits
 from keytide.table.state.view import TableView
 from keytide.table.verify.finding import Findings
 
@@ -77,12 +79,15 @@ class Branches:
         return cls(tuple(sorted(n for n in names if n is not None and n not in torn)), torn)
 
 
-def read_branches(store: Store, table: str, branches: Branches, findings: Findings) -> list[Branch]:
+def read_branches(
+    store: Store, table: str, branches: Branches, commits: Commits, findings: Findings
+) -> list[Branch]:
     """The main branch and all others of the table that a store is rooted at."""
     for name in branches.torn:
         findings.skip(paths.branch_dir(name), "it was not made or not deleted in whole")
-    folders = ["", *map(paths.branch_dir, branches.whole)]
-    return [_Documents(store, folder, findings).branch(table) for folder in folders]
+    own = {"": store} | {paths.branch_dir(n): BranchStore(store, n) for n in branches.whole}
+    documents = (_Documents(store, each, commits, own[each], findings) for each in own)
+    return [of_branch.branch(table) for of_branch in documents]
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,9 @@ class _Documents:
 
     store: Store
     folder: str
+    commits: Commits
+    own: Store
+    """The branch as the place of its commits sees it."""
     findings: Findings
     _listed: dict[str, list[str]] = field(default_factory=dict)
 
@@ -185,9 +193,18 @@ class _Documents:
     def _names(self, directory: str) -> list[str]:
         """The names in a directory, which is listed once."""
         if directory not in self._listed:
-            path = paths.join(self.folder, directory)
-            self._listed[directory] = self.store.list_names(path)
+            names = self.store.list_names(paths.join(self.folder, directory))
+            if directory == paths.snapshot_dir():
+                names = self._decided(names)
+            self._listed[directory] = names
         return self._listed[directory]
+
+    def _decided(self, names: list[str]) -> list[str]:
+        """Without those of snapshots that the place of commits did not take."""
+        # Asked after the listing: what is made or expires in between is beyond it, or behind it.
+        newest = max(self.commits.ids(self.own), default=0)
+        numbers = ((name, paths.parse_snapshot_name(name)) for name in names)
+        return [name for name, number in numbers if number is None or number <= newest]
 
     def _hints(self) -> dict[paths.Hint, bytes]:
         found = {}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from keytide.format import paths
+from keytide.format.branch import main_store
 from keytide.format.manifest import DataFileMeta, ManifestEntry
 from keytide.format.snapshot import Snapshot
 from keytide.merge.functions.register import registered_functions
@@ -17,9 +18,12 @@ from keytide.store import Store
 from keytide.table.changes.written import told_list
 from keytide.table.read.scan import Scan
 from keytide.table.runner import Threads
+from keytide.table.state.branches import table_name
+from keytide.table.state.commits import Commits
 from keytide.table.state.live_files import files_of
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.state import TableState
+from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.verify.branch import Branch, Branches, read_branches
 from keytide.table.verify.data_file import FileCheck
@@ -41,13 +45,13 @@ _TRIES = 3
 
 
 def verify_table(
-    store: Store, name: str, *, quick: bool = False, progress: Progress | None = None
+    table: StoredTable, *, quick: bool = False, progress: Progress | None = None
 ) -> Verification:
-    """Check the table that a store is rooted at, as `Table.verify`."""
+    """Check a table with all its branches, as `Table.verify`."""
     refuse_forked_child()
-    store = store.uncached()
+    store, commits = main_store(table.store).uncached(), table.metadata.commits
     for tries_left in reversed(range(_TRIES)):
-        work = _Work(store, name, quick, progress)
+        work = _Work(store, table_name(table), commits, quick, progress)
         found = work.run()
         if found.is_healthy or not tries_left or not work.something_went_away():
             break
@@ -60,6 +64,7 @@ class _Work:
 
     store: Store
     name: str
+    commits: Commits
     quick: bool
     progress: Progress | None
     files: dict[tuple[str, DataFileMeta], FileCheck] = field(default_factory=dict)
@@ -72,7 +77,7 @@ class _Work:
 
     def run(self) -> Verification:
         """Check all there is."""
-        branches = read_branches(self.store, self.name, self.branches, self.findings)
+        branches = read_branches(self.store, self.name, self.branches, self.commits, self.findings)
         self.listed += (path for branch in branches for path in branch.listed)
         newest = [self._read_history(branch) for branch in branches]
         rows = self._check_files()
