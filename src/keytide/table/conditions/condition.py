@@ -1,0 +1,102 @@
+"""Conditions as callers give them, made into predicates once: where a call comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, get_args
+
+from keytide.arguments import shown
+from keytide.errors import InvalidError
+from keytide.lazy import load
+from keytide.table.conditions.columns import field_of
+from keytide.table.conditions.literals import comparison, equalities, known_values, literal_of
+from keytide.table.conditions.predicate import (
+    DEPTH_MAX,
+    And,
+    Comparison,
+    In,
+    IsNull,
+    Like,
+    Not,
+    Or,
+    Predicate,
+    conjunction,
+    disjunction,
+    negation,
+)
+from keytide.types import Field
+
+__all__ = ["Condition", "predicate_of"]
+
+Condition: TypeAlias = str | Predicate
+"""A text in the language of `where`, or a tree of `predicate`."""
+
+
+def predicate_of(where: Condition, fields: Sequence[Field], table: str) -> Predicate:
+    """A condition over a table's columns, its values those of the columns' types.
+
+    Raises `InvalidError` for what does not parse or fit, `NotFoundError` for an unknown column.
+    """
+    by_name = {field.name: field for field in fields}
+    if isinstance(where, get_args(Predicate)):
+        return _Typing(by_name, table).typed(where)
+    # The parser takes long to load, and few worker processes need it.
+    parsed: Predicate = load("keytide.table.conditions.where").parse_where(where, fields, table)
+    return parsed
+
+
+@dataclass(frozen=True)
+class _Typing:
+    """Makes a tree anew as the parser would have made it."""
+
+    fields: Mapping[str, Field]
+    table: str
+
+    def typed(self, node: Predicate, depth: int = 1) -> Predicate:
+        if depth > DEPTH_MAX:
+            raise self._wrong(f"is more than {DEPTH_MAX} terms deep; write it flatter")
+        if isinstance(node, Not):
+            return negation(self.typed(node.term, depth + 1))
+        if isinstance(node, And | Or):
+            if not node.terms:
+                raise self._wrong(f"has an {type(node).__name__} of no terms; give it one")
+            terms = [self.typed(term, depth + 1) for term in node.terms]
+            return conjunction(terms) or terms[0] if isinstance(node, And) else disjunction(terms)
+        if not isinstance(node, Comparison | In | IsNull | Like):
+            raise self._wrong(f"has {shown(node)} as a term; give a term of predicates")
+        return self._term(node, field_of(node.column, self.fields, self.table))
+
+    def _term(self, node: Comparison | In | IsNull | Like, field: Field) -> Predicate:
+        if isinstance(node, IsNull):
+            return node
+        if isinstance(node, In):
+            return equalities(field, self._values(node, node.values, field))
+        if isinstance(node, Like):
+            if field.type.root not in ("CHAR", "VARCHAR") or not isinstance(node.pattern, str):
+                raise self._wrong(
+                    f"has {shown(node)}: LIKE takes a text as its pattern and is for texts, and "
+                    f"column {field.name} is {field.type.sql()}"
+                )
+            return node
+        if node.operator not in _OPERATORS:
+            raise self._wrong(
+                f"has the operator {shown(node.operator)}; it may be {', '.join(_OPERATORS)}"
+            )
+        return comparison(field, node.operator, *self._values(node, [node.value], field))
+
+    def _values(self, node: Predicate, values: Sequence[Any], field: Field) -> list[Any]:
+        try:
+            literals = [literal_of(value, field) for value in values]
+        except ValueError as error:
+            raise InvalidError(
+                f"table {self.table}: {shown(node)} compares column {field.name} of type "
+                f"{field.type.sql()} with {error}, which is not a value of that type"
+            ) from error
+        return known_values(literals, field, self.table, shown(node)) if literals else []
+
+    def _wrong(self, what: str) -> InvalidError:
+        return InvalidError(f"table {self.table}: the condition {what}")
+
+
+_OPERATORS = ("=", "!=", "<", "<=", ">", ">=")
