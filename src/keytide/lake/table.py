@@ -638,8 +638,9 @@ class Table:
 
         `where` is a condition over columns and literals: a text in a small grammar of its own
         (docs/semantics.md, Reading), or the tree of `keytide.table.conditions.predicate` that such
-        a text stands for. Rows are filtered after the merge, files are pruned before it. One of `snapshot_id`, `tag` and `as_of` travels back in time; `as_of` is a datetime, an
-        ISO text (UTC unless it says otherwise) or epoch milliseconds.
+        a text stands for. Rows are filtered after the merge, files are pruned before it. One of
+        `snapshot_id`, `tag` and `as_of` travels back in time; `as_of` is a datetime, an ISO text
+        (UTC unless it says otherwise) or epoch milliseconds.
         A snapshot is read with the schema that it had.
 
         Raises `NotFoundError` for an unknown column, snapshot or tag, `InvalidError` for a
