@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, get_args
 
+import polars as pl
+
 from keytide.arguments import shown
 from keytide.errors import InvalidError
 from keytide.lazy import load
@@ -29,8 +31,8 @@ from keytide.types import Field
 
 __all__ = ["Condition", "predicate_of"]
 
-Condition: TypeAlias = str | Predicate
-"""A text in the language of `where`, or a tree of `predicate`."""
+Condition: TypeAlias = str | Predicate | pl.Expr
+"""A text in the language of `where`, a tree of `predicate`, or an expression of Polars."""
 
 
 def predicate_of(where: Condition, fields: Sequence[Field], table: str) -> Predicate:
@@ -38,10 +40,12 @@ def predicate_of(where: Condition, fields: Sequence[Field], table: str) -> Predi
 
     Raises `InvalidError` for what does not parse or fit, `NotFoundError` for an unknown column.
     """
+    # What reads texts and expressions takes long to load, and few worker processes need it.
+    if isinstance(where, pl.Expr):
+        where = load("keytide.table.conditions.expression").read_expression(where, table)
     by_name = {field.name: field for field in fields}
     if isinstance(where, get_args(Predicate)):
         return _Typing(by_name, table).typed(where)
-    # The parser takes long to load, and few worker processes need it.
     parsed: Predicate = load("keytide.table.conditions.where").parse_where(where, fields, table)
     return parsed
 
@@ -71,7 +75,7 @@ class _Typing:
         if isinstance(node, IsNull):
             return node
         if isinstance(node, In):
-            return equalities(field, self._values(node, node.values, field))
+            return equalities(field, self._values(node.values, field))
         if isinstance(node, Like):
             if field.type.root not in ("CHAR", "VARCHAR") or not isinstance(node.pattern, str):
                 raise self._wrong(
@@ -83,17 +87,11 @@ class _Typing:
             raise self._wrong(
                 f"has the operator {shown(node.operator)}; it may be {', '.join(_OPERATORS)}"
             )
-        return comparison(field, node.operator, *self._values(node, [node.value], field))
+        return comparison(field, node.operator, *self._values([node.value], field))
 
-    def _values(self, node: Predicate, values: Sequence[Any], field: Field) -> list[Any]:
-        try:
-            literals = [literal_of(value, field) for value in values]
-        except ValueError as error:
-            raise InvalidError(
-                f"table {self.table}: {shown(node)} compares column {field.name} of type "
-                f"{field.type.sql()} with {error}, which is not a value of that type"
-            ) from error
-        return known_values(literals, field, self.table, shown(node)) if literals else []
+    def _values(self, values: Sequence[Any], field: Field) -> list[Any]:
+        literals = [literal_of(value, field) for value in values]
+        return known_values(literals, field, self.table, "the condition")
 
     def _wrong(self, what: str) -> InvalidError:
         return InvalidError(f"table {self.table}: the condition {what}")

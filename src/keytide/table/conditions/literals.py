@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
@@ -50,8 +51,8 @@ NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 class Literal(NamedTuple):
     """A literal as it is written: its form, and its text without quotes.
 
-    Forms are NUMBER, TEXT, BYTES (in hexadecimal digits), BOOLEAN, NULL, and for `DATE '...'` and
-    its kin the word in front.
+    Forms are NUMBER, TEXT, BYTES (in hexadecimal digits), BOOLEAN, NULL, for `DATE '...'` and its
+    kin the word in front, and OTHER for what no literal spells.
     """
 
     form: str
@@ -59,7 +60,7 @@ class Literal(NamedTuple):
 
     def __str__(self) -> str:
         """The literal as SQL text."""
-        if self.form in ("NUMBER", "BOOLEAN", "NULL"):
+        if self.form in ("NUMBER", "BOOLEAN", "NULL", "OTHER"):
             return self.text
         quoted = "'" + self.text.replace("'", "''") + "'"
         return {"TEXT": "", "BYTES": "X"}.get(self.form, self.form + " ") + quoted
@@ -71,7 +72,7 @@ def values_of(literals: Sequence[Literal], field: Field) -> list[Any]:
     Raises `ValueError`, with the literal as its text, for one that is no value of that type.
     """
     if not isinstance(field.type, AtomicType) or field.type.root not in _CONVERT:
-        raise _wrong(literals[0])  # such a type has no literals
+        raise _wrong(literals[0] if literals else _NOTHING)  # such a type has no literals
     return _CONVERT[field.type.root](literals, field.type)
 
 
@@ -94,7 +95,7 @@ def known_values(literals: Sequence[Literal], field: Field, table: str, said: st
 def literal_of(value: Any, field: Field) -> Literal:
     """The literal of a value of a column, as predicates hold it or as Python and Arrow do.
 
-    `values_of` makes the value of it again. Raises `ValueError` for what no literal spells.
+    `values_of` makes the value of it again.
     """
     root = field.type.root
     if root in _TICKING and isinstance(value, int) and not isinstance(value, bool):
@@ -112,10 +113,11 @@ def literal_of(value: Any, field: Field) -> Literal:
         return Literal("NULL", "NULL")
     if isinstance(value, float) and not math.isfinite(value):
         return Literal("TEXT" if root in ("FLOAT", "DOUBLE") else "NUMBER", str(value))
-    for kind, form, text in _WRITTEN:
-        if isinstance(value, kind):
-            return Literal(form, text(value))
-    raise ValueError(shown(value))
+    with suppress(ValueError):  # a number of too many digits, half of a character
+        for kind, form, text in _WRITTEN:
+            if isinstance(value, kind):
+                return Literal(form, text(value))
+    return Literal("OTHER", shown(value))
 
 
 def comparison(field: Field, operator: str, value: Any) -> Predicate:
@@ -210,6 +212,7 @@ def _unicode(text: str) -> str:
     return str(text)
 
 
+_NOTHING = Literal("OTHER", "nothing")
 _DIGITS_SHOWN = 100
 _WRITTEN: tuple[tuple[type, str, Callable[[Any], str]], ...] = (
     (bool, "BOOLEAN", lambda value: str(value).upper()),
