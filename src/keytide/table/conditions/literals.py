@@ -275,7 +275,8 @@ def _floats(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
             value = float(width(float(text)))
         if math.isinf(value) and not is_named:
             raise _wrong(literal)
-        found.append(value + 0.0)  # -0.0 equals 0.0
+        # -0.0 equals 0.0; and one NaN for all makes equal predicates equal.
+        found.append(math.nan if math.isnan(value) else value + 0.0)
     return found
 
 
