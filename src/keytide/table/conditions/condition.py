@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 import polars as pl
 
 from keytide.arguments import shown
 from keytide.errors import InvalidError
-from keytide.lazy import load
 from keytide.table.conditions.columns import field_of
+from keytide.table.conditions.expression import read_expression
 from keytide.table.conditions.literals import comparison, equalities, known_values, literal_of
 from keytide.table.conditions.predicate import (
     DEPTH_MAX,
@@ -27,6 +27,7 @@ from keytide.table.conditions.predicate import (
     disjunction,
     negation,
 )
+from keytide.table.conditions.where import parse_where
 from keytide.types import Field
 
 __all__ = ["Condition", "predicate_of"]
@@ -40,14 +41,12 @@ def predicate_of(where: Condition, fields: Sequence[Field], table: str) -> Predi
 
     Raises `InvalidError` for what does not parse or fit, `NotFoundError` for an unknown column.
     """
-    # What reads texts and expressions takes long to load, and few worker processes need it.
     if isinstance(where, pl.Expr):
-        where = load("keytide.table.conditions.expression").read_expression(where, table)
+        where = read_expression(where, table)
     by_name = {field.name: field for field in fields}
-    if isinstance(where, get_args(Predicate)):
+    if isinstance(where, Predicate):
         return _Typing(by_name, table).typed(where)
-    parsed: Predicate = load("keytide.table.conditions.where").parse_where(where, fields, table)
-    return parsed
+    return parse_where(where, fields, table)
 
 
 @dataclass(frozen=True)
