@@ -240,6 +240,8 @@ def test_file_with_rows_that_meet_a_condition_is_not_left_out(
         (In("i", (1, 1, 3)), "i IN (1, 3)"),
         (In("i", (1,)), "i = 1"),
         (In("i", ()), "i IN ()"),
+        (pl.col("k").is_in([]), "k IN ()"),
+        (Not(In("p", ())), "p NOT IN ()"),
         (And((Or((IsNull("i"), Comparison("i", "=", 1))),)), "i IS NULL OR i = 1"),
         (Not(Not(Like("s", "a%"))), "s LIKE 'a%'"),
         (pl.col("i") > 3, "i > 3"),
@@ -295,6 +297,13 @@ def test_condition_that_is_a_value_means_what_the_text_means(
 def test_value_that_is_no_condition_is_refused(given_: Any, message: str) -> None:
     with pytest.raises(kt.KeytideError, match=message):
         tree_of(given_)
+
+
+def test_empty_list_keeps_nothing_and_its_opposite_all_that_is_known(table: kt.Table) -> None:
+    for column in ("k", "p", "i", "m", "t"):
+        assert table.scan(where=f"{column} IN ()").count() == 0
+        known = table.scan(where=f"{column} IS NOT NULL").count()
+        assert table.scan(where=f"{column} NOT IN ()").count() == known > 0
 
 
 # -- what is no condition --------------------------------------------------------------------------
