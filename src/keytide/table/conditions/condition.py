@@ -62,11 +62,12 @@ class _Typing:
         if isinstance(node, Not):
             return negation(self.typed(node.term, depth + 1))
         if isinstance(node, And | Or):
-            if not node.terms:
+            terms = [self.typed(term, depth + 1) for term in self._many(node.terms)]
+            if not terms:
                 raise self._wrong(f"has an {type(node).__name__} of no terms; give it one")
-            terms = [self.typed(term, depth + 1) for term in node.terms]
             return conjunction(terms) or terms[0] if isinstance(node, And) else disjunction(terms)
-        if not isinstance(node, Comparison | In | IsNull | Like):
+        is_term = isinstance(node, Comparison | In | IsNull | Like)
+        if not is_term or not isinstance(node.column, str):
             raise self._wrong(f"has {shown(node)} as a term; give a term of predicates")
         return self._term(node, field_of(node.column, self.fields, self.table))
 
@@ -74,7 +75,7 @@ class _Typing:
         if isinstance(node, IsNull):
             return node
         if isinstance(node, In):
-            return equalities(field, self._values(node.values, field))
+            return equalities(field, self._values(self._many(node.values), field))
         if isinstance(node, Like):
             if field.type.root not in ("CHAR", "VARCHAR") or not isinstance(node.pattern, str):
                 raise self._wrong(
@@ -91,6 +92,11 @@ class _Typing:
     def _values(self, values: Sequence[Any], field: Field) -> list[Any]:
         literals = [literal_of(value, field) for value in values]
         return known_values(literals, field, self.table, "the condition")
+
+    def _many(self, members: Any) -> Sequence[Any]:
+        if not isinstance(members, tuple | list):
+            raise self._wrong(f"has {shown(members)} where a tuple belongs")
+        return members
 
     def _wrong(self, what: str) -> InvalidError:
         return InvalidError(f"table {self.table}: the condition {what}")

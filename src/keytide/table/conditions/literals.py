@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
@@ -97,6 +96,13 @@ def literal_of(value: Any, field: Field) -> Literal:
 
     `values_of` makes the value of it again.
     """
+    try:
+        return _written(value, field)
+    except Exception:  # the methods of a caller's value may raise anything
+        return Literal("OTHER", shown(value))
+
+
+def _written(value: Any, field: Field) -> Literal:
     root = field.type.root
     if root in _TICKING and isinstance(value, int) and not isinstance(value, bool):
         return _instant(value, field.type.to_arrow().unit, root)
@@ -113,11 +119,9 @@ def literal_of(value: Any, field: Field) -> Literal:
         return Literal("NULL", "NULL")
     if isinstance(value, float) and not math.isfinite(value):
         return Literal("TEXT" if root in ("FLOAT", "DOUBLE") else "NUMBER", str(value))
-    with suppress(ValueError):  # a number of too many digits, half of a character
-        for kind, form, text in _WRITTEN:
-            if isinstance(value, kind):
-                return Literal(form, text(value))
-    return Literal("OTHER", shown(value))
+    return next(
+        Literal(form, text(value)) for kind, form, text in _WRITTEN if isinstance(value, kind)
+    )
 
 
 def comparison(field: Field, operator: str, value: Any) -> Predicate:
