@@ -7,13 +7,14 @@ import itertools
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from databases import SomeDatabase
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
@@ -22,8 +23,24 @@ from keytide.dml.attached import PagesScan
 from keytide.dml.database_changes import Insertion
 from keytide.dml.execution import DeleteRows, SplitResult, UpdateRows, change_rows
 from keytide.dml.spi import Connector, ConnectorSession
+from keytide.format.arrow import from_arrow
 from keytide.sql.dml_local import LocalRowHost
 from keytide.sql.local_engine import LocalEngine
+from keytide.table.conditions.condition import predicate_of
+from keytide.table.conditions.matching import row_filter
+from keytide.table.conditions.predicate import (
+    And,
+    Comparison,
+    In,
+    IsNull,
+    Like,
+    Not,
+    Or,
+    Predicate,
+    conjunction,
+    conjuncts,
+)
+from keytide.types import type_from_arrow
 
 Row = tuple[Any, ...]
 
@@ -78,6 +95,66 @@ def test_condition_finds_what_it_finds_in_any_table(
     lake: kt.Lake, where: str, ids: list[int]
 ) -> None:
     assert rows(lake, f"SELECT id FROM db.items WHERE {where} ORDER BY id") == [(i,) for i in ids]
+
+
+OPERATORS = ["=", "!=", "<", "<=", ">", ">="]
+GOODS: dict[str, list[Any]] = {
+    "id": [1, 3],
+    "name": ["ann", "Ann ", "", "it's"],
+    "qty": [5, -1, 9],
+    "price": [Decimal("1.50"), Decimal(2), Decimal("1.505")],
+    "sold": [dt.date(2024, 1, 1), dt.date(1, 1, 1)],
+}
+"""What columns of `goods` are compared with."""
+a_term = st.sampled_from(list(GOODS)).flatmap(
+    lambda name: st.one_of(
+        st.builds(
+            Comparison, st.just(name), st.sampled_from(OPERATORS), st.sampled_from(GOODS[name])
+        ),
+        st.builds(In, st.just(name), st.lists(st.sampled_from(GOODS[name]), max_size=3).map(tuple)),
+        st.just(IsNull(name)),
+        st.just(Like("name", "%n_")),
+    )
+)
+a_tree = st.recursive(
+    a_term,
+    lambda inner: (
+        st.builds(And, st.tuples(inner, inner))
+        | st.builds(Or, st.tuples(inner, inner))
+        | st.builds(Not, inner)
+    ),
+    max_leaves=5,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(trees=st.lists(a_tree, min_size=20, max_size=20))
+def test_predicate_keeps_in_a_database_what_it_keeps_here(
+    database: SomeDatabase, trees: list[Predicate]
+) -> None:
+    database.run(
+        "DROP TABLE IF EXISTS goods",
+        "CREATE TABLE goods (id INTEGER PRIMARY KEY, name VARCHAR(20), qty INTEGER, "
+        "price DECIMAL(10, 2), sold DATE)",
+        "INSERT INTO goods VALUES (1, 'ann', 5, 1.5, '2024-01-01'), (2, 'Ann ', NULL, 2, NULL), "
+        "(3, NULL, 9, NULL, '1969-12-31'), (4, '', -1, 1.51, '0001-01-01')",
+    )
+    connector, session = adbc_connector(database.kind, database.place), ConnectorSession()
+    handle = connector.metadata.get_table_handle(session, "goods")
+    columns = connector.metadata.get_table_schema(session, handle).columns
+    fields = [kt.Field(-1, c.name, type_from_arrow(c.type)) for c in columns]
+
+    def ids(scan: PagesScan, left: Predicate | None) -> list[int]:
+        rows = from_arrow(pa.Table.from_batches(scan.to_batches(), scan.schema))
+        kept = rows if left is None else rows.filter(row_filter(left, fields))
+        return sorted(kept["id"].to_list())
+
+    whole = PagesScan(connector, session, handle, columns)
+    for tree in trees:
+        predicate = predicate_of(tree, fields, "goods")
+        scan = replace(whole, terms=conjuncts(predicate))
+        _, left = scan.narrowed()
+        assert ids(scan, conjunction(left)) == ids(whole, predicate), predicate
 
 
 def test_explain_tells_what_the_database_takes(lake: kt.Lake) -> None:

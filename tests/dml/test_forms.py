@@ -16,6 +16,7 @@ import pytest
 
 import keytide as kt
 from keytide.dml.keyed import KeyedMetadata
+from keytide.table.conditions.predicate import Comparison, In
 
 Row = tuple[int, str | None, int | None]
 BEFORE: list[Row] = [(1, "a", 10), (2, "b", 20), (3, None, 30)]
@@ -56,10 +57,13 @@ def rows(t: kt.Table) -> list[Row]:
         ("id IN (SELECT id + 1 FROM t)", [1]),
         ("NOT EXISTS (SELECT 1 FROM t AS o WHERE o.id > target.id)", [1, 2]),
         (None, []),
+        (Comparison("id", "=", 2), [1, 3]),
+        ((pl.col("n") < 15) | pl.col("v").is_null(), [2]),
+        (In("id", ()), [1, 2, 3]),
     ],
 )
 def test_delete_takes_the_rows_that_meet_the_condition(
-    t: kt.Table, where: str | None, left: list[int]
+    t: kt.Table, where: Any, left: list[int]
 ) -> None:
     assert t.delete(where).rows == 3 - len(left)
     assert [id for id, _, _ in rows(t)] == left
@@ -73,10 +77,12 @@ def test_delete_takes_the_rows_that_meet_the_condition(
         ({"v": None, "n": "(SELECT max(n) FROM t)"}, "id < 3", 2, [(1, None, 30), (2, None, 30)]),
         ({"v": "'x; y'"}, None, 3, [(1, "x; y", 10), (2, "x; y", 20)]),
         ({"id": "id + 10"}, "id = 1", 1, [(2, "b", 20)]),
+        ({"n": "n + 1"}, pl.col("v") == "b", 1, [(1, "a", 10), (2, "b", 21)]),
+        ({"n": 5}, Comparison("n", "<", 15), 1, [(1, "a", 5), (2, "b", 20)]),
     ],
 )
 def test_update_sets_expressions_and_values(
-    t: kt.Table, set: dict[str, Any], where: str | None, count: int, after: list[Row]
+    t: kt.Table, set: dict[str, Any], where: Any, count: int, after: list[Row]
 ) -> None:
     assert t.update(set, where).rows == count
     assert [row for row in rows(t) if row[0] < 3] == after
@@ -113,6 +119,9 @@ def test_python_value_is_stored_as_it_is(lake: kt.Lake, type_: str, value: Any) 
         (lambda t: t.delete("'a"), kt.InvalidError, "not closed"),
         (lambda t: t.delete("(" * 4000 + "1" + ")" * 4000), kt.InvalidError, "nested too deeply"),
         (lambda t: t.delete(True), kt.InvalidError, "where is True"),
+        (lambda t: t.delete(Comparison("id", "=", "a")), kt.InvalidError, "column id of type INT"),
+        (lambda t: t.delete(pl.col("nobody") == 1), kt.NotFoundError, "no column 'nobody'"),
+        (lambda t: t.delete(pl.col("id").sum() > 1), kt.InvalidError, "filter the result"),
         (lambda t: t.delete(isolation="none"), kt.InvalidError, "isolation is 'none'"),
         (lambda t: t.update({}), kt.InvalidError, "names no column"),
         (lambda t: t.update({"nobody": 1}), kt.NotFoundError, "nobody"),

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
 import keytide as kt
 from keytide.spark import dml, dml_tasks, matching
 from keytide.spark.dml_tasks import GROUP
+from keytide.table.conditions.predicate import In
 
 pytestmark = pytest.mark.spark
 
@@ -58,6 +60,16 @@ def test_delete_computes_only_what_its_terms_leave_open(
     assert lake.sql(f"DELETE FROM t WHERE {where}").row_count == len(gone)
     assert ids(lake) == sorted(set(range(10)) - gone)
     assert bool(frames) == computes
+
+
+def test_condition_that_is_a_value_leaves_nothing_to_compute(
+    lake: kt.Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dml, "_frame", lambda *_: pytest.fail("Spark SQL is asked"))
+    assert lake.table("t").delete(pl.col("id") > 6).rows == 3
+    assert lake.table("t").update({"n": -1}, In("id", (1, 5))).rows == 2
+    expected = [(i, -1 if i in (1, 5) else i) for i in range(7)]
+    assert sorted((r["id"], r["n"]) for r in lake.table("t").scan().to_pylist()) == expected
 
 
 @pytest.mark.parametrize(

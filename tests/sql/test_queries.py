@@ -12,6 +12,7 @@ import pytest
 import keytide as kt
 from keytide.sql.grammar import parse_statements
 from keytide.sql.relations import bind
+from keytide.table.conditions.text import text_of
 
 TABLES = """
 CREATE TABLE shop.orders (id INT, customer STRING, qty INT, PRIMARY KEY (id) NOT ENFORCED);
@@ -209,7 +210,8 @@ def test_only_what_a_query_needs_is_read(
         for r in bind(query, lake.catalog).relations
         if r.table.name == "shop.orders"  # type: ignore[arg-type]  # it is a query
     ]
-    assert (relation.columns, relation.terms) == (columns, terms)
+    read_by = tuple(text_of(term, relation.fields) for term in relation.terms)
+    assert (relation.columns, read_by) == (columns, terms)
 
 
 def test_explain_shows_pruning_and_reads_nothing(lake: kt.Lake) -> None:

@@ -6,14 +6,35 @@ import random
 from collections.abc import Iterator
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import duckdb
+import polars as pl
+import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
+from keytide.format.arrow import from_arrow
+from keytide.sql.dialect import parse_expression
+from keytide.sql.pushing import pushed, pushed_exactly
+from keytide.table.conditions.condition import predicate_of
+from keytide.table.conditions.matching import may_match, row_filter
+from keytide.table.conditions.predicate import (
+    And,
+    Comparison,
+    In,
+    IsNull,
+    Like,
+    Not,
+    Or,
+    Predicate,
+)
+from keytide.table.conditions.text import text_of
+from keytide.table.values.single import array_of
 
 MIDNIGHT = datetime(2024, 1, 1)
 INSTANT = datetime(2024, 1, 1, tzinfo=timezone.utc)
@@ -57,6 +78,13 @@ COLUMNS: dict[str, tuple[str, list[Any], list[str]]] = {
 }
 
 
+FIELDS = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, (kind, *_) in COLUMNS.items()]
+
+
+def tree_of(condition: Any) -> Predicate:
+    return predicate_of(condition, FIELDS, "t")
+
+
 @st.composite
 def terms(draw: st.DrawFn) -> str:
     """A comparison of one column with literals."""
@@ -97,7 +125,7 @@ def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     chance = random.Random(3)
     table = kt.connect(tmp_path_factory.mktemp("lake")).create_table(
         "t",
-        [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, (kind, *_) in COLUMNS.items()],
+        FIELDS,
         ["p", "k"],
         ["p"] if request.param == "partitioned" else [],
         options={"bucket": "3" if request.param == "buckets" else "1", "write-only": "true"},
@@ -129,6 +157,165 @@ def test_condition_keeps_the_rows_that_duckdb_keeps(
     assert found.count() == len(expected)
 
 
+# -- every form of a condition is one tree ---------------------------------------------------------
+
+
+def pushed_tree(text: str) -> tuple[Predicate | None, Predicate | None]:
+    """What SQL makes of a condition exactly, and what of it is implied."""
+    tree = parse_expression(text, 0, len(text))
+    by_name = {field.name: field for field in FIELDS}
+    return pushed_exactly(tree, by_name), pushed(tree, by_name)
+
+
+@given(condition=conditions)
+@example("m = 1.005 OR NOT (m < 1.005)")
+@example("NOT (b IS NOT TRUE OR i IN (1, 3, 1) OR i = 5)")
+@example("i != 1 AND NOT (i IN (3)) AND (i > 1 OR (s LIKE 'a_' AND NOT d IS NULL))")
+def test_shown_and_given_as_a_value_a_condition_is_the_same_tree(condition: str) -> None:
+    tree = tree_of(condition)
+    assert tree_of(text_of(tree, FIELDS)) == tree
+    assert tree_of(tree) == tree
+
+
+@given(condition=conditions)
+def test_sql_makes_the_same_tree_or_leaves_it_to_the_engine(condition: str) -> None:
+    tree = tree_of(condition)
+    exact, implied = pushed_tree(condition)
+    assert exact in (None, tree)
+    assert exact is None or implied == tree
+
+
+def test_sql_makes_trees_of_all_kinds() -> None:
+    text = "k < 3 AND (i IN (1, 3) OR s LIKE 'a%') AND NOT d IS NULL AND b IS TRUE AND m <= 1"
+    assert pushed_tree(text) == (tree_of(text), tree_of(text))
+
+
+def is_plain(tree: Predicate) -> bool:
+    """Whether rows are filtered by no pattern, for Polars has other ones."""
+    if isinstance(tree, And | Or):
+        return all(map(is_plain, tree.terms))
+    return is_plain(tree.term) if isinstance(tree, Not) else not isinstance(tree, Like)
+
+
+@given(condition=conditions)
+def test_expression_that_filters_rows_is_read_as_the_same_tree(condition: str) -> None:
+    tree = tree_of(condition)
+    assume(is_plain(tree))
+    assert tree_of(row_filter(tree, FIELDS)) == tree
+
+
+def bounds_of(frame: pl.DataFrame) -> pl.DataFrame:
+    """What statistics say of a file with these rows; nothing of a column with NaN."""
+    made: dict[str, Any] = {"rows": [frame.height]}
+    for column in frame:
+        known = column.drop_nulls()
+        has_bounds = len(known) and not (column.dtype.is_float() and known.is_nan().any())
+        ends = known.sort().gather([0, -1]) if has_bounds else column.clear(2)
+        made |= {f"{column.name}.min": ends[:1], f"{column.name}.max": ends[1:]}
+        made[f"{column.name}.nulls"] = [column.null_count()]
+    return pl.DataFrame(made)
+
+
+a_row = st.fixed_dictionaries({n: st.sampled_from(v) for n, (_, v, _) in COLUMNS.items()})
+
+
+@given(condition=conditions, rows=st.lists(a_row, min_size=1, max_size=4))
+def test_file_with_rows_that_meet_a_condition_is_not_left_out(
+    condition: str, rows: list[dict[str, Any]]
+) -> None:
+    tree = tree_of(condition)
+    arrays = {f.name: array_of([row[f.name] for row in rows], f, "t") for f in FIELDS}
+    frame = from_arrow(pa.table(arrays))
+    kept = frame.filter(row_filter(tree, FIELDS))
+    assert kept.is_empty() or bounds_of(frame).select(may_match(tree, FIELDS)).item()
+
+
+@pytest.mark.parametrize(
+    ("given_", "text"),
+    [
+        (Comparison("t", ">=", MIDNIGHT), "t >= '2024-01-01'"),
+        (Comparison("z", "=", INSTANT), "z = '2024-01-01 00:00:00Z'"),
+        (Comparison("m", ">", 1), "m > 1"),
+        (Comparison("y", "=", b"a"), "y = 'a'"),
+        (In("i", (1, 1, 3)), "i IN (1, 3)"),
+        (In("i", (1,)), "i = 1"),
+        (In("i", ()), "i IN ()"),
+        (pl.col("k").is_in([]), "k IN ()"),
+        (Not(In("p", ())), "p NOT IN ()"),
+        (And((Or((IsNull("i"), Comparison("i", "=", 1))),)), "i IS NULL OR i = 1"),
+        (Not(Not(Like("s", "a%"))), "s LIKE 'a%'"),
+        (pl.col("i") > 3, "i > 3"),
+        (pl.col("i") <= 3, "i <= 3"),
+        (pl.col("i").is_in([1, 3]), "i IN (1, 3)"),
+        (pl.col("i").is_in(pl.Series([1, 3])), "i IN (1, 3)"),
+        (pl.col("i").is_between(1, 3), "i BETWEEN 1 AND 3"),
+        (pl.col("i").is_between(1, 3, closed="right"), "i > 1 AND i <= 3"),
+        (pl.col("f") == float("nan"), "f = 'NaN'"),
+        (pl.col("d") < pl.date(2024, 1, 1), "d < '2024-01-01'"),
+        (pl.col("z") < INSTANT, "z < '2024-01-01'"),
+        (pl.col("s").str.starts_with("a%"), r"s LIKE 'a\%%'"),
+        (pl.col("b") & ~pl.col("s").is_null(), "b AND s IS NOT NULL"),
+        (pl.any_horizontal(pl.col("b"), pl.col("i") == -pl.lit(1)), "b OR i = -1"),
+    ],
+)
+def test_condition_that_is_a_value_means_what_the_text_means(
+    table: kt.Table, given_: Any, text: str
+) -> None:
+    assert tree_of(given_) == tree_of(text)
+    assert table.scan(where=given_).count() == table.scan(where=text).count()
+
+
+@pytest.mark.parametrize(
+    ("given_", "message"),
+    [
+        (Comparison("i", "=", "a"), "column i of type INT with 'a', which is not a value"),
+        (Comparison("i", "=", None), "write IS NULL"),
+        (Comparison("i", "=", True), "column i of type INT with TRUE"),
+        (Comparison("d", "=", MIDNIGHT), "column d of type DATE with TIMESTAMP '2024"),
+        (Comparison("s", "=", "\ud800"), "column s of type STRING with"),
+        (Comparison("m", "=", object()), "column m of type DECIMAL"),
+        (Comparison("i", "~", 1), "has the operator '~'"),
+        (Comparison("q", "=", 1), "has no column 'q'"),
+        (In("i", (1, None)), "write IS NULL"),
+        (Like("i", "1"), "LIKE takes a text"),
+        (And(()), "an And of no terms"),
+        (Not("i = 1"), "has 'i = 1' as a term"),
+        (IsNull(5), "as a term"),
+        (In("i", 5), "has 5 where a tuple belongs"),
+        (Or(IsNull("i")), "where a tuple belongs"),
+        (Comparison("t", "=", 2**70), "column t of type TIMESTAMP.* with 1180591620717411303424"),
+        (Comparison("t", "=", 2**62), "column t of type TIMESTAMP"),
+        (Comparison("x", "=", time(1, tzinfo=timezone.utc)), "column x of type TIME"),
+        (Comparison("m", "=", Decimal("NaN")), "column m of type DECIMAL.* with NaN"),
+        (reduce(lambda tree, _: Not(And((tree,))), range(200), IsNull("i")), "write it flatter"),
+        (pl.col("i") > 1.5, "column i of type INT with 1.5"),
+        (pl.col("i") == pl.lit(None), "write IS NULL"),
+        (pl.col("q") == 1, "has no column 'q'"),
+        (pl.col("i") + 1 == 2, r"cannot have '\[\(col\(\"i\"\)\) \+ .*; filter the result"),
+        (pl.col("i") == pl.col("k"), "cannot have"),
+        (pl.col("i") > pl.len(), r"cannot have 'len\(\)'"),
+        (pl.col("i").eq_missing(1), "cannot have"),
+        (pl.col("i").is_in([1], nulls_equal=True), "cannot have"),
+        (pl.col("i", "k") == 1, "cannot have"),
+        (pl.lit(True), "cannot have 'true'"),  # a literal of Polars
+        (reduce(or_, [pl.col("i") == i for i in range(3000)]), "any_horizontal"),
+    ],
+)
+def test_value_that_is_no_condition_is_refused(given_: Any, message: str) -> None:
+    with pytest.raises(kt.KeytideError, match=message):
+        tree_of(given_)
+
+
+def test_empty_list_keeps_nothing_and_its_opposite_all_that_is_known(table: kt.Table) -> None:
+    for column in ("k", "p", "i", "m", "t"):
+        assert table.scan(where=f"{column} IN ()").count() == 0
+        known = table.scan(where=f"{column} IS NOT NULL").count()
+        assert table.scan(where=f"{column} NOT IN ()").count() == known > 0
+
+
+# -- what is no condition --------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("condition", "message"),
     [
@@ -149,7 +336,8 @@ def test_condition_keeps_the_rows_that_duckdb_keeps(
         ("(i = 1", r"expected \)"),
         ("i = 1)", "no parenthesis is open"),
         ("i = 1 i = 2", "expected AND, OR or the end"),
-        ("i IN ()", "expected a literal"),
+        ("i IN (1,)", "expected a literal"),
+        ("i IN (1", r"expected , or \)"),
         ("", "expected a column"),
         ("(" * 200 + "i = 1" + ")" * 200, "parentheses are open"),
         ("n < '3000-01-01'", "compares column n"),

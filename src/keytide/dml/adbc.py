@@ -64,6 +64,7 @@ from keytide.dml.spi import (
 from keytide.dml.spool import Spool
 from keytide.dml.sqlite import SqliteDatabase
 from keytide.errors import ConflictError, DataError, InvalidError, NotFoundError, UnsupportedError
+from keytide.table.conditions.predicate import Predicate
 
 __all__ = ["adbc_connector"]
 
@@ -113,7 +114,7 @@ class _Handle:
 
     table: DatabaseTable
     condition: Condition = field(default_factory=Condition)
-    terms: tuple[str, ...] = ()
+    terms: tuple[Predicate, ...] = ()
     changes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """The columns that are set, by the number of the WHEN; an UPDATE has one."""
     row_id: pa.DataType | None = None
@@ -158,8 +159,8 @@ class _Metadata(ConnectorMetadata):
         return ConnectorTableSchema(table.table.shown, columns, table.table.key)
 
     def apply_filter(
-        self, session: ConnectorSession, table: _Handle, terms: Sequence[str]
-    ) -> tuple[_Handle, Sequence[str]]:
+        self, session: ConnectorSession, table: _Handle, terms: Sequence[Predicate]
+    ) -> tuple[_Handle, Sequence[Predicate]]:
         wanted = (*table.terms, *terms)
         condition, left = condition_of(self.database, table.table, wanted)
         taken = tuple(term for term in wanted if term not in left)

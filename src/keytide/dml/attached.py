@@ -22,6 +22,7 @@ from keytide.dml.spi import (
 )
 from keytide.errors import NotFoundError
 from keytide.table.catalog import Catalog
+from keytide.table.conditions.predicate import Predicate
 
 __all__ = ["PagesScan", "PagesTask", "attached_tables", "open_target", "target_of"]
 
@@ -85,14 +86,14 @@ class PagesScan:
     session: ConnectorSession
     table: ConnectorTableHandle
     columns: tuple[ColumnHandle, ...]
-    terms: tuple[str, ...] = ()
+    terms: tuple[Predicate, ...] = ()
 
     @property
     def schema(self) -> pa.Schema:
         """The columns."""
         return schema_of(self.columns)
 
-    def narrowed(self) -> tuple[ConnectorTableHandle, Sequence[str]]:
+    def narrowed(self) -> tuple[ConnectorTableHandle, Sequence[Predicate]]:
         """The table with the terms that its connector takes, and those that it does not."""
         return self.connector.metadata.apply_filter(self.session, self.table, self.terms)
 

@@ -13,10 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from keytide.dml.database import Database, DatabaseColumn, DatabaseTable, quoted
-from keytide.errors import KeytideError
 from keytide.table.conditions.predicate import And, Comparison, In, IsNull, Like, Not, Or, Predicate
-from keytide.table.conditions.where import parse_where
-from keytide.types import Field, type_from_arrow
 
 __all__ = ["Condition", "condition_of"]
 
@@ -34,16 +31,15 @@ class Condition:
 
 
 def condition_of(
-    database: Database, table: DatabaseTable, terms: Sequence[str]
-) -> tuple[Condition, tuple[str, ...]]:
+    database: Database, table: DatabaseTable, terms: Sequence[Predicate]
+) -> tuple[Condition, tuple[Predicate, ...]]:
     """The terms that a database takes over as one condition on `t`, and those that it does not."""
-    fields = [Field(-1, c.name, type_from_arrow(c.type)) for c in table.columns]
     writer, texts, left = _Writer(database, table), [], []
     for term in terms:
         known = len(writer.given)
         try:
-            texts.append(writer.write(parse_where(term, fields, table.shown)))
-        except (KeytideError, _OpenError):
+            texts.append(writer.write(term))
+        except _OpenError:
             del writer.given[known:]
             left.append(term)
     names = [f"p{i}" for i in range(len(writer.given))]

@@ -30,6 +30,7 @@ from keytide.dml.spi import (
     UpdatablePageSource,
 )
 from keytide.errors import ConnectorError, KeytideError
+from keytide.table.conditions.predicate import Predicate
 
 __all__ = [
     "Changed",
@@ -192,7 +193,7 @@ def change_rows(
     table: ConnectorTableHandle,
     change: RowChange,
     columns: Sequence[ColumnHandle],
-    terms: Sequence[str],
+    terms: Sequence[Predicate],
     host: Host,
     *,
     is_all_terms: bool = False,

@@ -56,6 +56,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from keytide.errors import UnsupportedError
+from keytide.table.conditions.predicate import Predicate
 
 __all__ = [
     "ROW_ID",
@@ -199,12 +200,13 @@ class ConnectorMetadata(ABC):
         """The columns of a table."""
 
     def apply_filter(
-        self, session: ConnectorSession, table: ConnectorTableHandle, terms: Sequence[str]
-    ) -> tuple[ConnectorTableHandle, Sequence[str]]:
+        self, session: ConnectorSession, table: ConnectorTableHandle, terms: Sequence[Predicate]
+    ) -> tuple[ConnectorTableHandle, Sequence[Predicate]]:
         """A handle of rows among which are all that meet every term, and the terms it leaves open.
 
-        A term is a condition in the language of `Table.scan(where=...)`. Rows that do not meet
-        them may still be given, unless the connector says that it leaves no term open.
+        A term is a tree of `keytide.table.conditions.predicate`, with values of the columns' types;
+        `keytide.table.conditions.matching` says what it means. Rows that do not meet them may still
+        be given, unless the connector says that it leaves no term open.
         """
         return table, terms
 

@@ -22,12 +22,11 @@ from keytide.dml.spi import (
     RowChanges,
 )
 from keytide.dml.values import narrowed
-from keytide.errors import ConnectorError, InvalidError, KeytideError
+from keytide.errors import ConnectorError, InvalidError
 from keytide.options import keys
 from keytide.table.catalog import Catalog
 from keytide.table.commit.transaction import Transaction, discard
 from keytide.table.conditions.predicate import Predicate, conjunction, conjuncts
-from keytide.table.conditions.where import parse_where
 from keytide.table.definition.defaults import write_default
 from keytide.table.definition.kind import kind_of
 from keytide.table.state.stored import PinnedTable
@@ -86,12 +85,11 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
         return ConnectorTableSchema(table.table.name, columns, tuple(schema.primary_keys))
 
     def apply_filter(
-        self, session: ConnectorSession, table: H, terms: Sequence[str]
-    ) -> tuple[H, Sequence[str]]:
-        """See `ConnectorMetadata`. Terms are what the conditions of a scan may be."""
-        parsed = {term: _parsed(term, table) for term in terms}
-        left = [term for term, predicate in parsed.items() if predicate is None]
-        return _narrowed(table, *(p for p in parsed.values() if p is not None)), left
+        self, session: ConnectorSession, table: H, terms: Sequence[Predicate]
+    ) -> tuple[H, Sequence[Predicate]]:
+        """See `ConnectorMetadata`. All terms are taken."""
+        predicate = conjunction([*conjuncts(table.predicate), *terms])
+        return replace(table, predicate=predicate), ()
 
     # -- changes
 
@@ -161,14 +159,3 @@ def _written(told: Sequence[Told]) -> Iterator[Written]:
                 if not isinstance(made, Written):
                     raise ConnectorError(f"a fragment names no files, but a {type(made).__name__}")
                 yield made
-
-
-def _narrowed(table: H, *terms: Predicate) -> H:
-    return replace(table, predicate=conjunction([*conjuncts(table.predicate), *terms]))
-
-
-def _parsed(term: str, table: StoredHandle) -> Predicate | None:
-    try:
-        return parse_where(term, table.view.schema.fields, table.table.name)
-    except KeytideError:
-        return None  # the engine's own

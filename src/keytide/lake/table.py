@@ -30,6 +30,7 @@ from keytide.table.changes.follow import Pace, follow, start_of
 from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
 from keytide.table.compaction.compact import CompactionResult
+from keytide.table.conditions.condition import Condition
 from keytide.table.definition.evolution import SchemaChange
 from keytide.table.expiry.orphans import OrphanFiles, remove_orphan_files
 from keytide.table.expiry.partition_expiry import (
@@ -235,16 +236,17 @@ class Table:
     @checked
     def delete(
         self,
-        where: str | None = None,
+        where: Condition | None = None,
         *,
         isolation: Literal["snapshot", "serializable"] = "snapshot",
     ) -> Changed:
         """Delete the rows that meet a condition, or all of them, in one atomic commit.
 
         `where` is SQL as after WHERE, with queries of other tables of the lake if need be; the
-        table is called `target` in it. DuckDB computes, or the Spark session of the lake. When
-        another writer reaches a bucket that is changed meanwhile (with `serializable` isolation,
-        any bucket), the rows are looked for anew. `rows` of the result counts those that are gone.
+        table is called `target` in it. DuckDB computes, or the Spark session of the lake. Or it is
+        a condition that is a value, as in `scan`, which needs neither. When another writer reaches
+        a bucket that is changed meanwhile (with `serializable` isolation, any bucket), the rows are
+        looked for anew. `rows` of the result counts those that are gone.
 
         Raises `InvalidError` pointing at the place of what does not parse or cannot run,
         `NotFoundError` for unknown names, `UnsupportedError` for a table that takes no deletes,
@@ -260,7 +262,7 @@ class Table:
     def update(
         self,
         set: Mapping[str, Any],
-        where: str | None = None,
+        where: Condition | None = None,
         *,
         isolation: Literal["snapshot", "serializable"] = "snapshot",
     ) -> Changed:
@@ -626,17 +628,18 @@ class Table:
     def scan(
         self,
         columns: Sequence[str] | None = None,
-        where: str | None = None,
+        where: Condition | None = None,
         snapshot_id: int | None = None,
         tag: str | None = None,
         as_of: datetime | date | str | int | None = None,
     ) -> Scan:
         """A lazy read of one snapshot, the newest by default.
 
-        `where` is a condition over columns and literals, with a small grammar of its own
-        (docs/semantics.md, Reading); rows are filtered after the merge, files are pruned before
-        it. One of `snapshot_id`, `tag` and `as_of` travels back in time; `as_of` is a datetime, an
-        ISO text (UTC unless it says otherwise) or epoch milliseconds.
+        `where` is a condition over columns and literals: a text in a small grammar of its own
+        (docs/semantics.md, Reading), or the tree of `keytide.table.conditions.predicate` that such
+        a text stands for. Rows are filtered after the merge, files are pruned before it. One of
+        `snapshot_id`, `tag` and `as_of` travels back in time; `as_of` is a datetime, an ISO text
+        (UTC unless it says otherwise) or epoch milliseconds.
         A snapshot is read with the schema that it had.
 
         Raises `NotFoundError` for an unknown column, snapshot or tag, `InvalidError` for a

@@ -15,6 +15,7 @@ from keytide.options import keys
 from keytide.store import CacheFolder, takes_options
 from keytide.table.caching import cache_folder
 from keytide.table.catalog import open_stored
+from keytide.table.conditions.condition import predicate_of
 from keytide.table.read.expired import expired_error
 from keytide.table.read.scan import Scan
 from keytide.table.scans import narrowed_scan, scan_table, whole_scan
@@ -117,7 +118,9 @@ class SourceOptions:
             return scan_table(table, wanted, self.where, self.snapshot_id, self.tag, self.as_of)
         schema = table.metadata.schema(self.settled.schema_id)
         state = table.state(schema, self._settled(table, self.settled))
-        return narrowed_scan(whole_scan(state), wanted, self.where)
+        fields, where = schema.fields, self.where
+        predicate = None if where is None else predicate_of(where, fields, table.name)
+        return narrowed_scan(whole_scan(state), wanted, predicate)
 
     def _settled(self, table: StoredTable, seen: Settled) -> Snapshot | None:
         if seen.snapshot_id is None:

@@ -21,6 +21,7 @@ from keytide.sql.result import LocalResult, Result
 from keytide.sql.row_query import RowQuery, row_query
 from keytide.sql.statements import Delete, Merge, Update
 from keytide.table.catalog import Catalog
+from keytide.table.conditions.text import text_of
 
 __all__ = ["analyze_change", "explain_change"]
 
@@ -57,14 +58,15 @@ def _plan(lines: Iterator[str] | Sequence[str]) -> Result:
 
 def _row_lines(query: RowQuery, target: Target, change: RowChange) -> Iterator[str]:
     metadata, terms = target.connector.metadata, query.target.terms
+    fields = query.target.fields
     metadata.check_changes(target.session, target.handle, change.changes)
     row_id = change.calls(metadata).row_id(target.session, target.handle)
     narrowed, left = metadata.apply_filter(target.session, target.handle, terms)
     yield from _head(change.what, target, row_id)
     if isinstance(change, UpdateRows):
         yield f"sets: {', '.join(change.updated_columns)}"
-    yield f"taken by the connector: {_listed([t for t in terms if t not in left])}"
-    yield f"left open by it: {_listed(left)}"
+    yield f"taken by the connector: {_listed([text_of(t, fields) for t in terms if t not in left])}"
+    yield f"left open by it: {_listed([text_of(t, fields) for t in left])}"
     yield f"further conditions: {'none' if query.is_all_terms else 'some, for the engine alone'}"
     if isinstance(change, DeleteRows):
         can = query.is_all_terms and not left

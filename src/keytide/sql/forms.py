@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from sqlglot import exp
@@ -22,8 +22,9 @@ from keytide.sql.dml_grammar import delete_from, merge_into, update_from
 from keytide.sql.form_texts import FormTexts
 from keytide.sql.query_engine import Engine
 from keytide.sql.relation import GivenRelation, Relation, StoredRelation
-from keytide.sql.statements import GIVEN, Merge, Query
+from keytide.sql.statements import GIVEN, Delete, Merge, Query, Update
 from keytide.table.catalog import Catalog
+from keytide.table.conditions.condition import Condition
 from keytide.table.definition.checks import refuse_same_names
 from keytide.table.state.stored import PinnedTable, StoredTable
 from keytide.table.warehouse import FolderWarehouse
@@ -32,6 +33,7 @@ from keytide.types import Field, type_from_arrow
 
 __all__ = ["Around", "WhenForm", "delete_where", "merge_source", "source_of_rows", "update_where"]
 
+S = TypeVar("S", Delete, Update)
 TARGET, SOURCE = "target", "source"
 
 
@@ -84,21 +86,22 @@ class Around(Catalog):
 
 
 def delete_where(
-    around: Around, engine: Engine, where: str | None, isolation: Isolation
+    around: Around, engine: Engine, where: Condition | None, isolation: Isolation
 ) -> Changed:
     """Delete the rows that meet a condition, as `Table.delete` says."""
     with _not_too_deep():
         texts = FormTexts()
         where_tree = _where(texts, where)
         tree = exp.Delete(this=_target(around, texts), where=where_tree)
-        return delete(around, engine, delete_from(tree, texts.cursor()), isolation)
+        statement = _meant(delete_from(tree, texts.cursor()), where)
+        return delete(around, engine, statement, isolation)
 
 
 def update_where(
     around: Around,
     engine: Engine,
     values: Mapping[str, Any],
-    where: str | None,
+    where: Condition | None,
     isolation: Isolation,
 ) -> Changed:
     """Change columns of the rows that meet a condition, as `Table.update` says."""
@@ -107,7 +110,8 @@ def update_where(
         pairs = _assignments(texts.values(values, "Table.update"))
         where_tree = _where(texts, where)
         tree = exp.Update(this=_target(around, texts), expressions=pairs, where=where_tree)
-        return update(around, engine, update_from(tree, texts.cursor()), isolation)
+        statement = _meant(update_from(tree, texts.cursor()), where)
+        return update(around, engine, statement, isolation)
 
 
 def merge_source(
@@ -171,8 +175,16 @@ def source_of_rows(
 # -- parts -----------------------------------------------------------------------------------------
 
 
-def _where(texts: FormTexts, where: str | None) -> exp.Where | None:
-    return None if where is None else exp.Where(this=texts.condition(where))
+def _where(texts: FormTexts, where: Condition | None) -> exp.Where | None:
+    """A condition that is a text; one that is a value needs no words, see `_meant`."""
+    return exp.Where(this=texts.condition(where)) if isinstance(where, str) else None
+
+
+def _meant(statement: S, where: Condition | None) -> S:
+    """A statement on the rows that meet a condition which is a value, if it is one."""
+    if where is None or isinstance(where, str):
+        return statement
+    return replace(statement, query=replace(statement.query, where=where))
 
 
 def _when(texts: FormTexts, when: WhenForm) -> exp.When:

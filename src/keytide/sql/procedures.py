@@ -23,11 +23,12 @@ from keytide.table.catalog import Catalog
 from keytide.table.compaction.compact import COMPACTION_ROW
 from keytide.table.local_writes import truncate
 from keytide.table.scans import why_row
+from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.compacting import cluster, compact
 from keytide.table.upkeep.indexing import INDEXING_ROW, index_files
 from keytide.table.upkeep.manifests import MergedManifests, merge_manifests
 from keytide.table.upkeep.rescale import RESCALE_ROW, rescale
-from keytide.table.write.partition_spec import PartitionCondition, Place
+from keytide.table.write.partition_spec import Place, partition_condition
 
 __all__ = ["PROCEDURES", "call"]
 
@@ -108,7 +109,7 @@ def _compact(
     order_by: str | None = None, where: str | None = None,
 ) -> pa.Table:  # fmt: skip
     stored = table_of(catalog, table)
-    places = _chosen("compact", partitions, where)
+    places = _chosen("compact", stored, partitions, where)
     if order_strategy == "none":
         order_strategy = None
     if order_strategy is None and order_by is None:
@@ -129,13 +130,15 @@ def _places(partitions: str | None) -> list[str]:
     return [text for text in (partitions or "").split(";") if text.strip()]
 
 
-def _chosen(procedure: str, partitions: str | None, where: str | None) -> list[Place]:
+def _chosen(
+    procedure: str, table: StoredTable, partitions: str | None, where: str | None
+) -> list[Place]:
     """The partitions that are listed, or meet a condition; none for every one."""
     if where is None:
         return [*_places(partitions)]
     if partitions is not None:
         raise InvalidError(f"sys.{procedure}: partitions and where both choose; give one of them")
-    return [PartitionCondition(where)]
+    return [partition_condition(where, table.schema, table.name)]
 
 
 @checked
@@ -190,14 +193,14 @@ def _rescale(
             f"sys.rescale: bucket_num is {bucket_num}, and '{keys.BUCKET}' of table {stored.name} "
             f"is {buckets}; ALTER TABLE {table} SET ('{keys.BUCKET}' = '{bucket_num}') first"
         )
-    done = rescale(stored, _chosen("rescale", partitions, where))
+    done = rescale(stored, _chosen("rescale", stored, partitions, where))
     return pa.Table.from_pylist([asdict(done)], schema=RESCALE_ROW)
 
 
 @checked
 def _rewrite_file_index(catalog: Catalog, table: str, where: str | None = None) -> pa.Table:
-    places = _chosen("rewrite_file_index", None, where)
-    done = index_files(table_of(catalog, table), places)
+    stored = table_of(catalog, table)
+    done = index_files(stored, _chosen("rewrite_file_index", stored, None, where))
     return pa.Table.from_pylist([asdict(done)], schema=INDEXING_ROW)
 
 

@@ -10,29 +10,53 @@ beside a CHAR unless they are equal to it, times in other forms than ISO 8601.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 from sqlglot import exp
 
-from keytide.types import AtomicType, Field, quoted
+from keytide.table.conditions.literals import (
+    Literal,
+    between,
+    comparison,
+    equalities,
+    flag,
+    values_of,
+)
+from keytide.table.conditions.predicate import (
+    DEPTH_MAX,
+    Comparison,
+    IsNull,
+    Like,
+    Predicate,
+    conjunction,
+    depth_of,
+    disjunction,
+    negation,
+)
+from keytide.types import AtomicType, Field
 
 __all__ = ["balanced_chains", "pushed", "pushed_exactly"]
 
 
-def pushed(term: exp.Expr, fields: Mapping[str, Field]) -> str | None:
-    """A condition of `scan(where=...)` that holds for every row for which `term` does, or None.
+def pushed(term: exp.Expr, fields: Mapping[str, Field]) -> Predicate | None:
+    """A predicate that holds for every row for which `term` does, or None.
 
     `fields` are the columns of the table by their names in lower case.
     """
-    return _Pusher(fields).implied(term)
+    return _if_flat(_Pusher(fields).implied(term))
 
 
-def pushed_exactly(term: exp.Expr, fields: Mapping[str, Field]) -> str | None:
-    """The condition of `pushed` where it holds for no other rows than `term` does, or None."""
-    return _Pusher(fields).same(term)
+def pushed_exactly(term: exp.Expr, fields: Mapping[str, Field]) -> Predicate | None:
+    """The predicate of `pushed` where it holds for no other rows than `term` does, or None."""
+    return _if_flat(_Pusher(fields).same(term))
+
+
+def _if_flat(predicate: Predicate | None) -> Predicate | None:
+    return None if predicate is None or depth_of(predicate) > DEPTH_MAX else predicate
 
 
 def balanced_chains(tree: exp.Expr) -> exp.Expr:
@@ -66,40 +90,40 @@ def _nested(joint: type[exp.Expr], terms: list[exp.Expr]) -> exp.Expr:
 class _Pusher:
     fields: Mapping[str, Field]
 
-    def implied(self, node: exp.Expr) -> str | None:
-        """A condition that `node` implies."""
+    def implied(self, node: exp.Expr) -> Predicate | None:
+        """A predicate that `node` implies."""
         if isinstance(node, exp.Paren):
             return self.implied(node.this)
-        if isinstance(node, exp.And | exp.Or):
-            parts = [self.implied(part) for part in node.flatten()]
-            if isinstance(node, exp.Or) and None in parts:
-                return None
-            return _joined(node, [part for part in parts if part is not None])
+        if isinstance(node, exp.And):
+            return conjunction(p for part in node.flatten() if (p := self.implied(part)))
+        if isinstance(node, exp.Or):
+            return _any_of([self.implied(part) for part in node.flatten()])
         return self.same(node) or self._of_a_char(node)
 
-    def same(self, node: exp.Expr) -> str | None:
-        """A condition that means what `node` means, unknown included."""
+    def same(self, node: exp.Expr) -> Predicate | None:
+        """A predicate that means what `node` means, unknown included."""
         found = self._positive(node)
-        return f"NOT ({found})" if found and node.args.get("negate") else found
+        return negation(found) if found and node.args.get("negate") else found
 
-    def _positive(self, node: exp.Expr) -> str | None:
+    def _positive(self, node: exp.Expr) -> Predicate | None:
         if isinstance(node, exp.Paren):
             return self.same(node.this)
-        if isinstance(node, exp.And | exp.Or):
+        if isinstance(node, exp.And):
             parts = [self.same(part) for part in node.flatten()]
-            return None if None in parts else _joined(node, [part for part in parts if part])
+            return None if None in parts else conjunction(part for part in parts if part)
+        if isinstance(node, exp.Or):
+            return _any_of([self.same(part) for part in node.flatten()])
         if isinstance(node, exp.Not):
             inner = self.same(node.this)
-            return inner and f"NOT ({inner})"
+            return inner and negation(inner)
         if isinstance(node, exp.Column):
             field = self._field(node)
-            return (
-                quoted(field.name) if field is not None and field.type.root == "BOOLEAN" else None
-            )
+            is_flag = field is not None and field.type.root == "BOOLEAN"
+            return Comparison(field.name, "=", value=True) if field and is_flag else None
         read = _READERS.get(type(node))
         return None if read is None else read(self, node)
 
-    def _of_a_char(self, node: exp.Expr) -> str | None:
+    def _of_a_char(self, node: exp.Expr) -> Predicate | None:
         """Equality with a text: an engine that heeds trailing blanks keeps fewer rows."""
         if not isinstance(node, exp.EQ | exp.In) or node.args.get("negate"):
             return None
@@ -109,60 +133,54 @@ class _Pusher:
         texts = _items(node) if isinstance(node, exp.In) else [node.expression]
         if not texts or not all(isinstance(t, exp.Literal) and t.is_string for t in texts):
             return None
-        return f"{quoted(field.name)} IN ({', '.join(_text(t.this) for t in texts)})"
+        return equalities(field, values_of([Literal("TEXT", t.this) for t in texts], field))
 
     # -- terms -------------------------------------------------------------------------------------
 
-    def _comparison(self, node: exp.Expr) -> str | None:
+    def _comparison(self, node: exp.Expr) -> Predicate | None:
         left, right, operator = node.this, node.expression, _OPERATORS[type(node)]
         if isinstance(right, exp.Column):
             left, right, operator = right, left, _FLIPPED[operator]
         field = self._field(left)
-        literal = None if field is None else _literal(right, field)
-        if field is None or literal is None:
+        if field is None or (field.type.root == "BOOLEAN" and operator not in ("=", "!=")):
             return None
-        if field.type.root == "BOOLEAN" and operator not in ("=", "!="):
-            return None
-        return f"{quoted(field.name)} {operator} {literal}"
+        values = _values([right], field)
+        return None if values is None else comparison(field, operator, *values)
 
-    def _in(self, node: exp.Expr) -> str | None:
+    def _in(self, node: exp.Expr) -> Predicate | None:
         field = self._field(node.this)
         items = _items(node)
         # Some engines compare times with a list of texts as texts.
         if field is None or not items or field.type.root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
             return None
-        literals = [_literal(item, field) for item in items]
-        if any(literal is None for literal in literals):
-            return None
-        return f"{quoted(field.name)} IN ({', '.join(text for text in literals if text)})"
+        values = _values(items, field)
+        return None if values is None else equalities(field, values)
 
-    def _between(self, node: exp.Expr) -> str | None:
+    def _between(self, node: exp.Expr) -> Predicate | None:
         field = self._field(node.this)
         if field is None or node.args.get("symmetric") or field.type.root == "BOOLEAN":
             return None
-        low, high = (_literal(node.args[end], field) for end in ("low", "high"))
-        if low is None or high is None:
-            return None
-        return f"{quoted(field.name)} BETWEEN {low} AND {high}"
+        values = _values([node.args["low"], node.args["high"]], field)
+        return None if values is None else between(field, *values)
 
-    def _is(self, node: exp.Expr) -> str | None:
+    def _is(self, node: exp.Expr) -> Predicate | None:
         field, value = self._field(node.this), node.expression
         if field is None:
             return None
         if isinstance(value, exp.Null):
-            return f"{quoted(field.name)} IS NULL"
+            return IsNull(field.name)
         if isinstance(value, exp.Boolean) and field.type.root == "BOOLEAN":
-            return f"{quoted(field.name)} IS {str(bool(value.this)).upper()}"
+            return flag(field, bool(value.this))
         return None
 
-    def _like(self, node: exp.Expr) -> str | None:
+    def _like(self, node: exp.Expr) -> Predicate | None:
         field, pattern = self._field(node.this), node.expression
         if field is None or field.type.root != "VARCHAR":
             return None
         # A backslash escapes in Spark and does not in DuckDB.
         if not isinstance(pattern, exp.Literal) or not pattern.is_string or "\\" in pattern.this:
             return None
-        return f"{quoted(field.name)} LIKE {_text(pattern.this)}"
+        return Like(field.name, pattern.this)
 
     def _field(self, node: exp.Expr) -> Field | None:
         # What has three parts is a member of a ROW, or a column of a table elsewhere.
@@ -181,7 +199,7 @@ _OPERATORS: dict[type[exp.Expr], str] = {
     exp.GTE: ">=",
 }
 _FLIPPED = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
-_READERS: dict[type[exp.Expr], Callable[[_Pusher, exp.Expr], str | None]] = {
+_READERS: dict[type[exp.Expr], Callable[[_Pusher, exp.Expr], Predicate | None]] = {
     **dict.fromkeys(_OPERATORS, _Pusher._comparison),
     exp.In: _Pusher._in,
     exp.Between: _Pusher._between,
@@ -196,31 +214,41 @@ def _items(node: exp.Expr) -> list[exp.Expr]:
     return [] if any(others) else list(node.expressions)
 
 
-def _joined(node: exp.Expr, parts: list[str]) -> str | None:
-    word = " AND " if isinstance(node, exp.And) else " OR "
-    return "(" + word.join(parts) + ")" if parts else None
-
-
-def _text(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+def _any_of(parts: Sequence[Predicate | None]) -> Predicate | None:
+    """At least one of the parts, of which each is known."""
+    known = [part for part in parts if part is not None]
+    return disjunction(known) if known and len(known) == len(parts) else None
 
 
 # -- literals --------------------------------------------------------------------------------------
 
 
-def _literal(node: exp.Expr, field: Field) -> str | None:
+def _values(nodes: Sequence[exp.Expr], field: Field) -> list[Any] | None:
+    """Literals as values of a column, None where one of them is another to somebody."""
+    literals = [literal for node in nodes if (literal := _literal(node, field)) is not None]
+    if len(literals) < len(nodes):
+        return None
+    try:
+        return values_of(literals, field)
+    except ValueError:
+        return None  # left to the engine
+
+
+def _literal(node: exp.Expr, field: Field) -> Literal | None:
     """A literal that is the same value of the column's type to everybody, or None."""
     type_ = field.type
     assert isinstance(type_, AtomicType)
     if isinstance(node, exp.Boolean):
-        return str(bool(node.this)).upper() if type_.root == "BOOLEAN" else None
+        text = str(bool(node.this)).upper()
+        return Literal("BOOLEAN", text) if type_.root == "BOOLEAN" else None
     number = _number(node)
     if number is not None:
         agrees = _NUMBERS.get(type_.root)
-        return number if agrees is not None and agrees(number, type_) else None
+        agreed = agrees is not None and agrees(number, type_)
+        return Literal("NUMBER", number) if agreed else None
     if isinstance(node, exp.Literal) and node.is_string:
         if type_.root == "VARCHAR":
-            return _text(node.this)
+            return Literal("TEXT", node.this)
         pattern = _MOMENTS.get(type_.root)
         return _moment(node.this, type_) if pattern and pattern.fullmatch(node.this) else None
     return _typed(node, type_)
@@ -237,7 +265,7 @@ def _number(node: exp.Expr) -> str | None:
     return sign + text if re.fullmatch(r"\d+(\.\d*)?|\.\d+", text, re.ASCII) else None
 
 
-def _typed(node: exp.Expr, type_: AtomicType) -> str | None:
+def _typed(node: exp.Expr, type_: AtomicType) -> Literal | None:
     """`DATE '...'` and `TIMESTAMP '...'`, or a CAST of the same."""
     if not isinstance(node, exp.Cast) or not isinstance(node.this, exp.Literal):
         return None
@@ -245,17 +273,17 @@ def _typed(node: exp.Expr, type_: AtomicType) -> str | None:
     if not text.is_string or target.expressions:
         return None
     if target.this == exp.DType.DATE and type_.root in ("DATE", "TIMESTAMP"):
-        return _text(text.this) if _DATE.fullmatch(text.this) else None
+        return Literal("TEXT", text.this) if _DATE.fullmatch(text.this) else None
     if target.this == exp.DType.TIMESTAMPNTZ and type_.root == "TIMESTAMP":
         return _moment(text.this, type_) if _TIMESTAMP.fullmatch(text.this) else None
     return None
 
 
-def _moment(text: str, type_: AtomicType) -> str | None:
-    """A time in quotes, unless it has more digits than the column."""
+def _moment(text: str, type_: AtomicType) -> Literal | None:
+    """A time, unless it has more digits than the column."""
     fraction = re.search(r"\.(\d+)", text)
     digits = {"ms": 3}.get(getattr(type_.to_arrow(), "unit", ""), 6)
-    return None if fraction and len(fraction[1]) > digits else _text(text)
+    return None if fraction and len(fraction[1]) > digits else Literal("TEXT", text)
 
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)

@@ -7,7 +7,7 @@ from its connector in pages, and what a caller gives is there already.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from keytide.dml.attached import PagesScan
 from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
+from keytide.table.conditions.predicate import Predicate, conjunction
+from keytide.table.conditions.text import text_of
 from keytide.table.read.scan import Scan
 from keytide.table.scans import narrowed_scan, scan_table
 from keytide.table.state.stored import PinnedTable, StoredTable
@@ -26,11 +28,11 @@ __all__ = ["AttachedRelation", "GivenRelation", "Relation", "StoredRelation", "S
 
 @dataclass(frozen=True)
 class Relation(ABC):
-    """One mention of a table. `columns` None reads all; `terms` are conditions to read by."""
+    """One mention of a table. `columns` None reads all; `terms` are what it may be read by."""
 
     view: str
     columns: tuple[str, ...] | None = field(default=None, kw_only=True)
-    terms: tuple[str, ...] = field(default=(), kw_only=True)
+    terms: tuple[Predicate, ...] = field(default=(), kw_only=True)
 
     @property
     @abstractmethod
@@ -46,15 +48,19 @@ class Relation(ABC):
     def explained(self) -> list[str]:
         """Lines that say what is read, without reading it."""
 
-    def narrowed(self, columns: tuple[str, ...] | None, terms: tuple[str, ...]) -> Relation:
+    def narrowed(self, columns: tuple[str, ...] | None, terms: tuple[Predicate, ...]) -> Relation:
         """The same with no more than some columns, and rows that meet the terms."""
         return replace(self, columns=columns, terms=terms)
 
     def _needs(self) -> list[str]:
         return [
             f"columns: {', '.join(self.columns or ()) or 'all'}",
-            f"read by: {' AND '.join(self.terms) or 'no condition'}",
+            f"read by: {self._shown(self.terms)}",
         ]
+
+    def _shown(self, terms: Sequence[Predicate]) -> str:
+        predicate = conjunction(terms)
+        return "no condition" if predicate is None else text_of(predicate, self.fields)
 
 
 @dataclass(frozen=True)
@@ -76,8 +82,7 @@ class StoredRelation(Relation):
 
     def scan(self) -> Scan:
         """The rows."""
-        where = " AND ".join(f"({term})" for term in self.terms) or None
-        return narrowed_scan(self._all, self.columns, where)
+        return narrowed_scan(self._all, self.columns, conjunction(self.terms))
 
     def explained(self) -> list[str]:
         """The scan's own explanation, and what the query needs."""
@@ -118,7 +123,7 @@ class SystemRelation(Relation):
             return changes_log(self.table, **self.travel)
         return system_table(self.table, self.system, **self.travel)
 
-    def narrowed(self, columns: tuple[str, ...] | None, terms: tuple[str, ...]) -> Relation:
+    def narrowed(self, columns: tuple[str, ...] | None, terms: tuple[Predicate, ...]) -> Relation:
         """The same with no more than some columns; its rows are made in any case."""
         return replace(self, columns=columns)
 
@@ -164,7 +169,7 @@ class AttachedRelation(Relation):
             f"table {self.name} of connector {self.connector.name}",
             f"splits: {len(scan.tasks())}",
             *self._needs(),
-            f"taken by the connector: {' AND '.join(taken) or 'no condition'}",
+            f"taken by the connector: {self._shown(taken)}",
         ]
 
     def _all(self) -> PagesScan:
@@ -194,7 +199,7 @@ class GivenRelation(Relation):
         """The names of the columns that are needed."""
         return tuple(self.schema.names) if self.columns is None else self.columns
 
-    def narrowed(self, columns: tuple[str, ...] | None, terms: tuple[str, ...]) -> Relation:
+    def narrowed(self, columns: tuple[str, ...] | None, terms: tuple[Predicate, ...]) -> Relation:
         """The same with no more than some columns; its rows are made in any case."""
         return replace(self, columns=columns)
 

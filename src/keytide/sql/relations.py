@@ -19,7 +19,7 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from keytide.dml.attached import target_of
 from keytide.dml.spi import ConnectorSession
-from keytide.errors import InvalidError, KeytideError, NotFoundError
+from keytide.errors import InvalidError, NotFoundError
 from keytide.format.branch import BRANCH_MARK, split_branch
 from keytide.options import keys, stored_name
 from keytide.sql.conditions import marked_conditions, refused_condition
@@ -34,7 +34,7 @@ from keytide.sql.statements import GIVEN, Query
 from keytide.sql.tree_types import schema_of
 from keytide.sql.unnest import resolve_unnests
 from keytide.table.catalog import Catalog
-from keytide.table.conditions.where import parse_where
+from keytide.table.conditions.predicate import Predicate
 from keytide.table.definition.checks import refuse_same_names
 from keytide.table.state.branches import open_branch
 from keytide.table.state.stored import StoredTable
@@ -394,7 +394,7 @@ def _rename(node: exp.Table, view: str) -> None:
 
 # -- what is needed of each ------------------------------------------------------------------------
 
-_Needs: TypeAlias = "dict[str, tuple[tuple[str, ...] | None, tuple[str, ...]]]"
+_Needs: TypeAlias = "dict[str, tuple[tuple[str, ...] | None, tuple[Predicate, ...]]]"
 
 
 def _narrowed(tree: exp.Expr, relations: Sequence[Relation]) -> tuple[Relation, ...]:
@@ -404,16 +404,7 @@ def _narrowed(tree: exp.Expr, relations: Sequence[Relation]) -> tuple[Relation, 
         needs = _needs(tree, fields)
     except SqlglotError:
         return tuple(relations)  # the engine will say what is wrong
-    return tuple(_narrow(r, fields[r.view], needs) for r in relations)
-
-
-def _narrow(relation: Relation, fields: Sequence[Field], needs: _Needs) -> Relation:
-    if relation.view not in needs:
-        return relation
-    columns, terms = needs[relation.view]
-    return relation.narrowed(
-        columns, tuple(t for t in terms if _is_understood(t, fields, relation))
-    )
+    return tuple(r.narrowed(*needs[r.view]) if r.view in needs else r for r in relations)
 
 
 def _needs(tree: exp.Expr, fields: Mapping[str, Sequence[Field]]) -> _Needs:
@@ -476,7 +467,7 @@ def _type_text(f: Field) -> str:
     return f.type.sql() if isinstance(f.type, RowType) else "INT"
 
 
-def _terms(scope: Scope, source: exp.Table, fields: Mapping[str, Field]) -> Iterator[str]:
+def _terms(scope: Scope, source: exp.Table, fields: Mapping[str, Field]) -> Iterator[Predicate]:
     """The conditions of WHERE that concern one table only, if it may be read by them."""
     where = scope.expression.args.get("where")
     if where is None or not _commutes(scope.expression, source):
@@ -521,11 +512,3 @@ _AROUND_WHERE = {
 
 def _only_given(node: exp.Expr, names: Set[str]) -> bool:
     return {name for name, value in node.args.items() if value} <= names
-
-
-def _is_understood(term: str, fields: Sequence[Field], relation: Relation) -> bool:
-    try:
-        parse_where(term, fields, relation.name)
-    except KeytideError:
-        return False  # left to the engine
-    return True

@@ -20,6 +20,7 @@ from keytide.sql.relation import Relation
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.statements import Query
 from keytide.table.catalog import Catalog
+from keytide.table.conditions.condition import predicate_of
 from keytide.types import Field
 
 __all__ = [
@@ -117,13 +118,16 @@ def row_query(
 ) -> RowQuery:
     """The query of a statement on one table, with the new values of columns.
 
-    Raises as `bind` does.
+    Raises as `bind` does, and as `predicate_of`.
     """
     tree = query.tree.copy()
     alias = target_of_tree(tree).alias_or_name
-    chosen = [exp.alias_(value, f"$value_{i}", quoted=True) for i, (_, value) in enumerate(values)]
-    tree.set("expressions", chosen or [exp.alias_(exp.null(), "$nothing", quoted=True)])
+    made = [exp.alias_(value, f"$value_{i}", quoted=True) for i, (_, value) in enumerate(values)]
+    tree.set("expressions", made or [exp.alias_(exp.null(), "$nothing", quoted=True)])
     bound, target = split_target(bind(replace(query, tree=tree), catalog))
+    if query.where is not None:
+        chosen = predicate_of(query.where, target.fields, table)
+        target = target.narrowed(target.columns, (*target.terms, chosen))
     bound.tree.set("expressions", [e for e in bound.tree.expressions if e.alias != "$nothing"])
     fields = tuple(field for field, _ in values)
     return RowQuery(bound, target.view, alias, target, table, fields)

@@ -10,6 +10,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from keytide.sql.relation import Relation
+from keytide.table.conditions.condition import Condition
 from keytide.table.definition.evolution import SchemaChange
 from keytide.types import Field
 
@@ -48,6 +49,8 @@ class Query:
     """Options of `/*+ OPTIONS(...) */` by the place where the name of their table ends."""
     given: Mapping[str, Relation] = field(default_factory=dict)
     """Rows that no name leads to, by what the mark of the node says that stands for them."""
+    where: Condition | None = None
+    """A condition that is a value, on the table that a statement changes."""
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,14 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.arguments import shown
-from keytide.errors import InvalidError, NotFoundError
+from keytide.errors import InvalidError
 from keytide.format.arrow import from_arrow, in_python, to_arrow
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
 from keytide.plural import counted
 from keytide.scratch import scratch
+from keytide.table.conditions.columns import field_of
+from keytide.table.conditions.condition import Condition, predicate_of
 from keytide.table.conditions.predicate import (
     Comparison,
     In,
@@ -26,7 +28,6 @@ from keytide.table.conditions.predicate import (
     conjuncts,
     plain,
 )
-from keytide.table.conditions.where import parse_where
 from keytide.table.definition.kind import require_key
 from keytide.table.read.lifetime import Lifetime
 from keytide.table.read.scan import Scan
@@ -57,7 +58,7 @@ _MOMENTS = 2**63
 def scan_table(
     table: StoredTable,
     columns: Sequence[str] | None = None,
-    where: str | None = None,
+    where: Condition | None = None,
     snapshot_id: int | None = None,
     tag: str | None = None,
     as_of: datetime | date | str | int | None = None,
@@ -67,7 +68,7 @@ def scan_table(
     snapshot = _snapshot_to_travel_to(table, snapshot_id, tag, as_of)
     # A reader who travels back sees the columns of that time; others see today's columns.
     schema = table.schema if snapshot is None else table.metadata.schema(snapshot.schema_id)
-    predicate = None if where is None else _parsed(where, schema, table.name)
+    predicate = None if where is None else predicate_of(where, schema.fields, table.name)
     selected = _selected(table.name, schema, columns)
     if snapshot is None:
         return _scan(table.newest_state(schema), selected, predicate)
@@ -80,14 +81,13 @@ def whole_scan(state: TableState) -> Scan:
 
 
 def narrowed_scan(
-    scan: Scan, columns: Sequence[str] | None = None, where: str | None = None
+    scan: Scan, columns: Sequence[str] | None = None, predicate: Predicate | None = None
 ) -> Scan:
-    """The rows of a scan that meet a condition, with some of the columns. Raises as `scan_table`.
+    """The rows of a scan that meet a predicate, with some of the columns. Raises as `scan_table`.
 
     They are of the same snapshot, and expire at the same moment.
     """
     view = scan.view
-    predicate = None if where is None else _parsed(where, view.schema, view.name)
     terms = [*conjuncts(predicate), *conjuncts(scan.predicate)]
     selected = _selected(view.name, view.schema, columns)
     return replace(scan, columns=selected, predicate=conjunction(terms))
@@ -161,20 +161,13 @@ def _selected(table: str, schema: TableSchema, columns: Sequence[str] | None) ->
     if columns is None:
         return schema.names
     for name in columns:
-        if name not in schema.by_name:
-            raise NotFoundError(
-                f"table {table} has no column {name!r}; it has {', '.join(schema.names)}"
-            )
+        field_of(name, schema.by_name, table)
     if not columns or len(set(columns)) < len(columns):
         raise InvalidError(
             f"table {table}: columns is {list(columns)}; name at least one column, and "
             f"each only once (count() counts rows without reading any)"
         )
     return tuple(columns)
-
-
-def _parsed(where: str, schema: TableSchema, table: str) -> Predicate:
-    return parse_where(where, schema.fields, table)
 
 
 def _key_values(key: Any, schema: TableSchema, table: str) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from keytide.dml.spi import (
     UpdatablePageSource,
 )
 from keytide.errors import ConflictError, KeytideError, UnsupportedError
+from keytide.table.conditions.predicate import Comparison
 
 __all__ = ["CHECKS", "ROWS", "SCHEMA", "BrokenContractError", "Check", "Subject"]
 
@@ -260,7 +261,7 @@ def row_ids_of_a_split_differ(table: _Table) -> None:
 
 @_check
 def filters_lose_no_row_that_meets_them(table: _Table) -> None:
-    term = "n >= 2"
+    term = Comparison("n", ">=", 2)
     handle, left = table.metadata.apply_filter(table.session, table.handle, (term,))
     found = set()
     for split in table.connector.splits.get_splits(table.session, handle):
@@ -270,8 +271,8 @@ def filters_lose_no_row_that_meets_them(table: _Table) -> None:
             found |= set(page.column(0).to_pylist())
         source.close()
     meant = {row[0] for row in ROWS if row[2] is not None and row[2] >= 2}
-    _holds(found >= meant, f"rows that meet {term!r} are given", sorted(meant - found))
-    _holds(left or found == meant, f"{term!r} is left open, or decides", sorted(found - meant))
+    _holds(found >= meant, "rows that meet n >= 2 are given", sorted(meant - found))
+    _holds(left or found == meant, "n >= 2 is left open, or decides", sorted(found - meant))
 
 
 # -- changing --------------------------------------------------------------------------------------

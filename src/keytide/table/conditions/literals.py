@@ -1,4 +1,7 @@
-"""What a literal of a condition means beside a column: a value of the column's own type."""
+"""What a literal of a condition means beside a column: a value of the column's own type.
+
+The terms that compare a column with such values are made here as well.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,39 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, time
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from keytide.table.conditions.predicate import Comparison, In, Predicate, negation, plain
+from keytide.arguments import shown
+from keytide.errors import InvalidError
+from keytide.table.conditions.predicate import (
+    And,
+    Comparison,
+    In,
+    IsNull,
+    Predicate,
+    conjunction,
+    negation,
+    plain,
+)
 from keytide.table.values.single import array_of_texts
 from keytide.types import AtomicType, Field
 
-__all__ = ["NUMBER", "Literal", "comparison", "equalities", "values_of"]
+__all__ = [
+    "NUMBER",
+    "Literal",
+    "between",
+    "comparison",
+    "equalities",
+    "flag",
+    "known_values",
+    "literal_of",
+    "values_of",
+]
 
 NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 """How a number is written, its sign apart."""
@@ -25,8 +50,8 @@ NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
 class Literal(NamedTuple):
     """A literal as it is written: its form, and its text without quotes.
 
-    Forms are NUMBER, TEXT, BYTES (in hexadecimal digits), BOOLEAN, NULL, and for `DATE '...'` and
-    its kin the word in front.
+    Forms are NUMBER, TEXT, BYTES (in hexadecimal digits), BOOLEAN, NULL, for `DATE '...'` and its
+    kin the word in front, and OTHER for what no literal spells.
     """
 
     form: str
@@ -34,7 +59,7 @@ class Literal(NamedTuple):
 
     def __str__(self) -> str:
         """The literal as SQL text."""
-        if self.form in ("NUMBER", "BOOLEAN", "NULL"):
+        if self.form in ("NUMBER", "BOOLEAN", "NULL", "OTHER"):
             return self.text
         quoted = "'" + self.text.replace("'", "''") + "'"
         return {"TEXT": "", "BYTES": "X"}.get(self.form, self.form + " ") + quoted
@@ -46,8 +71,57 @@ def values_of(literals: Sequence[Literal], field: Field) -> list[Any]:
     Raises `ValueError`, with the literal as its text, for one that is no value of that type.
     """
     if not isinstance(field.type, AtomicType) or field.type.root not in _CONVERT:
-        raise _wrong(literals[0])  # such a type has no literals
+        raise _wrong(literals[0] if literals else _NOTHING)  # such a type has no literals
     return _CONVERT[field.type.root](literals, field.type)
+
+
+def known_values(literals: Sequence[Literal], field: Field, table: str, said: str) -> list[Any]:
+    """The values of `values_of`. Raises `InvalidError`, quoting what was `said` of the column."""
+    if any(literal.form == "NULL" for literal in literals):
+        raise InvalidError(
+            f"table {table}: {said} compares column {field.name} with NULL, which never holds; "
+            f"write IS NULL"
+        )
+    try:
+        return values_of(literals, field)
+    except ValueError as error:
+        raise InvalidError(
+            f"table {table}: {said} compares column {field.name} of type {field.type.sql()} with "
+            f"{error}, which is not a value of that type"
+        ) from error
+
+
+def literal_of(value: Any, field: Field) -> Literal:
+    """The literal of a value of a column, as predicates hold it or as Python and Arrow do.
+
+    `values_of` makes the value of it again.
+    """
+    try:
+        return _written(value, field)
+    except Exception:  # the methods of a caller's value may raise anything
+        return Literal("OTHER", shown(value))
+
+
+def _written(value: Any, field: Field) -> Literal:
+    root = field.type.root
+    if root in _TICKING and isinstance(value, int) and not isinstance(value, bool):
+        return _instant(value, field.type.to_arrow().unit, root)
+    if isinstance(value, datetime | np.datetime64):
+        value = pa.scalar(value)
+    if isinstance(value, pa.TimestampScalar) and value.is_valid:
+        form = "TIMESTAMP" if value.type.tz is None else "TIMESTAMP_LTZ"
+        return _instant(value.value, value.type.unit, form)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, pa.Scalar):
+        value = value.as_py()
+    if value is None:
+        return Literal("NULL", "NULL")
+    if isinstance(value, float) and not math.isfinite(value):
+        return Literal("TEXT" if root in ("FLOAT", "DOUBLE") else "NUMBER", str(value))
+    return next(
+        Literal(form, text(value)) for kind, form, text in _WRITTEN if isinstance(value, kind)
+    )
 
 
 def comparison(field: Field, operator: str, value: Any) -> Predicate:
@@ -78,6 +152,18 @@ def equalities(field: Field, values: Sequence[Any]) -> Predicate:
     if len(distinct) == 1:
         return Comparison(field.name, "=", distinct[0])
     return In(field.name, distinct)
+
+
+def between(field: Field, low: Any, high: Any) -> Predicate:
+    """`field BETWEEN low AND high`."""
+    both = conjunction([comparison(field, ">=", low), comparison(field, "<=", high)])
+    assert both is not None
+    return both
+
+
+def flag(field: Field, value: bool) -> Predicate:
+    """`field IS TRUE` or `field IS FALSE`, which are never unknown."""
+    return And((negation(IsNull(field.name)), Comparison(field.name, "=", value)))
 
 
 @dataclass(frozen=True)
@@ -112,6 +198,37 @@ _WHOLE = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
 
 def _wrong(literal: Literal) -> ValueError:
     return ValueError(str(literal))
+
+
+def _instant(ticks: int, unit: str, form: str) -> Literal:
+    text = pa.scalar(ticks, pa.timestamp(unit)).cast(pa.string()).as_py()
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return Literal(form, text + "+00:00" if form == "TIMESTAMP_LTZ" else text)
+
+
+def _decimal_text(value: Decimal) -> str:
+    # Digits are easier to read than an exponent, unless there are too many.
+    return f"{value:f}" if abs(value.adjusted()) < _DIGITS_SHOWN else str(value)
+
+
+def _unicode(text: str) -> str:
+    text.encode()  # half of a character is no text
+    return str(text)
+
+
+_NOTHING = Literal("OTHER", "nothing")
+_DIGITS_SHOWN = 100
+_WRITTEN: tuple[tuple[type, str, Callable[[Any], str]], ...] = (
+    (bool, "BOOLEAN", lambda value: str(value).upper()),
+    (int, "NUMBER", str),
+    (float, "NUMBER", repr),
+    (Decimal, "NUMBER", _decimal_text),
+    (str, "TEXT", _unicode),
+    (bytes, "BYTES", bytes.hex),
+    (date, "DATE", date.isoformat),
+    (time, "TIME", time.isoformat),
+)
+"""How the literal of a kind of value is written; a bool is an int as well."""
 
 
 def _texts(literals: Sequence[Literal], *forms: str) -> list[str]:
@@ -162,7 +279,8 @@ def _floats(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
             value = float(width(float(text)))
         if math.isinf(value) and not is_named:
             raise _wrong(literal)
-        found.append(value + 0.0)  # -0.0 equals 0.0
+        # -0.0 equals 0.0; and one NaN for all makes equal predicates equal.
+        found.append(math.nan if math.isnan(value) else value + 0.0)
     return found
 
 
@@ -204,6 +322,7 @@ def _moments(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
 
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_TICKING = ("TIMESTAMP", "TIMESTAMP_LTZ")
 _TRUTH = {"true": True, "false": False}
 _MOMENTS = {
     "DATE": ("DATE",),

@@ -1,7 +1,7 @@
 """Row predicates: small frozen trees, made by a few functions that keep them flat.
 
-What they mean is in `matching`. Chains of AND and of OR are one node each, so a tree is as deep
-as they alternate.
+What they mean is in `matching`, how they read in `text`. Chains of AND and of OR are one node each,
+so a tree is as deep as they alternate.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 __all__ = [
+    "DEPTH_MAX",
     "And",
     "Comparison",
     "In",
@@ -25,6 +26,7 @@ __all__ = [
     "columns_of",
     "conjunction",
     "conjuncts",
+    "depth_of",
     "disjunction",
     "equal_values",
     "negation",
@@ -86,7 +88,10 @@ class Or:
     terms: tuple[Predicate, ...]
 
 
-Predicate: TypeAlias = "Comparison | In | IsNull | Like | Not | And | Or"
+Predicate: TypeAlias = Comparison | In | IsNull | Like | Not | And | Or
+
+DEPTH_MAX = 100
+"""How deep AND, OR and NOT may alternate; what evaluates predicates recurses."""
 
 
 def plain(value: pa.Scalar) -> Any:
@@ -132,6 +137,13 @@ def columns_of(predicate: Predicate | None) -> frozenset[str]:
     if isinstance(predicate, Not):
         return columns_of(predicate.term)
     return frozenset({predicate.column})
+
+
+def depth_of(predicate: Predicate) -> int:
+    """How many terms lie within each other."""
+    if isinstance(predicate, And | Or):
+        return 1 + max(map(depth_of, predicate.terms), default=0)
+    return 1 + depth_of(predicate.term) if isinstance(predicate, Not) else 1
 
 
 def equal_values(terms: Iterable[Predicate], column: str) -> tuple[Any, ...] | None:

@@ -4,7 +4,7 @@ The grammar is one of its own, smaller than SQL's, in which each condition has o
 
     condition   = term, or conditions joined by NOT, AND, OR and parentheses
     term        = column operator literal | literal operator column
-                | column [NOT] IN (literal, ...) | column [NOT] BETWEEN literal AND literal
+                | column [NOT] IN ([literal, ...]) | column [NOT] BETWEEN literal AND literal
                 | column [NOT] LIKE 'pattern' | column IS [NOT] NULL | column IS [NOT] TRUE | FALSE
                 | column                                                        (a BOOLEAN)
     operator    = '=' | '==' | '!=' | '<>' | '<' | '<=' | '>' | '>='
@@ -22,13 +22,21 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from keytide.errors import InvalidError, NotFoundError
-from keytide.table.conditions.literals import NUMBER, Literal, comparison, equalities, values_of
+from keytide.errors import InvalidError
+from keytide.table.conditions.columns import field_of
+from keytide.table.conditions.literals import (
+    NUMBER,
+    Literal,
+    between,
+    comparison,
+    equalities,
+    flag,
+    known_values,
+)
 from keytide.table.conditions.predicate import (
-    And,
-    Comparison,
+    DEPTH_MAX,
     IsNull,
     Like,
     Predicate,
@@ -39,9 +47,6 @@ from keytide.table.conditions.predicate import (
 from keytide.types import Field
 
 __all__ = ["parse_where"]
-
-_DEPTH_MAX = 100
-"""How deep AND, OR and NOT may alternate; what evaluates predicates recurses."""
 
 
 def parse_where(text: str, fields: Sequence[Field], table: str) -> Predicate:
@@ -178,8 +183,8 @@ class _Parser:
                 open_[-1].is_negated = not open_[-1].is_negated
             elif self.ahead.word == "(" and not self._is_operand_in_parentheses():
                 self.place += 1
-                if len(open_) > _DEPTH_MAX:
-                    self.fail(f"more than {_DEPTH_MAX} parentheses are open")
+                if len(open_) > DEPTH_MAX:
+                    self.fail(f"more than {DEPTH_MAX} parentheses are open")
                 open_.append(_Open())
             else:
                 break
@@ -231,30 +236,25 @@ class _Parser:
             found: Predicate = IsNull(column.name)
         elif self.ahead.word in ("TRUE", "FALSE"):
             (value,) = self._values(column, [self._expected_literal()], start)
-            equals = Comparison(column.name, "=", value)
-            found = And((negation(IsNull(column.name)), equals))
+            found = flag(column, value)
         else:
             self.fail("expected NULL, TRUE or FALSE")
         return negation(found) if is_negated else found
 
     def _in(self, column: Field, start: int) -> Predicate:
         self.expect("(")
-        literals = [self._expected_literal()]
-        while self.accept(","):
+        literals: list[Literal] = []
+        while not self.accept(")"):
+            if literals and not self.accept(","):
+                self.fail("expected , or )")
             literals.append(self._expected_literal())
-        self.expect(")")
         return equalities(column, self._values(column, literals, start))
 
     def _between(self, column: Field, start: int) -> Predicate:
         low = self._expected_literal()
         self.expect("AND")
         ends = [low, self._expected_literal()]
-        low_value, high_value = self._values(column, ends, start)
-        both = conjunction(
-            [comparison(column, ">=", low_value), comparison(column, "<=", high_value)]
-        )
-        assert both is not None
-        return both
+        return between(column, *self._values(column, ends, start))
 
     def _like(self, column: Field) -> Predicate:
         if column.type.root not in ("CHAR", "VARCHAR"):
@@ -283,14 +283,11 @@ class _Parser:
         else:
             self.fail("expected a column")
         self._refuse_function()
-        if name not in self.fields:
-            raise NotFoundError(
-                f"table {self.table} has no column {name!r}; it has {', '.join(self.fields)}"
-            )
+        column = field_of(name, self.fields, self.table)
         self.place += 1
         if is_wrapped:
             self.expect(")")
-        return self.fields[name]
+        return column
 
     def _expected_literal(self) -> Literal:
         literal = self._literal()
@@ -351,19 +348,8 @@ class _Parser:
             return Literal(token.word, _unquoted(following.text))
         return None
 
-    def _values(self, column: Field, literals: Sequence[Literal], start: int) -> list[object]:
-        if any(literal.form == "NULL" for literal in literals):
-            raise InvalidError(
-                f"table {self.table}: {self._shown(start)} compares column {column.name} with "
-                f"NULL, which never holds; write IS NULL"
-            )
-        try:
-            return values_of(literals, column)
-        except ValueError as error:
-            raise InvalidError(
-                f"table {self.table}: {self._shown(start)} compares column {column.name} of type "
-                f"{column.type.sql()} with {error}, which is not a value of that type"
-            ) from error
+    def _values(self, column: Field, literals: Sequence[Literal], start: int) -> list[Any]:
+        return known_values(literals, column, self.table, self._shown(start))
 
     # -- errors ------------------------------------------------------------------------------------
 

@@ -18,30 +18,37 @@ from keytide.arguments import shown
 from keytide.errors import InvalidError
 from keytide.format.binary_row import decode_rows, encode_rows
 from keytide.format.schema import TableSchema
+from keytide.table.conditions.condition import Condition, predicate_of
 from keytide.table.conditions.matching import row_filter
-from keytide.table.conditions.where import parse_where
+from keytide.table.conditions.predicate import Predicate
 from keytide.table.values.single import key_value, scalar_of_text
 from keytide.types import Field
 
 __all__ = [
-    "PartitionCondition",
     "PartitionSpec",
     "Place",
     "TouchedPartitions",
     "every_partition",
     "fitting",
+    "partition_condition",
 ]
 
-Place: TypeAlias = "Mapping[str, Any] | str | PartitionCondition"
+Place: TypeAlias = "Mapping[str, Any] | str | Predicate"
 """Values for some or all partition columns, by column or as a text: `dt=2026-01-31,hour=7`; or a
-condition on them."""
+predicate over them."""
 
 
-@dataclass(frozen=True)
-class PartitionCondition:
-    """A condition on partition columns, such as `dt > '2026-01-31' and hour < 7`."""
+def partition_condition(where: Condition, schema: TableSchema, table: str) -> Predicate:
+    """A condition on partition columns, such as `dt > '2026-01-31' and hour < 7`.
 
-    text: str
+    Raises `InvalidError` for a table without partitions, and as `predicate_of`.
+    """
+    fields = schema.partition_fields()
+    if not fields:
+        raise InvalidError(
+            f"table {table} has no partitions that {shown(where)} could choose; leave it out"
+        )
+    return predicate_of(where, fields, table)
 
 
 def every_partition(partition: bytes) -> bool:
@@ -164,20 +171,16 @@ def fitting(
 
 
 def _spec(place: Place, schema: TableSchema, table: str, null_name: str) -> Callable[[bytes], bool]:
-    if isinstance(place, PartitionCondition):
-        return _condition(place.text, schema, table)
     if isinstance(place, str):
         return PartitionSpec.of_text(place, schema, table, null_name)
-    return PartitionSpec.parse(place, schema, table)
+    if isinstance(place, Mapping):
+        return PartitionSpec.parse(place, schema, table)
+    return _condition(place, schema)
 
 
-def _condition(text: str, schema: TableSchema, table: str) -> Callable[[bytes], bool]:
+def _condition(predicate: Predicate, schema: TableSchema) -> Callable[[bytes], bool]:
     fields = schema.partition_fields()
-    if not fields:
-        raise InvalidError(
-            f"table {table} has no partitions that {shown(text)} could choose; leave it out"
-        )
-    kept = row_filter(parse_where(text, fields, table), fields)
+    kept = row_filter(predicate, fields)
 
     def fits(partition: bytes) -> bool:
         columns = decode_rows([partition], [field.type for field in fields])

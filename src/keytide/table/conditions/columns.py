@@ -1,0 +1,17 @@
+"""The columns that a reader names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from keytide.errors import NotFoundError
+from keytide.types import Field
+
+__all__ = ["field_of"]
+
+
+def field_of(name: str, fields: Mapping[str, Field], table: str) -> Field:
+    """The column of a name. Raises `NotFoundError` naming those there are."""
+    if name not in fields:
+        raise NotFoundError(f"table {table} has no column {name!r}; it has {', '.join(fields)}")
+    return fields[name]

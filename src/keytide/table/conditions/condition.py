@@ -1,0 +1,105 @@
+"""Conditions as callers give them, made into predicates once: where a call comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import polars as pl
+
+from keytide.arguments import shown
+from keytide.errors import InvalidError
+from keytide.table.conditions.columns import field_of
+from keytide.table.conditions.expression import read_expression
+from keytide.table.conditions.literals import comparison, equalities, known_values, literal_of
+from keytide.table.conditions.predicate import (
+    DEPTH_MAX,
+    And,
+    Comparison,
+    In,
+    IsNull,
+    Like,
+    Not,
+    Or,
+    Predicate,
+    conjunction,
+    disjunction,
+    negation,
+)
+from keytide.table.conditions.where import parse_where
+from keytide.types import Field
+
+__all__ = ["Condition", "predicate_of"]
+
+Condition: TypeAlias = str | Predicate | pl.Expr
+"""A text in the language of `where`, a tree of `predicate`, or an expression of Polars."""
+
+
+def predicate_of(where: Condition, fields: Sequence[Field], table: str) -> Predicate:
+    """A condition over a table's columns, its values those of the columns' types.
+
+    Raises `InvalidError` for what does not parse or fit, `NotFoundError` for an unknown column.
+    """
+    if isinstance(where, pl.Expr):
+        where = read_expression(where, table)
+    by_name = {field.name: field for field in fields}
+    if isinstance(where, Predicate):
+        return _Typing(by_name, table).typed(where)
+    return parse_where(where, fields, table)
+
+
+@dataclass(frozen=True)
+class _Typing:
+    """Makes a tree anew as the parser would have made it."""
+
+    fields: Mapping[str, Field]
+    table: str
+
+    def typed(self, node: Predicate, depth: int = 1) -> Predicate:
+        if depth > DEPTH_MAX:
+            raise self._wrong(f"is more than {DEPTH_MAX} terms deep; write it flatter")
+        if isinstance(node, Not):
+            return negation(self.typed(node.term, depth + 1))
+        if isinstance(node, And | Or):
+            terms = [self.typed(term, depth + 1) for term in self._many(node.terms)]
+            if not terms:
+                raise self._wrong(f"has an {type(node).__name__} of no terms; give it one")
+            return conjunction(terms) or terms[0] if isinstance(node, And) else disjunction(terms)
+        is_term = isinstance(node, Comparison | In | IsNull | Like)
+        if not is_term or not isinstance(node.column, str):
+            raise self._wrong(f"has {shown(node)} as a term; give a term of predicates")
+        return self._term(node, field_of(node.column, self.fields, self.table))
+
+    def _term(self, node: Comparison | In | IsNull | Like, field: Field) -> Predicate:
+        if isinstance(node, IsNull):
+            return node
+        if isinstance(node, In):
+            return equalities(field, self._values(self._many(node.values), field))
+        if isinstance(node, Like):
+            if field.type.root not in ("CHAR", "VARCHAR") or not isinstance(node.pattern, str):
+                raise self._wrong(
+                    f"has {shown(node)}: LIKE takes a text as its pattern and is for texts, and "
+                    f"column {field.name} is {field.type.sql()}"
+                )
+            return node
+        if node.operator not in _OPERATORS:
+            raise self._wrong(
+                f"has the operator {shown(node.operator)}; it may be {', '.join(_OPERATORS)}"
+            )
+        return comparison(field, node.operator, *self._values([node.value], field))
+
+    def _values(self, values: Sequence[Any], field: Field) -> list[Any]:
+        literals = [literal_of(value, field) for value in values]
+        return known_values(literals, field, self.table, "the condition")
+
+    def _many(self, members: Any) -> Sequence[Any]:
+        if not isinstance(members, tuple | list):
+            raise self._wrong(f"has {shown(members)} where a tuple belongs")
+        return members
+
+    def _wrong(self, what: str) -> InvalidError:
+        return InvalidError(f"table {self.table}: the condition {what}")
+
+
+_OPERATORS = ("=", "!=", "<", "<=", ">", ">=")

@@ -1,0 +1,197 @@
+"""Conditions as expressions of Polars, read into predicates.
+
+Polars tells what an expression is made of in JSON, and gives the parts of it as expressions. Values
+are those that Polars itself makes of them. What has no name here is refused, so a release that
+names something otherwise has it refused and never taken for something else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from keytide.arguments import shown
+from keytide.errors import InvalidError
+from keytide.table.conditions.predicate import (
+    And,
+    Comparison,
+    In,
+    IsNull,
+    Like,
+    Or,
+    Predicate,
+    negation,
+)
+
+__all__ = ["read_expression"]
+
+_COMPARE = {"Eq": "=", "NotEq": "!=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
+_FLIPPED = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+_ENDS = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<")}
+_OF_VALUES = ("Literal", "Alias", "Cast", "Negate")
+
+
+def read_expression(expression: pl.Expr, table: str) -> Predicate:
+    """The predicate that an expression is, with its values as Arrow has them.
+
+    Raises `InvalidError` naming the part that no condition of a scan may have.
+    """
+    try:
+        told = json.loads(expression.meta.serialize(format="json"))
+        return _Part(expression, told, table).predicate()
+    except RecursionError as error:
+        raise InvalidError(
+            f"table {table}: the expression is nested too deeply; join its parts by "
+            f"pl.all_horizontal or pl.any_horizontal, and values by is_in"
+        ) from error
+    except pl.exceptions.PolarsError as error:
+        raise InvalidError(
+            f"table {table}: Polars cannot say what {_named(expression)} is: {error}"
+        ) from error
+
+
+@dataclass(frozen=True)
+class _Part:
+    expression: pl.Expr
+    told: Any
+    table: str
+
+    @property
+    def name(self) -> str:
+        """What it does, such as `Gt` or `Boolean.IsNull`, or the kind of a leaf."""
+        kind, inner = _only(self.told)
+        if kind == "BinaryExpr":
+            return str(inner["op"])
+        if kind != "Function":
+            return kind
+        family, member = _only(inner["function"])
+        return family if member is None else f"{family}.{_only(member)[0]}"
+
+    @property
+    def options(self) -> Any:
+        """What is said of a function besides its name."""
+        return _only(_only(_only(self.told)[1]["function"])[1])[1] or {}
+
+    @property
+    def parts(self) -> list[_Part]:
+        """What it is made of, from left to right."""
+        kind, inner = _only(self.told)
+        told: list[Any] = []
+        if kind == "BinaryExpr":
+            told = [inner["left"], inner["right"]]
+        elif kind in ("Function", "Cast"):
+            told = inner["input"] if kind == "Function" else [inner["expr"]]
+        elif kind == "Alias":
+            told = inner[:1]
+        made = self.expression.meta.pop()[::-1]  # they come from right to left
+        if len(made) != len(told):
+            raise self.refused()
+        return [_Part(*each, self.table) for each in zip(made, told, strict=True)]
+
+    def predicate(self) -> Predicate:
+        """The predicate that it is."""
+        read = _READERS.get(self.name)
+        if read is None:
+            raise self.refused()
+        return read(self, *self.parts)
+
+    def compared(self, operator: str, other: _Part) -> Predicate:
+        """It beside another one, of which either is a column."""
+        if self.name == "Column":
+            return Comparison(self.column(), operator, other.value())
+        if other.name != "Column":
+            raise self.refused()
+        return Comparison(other.column(), _FLIPPED[operator], self.value())
+
+    def is_in(self, column: _Part, values: _Part) -> Predicate:
+        """The column is one of some values."""
+        if self.options.get("nulls_equal") is not False:
+            raise self.refused()
+        return In(column.column(), tuple(values.values()))
+
+    def is_between(self, column: _Part, low: _Part, high: _Part) -> Predicate:
+        """The column is between two values, its ends among them or not."""
+        ends = _ENDS.get(self.options.get("closed"))
+        if ends is None:
+            raise self.refused()
+        return And((column.compared(ends[0], low), column.compared(ends[1], high)))
+
+    def starts_with(self, column: _Part, prefix: _Part) -> Predicate:
+        """The column begins with a text."""
+        text = prefix.value().as_py()
+        if not isinstance(text, str):
+            raise self.refused()
+        return Like(column.column(), "".join("\\" + c if c in "\\%_" else c for c in text) + "%")
+
+    def column(self) -> str:
+        """The name of the column that it is."""
+        kind, name = _only(self.told)
+        if kind != "Column":
+            raise self.refused()
+        return str(name)
+
+    def value(self) -> Any:
+        """The value that it is."""
+        values = self.values()
+        if len(values) != 1:
+            raise self.refused()
+        return values[0]
+
+    def values(self) -> list[Any]:
+        """The values that it is."""
+        if not self._is_made_of_values():
+            raise self.refused()
+        made = pl.select(self.expression).to_series()
+        if isinstance(made.dtype, pl.List | pl.Array):
+            made = made.explode(empty_as_null=False)
+        return list(made.to_arrow())
+
+    def _is_made_of_values(self) -> bool:
+        return self.name in _OF_VALUES and all(part._is_made_of_values() for part in self.parts)
+
+    def refused(self) -> InvalidError:
+        """An error about it."""
+        return InvalidError(
+            f"table {self.table}: a condition cannot have {_named(self.expression)}, only columns "
+            f"beside values, compared, or by is_in, is_between, is_null, is_not_null or "
+            f"str.starts_with, and these joined by &, | and ~; filter the result of the scan by it"
+        )
+
+
+def _named(expression: pl.Expr) -> str:
+    return shown(str(expression))
+
+
+def _only(told: Any) -> tuple[str, Any]:
+    """What a word or an object with one key is called, and what is in it."""
+    if isinstance(told, dict) and len(told) == 1:
+        return next(iter(told.items()))
+    return str(told), None
+
+
+def _reader_of(operator: str) -> Callable[..., Predicate]:
+    return lambda _, left, right: left.compared(operator, right)
+
+
+def _reader_of_many(joint: type[And | Or]) -> Callable[..., Predicate]:
+    return lambda _, *parts: joint(tuple(part.predicate() for part in parts))
+
+
+_READERS: dict[str, Callable[..., Predicate]] = {
+    **{name: _reader_of(operator) for name, operator in _COMPARE.items()},
+    **{name: _reader_of_many(And) for name in ("And", "LogicalAnd", "Boolean.AllHorizontal")},
+    **{name: _reader_of_many(Or) for name in ("Or", "LogicalOr", "Boolean.AnyHorizontal")},
+    "Column": lambda part: Comparison(part.column(), "=", value=True),
+    "Alias": lambda _, named: named.predicate(),
+    "Boolean.Not": lambda _, negated: negation(negated.predicate()),
+    "Boolean.IsNull": lambda _, column: IsNull(column.column()),
+    "Boolean.IsNotNull": lambda _, column: negation(IsNull(column.column())),
+    "Boolean.IsIn": _Part.is_in,
+    "Boolean.IsBetween": _Part.is_between,
+    "StringExpr.StartsWith": _Part.starts_with,
+}
+"""How what has a name is read, of itself and its parts."""
