@@ -9,10 +9,10 @@ import pyarrow as pa
 import typer
 
 from keytide.cli.address import open_named_table
-from keytide.cli.output import Format, note, write_rows
+from keytide.cli.output import Format, note, write_rows, write_table
 from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse
 from keytide.errors import KeytideWarning
-from keytide.table.history.branches import FAST_FORWARD_ROW, BranchInfo
+from keytide.table.history.branches import BranchInfo
 
 __all__ = ["branch"]
 
@@ -122,7 +122,7 @@ def fast_forward(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", KeytideWarning)  # said below
         done = open_named_table(table, warehouse).fast_forward(name, dry_run=dry_run)
-    write_rows(done.to_arrow().to_batches(), FAST_FORWARD_ROW, format, limit=1)
+    write_table(done.to_arrow(), format)
     if done.consumers:
         note(f"told of what is gone, and to begin anew: {', '.join(done.consumers)}")
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
-import pyarrow as pa
 import typer
 
 from keytide.cli.address import open_named_table
 from keytide.cli.output import Format, note, write_rows
 from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse
-from keytide.table.history.consumers import CONSUMER_ROW
+from keytide.record import rows_of
+from keytide.table.history.consumers import NamedConsumer
 
 __all__ = ["consumer"]
 
@@ -37,8 +36,7 @@ def list_consumers(
 
     Example: keytide consumer ls -w /data/lake shop.orders
     """
-    found = [asdict(each) for each in open_named_table(table, warehouse).consumers()]
-    rows = pa.Table.from_pylist(found, schema=CONSUMER_ROW)
+    rows = rows_of(NamedConsumer, open_named_table(table, warehouse).consumers())
     write_rows(rows.to_batches(), rows.schema, format, limit)
 
 

@@ -4,62 +4,28 @@ the format give them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
 
 import pyarrow as pa
 
 from keytide.arguments import checked
 from keytide.errors import InvalidError
 from keytide.format.snapshot import Snapshot
+from keytide.moments import Moment, epoch_ms
 from keytide.options import TableOptions
 from keytide.sql.names import table_of
+from keytide.sql.procedure import Procedure, done, named_by_commas, places, procedure, texts
 from keytide.table.catalog import Catalog
-from keytide.table.history import automatic_tags, branches, tags
-from keytide.table.history import branch_renaming as renaming
+from keytide.table.history import automatic_tags, branch_renaming, branches, tags
 from keytide.table.history.rollback import RollbackResult
-from keytide.table.scans import Moment, epoch_ms
 from keytide.table.state.branches import has_branch
 from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep import going_back, restore
-from keytide.table.upkeep.going_back import roll_back
 
 __all__ = ["HISTORY"]
 
-_DONE = pa.table({"result": [True]})
-
-
-def _metadata(catalog: Catalog, table: str) -> TableMetadata:
-    return table_of(catalog, table).metadata
-
-
 # -- tags ------------------------------------------------------------------------------------------
-
-
-@checked
-def create_tag(
-    catalog: Catalog,
-    table: str,
-    tag: str,
-    snapshot: int | None = None,
-    time_retained: str | None = None,
-) -> pa.Table:
-    """A tag of a snapshot, or of the newest one."""
-    tags.create_tag(_metadata(catalog, table), tag, snapshot, time_retained)
-    return _DONE
-
-
-@checked
-def replace_tag(
-    catalog: Catalog,
-    table: str,
-    tag: str,
-    snapshot: int | None = None,
-    time_retained: str | None = None,
-) -> pa.Table:
-    """As `create_tag`, of a tag that is there."""
-    tags.replace_tag(_metadata(catalog, table), tag, snapshot, time_retained)
-    return _DONE
 
 
 _TAG_ROW = pa.schema(
@@ -77,10 +43,10 @@ def create_tag_from_timestamp(
     catalog: Catalog, table: str, tag: str, timestamp: Moment, time_retained: str | None = None
 ) -> pa.Table:
     """The first snapshot at or after a time."""
-    metadata = _metadata(catalog, table)
-    moment = epoch_ms(timestamp, metadata.name, "timestamp")
-    found = tags.snapshot_at_or_after(metadata, moment)
-    return _tag_row(metadata, tag, found, time_retained)
+    found = table_of(catalog, table)
+    moment = epoch_ms(timestamp, found.name, "timestamp")
+    first = tags.snapshot_at_or_after(found.metadata, moment)
+    return _tag_row(found, tag, first, time_retained)
 
 
 @checked
@@ -88,15 +54,13 @@ def create_tag_from_watermark(
     catalog: Catalog, table: str, tag: str, watermark: int, time_retained: str | None = None
 ) -> pa.Table:
     """The first snapshot whose watermark is this one or a later one."""
-    metadata = _metadata(catalog, table)
-    found = tags.snapshot_at_or_after_watermark(metadata, watermark)
-    return _tag_row(metadata, tag, found, time_retained)
+    found = table_of(catalog, table)
+    first = tags.snapshot_at_or_after_watermark(found.metadata, watermark)
+    return _tag_row(found, tag, first, time_retained)
 
 
-def _tag_row(
-    metadata: TableMetadata, tag: str, found: Snapshot, time_retained: str | None
-) -> pa.Table:
-    made = tags.create_tag(metadata, tag, found.id, time_retained).snapshot
+def _tag_row(table: StoredTable, tag: str, first: Snapshot, time_retained: str | None) -> pa.Table:
+    made = tags.create_tag(table, tag, first.id, time_retained).snapshot
     row = {
         "tagName": tag,
         "snapshot": made.id,
@@ -107,41 +71,20 @@ def _tag_row(
 
 
 @checked
-def rename_tag(catalog: Catalog, table: str, tag: str, target_tag: str) -> pa.Table:
-    """The tag, and what it is to be called."""
-    tags.rename_tag(_metadata(catalog, table), tag, target_tag)
-    return _DONE
-
-
-@checked
 def delete_tag(catalog: Catalog, table: str, tag: str) -> pa.Table:
     """One tag, or several with commas between them."""
-    metadata = _metadata(catalog, table)
-    names = [tag] if metadata.has_tag(tag) else _names(tag)
+    found = table_of(catalog, table)
+    metadata = found.metadata
+    names = [tag] if metadata.has_tag(tag) else named_by_commas(tag)
     for name in names:
         metadata.stored_tag(name)
     for name in names:
-        tags.delete_tag(metadata, name)
-    return _DONE
+        tags.delete_tag(found, name)
+    return done()
 
 
-def _names(text: str) -> list[str]:
-    """Names with commas between them, each once."""
-    return list(dict.fromkeys(name.strip() for name in text.split(",")))
-
-
-_EXPIRED = pa.schema([("expired_tags", pa.string())])
-
-
-@checked
-def expire_tags(catalog: Catalog, table: str, older_than: Moment | None = None) -> pa.Table:
-    """Tags whose time is over, and those made before a time."""
-    stored = table_of(catalog, table)
-    moment = None if older_than is None else epoch_ms(older_than, stored.name, "older_than")
-    gone = [
-        {"expired_tags": tag.name} for tag in automatic_tags.expire_tags(stored.metadata, moment)
-    ]
-    return pa.Table.from_pylist(gone, schema=_EXPIRED)
+def _tag_names(gone: tags.Tags) -> pa.Table:
+    return texts("expired_tags")(tag.name for tag in gone)
 
 
 @checked
@@ -150,7 +93,7 @@ def trigger_tag_automatic_creation(catalog: Catalog, table: str) -> pa.Table:
     stored = table_of(catalog, table)
     options = TableOptions.parse(stored.schema.options)
     automatic_tags.tags_after_commit(stored.metadata, options, is_batch=True)
-    return _DONE
+    return done()
 
 
 # -- rollback --------------------------------------------------------------------------------------
@@ -167,7 +110,7 @@ def rollback(
     """As Spark knows it: to an id or a tag, the `version`, or to one of them by its name."""
     found = table_of(catalog, table)
     to = _place(found.metadata, "rollback", version=version, snapshot=snapshot, tag=tag)
-    return _rollback_row(roll_back(found, to))
+    return _rollback_row(going_back.rollback_to(found, to))
 
 
 @checked
@@ -176,7 +119,7 @@ def rollback_to(
 ) -> pa.Table:
     """As Flink knows it: to a tag, or to a snapshot."""
     to = _one_place("rollback_to", tag=tag, snapshot=snapshot)
-    return _rollback_row(roll_back(table_of(catalog, table), to))
+    return _rollback_row(going_back.rollback_to(table_of(catalog, table), to))
 
 
 @checked
@@ -184,13 +127,13 @@ def rollback_to_timestamp(catalog: Catalog, table: str, timestamp: Moment) -> pa
     """To the newest snapshot at or before a time."""
     found = table_of(catalog, table)
     moment = epoch_ms(timestamp, found.name, "timestamp")
-    return _rollback_row(roll_back(found, as_of_ms=moment))
+    return _rollback_row(going_back.rollback_to(found, as_of=moment))
 
 
 @checked
 def rollback_to_watermark(catalog: Catalog, table: str, watermark: int) -> pa.Table:
     """To the newest snapshot whose watermark is this one or an earlier one."""
-    return _rollback_row(roll_back(table_of(catalog, table), watermark=watermark))
+    return _rollback_row(going_back.rollback_to(table_of(catalog, table), watermark=watermark))
 
 
 _AS_LATEST = pa.schema(
@@ -209,8 +152,8 @@ def rollback_to_as_latest(
     found = table_of(catalog, table)
     to = _one_place("rollback_to_as_latest", tag=tag, snapshot=snapshot)
     previous = found.metadata.latest_snapshot_id()
-    done = restore.restore(found, to)
-    row = (previous, done.restored_snapshot_id, done.snapshot_id or previous)
+    made = restore.restore(found, to)
+    row = (previous, made.restored_snapshot_id, made.snapshot_id or previous)
     return pa.Table.from_pylist([dict(zip(_AS_LATEST.names, row, strict=True))], schema=_AS_LATEST)
 
 
@@ -227,12 +170,10 @@ def restore_partitions(
 ) -> pa.Table:
     """Some partitions, with semicolons between them, or all: `dt=2026-01-31;dt=2026-02-01`."""
     found = table_of(catalog, table)
-    places = [] if partitions is None else [text for text in partitions.split(";") if text.strip()]
     given = {"version": version, "snapshot": snapshot, "tag": tag}
     to = None if timestamp is not None else _place(found.metadata, "restore", **given)
     moment = None if timestamp is None else epoch_ms(timestamp, found.name, "timestamp")
-    done = restore.restore(found, to, places, as_of_ms=moment, dry_run=dry_run)
-    return pa.Table.from_pylist([asdict(done)], schema=restore.RESTORE_ROW)
+    return restore.restore(found, to, places(partitions), as_of=moment, dry_run=dry_run).to_arrow()
 
 
 def _place(metadata: TableMetadata, procedure: str, **given: str | int | None) -> str | int:
@@ -254,8 +195,8 @@ def _one_place(procedure: str, **given: str | int | None) -> str | int:
     return place
 
 
-def _rollback_row(done: RollbackResult) -> pa.Table:
-    return done.to_arrow().select(["previous_snapshot_id", "current_snapshot_id"])
+def _rollback_row(made: RollbackResult) -> pa.Table:
+    return made.to_arrow().select(["previous_snapshot_id", "current_snapshot_id"])
 
 
 # -- branches --------------------------------------------------------------------------------------
@@ -274,55 +215,43 @@ def create_branch(
     is_ignored = str(ignoreIfExists).lower() == "true"
     if not (is_ignored and has_branch(found.store, branch)):
         branches.create_branch(found, branch, tag=tag, empty=tag is None)
-    return _DONE
+    return done()
 
 
 @checked
 def delete_branch(catalog: Catalog, table: str, branch: str) -> pa.Table:
     """One branch, or several with commas between them."""
     found = table_of(catalog, table)
-    names = _names(branch)
+    names = named_by_commas(branch)
     for name in names:
         branches.refuse_deletion(found, name)
     for name in names:
         branches.delete_branch(found, name)
-    return _DONE
+    return done()
 
 
-@checked
-def rename_branch(catalog: Catalog, table: str, from_branch: str, to_branch: str) -> pa.Table:
-    """The branch, and what it is to be called."""
-    renaming.rename_branch(table_of(catalog, table), from_branch, to_branch)
-    return _DONE
+_TAG = {"tag": "name", "snapshot": "snapshot_id", "time_retained": "time_retained"}
 
-
-@checked
-def fast_forward(catalog: Catalog, table: str, branch: str) -> pa.Table:
-    """The table becomes what the branch is."""
-    going_back.fast_forward(table_of(catalog, table), branch)
-    return _DONE
-
-
-HISTORY: Mapping[str, Callable[..., pa.Table]] = {"restore": restore_partitions} | {
-    call.__name__: call
-    for call in (
-        create_branch,
-        create_tag,
-        create_tag_from_timestamp,
-        create_tag_from_watermark,
-        delete_branch,
-        delete_tag,
-        expire_tags,
-        fast_forward,
-        rename_branch,
-        rename_tag,
-        replace_tag,
-        rollback,
-        rollback_to,
-        rollback_to_as_latest,
-        rollback_to_timestamp,
-        rollback_to_watermark,
-        trigger_tag_automatic_creation,
-    )
+HISTORY: Mapping[str, Procedure] = {
+    "create_branch": create_branch,
+    "create_tag": procedure(tags.create_tag, done, **_TAG),
+    "create_tag_from_timestamp": create_tag_from_timestamp,
+    "create_tag_from_watermark": create_tag_from_watermark,
+    "delete_branch": delete_branch,
+    "delete_tag": delete_tag,
+    "expire_tags": procedure(automatic_tags.expire_tags, _tag_names, older_than="older_than"),
+    "fast_forward": procedure(going_back.fast_forward, done, branch="name"),
+    "rename_branch": procedure(
+        branch_renaming.rename_branch, done, from_branch="name", to_branch="new_name"
+    ),
+    "rename_tag": procedure(tags.rename_tag, done, tag="name", target_tag="new_name"),
+    "replace_tag": procedure(tags.replace_tag, done, **_TAG),
+    "restore": restore_partitions,
+    "rollback": rollback,
+    "rollback_to": rollback_to,
+    "rollback_to_as_latest": rollback_to_as_latest,
+    "rollback_to_timestamp": rollback_to_timestamp,
+    "rollback_to_watermark": rollback_to_watermark,
+    "trigger_tag_automatic_creation": trigger_tag_automatic_creation,
 }
 """The procedures by name."""
