@@ -13,8 +13,9 @@ from keytide.sql.names import table_of
 from keytide.sql.procedure import Procedure, done, procedure, texts
 from keytide.table.catalog import Catalog
 from keytide.table.expiry.orphans import remove_orphan_files
-from keytide.table.expiry.snapshot_expiry import expire_changelogs, expire_snapshots
+from keytide.table.expiry.snapshot_expiry import ExpiryResult, expire_changelogs, expire_snapshots
 from keytide.table.history.consumers import clear_consumers, expire_consumers, reset_consumer
+from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.mending import mend_snapshots
 from keytide.table.upkeep.old_partitions import expire_partitions
 from keytide.table.upkeep.purging import purge_files
@@ -22,18 +23,16 @@ from keytide.table.upkeep.purging import purge_files
 __all__ = ["EXPIRING"]
 
 
-@checked
 def _expire_changelogs(
-    catalog: Catalog, table: str, retain_max: int | None = None, retain_min: int | None = None,
+    table: StoredTable, retain_max: int | None = None, retain_min: int | None = None,
     older_than: Moment | None = None, max_deletes: int | None = None,
     delete_all: bool = False, dry_run: bool = False,
-) -> pa.Table:  # fmt: skip
+) -> ExpiryResult:  # fmt: skip
     if delete_all:
         # Each of them counts back from the newest snapshot, which is always there.
         retain_max, retain_min = 1, 1
-    stored = table_of(catalog, table)
     asked = (retain_max, retain_min, older_than, max_deletes)
-    return expire_changelogs(stored, *asked, dry_run=dry_run).to_arrow()
+    return expire_changelogs(table, *asked, dry_run=dry_run)
 
 
 @checked
@@ -66,7 +65,7 @@ EXPIRING: Mapping[str, Procedure] = {
         clear_consumers, _CONSUMERS,
         including_consumers="including", excluding_consumers="excluding",
     ),
-    "expire_changelogs": _expire_changelogs,
+    "expire_changelogs": procedure(_expire_changelogs),
     "expire_consumers": procedure(expire_consumers, _CONSUMERS),
     "expire_partitions": procedure(
         expire_partitions, expiration_time="expiration_time",

@@ -22,8 +22,6 @@ __all__ = ["Procedure", "chosen", "done", "named_by_commas", "places", "procedur
 
 Procedure: TypeAlias = Callable[..., pa.Table]
 
-# -- answers ---------------------------------------------------------------------------------------
-
 
 def done(_: object = None) -> pa.Table:
     """The answer of what has nothing to tell."""
@@ -36,11 +34,9 @@ def texts(column: str) -> Callable[[Iterable[str]], pa.Table]:
 
 
 def _rows(result: Any) -> pa.Table:
-    rows: pa.Table = result.to_arrow()
-    return rows
-
-
-# -- procedures of verbs ---------------------------------------------------------------------------
+    if result is None:
+        return done()
+    return result if isinstance(result, pa.Table) else result.to_arrow()
 
 
 def procedure(
@@ -78,9 +74,6 @@ def _of_literals(annotation: Any) -> Any:
     if typing.get_origin(annotation) not in (types.UnionType, typing.Union):
         return annotation
     return typing.Union[tuple(t for t in typing.get_args(annotation) if t is not timedelta)]  # noqa: UP007  # made of values
-
-
-# -- arguments -------------------------------------------------------------------------------------
 
 
 def named_by_commas(text: str) -> list[str]:

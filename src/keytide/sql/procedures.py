@@ -6,6 +6,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -23,8 +24,9 @@ from keytide.table.catalog import Catalog
 from keytide.table.compaction.compact import CompactionResult
 from keytide.table.local_writes import truncate
 from keytide.table.scans import why_row
+from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.compacting import cluster, compact
-from keytide.table.upkeep.indexing import index_files
+from keytide.table.upkeep.indexing import IndexingResult, index_files
 from keytide.table.upkeep.manifests import compact_manifest
 from keytide.table.upkeep.rescale import rescale
 
@@ -100,25 +102,23 @@ def _why(catalog: Catalog, table: str, *key: Any) -> pa.Table:
 _Strategy = Literal["full", "minor"]
 
 
-@checked
 def _compact(
-    catalog: Catalog, table: str, partitions: str | None = None,
+    table: StoredTable, partitions: str | None = None,
     compact_strategy: _Strategy = "full", order_strategy: str | None = None,
     order_by: str | None = None, where: str | None = None,
-) -> pa.Table:  # fmt: skip
-    stored = table_of(catalog, table)
-    where_to = chosen("compact", partitions, where)
+) -> CompactionResult:  # fmt: skip
+    wanted = chosen("compact", partitions, where)
     if order_strategy == "none":
         order_strategy = None
     if order_strategy is None and order_by is None:
-        return compact(stored, full=compact_strategy == "full", partitions=where_to).to_arrow()
+        return compact(table, full=compact_strategy == "full", partitions=wanted)
     if compact_strategy == "minor":
         raise InvalidError(
             "sys.compact: rows are put in order with all files, so compact_strategy cannot be "
             "'minor'; leave it out, or leave out order_strategy and order_by"
         )
     columns = [name.strip() for name in (order_by or "").split(",") if name.strip()]
-    return cluster(stored, order_strategy or "order", columns, partitions=where_to).to_arrow()
+    return cluster(table, order_strategy or "order", columns, partitions=wanted)
 
 
 @checked
@@ -143,11 +143,11 @@ def _compact_database(
         if not is_meant or (excluding_tables is not None and _matches(excluding_tables, name)):
             continue
         try:
-            (row,) = _compact(catalog, name, None, compact_strategy).to_pylist()
+            compacted = _compact(table_of(catalog, name), None, compact_strategy)
         except UnsupportedError as error:
             rows.append({"table": name, "left_because": str(error)})
         else:
-            rows.append({"table": name, **row})
+            rows.append({"table": name, **asdict(compacted)})
     return pa.Table.from_pylist(rows, schema=_TABLES_ROW)
 
 
@@ -178,19 +178,17 @@ def _rescale(
     return rescale(stored, chosen("rescale", partitions, where)).to_arrow()
 
 
-@checked
-def _rewrite_file_index(catalog: Catalog, table: str, where: str | None = None) -> pa.Table:
-    partitions = chosen("rewrite_file_index", None, where)
-    return index_files(table_of(catalog, table), partitions).to_arrow()
+def _rewrite_file_index(table: StoredTable, where: str | None = None) -> IndexingResult:
+    return index_files(table, chosen("rewrite_file_index", None, where))
 
 
 PROCEDURES: dict[str, Procedure] = {
-    "compact": _compact,
+    "compact": procedure(_compact),
     "compact_database": _compact_database,
     "compact_manifest": procedure(compact_manifest),
     "drop_partition": _drop_partition,
     "rescale": _rescale,
-    "rewrite_file_index": _rewrite_file_index,
+    "rewrite_file_index": procedure(_rewrite_file_index),
     "why": _why,
     **HISTORY,
     **EXPIRING,
