@@ -12,6 +12,7 @@ import typer
 from keytide.cli.address import open_named_table
 from keytide.cli.output import Format
 from keytide.cli.parameters import FormatOption, TableArgument, Warehouse
+from keytide.lake.members import member
 from keytide.table.state.stored import StoredTable
 
 __all__ = ["command"]
@@ -31,6 +32,7 @@ def command(
     `options` say of parameters of the verb what people read of them; the docstring of the function
     is the help of the command.
     """
+    carry_out: Callable[..., T] = member(verb)
     said = {**_OPTIONS, **options}
     _, *declared = inspect.signature(verb, eval_str=True).parameters.values()
     own = [_parameter("table", TableArgument), _parameter("warehouse", Warehouse, None)]
@@ -42,8 +44,7 @@ def command(
     def decorate(show: Callable[[T, Format], None]) -> Callable[..., None]:
         @wraps(verb)
         def run(table: str, warehouse: str | None, format: Format, **given: Any) -> None:
-            found = open_named_table(table, warehouse).stored
-            show(verb(found, **given), format)  # type: ignore[call-arg]  # made of its signature
+            show(carry_out(open_named_table(table, warehouse), **given), format)
 
         run.__name__, run.__doc__ = show.__name__, show.__doc__
         run.__annotations__ = {each.name: each.annotation for each in parameters}
