@@ -230,8 +230,11 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_calls_name_all_that_gives_rows() -> None:
-    giving = {name for name, call in METHODS.items()
-              if issubclass(given_by(call), Record) or hasattr(given_by(call), "to_arrow")}
+    giving = {
+        name
+        for name, call in METHODS.items()
+        if issubclass(given_by(call), Record) or hasattr(given_by(call), "to_arrow")
+    }
     assert giving - {"write", "overwrite", "truncate", "scan", "changes", "why"} == set(GIVEN)
 
 

@@ -20,14 +20,13 @@ import pyarrow as pa
 
 from keytide import html
 
-__all__ = ["Record", "columns_of", "rows_of"]
+__all__ = ["Record", "rows_of"]
 
 _TYPES: dict[Any, pa.DataType] = {
     int: pa.int64(),
     bool: pa.bool_(),
     str: pa.string(),
     datetime: pa.timestamp("ms", "UTC"),
-    tuple: pa.string(),
 }
 
 
@@ -41,7 +40,7 @@ class Record:
     @classmethod
     def columns(cls) -> pa.Schema:
         """The columns of the row."""
-        return columns_of(cls)
+        return _columns(cls)
 
     def to_arrow(self) -> pa.Table:
         """The record as one row."""
@@ -52,22 +51,18 @@ class Record:
         return html.table([*row], [[*row.values()]])
 
 
-def columns_of(kind: type) -> pa.Schema:
-    """The fields of a dataclass as columns, all of which may be NULL."""
-    hints = typing.get_type_hints(kind)
-    return pa.schema([(member.name, _type(hints[member.name])) for member in fields(kind)])
-
-
 def rows_of(kind: type, records: Iterable[Any]) -> pa.Table:
     """Instances of a dataclass as rows."""
-    columns = columns_of(kind)
+    columns = _columns(kind)
     return pa.Table.from_pylist([_row(each, columns) for each in records], schema=columns)
 
 
-def _type(annotation: Any) -> pa.DataType:
-    choices = typing.get_args(annotation) if type(None) in typing.get_args(annotation) else ()
-    wanted = next((each for each in choices if each is not type(None)), annotation)
-    return _TYPES[typing.get_origin(wanted) or wanted]
+def _columns(kind: type) -> pa.Schema:
+    """The fields of a dataclass as columns, all of which may be NULL."""
+    hints = typing.get_type_hints(kind)
+    # What may be None, or is a tuple, is told by the first of its types.
+    types = {name: (typing.get_args(hint) or (hint,))[0] for name, hint in hints.items()}
+    return pa.schema([(member.name, _TYPES[types[member.name]]) for member in fields(kind)])
 
 
 def _row(record: Any, columns: pa.Schema) -> dict[str, Any]:

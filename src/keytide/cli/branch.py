@@ -10,19 +10,13 @@ import typer
 
 from keytide.cli.address import open_named_table
 from keytide.cli.output import Format, note, write_rows, write_table
-from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse
+from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse, group
 from keytide.errors import KeytideWarning
 from keytide.table.history.branches import BranchInfo
 
 __all__ = ["branch"]
 
-branch = typer.Typer(
-    name="branch",
-    help="Make, list, rename and delete branches of a table, and bring one back.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+branch = group("branch", "Make, list, rename and delete branches of a table, and bring one back.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The branch.", show_default=False)]
 

@@ -8,19 +8,13 @@ import typer
 
 from keytide.cli.address import open_named_table
 from keytide.cli.output import Format, note, write_rows
-from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse
+from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse, group
 from keytide.record import rows_of
 from keytide.table.history.consumers import NamedConsumer
 
 __all__ = ["consumer"]
 
-consumer = typer.Typer(
-    name="consumer",
-    help="Places of named readers, which keep snapshots from expiring.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+consumer = group("consumer", "Places of named readers, which keep snapshots from expiring.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The consumer.", show_default=False)]
 

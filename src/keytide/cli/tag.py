@@ -10,20 +10,14 @@ import typer
 
 from keytide.cli.address import open_named_table
 from keytide.cli.output import Format, note, write_rows
-from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse
+from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse, group
 from keytide.cli.verb import command
 from keytide.table.history import automatic_tags, tags
 from keytide.table.history.tags import NamedTag
 
 __all__ = ["tag"]
 
-tag = typer.Typer(
-    name="tag",
-    help="Name snapshots, which keeps them from expiring.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+tag = group("tag", "Name snapshots, which keeps them from expiring.")
 
 _NAME = typer.Argument(metavar="NAME", help="The tag.", show_default=False)
 _OF = {

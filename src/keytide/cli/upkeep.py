@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from functools import partial
 from typing import Annotated
 
 import pyarrow as pa
@@ -16,12 +15,9 @@ from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse
 from keytide.cli.verb import command
 from keytide.errors import KeytideWarning
 from keytide.plural import counted
-from keytide.table.compaction.compact import CompactionResult
 from keytide.table.expiry.partition_expiry import ExpiredPartitions
 from keytide.table.expiry.snapshot_expiry import ExpiryResult, expire_snapshots
-from keytide.table.upkeep import old_partitions, purging
-from keytide.table.upkeep.compacting import cluster
-from keytide.table.upkeep.compacting import compact as run_compaction
+from keytide.table.upkeep import compacting, old_partitions, purging
 from keytide.table.upkeep.indexing import index_files
 from keytide.table.upkeep.purging import PurgeResult
 from keytide.table.upkeep.restore import restore as restored
@@ -87,15 +83,10 @@ def compact(
     """
     stored = open_named_table(table, warehouse).stored
     with tasks_run(spark, "buckets") as runner:
-        if order_by or order_strategy:
-            run = partial(cluster, stored, order_strategy or "order", names(order_by))
-        else:
-            run = partial(run_compaction, stored, full=full)
-        done = run(partitions=partition or (), dry_run=dry_run, runner=runner)
-    _tell_compacted(done, format)
-
-
-def _tell_compacted(done: CompactionResult, format: Format) -> None:
+        done = compacting.compact(
+            stored, full=full, order_by=names(order_by), order_strategy=order_strategy or None,
+            partitions=partition or (), dry_run=dry_run, runner=runner,
+        )  # fmt: skip
     write_table(done.to_arrow(), format)
     if done.overtaken:
         note("another compaction came first; nothing was done twice")

@@ -46,7 +46,7 @@ from keytide.table.state.branches import open_branch, table_name
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep import going_back, mending, old_partitions, purging
-from keytide.table.upkeep.compacting import cluster, compact
+from keytide.table.upkeep.compacting import compact
 from keytide.table.upkeep.doctor import doctor as diagnose
 from keytide.table.upkeep.indexing import IndexingResult, index_files
 from keytide.table.upkeep.rescale import RescaleResult, rescale
@@ -311,7 +311,7 @@ class Table:
         for values that name no partition, and `UnsupportedError`, `ConflictError` and `DataError`
         as `write` does.
         """
-        return local_writes.truncate(self._stored, () if partition is None else (partition,))
+        return local_writes.truncate(self._stored, _places(partition))
 
     purge_files = member(purging.purge_files)
     mend_snapshots = member(mending.mend_snapshots)
@@ -344,16 +344,10 @@ class Table:
         `InvalidError` for an order that is none and for values that name no partition,
         `NotFoundError` for a column that the table lacks, and `DataError` when the store fails.
         """
-        partitions = () if partition is None else (partition,)
-        if order_by or order_strategy is not None:
-            strategy = order_strategy or "order"
-            return cluster(
-                self._stored, strategy, order_by, partitions=partitions, dry_run=dry_run,
-                runner=self._runner,
-            )  # fmt: skip
         return compact(
-            self._stored, full=full, partitions=partitions, dry_run=dry_run, runner=self._runner
-        )
+            self._stored, full=full, order_by=order_by, order_strategy=order_strategy,
+            partitions=_places(partition), dry_run=dry_run, runner=self._runner,
+        )  # fmt: skip
 
     expire_snapshots = member(snapshot_expiry.expire_snapshots)
     expire_changelogs = member(snapshot_expiry.expire_changelogs)
@@ -385,8 +379,7 @@ class Table:
         `UnsupportedError` for a table without a primary key or a fixed number of buckets, and for
         one whose compacted values contain others; `DataError` when the store fails.
         """
-        partitions = () if partition is None else (partition,)
-        return rescale(self._stored, partitions, dry_run=dry_run, runner=self._runner)
+        return rescale(self._stored, _places(partition), dry_run=dry_run, runner=self._runner)
 
     @checked
     def rewrite_file_index(self, partition: Mapping[str, Any] | None = None) -> IndexingResult:
@@ -402,8 +395,7 @@ class Table:
         `UnsupportedError` for a table that this release must not write to; `DataError` when the
         store fails.
         """
-        partitions = () if partition is None else (partition,)
-        return index_files(self._stored, partitions, runner=self._runner)
+        return index_files(self._stored, _places(partition), runner=self._runner)
 
     @property
     def _runner(self) -> TaskRunner | None:
@@ -625,8 +617,7 @@ class Table:
         for parts of a table whose keys move between partitions; `ConflictError`, with nothing
         committed, when too many races were lost; `DataError` when the store fails.
         """
-        partitions = () if partition is None else (partition,)
-        return restore(self._stored, to, partitions, as_of=as_of, dry_run=dry_run)
+        return restore(self._stored, to, _places(partition), as_of=as_of, dry_run=dry_run)
 
     def branches(self) -> Branches:
         """The branches beside the main one, by name. Raises `DataError` for torn metadata."""
@@ -645,6 +636,11 @@ class Table:
     delete_branch = member(branch_verbs.delete_branch)
     rename_branch = member_giving(branch_renaming.rename_branch, _beside)
     fast_forward = member(going_back.fast_forward)
+
+
+def _places(partition: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
+    """The partitions that are meant; none for every one."""
+    return () if partition is None else (partition,)
 
 
 def is_spark_dataframe(data: Any) -> bool:

@@ -5,6 +5,7 @@ the format give them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -12,6 +13,7 @@ from keytide.errors import InvalidError
 from keytide.format.snapshot import Snapshot
 from keytide.moments import Moment, epoch_ms
 from keytide.options import TableOptions
+from keytide.record import Record
 from keytide.sql.procedure import Procedure, done, named_by_commas, places, procedure, texts
 from keytide.table.history import automatic_tags, branch_renaming, branches, tags
 from keytide.table.history.rollback import RollbackResult
@@ -25,42 +27,35 @@ __all__ = ["HISTORY"]
 # -- tags ------------------------------------------------------------------------------------------
 
 
-_TAG_ROW = pa.schema(
-    [
-        ("tagName", pa.string()),
-        ("snapshot", pa.int64()),
-        ("commit_time", pa.int64()),
-        ("watermark", pa.string()),
-    ]
-)
+@dataclass(frozen=True)
+class _MadeTag(Record):
+    tagName: str  # noqa: N815  # the format's name
+    snapshot: int
+    commit_time: int
+    watermark: str | None
 
 
 def create_tag_from_timestamp(
     table: StoredTable, tag: str, timestamp: Moment, time_retained: str | None = None
-) -> pa.Table:
+) -> _MadeTag:
     """The first snapshot at or after a time."""
     moment = epoch_ms(timestamp, table.name, "timestamp")
     first = tags.snapshot_at_or_after(table.metadata, moment)
-    return _tag_row(table, tag, first, time_retained)
+    return _made_tag(table, tag, first, time_retained)
 
 
 def create_tag_from_watermark(
     table: StoredTable, tag: str, watermark: int, time_retained: str | None = None
-) -> pa.Table:
+) -> _MadeTag:
     """The first snapshot whose watermark is this one or a later one."""
     first = tags.snapshot_at_or_after_watermark(table.metadata, watermark)
-    return _tag_row(table, tag, first, time_retained)
+    return _made_tag(table, tag, first, time_retained)
 
 
-def _tag_row(table: StoredTable, tag: str, first: Snapshot, time_retained: str | None) -> pa.Table:
+def _made_tag(table: StoredTable, tag: str, first: Snapshot, time_retained: str | None) -> _MadeTag:
     made = tags.create_tag(table, tag, first.id, time_retained).snapshot
-    row = {
-        "tagName": tag,
-        "snapshot": made.id,
-        "commit_time": made.time_millis,
-        "watermark": None if made.watermark is None else str(made.watermark),
-    }
-    return pa.Table.from_pylist([row], schema=_TAG_ROW)
+    watermark = None if made.watermark is None else str(made.watermark)
+    return _MadeTag(tag, made.id, made.time_millis, watermark)
 
 
 def delete_tag(table: StoredTable, tag: str) -> None:
@@ -116,23 +111,21 @@ def rollback_to_watermark(table: StoredTable, watermark: int) -> RollbackResult:
     return going_back.rollback_to(table, watermark=watermark)
 
 
-_AS_LATEST = pa.schema(
-    [
-        (name, pa.int64())
-        for name in ("previous_snapshot_id", "rolled_back_snapshot_id", "current_snapshot_id")
-    ]
-)
+@dataclass(frozen=True)
+class _AsLatest(Record):
+    previous_snapshot_id: int | None
+    rolled_back_snapshot_id: int
+    current_snapshot_id: int | None
 
 
 def rollback_to_as_latest(
     table: StoredTable, tag: str | None = None, snapshot: int | None = None
-) -> pa.Table:
+) -> _AsLatest:
     """The whole table becomes what it was, in one more commit."""
     to = _one_place("rollback_to_as_latest", tag=tag, snapshot=snapshot)
     previous = table.metadata.latest_snapshot_id()
     made = restore.restore(table, to)
-    row = (previous, made.restored_snapshot_id, made.snapshot_id or previous)
-    return pa.Table.from_pylist([dict(zip(_AS_LATEST.names, row, strict=True))], schema=_AS_LATEST)
+    return _AsLatest(previous, made.restored_snapshot_id, made.snapshot_id or previous)
 
 
 def restore_partitions(

@@ -34,9 +34,8 @@ def texts(column: str) -> Callable[[Iterable[str]], pa.Table]:
 
 
 def _rows(result: Any) -> pa.Table:
-    if result is None:
-        return done()
-    return result if isinstance(result, pa.Table) else result.to_arrow()
+    rows: pa.Table = done() if result is None else result.to_arrow()
+    return rows
 
 
 def procedure(

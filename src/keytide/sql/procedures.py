@@ -25,7 +25,7 @@ from keytide.table.compaction.compact import CompactionResult
 from keytide.table.local_writes import truncate
 from keytide.table.scans import why_row
 from keytide.table.state.stored import StoredTable
-from keytide.table.upkeep.compacting import cluster, compact
+from keytide.table.upkeep.compacting import compact
 from keytide.table.upkeep.indexing import IndexingResult, index_files
 from keytide.table.upkeep.manifests import compact_manifest
 from keytide.table.upkeep.rescale import rescale
@@ -110,15 +110,18 @@ def _compact(
     wanted = chosen("compact", partitions, where)
     if order_strategy == "none":
         order_strategy = None
-    if order_strategy is None and order_by is None:
-        return compact(table, full=compact_strategy == "full", partitions=wanted)
-    if compact_strategy == "minor":
+    if order_by is not None:
+        order_strategy = order_strategy or "order"
+    is_full = compact_strategy == "full"
+    if order_strategy is not None and not is_full:
         raise InvalidError(
             "sys.compact: rows are put in order with all files, so compact_strategy cannot be "
             "'minor'; leave it out, or leave out order_strategy and order_by"
         )
     columns = [name.strip() for name in (order_by or "").split(",") if name.strip()]
-    return cluster(table, order_strategy or "order", columns, partitions=wanted)
+    return compact(
+        table, full=is_full, order_by=columns, order_strategy=order_strategy, partitions=wanted
+    )
 
 
 @checked
