@@ -90,7 +90,7 @@ def _checked_argument(value: Any, wanted: Any, parameter: str, call: str) -> Any
 @functools.cache
 def _annotations(call: Callable[..., Any]) -> dict[str, Any]:
     """The annotation of each parameter that has one to check."""
-    scope = call.__globals__
+    scope = inspect.unwrap(call).__globals__
     found = {}
     for name, parameter in inspect.signature(call).parameters.items():
         wanted = _evaluated(parameter.annotation, scope)

@@ -1,4 +1,4 @@
-"""Moments in epoch milliseconds, as people read them: in UTC.
+"""Moments in epoch milliseconds, and as people write and read them: in UTC.
 
 >>> moment_text(1769860800123)
 '2026-01-31 12:00:00.123Z'
@@ -6,9 +6,19 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
+from typing import TypeAlias
 
-__all__ = ["is_moment", "moment_text", "utc"]
+from keytide.arguments import shown
+from keytide.errors import InvalidError
+
+__all__ = ["Moment", "epoch_ms", "is_moment", "moment_text", "utc"]
+
+Moment: TypeAlias = datetime | date | str | int
+"""A time as callers give it: without a zone it is in UTC, a text is in ISO 8601."""
+
+# Epoch milliseconds are stored in 64 bits.
+_MOMENTS = 2**63
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -36,3 +46,37 @@ def moment_text(epoch_ms: int) -> str:
     if not is_moment(epoch_ms):
         return str(epoch_ms)
     return f"{utc(epoch_ms).replace(tzinfo=None).isoformat(' ', 'milliseconds')}Z"
+
+
+def epoch_ms(moment: Moment, table: str, what: str = "as_of") -> int:
+    """A moment in epoch milliseconds; without a zone it is in UTC.
+
+    Raises `InvalidError`, naming the argument `what`, for a text that is no ISO time, and for a
+    number that no snapshot can store.
+    """
+    if isinstance(moment, int):
+        if not -_MOMENTS <= moment < _MOMENTS:
+            raise InvalidError(
+                f"table {table}: {what} is {shown(moment)}, which is not a moment in time; give "
+                f"epoch milliseconds, a whole number of 64 bits"
+            )
+        return moment
+    if isinstance(moment, str):
+        try:
+            text = moment[:-1] + "+00:00" if moment.endswith("Z") else moment
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise InvalidError(
+                f"table {table}: {what} is {moment!r}, which is no ISO time; write it like "
+                f"'2026-01-31T12:00:00'"
+            ) from None
+    if not isinstance(moment, datetime):
+        moment = datetime(moment.year, moment.month, moment.day)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    try:
+        return int(moment.timestamp() * 1000)
+    except (ValueError, OverflowError) as error:  # such as pandas' NaT, which is a datetime too
+        raise InvalidError(
+            f"table {table}: {what} is {shown(moment)}, which is not a moment in time: {error}"
+        ) from error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+from datetime import datetime
+from typing import get_args
 
 import pyarrow as pa
 import pytest
@@ -12,7 +14,8 @@ import keytide as kt
 from keytide.sql.procedures import PROCEDURES
 
 PARAMETERS = {
-    name: [*inspect.signature(call).parameters.values()][1:] for name, call in PROCEDURES.items()
+    name: [*inspect.signature(call, eval_str=True).parameters.values()][1:]
+    for name, call in PROCEDURES.items()
 }
 NAMED = [
     (name, parameter.name)
@@ -24,7 +27,7 @@ TIMES = [
     (name, parameter.name)
     for name, parameters in PARAMETERS.items()
     for parameter in parameters
-    if "Moment" in str(parameter.annotation)
+    if datetime in get_args(parameter.annotation)
 ]
 
 

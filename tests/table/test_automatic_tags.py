@@ -19,8 +19,8 @@ from keytide.options import TableOptions
 from keytide.store.faults import Fault, FaultyStore
 from keytide.table.definition.evolution import SetOption
 from keytide.table.definition.tag_period import TagPeriod
-from keytide.table.history.automatic_tags import create_due_tags, expire_tags
-from keytide.table.history.tags import create_tag
+from keytide.table.history.automatic_tags import create_due_tags, forget_over
+from keytide.table.history.tags import create_tag_of, source_of
 
 SCHEMA = pa.schema([("k", pa.int64())])
 DAY = datetime(2026, 1, 31)
@@ -307,10 +307,12 @@ def test_tags_go_when_their_time_is_over() -> None:
     hours = [1, 5, None]
     for hour in hours:
         retained = "forever" if hour is None else f"{hour} h"
-        create_tag(table.metadata, f"t{hour}", 1, retained, clock_ns=lambda: 0)
+        create_tag_of(
+            table.metadata, f"t{hour}", source_of(table.metadata, 1), retained, clock_ns=lambda: 0
+        )
 
     def left(after_ms: int) -> list[str]:
-        expire_tags(table.metadata, clock_ns=lambda: after_ms * 1_000_000)
+        forget_over(table.metadata, clock_ns=lambda: after_ms * 1_000_000)
         return sorted(named(table))
 
     assert left(HOUR_MS) == ["t1", "t5", "tNone"]
@@ -339,7 +341,7 @@ def test_write_deletes_tags_whose_time_is_over(enabled: str) -> None:
     store = table.metadata.store
     other = kt.connect("", store=empty_store()).create_table("t", SCHEMA, ["k"])
     other.write([{"k": 1}])
-    create_tag(other.metadata, "old", 1, "1 h", clock_ns=lambda: 0)
+    create_tag_of(other.metadata, "old", source_of(other.metadata, 1), "1 h", clock_ns=lambda: 0)
     store.put(paths.tag_path("old"), other.metadata.store.read(paths.tag_path("old")))
     table.write([{"k": 1}])
     assert list(named(table)) == ([] if enabled == "true" else ["old"])
@@ -349,7 +351,7 @@ def test_procedure_tells_which_tags_have_expired() -> None:
     lake = kt.connect("", store=empty_store())
     table = lake.create_table("t", SCHEMA, ["k"], options={"write-only": "true"})
     table.write([{"k": 1}])
-    create_tag(table.metadata, "old", 1, "1 h", clock_ns=lambda: 0)
+    create_tag_of(table.metadata, "old", source_of(table.metadata, 1), "1 h", clock_ns=lambda: 0)
     table.create_tag("new", time_retained="1 h")
     assert lake.sql("CALL sys.expire_tags('t')").to_pylist() == [{"expired_tags": "old"}]
     found = lake.sql("CALL sys.expire_tags(table => 't', older_than => '2100-01-01')")

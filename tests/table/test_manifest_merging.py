@@ -34,7 +34,7 @@ from keytide.table.commit.manifest_picking import MergeRules, Rewrite, pick
 from keytide.table.commit.publish import Committed, Committer
 from keytide.table.state.live_files import load_live_files
 from keytide.table.state.metadata import TableMetadata
-from keytide.table.upkeep.manifests import MergedManifests, merge_manifests
+from keytide.table.upkeep.manifests import MergedManifests, compact_manifest
 from keytide.table.write.bucket_writer import restamp
 from keytide.table.write.task import Written
 from keytide.table.write.writable import writable_view
@@ -312,4 +312,4 @@ def test_procedure_merges_manifests_and_changes_no_file() -> None:
 
 def test_procedure_has_nothing_to_merge_in_a_table_without_snapshots() -> None:
     history = History({})
-    assert merge_manifests(history.table.stored) == MergedManifests(None, 0, 0)
+    assert compact_manifest(history.table.stored) == MergedManifests(None, 0, 0)

@@ -21,7 +21,7 @@ from keytide.moments import moment_text
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
 from keytide.table.definition.evolution import SetOption
-from keytide.table.history.tags import create_tag, snapshot_at_or_after
+from keytide.table.history.tags import create_tag_of, snapshot_at_or_after, source_of
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 
@@ -289,7 +289,7 @@ def test_first_snapshot_at_or_after_a_time_is_found_among_snapshots_and_tags(
     times = [snapshot.time_millis for snapshot in table.snapshots()]
     assert snapshot_at_or_after(table.metadata, times[2]).id <= 3
     assert snapshot_at_or_after(table.metadata, 0).id == 1
-    create_tag(table.metadata, "first", 1)
+    table.create_tag("first", 1)
     expire(table, 1)
     assert snapshot_at_or_after(table.metadata, 0).id == 1
     with pytest.raises(kt.NotFoundError, match=f"the newest one is from {moment_text(times[2])}"):
@@ -298,7 +298,9 @@ def test_first_snapshot_at_or_after_a_time_is_found_among_snapshots_and_tags(
 
 def test_clock_says_when_a_tag_with_an_end_was_made(table: kt.Table) -> None:
     nanoseconds = 1_700_000_000_123_456_789
-    create_tag(table.metadata, "a", 1, "1 d", clock_ns=lambda: nanoseconds)
+    create_tag_of(
+        table.metadata, "a", source_of(table.metadata, 1), "1 d", clock_ns=lambda: nanoseconds
+    )
     stored = Tag.from_json(table.metadata.store.read(paths.tag_path("a")), "a")
     assert (stored.create_time_ns, stored.time_retained_ns) == (nanoseconds, 86_400 * 10**9)
     assert str(table.tags()[0].create_time) == "2023-11-14 22:13:20.123456"

@@ -9,20 +9,14 @@ import pyarrow as pa
 import typer
 
 from keytide.cli.address import open_named_table
-from keytide.cli.output import Format, note, write_rows
-from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse
+from keytide.cli.output import Format, note, write_rows, write_table
+from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse, group
 from keytide.errors import KeytideWarning
-from keytide.table.history.branches import FAST_FORWARD_ROW, BranchInfo
+from keytide.table.history.branches import BranchInfo
 
 __all__ = ["branch"]
 
-branch = typer.Typer(
-    name="branch",
-    help="Make, list, rename and delete branches of a table, and bring one back.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+branch = group("branch", "Make, list, rename and delete branches of a table, and bring one back.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The branch.", show_default=False)]
 
@@ -122,7 +116,7 @@ def fast_forward(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", KeytideWarning)  # said below
         done = open_named_table(table, warehouse).fast_forward(name, dry_run=dry_run)
-    write_rows(done.to_arrow().to_batches(), FAST_FORWARD_ROW, format, limit=1)
+    write_table(done.to_arrow(), format)
     if done.consumers:
         note(f"told of what is gone, and to begin anew: {', '.join(done.consumers)}")
 

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
-import pyarrow as pa
 import typer
 
 from keytide.cli.address import open_named_table
 from keytide.cli.output import Format, note, write_rows
-from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse
-from keytide.table.history.consumers import CONSUMER_ROW
+from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse, group
+from keytide.record import rows_of
+from keytide.table.history.consumers import NamedConsumer
 
 __all__ = ["consumer"]
 
-consumer = typer.Typer(
-    name="consumer",
-    help="Places of named readers, which keep snapshots from expiring.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+consumer = group("consumer", "Places of named readers, which keep snapshots from expiring.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The consumer.", show_default=False)]
 
@@ -37,8 +30,7 @@ def list_consumers(
 
     Example: keytide consumer ls -w /data/lake shop.orders
     """
-    found = [asdict(each) for each in open_named_table(table, warehouse).consumers()]
-    rows = pa.Table.from_pylist(found, schema=CONSUMER_ROW)
+    rows = rows_of(NamedConsumer, open_named_table(table, warehouse).consumers())
     write_rows(rows.to_batches(), rows.schema, format, limit)
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "records",
     "write_document",
     "write_rows",
+    "write_table",
 ]
 
 TABLE_ROWS = 50
@@ -69,6 +70,11 @@ def write_rows(
         _write(header + encode(batch))
         header = b""
     _write(header)
+
+
+def write_table(rows: pa.Table, format: Format) -> None:
+    """Write rows, all of them whatever the format."""
+    write_rows(rows.to_batches(), rows.schema, format, limit=max(1, rows.num_rows))
 
 
 def write_document(document: Mapping[str, Any], shown: Sequence[Part], format: Format) -> None:

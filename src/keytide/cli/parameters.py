@@ -18,6 +18,7 @@ __all__ = [
     "Tag",
     "Warehouse",
     "Where",
+    "group",
     "names",
 ]
 
@@ -82,6 +83,14 @@ AsOf = Annotated[
         show_default=False,
     ),
 ]
+
+
+def group(name: str, help: str) -> typer.Typer:
+    """Commands that share a first word."""
+    return typer.Typer(
+        name=name, help=help, no_args_is_help=True, rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )  # fmt: skip
 
 
 def names(text: str | None) -> tuple[str, ...]:

@@ -10,32 +10,27 @@ import typer
 
 from keytide.cli.address import open_named_table
 from keytide.cli.output import Format, note, write_rows
-from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse
+from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse, group
+from keytide.cli.verb import command
+from keytide.table.history import automatic_tags, tags
 from keytide.table.history.tags import NamedTag
 
 __all__ = ["tag"]
 
-tag = typer.Typer(
-    name="tag",
-    help="Name snapshots, which keeps them from expiring.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+tag = group("tag", "Name snapshots, which keeps them from expiring.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The tag.", show_default=False)]
-Snapshot = Annotated[
-    int | None,
-    typer.Option("--snapshot-id", help="The snapshot; the newest without it.", show_default=False),
-]
-Retained = Annotated[
-    str | None,
-    typer.Option(
+_NAME = typer.Argument(metavar="NAME", help="The tag.", show_default=False)
+_OF = {
+    "name": _NAME,
+    "snapshot_id": typer.Option(
+        "--snapshot-id", help="The snapshot; the newest without it.", show_default=False
+    ),
+    "time_retained": typer.Option(
         "--time-retained",
         help="How long it is to stay ('7 d', 'forever'); without it, as the table says.",
         show_default=False,
     ),
-]
+}
 
 _ROWS = pa.schema(
     [
@@ -67,58 +62,41 @@ def list_tags(
 
 
 @tag.command()
-def create(
-    table: TableArgument,
-    name: Name,
-    warehouse: Warehouse = None,
-    snapshot_id: Snapshot = None,
-    time_retained: Retained = None,
-    format: FormatOption = Format.TABLE,
-) -> None:
+@command(tags.create_tag, **_OF)
+def create(done: NamedTag, format: Format) -> None:
     """Name a snapshot, the newest unless told otherwise.
 
     Example: keytide tag create -w /data/lake shop.orders end-of-month --time-retained '90 d'
     """
-    found = open_named_table(table, warehouse)
-    _write([found.create_tag(name, snapshot_id, time_retained)], format)
+    _write([done], format)
 
 
 @tag.command()
-def replace(
-    table: TableArgument,
-    name: Name,
-    warehouse: Warehouse = None,
-    snapshot_id: Snapshot = None,
-    time_retained: Retained = None,
-    format: FormatOption = Format.TABLE,
-) -> None:
+@command(tags.replace_tag, **_OF)
+def replace(done: NamedTag, format: Format) -> None:
     """Have a tag name another snapshot, the newest unless told otherwise.
 
     Example: keytide tag replace -w /data/lake shop.orders checked --snapshot-id 7
     """
-    found = open_named_table(table, warehouse)
-    _write([found.replace_tag(name, snapshot_id, time_retained)], format)
+    _write([done], format)
 
 
 @tag.command()
-def rename(
-    table: TableArgument,
-    name: Name,
-    new_name: Annotated[
-        str, typer.Argument(metavar="NEW_NAME", help="Its new name.", show_default=False)
-    ],
-    warehouse: Warehouse = None,
-    format: FormatOption = Format.TABLE,
-) -> None:
+@command(
+    tags.rename_tag,
+    name=_NAME,
+    new_name=typer.Argument(metavar="NEW_NAME", help="Its new name.", show_default=False),
+)
+def rename(done: NamedTag, format: Format) -> None:
     """Give a tag another name.
 
     Example: keytide tag rename -w /data/lake shop.orders checked approved
     """
-    _write([open_named_table(table, warehouse).rename_tag(name, new_name)], format)
+    _write([done], format)
 
 
 @tag.command()
-def delete(table: TableArgument, name: Name, warehouse: Warehouse = None) -> None:
+def delete(table: TableArgument, name: Annotated[str, _NAME], warehouse: Warehouse = None) -> None:
     """Forget a tag. Its snapshot can be read by its id for as long as it is there itself.
 
     Example: keytide tag delete -w /data/lake shop.orders checked
@@ -128,28 +106,23 @@ def delete(table: TableArgument, name: Name, warehouse: Warehouse = None) -> Non
 
 
 @tag.command()
-def expire(
-    table: TableArgument,
-    warehouse: Warehouse = None,
-    older_than: Annotated[
-        str | None,
-        typer.Option("--older-than", help="Also those made before this ISO time.",
-                     show_default=False),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell which tags would go.")
-    ] = False,
-    format: FormatOption = Format.TABLE,
-) -> None:  # fmt: skip
+@command(
+    automatic_tags.expire_tags,
+    older_than=typer.Option(
+        "--older-than", help="Also those made before this ISO time.", show_default=False
+    ),
+    dry_run=typer.Option("--dry-run", help="Only tell which tags would go."),
+)
+def expire(done: tags.Tags, format: Format) -> None:
     """Delete tags whose time is over. Writes do so by themselves.
 
     Example: keytide tag expire -w /data/lake shop.orders --dry-run
     """
-    _write(open_named_table(table, warehouse).expire_tags(older_than, dry_run=dry_run), format)
+    _write(done, format)
 
 
-def _write(tags: Iterable[NamedTag], format: Format, limit: int | None = None) -> None:
-    rows = pa.Table.from_pylist([_row(each) for each in tags], schema=_ROWS)
+def _write(found: Iterable[NamedTag], format: Format, limit: int | None = None) -> None:
+    rows = pa.Table.from_pylist([_row(each) for each in found], schema=_ROWS)
     write_rows(rows.to_batches(), rows.schema, format, limit)
 
 

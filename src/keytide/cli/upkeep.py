@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict
-from functools import partial
 from typing import Annotated
 
 import pyarrow as pa
@@ -12,20 +10,16 @@ import typer
 
 from keytide.cli.address import open_named_table
 from keytide.cli.cluster import SparkMaster, tasks_run
-from keytide.cli.output import Format, note, write_rows
+from keytide.cli.output import Format, note, write_rows, write_table
 from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse, names
+from keytide.cli.verb import command
 from keytide.errors import KeytideWarning
 from keytide.plural import counted
-from keytide.table.compaction.compact import COMPACTION_ROW, CompactionResult
-from keytide.table.expiry.partition_expiry import PARTITIONS_ROW
-from keytide.table.expiry.snapshot_expiry import EXPIRY_ROW
-from keytide.table.history.rollback import ROLLBACK_ROW
-from keytide.table.scans import epoch_ms
-from keytide.table.upkeep.compacting import cluster
-from keytide.table.upkeep.compacting import compact as run_compaction
-from keytide.table.upkeep.indexing import INDEXING_ROW, index_files
-from keytide.table.upkeep.purging import PURGE_ROW
-from keytide.table.upkeep.restore import RESTORE_ROW
+from keytide.table.expiry.partition_expiry import ExpiredPartitions
+from keytide.table.expiry.snapshot_expiry import ExpiryResult, expire_snapshots
+from keytide.table.upkeep import compacting, old_partitions, purging
+from keytide.table.upkeep.indexing import index_files
+from keytide.table.upkeep.purging import PurgeResult
 from keytide.table.upkeep.restore import restore as restored
 
 __all__ = [
@@ -89,17 +83,11 @@ def compact(
     """
     stored = open_named_table(table, warehouse).stored
     with tasks_run(spark, "buckets") as runner:
-        if order_by or order_strategy:
-            run = partial(cluster, stored, order_strategy or "order", names(order_by))
-        else:
-            run = partial(run_compaction, stored, full=full)
-        done = run(partitions=partition or (), dry_run=dry_run, runner=runner)
-    _tell_compacted(done, format)
-
-
-def _tell_compacted(done: CompactionResult, format: Format) -> None:
-    rows = pa.Table.from_pylist([asdict(done)], schema=COMPACTION_ROW)
-    write_rows(rows.to_batches(), rows.schema, format, limit=1)
+        done = compacting.compact(
+            stored, full=full, order_by=names(order_by), order_strategy=order_strategy or None,
+            partitions=partition or (), dry_run=dry_run, runner=runner,
+        )  # fmt: skip
+    write_table(done.to_arrow(), format)
     if done.overtaken:
         note("another compaction came first; nothing was done twice")
     elif not done.files_before:
@@ -140,37 +128,23 @@ def rollback(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", KeytideWarning)  # said below
         done = open_named_table(table, warehouse).rollback_to(to, as_of=as_of, dry_run=dry_run)
-    write_rows(done.to_arrow().to_batches(), ROLLBACK_ROW, format, limit=1)
+    write_table(done.to_arrow(), format)
     if done.consumers:
         note(f"told of what is gone, and to begin anew: {', '.join(done.consumers)}")
 
 
-def expire(
-    table: TableArgument,
-    warehouse: Warehouse = None,
-    retain_max: Annotated[
-        int | None,
-        typer.Option(min=1, help="Keep at most so many snapshots.", show_default=False),
-    ] = None,
-    retain_min: Annotated[
-        int | None,
-        typer.Option(min=1, help="Keep at least so many snapshots.", show_default=False),
-    ] = None,
-    older_than: Annotated[
-        str | None,
-        typer.Option(
-            help="Drop snapshots made before an ISO time, UTC unless it says otherwise: "
-            "2026-01-31T12:00",
-            show_default=False,
-        ),
-    ] = None,
-    max_deletes: Annotated[
-        int | None,
-        typer.Option(min=0, help="Drop at most so many snapshots.", show_default=False),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,
-    format: FormatOption = Format.TABLE,
-) -> None:
+@command(
+    expire_snapshots,
+    retain_max=typer.Option(min=1, help="Keep at most so many snapshots.", show_default=False),
+    retain_min=typer.Option(min=1, help="Keep at least so many snapshots.", show_default=False),
+    older_than=typer.Option(
+        help="Drop snapshots made before an ISO time, UTC unless it says otherwise: "
+        "2026-01-31T12:00",
+        show_default=False,
+    ),
+    max_deletes=typer.Option(min=0, help="Drop at most so many snapshots.", show_default=False),
+)
+def expire(done: ExpiryResult, format: Format) -> None:
     """Forget a table's old snapshots, and delete the files that only they have.
 
     What is left out is as the options of the table say, by which writes do the same. Tags and
@@ -178,16 +152,9 @@ def expire(
 
     Example: keytide expire -w /data/lake shop.orders --older-than 2026-01-31 --dry-run
     """
-    done = open_named_table(table, warehouse).expire_snapshots(
-        retain_max, retain_min, older_than, max_deletes, dry_run=dry_run
-    )
-    rows = pa.Table.from_pylist([asdict(done)], schema=EXPIRY_ROW)
-    write_rows(rows.to_batches(), rows.schema, format, limit=1)
+    write_table(done.to_arrow(), format)
     if not done.snapshots:
         note("nothing to expire")
-
-
-_ORPHAN_ROWS = pa.schema([("path", pa.string())])
 
 
 def orphans(
@@ -216,7 +183,7 @@ def orphans(
     found = open_named_table(table, warehouse).remove_orphan_files(older_than, dry_run=not delete)
     rows = pa.table({"path": pa.array(found.paths, pa.string())})
     if found.files or format is Format.CSV:
-        write_rows(rows.to_batches(), _ORPHAN_ROWS, format, limit)
+        write_rows(rows.to_batches(), rows.schema, format, limit)
     what = f"{counted(found.files, 'file')}, {counted(found.bytes, 'byte')}"
     note(f"deleted {what}" if delete else f"{what}; --delete deletes them")
 
@@ -254,77 +221,45 @@ def restore(
     if (snapshot_id is None) + (tag is None) + (as_of is None) != 2:
         raise typer.BadParameter("give one of --snapshot-id, --tag and --as-of")
     found = open_named_table(table, warehouse)
-    moment = None if as_of is None else epoch_ms(as_of, found.name)
     to = snapshot_id if tag is None else tag
-    done = restored(found.stored, to, partition or (), as_of_ms=moment, dry_run=dry_run)
-    rows = pa.Table.from_pylist([asdict(done)], schema=RESTORE_ROW)
-    write_rows(rows.to_batches(), rows.schema, format, limit=1)
+    done = restored(found.stored, to, partition or (), as_of=as_of, dry_run=dry_run)
+    write_table(done.to_arrow(), format)
     if not done.partitions:
         note("nothing to restore")
 
 
-def expire_partitions(
-    table: TableArgument,
-    warehouse: Warehouse = None,
-    expiration_time: Annotated[
-        str | None,
-        typer.Option(help="How old partitions may be: '30 d'.", show_default=False),
-    ] = None,
-    strategy: Annotated[
-        str | None,
-        typer.Option(
-            help="values-time: their values tell how old they are; update-time: the last write "
-            "does.",
-            show_default=False,
-        ),
-    ] = None,
-    timestamp_pattern: Annotated[
-        str | None,
-        typer.Option(help="How values make a time: '$dt $hour:00:00'.", show_default=False),
-    ] = None,
-    timestamp_formatter: Annotated[
-        str | None,
-        typer.Option(help="How it is to be read: 'yyyyMMdd'.", show_default=False),
-    ] = None,
-    max_expires: Annotated[
-        int | None, typer.Option(min=1, help="Drop at most so many.", show_default=False)
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,
-    format: FormatOption = Format.TABLE,
-) -> None:
+@command(
+    old_partitions.expire_partitions,
+    expiration_time=typer.Option(help="How old partitions may be: '30 d'.", show_default=False),
+    strategy=typer.Option(
+        help="values-time: their values tell how old they are; update-time: the last write does.",
+        show_default=False,
+    ),
+    timestamp_pattern=typer.Option(
+        help="How values make a time: '$dt $hour:00:00'.", show_default=False
+    ),
+    timestamp_formatter=typer.Option(help="How it is to be read: 'yyyyMMdd'.", show_default=False),
+    max_expires=typer.Option(min=1, help="Drop at most so many.", show_default=False),
+)
+def expire_partitions(done: ExpiredPartitions, format: Format) -> None:
     """Drop a table's partitions that are too old.
 
     What is left out is as the options of the table say, by which writes do the same.
 
     Example: keytide expire-partitions -w /data/lake shop.orders --expiration-time '30 d' --dry-run
     """
-    done = open_named_table(table, warehouse).expire_partitions(
-        expiration_time,
-        strategy=strategy,
-        timestamp_pattern=timestamp_pattern,
-        timestamp_formatter=timestamp_formatter,
-        max_expires=max_expires,
-        dry_run=dry_run,
-    )
-    rows = pa.table([pa.array(done.partitions, pa.string())], schema=PARTITIONS_ROW)
-    write_rows(rows.to_batches(), rows.schema, format, limit=max(1, len(done.partitions)))
+    write_table(done.to_arrow(), format)
 
 
-def purge_files(
-    table: TableArgument,
-    warehouse: Warehouse = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,
-    format: FormatOption = Format.TABLE,
-) -> None:
+@command(purging.purge_files)
+def purge_files(done: PurgeResult, format: Format) -> None:
     """Delete all rows and all history of a table: what stays is the definition.
 
     Branches, tags, consumers, changelogs and snapshots go, and nothing brings them back.
 
     Example: keytide purge-files -w /data/lake shop.orders --dry-run
     """
-    done = open_named_table(table, warehouse).purge_files(dry_run=dry_run)
-    rows = pa.Table.from_pylist([asdict(done)], schema=PURGE_ROW)
-    write_rows(rows.to_batches(), rows.schema, format, limit=1)
+    write_table(done.to_arrow(), format)
 
 
 def rewrite_file_index(
@@ -343,7 +278,6 @@ def rewrite_file_index(
     stored = open_named_table(table, warehouse).stored
     with tasks_run(spark, "files") as runner:
         done = index_files(stored, partition or (), runner=runner)
-    rows = pa.Table.from_pylist([asdict(done)], schema=INDEXING_ROW)
-    write_rows(rows.to_batches(), rows.schema, format, limit=1)
+    write_table(done.to_arrow(), format)
     if not done.indexed:
         note("no file lacks a filter")

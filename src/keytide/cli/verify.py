@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
 from typing import Annotated
 
-import pyarrow as pa
 import typer
 
 from keytide.cli.address import open_named_table
-from keytide.cli.output import Format, note, write_rows
+from keytide.cli.output import Format, note, write_table
 from keytide.cli.parameters import FormatOption, TableArgument, Warehouse
 from keytide.cli.progress import progress_bar
 from keytide.plural import counted
+from keytide.record import rows_of
 from keytide.table.upkeep.doctor import Sign
 from keytide.table.verify.finding import Finding
 from keytide.table.verify.verify import verify_table
 
 __all__ = ["doctor", "verify"]
-
-_FINDINGS = pa.schema([(member.name, pa.string()) for member in fields(Finding)])
-_SIGNS = pa.schema([(member.name, pa.string()) for member in fields(Sign)])
 
 
 def verify(
@@ -43,8 +39,7 @@ def verify(
     with progress_bar("data files") as progress:
         result = verify_table(found.stored, quick=quick, progress=progress)
     if result.findings or format is Format.CSV:
-        rows = pa.Table.from_pylist([asdict(each) for each in result.findings], schema=_FINDINGS)
-        write_rows(rows.to_batches(), rows.schema, format, limit=max(1, rows.num_rows))
+        write_table(rows_of(Finding, result.findings), format)
     for each in result.unchecked:
         note(f"not checked: {each}")
     note(result.summary)
@@ -65,7 +60,6 @@ def doctor(
     Example: keytide doctor -w /data/lake shop.orders
     """
     diagnosis = open_named_table(table, warehouse).doctor()
-    rows = pa.Table.from_pylist([asdict(sign) for sign in diagnosis.signs], schema=_SIGNS)
-    write_rows(rows.to_batches(), rows.schema, format)
+    write_table(rows_of(Sign, diagnosis.signs), format)
     ill = sum(sign.action is not None for sign in diagnosis.signs)
     note(f"table {diagnosis.table}: {counted(ill, 'thing')} to do" if ill else "all is well")

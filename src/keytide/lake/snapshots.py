@@ -6,7 +6,7 @@ from keytide import html
 from keytide.format.snapshot import Snapshot
 from keytide.moments import moment_text
 
-__all__ = ["Snapshots", "shown_time"]
+__all__ = ["Snapshots"]
 
 
 class Snapshots(list[Snapshot]):
@@ -17,15 +17,10 @@ class Snapshots(list[Snapshot]):
         return html.table(head, map(_row, self))
 
 
-def shown_time(snapshot: Snapshot) -> str:
-    """The time of a snapshot for people, in UTC."""
-    return moment_text(snapshot.time_millis)
-
-
 def _row(snapshot: Snapshot) -> tuple[object, ...]:
     return (
         snapshot.id,
-        shown_time(snapshot),
+        moment_text(snapshot.time_millis),
         snapshot.commit_kind.value,
         f"{snapshot.delta_record_count:,}",
         f"{snapshot.total_record_count:,}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import date, datetime, timedelta
 from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,14 +12,14 @@ from keytide import html
 from keytide.arguments import checked
 from keytide.dml.execution import Changed
 from keytide.format.schema import TableSchema
-from keytide.lake.branches import Branches
 from keytide.lake.changes import Changes
 from keytide.lake.engines import engine_of
+from keytide.lake.members import member, member_giving
 from keytide.lake.merge import MergeBuilder
 from keytide.lake.picture import picture_of
 from keytide.lake.scan import Scan
 from keytide.lake.snapshots import Snapshots
-from keytide.lake.tags import Tags
+from keytide.moments import Moment, epoch_ms
 from keytide.store import Store
 from keytide.table import local_writes
 from keytide.table.alter import alter_table
@@ -32,50 +31,24 @@ from keytide.table.commit.result import WriteResult
 from keytide.table.compaction.compact import CompactionResult
 from keytide.table.conditions.condition import Condition
 from keytide.table.definition.evolution import SchemaChange
-from keytide.table.expiry.orphans import OrphanFiles, remove_orphan_files
-from keytide.table.expiry.partition_expiry import (
-    ExpiredPartitions,
-    PartitionAge,
-)
-from keytide.table.expiry.retention import Asked
-from keytide.table.expiry.snapshot_expiry import ExpiryResult, expire_changelogs, expire_snapshots
-from keytide.table.history.automatic_tags import expire_tags
-from keytide.table.history.branch_renaming import rename_branch
-from keytide.table.history.branches import (
-    FastForwardResult,
-    branches_of,
-    create_branch,
-    delete_branch,
-)
-from keytide.table.history.consumers import (
-    NamedConsumer,
-    clear_consumers,
-    consumers_of,
-    expire_consumers,
-    reset_consumer,
-)
-from keytide.table.history.rollback import RollbackResult
-from keytide.table.history.tags import (
-    NamedTag,
-    create_tag,
-    delete_tag,
-    rename_tag,
-    replace_tag,
-    tags_of,
-)
+from keytide.table.expiry import orphans, snapshot_expiry
+from keytide.table.history import automatic_tags, branch_renaming
+from keytide.table.history import branches as branch_verbs
+from keytide.table.history import consumers as consumer_verbs
+from keytide.table.history import tags as tag_verbs
+from keytide.table.history.branches import Branches, branches_of
+from keytide.table.history.consumers import NamedConsumer, consumers_of
+from keytide.table.history.tags import Tags, tags_of
 from keytide.table.read.why import Why
 from keytide.table.runner import TaskRunner
-from keytide.table.scans import epoch_ms, get_row, get_rows, scan_table, why_row
+from keytide.table.scans import get_row, get_rows, scan_table, why_row
 from keytide.table.state.branches import open_branch
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
-from keytide.table.upkeep.compacting import cluster, compact
-from keytide.table.upkeep.doctor import Diagnosis, diagnose
-from keytide.table.upkeep.going_back import fast_forward, roll_back
+from keytide.table.upkeep import going_back, mending, old_partitions, purging
+from keytide.table.upkeep.compacting import compact
+from keytide.table.upkeep.doctor import doctor as diagnose
 from keytide.table.upkeep.indexing import IndexingResult, index_files
-from keytide.table.upkeep.mending import MendResult, mend_snapshots
-from keytide.table.upkeep.old_partitions import expire_partitions
-from keytide.table.upkeep.purging import PurgeResult, purge
 from keytide.table.upkeep.rescale import RescaleResult, rescale
 from keytide.table.upkeep.restore import RestoreResult, restore
 from keytide.table.verify.finding import Verification
@@ -85,6 +58,11 @@ if TYPE_CHECKING:
     from keytide.sql.query_engine import Engine
 
 __all__ = ["Table"]
+
+
+def _beside(table: Table, branch: StoredTable) -> Table:
+    """A branch as users hold the table."""
+    return Table.of(branch, table._spark, table._catalog)
 
 
 class Table:
@@ -334,38 +312,10 @@ class Table:
         for values that name no partition, and `UnsupportedError`, `ConflictError` and `DataError`
         as `write` does.
         """
-        return local_writes.truncate(self._stored, () if partition is None else (partition,))
+        return local_writes.truncate(self._stored, _places(partition))
 
-    @checked
-    def purge_files(self, *, dry_run: bool = False) -> PurgeResult:
-        """Delete all rows and all history: what stays is the definition and one empty snapshot.
-
-        The rows go first, in one atomic commit; from then on the table is empty, and after a stop
-        the same call goes on. Then go branches, tags, consumers, changelogs and snapshots, with
-        the files that they have. Others may write meanwhile: what they commit stays. What writers
-        that died have left, and files of restored snapshots, stay for orphan cleaning. `dry_run`
-        tells what would go.
-
-        Raises `InvalidError` for a branch, and where an option names one; `UnsupportedError`,
-        `ConflictError` and `DataError` as `truncate` and `expire_snapshots` do.
-        """
-        return purge(self._stored, dry_run=dry_run)
-
-    @checked
-    def mend_snapshots(self, *, dry_run: bool = False) -> MendResult:
-        """Write snapshots, changelogs and tags again that some engines cannot read.
-
-        Those say an operation that these engines do not know; without it they show what they
-        showed. All branches are mended with the table, of a branch that one alone. The newest
-        snapshot gets a successor that shows the same, the others are replaced one by one; after a
-        stop the same call goes on. Others may write, compact and expire meanwhile. Nobody may roll
-        the table back or fast-forward it: what is committed then under the number of a snapshot
-        that went could be replaced. `dry_run` counts.
-
-        Raises `DataError` for a document that is torn and when the store fails, and
-        `UnsupportedError` and `ConflictError` as `write` does.
-        """
-        return mend_snapshots(self._stored, dry_run=dry_run)
+    purge_files = member(purging.purge_files)
+    mend_snapshots = member(mending.mend_snapshots)
 
     @checked
     def compact(
@@ -395,171 +345,23 @@ class Table:
         `InvalidError` for an order that is none and for values that name no partition,
         `NotFoundError` for a column that the table lacks, and `DataError` when the store fails.
         """
-        partitions = () if partition is None else (partition,)
-        if order_by or order_strategy is not None:
-            strategy = order_strategy or "order"
-            return cluster(
-                self._stored, strategy, order_by, partitions=partitions, dry_run=dry_run,
-                runner=self._runner,
-            )  # fmt: skip
         return compact(
-            self._stored, full=full, partitions=partitions, dry_run=dry_run, runner=self._runner
-        )
+            self._stored, full=full, order_by=order_by, order_strategy=order_strategy,
+            partitions=_places(partition), dry_run=dry_run, runner=self._runner,
+        )  # fmt: skip
 
-    @checked
-    def expire_snapshots(
-        self,
-        retain_max: int | None = None,
-        retain_min: int | None = None,
-        older_than: datetime | date | str | int | None = None,
-        max_deletes: int | None = None,
-        *,
-        dry_run: bool = False,
-    ) -> ExpiryResult:
-        """Forget old snapshots, and delete the files that only they have.
-
-        Writes do so by themselves, as the options 'snapshot.time-retained',
-        'snapshot.num-retained.min' and 'snapshot.num-retained.max' say, unless the table is
-        'write-only'; here they say what the arguments leave out. The newest `retain_min` snapshots
-        stay. Those beyond the newest `retain_max` go, and of the others those made before
-        `older_than`, given as `as_of` of `scan` is; at most `max_deletes` of them, the oldest.
-
-        Changelogs that have outlived their snapshots go as their own options say.
-
-        A snapshot that a consumer has still to read stays, with all later ones. The files of tags
-        and branches stay. A reader of a snapshot that goes fails with an error that says so.
-        Others may write, compact, tag and expire meanwhile; an expiry that dies leaves every
-        snapshot, tag and branch whole, and the next one finishes it. `dry_run` tells what would go.
-
-        Raises `InvalidError` for numbers that contradict each other, `ConflictError` when the table
-        is rolled back meanwhile, and `DataError` when the store fails or holds a tag or list that
-        is torn.
-        """
-        asked = self._asked(retain_max, retain_min, older_than, max_deletes)
-        return expire_snapshots(self._stored, asked, dry_run=dry_run)
-
-    @checked
-    def expire_changelogs(
-        self,
-        retain_max: int | None = None,
-        retain_min: int | None = None,
-        older_than: datetime | date | str | int | None = None,
-        max_deletes: int | None = None,
-        *,
-        dry_run: bool = False,
-    ) -> ExpiryResult:
-        """Forget old changelogs that have outlived their snapshots, with the files of these.
-
-        Where 'changelog.time-retained', 'changelog.num-retained.min' or
-        'changelog.num-retained.max' are more than what snapshots have, a snapshot that expires
-        leaves its changelog behind, for `changes` and `follow` in the modes 'changelog' and
-        'delta'. It goes as these options say whenever snapshots expire, and as asked for here:
-        arguments, errors and result are those of `expire_snapshots`, where both numbers count
-        commits back from the newest one. A consumer keeps what it has still to read.
-
-        Raises as `expire_snapshots`.
-        """
-        asked = self._asked(retain_max, retain_min, older_than, max_deletes)
-        return expire_changelogs(self._stored, asked, dry_run=dry_run)
-
-    def _asked(
-        self,
-        retain_max: int | None,
-        retain_min: int | None,
-        older_than: datetime | date | str | int | None,
-        max_deletes: int | None,
-    ) -> Asked:
-        moment = None if older_than is None else epoch_ms(older_than, self.name, "older_than")
-        return Asked(retain_max, retain_min, moment, max_deletes)
+    expire_snapshots = member(snapshot_expiry.expire_snapshots)
+    expire_changelogs = member(snapshot_expiry.expire_changelogs)
 
     def consumers(self) -> list[NamedConsumer]:
         """The named readers, whose places keep snapshots from expiring. Raises `DataError`."""
         return consumers_of(self.metadata)
 
-    @checked
-    def reset_consumer(self, name: str, next_snapshot: int | None = None) -> NamedConsumer | None:
-        """Have a consumer go on at another snapshot, or forget it, which is what None means.
-
-        A reader that runs at this moment keeps its own place again. Raises `NotFoundError` for an
-        unknown consumer or a snapshot that is not there any more, `InvalidError` for one to come,
-        `DataError` when the store fails.
-        """
-        return reset_consumer(self.metadata, name, next_snapshot)
-
-    @checked
-    def clear_consumers(
-        self, including: str | None = None, excluding: str | None = None
-    ) -> list[str]:
-        """Forget consumers: all of them, or those whose names match one regular expression and not
-        the other one, in whole. Gives their names.
-
-        Raises `InvalidError` for what is no regular expression, `DataError` when the store fails.
-        """
-        return clear_consumers(self.metadata, including, excluding)
-
-    @checked
-    def expire_consumers(self, older_than: datetime | date | str | int) -> list[str]:
-        """Forget consumers that have not kept their place since a time; gives their names.
-
-        Whenever snapshots expire this is done as the option 'consumer.expiration-time' says.
-        Raises `InvalidError` for what is no time, `DataError` when the store fails.
-        """
-        return expire_consumers(self.metadata, epoch_ms(older_than, self.name, "older_than"))
-
-    @checked
-    def expire_partitions(
-        self,
-        expiration_time: str | timedelta | None = None,
-        *,
-        strategy: str | None = None,
-        timestamp_pattern: str | None = None,
-        timestamp_formatter: str | None = None,
-        max_expires: int | None = None,
-        dry_run: bool = False,
-    ) -> ExpiredPartitions:
-        """Drop partitions that are older than a time such as '7 d', in one atomic commit.
-
-        The time is a text or a timedelta, not negative and of at most 292 years.
-        What is left out is as the options 'partition.expiration-time',
-        'partition.expiration-strategy', 'partition.timestamp-pattern',
-        'partition.timestamp-formatter' and 'partition.expiration-max-num' say, by which writes do
-        the same. By the strategy 'values-time' the values tell how old a partition is, and what
-        others write there meanwhile goes with it; one whose values tell no time stays. By
-        'update-time' it counts from the last write, and nothing is dropped where others write
-        meanwhile. Time goes by the wall clock of this machine. `dry_run` tells what would go.
-
-        Raises `InvalidError` for a table without partitions and for what is not to be understood,
-        and what `write` raises.
-        """
-        age = PartitionAge(
-            expiration_time,
-            strategy,
-            timestamp_pattern,
-            timestamp_formatter,
-            max_expires,
-        )
-        return expire_partitions(self._stored, age, dry_run=dry_run)
-
-    @checked
-    def remove_orphan_files(
-        self,
-        older_than: datetime | date | str | int | None = None,
-        *,
-        dry_run: bool = True,
-    ) -> OrphanFiles:
-        """Delete files that nothing in the table names; with `dry_run`, the default, only tell.
-
-        Writers that died, rollbacks, and tags and branches that were dropped leave them. What a
-        snapshot, tag, branch or changelog names stays, and so does whatever has no place in the
-        table. Only files that were changed last before `older_than` go, a day ago when it is left
-        out: a file that a writer has not committed yet looks the same, so give no time at which
-        somebody was writing what is not committed yet. Takes a listing of the whole table.
-
-        Raises `InvalidError` for a time to come, and `DataError`, with nothing deleted, when the
-        store fails or something that names files is torn.
-        """
-        moment = None if older_than is None else epoch_ms(older_than, self.name, "older_than")
-        return remove_orphan_files(self._stored, moment, dry_run=dry_run)
+    reset_consumer = member(consumer_verbs.reset_consumer)
+    clear_consumers = member(consumer_verbs.clear_consumers)
+    expire_consumers = member(consumer_verbs.expire_consumers)
+    expire_partitions = member(old_partitions.expire_partitions)
+    remove_orphan_files = member(orphans.remove_orphan_files)
 
     @checked
     def rescale(
@@ -578,8 +380,7 @@ class Table:
         `UnsupportedError` for a table without a primary key or a fixed number of buckets, and for
         one whose compacted values contain others; `DataError` when the store fails.
         """
-        partitions = () if partition is None else (partition,)
-        return rescale(self._stored, partitions, dry_run=dry_run, runner=self._runner)
+        return rescale(self._stored, _places(partition), dry_run=dry_run, runner=self._runner)
 
     @checked
     def rewrite_file_index(self, partition: Mapping[str, Any] | None = None) -> IndexingResult:
@@ -595,8 +396,7 @@ class Table:
         `UnsupportedError` for a table that this release must not write to; `DataError` when the
         store fails.
         """
-        partitions = () if partition is None else (partition,)
-        return index_files(self._stored, partitions, runner=self._runner)
+        return index_files(self._stored, _places(partition), runner=self._runner)
 
     @property
     def _runner(self) -> TaskRunner | None:
@@ -631,7 +431,7 @@ class Table:
         where: Condition | None = None,
         snapshot_id: int | None = None,
         tag: str | None = None,
-        as_of: datetime | date | str | int | None = None,
+        as_of: Moment | None = None,
     ) -> Scan:
         """A lazy read of one snapshot, the newest by default.
 
@@ -676,7 +476,7 @@ class Table:
         key: Mapping[str, Any] | Any,
         snapshot_id: int | None = None,
         tag: str | None = None,
-        as_of: datetime | date | str | int | None = None,
+        as_of: Moment | None = None,
     ) -> Why:
         """Every stored version of a key in merge order, and what became of each.
 
@@ -719,7 +519,7 @@ class Table:
         start: int | str | None = None,
         mode: str = "diff",
         *,
-        as_of: datetime | date | str | int | None = None,
+        as_of: Moment | None = None,
         consumer: str | None = None,
         poll_seconds: float | int = 1.0,
         timeout_seconds: float | int | None = None,
@@ -766,15 +566,7 @@ class Table:
         """
         return verify_table(self._stored, quick=quick)
 
-    def doctor(self) -> Diagnosis:
-        """How well the table is: small files, sorted runs, skew, tombstones, snapshots, consumers,
-        orphan files, branches, manifests.
-
-        Each sign says what was found, what is well, and what to do where it is not. Reads metadata
-        and lists the table, no data. Raises `DataError` where the metadata of the newest snapshot
-        is torn.
-        """
-        return diagnose(self._stored)
+    doctor = member(diagnose)
 
     def plot(self) -> Any:
         """A picture: levels and buckets, files over time, and what writing cost in bytes.
@@ -792,104 +584,14 @@ class Table:
 
     def tags(self) -> Tags:
         """The tags, by the ids of their snapshots. Raises `DataError` for a torn one."""
-        return Tags(tags_of(self.metadata))
+        return tags_of(self.metadata)
 
-    @checked
-    def create_tag(
-        self,
-        name: str,
-        snapshot_id: int | None = None,
-        time_retained: str | timedelta | None = None,
-    ) -> NamedTag:
-        """Name a snapshot, the newest by default; atomic: of several callers one makes the tag.
-
-        A tag keeps its snapshot readable when the snapshot expires. It stays for `time_retained`,
-        such as '7 d', counted from now, or 'forever'; left out, as 'tag.default-time-retained'
-        says, which is for ever unless it is set. It is above 0, and at most 292 years.
-
-        Raises `NotFoundError` for a snapshot that is not there, or not any more, naming those that
-        are; `AlreadyExistsError` for a name that is taken; `InvalidError` for one that a tag cannot
-        have, and for a time that is none; `ConflictError`, with nothing made, when the snapshot
-        goes away meanwhile; `DataError` when the store fails.
-        """
-        return create_tag(self.metadata, name, snapshot_id, time_retained)
-
-    @checked
-    def replace_tag(
-        self,
-        name: str,
-        snapshot_id: int | None = None,
-        time_retained: str | timedelta | None = None,
-    ) -> NamedTag:
-        """Have a tag name another snapshot, the newest by default, in one step.
-
-        The time that it stays begins anew, see `create_tag`. Raises `NotFoundError` for an unknown
-        tag too, and as `create_tag`.
-        """
-        return replace_tag(self.metadata, name, snapshot_id, time_retained)
-
-    @checked
-    def rename_tag(self, name: str, new_name: str) -> NamedTag:
-        """Give a tag another name.
-
-        Both names are there for a moment; after a stop in between, the same call goes on. Raises
-        `NotFoundError` for an unknown tag, `AlreadyExistsError` and `InvalidError` for a new name
-        that is taken or cannot be, `DataError` when the store fails.
-        """
-        return rename_tag(self.metadata, name, new_name)
-
-    @checked
-    def delete_tag(self, name: str) -> None:
-        """Forget a tag; its snapshot can be read by its id for as long as it is there itself.
-
-        Raises `NotFoundError` naming the tags there are, `DataError` when the store fails.
-        """
-        delete_tag(self.metadata, name)
-
-    @checked
-    def expire_tags(
-        self,
-        older_than: datetime | date | str | int | None = None,
-        *,
-        dry_run: bool = False,
-    ) -> Tags:
-        """Delete tags whose time is over, and those made before `older_than`; gives these.
-
-        Writes do the first by themselves, unless 'tag.time-expire-enabled' is false. Time goes by
-        the wall clock of this machine, as it does where tags are made. `dry_run` tells which
-        tags would go. Raises `InvalidError` for what is no time, `DataError` for a torn tag or
-        when the store fails.
-        """
-        moment = None if older_than is None else epoch_ms(older_than, self.name, "older_than")
-        return Tags(expire_tags(self.metadata, moment, dry_run=dry_run))
-
-    @checked
-    def rollback_to(
-        self,
-        to: int | str | None = None,
-        *,
-        as_of: datetime | date | str | int | None = None,
-        watermark: int | None = None,
-        dry_run: bool = False,
-    ) -> RollbackResult:
-        """Make the table what it was at a snapshot; what came later is gone.
-
-        `to` is the id of a snapshot or the name of a tag, `as_of` a time as in `scan`; `watermark`
-        means the newest snapshot with that watermark of a stream, or an earlier one. Later
-        snapshots, changelogs and tags are deleted, what others commit meanwhile among them; the
-        columns and options stay those of today, and data files stay for orphan cleaning. A write
-        that began before and ends later counts as written after the rollback; one that goes by rows
-        that are gone is made anew, or is a `ConflictError`. Other engines should not write
-        meanwhile: they do not look. The upkeep that follows other changes (compactions, tags,
-        expiry) is left to the next write. `dry_run` tells what would be done.
-
-        Readers see older and older snapshots until it is done. After a stop the table is one of
-        these, and the same call goes on. Raises `NotFoundError` for an unknown tag, and for a
-        snapshot that is not there, naming the oldest; `InvalidError` unless one place is given;
-        `ConflictError` while others go on committing; `DataError` when the store fails.
-        """
-        moment = None if as_of is None else epoch_ms(as_of, self.name)
-        return roll_back(self._stored, to, moment, watermark, dry_run=dry_run)
+    create_tag = member(tag_verbs.create_tag)
+    replace_tag = member(tag_verbs.replace_tag)
+    rename_tag = member(tag_verbs.rename_tag)
+    delete_tag = member(tag_verbs.delete_tag)
+    expire_tags = member(automatic_tags.expire_tags)
+    rollback_to = member(going_back.rollback_to)
 
     @checked
     def restore(
@@ -897,7 +599,7 @@ class Table:
         to: int | str | None = None,
         partition: Mapping[str, Any] | None = None,
         *,
-        as_of: datetime | date | str | int | None = None,
+        as_of: Moment | None = None,
         dry_run: bool = False,
     ) -> RestoreResult:
         """Make a partition, or the whole table, what it was at a snapshot, in one more commit.
@@ -916,13 +618,11 @@ class Table:
         for parts of a table whose keys move between partitions; `ConflictError`, with nothing
         committed, when too many races were lost; `DataError` when the store fails.
         """
-        moment = None if as_of is None else epoch_ms(as_of, self.name)
-        partitions = () if partition is None else (partition,)
-        return restore(self._stored, to, partitions, as_of_ms=moment, dry_run=dry_run)
+        return restore(self._stored, to, _places(partition), as_of=as_of, dry_run=dry_run)
 
     def branches(self) -> Branches:
         """The branches beside the main one, by name. Raises `DataError` for torn metadata."""
-        return Branches(branches_of(self._stored.metadata))
+        return branches_of(self.metadata)
 
     @checked
     def branch(self, name: str) -> Table:
@@ -931,73 +631,17 @@ class Table:
         It is `lake.table("t$branch_name")` too; 'main' is the table itself. Raises `NotFoundError`
         naming the branches there are.
         """
-        return Table.of(open_branch(self._stored, name), self._spark, self._catalog)
+        return _beside(self, open_branch(self._stored, name))
 
-    @checked
-    def create_branch(
-        self,
-        name: str,
-        snapshot_id: int | None = None,
-        tag: str | None = None,
-        *,
-        empty: bool = False,
-    ) -> Table:
-        """Make a branch of the newest snapshot, of another one or of a tag, or without rows.
+    create_branch = member_giving(branch_verbs.create_branch, _beside)
+    delete_branch = member(branch_verbs.delete_branch)
+    rename_branch = member_giving(branch_renaming.rename_branch, _beside)
+    fast_forward = member(going_back.fast_forward)
 
-        A branch has schemas, snapshots and tags of its own, and shares the files with the table;
-        nothing is copied but metadata. A tag comes along with its snapshot. A snapshot of the past
-        comes with the columns that it had. Atomic: of several callers one makes it, and it is
-        there as a whole or not at all.
 
-        Raises `AlreadyExistsError` for a name that is taken, `InvalidError` for one that cannot
-        be, `NotFoundError` for a snapshot or tag that is not there, `ConflictError`, with nothing
-        made, when it goes away meanwhile; `DataError` when the store fails.
-        """
-        made = create_branch(self._stored, name, snapshot_id, tag, empty=empty)
-        return Table.of(made, self._spark, self._catalog)
-
-    @checked
-    def delete_branch(self, name: str) -> None:
-        """Delete a branch. What only it had stays for orphan cleaning.
-
-        Raises `NotFoundError` naming the branches there are, `InvalidError` for one that an option
-        of the table names, `DataError` when the store fails; after that it may be half deleted, and
-        the same call goes on.
-        """
-        delete_branch(self._stored, name)
-
-    @checked
-    def rename_branch(self, name: str, new_name: str) -> Table:
-        """Give a branch another name. No data is copied, and none that is committed is lost.
-
-        Until the new branch is there the old one is as it was. For a moment both are there, and
-        what writers commit to the old one then moves along; after a stop in between, the same call
-        goes on. Who has the branch open under its old name does not find it any more.
-
-        Raises `NotFoundError` naming the branches there are, `AlreadyExistsError` and
-        `InvalidError` for a new name that is taken or cannot be, `InvalidError` for 'main', and
-        for a branch that an option of the table names; `ConflictError`, with both branches there,
-        when somebody writes to the new name and another one to the old one meanwhile; `DataError`
-        when the store fails.
-        """
-        renamed = rename_branch(self._stored, name, new_name)
-        return Table.of(renamed, self._spark, self._catalog)
-
-    @checked
-    def fast_forward(self, name: str, *, dry_run: bool = False) -> FastForwardResult:
-        """Make this table what a branch of it is: its schemas, snapshots and tags.
-
-        What the table has beyond the snapshot where the two part is gone then, see `rollback_to`;
-        where nothing was committed to it since, nothing is lost. The branch stays as it is. Of a
-        table that is itself a branch that one goes forward. `dry_run` tells what would be done.
-
-        After a stop the table is in a state that it or the branch had, and the same call goes on.
-        Raises `NotFoundError` for an unknown branch, `InvalidError` for one without snapshots or
-        the table itself, `UnsupportedError` where columns or options parted before rows did,
-        `ConflictError` when other writers come between or the branch begins later than the table
-        ends; `DataError` when the store fails.
-        """
-        return fast_forward(self._stored, name, dry_run=dry_run)
+def _places(partition: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
+    """The partitions that are meant; none for every one."""
+    return () if partition is None else (partition,)
 
 
 def is_spark_dataframe(data: Any) -> bool:

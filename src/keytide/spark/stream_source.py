@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from keytide.errors import ConflictError, InvalidError
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind
+from keytide.moments import epoch_ms
 from keytide.row_kind import ROW_KIND
 from keytide.spark.change_scan import bins_of
 from keytide.spark.connect import CORES_UNKNOWN
@@ -30,7 +31,6 @@ from keytide.spark.source_options import SourceOptions
 from keytide.spark.types import spark_schema
 from keytide.table.changes.change_scan import Changes, changes_of, check_mode, full_rows
 from keytide.table.changes.follow import KeptPlace, Start, start_of
-from keytide.table.scans import epoch_ms
 from keytide.table.state.stored import StoredTable
 from keytide.types import arrow_schema
 

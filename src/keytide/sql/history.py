@@ -4,235 +4,144 @@ the format give them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from keytide.arguments import checked
 from keytide.errors import InvalidError
 from keytide.format.snapshot import Snapshot
+from keytide.moments import Moment, epoch_ms
 from keytide.options import TableOptions
-from keytide.sql.names import table_of
-from keytide.table.catalog import Catalog
-from keytide.table.history import automatic_tags, branches, tags
-from keytide.table.history import branch_renaming as renaming
+from keytide.record import Record
+from keytide.sql.procedure import Procedure, done, named_by_commas, places, procedure, texts
+from keytide.table.history import automatic_tags, branch_renaming, branches, tags
 from keytide.table.history.rollback import RollbackResult
-from keytide.table.scans import Moment, epoch_ms
 from keytide.table.state.branches import has_branch
 from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep import going_back, restore
-from keytide.table.upkeep.going_back import roll_back
 
 __all__ = ["HISTORY"]
-
-_DONE = pa.table({"result": [True]})
-
-
-def _metadata(catalog: Catalog, table: str) -> TableMetadata:
-    return table_of(catalog, table).metadata
-
 
 # -- tags ------------------------------------------------------------------------------------------
 
 
-@checked
-def create_tag(
-    catalog: Catalog,
-    table: str,
-    tag: str,
-    snapshot: int | None = None,
-    time_retained: str | None = None,
-) -> pa.Table:
-    """A tag of a snapshot, or of the newest one."""
-    tags.create_tag(_metadata(catalog, table), tag, snapshot, time_retained)
-    return _DONE
+@dataclass(frozen=True)
+class _MadeTag(Record):
+    tagName: str  # noqa: N815  # the format's name
+    snapshot: int
+    commit_time: int
+    watermark: str | None
 
 
-@checked
-def replace_tag(
-    catalog: Catalog,
-    table: str,
-    tag: str,
-    snapshot: int | None = None,
-    time_retained: str | None = None,
-) -> pa.Table:
-    """As `create_tag`, of a tag that is there."""
-    tags.replace_tag(_metadata(catalog, table), tag, snapshot, time_retained)
-    return _DONE
-
-
-_TAG_ROW = pa.schema(
-    [
-        ("tagName", pa.string()),
-        ("snapshot", pa.int64()),
-        ("commit_time", pa.int64()),
-        ("watermark", pa.string()),
-    ]
-)
-
-
-@checked
 def create_tag_from_timestamp(
-    catalog: Catalog, table: str, tag: str, timestamp: Moment, time_retained: str | None = None
-) -> pa.Table:
+    table: StoredTable, tag: str, timestamp: Moment, time_retained: str | None = None
+) -> _MadeTag:
     """The first snapshot at or after a time."""
-    metadata = _metadata(catalog, table)
-    moment = epoch_ms(timestamp, metadata.name, "timestamp")
-    found = tags.snapshot_at_or_after(metadata, moment)
-    return _tag_row(metadata, tag, found, time_retained)
+    moment = epoch_ms(timestamp, table.name, "timestamp")
+    first = tags.snapshot_at_or_after(table.metadata, moment)
+    return _made_tag(table, tag, first, time_retained)
 
 
-@checked
 def create_tag_from_watermark(
-    catalog: Catalog, table: str, tag: str, watermark: int, time_retained: str | None = None
-) -> pa.Table:
+    table: StoredTable, tag: str, watermark: int, time_retained: str | None = None
+) -> _MadeTag:
     """The first snapshot whose watermark is this one or a later one."""
-    metadata = _metadata(catalog, table)
-    found = tags.snapshot_at_or_after_watermark(metadata, watermark)
-    return _tag_row(metadata, tag, found, time_retained)
+    first = tags.snapshot_at_or_after_watermark(table.metadata, watermark)
+    return _made_tag(table, tag, first, time_retained)
 
 
-def _tag_row(
-    metadata: TableMetadata, tag: str, found: Snapshot, time_retained: str | None
-) -> pa.Table:
-    made = tags.create_tag(metadata, tag, found.id, time_retained).snapshot
-    row = {
-        "tagName": tag,
-        "snapshot": made.id,
-        "commit_time": made.time_millis,
-        "watermark": None if made.watermark is None else str(made.watermark),
-    }
-    return pa.Table.from_pylist([row], schema=_TAG_ROW)
+def _made_tag(table: StoredTable, tag: str, first: Snapshot, time_retained: str | None) -> _MadeTag:
+    made = tags.create_tag(table, tag, first.id, time_retained).snapshot
+    watermark = None if made.watermark is None else str(made.watermark)
+    return _MadeTag(tag, made.id, made.time_millis, watermark)
 
 
-@checked
-def rename_tag(catalog: Catalog, table: str, tag: str, target_tag: str) -> pa.Table:
-    """The tag, and what it is to be called."""
-    tags.rename_tag(_metadata(catalog, table), tag, target_tag)
-    return _DONE
-
-
-@checked
-def delete_tag(catalog: Catalog, table: str, tag: str) -> pa.Table:
+def delete_tag(table: StoredTable, tag: str) -> None:
     """One tag, or several with commas between them."""
-    metadata = _metadata(catalog, table)
-    names = [tag] if metadata.has_tag(tag) else _names(tag)
+    metadata = table.metadata
+    names = [tag] if metadata.has_tag(tag) else named_by_commas(tag)
     for name in names:
         metadata.stored_tag(name)
     for name in names:
-        tags.delete_tag(metadata, name)
-    return _DONE
+        tags.delete_tag(table, name)
 
 
-def _names(text: str) -> list[str]:
-    """Names with commas between them, each once."""
-    return list(dict.fromkeys(name.strip() for name in text.split(",")))
+def _tag_names(gone: tags.Tags) -> pa.Table:
+    return texts("expired_tags")(tag.name for tag in gone)
 
 
-_EXPIRED = pa.schema([("expired_tags", pa.string())])
-
-
-@checked
-def expire_tags(catalog: Catalog, table: str, older_than: Moment | None = None) -> pa.Table:
-    """Tags whose time is over, and those made before a time."""
-    stored = table_of(catalog, table)
-    moment = None if older_than is None else epoch_ms(older_than, stored.name, "older_than")
-    gone = [
-        {"expired_tags": tag.name} for tag in automatic_tags.expire_tags(stored.metadata, moment)
-    ]
-    return pa.Table.from_pylist(gone, schema=_EXPIRED)
-
-
-@checked
-def trigger_tag_automatic_creation(catalog: Catalog, table: str) -> pa.Table:
+def trigger_tag_automatic_creation(table: StoredTable) -> None:
     """The tags that the table's options say are due."""
-    stored = table_of(catalog, table)
-    options = TableOptions.parse(stored.schema.options)
-    automatic_tags.tags_after_commit(stored.metadata, options, is_batch=True)
-    return _DONE
+    options = TableOptions.parse(table.schema.options)
+    automatic_tags.tags_after_commit(table.metadata, options, is_batch=True)
 
 
 # -- rollback --------------------------------------------------------------------------------------
 
 
-@checked
 def rollback(
-    catalog: Catalog,
-    table: str,
+    table: StoredTable,
     version: str | int | None = None,
     snapshot: int | None = None,
     tag: str | None = None,
-) -> pa.Table:
+) -> RollbackResult:
     """As Spark knows it: to an id or a tag, the `version`, or to one of them by its name."""
-    found = table_of(catalog, table)
-    to = _place(found.metadata, "rollback", version=version, snapshot=snapshot, tag=tag)
-    return _rollback_row(roll_back(found, to))
+    to = _place(table.metadata, "rollback", version=version, snapshot=snapshot, tag=tag)
+    return going_back.rollback_to(table, to)
 
 
-@checked
 def rollback_to(
-    catalog: Catalog, table: str, tag: str | None = None, snapshot: int | None = None
-) -> pa.Table:
+    table: StoredTable, tag: str | None = None, snapshot: int | None = None
+) -> RollbackResult:
     """As Flink knows it: to a tag, or to a snapshot."""
     to = _one_place("rollback_to", tag=tag, snapshot=snapshot)
-    return _rollback_row(roll_back(table_of(catalog, table), to))
+    return going_back.rollback_to(table, to)
 
 
-@checked
-def rollback_to_timestamp(catalog: Catalog, table: str, timestamp: Moment) -> pa.Table:
+def rollback_to_timestamp(table: StoredTable, timestamp: Moment) -> RollbackResult:
     """To the newest snapshot at or before a time."""
-    found = table_of(catalog, table)
-    moment = epoch_ms(timestamp, found.name, "timestamp")
-    return _rollback_row(roll_back(found, as_of_ms=moment))
+    moment = epoch_ms(timestamp, table.name, "timestamp")
+    return going_back.rollback_to(table, as_of=moment)
 
 
-@checked
-def rollback_to_watermark(catalog: Catalog, table: str, watermark: int) -> pa.Table:
+def rollback_to_watermark(table: StoredTable, watermark: int) -> RollbackResult:
     """To the newest snapshot whose watermark is this one or an earlier one."""
-    return _rollback_row(roll_back(table_of(catalog, table), watermark=watermark))
+    return going_back.rollback_to(table, watermark=watermark)
 
 
-_AS_LATEST = pa.schema(
-    [
-        (name, pa.int64())
-        for name in ("previous_snapshot_id", "rolled_back_snapshot_id", "current_snapshot_id")
-    ]
-)
+@dataclass(frozen=True)
+class _AsLatest(Record):
+    previous_snapshot_id: int | None
+    rolled_back_snapshot_id: int
+    current_snapshot_id: int | None
 
 
-@checked
 def rollback_to_as_latest(
-    catalog: Catalog, table: str, tag: str | None = None, snapshot: int | None = None
-) -> pa.Table:
+    table: StoredTable, tag: str | None = None, snapshot: int | None = None
+) -> _AsLatest:
     """The whole table becomes what it was, in one more commit."""
-    found = table_of(catalog, table)
     to = _one_place("rollback_to_as_latest", tag=tag, snapshot=snapshot)
-    previous = found.metadata.latest_snapshot_id()
-    done = restore.restore(found, to)
-    row = (previous, done.restored_snapshot_id, done.snapshot_id or previous)
-    return pa.Table.from_pylist([dict(zip(_AS_LATEST.names, row, strict=True))], schema=_AS_LATEST)
+    previous = table.metadata.latest_snapshot_id()
+    made = restore.restore(table, to)
+    return _AsLatest(previous, made.restored_snapshot_id, made.snapshot_id or previous)
 
 
-@checked
 def restore_partitions(
-    catalog: Catalog,
-    table: str,
+    table: StoredTable,
     partitions: str | None = None,
     version: str | int | None = None,
     snapshot: int | None = None,
     tag: str | None = None,
     timestamp: Moment | None = None,
     dry_run: bool = False,
-) -> pa.Table:
+) -> restore.RestoreResult:
     """Some partitions, with semicolons between them, or all: `dt=2026-01-31;dt=2026-02-01`."""
-    found = table_of(catalog, table)
-    places = [] if partitions is None else [text for text in partitions.split(";") if text.strip()]
     given = {"version": version, "snapshot": snapshot, "tag": tag}
-    to = None if timestamp is not None else _place(found.metadata, "restore", **given)
-    moment = None if timestamp is None else epoch_ms(timestamp, found.name, "timestamp")
-    done = restore.restore(found, to, places, as_of_ms=moment, dry_run=dry_run)
-    return pa.Table.from_pylist([asdict(done)], schema=restore.RESTORE_ROW)
+    to = None if timestamp is not None else _place(table.metadata, "restore", **given)
+    moment = None if timestamp is None else epoch_ms(timestamp, table.name, "timestamp")
+    return restore.restore(table, to, places(partitions), as_of=moment, dry_run=dry_run)
 
 
 def _place(metadata: TableMetadata, procedure: str, **given: str | int | None) -> str | int:
@@ -254,75 +163,56 @@ def _one_place(procedure: str, **given: str | int | None) -> str | int:
     return place
 
 
-def _rollback_row(done: RollbackResult) -> pa.Table:
-    return done.to_arrow().select(["previous_snapshot_id", "current_snapshot_id"])
+def _rollback_row(made: RollbackResult) -> pa.Table:
+    return made.to_arrow().select(["previous_snapshot_id", "current_snapshot_id"])
 
 
 # -- branches --------------------------------------------------------------------------------------
 
 
-@checked
 def create_branch(
-    catalog: Catalog,
-    table: str,
+    table: StoredTable,
     branch: str,
     tag: str | None = None,
     ignoreIfExists: bool | str = False,  # noqa: N803  # the format's name
-) -> pa.Table:
+) -> None:
     """Of a tag, or without rows: so the format has it."""
-    found = table_of(catalog, table)
     is_ignored = str(ignoreIfExists).lower() == "true"
-    if not (is_ignored and has_branch(found.store, branch)):
-        branches.create_branch(found, branch, tag=tag, empty=tag is None)
-    return _DONE
+    if not (is_ignored and has_branch(table.store, branch)):
+        branches.create_branch(table, branch, tag=tag, empty=tag is None)
 
 
-@checked
-def delete_branch(catalog: Catalog, table: str, branch: str) -> pa.Table:
+def delete_branch(table: StoredTable, branch: str) -> None:
     """One branch, or several with commas between them."""
-    found = table_of(catalog, table)
-    names = _names(branch)
+    names = named_by_commas(branch)
     for name in names:
-        branches.refuse_deletion(found, name)
+        branches.refuse_deletion(table, name)
     for name in names:
-        branches.delete_branch(found, name)
-    return _DONE
+        branches.delete_branch(table, name)
 
 
-@checked
-def rename_branch(catalog: Catalog, table: str, from_branch: str, to_branch: str) -> pa.Table:
-    """The branch, and what it is to be called."""
-    renaming.rename_branch(table_of(catalog, table), from_branch, to_branch)
-    return _DONE
+_TAG = {"tag": "name", "snapshot": "snapshot_id", "time_retained": "time_retained"}
 
-
-@checked
-def fast_forward(catalog: Catalog, table: str, branch: str) -> pa.Table:
-    """The table becomes what the branch is."""
-    going_back.fast_forward(table_of(catalog, table), branch)
-    return _DONE
-
-
-HISTORY: Mapping[str, Callable[..., pa.Table]] = {"restore": restore_partitions} | {
-    call.__name__: call
-    for call in (
-        create_branch,
-        create_tag,
-        create_tag_from_timestamp,
-        create_tag_from_watermark,
-        delete_branch,
-        delete_tag,
-        expire_tags,
-        fast_forward,
-        rename_branch,
-        rename_tag,
-        replace_tag,
-        rollback,
-        rollback_to,
-        rollback_to_as_latest,
-        rollback_to_timestamp,
-        rollback_to_watermark,
-        trigger_tag_automatic_creation,
-    )
+HISTORY: Mapping[str, Procedure] = {
+    "create_branch": procedure(create_branch),
+    "create_tag": procedure(tags.create_tag, done, **_TAG),
+    "create_tag_from_timestamp": procedure(create_tag_from_timestamp),
+    "create_tag_from_watermark": procedure(create_tag_from_watermark),
+    "delete_branch": procedure(delete_branch),
+    "delete_tag": procedure(delete_tag),
+    "expire_tags": procedure(automatic_tags.expire_tags, _tag_names, older_than="older_than"),
+    "fast_forward": procedure(going_back.fast_forward, done, branch="name"),
+    "rename_branch": procedure(
+        branch_renaming.rename_branch, done, from_branch="name", to_branch="new_name"
+    ),
+    "rename_tag": procedure(tags.rename_tag, done, tag="name", target_tag="new_name"),
+    "replace_tag": procedure(tags.replace_tag, done, **_TAG),
+    "restore": procedure(restore_partitions),
+    "rollback": procedure(rollback, _rollback_row),
+    "rollback_to": procedure(rollback_to, _rollback_row),
+    "rollback_to_as_latest": procedure(rollback_to_as_latest),
+    "rollback_to_timestamp": procedure(rollback_to_timestamp, _rollback_row),
+    "rollback_to_watermark": procedure(rollback_to_watermark, _rollback_row),
+    "trigger_tag_automatic_creation": procedure(trigger_tag_automatic_creation),
 }
 """The procedures by name."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -18,17 +18,17 @@ from keytide.sql.expiring import EXPIRING
 from keytide.sql.foreign_statements import ELSEWHERE
 from keytide.sql.history import HISTORY
 from keytide.sql.names import table_of
+from keytide.sql.procedure import Procedure, chosen, done, places, procedure
 from keytide.sql.statements import Call
 from keytide.table.catalog import Catalog
-from keytide.table.compaction.compact import COMPACTION_ROW
+from keytide.table.compaction.compact import CompactionResult
 from keytide.table.local_writes import truncate
 from keytide.table.scans import why_row
 from keytide.table.state.stored import StoredTable
-from keytide.table.upkeep.compacting import cluster, compact
-from keytide.table.upkeep.indexing import INDEXING_ROW, index_files
-from keytide.table.upkeep.manifests import MergedManifests, merge_manifests
-from keytide.table.upkeep.rescale import RESCALE_ROW, rescale
-from keytide.table.write.partition_spec import Place, partition_condition
+from keytide.table.upkeep.compacting import compact
+from keytide.table.upkeep.indexing import IndexingResult, index_files
+from keytide.table.upkeep.manifests import compact_manifest
+from keytide.table.upkeep.rescale import rescale
 
 __all__ = ["PROCEDURES", "call"]
 
@@ -102,52 +102,35 @@ def _why(catalog: Catalog, table: str, *key: Any) -> pa.Table:
 _Strategy = Literal["full", "minor"]
 
 
-@checked
 def _compact(
-    catalog: Catalog, table: str, partitions: str | None = None,
+    table: StoredTable, partitions: str | None = None,
     compact_strategy: _Strategy = "full", order_strategy: str | None = None,
     order_by: str | None = None, where: str | None = None,
-) -> pa.Table:  # fmt: skip
-    stored = table_of(catalog, table)
-    places = _chosen("compact", stored, partitions, where)
+) -> CompactionResult:  # fmt: skip
+    wanted = chosen("compact", table, partitions, where)
     if order_strategy == "none":
         order_strategy = None
-    if order_strategy is None and order_by is None:
-        done = compact(stored, full=compact_strategy == "full", partitions=places)
-    elif compact_strategy == "minor":
+    if order_by is not None:
+        order_strategy = order_strategy or "order"
+    is_full = compact_strategy == "full"
+    if order_strategy is not None and not is_full:
         raise InvalidError(
             "sys.compact: rows are put in order with all files, so compact_strategy cannot be "
             "'minor'; leave it out, or leave out order_strategy and order_by"
         )
-    else:
-        columns = [name.strip() for name in (order_by or "").split(",") if name.strip()]
-        done = cluster(stored, order_strategy or "order", columns, partitions=places)
-    return pa.Table.from_pylist([asdict(done)], schema=COMPACTION_ROW)
-
-
-def _places(partitions: str | None) -> list[str]:
-    """Partitions with semicolons between them: `dt=2026-01-31;dt=2026-02-01`."""
-    return [text for text in (partitions or "").split(";") if text.strip()]
-
-
-def _chosen(
-    procedure: str, table: StoredTable, partitions: str | None, where: str | None
-) -> list[Place]:
-    """The partitions that are listed, or meet a condition; none for every one."""
-    if where is None:
-        return [*_places(partitions)]
-    if partitions is not None:
-        raise InvalidError(f"sys.{procedure}: partitions and where both choose; give one of them")
-    return [partition_condition(where, table.schema, table.name)]
+    columns = [name.strip() for name in (order_by or "").split(",") if name.strip()]
+    return compact(
+        table, full=is_full, order_by=columns, order_strategy=order_strategy, partitions=wanted
+    )
 
 
 @checked
 def _drop_partition(catalog: Catalog, table: str, *partitions: str) -> pa.Table:
-    places = [place for each in partitions for place in _places(each)]
-    if not places:
+    named = [place for each in partitions for place in places(each)]
+    if not named:
         raise InvalidError("sys.drop_partition: no partition is named; TRUNCATE drops all rows")
-    truncate(table_of(catalog, table), places)
-    return pa.table({"result": [True]})
+    truncate(table_of(catalog, table), named)
+    return done()
 
 
 @checked
@@ -163,15 +146,17 @@ def _compact_database(
         if not is_meant or (excluding_tables is not None and _matches(excluding_tables, name)):
             continue
         try:
-            (row,) = _compact(catalog, name, None, compact_strategy).to_pylist()
+            compacted = _compact(table_of(catalog, name), None, compact_strategy)
         except UnsupportedError as error:
             rows.append({"table": name, "left_because": str(error)})
         else:
-            rows.append({"table": name, **row})
+            rows.append({"table": name, **asdict(compacted)})
     return pa.Table.from_pylist(rows, schema=_TABLES_ROW)
 
 
-_TABLES_ROW = pa.schema([("table", pa.string()), *COMPACTION_ROW, ("left_because", pa.string())])
+_TABLES_ROW = pa.schema(
+    [("table", pa.string()), *CompactionResult.columns(), ("left_because", pa.string())]
+)
 
 
 def _matches(pattern: str, name: str) -> bool:
@@ -193,33 +178,20 @@ def _rescale(
             f"sys.rescale: bucket_num is {bucket_num}, and '{keys.BUCKET}' of table {stored.name} "
             f"is {buckets}; ALTER TABLE {table} SET ('{keys.BUCKET}' = '{bucket_num}') first"
         )
-    done = rescale(stored, _chosen("rescale", stored, partitions, where))
-    return pa.Table.from_pylist([asdict(done)], schema=RESCALE_ROW)
+    return rescale(stored, chosen("rescale", stored, partitions, where)).to_arrow()
 
 
-@checked
-def _rewrite_file_index(catalog: Catalog, table: str, where: str | None = None) -> pa.Table:
-    stored = table_of(catalog, table)
-    done = index_files(stored, _chosen("rewrite_file_index", stored, None, where))
-    return pa.Table.from_pylist([asdict(done)], schema=INDEXING_ROW)
+def _rewrite_file_index(table: StoredTable, where: str | None = None) -> IndexingResult:
+    return index_files(table, chosen("rewrite_file_index", table, None, where))
 
 
-_MANIFESTS_ROW = pa.schema([(member.name, pa.int64()) for member in fields(MergedManifests)])
-
-
-@checked
-def _compact_manifest(catalog: Catalog, table: str) -> pa.Table:
-    done = merge_manifests(table_of(catalog, table))
-    return pa.Table.from_pylist([asdict(done)], schema=_MANIFESTS_ROW)
-
-
-PROCEDURES: dict[str, Callable[..., pa.Table]] = {
-    "compact": _compact,
+PROCEDURES: dict[str, Procedure] = {
+    "compact": procedure(_compact),
     "compact_database": _compact_database,
-    "compact_manifest": _compact_manifest,
+    "compact_manifest": procedure(compact_manifest),
     "drop_partition": _drop_partition,
     "rescale": _rescale,
-    "rewrite_file_index": _rewrite_file_index,
+    "rewrite_file_index": procedure(_rewrite_file_index),
     "why": _why,
     **HISTORY,
     **EXPIRING,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import date, datetime, timezone
-from typing import Any, TypeAlias
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -15,6 +14,7 @@ from keytide.errors import InvalidError
 from keytide.format.arrow import from_arrow, in_python, to_arrow
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
+from keytide.moments import Moment, epoch_ms
 from keytide.plural import counted
 from keytide.scratch import scratch
 from keytide.table.conditions.columns import field_of
@@ -38,8 +38,6 @@ from keytide.table.values.single import key_value, key_values
 from keytide.types import Field
 
 __all__ = [
-    "Moment",
-    "epoch_ms",
     "get_row",
     "get_rows",
     "narrowed_scan",
@@ -48,12 +46,6 @@ __all__ = [
     "why_row",
 ]
 
-Moment: TypeAlias = datetime | date | str | int
-"""A time as callers give it: without a zone it is in UTC, a text is in ISO 8601."""
-
-# Epoch milliseconds are stored in 64 bits.
-_MOMENTS = 2**63
-
 
 def scan_table(
     table: StoredTable,
@@ -61,7 +53,7 @@ def scan_table(
     where: Condition | None = None,
     snapshot_id: int | None = None,
     tag: str | None = None,
-    as_of: datetime | date | str | int | None = None,
+    as_of: Moment | None = None,
 ) -> Scan:
     """A scan of one snapshot, the newest by default. Raises as `Table.scan` does."""
     table = table.pinned()
@@ -120,7 +112,7 @@ def why_row(
     key: Mapping[str, Any] | Any,
     snapshot_id: int | None = None,
     tag: str | None = None,
-    as_of: datetime | date | str | int | None = None,
+    as_of: Moment | None = None,
 ) -> Why:
     """Every stored version of a key, and what became of each. Raises as `Table.why` does."""
     scan = scan_table(table, snapshot_id=snapshot_id, tag=tag, as_of=as_of)
@@ -231,37 +223,3 @@ def _equals(field: Field, value: Any, table: str) -> Predicate:
     if value is None:
         return IsNull(field.name)
     return Comparison(field.name, "=", plain(key_value(value, field, table)))
-
-
-def epoch_ms(moment: Moment, table: str, what: str = "as_of") -> int:
-    """A moment in epoch milliseconds; without a zone it is in UTC.
-
-    Raises `InvalidError`, naming the argument `what`, for a text that is no ISO time, and for a
-    number that no snapshot can store.
-    """
-    if isinstance(moment, int):
-        if not -_MOMENTS <= moment < _MOMENTS:
-            raise InvalidError(
-                f"table {table}: {what} is {shown(moment)}, which is not a moment in time; give "
-                f"epoch milliseconds, a whole number of 64 bits"
-            )
-        return moment
-    if isinstance(moment, str):
-        try:
-            text = moment[:-1] + "+00:00" if moment.endswith("Z") else moment
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            raise InvalidError(
-                f"table {table}: {what} is {moment!r}, which is no ISO time; write it like "
-                f"'2026-01-31T12:00:00'"
-            ) from None
-    if not isinstance(moment, datetime):
-        moment = datetime(moment.year, moment.month, moment.day)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
-    try:
-        return int(moment.timestamp() * 1000)
-    except (ValueError, OverflowError) as error:  # such as pandas' NaT, which is a datetime too
-        raise InvalidError(
-            f"table {table}: {what} is {shown(moment)}, which is not a moment in time: {error}"
-        ) from error

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from keytide import html
+from keytide.record import Record
 
 __all__ = ["WriteResult"]
 
 
 @dataclass(frozen=True)
-class WriteResult:
+class WriteResult(Record):
     """What a write did.
 
     `snapshot_id` is None when there was nothing to commit. `rows` counts the rows given,
@@ -29,7 +29,3 @@ class WriteResult:
     files: int
     is_new: bool = True
     out_of_order: int | None = None
-
-    def _repr_html_(self) -> str:
-        names = [member.name for member in fields(self)]
-        return html.table(names, [[getattr(self, name) for name in names]])

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-import pyarrow as pa
-
-from keytide import html
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.merge.engines import compacts_by_lookup
+from keytide.record import Record
 from keytide.table.commit.author import Author
 from keytide.table.commit.change import Conflict, made_files
 from keytide.table.commit.publish import Committed
@@ -33,7 +31,6 @@ from keytide.table.state.view import TableView
 from keytide.table.write.writable import writable_view
 
 __all__ = [
-    "COMPACTION_ROW",
     "FULL_COMPACTION",
     "CompactionResult",
     "begin_compaction",
@@ -54,7 +51,7 @@ _MEMORY_BYTES_MAX = 256 << 20
 
 
 @dataclass(frozen=True)
-class CompactionResult:
+class CompactionResult(Record):
     """What a compaction did, or, of a dry run, what it would take up.
 
     `snapshot_id` is None where there was nothing to do, or where another compaction came first,
@@ -71,19 +68,6 @@ class CompactionResult:
     files_written: int | None = None
     bytes_written: int | None = None
     overtaken: bool = False
-
-    def _repr_html_(self) -> str:
-        names = [member.name for member in fields(self)]
-        return html.table(names, [[getattr(self, name) for name in names]])
-
-
-COMPACTION_ROW = pa.schema(
-    [
-        pa.field(member.name, pa.bool_() if member.name == "overtaken" else pa.int64())
-        for member in fields(CompactionResult)
-    ]
-)
-"""The result as a row."""
 
 
 def local_runner() -> Threads:

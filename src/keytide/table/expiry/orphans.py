@@ -10,7 +10,7 @@ was written by somebody who had not committed for as long as the minimum age.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -18,6 +18,8 @@ from keytide import html
 from keytide.errors import InvalidError
 from keytide.format import paths
 from keytide.format.partition import escape_path_name
+from keytide.moments import Moment, epoch_ms
+from keytide.record import Record
 from keytide.store import ObjectInfo
 from keytide.table.commit.snapshot_files import wall_clock_ms
 from keytide.table.expiry.sweeping import free_files
@@ -25,14 +27,14 @@ from keytide.table.state.retries import again
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 
-__all__ = ["AGE_MIN_MS", "ORPHANS_ROW", "OrphanFiles", "orphan_files", "remove_orphan_files"]
+__all__ = ["AGE_MIN_MS", "OrphanFiles", "orphan_files", "remove_orphan_files"]
 
 AGE_MIN_MS = 24 * 60 * 60 * 1000
 """How old an orphan is unless its finder says otherwise: no write should take longer."""
 
 
 @dataclass(frozen=True)
-class OrphanFiles:
+class OrphanFiles(Record):
     """Files that nothing names, with their bytes together; `deleted` tells whether they are gone.
 
     `paths` are relative to the table.
@@ -43,28 +45,40 @@ class OrphanFiles:
     deleted: bool
     paths: tuple[str, ...]
 
+    @classmethod
+    def columns(cls) -> pa.Schema:
+        """The columns of the row, which has no room for the paths."""
+        found = super().columns()
+        return found.remove(found.get_field_index("paths"))
+
     def _repr_html_(self) -> str:
-        names = [member.name for member in fields(self) if member.name != "paths"]
-        counts = html.table(names, [[getattr(self, name) for name in names]])
-        return counts + html.bullets(self.paths)
-
-
-ORPHANS_ROW = pa.schema([("files", pa.int64()), ("bytes", pa.int64()), ("deleted", pa.bool_())])
-"""The result as a row, without the names."""
+        return super()._repr_html_() + html.bullets(self.paths)
 
 
 def remove_orphan_files(
-    table: StoredTable, older_than_ms: int | None = None, *, dry_run: bool
+    table: StoredTable, older_than: Moment | None = None, *, dry_run: bool = True
 ) -> OrphanFiles:
-    """Delete orphan files, as `Table.remove_orphan_files` says."""
+    """Delete files that nothing in the table names; with `dry_run`, the default, only tell.
+
+    Writers that died, rollbacks, and tags and branches that were dropped leave them. What a
+    snapshot, tag, branch or changelog names stays, and so does whatever has no place in the
+    table. Only files that were changed last before `older_than` go, a day ago when it is left
+    out: a file that a writer has not committed yet looks the same, so give no time at which
+    somebody was writing what is not committed yet. Takes a listing of the whole table.
+
+    Raises `InvalidError` for a time to come, and `DataError`, with nothing deleted, when the
+    store fails or something that names files is torn.
+    """
     now_ms = wall_clock_ms()
-    if older_than_ms is not None and older_than_ms > now_ms:
+    before_ms = now_ms - AGE_MIN_MS
+    if older_than is not None:
+        before_ms = epoch_ms(older_than, table.name, "older_than")
+    if before_ms > now_ms:
         raise InvalidError(
-            f"table {table.name}: older_than lies {(older_than_ms - now_ms) / 1000:,.3f} s ahead: "
+            f"table {table.name}: older_than lies {(before_ms - now_ms) / 1000:,.3f} s ahead: "
             f"files that are being written would go. Give a time before which nobody began to "
             f"write what is not committed yet; a day ago when left out"
         )
-    before_ms = now_ms - AGE_MIN_MS if older_than_ms is None else older_than_ms
     found = orphan_files(table, before_ms)
     if not dry_run:
         table.store.delete(info.path for info in found)

@@ -26,7 +26,6 @@ from keytide.table.write.partition_spec import TouchedPartitions
 from keytide.table.write.writable import writable_view
 
 __all__ = [
-    "PARTITIONS_ROW",
     "ExpiredPartitions",
     "PartitionAge",
     "expire_due_partitions",
@@ -46,14 +45,14 @@ class ExpiredPartitions:
     snapshot_id: int | None
     partitions: tuple[str, ...]
 
+    def to_arrow(self) -> pa.Table:
+        """Each of them as a row."""
+        return pa.table({"expired_partitions": pa.array(self.partitions, pa.string())})
+
     def _repr_html_(self) -> str:
         return html.heading("expired partitions", str(self.snapshot_id or "")) + html.bullets(
             self.partitions
         )
-
-
-PARTITIONS_ROW = pa.schema([("expired_partitions", pa.string())])
-"""One of them as a row."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def expire_partitions(
     table: StoredTable, age: PartitionAge, *, dry_run: bool = False,
     now: Callable[[], datetime] = datetime.now,
 ) -> ExpiredPartitions:  # fmt: skip
-    """Drop partitions, as `Table.expire_partitions` says."""
+    """Drop partitions in one commit, and nothing more."""
     view = writable_view(table)
     if not view.schema.partition_keys:
         raise InvalidError(f"table {table.name} has no partitions that could expire")

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
-import pyarrow as pa
-
-from keytide import html
 from keytide.errors import ConflictError, NotFoundError
 from keytide.format import paths
 from keytide.format.snapshot import Snapshot
+from keytide.moments import Moment, epoch_ms
+from keytide.record import Record
 from keytide.table.commit.snapshot_files import wall_clock_ms
 from keytide.table.expiry.garbage import garbage_of, told_garbage_of
 from keytide.table.expiry.references import consumers
@@ -29,7 +28,6 @@ from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 
 __all__ = [
-    "EXPIRY_ROW",
     "ExpiryResult",
     "expire_changelogs",
     "expire_due",
@@ -43,7 +41,7 @@ _SLACK = 16
 
 
 @dataclass(frozen=True)
-class ExpiryResult:
+class ExpiryResult(Record):
     """What an expiry did, or, of a dry run, what it would do.
 
     `snapshots` expired, and `changelogs` that had outlived theirs; `files` with `bytes` went that
@@ -57,22 +55,39 @@ class ExpiryResult:
     earliest_id: int | None
     changelogs: int = 0
 
-    def _repr_html_(self) -> str:
-        names = [member.name for member in fields(self)]
-        return html.table(names, [[getattr(self, name) for name in names]])
-
-
-EXPIRY_ROW = pa.schema([(each.name, pa.int64()) for each in fields(ExpiryResult)])
-"""The result as a row."""
-
 
 def expire_snapshots(
-    table: StoredTable, asked: Asked | None = None, *, dry_run: bool = False
+    table: StoredTable,
+    retain_max: int | None = None,
+    retain_min: int | None = None,
+    older_than: Moment | None = None,
+    max_deletes: int | None = None,
+    *,
+    dry_run: bool = False,
 ) -> ExpiryResult:
-    """Expire snapshots, as `Table.expire_snapshots` says."""
+    """Forget old snapshots, and delete the files that only they have.
+
+    Writes do so by themselves, as the options 'snapshot.time-retained',
+    'snapshot.num-retained.min' and 'snapshot.num-retained.max' say, unless the table is
+    'write-only'; here they say what the arguments leave out. The newest `retain_min` snapshots
+    stay. Those beyond the newest `retain_max` go, and of the others those made before
+    `older_than`, given as `as_of` of `scan` is; at most `max_deletes` of them, the oldest.
+
+    Changelogs that have outlived their snapshots go as their own options say.
+
+    A snapshot that a consumer has still to read stays, with all later ones. The files of tags
+    and branches stay. A reader of a snapshot that goes fails with an error that says so.
+    Others may write, compact, tag and expire meanwhile; an expiry that dies leaves every
+    snapshot, tag and branch whole, and the next one finishes it. `dry_run` tells what would go.
+
+    Raises `InvalidError` for numbers that contradict each other, `ConflictError` when the table
+    is rolled back meanwhile, and `DataError` when the store fails or holds a tag or list that
+    is torn.
+    """
+    asked = Asked(retain_max, retain_min, _ms(table, older_than), max_deletes)
     view, now_ms = table.view(table.schema), wall_clock_ms()
     with view.naming_table():
-        retention = Retention.of_snapshots(view.options, now_ms).asked(asked or Asked())
+        retention = Retention.of_snapshots(view.options, now_ms).asked(asked)
     told = Retention.of_changelogs(view.options, now_ms)
     return _Expiry(table, view, retention, told).run(dry_run=dry_run)
 
@@ -88,13 +103,34 @@ def overdue(table: StoredTable) -> list[int]:
 
 
 def expire_changelogs(
-    table: StoredTable, asked: Asked | None = None, *, dry_run: bool = False
+    table: StoredTable,
+    retain_max: int | None = None,
+    retain_min: int | None = None,
+    older_than: Moment | None = None,
+    max_deletes: int | None = None,
+    *,
+    dry_run: bool = False,
 ) -> ExpiryResult:
-    """Expire changelogs that have outlived their snapshots, as `Table.expire_changelogs` says."""
+    """Forget old changelogs that have outlived their snapshots, with the files of these.
+
+    Where 'changelog.time-retained', 'changelog.num-retained.min' or
+    'changelog.num-retained.max' are more than what snapshots have, a snapshot that expires
+    leaves its changelog behind, for `changes` and `follow` in the modes 'changelog' and
+    'delta'. It goes as these options say whenever snapshots expire, and as asked for here:
+    arguments, errors and result are those of `expire_snapshots`, where both numbers count
+    commits back from the newest one. A consumer keeps what it has still to read.
+
+    Raises as `expire_snapshots`.
+    """
+    asked = Asked(retain_max, retain_min, _ms(table, older_than), max_deletes)
     view = table.view(table.schema)
     with view.naming_table():
-        told = Retention.of_changelogs(view.options, wall_clock_ms()).asked(asked or Asked())
+        told = Retention.of_changelogs(view.options, wall_clock_ms()).asked(asked)
     return _ChangelogExpiry(table, view, told).run(dry_run=dry_run)
+
+
+def _ms(table: StoredTable, older_than: Moment | None) -> int | None:
+    return None if older_than is None else epoch_ms(older_than, table.name, "older_than")
 
 
 def look_for_oldest(table: StoredTable, view: TableView, newest: Snapshot | None) -> None:
@@ -203,7 +239,7 @@ class _Expiry:
         names = self.table.store.list_names(paths.snapshot_dir())
         lifetime_ms = self.view.options.consumer_lifetime_ms
         if lifetime_ms is not None and not dry_run:
-            expire_consumers(self.table.metadata, wall_clock_ms() - lifetime_ms)
+            expire_consumers(self.table, wall_clock_ms() - lifetime_ms)
         plan = again(self._plan)
         if dry_run:
             return self._nothing() if plan is None else self._dry(plan)

@@ -15,23 +15,25 @@ from datetime import datetime, timedelta
 from keytide.errors import AlreadyExistsError, NotFoundError
 from keytide.format import paths
 from keytide.format.snapshot import Snapshot
-from keytide.moments import is_moment, utc
+from keytide.moments import Moment, epoch_ms, is_moment, utc
 from keytide.options import TableOptions
 from keytide.table.definition.tag_period import TagPeriod
 from keytide.table.history.guards import is_guard, is_over
 from keytide.table.history.tags import (
     NamedTag,
+    Tags,
     TagSource,
     create_tag_of,
-    delete_tag,
+    forget_tag,
     local_clock_ns,
     replace_tag_by,
     tags_of,
 )
 from keytide.table.state.looks import Looks
 from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.stored import StoredTable
 
-__all__ = ["create_due_tags", "expire_tags", "tags_after_commit"]
+__all__ = ["create_due_tags", "expire_tags", "forget_over", "tags_after_commit"]
 
 _BATCH_TAG = "batch-write-"
 # Tags say for how long they stay, not to the second until when.
@@ -50,7 +52,7 @@ def tags_after_commit(metadata: TableMetadata, options: TableOptions, *, is_batc
     else:
         create_due_tags(metadata, options)
     if options.tag_time_expire_enabled and _LOOKS.is_time(metadata.uri, _SECONDS_BETWEEN_LOOKS):
-        expire_tags(metadata)
+        forget_over(metadata)
 
 
 # -- by periods ------------------------------------------------------------------------------------
@@ -186,22 +188,36 @@ def _tag_batch(metadata: TableMetadata, options: TableOptions) -> None:
 def _forget(metadata: TableMetadata, names: Sequence[str]) -> None:
     for name in names:
         with suppress(NotFoundError):  # another writer was faster
-            delete_tag(metadata, name)
+            forget_tag(metadata, name)
 
 
 # -- by age ----------------------------------------------------------------------------------------
 
 
 def expire_tags(
+    table: StoredTable, older_than: Moment | None = None, *, dry_run: bool = False
+) -> Tags:
+    """Delete tags whose time is over, and those made before `older_than`; gives these.
+
+    Writes do the first by themselves, unless 'tag.time-expire-enabled' is false. Time goes by
+    the wall clock of this machine, as it does where tags are made. `dry_run` tells which
+    tags would go. Raises `InvalidError` for what is no time, `DataError` for a torn tag or
+    when the store fails.
+    """
+    moment = None if older_than is None else epoch_ms(older_than, table.name, "older_than")
+    return forget_over(table.metadata, moment, dry_run=dry_run)
+
+
+def forget_over(
     metadata: TableMetadata,
     older_than_ms: int | None = None,
     *,
     dry_run: bool = False,
     clock_ns: Callable[[], int] = local_clock_ns,
-) -> list[NamedTag]:
-    """Delete tags whose time is over, as `Table.expire_tags` says."""
+) -> Tags:
+    """As `expire_tags`, by the metadata of a table and a clock."""
     now = datetime(1970, 1, 1) + timedelta(microseconds=clock_ns() // 1000)
-    over = [tag for tag in tags_of(metadata) if _is_over(metadata, tag, now, older_than_ms)]
+    over = Tags(tag for tag in tags_of(metadata) if _is_over(metadata, tag, now, older_than_ms))
     if not dry_run:
         _forget(metadata, [tag.name for tag in over])
     return over

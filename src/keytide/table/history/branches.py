@@ -13,10 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
-
-import pyarrow as pa
 
 from keytide import html
 from keytide.errors import (
@@ -33,6 +31,7 @@ from keytide.format.branch import BranchStore, branch_of, branched_name, main_st
 from keytide.format.snapshot import Snapshot
 from keytide.moments import utc
 from keytide.options import keys
+from keytide.record import Record
 from keytide.store import created
 from keytide.table.history.rollback import Rollback, warn_of_consumers
 from keytide.table.history.tags import TagSource, source_of
@@ -41,8 +40,8 @@ from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 
 __all__ = [
-    "FAST_FORWARD_ROW",
     "BranchInfo",
+    "Branches",
     "FastForwardResult",
     "begin_work",
     "branches_of",
@@ -66,10 +65,30 @@ class BranchInfo:
     newest: Snapshot | None
 
 
-def branches_of(metadata: TableMetadata) -> list[BranchInfo]:
+class Branches(list[BranchInfo]):
+    """A list of branches, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        head = ("name", "made", "first snapshot", "newest snapshot", "stored versions")
+        return html.table(head, map(_shown, self))
+
+
+def _shown(branch: BranchInfo) -> tuple[object, ...]:
+    time = branch.create_time.replace(tzinfo=None)
+    rows = 0 if branch.newest is None else branch.newest.total_record_count
+    return (
+        branch.name,
+        f"{time.isoformat(' ', 'seconds')}Z",
+        "" if branch.first is None else branch.first.id,
+        "" if branch.newest is None else branch.newest.id,
+        f"{rows:,}",
+    )
+
+
+def branches_of(metadata: TableMetadata) -> Branches:
     """The branches beside the main one, by name. Raises `DataError` for torn metadata."""
     main = main_store(metadata.store)
-    return [_info(BranchStore(main, name), metadata) for name in branch_names(main)]
+    return Branches(_info(BranchStore(main, name), metadata) for name in branch_names(main))
 
 
 def _info(store: BranchStore, table: TableMetadata) -> BranchInfo:
@@ -91,7 +110,17 @@ def create_branch(
     *,
     empty: bool = False,
 ) -> StoredTable:
-    """Make a branch, as `Table.create_branch` says."""
+    """Make a branch of the newest snapshot, of another one or of a tag, or without rows.
+
+    A branch has schemas, snapshots and tags of its own, and shares the files with the table;
+    nothing is copied but metadata. A tag comes along with its snapshot. A snapshot of the past
+    comes with the columns that it had. Atomic: of several callers one makes it, and it is
+    there as a whole or not at all.
+
+    Raises `AlreadyExistsError` for a name that is taken, `InvalidError` for one that cannot
+    be, `NotFoundError` for a snapshot or tag that is not there, `ConflictError`, with nothing
+    made, when it goes away meanwhile; `DataError` when the store fails.
+    """
     metadata = table.metadata
     check_name(table, name)
     if sum((snapshot_id is not None, tag is not None, empty)) > 1:
@@ -202,7 +231,12 @@ def _check_source(metadata: TableMetadata, store: BranchStore, source: TagSource
 
 
 def delete_branch(table: StoredTable, name: str) -> None:
-    """Delete a branch, as `Table.delete_branch` says."""
+    """Delete a branch. What only it had stays for orphan cleaning.
+
+    Raises `NotFoundError` naming the branches there are, `InvalidError` for one that an option
+    of the table names, `DataError` when the store fails; after that it may be half deleted, and
+    the same call goes on.
+    """
     refuse_deletion(table, name)
     main, folder = main_store(table.store), paths.branch_dir(name)
     main.put(paths.unfinished_path(name), b"")
@@ -271,7 +305,7 @@ def taken(table: StoredTable, name: str) -> AlreadyExistsError:
 
 
 @dataclass(frozen=True)
-class FastForwardResult:
+class FastForwardResult(Record):
     """What a fast-forward did, or, of a dry run, what it would do.
 
     `removed` snapshots of the table went, which the branch does not have, with the `tags` of these,
@@ -285,27 +319,9 @@ class FastForwardResult:
     tags: tuple[str, ...]
     consumers: tuple[str, ...]
 
-    def to_arrow(self) -> pa.Table:
-        """The result as one row."""
-        row = {**asdict(self), "tags": ", ".join(self.tags), "consumers": ", ".join(self.consumers)}
-        return pa.Table.from_pylist([row], schema=FAST_FORWARD_ROW)
-
-    def _repr_html_(self) -> str:
-        rows = self.to_arrow()
-        return html.table(rows.column_names, [list(row.values()) for row in rows.to_pylist()])
-
-
-FAST_FORWARD_ROW = pa.schema(
-    [
-        (member.name, pa.string() if "tuple" in str(member.type) else pa.int64())
-        for member in fields(FastForwardResult)
-    ]
-)
-"""The columns of the result as a row."""
-
 
 def fast_forward(table: StoredTable, name: str, *, dry_run: bool = False) -> FastForwardResult:
-    """Make a table what a branch of it is, as `Table.fast_forward` says."""
+    """Make a table what a branch of it is."""
     if name == branch_of(table.store):
         raise InvalidError(
             f"table {table.name} cannot be fast-forwarded to itself; name another branch"

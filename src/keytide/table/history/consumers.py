@@ -6,17 +6,15 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 
-import pyarrow as pa
-
 from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.snapshot import Consumer
-from keytide.moments import utc
+from keytide.moments import Moment, epoch_ms, utc
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.retries import is_gone
+from keytide.table.state.stored import StoredTable
 
 __all__ = [
-    "CONSUMER_ROW",
     "NamedConsumer",
     "clear_consumers",
     "consumers_of",
@@ -32,16 +30,6 @@ class NamedConsumer:
     name: str
     next_snapshot: int
     time: datetime
-
-
-CONSUMER_ROW = pa.schema(
-    [
-        ("name", pa.string()),
-        ("next_snapshot", pa.int64()),
-        ("time", pa.timestamp("ms", "UTC")),
-    ]
-)
-"""A consumer as a row."""
 
 
 def consumers_of(metadata: TableMetadata) -> list[NamedConsumer]:
@@ -61,9 +49,15 @@ def consumers_of(metadata: TableMetadata) -> list[NamedConsumer]:
 
 
 def reset_consumer(
-    metadata: TableMetadata, name: str, next_snapshot: int | None = None
+    table: StoredTable, name: str, next_snapshot: int | None = None
 ) -> NamedConsumer | None:
-    """Have a consumer go on elsewhere, or forget it, as `Table.reset_consumer` says."""
+    """Have a consumer go on at another snapshot, or forget it, which is what None means.
+
+    A reader that runs at this moment keeps its own place again. Raises `NotFoundError` for an
+    unknown consumer or a snapshot that is not there any more, `InvalidError` for one to come,
+    `DataError` when the store fails.
+    """
+    metadata = table.metadata
     path = paths.consumer_path(name)
     if not metadata.store.exists(path):
         there = ", ".join(sorted(_times_ms(metadata))) or "none"
@@ -87,9 +81,14 @@ def reset_consumer(
 
 
 def clear_consumers(
-    metadata: TableMetadata, including: str | None = None, excluding: str | None = None
+    table: StoredTable, including: str | None = None, excluding: str | None = None
 ) -> list[str]:
-    """Forget consumers, as `Table.clear_consumers` says."""
+    """Forget consumers: all of them, or those whose names match one regular expression and not
+    the other one, in whole. Gives their names.
+
+    Raises `InvalidError` for what is no regular expression, `DataError` when the store fails.
+    """
+    metadata = table.metadata
     wanted, unwanted = (
         _pattern(metadata, argument, text)
         for argument, text in (("including", including), ("excluding", excluding))
@@ -104,10 +103,16 @@ def clear_consumers(
     return names
 
 
-def expire_consumers(metadata: TableMetadata, before_ms: int) -> list[str]:
-    """Forget consumers that have not kept their place since a time. Raises `DataError`."""
-    names = sorted(name for name, time_ms in _times_ms(metadata).items() if time_ms < before_ms)
-    metadata.store.delete(map(paths.consumer_path, names))
+def expire_consumers(table: StoredTable, older_than: Moment) -> list[str]:
+    """Forget consumers that have not kept their place since a time; gives their names.
+
+    Whenever snapshots expire this is done as the option 'consumer.expiration-time' says.
+    Raises `InvalidError` for what is no time, `DataError` when the store fails.
+    """
+    before_ms = epoch_ms(older_than, table.name, "older_than")
+    times_ms = _times_ms(table.metadata)
+    names = sorted(name for name, time_ms in times_ms.items() if time_ms < before_ms)
+    table.store.delete(map(paths.consumer_path, names))
     return names
 
 

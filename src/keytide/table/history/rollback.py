@@ -15,21 +15,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 
-import pyarrow as pa
-
-from keytide import html
 from keytide.callers import warn_caller
 from keytide.errors import ConflictError, InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.snapshot import Consumer, Snapshot
 from keytide.moments import moment_text
+from keytide.record import Record
 from keytide.store import created
 from keytide.table.state.metadata import TableMetadata
 
 __all__ = [
-    "ROLLBACK_ROW",
     "Rollback",
     "RollbackResult",
     "numbered",
@@ -42,7 +39,7 @@ _ROUNDS_MAX = 100
 
 
 @dataclass(frozen=True)
-class RollbackResult:
+class RollbackResult(Record):
     """What a rollback did, or, of a dry run, what it would do.
 
     `snapshots` and `changelogs` are how many later ones went, `tags` the names of those that went.
@@ -56,24 +53,6 @@ class RollbackResult:
     tags: tuple[str, ...]
     consumers: tuple[str, ...]
 
-    def to_arrow(self) -> pa.Table:
-        """The result as one row."""
-        row = {**asdict(self), "tags": ", ".join(self.tags), "consumers": ", ".join(self.consumers)}
-        return pa.Table.from_pylist([row], schema=ROLLBACK_ROW)
-
-    def _repr_html_(self) -> str:
-        rows = self.to_arrow()
-        return html.table(rows.column_names, [list(row.values()) for row in rows.to_pylist()])
-
-
-ROLLBACK_ROW = pa.schema(
-    [
-        (member.name, pa.string() if "tuple" in str(member.type) else pa.int64())
-        for member in fields(RollbackResult)
-    ]
-)
-"""The columns of the result as a row."""
-
 
 def roll_back(
     metadata: TableMetadata,
@@ -83,7 +62,7 @@ def roll_back(
     *,
     dry_run: bool = False,
 ) -> RollbackResult:
-    """Roll a table back, as `Table.rollback_to` says."""
+    """Roll a table back to one place, as `rollback_to` says."""
     newest = metadata.latest_snapshot()
     if newest is None:
         raise NotFoundError(f"table {metadata.name} has no snapshots, so it has no earlier state")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from keytide import html
 from keytide.arguments import shown
 from keytide.errors import (
     AlreadyExistsError,
@@ -30,13 +31,16 @@ from keytide.store import created
 from keytide.table.history.guards import refuse_needed
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.pinned import pinned
+from keytide.table.state.stored import StoredTable
 
 __all__ = [
     "NamedTag",
     "TagSource",
+    "Tags",
     "create_tag",
     "create_tag_of",
     "delete_tag",
+    "forget_tag",
     "local_clock_ns",
     "rename_tag",
     "replace_tag",
@@ -79,30 +83,58 @@ class NamedTag:
         return self.snapshot.id
 
 
+class Tags(list[NamedTag]):
+    """A list of tags, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        head = ("name", "snapshot", "time of the snapshot", "stored versions", "made", "kept for")
+        return html.table(head, map(_shown, self))
+
+
+def _shown(tag: NamedTag) -> tuple[object, ...]:
+    return (
+        tag.name,
+        tag.snapshot_id,
+        moment_text(tag.snapshot.time_millis),
+        f"{tag.snapshot.total_record_count:,}",
+        "" if tag.create_time is None else tag.create_time.isoformat(" ", "seconds"),
+        "ever" if tag.time_retained is None else tag.time_retained,
+    )
+
+
 def local_clock_ns() -> int:
     """The wall clock of this machine, as if it were in UTC: what the format stores of a tag."""
     return time.time_ns() + time.localtime().tm_gmtoff * 1_000_000_000
 
 
-def tags_of(metadata: TableMetadata) -> list[NamedTag]:
+def tags_of(metadata: TableMetadata) -> Tags:
     """The tags by the ids of their snapshots, then by name. Raises `DataError` for a torn one."""
     found = [NamedTag.of(name, tag) for name, tag in metadata.tags().items()]
-    return sorted(found, key=lambda tag: (tag.snapshot_id, tag.name))
+    return Tags(sorted(found, key=lambda tag: (tag.snapshot_id, tag.name)))
 
 
 def create_tag(
-    metadata: TableMetadata,
+    table: StoredTable,
     name: str,
     snapshot_id: int | None = None,
     time_retained: str | timedelta | None = None,
-    *,
-    clock_ns: Callable[[], int] = local_clock_ns,
 ) -> NamedTag:
-    """Name a snapshot, the newest by default, as `Table.create_tag` says."""
-    _check_name(metadata, name)
-    seen = pinned(metadata)
+    """Name a snapshot, the newest by default; atomic: of several callers one makes the tag.
+
+    A tag keeps its snapshot readable when the snapshot expires. It stays for `time_retained`,
+    such as '7 d', counted from now, or 'forever'; left out, as 'tag.default-time-retained'
+    says, which is for ever unless it is set. It is above 0, and at most 292 years.
+
+    Raises `NotFoundError` for a snapshot that is not there, or not any more, naming those that
+    are; `AlreadyExistsError` for a name that is taken; `InvalidError` for one that a tag cannot
+    have, and for a time that is none; `ConflictError`, with nothing made, when the snapshot
+    goes away meanwhile; `DataError` when the store fails.
+    """
+    _check_name(table.metadata, name)
+    seen = pinned(table.metadata)
     retained_ns = _retained_ns(seen, time_retained)
-    return _create(metadata, name, source_of(seen, snapshot_id), retained_ns, clock_ns)
+    source = source_of(seen, snapshot_id)
+    return _create(table.metadata, name, source, retained_ns, local_clock_ns)
 
 
 def create_tag_of(
@@ -113,7 +145,7 @@ def create_tag_of(
     *,
     clock_ns: Callable[[], int] = local_clock_ns,
 ) -> NamedTag:
-    """The same of a snapshot that was looked up, under any name that a file can have."""
+    """As `create_tag`, of a snapshot that was looked up, under any name that a file can have."""
     return _create(metadata, name, source, _retained_ns(metadata, time_retained), clock_ns)
 
 
@@ -135,18 +167,20 @@ def _create(
 
 
 def replace_tag(
-    metadata: TableMetadata,
+    table: StoredTable,
     name: str,
     snapshot_id: int | None = None,
     time_retained: str | timedelta | None = None,
-    *,
-    clock_ns: Callable[[], int] = local_clock_ns,
 ) -> NamedTag:
-    """Have a tag name another snapshot, in one step, as `Table.replace_tag` says."""
+    """Have a tag name another snapshot, the newest by default, in one step.
+
+    The time that it stays begins anew, see `create_tag`. Raises `NotFoundError` for an unknown
+    tag too, and as `create_tag`.
+    """
+    metadata = table.metadata
     metadata.stored_tag(name)
     refuse_needed(metadata, name)
-    source = source_of(metadata, snapshot_id)
-    return replace_tag_by(metadata, name, source, time_retained, clock_ns=clock_ns)
+    return replace_tag_by(metadata, name, source_of(metadata, snapshot_id), time_retained)
 
 
 def replace_tag_by(
@@ -157,7 +191,7 @@ def replace_tag_by(
     *,
     clock_ns: Callable[[], int] = local_clock_ns,
 ) -> NamedTag:
-    """The same by a snapshot that was looked up."""
+    """As `replace_tag`, by a snapshot that was looked up."""
     old = metadata.stored_tag(name)
     tag = _tag(source.snapshot, _retained_ns(metadata, time_retained), clock_ns)
     metadata.store.put(paths.tag_path(name), tag.to_json())
@@ -167,8 +201,14 @@ def replace_tag_by(
     return NamedTag.of(name, tag)
 
 
-def rename_tag(metadata: TableMetadata, name: str, new_name: str) -> NamedTag:
-    """Give a tag another name, as `Table.rename_tag` says."""
+def rename_tag(table: StoredTable, name: str, new_name: str) -> NamedTag:
+    """Give a tag another name.
+
+    Both names are there for a moment; after a stop in between, the same call goes on. Raises
+    `NotFoundError` for an unknown tag, `AlreadyExistsError` and `InvalidError` for a new name
+    that is taken or cannot be, `DataError` when the store fails.
+    """
+    metadata = table.metadata
     tag = metadata.stored_tag(name)
     refuse_needed(metadata, name)
     if name == new_name:
@@ -183,8 +223,16 @@ def rename_tag(metadata: TableMetadata, name: str, new_name: str) -> NamedTag:
     return NamedTag.of(new_name, tag)
 
 
-def delete_tag(metadata: TableMetadata, name: str) -> None:
-    """Forget a tag, as `Table.delete_tag` says."""
+def delete_tag(table: StoredTable, name: str) -> None:
+    """Forget a tag; its snapshot can be read by its id for as long as it is there itself.
+
+    Raises `NotFoundError` naming the tags there are, `DataError` when the store fails.
+    """
+    forget_tag(table.metadata, name)
+
+
+def forget_tag(metadata: TableMetadata, name: str) -> None:
+    """As `delete_tag`, by the metadata of a table."""
     metadata.stored_tag(name)
     refuse_needed(metadata, name)
     metadata.store.delete([paths.tag_path(name)])

@@ -36,14 +36,18 @@ from keytide.table.upkeep.afterwards import Made, follow
 from keytide.table.write.partition_spec import Place, fitting
 from keytide.table.write.writable import writable_view
 
-__all__ = ["cluster", "compact"]
+__all__ = ["compact"]
 
 
 def compact(
-    table: StoredTable, *, full: bool = False, partitions: Sequence[Place] = (),
-    dry_run: bool = False, runner: TaskRunner | None = None,
+    table: StoredTable, *, full: bool = False, order_by: Sequence[str] = (),
+    order_strategy: str | None = None, partitions: Sequence[Place] = (), dry_run: bool = False,
+    runner: TaskRunner | None = None,
 ) -> CompactionResult:  # fmt: skip
     """Compact a table, or some partitions of it, as `Table.compact` says."""
+    if order_by or order_strategy is not None:
+        strategy = order_strategy or "order"
+        return _cluster(table, strategy, order_by, partitions, dry_run=dry_run, runner=runner)
     view, runner = writable_view(table), runner or local_runner()
     fits = _fitting(view, partitions)
     if not view.kind.keeps_versions:
@@ -95,11 +99,11 @@ def _and_placed(done: CompactionResult, placed: Committed | Conflict | None) -> 
     )
 
 
-def cluster(
-    table: StoredTable, strategy: str, columns: Sequence[str], *,
-    partitions: Sequence[Place] = (), dry_run: bool = False, runner: TaskRunner | None = None,
+def _cluster(
+    table: StoredTable, strategy: str, columns: Sequence[str], partitions: Sequence[Place], *,
+    dry_run: bool, runner: TaskRunner | None,
 ) -> CompactionResult:  # fmt: skip
-    """Put the rows of an append table in order, as `Table.compact` says."""
+    """What becomes of an append table whose rows are put in order."""
     transaction = begin_compaction(table)
     view = transaction.view
     if view.kind.keeps_versions:

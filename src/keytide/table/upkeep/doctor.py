@@ -27,7 +27,7 @@ from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.mending import unread
 
-__all__ = ["Diagnosis", "Sign", "diagnose"]
+__all__ = ["Diagnosis", "Sign", "doctor"]
 
 # Beyond these something is worth doing; below, nothing is gained by it.
 _SURPLUS_FILES = 10
@@ -74,8 +74,14 @@ class Diagnosis:
         return html.table(("subject", "found", "expected", "action"), rows)
 
 
-def diagnose(table: StoredTable) -> Diagnosis:
-    """The health of a table, as `Table.doctor`."""
+def doctor(table: StoredTable) -> Diagnosis:
+    """How well the table is: small files, sorted runs, skew, tombstones, snapshots, consumers,
+    orphan files, branches, manifests.
+
+    Each sign says what was found, what is well, and what to do where it is not. Reads metadata
+    and lists the table, no data. Raises `DataError` where the metadata of the newest snapshot
+    is torn.
+    """
     table = table.uncached
     seen = table.pinned()
     metadata = seen.metadata

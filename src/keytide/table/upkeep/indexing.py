@@ -7,11 +7,8 @@ beside appends; it conflicts where a file was replaced meanwhile. Filters that a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
-import pyarrow as pa
-
-from keytide import html
 from keytide.errors import ConflictError, InvalidError
 from keytide.format.arrow import to_arrow
 from keytide.format.bloom_filter import BLOOM_FILTER, has_hash
@@ -19,6 +16,7 @@ from keytide.format.data_file import FileFilters, FileReader
 from keytide.format.file_index import index_name, index_name_among, later_index_name
 from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
 from keytide.options import keys
+from keytide.record import Record
 from keytide.table.commit.change import Conflict
 from keytide.table.commit.transaction import Transaction
 from keytide.table.compaction.compact import local_runner
@@ -33,11 +31,11 @@ from keytide.table.write.task import Written
 from keytide.table.write.writable import writable_view
 from keytide.types import arrow_schema
 
-__all__ = ["INDEXING_ROW", "IndexingResult", "index_files"]
+__all__ = ["IndexingResult", "index_files"]
 
 
 @dataclass(frozen=True)
-class IndexingResult:
+class IndexingResult(Record):
     """How many files were looked at, and how many got filters that they lacked.
 
     `snapshot_id` is None where nothing was changed.
@@ -46,14 +44,6 @@ class IndexingResult:
     snapshot_id: int | None
     files: int
     indexed: int
-
-    def _repr_html_(self) -> str:
-        names = [member.name for member in fields(self)]
-        return html.table(names, [[getattr(self, name) for name in names]])
-
-
-INDEXING_ROW = pa.schema([(member.name, pa.int64()) for member in fields(IndexingResult)])
-"""The result as a row."""
 
 
 def index_files(

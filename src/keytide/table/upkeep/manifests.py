@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from keytide.errors import ConflictError
 from keytide.format.snapshot import Snapshot
+from keytide.record import Record
 from keytide.table.commit.change import Conflict
 from keytide.table.commit.manifest_picking import MergeRules, pick_all
 from keytide.table.commit.transaction import Transaction
@@ -13,11 +14,11 @@ from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.afterwards import Made, follow
 from keytide.table.write.writable import writable_view
 
-__all__ = ["MergedManifests", "commit_alike", "merge_manifests"]
+__all__ = ["MergedManifests", "commit_alike", "compact_manifest"]
 
 
 @dataclass(frozen=True)
-class MergedManifests:
+class MergedManifests(Record):
     """How many manifests tell of the files of a table, before and after they were merged.
 
     `snapshot_id` is None where there was nothing to merge, and no commit.
@@ -28,7 +29,7 @@ class MergedManifests:
     manifests_after: int
 
 
-def merge_manifests(table: StoredTable) -> MergedManifests:
+def compact_manifest(table: StoredTable) -> MergedManifests:
     """Merge the manifests that are small or delete files, in a commit that changes no file.
 
     Other commits may be made meanwhile; older snapshots keep their manifests. Raises

@@ -11,29 +11,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-import pyarrow as pa
-
-from keytide import html
 from keytide.errors import ConflictError, DataError, NotFoundError
 from keytide.format import paths
 from keytide.format.branch import branch_of
 from keytide.format.snapshot import Snapshot, Tag
+from keytide.record import Record
 from keytide.table.history.tags import create_tag, delete_tag
 from keytide.table.state.branches import branch_names, open_branch
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.manifests import commit_alike
 
-__all__ = ["MENDING_ROW", "MendResult", "mend_snapshots", "unread"]
+__all__ = ["MendResult", "mend_snapshots", "unread"]
 
 # If this dies, the tags that it leaves go by themselves.
 _HELD = "1 d"
 
 
 @dataclass(frozen=True)
-class MendResult:
+class MendResult(Record):
     """How many files of each kind were written again, or, of a dry run, would be.
 
     The newest snapshot of a branch counts where it got a successor.
@@ -42,14 +40,6 @@ class MendResult:
     snapshots: int
     changelogs: int
     tags: int
-
-    def _repr_html_(self) -> str:
-        names = [member.name for member in fields(self)]
-        return html.table(names, [[getattr(self, name) for name in names]])
-
-
-MENDING_ROW = pa.schema([(member.name, pa.int64()) for member in fields(MendResult)])
-"""The result as a row."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +83,18 @@ def unread(table: StoredTable) -> MendResult:
 
 
 def mend_snapshots(table: StoredTable, *, dry_run: bool = False) -> MendResult:
-    """Write what some engines cannot read so that they can, as `Table.mend_snapshots` says."""
+    """Write snapshots, changelogs and tags again that some engines cannot read.
+
+    Those say an operation that these engines do not know; without it they show what they
+    showed. All branches are mended with the table, of a branch that one alone. The newest
+    snapshot gets a successor that shows the same, the others are replaced one by one; after a
+    stop the same call goes on. Others may write, compact and expire meanwhile. Nobody may roll
+    the table back or fast-forward it: what is committed then under the number of a snapshot
+    that went could be replaced. `dry_run` counts.
+
+    Raises `DataError` for a document that is torn and when the store fails, and
+    `UnsupportedError` and `ConflictError` as `write` does.
+    """
     found = unread(table)
     for line in [] if dry_run else list(_lines(table)):
         _mend(line, _Unread.of(line))
@@ -122,13 +123,13 @@ def _mend(table: StoredTable, found: _Unread) -> None:
 def _mend_snapshot(table: StoredTable, number: int) -> None:
     name = f"mending-{number}-{paths.new_uuid()}"
     try:
-        create_tag(table.metadata, name, number, _HELD)
+        create_tag(table, name, number, _HELD)
     except (NotFoundError, ConflictError):
         return  # it has expired
     try:
         _write_again(table, paths.snapshot_path(number), Snapshot.from_json)
     finally:
-        delete_tag(table.metadata, name)
+        delete_tag(table, name)
 
 
 def _write_again(

@@ -10,12 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-import pyarrow as pa
-
-from keytide import html
 from keytide.errors import InvalidError
 from keytide.format.branch import BranchStore
-from keytide.table.expiry.retention import Asked
+from keytide.record import Record
 from keytide.table.expiry.snapshot_expiry import expire_changelogs, expire_snapshots
 from keytide.table.history.branches import delete_branch, refuse_named
 from keytide.table.history.consumers import clear_consumers, consumers_of
@@ -27,14 +24,11 @@ from keytide.table.upkeep.writing import writing
 from keytide.table.write.partition_spec import every_partition
 from keytide.table.write.writable import writable_view
 
-__all__ = ["PURGE_ROW", "PurgeResult", "purge"]
-
-# Each of them counts back from the newest snapshot, which is always there.
-_ALL = Asked(retain_max=1, retain_min=1)
+__all__ = ["PurgeResult", "purge_files"]
 
 
 @dataclass(frozen=True)
-class PurgeResult:
+class PurgeResult(Record):
     """What a purge did, or, of a dry run, what it would do.
 
     `rows` were stored; so many `snapshots` and `changelogs`, `tags`, `branches` and `consumers`
@@ -49,17 +43,19 @@ class PurgeResult:
     consumers: int
     files: int | None
 
-    def _repr_html_(self) -> str:
-        names = [member.name for member in fields(self)]
-        return html.table(names, [[getattr(self, name) for name in names]])
 
+def purge_files(table: StoredTable, *, dry_run: bool = False) -> PurgeResult:
+    """Delete all rows and all history: what stays is the definition and one empty snapshot.
 
-PURGE_ROW = pa.schema([(member.name, pa.int64()) for member in fields(PurgeResult)])
-"""The result as a row."""
+    The rows go first, in one atomic commit; from then on the table is empty, and after a stop
+    the same call goes on. Then go branches, tags, consumers, changelogs and snapshots, with
+    the files that they have. Others may write meanwhile: what they commit stays. What writers
+    that died have left, and files of restored snapshots, stay for orphan cleaning. `dry_run`
+    tells what would go.
 
-
-def purge(table: StoredTable, *, dry_run: bool = False) -> PurgeResult:
-    """Delete all rows and all history of a table, as `Table.purge_files` says."""
+    Raises `InvalidError` for a branch, and where an option names one; `UnsupportedError`,
+    `ConflictError` and `DataError` as `truncate` and `expire_snapshots` do.
+    """
     if isinstance(table.store, BranchStore):
         raise InvalidError(
             f"table {table.name}: a purge is of a whole table, which {table_name(table)} is; to be "
@@ -92,16 +88,17 @@ def _purged(table: StoredTable, branches: list[str], found: PurgeResult) -> Purg
         transaction.replace(every_partition)
     for branch in branches:
         delete_branch(table, branch)
-    clear_consumers(metadata)
+    clear_consumers(table)
     # Those that guard what a restore brought back have to outlive the snapshots from before it.
     guards = [name for name in metadata.tag_names() if is_guard(name)]
     for tag in metadata.tag_names():
         if tag not in guards:
-            delete_tag(metadata, tag)
-    gone = [expire_snapshots(table, _ALL), expire_changelogs(table, _ALL)]
+            delete_tag(table, tag)
+    # Each of them counts back from the newest snapshot, which is always there.
+    gone = [expire_snapshots(table, 1, 1), expire_changelogs(table, 1, 1)]
     for tag in guards:
         if tag in metadata.tag_names():
-            delete_tag(metadata, tag)
+            delete_tag(table, tag)
     counted: dict[str, Any] = {
         "snapshots": sum(each.snapshots for each in gone),
         "changelogs": sum(each.changelogs for each in gone),

@@ -13,18 +13,17 @@ them, and the next compaction tells it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import polars as pl
-import pyarrow as pa
 
-from keytide import html
 from keytide.errors import UnsupportedError
 from keytide.format import paths
 from keytide.format.arrow import to_arrow
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.merge.engines import compacts_by_lookup, engine_class
 from keytide.options import keys
+from keytide.record import Record
 from keytide.table.commit.snapshot_files import wall_clock_ms
 from keytide.table.compaction.changelog import lowest_told
 from keytide.table.compaction.compact import local_runner, memory_of
@@ -45,14 +44,14 @@ from keytide.table.write.partition_spec import Place, TouchedPartitions, fitting
 from keytide.table.write.task import Written
 from keytide.table.write.writable import writable_view
 
-__all__ = ["RESCALE_ROW", "RescaleResult", "rescale"]
+__all__ = ["RescaleResult", "rescale"]
 
 # Read, sorted out by bucket and converted: about three times as much is held.
 _BATCH_ROWS = 1 << 20
 
 
 @dataclass(frozen=True)
-class RescaleResult:
+class RescaleResult(Record):
     """What a rescaling did, or, of a dry run, what it would do.
 
     `partitions` had another number of buckets than the table; their `files_before` became
@@ -63,14 +62,6 @@ class RescaleResult:
     partitions: int
     files_before: int
     files_after: int | None
-
-    def _repr_html_(self) -> str:
-        names = [member.name for member in fields(self)]
-        return html.table(names, [[getattr(self, name) for name in names]])
-
-
-RESCALE_ROW = pa.schema([pa.field(member.name, pa.int64()) for member in fields(RescaleResult)])
-"""The result as a row."""
 
 
 def rescale(

@@ -10,16 +10,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 
-import pyarrow as pa
-
-from keytide import html
 from keytide.errors import ConflictError, InvalidError, KeytideError, UnsupportedError
 from keytide.format import paths
 from keytide.format.index_manifest import IndexFile
 from keytide.format.manifest import ManifestEntry
 from keytide.format.snapshot import Snapshot
+from keytide.moments import Moment, epoch_ms
+from keytide.record import Record
 from keytide.table.commit.author import Author
 from keytide.table.commit.publish import Committed
 from keytide.table.commit.transaction import Transaction
@@ -36,11 +35,11 @@ from keytide.table.upkeep.writing import followed
 from keytide.table.write.partition_spec import Place, fitting
 from keytide.table.write.writable import writable_view
 
-__all__ = ["RESTORE_ROW", "RestoreResult", "restore"]
+__all__ = ["RestoreResult", "restore"]
 
 
 @dataclass(frozen=True)
-class RestoreResult:
+class RestoreResult(Record):
     """What a restore did, or, of a dry run, what it would do.
 
     `partitions` were not what they had been in snapshot `restored_snapshot_id`: `files_removed` of
@@ -54,26 +53,19 @@ class RestoreResult:
     files_removed: int
     files_restored: int
 
-    def _repr_html_(self) -> str:
-        names = [member.name for member in fields(self)]
-        return html.table(names, [list(asdict(self).values())])
-
-
-RESTORE_ROW = pa.schema([pa.field(member.name, pa.int64()) for member in fields(RestoreResult)])
-"""The result as a row."""
-
 
 def restore(
     table: StoredTable,
     to: int | str | None = None,
     partitions: Sequence[Place] = (),
     *,
-    as_of_ms: int | None = None,
+    as_of: Moment | None = None,
     dry_run: bool = False,
 ) -> RestoreResult:
     """Restore partitions, all of them where none is named, as `Table.restore` says."""
+    moment = None if as_of is None else epoch_ms(as_of, table.name)
     view = writable_view(table)
-    source = _source(table.metadata, to, as_of_ms)
+    source = _source(table.metadata, to, moment)
     _refuse_other_rules(table.metadata, view, source.snapshot)
     mark = uuid.uuid4().hex[:12]
     begun = Transaction.begin(table, view, Author(restorer(mark)))

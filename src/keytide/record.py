@@ -1,0 +1,70 @@
+"""Records as rows: of Arrow, and of the table that a notebook shows.
+
+>>> @dataclass(frozen=True)
+... class Done(Record):
+...     snapshot_id: int | None
+...     tags: tuple[str, ...]
+>>> Done(3, ("a", "b")).to_arrow().to_pylist()
+[{'snapshot_id': 3, 'tags': 'a, b'}]
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from keytide import html
+
+__all__ = ["Record", "rows_of"]
+
+_TYPES: dict[Any, pa.DataType] = {
+    int: pa.int64(),
+    bool: pa.bool_(),
+    str: pa.string(),
+    datetime: pa.timestamp("ms", "UTC"),
+}
+
+
+@dataclass(frozen=True)
+class Record:
+    """A base of what is told of something that was done: its fields are the columns of a row.
+
+    Several texts of one field are one text of the row, with commas between them.
+    """
+
+    @classmethod
+    def columns(cls) -> pa.Schema:
+        """The columns of the row."""
+        return _columns(cls)
+
+    def to_arrow(self) -> pa.Table:
+        """The record as one row."""
+        return pa.Table.from_pylist([_row(self, self.columns())], schema=self.columns())
+
+    def _repr_html_(self) -> str:
+        row = _row(self, self.columns())
+        return html.table([*row], [[*row.values()]])
+
+
+def rows_of(kind: type, records: Iterable[Any]) -> pa.Table:
+    """Instances of a dataclass as rows."""
+    columns = _columns(kind)
+    return pa.Table.from_pylist([_row(each, columns) for each in records], schema=columns)
+
+
+def _columns(kind: type) -> pa.Schema:
+    """The fields of a dataclass as columns, all of which may be NULL."""
+    hints = typing.get_type_hints(kind)
+    # What may be None, or is a tuple, is told by the first of its types.
+    types = {name: (typing.get_args(hint) or (hint,))[0] for name, hint in hints.items()}
+    return pa.schema([(member.name, _TYPES[types[member.name]]) for member in fields(kind)])
+
+
+def _row(record: Any, columns: pa.Schema) -> dict[str, Any]:
+    values = {name: getattr(record, name) for name in columns.names}
+    return {n: ", ".join(v) if isinstance(v, tuple) else v for n, v in values.items()}
