@@ -40,9 +40,9 @@ test-fast: venv  ## Run the tests that need neither Spark nor patience; ARGS="-k
 soak: venv  ## Run the tests that kill drivers of Spark for minutes
 	@$(WITH_JAVA) $(PYTEST) -m soak $(ARGS)
 
-fuzz: venv  ## Look for faults for MINUTES=10 with random use; SEED=1 REPLAY=sql:17 runs a case again
+fuzz: venv  ## Look for faults for MINUTES=10 with random use; FAR=1 puts lakes far away; SEED=1 REPLAY=sql:17 runs a case again
 	@$(PY) tests/fuzz/fuzz_run.py --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) \
-		$(if $(PARTS),--parts $(PARTS)) $(if $(REPLAY),--replay $(REPLAY))
+		$(if $(FAR),--far) $(if $(PARTS),--parts $(PARTS)) $(if $(REPLAY),--replay $(REPLAY))
 
 interop: venv interop-env .venv-java/.ready  ## Run the tests that let other readers and writers judge
 	@$(WITH_JAVA) $(PYTEST) -k interop $(ARGS)

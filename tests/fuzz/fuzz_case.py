@@ -22,6 +22,8 @@ __all__ = ["Case", "Finding", "Refused", "made"]
 
 _T = TypeVar("_T")
 _TEXT_MAX = 1_500
+_CACHE_BYTES = 1 << 20
+"""The least there can be, so that files leave it."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,17 @@ class Case:
     number: int
     chance: random.Random
     folder: Path
+    is_far: bool = False
+    """Whether lakes lie in an object store, with a small cache in the folder."""
     findings: list[Finding] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
+
+    def lake(self, name: str = "lake") -> kt.Lake:
+        """The lake of that name, which no other case has."""
+        if not self.is_far:
+            return kt.connect(self.folder / name)
+        address = f"memory://{self.folder.name}-{name}"
+        return kt.connect(address, cache=self.folder / "cache", cache_bytes=_CACHE_BYTES)
 
     def attempt(self, told: str, act: Callable[[], _T], *, harmed: bool = False) -> _T | Refused:
         """What `act` gives. Any error but Keytide's is a finding.
@@ -96,12 +107,12 @@ class Case:
 
 
 @contextmanager
-def made(part: str, seed: int, number: int) -> Iterator[Case]:
+def made(part: str, seed: int, number: int, *, is_far: bool = False) -> Iterator[Case]:
     """A case with an empty folder, which goes away with it."""
     chance = random.Random(f"{seed} {part} {number}")
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield Case(part, number, chance, Path(folder))
+        yield Case(part, number, chance, Path(folder), is_far)
 
 
 def _named(error: BaseException) -> str:

@@ -194,7 +194,7 @@ def _names(case: Case) -> dict[str, str]:
 
 def _lake(case: Case, oracle: duckdb.DuckDBPyConnection) -> kt.Lake:
     """A lake with the other table."""
-    lake = kt.connect(case.folder / "lake")
+    lake = case.lake()
     plain = {c: c for c in COLUMNS}
     given = _given(rows_of(case.chance, case.chance.choice([0, 3, 8])), COLUMNS, plain)
     lake.create_table("u", given.schema, []).write(given)

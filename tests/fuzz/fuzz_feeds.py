@@ -164,7 +164,7 @@ def _decoded(messages: list[Any], spec: cdc.FeedSpec) -> cdc.Decoded:
 
 
 def _apply(case: Case, spec: cdc.FeedSpec, rows: pa.Table, wanted: list[str] | None) -> None:
-    lake = kt.connect(case.folder / f"lake{case.chance.random()}")
+    lake = case.lake(f"lake{case.chance.random()}")
     table = lake.create_table("t", spec.columns, spec.primary_key)
     given = rows.select([*(f.name for f in spec.columns), cdc.ROW_KIND_COLUMN])
     written = case.attempt(f"write {shown(given)}", lambda: table.write(given))

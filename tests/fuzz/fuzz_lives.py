@@ -65,7 +65,7 @@ def run(case: Case) -> None:
     chance = case.chance
     key, partition, layout = chance.choice(_LAYOUTS)
     options = chance.choice(_MERGING) | chance.choice(_UPKEEP) | layout
-    lake = kt.connect(case.folder / "lake")
+    lake = case.lake()
     if "p" not in partition or "p" in key:
         made = case.attempt(
             f"{options}",
@@ -363,7 +363,7 @@ class Life:
     def merge_manifests(self) -> None:
         """Fewer manifests."""
         self.steps.append("manifests")
-        kt.connect(self.case.folder / "lake").sql("CALL sys.compact_manifest('t')")
+        self.case.lake().sql("CALL sys.compact_manifest('t')")
 
     def reopen(self) -> None:
         """Another process goes on."""
@@ -372,7 +372,7 @@ class Life:
 
     def elsewhere(self) -> kt.Table:
         """The table as a process sees it that has done nothing of this."""
-        return kt.connect(self.case.folder / "lake").table("t")
+        return self.case.lake().table("t")
 
     # -- what is looked at ---------------------------------------------------------------------
 

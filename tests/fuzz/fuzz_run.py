@@ -53,9 +53,9 @@ _HANG_SECONDS = 240
 _TURN_SECONDS = 60
 
 
-def run_case(part: str, seed: int, number: int) -> Case:
+def run_case(part: str, seed: int, number: int, *, is_far: bool = False) -> Case:
     """Run one case."""
-    with made(part, seed, number) as case:
+    with made(part, seed, number, is_far=is_far) as case:
         try:
             PARTS[part](case)
         except Exception:  # the oracle's, or of a call that it takes for granted
@@ -66,14 +66,14 @@ def run_case(part: str, seed: int, number: int) -> Case:
 # -- the worker ------------------------------------------------------------------------------------
 
 
-def work(part: str, seed: int, first: int, seconds: float) -> None:
+def work(part: str, seed: int, first: int, seconds: float, is_far: bool) -> None:
     """Run cases for a time, and tell of each on the standard output."""
     faulthandler.enable()
     end = time.monotonic() + seconds
     number = first
     while time.monotonic() < end:
         _tell({"began": number})
-        case = run_case(part, seed, number)
+        case = run_case(part, seed, number, is_far=is_far)
         findings = [asdict(each) for each in case.findings]
         _tell({"ended": number, "findings": findings, "counts": case.counts})
         number += 1
@@ -93,6 +93,7 @@ class Run:
     seed: int
     parts: list[str]
     scratch: str
+    is_far: bool
     cases: Counter[str] = field(default_factory=Counter)
     counts: dict[str, Counter[str]] = field(default_factory=dict)
     found: dict[tuple[str, str], list[Finding]] = field(default_factory=dict)
@@ -114,7 +115,7 @@ class Run:
         begun = first = self.cases[part]
         worker = subprocess.Popen(
             [sys.executable, __file__, "--seed", str(self.seed),
-             "--work", part, str(first), str(seconds)],
+             *(["--far"] if self.is_far else []), "--work", part, str(first), str(seconds)],
             stdout=subprocess.PIPE, stderr=errors, text=True,
             env={**os.environ, "PYTHONHASHSEED": "0", "TMPDIR": self.scratch},
         )  # fmt: skip
@@ -140,12 +141,13 @@ class Run:
         same = self.found.setdefault((finding.kind, f"{finding.part} {finding.place}"), [])
         same.append(finding)
         if len(same) == 1:
-            replay = f"make fuzz SEED={self.seed} REPLAY={finding.part}:{finding.case}"
+            far = " FAR=1" if self.is_far else ""
+            replay = f"make fuzz SEED={self.seed}{far} REPLAY={finding.part}:{finding.case}"
             print(f"{finding.kind}: {finding.place}\n  {finding.told}\n  {replay}", flush=True)
 
     def summary(self) -> str:
         """What was done and found, part by part."""
-        lines = [f"seed {self.seed}"]
+        lines = [f"seed {self.seed}{', far lakes with a cache' if self.is_far else ''}"]
         for part in self.parts:
             counted = ", ".join(f"{n:,} {k}" for k, n in sorted(self.counts.get(part, {}).items()))
             lines.append(f"{part:<8} {self.cases[part]:>8,} cases: {counted}")
@@ -183,10 +185,10 @@ def _last_words(file: IO[bytes]) -> str:
     return file.read()[-4_000:].decode(errors="replace")
 
 
-def replay(part: str, seed: int, number: int) -> int:
+def replay(part: str, seed: int, number: int, is_far: bool) -> int:
     """Run one case again, here, and print what it finds."""
     faulthandler.dump_traceback_later(_HANG_SECONDS, exit=True)
-    case = run_case(part, seed, number)
+    case = run_case(part, seed, number, is_far=is_far)
     for each in case.findings:
         print(f"{each.kind}: {each.place}\n  {each.told}")
     print(f"{part} {number} with seed {seed}: {len(case.findings)} findings, {case.counts}")
@@ -200,19 +202,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--replay", metavar="PART:NUMBER")
+    parser.add_argument("--far", action="store_true", help="lakes in an object store, with a cache")
     parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     seed = random.randrange(2**32) if given.seed is None else given.seed
     if given.work:
         part, first, seconds = given.work
-        work(part, seed, int(first), float(seconds))
+        work(part, seed, int(first), float(seconds), given.far)
         return 0
     if given.replay:
         part, number = given.replay.split(":")
-        return replay(part, seed, int(number))
+        return replay(part, seed, int(number), given.far)
     print(f"seed {seed}", flush=True)
     scratch = tempfile.mkdtemp(prefix="keytide-fuzz-")
-    run = Run(seed, given.parts, scratch)
+    run = Run(seed, given.parts, scratch, given.far)
     try:
         run.go_on(given.minutes * 60)
     finally:

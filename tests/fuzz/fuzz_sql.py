@@ -96,7 +96,7 @@ def _carried_out(lake: kt.Lake, text: str) -> None:
 
 
 def _lake(case: Case) -> kt.Lake:
-    lake = kt.connect(case.folder / "lake")
+    lake = case.lake()
     lake.sql(
         """
         CREATE TABLE t (k INT, v STRING, n DOUBLE, d DATE, PRIMARY KEY (k) NOT ENFORCED);
@@ -209,7 +209,7 @@ _VALUES: dict[str, list[Any]] = {
 
 def run_queries(case: Case) -> None:
     """Tables that were written in some steps, and queries over them."""
-    lake = kt.connect(case.folder / "lake")
+    lake = case.lake()
     connection = duckdb.connect()
     try:
         connection.execute("SET TimeZone = 'UTC'")

@@ -29,7 +29,7 @@ ROW_KIND = "_row_kind"
 def run(case: Case) -> None:
     """One table and its history."""
     definition, options = _definition(case.chance)
-    lake = kt.connect(case.folder / "lake")
+    lake = case.lake()
     fields = [kt.Field(-1, name, kind) for name, kind in definition.columns.items()]
     columns = [f.sql() for f in fields]
     told = f"create_table({columns}, {definition.key}, {definition.partition}, {options})"
@@ -567,10 +567,8 @@ def _travel(history: History) -> None:
     point: Any = number
     if how == "tag":
         point = f"tag{number}"
-        source = history.case.folder / f"lake/default.db/t/snapshot/snapshot-{number}"
-        tags = history.case.folder / "lake/default.db/t/tag"
-        tags.mkdir(exist_ok=True)
-        (tags / f"tag-{point}").write_bytes(source.read_bytes())
+        store = table.metadata.store
+        store.put(f"tag/tag-{point}", store.read(f"snapshot/snapshot-{number}"))
     elif how == "as_of":
         times = {s.id: s.time_millis for s in table.snapshots()}
         point = times[number]

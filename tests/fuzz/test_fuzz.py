@@ -8,6 +8,7 @@ from fuzz_run import run_case
 SEED = 1
 
 
+@pytest.mark.parametrize("is_far", [False, True], ids=["near", "far"])
 @pytest.mark.parametrize(
     ("part", "numbers"),
     [
@@ -21,8 +22,8 @@ SEED = 1
         ("lives", range(3)),
     ],
 )
-def test_cases_of_the_fuzzer_find_nothing(part: str, numbers: range) -> None:
-    cases = [run_case(part, SEED, number) for number in numbers]
+def test_cases_of_the_fuzzer_find_nothing(part: str, numbers: range, is_far: bool) -> None:
+    cases = [run_case(part, SEED, number, is_far=is_far) for number in numbers]
 
     assert [finding for case in cases for finding in case.findings] == []
     assert sum(case.counts.get("done", 0) for case in cases) > 0
