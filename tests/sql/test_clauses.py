@@ -11,7 +11,7 @@ from sqlglot import exp
 
 import keytide as kt
 from keytide.sql.cursor import Cursor
-from keytide.sql.dialect import parse_expression, tokenize
+from keytide.sql.dialect import parse_tree, tokenize
 from keytide.sql.dml_grammar import delete_from, update_from
 from keytide.sql.engine_text import engine_text
 
@@ -43,14 +43,14 @@ ACTED_ON = {
         for text in (DELETE, UPDATE)
         for kind, acted_on in ACTED_ON.items()
         for clause in sorted(kind.arg_types.keys() - acted_on)
-        if kind is parse_expression(text, 0, len(text)).find(kind).__class__
+        if kind is parse_tree(text, tokenize(text), 0).find(kind).__class__
     ],
 )
 def test_every_clause_of_delete_and_update_but_those_acted_on_is_refused(
     text: str, kind: type[exp.Expr], clause: str
 ) -> None:
     cursor = Cursor(text, tokenize(text))
-    tree = parse_expression(text, 0, len(text))
+    tree = parse_tree(text, tokenize(text), 0)
     tree.find(kind).set(clause, exp.column("probe"))
     read = delete_from if text is DELETE else update_from
     with pytest.raises(kt.InvalidError, match=r"^line 1, column \d+: .*takes no"):
@@ -70,7 +70,7 @@ SAMPLES: tuple[Any, ...] = (True, "PROBE", exp.column("probe"), [exp.column("pro
 def parts() -> Iterator[exp.Expr]:
     """One part of each kind that a query is built of, functions and operators left out."""
     kinds: dict[type[exp.Expr], exp.Expr] = {}
-    for node in parse_expression(QUERY, 0, len(QUERY)).walk():
+    for node in parse_tree(QUERY, tokenize(QUERY), 0).walk():
         if not isinstance(node, exp.Func | exp.Binary | exp.Literal | exp.Identifier | exp.Column):
             kinds.setdefault(type(node), node)
     yield from kinds.values()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.sql.dialect import parse_expression, tokenize
+from keytide.sql.dialect import parse_tree, tokenize
 from keytide.sql.literals import literal_rows
 from keytide.sql.local import run_locally
 from keytide.sql.relations import BoundQuery
@@ -31,7 +31,7 @@ def test_literals_are_what_the_engine_makes_of_them(
     found = literal_rows(tokenize(text)[1:])
     if found is None:
         return
-    engine = run_locally(BoundQuery(parse_expression(text, 0, len(text))))
+    engine = run_locally(BoundQuery(parse_tree(text, tokenize(text), 0)))
     assert found.to_pylist() == engine.to_pylist()
     for mine, other in zip(found.columns, engine.columns, strict=True):
         # A column takes any decimal that fits, however many digits its type has.

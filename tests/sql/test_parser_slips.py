@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 import keytide as kt
-from keytide.sql.dialect import Keytide, parse_expression
+from keytide.sql.dialect import Keytide, parse_tree, tokenize
 
 PARSER = Keytide.parser_class
 FUNCTIONS = sorted({*PARSER.FUNCTIONS, *PARSER.FUNCTION_PARSERS})
@@ -17,7 +17,7 @@ FUNCTIONS = sorted({*PARSER.FUNCTIONS, *PARSER.FUNCTION_PARSERS})
 
 def refused(text: str) -> bool:
     try:
-        parse_expression(text, 0, len(text))
+        parse_tree(text, tokenize(text), 0)
     except kt.InvalidError:
         return True
     return False

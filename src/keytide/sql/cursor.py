@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
-from sqlglot import Token, TokenType
+from sqlglot import Token, TokenType, exp
 
 from keytide.errors import InvalidError
-from keytide.sql.dialect import error_at
+from keytide.sql.dialect import error_at, parse_tree
+from keytide.sql.statements import Query
 
 __all__ = ["Cursor"]
 
@@ -29,7 +31,8 @@ class Cursor:
         hints: Mapping[int, Mapping[str, str]] = MappingProxyType({}),
     ) -> None:
         self.text = text
-        self._tokens = tokens
+        self._whole = tokens
+        self._tokens = [word for token in tokens for word in _words(text, token)]
         self._position = 0
         self.hints = dict(hints)
 
@@ -41,27 +44,17 @@ class Cursor:
     @property
     def start(self) -> int:
         """The place of the next token in the text."""
-        if self.at_end:
-            return self._tokens[-1].end + 1 if self._tokens else len(self.text)
-        return int(self._tokens[self._position].start)
+        return self.end if self.at_end else int(self._tokens[self._position].start)
 
     @property
     def end(self) -> int:
         """The place after the last token."""
-        return int(self._tokens[-1].end) + 1
-
-    def rest(self) -> list[Token]:
-        """The tokens left, none of them taken."""
-        return list(self._tokens[self._position :])
+        return int(self._tokens[-1].end) + 1 if self._tokens else len(self.text)
 
     def peek(self, offset: int = 0) -> str:
-        """A coming token as upper-case text, '' after the end and for texts and quoted names."""
+        """A coming token as it stands in the text, in upper case; '' after the end."""
         index = self._position + offset
-        if index >= len(self._tokens):
-            return ""
-        token = self._tokens[index]
-        is_quoted = token.token_type in (TokenType.STRING, TokenType.IDENTIFIER)
-        return "" if is_quoted else str(token.text).upper()
+        return self._source(self._tokens[index]).upper() if index < len(self._tokens) else ""
 
     def accept(self, *words: str) -> bool:
         """Take these words if they come next."""
@@ -82,20 +75,10 @@ class Cursor:
         for place in self.hints:
             raise self.error_at(place, "a hint OPTIONS belongs behind the name of a table to read")
 
-    def take_hints(self) -> dict[int, Mapping[str, str]]:
-        """Take the hints of all that is left."""
-        return {place: self.hints.pop(place) for place in [*self.hints] if place > self.start}
-
     def find(self, word: str, *, before: int | None = None) -> int | None:
         """Where a word last stands in the statement, before a place if one is given."""
-        starts = [
-            int(token.start)
-            for token in self._tokens
-            if token.token_type not in (TokenType.STRING, TokenType.IDENTIFIER)
-            and str(token.text).upper() == word
-            and (before is None or token.start <= before)
-        ]
-        return starts[-1] if starts else None
+        found = [int(t.start) for t in self._tokens if self._source(t).upper() == word]
+        return max((start for start in found if before is None or start <= before), default=None)
 
     def error_at(self, place: int, message: str) -> InvalidError:
         """An error at a place of the text."""
@@ -103,61 +86,46 @@ class Cursor:
 
     def error(self, message: str) -> InvalidError:
         """An error at the next token, naming it."""
-        shown = "the end" if self.at_end else repr(self._source())
-        return error_at(self.text, self.start, f"{message}, found {shown}")
+        shown = "the end" if self.at_end else repr(self._source(self._tokens[self._position]))
+        return self.error_at(self.start, f"{message}, found {shown}")
+
+    # -- names and texts ---------------------------------------------------------------------------
 
     def name(self, what: str = "a name") -> str:
         """A plain or quoted name."""
-        if self.at_end:
-            raise self.error(f"expected {what}")
-        token = self._tokens[self._position]
-        is_word = token.token_type == TokenType.IDENTIFIER or (
-            token.token_type != TokenType.STRING
-            and token.text.replace("_", "a").replace("$", "a").isalnum()
-        )
-        if not is_word:
+        token = None if self.at_end else self._tokens[self._position]
+        if token is not None and token.token_type == TokenType.IDENTIFIER:
+            found = str(token.text)
+        elif token is not None and re.fullmatch(r"[\w$]+", self._source(token)):
+            found = self._source(token)
+        else:
             raise self.error(f"expected {what}")
         self._position += 1
-        return str(token.text)
+        return found
 
-    def path(self, what: str = "a name") -> tuple[str, ...]:
+    def path(self, what: str = "a column") -> tuple[str, ...]:
         """Names with dots between them."""
         names = [self.name(what)]
         while self.accept("."):
             names.append(self.name(what))
         return tuple(names)
 
-    def path_before_last(self) -> tuple[str, ...]:
-        """The names of a path but the last, which is left to be taken."""
-        names = []
-        while self.peek(1) == ".":
-            names.append(self.name())
-            self.expect(".")
-        return tuple(names)
-
-    def string(self, what: str = "a text in quotes") -> str:
-        """A text in quotes."""
-        if not self.is_string():
-            raise self.error(f"expected {what}")
-        value = str(self._tokens[self._position].text)
-        self._position += 1
-        return value
-
-    def argument_name(self) -> str | None:
-        """Take `name =>` if it comes next."""
-        if self.peek(1) != "=>":
-            return None
-        name = self.name("an argument's name")
-        self._position += 1
-        return name
-
-    def skip(self) -> None:
-        """Take all that is left."""
-        self._position = len(self._tokens)
+    def table(self) -> str:
+        """The name of a table, with that of its database if it is given."""
+        return ".".join(self.path("a table name"))
 
     def is_string(self) -> bool:
         """Whether a text in quotes comes next."""
         return not self.at_end and self._tokens[self._position].token_type == TokenType.STRING
+
+    def string(self) -> str:
+        """A text in quotes."""
+        if not self.is_string():
+            raise self.error("expected a text in quotes")
+        self._position += 1
+        return str(self._tokens[self._position - 1].text)
+
+    # -- longer parts ------------------------------------------------------------------------------
 
     def listed(self, item: Callable[[], T]) -> list[T]:
         """Items in brackets with commas between them."""
@@ -168,19 +136,58 @@ class Cursor:
         self.expect(")")
         return items
 
+    def one_or_listed(self, item: Callable[[], T]) -> list[T]:
+        """One item, or several in brackets."""
+        return self.listed(item) if self.peek() == "(" else [item()]
+
     def until(self, *stops: str) -> str:
         """The text up to one of these words or a comma or bracket outside of all brackets."""
         start, end, depth = self.start, self.start, 0
-        while not self.at_end:
-            word = self._tokens[self._position].text
-            if depth == 0 and (self.peek() in stops or word in (",", ")")):
-                break
-            if self._tokens[self._position].token_type != TokenType.STRING:
-                depth += sum(word.count(c) for c in "(<") - sum(word.count(c) for c in ")>")
-            end = int(self._tokens[self._position].end) + 1
+        while not self.at_end and (depth or self.peek() not in (*stops, ",", ")")):
+            token = self._tokens[self._position]
+            depth += _DEPTH.get(token.token_type, 0)
+            end = int(token.end) + 1
             self._position += 1
         return self.text[start:end]
 
-    def _source(self) -> str:
-        token = self._tokens[self._position]
+    def value(self) -> exp.Expr:
+        """An expression up to a comma or bracket outside of all brackets."""
+        start = self.start
+        return self._tree(start, start + len(self.until()))
+
+    def rest(self) -> list[Token]:
+        """The tokens left, none of them taken."""
+        return self._tokens[self._position :]
+
+    def tree(self) -> exp.Expr:
+        """What is left as a tree, none of it taken."""
+        return self._tree(self.start, self.end)
+
+    def query(self, tree: exp.Expr) -> Query:
+        """A query whose tree was made of all that is left, which is taken with its hints."""
+        hints = {place: self.hints.pop(place) for place in [*self.hints] if place > self.start}
+        self.skip()
+        return Query(tree, self.text, hints)
+
+    def skip(self) -> None:
+        """Take all that is left."""
+        self._position = len(self._tokens)
+
+    def _tree(self, start: int, end: int) -> exp.Expr:
+        return parse_tree(self.text, [t for t in self._whole if start <= t.start < end], start)
+
+    def _source(self, token: Token) -> str:
         return self.text[int(token.start) : int(token.end) + 1]
+
+
+_DEPTH = {TokenType.L_PAREN: 1, TokenType.LT: 1, TokenType.R_PAREN: -1, TokenType.GT: -1}
+
+
+def _words(text: str, token: Token) -> list[Token]:
+    """The words of a token, several where the tokenizer joins them as in PRIMARY KEY."""
+    if token.token_type in (TokenType.STRING, TokenType.IDENTIFIER) or " " not in token.text:
+        return [token]
+    return [
+        Token(TokenType.VAR, word.group(), start=word.start(), end=word.end() - 1)
+        for word in re.compile(r"\S+").finditer(text, int(token.start), int(token.end) + 1)
+    ]

@@ -1,20 +1,35 @@
-"""CREATE TABLE: columns, keys and options."""
+"""CREATE TABLE and ALTER TABLE: columns, keys and options, in the spellings of Flink and Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from keytide.errors import InvalidError
 from keytide.options import keys
 from keytide.sql.cursor import Cursor
-from keytide.sql.dialect import error_at
-from keytide.sql.statements import CreateTable, Query
+from keytide.sql.statements import AlterTable, CreateTable, Query
+from keytide.table.definition.evolution import (
+    AddColumn,
+    After,
+    ChangeColumnNullability,
+    ChangeColumnType,
+    ChangeComment,
+    DropColumn,
+    First,
+    MoveColumn,
+    Position,
+    RemoveOption,
+    RenameColumn,
+    SchemaChange,
+    SetOption,
+)
 from keytide.types import DataType, Field, parse_sql_type
 
-__all__ = ["column", "column_type", "create_table", "options"]
+__all__ = ["alter_table", "create_table", "options"]
 
-_AFTER_TYPE = ("COMMENT", "PRIMARY", "DEFAULT", "AFTER", "FIRST")
+Path = tuple[str, ...]
 
 
 @dataclass
@@ -23,108 +38,47 @@ class _Parts:
 
     columns: list[Field] = field(default_factory=list)
     primary_key: list[str] = field(default_factory=list)
-    partition_by: list[str] = field(default_factory=list)
     options: dict[str, str] = field(default_factory=dict)
-    comment: str | None = None
+    clauses: dict[str, Any] = field(default_factory=dict)
+    """Those that come once."""
 
 
 def create_table(cursor: Cursor, query: Callable[[Cursor], Query]) -> CreateTable:
     """Parse what follows CREATE; `query` parses the query behind AS."""
     cursor.expect("TABLE")
     exists_ok = cursor.accept("IF", "NOT", "EXISTS")
-    name = ".".join(cursor.path("a table name"))
+    name = cursor.table()
     parts = _Parts()
     if cursor.peek() == "(":
         cursor.listed(lambda: _element(cursor, parts))
     while _clause(cursor, parts):
         pass
-    like = None
-    if cursor.accept("LIKE"):
-        like = ".".join(cursor.path("a table name"))
-        while _clause(cursor, parts):
-            pass
     chosen = query(cursor) if cursor.accept("AS") else None
-    _take_spark_keys(name, parts)
+    partition_by = parts.clauses.get("PARTITIONED BY", [])
     return CreateTable(
         name=name,
+        primary_key=_key(name, parts, keys.PRIMARY_KEY, parts.primary_key),
+        partition_by=_key(name, parts, keys.PARTITION, partition_by),
         columns=tuple(parts.columns),
-        primary_key=tuple(parts.primary_key),
-        partition_by=tuple(parts.partition_by),
         options=parts.options,
-        comment=parts.comment,
+        comment=parts.clauses.get("COMMENT"),
         exists_ok=exists_ok,
-        like=like,
+        like=parts.clauses.get("LIKE"),
         query=chosen,
     )
 
 
-def column(cursor: Cursor) -> tuple[Field, bool]:
-    """A column's definition, and whether it is the primary key."""
-    name = cursor.name("a column or PRIMARY KEY")
-    type_ = column_type(cursor)
-    given: dict[str, str] = {}
-    is_key = False
-    while True:
-        start = cursor.start
-        if cursor.accept("COMMENT"):
-            _once(cursor, start, given, "COMMENT", cursor.string())
-        elif cursor.accept("PRIMARY", "KEY"):
-            is_key = True
-            cursor.accept("NOT", "ENFORCED")
-        elif cursor.accept("DEFAULT"):
-            _once(cursor, start, given, "DEFAULT", _default(cursor))
-        elif cursor.accept("NOT", "NULL"):
-            type_ = type_.with_nullable(False)
-        else:
-            return Field(-1, name, type_, given.get("COMMENT"), given.get("DEFAULT")), is_key
-
-
-def column_type(cursor: Cursor) -> DataType:
-    """A type, NOT NULL included."""
-    start = cursor.start
-    source = cursor.until(*_AFTER_TYPE)
-    if not source:
-        raise cursor.error("expected a type")
-    try:
-        return parse_sql_type(source)
-    except InvalidError as error:
-        raise error_at(cursor.text, start, str(error)) from error
-
-
-def options(cursor: Cursor) -> dict[str, str]:
-    """`('k' = 'v', ...)`; keys and values may stand without quotes."""
-    given: dict[str, str] = {}
-    cursor.listed(lambda: _option(cursor, given))
-    return given
-
-
-def _option(cursor: Cursor, given: dict[str, str]) -> None:
-    start = cursor.start
-    key = cursor.string() if cursor.is_string() else cursor.until("=").strip()
-    if key in given:
-        raise cursor.error_at(start, f"option {key!r} is given twice")
-    cursor.expect("=")
-    is_text = cursor.is_string()
-    given[key] = cursor.string() if is_text else cursor.until()
-    if not given[key] and not is_text:
-        raise cursor.error(f"expected a value for option {key!r}")
-
-
 def _element(cursor: Cursor, parts: _Parts) -> None:
-    if cursor.peek() == "CONSTRAINT":
-        cursor.expect("CONSTRAINT")
-        cursor.name("a constraint's name")
-    if cursor.peek() == "PRIMARY" and cursor.peek(1) == "KEY":
-        cursor.expect("PRIMARY", "KEY")
-        if parts.primary_key:
-            raise cursor.error("the primary key is given twice")
-        parts.primary_key += cursor.listed(lambda: cursor.name("a column"))
-        cursor.accept("NOT", "ENFORCED")
+    is_constraint = cursor.accept("CONSTRAINT") and cursor.name("a constraint's name")
+    if not cursor.accept("PRIMARY", "KEY"):
+        if is_constraint:
+            raise cursor.error("expected PRIMARY KEY")
+        parts.columns.append(_column(cursor, parts.primary_key))
         return
-    field_, is_key = column(cursor)
-    parts.columns.append(field_)
-    if is_key:
-        parts.primary_key.append(field_.name)
+    if parts.primary_key:
+        raise cursor.error("the primary key is given twice")
+    parts.primary_key += cursor.listed(lambda: cursor.name("a column"))
+    cursor.accept("NOT", "ENFORCED")
 
 
 def _clause(cursor: Cursor, parts: _Parts) -> bool:
@@ -137,14 +91,13 @@ def _clause(cursor: Cursor, parts: _Parts) -> bool:
                 f"found USING {engine}; this makes keytide tables only, leave USING out"
             )
     elif cursor.accept("COMMENT"):
-        if parts.comment is not None:
-            raise cursor.error_at(start, "COMMENT is given twice")
         cursor.accept("=")
-        parts.comment = cursor.string()
+        _once(cursor, start, parts.clauses, "COMMENT", cursor.string())
     elif cursor.accept("PARTITIONED", "BY"):
-        if parts.partition_by:
-            raise cursor.error_at(start, "PARTITIONED BY is given twice")
-        parts.partition_by += cursor.listed(lambda: _partition_column(cursor, parts))
+        names = cursor.listed(lambda: _partition_column(cursor, parts))
+        _once(cursor, start, parts.clauses, "PARTITIONED BY", names)
+    elif cursor.accept("LIKE"):
+        _once(cursor, start, parts.clauses, "LIKE", cursor.table())
     elif cursor.accept("WITH") or cursor.accept("TBLPROPERTIES") or cursor.accept("OPTIONS"):
         given = options(cursor)
         if twice := sorted(given.keys() & parts.options.keys()):
@@ -155,40 +108,190 @@ def _clause(cursor: Cursor, parts: _Parts) -> bool:
     return True
 
 
-def _partition_column(cursor: Cursor, parts: _Parts) -> str:
-    """A column's name, or the definition of a column, as Hive has it."""
-    if cursor.peek(1) in (",", ")"):
-        return cursor.name("a column")
-    field_, _ = column(cursor)
-    parts.columns.append(field_)
-    return field_.name
-
-
-def _once(cursor: Cursor, start: int, given: dict[str, str], word: str, value: str) -> None:
+def _once(cursor: Cursor, start: int, given: dict[str, Any], word: str, value: Any) -> None:
     if word in given:
         raise cursor.error_at(start, f"{word} is given twice")
     given[word] = value
 
 
-def _default(cursor: Cursor) -> str:
-    if cursor.is_string():
-        return cursor.string()
-    return cursor.until("COMMENT", "PRIMARY", "NOT", "AFTER", "FIRST")
+def _partition_column(cursor: Cursor, parts: _Parts) -> str:
+    """A column's name, or the definition of a column, as Hive has it."""
+    if cursor.peek(1) in (",", ")"):
+        return cursor.name("a column")
+    parts.columns.append(_column(cursor, parts.primary_key))
+    return parts.columns[-1].name
 
 
-def _take_spark_keys(name: str, parts: _Parts) -> None:
-    """Spark's SQL names the keys in table properties."""
-    for option, names in (
-        (keys.PRIMARY_KEY, parts.primary_key),
-        (keys.PARTITION, parts.partition_by),
-    ):
-        listed = parts.options.pop(option, None)
-        if listed is None:
-            continue
-        told = [column.strip() for column in listed.split(",")]
-        if names and names != told:
-            raise InvalidError(
-                f"table {name}: option {option!r} = {listed!r} and the clause that names "
-                f"({', '.join(names)}) differ; give one of them"
-            )
-        names[:] = told
+def _key(table: str, parts: _Parts, option: str, names: Sequence[str]) -> tuple[str, ...]:
+    """The columns that a clause names, or a table property, as Spark's SQL has it."""
+    listed = parts.options.pop(option, None)
+    if listed is None:
+        return tuple(names)
+    told = [name.strip() for name in listed.split(",")]
+    if names and names != told:
+        raise InvalidError(
+            f"table {table}: option {option!r} = {listed!r} and the clause that names "
+            f"({', '.join(names)}) differ; give one of them"
+        )
+    return tuple(told)
+
+
+# -- options ---------------------------------------------------------------------------------------
+
+
+def options(cursor: Cursor) -> dict[str, str]:
+    """`('k' = 'v', ...)`; keys and values may stand without quotes."""
+    given: dict[str, str] = {}
+    cursor.listed(lambda: _option(cursor, given))
+    return given
+
+
+def _option(cursor: Cursor, given: dict[str, str]) -> None:
+    start = cursor.start
+    key = _text(cursor, "=")
+    if key in given:
+        raise cursor.error_at(start, f"option {key!r} is given twice")
+    cursor.expect("=")
+    is_text = cursor.is_string()
+    given[key] = _text(cursor)
+    if not given[key] and not is_text:
+        raise cursor.error(f"expected a value for option {key!r}")
+
+
+def _text(cursor: Cursor, *stops: str) -> str:
+    """A text in quotes, or what stands before some words or the next comma or bracket."""
+    return cursor.string() if cursor.is_string() else cursor.until(*stops)
+
+
+# -- columns ---------------------------------------------------------------------------------------
+
+
+def _column(cursor: Cursor, primary_key: list[str] | None = None) -> Field:
+    """A column's definition, which joins the primary key where it says so and there is one."""
+    name = cursor.name("a column or PRIMARY KEY")
+    type_ = _type(cursor)
+    given: dict[str, str] = {}
+    while True:
+        start = cursor.start
+        if cursor.accept("COMMENT"):
+            _once(cursor, start, given, "COMMENT", cursor.string())
+        elif primary_key is not None and cursor.accept("PRIMARY", "KEY"):
+            primary_key.append(name)
+            cursor.accept("NOT", "ENFORCED")
+        elif cursor.accept("DEFAULT"):
+            value = _text(cursor, "COMMENT", "PRIMARY", "NOT", "AFTER", "FIRST")
+            _once(cursor, start, given, "DEFAULT", value)
+        elif cursor.accept("NOT", "NULL"):
+            type_ = type_.with_nullable(False)
+        else:
+            return Field(-1, name, type_, given.get("COMMENT"), given.get("DEFAULT"))
+
+
+def _type(cursor: Cursor) -> DataType:
+    """A type, NOT NULL included."""
+    start = cursor.start
+    source = cursor.until("COMMENT", "PRIMARY", "DEFAULT", "AFTER", "FIRST")
+    if not source:
+        raise cursor.error("expected a type")
+    try:
+        return parse_sql_type(source)
+    except InvalidError as error:
+        raise cursor.error_at(start, str(error)) from error
+
+
+# -- ALTER TABLE -----------------------------------------------------------------------------------
+
+
+def alter_table(cursor: Cursor, table: str) -> AlterTable:
+    """Parse what stands behind ALTER TABLE and the name of the table."""
+    return AlterTable(table, tuple(_changes(cursor)))
+
+
+def _changes(cursor: Cursor) -> Iterator[SchemaChange]:
+    if cursor.accept("SET"):
+        cursor.accept("TBLPROPERTIES")
+        yield from (SetOption(key, value) for key, value in options(cursor).items())
+    elif cursor.accept("RESET") or cursor.accept("UNSET", "TBLPROPERTIES"):
+        cursor.accept("IF", "EXISTS")
+        yield from (RemoveOption(key) for key in cursor.listed(lambda: _text(cursor)))
+    elif cursor.accept("ADD"):
+        _column_word(cursor)
+        yield from cursor.one_or_listed(lambda: _added(cursor))
+    elif cursor.accept("DROP"):
+        _column_word(cursor)
+        yield from (DropColumn(path) for path in cursor.one_or_listed(cursor.path))
+    elif cursor.accept("RENAME"):
+        yield _renamed(cursor)
+    elif cursor.accept("CHANGE"):
+        _column_word(cursor)
+        path, new_name = cursor.path(), cursor.name("a column")
+        yield from _redefined(cursor, path)
+        if new_name != path[-1]:
+            yield RenameColumn(path, new_name)
+    elif cursor.accept("MODIFY"):
+        _column_word(cursor)
+        for changes in cursor.one_or_listed(lambda: _redefined(cursor, cursor.path())):
+            yield from changes
+    elif cursor.accept("ALTER"):
+        _column_word(cursor)
+        yield from _altered(cursor, cursor.path())
+    else:
+        raise cursor.error("expected SET, RESET, ADD, DROP, RENAME, MODIFY or ALTER")
+
+
+def _column_word(cursor: Cursor) -> None:
+    if not cursor.accept("COLUMNS"):
+        cursor.accept("COLUMN")
+
+
+def _added(cursor: Cursor) -> AddColumn:
+    outer = []
+    while cursor.peek(1) == ".":
+        outer.append(cursor.name())
+        cursor.expect(".")
+    added = _column(cursor)
+    return AddColumn(
+        (*outer, added.name), added.type, added.description, _position(cursor), added.default_value
+    )
+
+
+def _renamed(cursor: Cursor) -> RenameColumn:
+    if cursor.peek() == "TO":
+        raise cursor.error("a table cannot be renamed; make a new one with CREATE TABLE ... AS")
+    _column_word(cursor)
+    path = cursor.path()
+    cursor.expect("TO")
+    return RenameColumn(path, cursor.name("a column"))
+
+
+def _redefined(cursor: Cursor, path: Path) -> list[SchemaChange]:
+    """The rest of a column that is defined anew."""
+    return [ChangeColumnType(path, _type(cursor)), *_described(cursor, path)]
+
+
+def _altered(cursor: Cursor, path: Path) -> list[SchemaChange]:
+    if cursor.accept("TYPE") or cursor.accept("SET", "DATA", "TYPE"):
+        return [ChangeColumnType(path, _type(cursor))]
+    if cursor.accept("DROP", "NOT", "NULL"):
+        return [ChangeColumnNullability(path, nullable=True)]
+    if cursor.accept("SET", "NOT", "NULL"):
+        return [ChangeColumnNullability(path, nullable=False)]
+    changes = _described(cursor, path)
+    if not changes:
+        raise cursor.error("expected TYPE, COMMENT, FIRST, AFTER, SET NOT NULL or DROP NOT NULL")
+    return changes
+
+
+def _described(cursor: Cursor, path: Path) -> list[SchemaChange]:
+    """COMMENT and a place, if they come next."""
+    changes: list[SchemaChange] = []
+    if cursor.accept("COMMENT"):
+        changes.append(ChangeComment(cursor.string(), path))
+    position = _position(cursor)
+    return changes if position is None else [*changes, MoveColumn(path, position)]
+
+
+def _position(cursor: Cursor) -> Position | None:
+    if cursor.accept("FIRST"):
+        return First()
+    return After(cursor.name("a column")) if cursor.accept("AFTER") else None

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-import sqlglot
 from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.spark import Spark
-from sqlglot.errors import SqlglotError
+from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.parsers.spark import SparkParser
 
 from keytide.errors import InvalidError
 
-__all__ = ["Keytide", "error_at", "is_plain_name", "parse_expression", "refusing_slips", "tokenize"]
+__all__ = ["Keytide", "error_at", "is_plain_name", "parse_tree", "refusing_slips", "tokenize"]
 
 _SLIPS = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
 """What the library that parses raises over forms that no statement has."""
@@ -33,10 +32,11 @@ class Keytide(Spark):
     UNESCAPED_SEQUENCES: dict[str, str] = {}  # noqa: RUF012  # the base class declares it
 
     class Tokenizer(Spark.Tokenizer):
-        """Knows the type names that Spark lacks or understands otherwise."""
+        """Knows the type names that Spark lacks or understands otherwise; swallows no statement."""
 
         VAR_SINGLE_TOKENS: ClassVar = {"$"}
         STRING_ESCAPES: ClassVar = ["'"]
+        COMMANDS: ClassVar = set()
         KEYWORDS: ClassVar = {
             **Spark.Tokenizer.KEYWORDS,
             "TIMESTAMP": TokenType.TIMESTAMPNTZ,
@@ -52,56 +52,50 @@ class Keytide(Spark):
         STRICT_CAST = True
 
 
-class Words(Keytide):
-    """What `catalog.sql` understands around queries: words, none of them special."""
-
-    class Tokenizer(Keytide.Tokenizer):
-        """Keeps words that sqlglot joins apart, and statements that it swallows whole."""
-
-        KEYWORDS: ClassVar = {
-            word: token
-            for word, token in Keytide.Tokenizer.KEYWORDS.items()
-            if not word[0].isalpha()
-        }
-        COMMANDS: ClassVar = set()
-
-
 def tokenize(text: str) -> list[Token]:
     """The tokens of a text. Raises `InvalidError` for what is no word and no symbol of SQL."""
     try:
-        return list(Words().tokenize(text))
-    except sqlglot.errors.SqlglotError as error:
+        return list(Keytide().tokenize(text))
+    except SqlglotError as error:
         raise InvalidError(
             f"the SQL text cannot be split into words and symbols; look for a quote or a comment "
             f"that is not closed: {error}"
         ) from error
 
 
-def parse_expression(text: str, start: int, end: int, into: Any = None) -> exp.Expr:
-    """Parse the part of a SQL text from `start` up to `end`.
+def parse_tree(text: str, tokens: Sequence[Token], start: int, into: Any = None) -> exp.Expr:
+    """The tree of some tokens of a SQL text, which begin at `start`.
 
-    Places in the tree and in errors count from the beginning of the whole text. Raises
-    `InvalidError` pointing at the place that does not parse.
+    Places in the tree and in errors are those in the whole text. Raises `InvalidError` pointing at
+    the place that does not parse.
     """
-    # Blanks instead of what comes before keep every place.
-    blank = "".join("\n" if c == "\n" else " " for c in text[:start])
+    parser, part = Keytide().parser(), list(tokens)
     try:
-        tree: exp.Expr = sqlglot.parse_one(blank + text[start:end], dialect=Keytide, into=into)
-        return tree
-    except sqlglot.errors.ParseError as error:
+        [tree] = parser.parse_into(into, part, text) if into else parser.parse(part, text)
+    except ParseError as error:
         found = error.errors[0] if error.errors else {}
-        # sqlglot counts to the end of the word that it highlights.
-        place = _offset(text, found.get("line"), found.get("col"))
-        place = place and max(0, place + 1 - len(found.get("highlight") or "x"))
         what = _plain(found.get("description") or str(error).splitlines()[0])
-        place = start if place is None else place
-        raise error_at(text, place, f"the SQL text does not parse here: {what}") from error
-    except sqlglot.errors.SqlglotError as error:
+        message = f"the SQL text does not parse here: {what}"
+        raise error_at(text, _place(text, found, start), message) from error
+    except SqlglotError as error:
         what = str(error).splitlines()[0]
         raise error_at(text, start, f"the SQL text does not parse from here on: {what}") from error
     except _SLIPS as error:
         # The parser's own slips, over forms that no statement has.
         raise error_at(text, start, "the SQL text does not parse from here on") from error
+    if tree is None:
+        raise error_at(text, start, "the SQL text does not parse here: expected an expression")
+    return tree
+
+
+def _place(text: str, found: Mapping[str, Any], start: int) -> int:
+    """Where the word begins that a parser's error is about; `start` where it names none."""
+    line, column = found.get("line"), found.get("col")
+    if line is None or column is None:
+        return start
+    before = sum(len(each) + 1 for each in text.split("\n")[: line - 1])
+    # sqlglot counts to the end of the word that it highlights.
+    return max(0, before + int(column) - len(found.get("highlight") or "x"))
 
 
 @contextmanager
@@ -129,7 +123,7 @@ def _is_of_parser(error: BaseException) -> bool:
 def is_plain_name(text: str) -> bool:
     """Whether SQL takes a word for the database of a table without quotes around it."""
     try:
-        tree = parse_expression(query := f"SELECT a FROM {text}.b", 0, len(query))
+        tree = parse_tree(query := f"SELECT a FROM {text}.b", tokenize(query), 0)
     except InvalidError:
         return False
     return [table.db for table in tree.find_all(exp.Table)] == [text]
@@ -158,14 +152,4 @@ def _plain(description: str) -> str:
 _OF_CODE = {
     r"<Token .*?, text: (.*?), line: .*>": r"'\1'",
     r"Required keyword: '.*' missing for <class '.*\.(\w+)'>": r"\1 is not complete",
-    r"No expression was parsed from '.*'": "expected an expression",
 }
-
-
-def _offset(text: str, line: int | None, column: int | None) -> int | None:
-    if line is None or column is None:
-        return None
-    start = 0
-    for _ in range(line - 1):
-        start = text.find("\n", start) + 1
-    return max(0, start + column - 1)

@@ -1,50 +1,48 @@
-"""DELETE, UPDATE and MERGE: one table, its rows by a condition, new values by expressions."""
+"""DELETE, UPDATE and MERGE: one table, its rows by a condition, new values by expressions.
+
+The parser understands more SQL than is carried out here. So each clause of a tree is asked for by
+its name, and any other that is given is an error: none is ignored.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from sqlglot import exp
 
 from keytide.plural import counted
-from keytide.sql.clauses import clauses
 from keytide.sql.cursor import Cursor
-from keytide.sql.dialect import parse_expression
 from keytide.sql.statements import Delete, Merge, Query, Update, When
 
-__all__ = ["TARGET", "delete", "delete_from", "merge", "merge_into", "update", "update_from"]
+__all__ = ["TARGET", "change", "clauses", "delete_from", "merge_into", "update_from"]
 
 TARGET = "dml_target"
 """The mark, in the meta of its node, of the table that a statement changes."""
 
 
-def delete(cursor: Cursor) -> Delete:
-    """Parse DELETE."""
-    return delete_from(_whole(cursor, exp.Delete), cursor)
-
-
-def update(cursor: Cursor) -> Update:
-    """Parse UPDATE."""
-    return update_from(_whole(cursor, exp.Update), cursor)
-
-
-def merge(cursor: Cursor) -> Merge:
-    """Parse MERGE."""
-    return merge_into(_whole(cursor, exp.Merge), cursor)
+def change(cursor: Cursor) -> Delete | Update | Merge:
+    """Parse DELETE, UPDATE or MERGE: all of a statement, of which nothing has been taken."""
+    tree = cursor.tree()
+    if isinstance(tree, exp.Delete):
+        return delete_from(tree, cursor)
+    if isinstance(tree, exp.Update):
+        return update_from(tree, cursor)
+    if isinstance(tree, exp.Merge):
+        return merge_into(tree, cursor)
+    raise cursor.error("expected DELETE, UPDATE or MERGE of the rows of a table")
 
 
 def delete_from(tree: exp.Expr, cursor: Cursor) -> Delete:
     """What a parsed DELETE asks for. Raises `InvalidError` for any clause but WHERE."""
-    with clauses(tree, cursor, "DELETE") as given:
-        target, where = given.take("this"), given.take("where")
+    target, where = clauses(tree, cursor, "DELETE", "this", "where")
     name = _target(target, cursor, "DELETE")
     return Delete(name, _rows_of(target, where, cursor))
 
 
 def update_from(tree: exp.Expr, cursor: Cursor) -> Update:
     """What a parsed UPDATE asks for. Raises `InvalidError` for any clause but SET and WHERE."""
-    with clauses(tree, cursor, "UPDATE") as given:
-        target, where, pairs = (given.take(n) for n in ("this", "where", "expressions"))
+    target, where, pairs = clauses(tree, cursor, "UPDATE", "this", "where", "expressions")
     name = _target(target, cursor, "UPDATE")
     if not pairs:
         raise cursor.error_at(cursor.end, "expected SET column = value")
@@ -54,11 +52,8 @@ def update_from(tree: exp.Expr, cursor: Cursor) -> Update:
 
 def merge_into(tree: exp.Expr, cursor: Cursor) -> Merge:
     """What a parsed MERGE asks for. Raises `InvalidError` for a clause that is not carried out."""
-    with clauses(tree, cursor, "MERGE") as given:
-        target, source, condition, whens = (
-            given.take(name) for name in ("this", "using", "on", "whens")
-        )
-        given.take("using_cond")
+    names = ("this", "using", "on", "whens", "using_cond")
+    target, source, condition, whens, _ = clauses(tree, cursor, "MERGE", *names)
     name = _target(target, cursor, "MERGE")
     if condition is None:
         raise cursor.error_at(cursor.end, "MERGE needs ON and a condition that joins both tables")
@@ -67,9 +62,29 @@ def merge_into(tree: exp.Expr, cursor: Cursor) -> Merge:
     branches = tuple(_when(each, target, cursor) for each in whens.expressions)
     _refuse_unreachable(branches, whens.expressions, cursor)
     pairs = exp.select("*").from_(target).join(source, on=condition, join_type=_side(branches))
-    hints = cursor.take_hints()
-    cursor.skip()
-    return Merge(name, Query(pairs, cursor.text, hints), branches)
+    return Merge(name, cursor.query(pairs), branches)
+
+
+def clauses(node: exp.Expr, cursor: Cursor, what: str, *names: str) -> list[Any]:
+    """The clauses of a node by their names, None where one is absent.
+
+    Raises `InvalidError` pointing at a clause of any other name.
+    """
+    given = {name: value for name, value in node.args.items() if _is_given(value)}
+    for name, value in given.items():
+        if name not in names:
+            word = name.strip("_").upper().replace("_", " ")
+            first = min(_starts(value), default=None)
+            place = cursor.find(word, before=first)
+            if place is None:
+                place = min(_starts(node), default=0) if first is None else first
+            raise cursor.error_at(place, f"{what} takes no {word} clause; nothing was done")
+    return [given.get(name) for name in names]
+
+
+def _is_given(clause: Any) -> bool:
+    # The parser notes what is absent as None, False or [].
+    return clause is not None and clause is not False and clause != []
 
 
 _ALWAYS = {"MATCHED": "", "NOT MATCHED": "RIGHT", "NOT MATCHED BY SOURCE": "LEFT"}
@@ -82,10 +97,8 @@ def _side(branches: Sequence[When]) -> str:
 
 
 def _when(node: exp.Expr, target: exp.Table, cursor: Cursor) -> When:
-    with clauses(node, cursor, "WHEN") as given:
-        matched, by_source, condition, then = (
-            given.take(name) for name in ("matched", "source", "condition", "then")
-        )
+    names = ("matched", "source", "condition", "then")
+    matched, by_source, condition, then = clauses(node, cursor, "WHEN", *names)
     _refuse_many_rows(condition, cursor)
     kind = "MATCHED" if matched else "NOT MATCHED BY SOURCE" if by_source else "NOT MATCHED"
     if isinstance(then, exp.Insert) != (kind == "NOT MATCHED"):
@@ -103,8 +116,7 @@ def _when(node: exp.Expr, target: exp.Table, cursor: Cursor) -> When:
 def _set_values(
     then: exp.Update, kind: str, target: exp.Table, cursor: Cursor
 ) -> dict[str, exp.Expr] | None:
-    with clauses(then, cursor, "UPDATE of a MERGE") as given:
-        pairs = given.take("expressions")
+    (pairs,) = clauses(then, cursor, "UPDATE of a MERGE", "expressions")
     if not pairs:
         raise cursor.error_at(_place(then, cursor), "expected UPDATE SET column = value")
     if len(pairs) == 1 and isinstance(pairs[0], exp.Star):
@@ -115,8 +127,7 @@ def _set_values(
 
 
 def _insert_when(then: exp.Insert, condition: exp.Expr | None, cursor: Cursor) -> When:
-    with clauses(then, cursor, "INSERT of a MERGE") as given:
-        columns, values = given.take("this"), given.take("expression")
+    columns, values = clauses(then, cursor, "INSERT of a MERGE", "this", "expression")
     if isinstance(columns, exp.Star) and values is None:
         return When("NOT MATCHED", condition, "INSERT")
     if not isinstance(values, exp.Tuple):
@@ -160,25 +171,13 @@ def _refuse_unreachable(
             closed.add(branch.kind)
 
 
-def _whole(cursor: Cursor, node_type: type[exp.Expr]) -> exp.Expr:
-    """All of a statement, not taken yet: places are looked up in it."""
-    tree = parse_expression(cursor.text, cursor.start, cursor.end)
-    if not isinstance(tree, node_type):
-        raise cursor.error(f"expected {node_type.key.upper()} of the rows of a table")
-    return tree
-
-
 def _target(table: exp.Expr | None, cursor: Cursor, what: str) -> str:
     """The name of the table to change, which comes with an alias at most."""
     if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
         raise cursor.error(f"{what} needs the name of a table")
-    with clauses(table, cursor, f"the table of {what}") as given:
-        for part in ("catalog", "db", "this"):
-            given.take(part)
-        alias = given.take("alias")
+    alias, *_ = clauses(table, cursor, f"the table of {what}", "alias", "catalog", "db", "this")
     if alias is not None:
-        with clauses(alias, cursor, f"the alias in {what}") as given:
-            given.take("this")
+        clauses(alias, cursor, f"the alias in {what}", "this")
     table.meta[TARGET] = True
     end = table.this.meta.get("end")
     if end is not None and end + 1 in cursor.hints:
@@ -212,10 +211,9 @@ def _assignments(
 def _assignment(pair: exp.Expr, target: exp.Table, cursor: Cursor) -> tuple[str, exp.Expr]:
     if not isinstance(pair, exp.EQ) or not isinstance(pair.this, exp.Column):
         raise cursor.error_at(_place(pair, cursor), "expected column = value")
-    with clauses(pair.this, cursor, "SET") as given:
-        column, table = given.take("this"), given.take("table")
-        if table is None or table.name.lower() == target.alias_or_name.lower():
-            return str(column.name), pair.expression
+    column, table = clauses(pair.this, cursor, "SET", "this", "table")
+    if table is None or table.name.lower() == target.alias_or_name.lower():
+        return str(column.name), pair.expression
     raise cursor.error_at(
         _place(pair, cursor),
         f"{pair.this.sql()} is not a column of {target.alias_or_name}; a member of a ROW cannot be "
@@ -226,15 +224,18 @@ def _assignment(pair: exp.Expr, target: exp.Table, cursor: Cursor) -> tuple[str,
 def _rows_of(target: exp.Expr, where: exp.Expr | None, cursor: Cursor) -> Query:
     """The rows that a statement is about."""
     _refuse_many_rows(where, cursor)
-    tree = exp.select("*").from_(target).where(where and where.this)
-    hints = cursor.take_hints()
-    cursor.skip()
-    return Query(tree, cursor.text, hints)
+    return cursor.query(exp.select("*").from_(target).where(where and where.this))
 
 
 def _place(node: exp.Expr, cursor: Cursor) -> int:
-    starts = [n.meta["start"] for n in node.walk() if "start" in n.meta]
-    return min(starts, default=cursor.start)
+    return min(_starts(node), default=cursor.start)
+
+
+def _starts(value: Any) -> list[int]:
+    """The places of all that is known to stand somewhere in the text."""
+    items = value if isinstance(value, list) else [value]
+    nodes = (node for item in items if isinstance(item, exp.Expr) for node in item.walk())
+    return [node.meta["start"] for node in nodes if node.meta and "start" in node.meta]
 
 
 _SPREADING = {"json_tuple", "inline_outer", "generate_subscripts", "variant_explode",
@@ -250,10 +251,9 @@ def _refuse_many_rows(tree: exp.Expr | None, cursor: Cursor) -> None:
     for node in () if tree is None else tree.walk(prune=lambda n: isinstance(n, exp.Query)):
         what = _many(node)
         if what is not None:
-            starts = [n.meta["start"] for n in node.walk() if "start" in n.meta]
             name = node.sql(dialect="spark")
             raise cursor.error_at(
-                min(starts, default=cursor.start),
+                _place(node, cursor),
                 f"{name if len(name) < _LONG else name[:_LONG] + '...'} {what}, and DELETE, UPDATE "
                 f"and MERGE take each row by itself; put it into a query, such as "
                 f"(SELECT max(n) FROM the_table)",

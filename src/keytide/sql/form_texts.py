@@ -19,7 +19,7 @@ from sqlglot import Token, TokenType, exp
 from keytide.arguments import shown
 from keytide.errors import InvalidError
 from keytide.sql.cursor import Cursor
-from keytide.sql.dialect import error_at, parse_expression, tokenize
+from keytide.sql.dialect import error_at, parse_tree, tokenize
 from keytide.sql.grammar import options_in_hints
 
 __all__ = ["FormTexts"]
@@ -44,16 +44,16 @@ class FormTexts:
 
     def condition(self, text: str) -> exp.Expr:
         """A condition, or the expression of a value."""
-        start = self._taken(text)
-        tree = parse_expression(self._text, start, len(self._text), exp.Condition)
+        start, tokens = self._taken(text)
+        tree = parse_tree(self._text, tokens, start, exp.Condition)
         if isinstance(tree, exp.Star):
             raise error_at(self._text, start, "expected an expression, found *")
         return tree
 
     def query(self, text: str) -> exp.Query:
         """A query."""
-        start = self._taken(text)
-        tree = parse_expression(self._text, start, len(self._text))
+        start, tokens = self._taken(text)
+        tree = parse_tree(self._text, tokens, start)
         if not isinstance(tree, exp.Query):
             raise error_at(
                 self._text, start, "expected a query, such as SELECT * FROM the_table_of_changes"
@@ -69,8 +69,8 @@ class FormTexts:
             for name, value in given.items()
         }
 
-    def _taken(self, text: str) -> int:
-        """Where a text begins among the others."""
+    def _taken(self, text: str) -> tuple[int, list[Token]]:
+        """Where a text begins among the others, and its tokens."""
         start = len(self._text) + 1 if self._text else 0
         self._text = f"{self._text}\n{text}" if self._text else text
         blank = "".join("\n" if c == "\n" else " " for c in self._text[:start])
@@ -80,7 +80,7 @@ class FormTexts:
             raise error_at(self._text, int(end.start), "expected one expression; found its end")
         self._tokens += tokens
         self._hints |= options_in_hints(blank + text, tokens)
-        return start
+        return start, tokens
 
 
 def _value_text(value: Any, column: str) -> str:

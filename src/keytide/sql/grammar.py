@@ -9,33 +9,30 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
+from decimal import Decimal
 from typing import TypeAlias
 
 from sqlglot import Token, TokenType, exp
 
 from keytide.errors import InvalidError
-from keytide.sql.alter_grammar import alter_table
 from keytide.sql.cursor import Cursor
-from keytide.sql.definition_grammar import create_table, options
-from keytide.sql.dialect import error_at, parse_expression, tokenize
-from keytide.sql.dml_grammar import delete, merge, update
+from keytide.sql.definition_grammar import alter_table, create_table, options
+from keytide.sql.dialect import error_at, tokenize
+from keytide.sql.dml_grammar import change
 from keytide.sql.literals import literal_rows
 from keytide.sql.statements import (
     AlterTable,
     Call,
     CreateTable,
-    Delete,
     Describe,
     DropTable,
     Explain,
     Insert,
-    Merge,
     Query,
     Rows,
     Show,
     Statement,
     Truncate,
-    Update,
 )
 
 __all__ = ["options_in_hints", "parse_statements"]
@@ -90,15 +87,12 @@ def _statement(text: str, tokens: Sequence[Token], hints: Mapping[int, _Hint]) -
 
 
 def _query(cursor: Cursor) -> Query:
-    start, end = cursor.start, cursor.end
     if cursor.at_end:
         raise cursor.error("expected a query")
-    hints = cursor.take_hints()
-    tree = parse_expression(cursor.text, start, end)
+    tree = cursor.tree()
     if not isinstance(tree, exp.Query | exp.Values):
-        raise error_at(cursor.text, start, _why_no_query(tree))
-    cursor.skip()
-    return Query(tree, cursor.text, hints)
+        raise cursor.error_at(cursor.start, _why_no_query(tree))
+    return cursor.query(tree)
 
 
 def _why_no_query(tree: exp.Expr) -> str:
@@ -158,7 +152,7 @@ def _insert(cursor: Cursor) -> Insert:
     if not overwrite:
         cursor.expect("INTO")
     cursor.accept("TABLE")
-    table = ".".join(cursor.path("a table name"))
+    table = cursor.table()
     partition: dict[str, exp.Expr | None] = {}
     if cursor.accept("PARTITION"):
         cursor.listed(lambda: _partition_value(cursor, partition))
@@ -185,28 +179,26 @@ def _partition_value(cursor: Cursor, given: dict[str, exp.Expr | None]) -> None:
     given[name] = None
     if cursor.accept("="):
         start = cursor.start
-        source = cursor.until()
-        value = parse_expression(cursor.text, start, start + len(source))
+        given[name] = value = cursor.value()
         if value.find(exp.Query, exp.Column, exp.Star) is not None:
             raise cursor.error_at(start, f"partition column {name!r} takes a constant")
-        given[name] = value
 
 
 def _drop(cursor: Cursor) -> DropTable:
     cursor.expect("DROP", "TABLE")
     missing_ok = cursor.accept("IF", "EXISTS")
-    return DropTable(".".join(cursor.path("a table name")), missing_ok)
+    return DropTable(cursor.table(), missing_ok)
 
 
 def _truncate(cursor: Cursor) -> Truncate:
     cursor.expect("TRUNCATE", "TABLE")
-    table = ".".join(cursor.path("a table name"))
+    table = cursor.table()
     return Truncate(table, (_partition(cursor),) if cursor.accept("PARTITION") else ())
 
 
 def _alter(cursor: Cursor) -> AlterTable | Truncate:
     cursor.expect("ALTER", "TABLE")
-    table = ".".join(cursor.path("a table name"))
+    table = cursor.table()
     is_drop = cursor.accept("DROP", "IF", "EXISTS", "PARTITION")
     if not (is_drop or cursor.accept("DROP", "PARTITION")):
         return alter_table(cursor, table)
@@ -230,19 +222,16 @@ def _partition(cursor: Cursor) -> dict[str, exp.Expr | None]:
 
 def _show(cursor: Cursor) -> Show:
     cursor.expect("SHOW")
-    if cursor.accept("TABLES"):
-        name = cursor.name() if cursor.accept("IN") or cursor.accept("FROM") else None
-        like = cursor.string() if cursor.accept("LIKE") else None
-        return Show("TABLES", name, like)
     if cursor.accept("DATABASES"):
         return Show("DATABASES")
-    if cursor.accept("CREATE", "TABLE"):
-        return Show("CREATE TABLE", ".".join(cursor.path("a table name")))
-    for what in ("PARTITIONS", "TBLPROPERTIES", "COLUMNS"):
-        if cursor.accept(what):
+    if cursor.accept("TABLES"):
+        name = cursor.name() if cursor.accept("IN") or cursor.accept("FROM") else None
+        return Show("TABLES", name, cursor.string() if cursor.accept("LIKE") else None)
+    for what in ("CREATE TABLE", "PARTITIONS", "TBLPROPERTIES", "COLUMNS"):
+        if cursor.accept(*what.split()):
             if what == "COLUMNS" and not cursor.accept("IN"):
                 cursor.expect("FROM")
-            return Show(what, ".".join(cursor.path("a table name")))
+            return Show(what, cursor.table())
     raise cursor.error(
         "expected TABLES, DATABASES, CREATE TABLE, COLUMNS, PARTITIONS or TBLPROPERTIES"
     )
@@ -253,19 +242,14 @@ def _describe(cursor: Cursor) -> Describe:
         cursor.expect("DESCRIBE")
     cursor.accept("TABLE")
     extended = cursor.accept("EXTENDED") or cursor.accept("FORMATTED")
-    return Describe(".".join(cursor.path("a table name")), extended)
+    return Describe(cursor.table(), extended)
 
 
 def _explain(cursor: Cursor) -> Explain:
     cursor.expect("EXPLAIN")
     analyze = cursor.accept("ANALYZE")
-    changes: dict[str, Callable[[Cursor], Delete | Update | Merge]] = {
-        "DELETE": delete,
-        "UPDATE": update,
-        "MERGE": merge,
-    }
-    if cursor.peek() in changes:
-        return Explain(changes[cursor.peek()](cursor), analyze)
+    if cursor.peek() in ("DELETE", "UPDATE", "MERGE"):
+        return Explain(change(cursor), analyze)
     if analyze:
         raise cursor.error("EXPLAIN ANALYZE needs DELETE, UPDATE or MERGE, which it carries out")
     return Explain(_query(cursor))
@@ -274,54 +258,39 @@ def _explain(cursor: Cursor) -> Explain:
 def _call(cursor: Cursor) -> Call:
     cursor.expect("CALL")
     procedure = ".".join(cursor.path("a procedure"))
-    cursor.expect("(")
     values: list[object] = []
     named: dict[str, object] = {}
-    while not cursor.accept(")"):
-        if values or named:
-            cursor.expect(",")
-        key = cursor.argument_name()
-        if key is None and named:
-            raise cursor.error("expected a named argument after named ones")
-        if key is None:
-            values.append(_argument(cursor))
-        elif key in named:
-            raise cursor.error(f"argument {key!r} is given twice")
-        else:
-            named[key] = _argument(cursor)
+    if not cursor.accept("(", ")"):
+        cursor.listed(lambda: _argument(cursor, values, named))
     return Call(procedure, tuple(values), named)
 
 
-def _argument(cursor: Cursor) -> object:
-    start = cursor.start
-    source = cursor.until()
-    tree = parse_expression(cursor.text, start, start + len(source))
+def _argument(cursor: Cursor, values: list[object], named: dict[str, object]) -> None:
+    if cursor.peek(1) != "=>":
+        if named:
+            raise cursor.error("expected a named argument after named ones")
+        values.append(_literal(cursor))
+        return
+    name = cursor.name("an argument's name")
+    cursor.expect("=>")
+    if name in named:
+        raise cursor.error(f"argument {name!r} is given twice")
+    named[name] = _literal(cursor)
+
+
+def _literal(cursor: Cursor) -> object:
+    start, tree = cursor.start, cursor.value()
     try:
-        return _literal(tree)
+        if isinstance(tree, exp.Cast) and tree.this.is_string:
+            return _moment(tree.to.this, str(tree.this.this))
+        value: object = tree.to_py()
     except ValueError:
-        raise error_at(
-            cursor.text, start,
+        raise cursor.error_at(
+            start,
             "expected a literal: a number, TRUE, FALSE, NULL, 'text', DATE '2026-01-31' or "
             "TIMESTAMP '2026-01-31 12:00:00'",
-        ) from None  # fmt: skip
-
-
-def _literal(tree: exp.Expr) -> object:
-    if isinstance(tree, exp.Null):
-        return None
-    if isinstance(tree, exp.Boolean):
-        return bool(tree.this)
-    if isinstance(tree, exp.Neg):
-        value = _literal(tree.this)
-        if isinstance(value, int | float):
-            return -value
-    if isinstance(tree, exp.Cast) and tree.this.is_string:
-        return _moment(tree.to.this, str(tree.this.this))
-    if isinstance(tree, exp.Literal):
-        if tree.is_string:
-            return str(tree.this)
-        return int(tree.this) if str(tree.this).isdecimal() else float(tree.this)
-    raise ValueError(tree)
+        ) from None
+    return float(value) if isinstance(value, Decimal) else value
 
 
 def _moment(kind: exp.DType, text: str) -> date:
@@ -341,9 +310,9 @@ _STATEMENTS: dict[str, Callable[[Cursor], Statement]] = {
     "CREATE": _create,
     "INSERT": _insert,
     "ALTER": _alter,
-    "DELETE": delete,
-    "UPDATE": update,
-    "MERGE": merge,
+    "DELETE": change,
+    "UPDATE": change,
+    "MERGE": change,
     "DROP": _drop,
     "TRUNCATE": _truncate,
     "SHOW": _show,

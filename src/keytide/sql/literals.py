@@ -17,7 +17,7 @@ __all__ = ["literal_rows"]
 
 _INT32 = range(-(2**31), 2**31)
 _INT64 = range(-(2**63), 2**63)
-_WORDS = {"NULL": None, "TRUE": True, "FALSE": False}
+_BOOLEANS = {TokenType.NULL: None, TokenType.TRUE: True, TokenType.FALSE: False}
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]*)?|\.[0-9]+")
 
 _Cell = tuple[TokenType, str]
@@ -67,16 +67,17 @@ def _is_regular(types: Sequence[TokenType], stride: int) -> bool:
 
 def _column(cells: Sequence[_Cell]) -> pa.Array | None:
     """Literals of one type as an array; None for a mixture, or where something else stands."""
-    types = {type_ for type_, text in cells if type_ is not TokenType.VAR or text.upper() != "NULL"}
+    types = {type_ for type_, _ in cells} - {TokenType.NULL}
     if types == {TokenType.STRING}:
         return pa.array(
             [text if type_ is TokenType.STRING else None for type_, text in cells], pa.string()
         )
     if types == {TokenType.NUMBER}:
         return _numbers([text if type_ is TokenType.NUMBER else None for type_, text in cells])
-    words = [text.upper() for _, text in cells]
-    if types <= {TokenType.VAR} and set(words) <= _WORDS.keys():
-        return pa.array([_WORDS[word] for word in words], pa.bool_() if types else pa.null())
+    if types <= _BOOLEANS.keys():
+        return pa.array(
+            [_BOOLEANS[type_] for type_, _ in cells], pa.bool_() if types else pa.null()
+        )
     return None
 
 
