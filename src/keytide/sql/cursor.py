@@ -185,7 +185,8 @@ _DEPTH = {TokenType.L_PAREN: 1, TokenType.LT: 1, TokenType.R_PAREN: -1, TokenTyp
 
 def _words(text: str, token: Token) -> list[Token]:
     """The words of a token, several where the tokenizer joins them as in PRIMARY KEY."""
-    if token.token_type in (TokenType.STRING, TokenType.IDENTIFIER) or " " not in token.text:
+    source = text[int(token.start) : int(token.end) + 1]
+    if " " not in token.text or not re.fullmatch(r"[A-Za-z\s]+", source):
         return [token]
     return [
         Token(TokenType.VAR, word.group(), start=word.start(), end=word.end() - 1)
