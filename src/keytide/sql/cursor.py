@@ -32,7 +32,7 @@ class Cursor:
     ) -> None:
         self.text = text
         self._whole = tokens
-        self._tokens = [word for token in tokens for word in _words(text, token)]
+        self._tokens = _words(text, tokens)
         self._position = 0
         self.hints = dict(hints)
 
@@ -183,12 +183,25 @@ class Cursor:
 _DEPTH = {TokenType.L_PAREN: 1, TokenType.LT: 1, TokenType.R_PAREN: -1, TokenType.GT: -1}
 
 
-def _words(text: str, token: Token) -> list[Token]:
-    """The words of a token, several where the tokenizer joins them as in PRIMARY KEY."""
-    source = text[int(token.start) : int(token.end) + 1]
-    if " " not in token.text or not re.fullmatch(r"[A-Za-z\s]+", source):
-        return [token]
-    return [
-        Token(TokenType.VAR, word.group(), start=word.start(), end=word.end() - 1)
-        for word in re.compile(r"\S+").finditer(text, int(token.start), int(token.end) + 1)
-    ]
+_QUOTED = frozenset({TokenType.STRING, TokenType.IDENTIFIER})
+_JOINED = re.compile(r"[A-Za-z]+(\s+[A-Za-z]+)+")
+_WORD = re.compile(r"\S+")
+
+
+def _words(text: str, tokens: Sequence[Token]) -> list[Token]:
+    """Tokens, those apart that the tokenizer joins as in PRIMARY KEY."""
+    words: list[Token] = []
+    for token in tokens:
+        start, end = int(token.start), int(token.end) + 1
+        if (
+            " " not in token.text
+            or token.token_type in _QUOTED
+            or not _JOINED.fullmatch(text, start, end)
+        ):
+            words.append(token)
+            continue
+        words += [
+            Token(TokenType.VAR, word.group(), start=word.start(), end=word.end() - 1)
+            for word in _WORD.finditer(text, start, end)
+        ]
+    return words

@@ -150,6 +150,7 @@ def _plain(description: str) -> str:
 
 
 _OF_CODE = {
+    r"'SENTINEL'": "the end",
     r"<Token .*?, text: (.*?), line: .*>": r"'\1'",
     r"Required keyword: '.*' missing for <class '.*\.(\w+)'>": r"\1 is not complete",
 }

@@ -1,7 +1,8 @@
 """SQL text into statements.
 
-Queries and expressions are sqlglot's to parse. The statements around them are parsed here,
-because their types and clauses are those of the table format, which no dialect of sqlglot knows.
+Queries, expressions and the statements that change rows are sqlglot's to parse. The statements
+around them are read from the same tokens here: their types and clauses are those of the table
+format, and sqlglot takes words of theirs that it does not keep.
 """
 
 from __future__ import annotations
