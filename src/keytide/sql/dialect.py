@@ -69,8 +69,9 @@ def parse_tree(text: str, tokens: Sequence[Token], start: int, into: Any = None)
     Places in the tree and in errors are those in the whole text. Raises `InvalidError` pointing at
     the place that does not parse.
     """
-    parser, part = Keytide().parser(), list(tokens)
+    part = list(tokens)
     try:
+        parser = Keytide().parser()
         [tree] = parser.parse_into(into, part, text) if into else parser.parse(part, text)
     except ParseError as error:
         found = error.errors[0] if error.errors else {}
