@@ -10,16 +10,25 @@ from typing import Any
 
 import polars as pl
 import pytest
+import sqlglot
 import sqlglot.parser
 
 import keytide as kt
 from keytide.table.conditions import where
 from keytide.table.conditions.predicate import Comparison
 
-PARSERS = {(where.__file__, "parse_where"): "text", (sqlglot.parser.__file__, "_parse"): "sql"}
-"""What parses, and the argument that has the text."""
+PARSERS = {
+    (where.__file__, "parse_where"): lambda given: given["text"],
+    (sqlglot.parser.__file__, "_parse"): lambda given: _part(given["raw_tokens"], given["sql"]),
+}
+"""What parses, and which text of what it is given."""
 MARK = "4711"
 BIG = Comparison("n", ">", 4711)
+
+
+def _part(tokens: list[sqlglot.Token], text: str) -> str:
+    """What some tokens of a text say."""
+    return text[tokens[0].start : tokens[-1].end + 1] if tokens else ""
 
 
 @contextmanager
@@ -28,8 +37,8 @@ def parsed() -> Iterator[list[str]]:
     found: list[str] = []
 
     def look(frame: Any, event: str, _: Any) -> None:
-        name = PARSERS.get((frame.f_code.co_filename, frame.f_code.co_name))
-        text = "" if event != "call" or name is None else frame.f_locals[name] or ""
+        text_of = PARSERS.get((frame.f_code.co_filename, frame.f_code.co_name))
+        text = "" if event != "call" or text_of is None else text_of(frame.f_locals)
         # A literal that holds a condition is no condition yet.
         if MARK in text and not text.strip().startswith("'"):
             found.append(text)
