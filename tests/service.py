@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import keytide as kt
+from keytide.dml.attached import AttachedCatalog
 from keytide.format import paths
 from keytide.format.schema import TableSchema
 from keytide.lake.lake import Lake
 from keytide.store import Store, open_store
-from keytide.table.catalog import Catalog
 from keytide.table.state.commits import FOLDER_COMMITS, Found
 from keytide.table.state.metadata import TableMetadata
 
@@ -169,4 +169,6 @@ def connect_by_service(folder: Path, spark: object = None) -> kt.Lake:
     database = folder / "service.db"
     with answering(database) as connection:
         connection.executescript(_TABLES)
-    return Lake(Catalog(ServiceWarehouse(database, open_store(str(folder / "files")))), spark)
+    return Lake(
+        AttachedCatalog(ServiceWarehouse(database, open_store(str(folder / "files")))), spark
+    )

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import keytide as kt
+from keytide.dml.attached import AttachedCatalog
 from keytide.format import paths
 from keytide.lake.lake import Lake
 from keytide.store import Store
-from keytide.table.catalog import Catalog
 from keytide.table.state.commits import Commits, UnknownOutcomeError
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
@@ -188,7 +188,7 @@ def test_table_whose_first_rows_were_not_decided_is_not_there(tmp_path: Path) ->
     lake = connect_by_service(tmp_path)
     warehouse = lake.catalog.warehouse
     assert isinstance(warehouse, ServiceWarehouse)
-    away = Lake(Catalog(FailingWarehouse(warehouse.database, warehouse.store)))
+    away = Lake(AttachedCatalog(FailingWarehouse(warehouse.database, warehouse.store)))
     with pytest.raises(kt.DataError, match="the service is away"):
         away.sql("CREATE TABLE t AS SELECT 1 AS k")
     assert lake.tables() == []

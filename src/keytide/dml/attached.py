@@ -5,9 +5,9 @@ A name whose first part is that of a connector means the table that the rest nam
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -24,11 +24,35 @@ from keytide.errors import NotFoundError
 from keytide.table.catalog import Catalog
 from keytide.table.conditions.predicate import Predicate
 
-__all__ = ["PagesScan", "PagesTask", "attached_tables", "open_target", "target_of"]
+__all__ = [
+    "AttachedCatalog",
+    "PagesScan",
+    "PagesTask",
+    "attached_tables",
+    "open_target",
+    "target_of",
+]
+
+
+@dataclass(frozen=True)
+class AttachedCatalog(Catalog):
+    """The tables of a warehouse, and beside them those of connectors.
+
+    `attached` has connectors by the name in lower case that stands in front of their tables' names.
+    All that is read by this catalog belongs to the `statement` that is carried out.
+    """
+
+    attached: Mapping[str, Connector] = field(default_factory=dict, compare=False)
+    statement: ConnectorSession | None = field(default=None, compare=False)
+
+    def find_attached(self, name: str) -> tuple[str, str] | None:
+        """What is attached that a name leads to, and the name's rest; None if it leads nowhere."""
+        first, dot, rest = name.partition(".")
+        return (first.lower(), rest) if dot and first.lower() in self.attached else None
 
 
 def target_of(
-    catalog: Catalog, name: str, session: ConnectorSession | None = None
+    catalog: AttachedCatalog, name: str, session: ConnectorSession | None = None
 ) -> tuple[Connector, ConnectorTableHandle] | None:
     """The connector and the table that a name means; None where it names nothing attached.
 
@@ -38,13 +62,13 @@ def target_of(
     if found is None:
         return None
     attached, table = found
-    connector: Connector = catalog.attached[attached]
+    connector = catalog.attached[attached]
     return connector, open_target(connector, table, session or ConnectorSession())
 
 
-def attached_tables(catalog: Catalog, name: str) -> list[str]:
+def attached_tables(catalog: AttachedCatalog, name: str) -> list[str]:
     """The names of the tables of what is attached by a name, sorted; none if nothing is."""
-    connector: Connector | None = catalog.attached.get(name.lower())
+    connector = catalog.attached.get(name.lower())
     if connector is None:
         return []
     tables = connector.metadata.list_tables(ConnectorSession())

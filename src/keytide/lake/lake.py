@@ -12,6 +12,7 @@ import pyarrow as pa
 from keytide import html
 from keytide.arguments import checked, shown
 from keytide.dml.adbc import adbc_connector
+from keytide.dml.attached import AttachedCatalog
 from keytide.dml.spi import Connector, Isolation
 from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError
 from keytide.lake.engines import engine_of
@@ -22,7 +23,6 @@ from keytide.table.caching import cache_folder, near
 from keytide.table.catalog import (
     DEFAULT_DATABASE,
     SYSTEM_DATABASE,
-    Catalog,
     NewTable,
     open_stored,
 )
@@ -72,7 +72,7 @@ def connect(
     """
     copies = cache_folder(cache, cache_bytes, _CACHE_NAMES)
     opened = store if store is not None else open_store(str(warehouse), options)
-    return Lake(Catalog(FolderWarehouse(near(opened, copies)), allow_external_files), spark)
+    return Lake(AttachedCatalog(FolderWarehouse(near(opened, copies)), allow_external_files), spark)
 
 
 @checked
@@ -98,7 +98,7 @@ _CACHE_NAMES = ("cache", "cache_bytes")
 class Lake:
     """Tables under one root. Names are `database.table`; without a database, `default`."""
 
-    def __init__(self, catalog: Catalog, spark: Any = None) -> None:
+    def __init__(self, catalog: AttachedCatalog, spark: Any = None) -> None:
         self._catalog = catalog
         self._spark = spark
 
@@ -124,7 +124,7 @@ class Lake:
         return self._catalog.allows_external_files
 
     @property
-    def catalog(self) -> Catalog:
+    def catalog(self) -> AttachedCatalog:
         """The lake as the layers below know it."""
         return self._catalog
 

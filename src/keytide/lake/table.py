@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from keytide import html
 from keytide.arguments import checked
+from keytide.dml.attached import AttachedCatalog
 from keytide.dml.execution import Changed
 from keytide.format.schema import TableSchema
 from keytide.lake.changes import Changes
@@ -23,7 +24,6 @@ from keytide.moments import Moment, epoch_ms
 from keytide.store import Store
 from keytide.table import local_writes
 from keytide.table.alter import alter_table
-from keytide.table.catalog import Catalog
 from keytide.table.changes.change_scan import changes_of
 from keytide.table.changes.follow import Pace, follow, start_of
 from keytide.table.commit.author import Author
@@ -79,10 +79,12 @@ class Table:
         """Open the table that a store is rooted at. Raises `NotFoundError` when there is none."""
         self._stored = StoredTable(store, name)
         self._spark: Any = None
-        self._catalog: Catalog | None = None
+        self._catalog: AttachedCatalog | None = None
 
     @classmethod
-    def of(cls, stored: StoredTable, spark: Any = None, catalog: Catalog | None = None) -> Table:
+    def of(
+        cls, stored: StoredTable, spark: Any = None, catalog: AttachedCatalog | None = None
+    ) -> Table:
         """The same table for users.
 
         A Spark session, where there is one, compacts it and computes changes of its rows, in which

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from keytide.dml.appended import appended_connector
-from keytide.dml.attached import target_of
+from keytide.dml.attached import AttachedCatalog, target_of
 from keytide.dml.execution import Changed, DeleteRows, RowChange, UpdateRows, change_rows
 from keytide.dml.keyed import keyed_connector
 from keytide.dml.merge import merge_rows
@@ -33,7 +33,6 @@ from keytide.sql.query_engine import Engine
 from keytide.sql.relation import Relation
 from keytide.sql.row_query import RowQuery, row_query
 from keytide.sql.statements import Delete, Merge, Update
-from keytide.table.catalog import Catalog
 from keytide.table.definition.kind import kind_of
 from keytide.types import Field, type_from_arrow
 
@@ -47,7 +46,7 @@ class Target:
     """The table that a statement changes, at its newest state."""
 
     name: str
-    catalog: Catalog
+    catalog: AttachedCatalog
     """What the statement reads by."""
     connector: Connector
     session: ConnectorSession
@@ -71,7 +70,7 @@ class Target:
 
 
 def delete(
-    catalog: Catalog,
+    catalog: AttachedCatalog,
     engine: Engine,
     statement: Delete,
     isolation: Isolation = "snapshot",
@@ -90,7 +89,7 @@ def delete(
 
 
 def update(
-    catalog: Catalog,
+    catalog: AttachedCatalog,
     engine: Engine,
     statement: Update,
     isolation: Isolation = "snapshot",
@@ -110,7 +109,7 @@ def update(
 
 
 def merge(
-    catalog: Catalog,
+    catalog: AttachedCatalog,
     engine: Engine,
     statement: Merge,
     isolation: Isolation = "snapshot",
@@ -138,7 +137,7 @@ def merge(
     return on_newest(catalog, statement.table, isolation, trace, once)
 
 
-def update_query(catalog: Catalog, statement: Update, target: Target) -> RowQuery:
+def update_query(catalog: AttachedCatalog, statement: Update, target: Target) -> RowQuery:
     """The query of an UPDATE. Raises `NotFoundError` for unknown columns, and as `bind` does."""
     names = target.schema.names
     given = {column_of(n, names, target.name): v for n, v in statement.assignments.items()}
@@ -146,7 +145,7 @@ def update_query(catalog: Catalog, statement: Update, target: Target) -> RowQuer
     return row_query(statement.query, catalog, target.name, values)
 
 
-def target_now(catalog: Catalog, name: str, session: ConnectorSession) -> Target:
+def target_now(catalog: AttachedCatalog, name: str, session: ConnectorSession) -> Target:
     """The table of a name as it is now. Raises `NotFoundError` where there is none."""
     return _finder(catalog, name, session)[0]()
 
@@ -165,7 +164,7 @@ def _change(target: Target, engine: Engine, query: RowQuery, change: RowChange) 
 
 
 def on_newest(
-    catalog: Catalog,
+    catalog: AttachedCatalog,
     name: str,
     isolation: Isolation,
     trace: Trace | None,
@@ -193,7 +192,7 @@ def on_newest(
                 connector.metadata.end_statement(session)
 
 
-def _isolation(catalog: Catalog, name: str, asked: Isolation) -> Isolation:
+def _isolation(catalog: AttachedCatalog, name: str, asked: Isolation) -> Isolation:
     """That of a table's connector where it is attached, or what is asked for if that is more."""
     found = catalog.find_attached(name)
     own: Isolation = "snapshot" if found is None else catalog.attached[found[0]].isolation
@@ -201,7 +200,7 @@ def _isolation(catalog: Catalog, name: str, asked: Isolation) -> Isolation:
 
 
 def _finder(
-    catalog: Catalog, name: str, session: ConnectorSession
+    catalog: AttachedCatalog, name: str, session: ConnectorSession
 ) -> tuple[Callable[[], Target], int]:
     """What finds a table as it is now, and how many conflicts its statements may meet."""
 

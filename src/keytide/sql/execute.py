@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
+from keytide.dml.attached import AttachedCatalog
 from keytide.errors import AlreadyExistsError, InvalidError
 from keytide.plural import counted
 from keytide.sql.assign import assign
@@ -43,14 +44,14 @@ from keytide.sql.statements import (
     Update,
 )
 from keytide.table.alter import alter_table
-from keytide.table.catalog import Catalog, NewTable
+from keytide.table.catalog import NewTable
 from keytide.table.local_writes import truncate
 from keytide.table.state.stored import StoredTable
 
 __all__ = ["results", "run"]
 
 
-def run(catalog: Catalog, engine: Engine, text: str) -> Result:
+def run(catalog: AttachedCatalog, engine: Engine, text: str) -> Result:
     """Carry out a SQL text; the result is that of its last statement. Raises as `results`."""
     given = deque(results(catalog, engine, text), maxlen=1)
     if not given:
@@ -58,7 +59,7 @@ def run(catalog: Catalog, engine: Engine, text: str) -> Result:
     return given[0]
 
 
-def results(catalog: Catalog, engine: Engine, text: str) -> Iterator[Result]:
+def results(catalog: AttachedCatalog, engine: Engine, text: str) -> Iterator[Result]:
     """Carry out the statements of a SQL text, one for each result that is taken.
 
     All of the text is parsed before anything is done. Each statement is atomic; when one fails,
@@ -69,7 +70,7 @@ def results(catalog: Catalog, engine: Engine, text: str) -> Iterator[Result]:
     return (_carried_out(catalog, engine, statement) for statement in statements)
 
 
-def _carried_out(catalog: Catalog, engine: Engine, statement: Statement) -> Result:
+def _carried_out(catalog: AttachedCatalog, engine: Engine, statement: Statement) -> Result:
     try:
         with refusing_slips():
             return _ACTIONS[type(statement)](catalog, engine, statement)
@@ -80,11 +81,11 @@ def _carried_out(catalog: Catalog, engine: Engine, statement: Statement) -> Resu
         ) from error
 
 
-def _query(catalog: Catalog, engine: Engine, statement: Query) -> Result:
+def _query(catalog: AttachedCatalog, engine: Engine, statement: Query) -> Result:
     return engine.query(bind(statement, catalog))
 
 
-def _explain(catalog: Catalog, engine: Engine, statement: Explain) -> Result:
+def _explain(catalog: AttachedCatalog, engine: Engine, statement: Explain) -> Result:
     if isinstance(statement.query, Query):
         return explain(bind(statement.query, catalog))
     if statement.analyze:
@@ -95,7 +96,7 @@ def _explain(catalog: Catalog, engine: Engine, statement: Explain) -> Result:
 # -- definitions -----------------------------------------------------------------------------------
 
 
-def _create(catalog: Catalog, engine: Engine, statement: CreateTable) -> Result:
+def _create(catalog: AttachedCatalog, engine: Engine, statement: CreateTable) -> Result:
     catalog = catalog.pinned()
     known = catalog.find(statement.name)
     if known is not None and statement.exists_ok:
@@ -110,7 +111,7 @@ def _create(catalog: Catalog, engine: Engine, statement: CreateTable) -> Result:
 
 
 def _create_empty(
-    catalog: Catalog, statement: CreateTable, source: StoredTable | None
+    catalog: AttachedCatalog, statement: CreateTable, source: StoredTable | None
 ) -> StoredTable:
     columns, keys = statement.columns, statement.primary_key
     partitions, options = statement.partition_by, dict(statement.options)
@@ -123,7 +124,9 @@ def _create_empty(
     return catalog.create_table(statement.name, wanted, exists_ok=statement.exists_ok)
 
 
-def _create_as(catalog: Catalog, engine: Engine, statement: CreateTable, query: Query) -> Result:
+def _create_as(
+    catalog: AttachedCatalog, engine: Engine, statement: CreateTable, query: Query
+) -> Result:
     if statement.columns:
         raise InvalidError(
             f"table {statement.name}: CREATE TABLE ... AS takes its columns from the query; leave "
@@ -143,18 +146,18 @@ def _create_as(catalog: Catalog, engine: Engine, statement: CreateTable, query: 
     return changed(written.rows)
 
 
-def _alter(catalog: Catalog, engine: Engine, statement: AlterTable) -> Result:
+def _alter(catalog: AttachedCatalog, engine: Engine, statement: AlterTable) -> Result:
     alter_table(table_of(catalog, statement.table).metadata, statement.changes)
     return changed()
 
 
-def _drop(catalog: Catalog, engine: Engine, statement: DropTable) -> Result:
+def _drop(catalog: AttachedCatalog, engine: Engine, statement: DropTable) -> Result:
     name = catalog.find(statement.table) or statement.table
     catalog.drop_table(name, missing_ok=statement.missing_ok)
     return changed()
 
 
-def _truncate(catalog: Catalog, engine: Engine, statement: Truncate) -> Result:
+def _truncate(catalog: AttachedCatalog, engine: Engine, statement: Truncate) -> Result:
     table = table_of(catalog.pinned(), statement.table)
     truncate(table, [_partition_values(each, table) for each in statement.partitions])
     return changed()
@@ -163,7 +166,7 @@ def _truncate(catalog: Catalog, engine: Engine, statement: Truncate) -> Result:
 # -- INSERT ----------------------------------------------------------------------------------------
 
 
-def _insert(catalog: Catalog, engine: Engine, statement: Insert) -> Result:
+def _insert(catalog: AttachedCatalog, engine: Engine, statement: Insert) -> Result:
     if catalog.find_attached(statement.table) is not None:
         return changed(insert_attached(catalog, engine, statement).rows)
     catalog = catalog.pinned()
@@ -177,7 +180,7 @@ def _insert(catalog: Catalog, engine: Engine, statement: Insert) -> Result:
     return changed(chosen.append(table, assigned).rows)
 
 
-def _rows(catalog: Catalog, engine: Engine, statement: Insert) -> tuple[Engine, Any]:
+def _rows(catalog: AttachedCatalog, engine: Engine, statement: Insert) -> tuple[Engine, Any]:
     """The rows to insert, and the engine that they are rows of."""
     local = LocalEngine(catalog.allows_external_files)
     if isinstance(statement.query, Rows):
@@ -238,34 +241,34 @@ def _partition_values(
     return values
 
 
-def _delete(catalog: Catalog, engine: Engine, statement: Delete) -> Result:
+def _delete(catalog: AttachedCatalog, engine: Engine, statement: Delete) -> Result:
     return changed(delete(catalog, engine, statement).rows)
 
 
-def _update(catalog: Catalog, engine: Engine, statement: Update) -> Result:
+def _update(catalog: AttachedCatalog, engine: Engine, statement: Update) -> Result:
     return changed(update(catalog, engine, statement).rows)
 
 
-def _merge(catalog: Catalog, engine: Engine, statement: Merge) -> Result:
+def _merge(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> Result:
     return changed(merge(catalog, engine, statement).rows)
 
 
 # -- the rest --------------------------------------------------------------------------------------
 
 
-def _show(catalog: Catalog, engine: Engine, statement: Show) -> Result:
+def _show(catalog: AttachedCatalog, engine: Engine, statement: Show) -> Result:
     return LocalResult(show(catalog.pinned(), statement))
 
 
-def _describe(catalog: Catalog, engine: Engine, statement: Describe) -> Result:
+def _describe(catalog: AttachedCatalog, engine: Engine, statement: Describe) -> Result:
     return LocalResult(describe(catalog.pinned(), statement.table, extended=statement.extended))
 
 
-def _call(catalog: Catalog, engine: Engine, statement: Call) -> Result:
+def _call(catalog: AttachedCatalog, engine: Engine, statement: Call) -> Result:
     return LocalResult(call(catalog, statement))
 
 
-_ACTIONS: dict[type, Callable[[Catalog, Engine, Any], Result]] = {
+_ACTIONS: dict[type, Callable[[AttachedCatalog, Engine, Any], Result]] = {
     Query: _query,
     Explain: _explain,
     CreateTable: _create,

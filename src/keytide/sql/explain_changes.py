@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from sqlglot import exp
 
+from keytide.dml.attached import AttachedCatalog
 from keytide.dml.execution import DeleteRows, RowChange, UpdateRows
 from keytide.dml.spi import ColumnHandle, ConnectorSession
 from keytide.dml.trace import Trace
@@ -20,13 +21,12 @@ from keytide.sql.relation import Relation
 from keytide.sql.result import LocalResult, Result
 from keytide.sql.row_query import RowQuery, row_query
 from keytide.sql.statements import Delete, Merge, Update
-from keytide.table.catalog import Catalog
 from keytide.table.conditions.text import text_of
 
 __all__ = ["analyze_change", "explain_change"]
 
 
-def explain_change(catalog: Catalog, statement: Delete | Update | Merge) -> Result:
+def explain_change(catalog: AttachedCatalog, statement: Delete | Update | Merge) -> Result:
     """What a statement would do, without reading or changing rows. Raises as the statement."""
     target = target_now(catalog, statement.table, ConnectorSession())
     if isinstance(statement, Merge):
@@ -40,7 +40,9 @@ def explain_change(catalog: Catalog, statement: Delete | Update | Merge) -> Resu
     return _plan(lines)
 
 
-def analyze_change(catalog: Catalog, engine: Engine, statement: Delete | Update | Merge) -> Result:
+def analyze_change(
+    catalog: AttachedCatalog, engine: Engine, statement: Delete | Update | Merge
+) -> Result:
     """Carry a statement out; gives the calls that were made. Raises as the statement."""
     trace = Trace()
     if isinstance(statement, Delete):

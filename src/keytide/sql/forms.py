@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from sqlglot import exp
 
+from keytide.dml.attached import AttachedCatalog
 from keytide.dml.execution import Changed
 from keytide.dml.spi import Isolation
 from keytide.errors import InvalidError, NotFoundError
@@ -23,7 +24,6 @@ from keytide.sql.form_texts import FormTexts
 from keytide.sql.query_engine import Engine
 from keytide.sql.relation import GivenRelation, Relation, StoredRelation
 from keytide.sql.statements import GIVEN, Delete, Merge, Query, Update
-from keytide.table.catalog import Catalog
 from keytide.table.conditions.condition import Condition
 from keytide.table.definition.checks import refuse_same_names
 from keytide.table.state.stored import PinnedTable, StoredTable
@@ -49,19 +49,21 @@ class WhenForm:
 
 
 @dataclass(frozen=True)
-class Around(Catalog):
+class Around(AttachedCatalog):
     """What statements about an open table can name: the table itself, and those of its lake."""
 
     held: StoredTable = field(kw_only=True)
-    lake: Catalog | None = field(kw_only=True)
+    lake: AttachedCatalog | None = field(kw_only=True)
 
     @classmethod
-    def of(cls, held: StoredTable, lake: Catalog | None) -> Around:
+    def of(cls, held: StoredTable, lake: AttachedCatalog | None) -> Around:
         """The same for a table, of which `lake` may be None where it was opened by its path."""
         if lake is None:
             # Below a table's own folder there are no other tables.
             return cls(FolderWarehouse(held.store), held=held, lake=None)
-        return cls(lake.warehouse, lake.allows_external_files, lake.attached, held=held, lake=lake)
+        return cls(
+            lake.warehouse, lake.allows_external_files, attached=lake.attached, held=held, lake=lake
+        )
 
     def look(self, name: str) -> PinnedTable:
         """See `Catalog.look`."""

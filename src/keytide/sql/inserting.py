@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 from sqlglot import exp
 
+from keytide.dml.attached import AttachedCatalog
 from keytide.dml.execution import Changed
 from keytide.dml.insert import insert_rows
 from keytide.errors import InvalidError, UnsupportedError
@@ -18,7 +19,6 @@ from keytide.sql.names import column_of
 from keytide.sql.query_engine import Engine
 from keytide.sql.relations import bind
 from keytide.sql.statements import Insert, Rows
-from keytide.table.catalog import Catalog
 from keytide.types import Field
 
 __all__ = ["insert_attached"]
@@ -26,7 +26,7 @@ __all__ = ["insert_attached"]
 Take = Callable[[pa.RecordBatch], None]
 
 
-def insert_attached(catalog: Catalog, engine: Engine, statement: Insert) -> Changed:
+def insert_attached(catalog: AttachedCatalog, engine: Engine, statement: Insert) -> Changed:
     """Insert rows into a table that is attached, in one transaction; they stream there.
 
     Raises `UnsupportedError` for OVERWRITE and where the connector takes no rows, `InvalidError`
@@ -79,7 +79,7 @@ def _stored(fields: list[Field], table: str, take: Take) -> Take:
     return stored
 
 
-def _feed(catalog: Catalog, engine: Engine, statement: Insert, take: Take) -> None:
+def _feed(catalog: AttachedCatalog, engine: Engine, statement: Insert, take: Take) -> None:
     if isinstance(statement.query, Rows):
         for page in statement.query.rows.to_batches():
             take(page)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
+from keytide.dml.attached import AttachedCatalog
 from keytide.dml.merge import SinkPages
 from keytide.dml.spi import ColumnHandle, RowChanges
 from keytide.errors import InvalidError
@@ -26,7 +27,6 @@ from keytide.sql.relation import Relation
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.row_query import refused_errors, split_target, target_of_tree
 from keytide.sql.statements import Merge, When
-from keytide.table.catalog import Catalog
 from keytide.types import Field
 
 __all__ = ["MergeQuery", "merge_query"]
@@ -124,7 +124,7 @@ class MergeQuery:
 
 
 def merge_query(
-    statement: Merge, catalog: Catalog, table: str, fields: Sequence[Field]
+    statement: Merge, catalog: AttachedCatalog, table: str, fields: Sequence[Field]
 ) -> MergeQuery:
     """The query of a MERGE into a table with these columns. Raises as `bind` does."""
     tree = statement.pairs.tree.copy()

@@ -17,7 +17,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
-from keytide.dml.attached import target_of
+from keytide.dml.attached import AttachedCatalog, target_of
 from keytide.dml.spi import ConnectorSession
 from keytide.errors import InvalidError, NotFoundError
 from keytide.format.branch import BRANCH_MARK, split_branch
@@ -33,7 +33,6 @@ from keytide.sql.relation import AttachedRelation, Relation, StoredRelation, Sys
 from keytide.sql.statements import GIVEN, Query
 from keytide.sql.tree_types import schema_of
 from keytide.sql.unnest import resolve_unnests
-from keytide.table.catalog import Catalog
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.definition.checks import refuse_same_names
 from keytide.table.state.branches import open_branch
@@ -100,7 +99,7 @@ class BoundQuery:
 _CANNOT_RUN = "the query cannot run as it is written; the engine says"
 
 
-def bind(query: Query, catalog: Catalog) -> BoundQuery:
+def bind(query: Query, catalog: AttachedCatalog) -> BoundQuery:
     """Find the tables of a query and what it needs of each, all that it reads at one look a table.
 
     Raises `NotFoundError` for an unknown table, snapshot or tag, `InvalidError` for an unknown
@@ -217,7 +216,7 @@ def _name_results(tree: exp.Query) -> None:
             node.replace(exp.alias_(node.copy(), node.sql(dialect=Keytide), quoted=True))
 
 
-def _relation(node: exp.Table, view: str, query: Query, catalog: Catalog) -> Relation:
+def _relation(node: exp.Table, view: str, query: Query, catalog: AttachedCatalog) -> Relation:
     given = query.given.get(node.meta.get(GIVEN, ""))
     if isinstance(given, StoredRelation):
         return replace(given, view=view, table=catalog.pin(given.table))
@@ -228,7 +227,7 @@ def _relation(node: exp.Table, view: str, query: Query, catalog: Catalog) -> Rel
 
 
 def _attached(
-    node: exp.Table, view: str, query: Query, catalog: Catalog
+    node: exp.Table, view: str, query: Query, catalog: AttachedCatalog
 ) -> AttachedRelation | None:
     name = _name_of(node)
     session: ConnectorSession = catalog.statement or ConnectorSession()
@@ -253,7 +252,7 @@ def _start(node: exp.Table) -> int:
 
 
 def _stored(
-    node: exp.Table, view: str, query: Query, catalog: Catalog
+    node: exp.Table, view: str, query: Query, catalog: AttachedCatalog
 ) -> StoredRelation | SystemRelation:
     name, system = split_system_name(_name_of(node))
     place = node.this.meta
@@ -370,7 +369,7 @@ def _refuse_ambiguous(relation: Relation, node: exp.Table, query: Query) -> None
         raise error_at(query.text, node.this.meta["start"], message) from error
 
 
-def _is_in_lake(node: exp.Table, query: Query, catalog: Catalog) -> bool:
+def _is_in_lake(node: exp.Table, query: Query, catalog: AttachedCatalog) -> bool:
     """Whether a name that may be a file's is one of a table; a file has to be allowed."""
     name = _name_of(node)
     if catalog.find_attached(name) is not None:

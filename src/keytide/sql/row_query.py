@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from sqlglot import exp
 
+from keytide.dml.attached import AttachedCatalog
 from keytide.errors import UnsupportedError
 from keytide.sql.assign import stored_values
 from keytide.sql.dialect import Keytide, tokenize
@@ -19,7 +20,6 @@ from keytide.sql.pushing import pushed_exactly
 from keytide.sql.relation import Relation
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.statements import Query
-from keytide.table.catalog import Catalog
 from keytide.table.conditions.condition import predicate_of
 from keytide.types import Field
 
@@ -114,7 +114,10 @@ def refused_errors(bound: BoundQuery, *errors: type[Exception]) -> Iterator[None
 
 
 def row_query(
-    query: Query, catalog: Catalog, table: str, values: Sequence[tuple[Field, exp.Expr]] = ()
+    query: Query,
+    catalog: AttachedCatalog,
+    table: str,
+    values: Sequence[tuple[Field, exp.Expr]] = (),
 ) -> RowQuery:
     """The query of a statement on one table, with the new values of columns.
 

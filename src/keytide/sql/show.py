@@ -8,21 +8,20 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from keytide.dml.attached import attached_tables, target_of
+from keytide.dml.attached import AttachedCatalog, attached_tables, target_of
 from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
 from keytide.format.schema import TableSchema
 from keytide.sql.names import table_of
 from keytide.sql.relations import BoundQuery
 from keytide.sql.result import LocalResult, Result
 from keytide.sql.statements import Show
-from keytide.table.catalog import Catalog
 from keytide.table.system_tables import system_table
 from keytide.types import Field, quoted, type_from_arrow
 
 __all__ = ["create_statement", "describe", "explain", "show"]
 
 
-def show(catalog: Catalog, statement: Show) -> pa.Table:
+def show(catalog: AttachedCatalog, statement: Show) -> pa.Table:
     """The rows of a SHOW statement.
 
     Raises `NotFoundError` for an unknown table, and where the folder of the lake is not there.
@@ -50,7 +49,7 @@ def show(catalog: Catalog, statement: Show) -> pa.Table:
     return system_table(table, "partitions")
 
 
-def describe(catalog: Catalog, name: str, *, extended: bool) -> pa.Table:
+def describe(catalog: AttachedCatalog, name: str, *, extended: bool) -> pa.Table:
     """The columns of a table; `extended` adds its options, its comment and where it lies.
 
     Of an attached table there is nothing to add. Raises `NotFoundError` for an unknown one.
@@ -107,7 +106,7 @@ def explain(bound: BoundQuery) -> Result:
     return LocalResult(pa.table({"plan": lines}))
 
 
-def _tables(catalog: Catalog, statement: Show) -> pa.Table:
+def _tables(catalog: AttachedCatalog, statement: Show) -> pa.Table:
     names = catalog.tables(statement.name)
     if statement.name is not None and not names:
         start = f"{statement.name}.".lower()

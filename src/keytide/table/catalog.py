@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -92,17 +92,12 @@ class NewTable:
 class Catalog:
     """The tables under one root. Names are `database.table`; without a database, `default`.
 
-    `allows_external_files` tells whether queries may read files that belong to no table of it.
-    `attached` has what is no part of the warehouse, by the name in lower case that stands in front
-    of its tables' names in SQL; the layers above know what it is. So they do of the `statement`
-    that is carried out, to which all that is read by this catalog belongs. With `pins` each table
-    is looked at once, and is given as it was then.
+    `allows_external_files` tells whether queries may read files that belong to no table of it. With
+    `pins` each table is looked at once, and is given as it was then.
     """
 
     warehouse: Warehouse
     allows_external_files: bool = False
-    attached: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    statement: Any = field(default=None, compare=False)
     pins: Pins | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -196,9 +191,8 @@ class Catalog:
         return f"{found[0]}{name[len(whole) :]}" if found else None
 
     def find_attached(self, name: str) -> tuple[str, str] | None:
-        """What is attached that a name leads to, and the name's rest; None if it leads nowhere."""
-        first, dot, rest = name.partition(".")
-        return (first.lower(), rest) if dot and first.lower() in self.attached else None
+        """What is attached that a name leads to, and the name's rest; None: nothing is, here."""
+        return None
 
     def create_table(self, name: str, wanted: NewTable, *, exists_ok: bool = False) -> StoredTable:
         """Make a table; atomic: of several callers one makes it. Raises as `Lake.create_table`."""
