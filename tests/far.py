@@ -17,7 +17,15 @@ from typing import Any
 import obstore
 import pytest
 
-from keytide.store import objects
+from keytide.store import LocalStore, objects
+
+
+class FarFolder(LocalStore):
+    """A folder that passes for an object store, which several processes see."""
+
+    def local_path(self, path: str) -> None:
+        """Nothing of it lies on local disk."""
+
 
 _REQUESTS = (
     "get", "get_range", "get_ranges", "put", "head", "list_with_delimiter", "delete", "copy",

@@ -23,9 +23,11 @@ import detours
 from owned import Owned, make_owned, tend
 
 import keytide as kt
+from far import FarFolder
 from service import connect_by_service
 
 SERVICE = "service"
+FAR = "far"
 
 TABLES: dict[str, dict[str, str]] = {
     "last": {"bucket": "2", "num-sorted-run.compaction-trigger": "3"},
@@ -40,6 +42,7 @@ TABLES: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 KEYS = 12
+_CACHE_BYTES = 1 << 20  # the least there can be, so that files leave it
 PROCESSES = 3
 # A write that was not answered is looked for among the snapshots that are kept.
 KEPT_SNAPSHOTS = 150
@@ -49,9 +52,15 @@ Model = dict[int, Row]
 
 
 def connect(warehouse: str) -> kt.Lake:
-    """A lake in a folder, or one that a table service keeps there."""
-    folder = warehouse.removeprefix(f"{SERVICE}:")
-    return kt.connect(folder) if folder == warehouse else connect_by_service(Path(folder))
+    """A lake in a folder, one that a table service keeps there, or one behind a small cache."""
+    kind, folder = ["", *warehouse.split(":", 1)][-2:]
+    if kind == SERVICE:
+        return connect_by_service(Path(folder))
+    if kind == FAR:
+        return kt.connect(
+            "", store=FarFolder(folder), cache=f"{folder}-cache", cache_bytes=_CACHE_BYTES
+        )
+    return kt.connect(folder)
 
 
 def make_tables(warehouse: str) -> None:
@@ -92,7 +101,7 @@ class Life:
 
     def __init__(self, warehouse: str, name: str, seed: int) -> None:
         self.lake, self.name, self.number = connect(warehouse), name, int(name.rsplit("-", 1)[1])
-        here = Path(warehouse.removeprefix(f"{SERVICE}:"))
+        here = Path(warehouse.rpartition(":")[2])
         self.journal = here / f"{name}.journal"
         self.tags = here / "tags"
         self.tags.mkdir(exist_ok=True)

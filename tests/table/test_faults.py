@@ -6,7 +6,9 @@ from __future__ import annotations
 import errno
 import re
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -26,25 +28,41 @@ AFTER = [(9, 9, "after")]
 Row = tuple[int, int, str]
 
 
+@pytest.fixture(autouse=True, params=[False, True], ids=["", "behind a cache"])
+def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
+    """Every test twice: of lakes as they are, and behind a cache of their files."""
+    if request.param:
+        CACHES.append(tmp_path / "cache")
+    yield
+    CACHES.clear()
+
+
+CACHES: list[Path] = []
+
+
+def lake_in(store: Store) -> kt.Lake:
+    return kt.connect("", store=store, cache=CACHES[0] if CACHES else None)
+
+
 def as_dicts(rows: list[Row]) -> list[dict[str, Any]]:
     return [dict(zip(SCHEMA.names, row, strict=True)) for row in rows]
 
 
 def rows(store: Store, **travel: Any) -> list[Row]:
     """What a reader sees who has seen nothing before."""
-    table = kt.connect("", store=store).table("t")
+    table = lake_in(store).table("t")
     return sorted(tuple(row.values()) for row in table.scan(**travel).to_pylist())
 
 
 @copies_of
 def new_warehouse(store: Store) -> None:
     """A warehouse in memory with one table of one snapshot, whose keys have two partitions."""
-    table = kt.connect("", store=store).create_table("t", SCHEMA, ["p", "k"], ["p"])
+    table = lake_in(store).create_table("t", SCHEMA, ["p", "k"], ["p"])
     table.write(as_dicts(OLD))
 
 
 def write(store: Store, rows: list[Row], **identity: Any) -> kt.WriteResult:
-    return kt.connect("", store=store).table("t").write(as_dicts(rows), **identity)
+    return lake_in(store).table("t").write(as_dicts(rows), **identity)
 
 
 def operations_of_one_write() -> list[tuple[str, int]]:
@@ -144,7 +162,7 @@ def test_named_commit_is_made_once_however_often_it_is_tried(
     for _ in range(2):
         write(store, CHANGE, commit_user="writer", commit_identifier=7)
         assert rows(store) == NEW
-    users = [s.commit_user for s in kt.connect("", store=store).table("t").snapshots()]
+    users = [s.commit_user for s in lake_in(store).table("t").snapshots()]
     assert users.count("writer") == 1
 
 
@@ -171,7 +189,7 @@ def test_lost_response_of_the_creation_is_no_failure() -> None:
     faulty = FaultyStore(store, [Fault("create", "*/snapshot-2", action="lost-response")])
     result = write(faulty, CHANGE)
     assert (result.snapshot_id, rows(store)) == (2, NEW)
-    assert [s.id for s in kt.connect("", store=store).table("t").snapshots()] == [1, 2]
+    assert [s.id for s in lake_in(store).table("t").snapshots()] == [1, 2]
 
 
 def test_commit_whose_outcome_cannot_be_learnt_says_so_and_deletes_nothing() -> None:
@@ -229,7 +247,7 @@ def test_every_name_race_lost_is_a_conflict_and_leaves_nothing_behind() -> None:
     """A store that says 'taken' for ever stands for writers that are always faster."""
     store = empty_store()
     options = {"commit.max-retries": "3", "commit.min-retry-wait": "1ms"}
-    table = kt.connect("", store=store).create_table("t", SCHEMA, ["p", "k"], options=options)
+    table = lake_in(store).create_table("t", SCHEMA, ["p", "k"], options=options)
     table.write(as_dicts(OLD))
     before = sorted(info.path for info in store.list())
     with pytest.raises(kt.ConflictError, match=r"4 attempts .*raise 'commit\.max-retries'"):
@@ -252,8 +270,8 @@ def test_table_is_made_whole_or_not_at_all(nth: int, action: Action) -> None:
         faulty = FaultyStore(store, [Fault(operation, nth=nth, action=action)])  # type: ignore[arg-type]
         name = f"t_{operation}"
         with suppress(kt.DataError, Crash):
-            kt.connect("", store=faulty).create_table(name, SCHEMA, ["p", "k"])
-        lake = kt.connect("", store=store)
+            lake_in(faulty).create_table(name, SCHEMA, ["p", "k"])
+        lake = lake_in(store)
         table = lake.create_table(name, SCHEMA, ["p", "k"], exists_ok=True)
         table.write(as_dicts(OLD))
         assert table.scan().count() == len(OLD)

@@ -24,10 +24,19 @@ LONG = [pytest.mark.soak, pytest.mark.timeout(7200)]
     [
         ("folder", 2, 30, 1),
         (life.SERVICE, 2, 30, 1),
+        (life.FAR, 2, 20, 1),
         pytest.param("folder", 3, 3_400, 150, marks=LONG),
         pytest.param(life.SERVICE, 3, 1_700, 70, marks=LONG),
+        pytest.param(life.FAR, 3, 1_700, 70, marks=LONG),
     ],
-    ids=["briefly", "briefly, by a service", "10,000 steps", "5,000 steps, by a service"],
+    ids=[
+        "briefly",
+        "briefly, by a service",
+        "briefly, far away",
+        "10,000 steps",
+        "5,000 steps, by a service",
+        "5,000 steps, far away",
+    ],
 )
 def test_invariants_outlive_writers_compactors_expirers_taggers_and_kills(
     warehouse: str, place: str, processes: int, steps: int, kills: int
