@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import keytide as kt
 from busy import Others, busy_store
@@ -125,12 +127,62 @@ def one_snapshot(result: Result, told: int = 2) -> int:
     return next(iter(row.values()))
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_statement_reads_one_snapshot_of_a_table(busy: Busy, shape: str) -> None:
-    for phase, pair in enumerate(zip(WAYS, [*WAYS][1:] + [*WAYS][:1], strict=True)):
-        with busy.at(often(phase)) as lake:
-            found = one_snapshot(lake.sql(SHAPES[shape].format(*map(WAYS.get, pair))))
-        assert FIRST <= found < LAST, pair
+# -- statements that are drawn ---------------------------------------------------------------------
+
+INSIDE = {
+    "query": "SELECT max(n) FROM ({0}) AS x(n)",
+    "with": "WITH w AS (SELECT n FROM ({0}) AS x(n)) "
+    "SELECT max(w.n) FROM w JOIN w AS o ON w.n = o.n",
+    "case": "SELECT CASE WHEN ({0}) = ({1}) THEN ({0}) ELSE -1 END",
+    "union": "SELECT CASE WHEN min(n) = max(n) THEN min(n) ELSE -1 END "
+    "FROM (({0}) UNION ALL ({1})) AS x(n)",
+    "join": "SELECT coalesce(max(x.n), -1) FROM ({0}) AS x(n) JOIN ({1}) AS y(n) ON x.n = y.n",
+    "in": "SELECT coalesce(max(n), -1) FROM ({0}) AS x(n) WHERE n IN ({1})",
+    "exists": "SELECT coalesce(max(n), -1) FROM ({0}) AS x(n) "
+    "WHERE EXISTS (SELECT 1 FROM ({1}) AS y(m) WHERE m = n)",
+    "rows": "SELECT coalesce(max(v), -1) FROM t WHERE v = ({0}) AND k <= ({1})",
+}
+"""Queries of queries: the number of the snapshot, or -1 where they read more than one."""
+STATEMENTS = {
+    "INSERT": "INSERT OVERWRITE told SELECT ({0}) AS a, ({1}) AS b",
+    "UPDATE": "UPDATE told SET a = ({0}), b = ({1})",
+    "UPDATE where": "UPDATE told SET a = ({0}), b = ({0}) WHERE ({0}) = ({1})",
+    "MERGE": "MERGE INTO told USING (SELECT x.n AS n, ({1}) AS m FROM ({0}) AS x(n)) AS s ON TRUE "
+    "WHEN MATCHED THEN UPDATE SET a = s.n, b = s.m",
+    "MERGE when": "MERGE INTO told USING ({0}) AS s(n) ON TRUE "
+    "WHEN MATCHED AND s.n = ({1}) THEN UPDATE SET a = s.n, b = s.n",
+}
+
+
+def within(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.builds(str.format, st.sampled_from([*INSIDE.values()]), inner, inner)
+
+
+QUERIES = st.recursive(st.sampled_from([*WAYS.values()]), within, max_leaves=5)
+PHASES = st.integers(0, 5)
+DRAWN = settings(max_examples=40, deadline=None,
+                 suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
+
+
+@DRAWN
+@given(st.sampled_from([*SHAPES.values()]), QUERIES, QUERIES, PHASES)
+def test_statement_reads_one_snapshot_of_a_table(
+    busy: Busy, shape: str, one: str, other: str, phase: int
+) -> None:
+    with busy.at(often(phase)) as lake:
+        found = one_snapshot(lake.sql(shape.format(one, other)))
+    assert FIRST <= found < LAST
+
+
+@DRAWN
+@given(st.sampled_from([*STATEMENTS.values()]), QUERIES, QUERIES, PHASES)
+def test_rows_are_changed_by_one_snapshot(
+    busy: Busy, statement: str, one: str, other: str, phase: int
+) -> None:
+    busy.lake.sql("INSERT OVERWRITE told VALUES (0, 0)")
+    with busy.at(often(phase)) as lake:
+        lake.sql(statement.format(one, other))
+    assert FIRST <= one_snapshot(busy.lake.sql("SELECT * FROM told")) < LAST
 
 
 def test_statement_with_all_ways_reads_one_snapshot(busy: Busy) -> None:
