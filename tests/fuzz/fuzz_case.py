@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import keytide as kt
+from far import FarFolder
 
 __all__ = ["Case", "Finding", "Refused", "made"]
 
@@ -56,7 +57,7 @@ class Case:
     chance: random.Random
     folder: Path
     is_far: bool = False
-    """Whether lakes lie in an object store, with a small cache in the folder."""
+    """Whether lakes pass for object stores, with a small cache in the folder."""
     findings: list[Finding] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -64,8 +65,9 @@ class Case:
         """The lake of that name, which no other case has."""
         if not self.is_far:
             return kt.connect(self.folder / name)
-        address = f"memory://{self.folder.name}-{name}"
-        return kt.connect(address, cache=self.folder / "cache", cache_bytes=_CACHE_BYTES)
+        store = FarFolder(str(self.folder / name))
+        cache = self.folder / "cache"
+        return kt.connect("", store=store, cache=cache, cache_bytes=_CACHE_BYTES)
 
     def attempt(self, told: str, act: Callable[[], _T], *, harmed: bool = False) -> _T | Refused:
         """What `act` gives. Any error but Keytide's is a finding.

@@ -26,7 +26,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-import fuzz_calls
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import fuzz_calls  # behind the path of what the tests share
 import fuzz_changes
 import fuzz_feeds
 import fuzz_files
@@ -225,5 +227,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
     sys.exit(main())

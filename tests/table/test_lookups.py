@@ -142,3 +142,17 @@ def test_keys_that_are_none_are_refused(warehouse: str, given: Any, reason: str)
     table.write([{"k": 1}])
     with pytest.raises(kt.InvalidError, match=reason):
         table.get_many(given)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 63, 64, 65, 200])
+def test_key_of_any_number_of_columns_is_found(warehouse: str, columns: int) -> None:
+    key = [f"k{number}" for number in range(columns)]
+    schema = pa.schema([(name, pa.int32()) for name in [*key, "v"]])
+    table = kt.connect(warehouse).create_table("t", schema, key, options={"bucket": "3"})
+    rows = [{**dict.fromkeys(key, 1), key[-1]: n, "v": n} for n in range(20)]
+    table.write(rows)
+    assert [table.get(tuple(row[name] for name in key)) for row in rows] == rows
+    assert table.get_many([[row[name] for name in key] for row in rows]).num_rows == 20
+    among = " AND ".join(f"{name} IN (1, 7)" for name in key[-3:])
+    expected = sum(all(row[name] in (1, 7) for name in key[-3:]) for row in rows)
+    assert table.scan(where=among).count() == expected

@@ -84,11 +84,14 @@ def matching_buckets(
 
 def _combined(columns: Sequence[pa.Array]) -> list[pa.Array] | None:
     """Every combination of the columns' values; None for too many."""
-    sizes = [len(column) for column in columns]
-    if math.prod(sizes) > POINTS_MAX:
+    count = math.prod(len(column) for column in columns)
+    if count > POINTS_MAX:
         return None
-    places = np.indices(sizes).reshape(len(sizes), -1)
-    return [column.take(pa.array(at)) for column, at in zip(columns, places, strict=True)]
+    combined, step = [], count
+    for column in columns:  # keys may have more columns than arrays of numpy have dimensions
+        step //= len(column)
+        combined.append(column.take(pa.array(np.arange(count) // step % len(column))))
+    return combined
 
 
 def matching_keys(files: Entries, view: TableView, terms: Sequence[Predicate]) -> Entries:
