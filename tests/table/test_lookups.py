@@ -156,3 +156,6 @@ def test_key_of_any_number_of_columns_is_found(warehouse: str, columns: int) -> 
     among = " AND ".join(f"{name} IN (1, 7)" for name in key[-3:])
     expected = sum(all(row[name] in (1, 7) for name in key[-3:]) for row in rows)
     assert table.scan(where=among).count() == expected
+    assert table.scan(where=f"{among} AND {key[0]} IN ()").count() == 0
+    assert table.scan(where=" AND ".join(f"{name} IN ()" for name in key)).count() == 0
+    assert table.get_many([]).num_rows == 0

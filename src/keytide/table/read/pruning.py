@@ -88,10 +88,10 @@ def _combined(columns: Sequence[pa.Array]) -> list[pa.Array] | None:
     if count > POINTS_MAX:
         return None
     combined, step = [], count
-    for column in columns:  # keys may have more columns than arrays of numpy have dimensions
+    for column in columns if count else ():  # keys may have more columns than numpy dimensions
         step //= len(column)
         combined.append(column.take(pa.array(np.arange(count) // step % len(column))))
-    return combined
+    return combined if count else [column.slice(0, 0) for column in columns]
 
 
 def matching_keys(files: Entries, view: TableView, terms: Sequence[Predicate]) -> Entries:
