@@ -87,11 +87,13 @@ def _combined(columns: Sequence[pa.Array]) -> list[pa.Array] | None:
     count = math.prod(len(column) for column in columns)
     if count > POINTS_MAX:
         return None
+    if not count:
+        return [column.slice(0, 0) for column in columns]
     combined, step = [], count
-    for column in columns if count else ():  # keys may have more columns than numpy dimensions
+    for column in columns:  # keys may have more columns than arrays of numpy have dimensions
         step //= len(column)
         combined.append(column.take(pa.array(np.arange(count) // step % len(column))))
-    return combined if count else [column.slice(0, 0) for column in columns]
+    return combined
 
 
 def matching_keys(files: Entries, view: TableView, terms: Sequence[Predicate]) -> Entries:
