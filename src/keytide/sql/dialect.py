@@ -19,6 +19,7 @@ from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.parsers.spark import SparkParser
 
 from keytide.errors import InvalidError
+from keytide.sql.account import unread
 
 __all__ = ["Keytide", "error_at", "is_plain_name", "parse_tree", "refusing_slips", "tokenize"]
 
@@ -69,10 +70,8 @@ def parse_tree(text: str, tokens: Sequence[Token], start: int, into: Any = None)
     Places in the tree and in errors are those in the whole text. Raises `InvalidError` pointing at
     the place that does not parse.
     """
-    part = list(tokens)
     try:
-        parser = Keytide().parser()
-        [tree] = parser.parse_into(into, part, text) if into else parser.parse(part, text)
+        tree = _parsed(text, tokens, into)
     except ParseError as error:
         found = error.errors[0] if error.errors else {}
         what = _plain(found.get("description") or str(error).splitlines()[0])
@@ -86,7 +85,29 @@ def parse_tree(text: str, tokens: Sequence[Token], start: int, into: Any = None)
         raise error_at(text, start, "the SQL text does not parse from here on") from error
     if tree is None:
         raise error_at(text, start, "the SQL text does not parse here: expected an expression")
+    _refuse_unread(text, tokens, tree, into)
     return tree
+
+
+def _parsed(text: str, tokens: Sequence[Token], into: Any) -> exp.Expr | None:
+    parser, part = Keytide().parser(), list(tokens)
+    [tree] = parser.parse_into(into, part, text) if into else parser.parse(part, text)
+    return tree
+
+
+def _refuse_unread(text: str, tokens: Sequence[Token], tree: exp.Expr, into: Any) -> None:
+    """Raise `InvalidError` for what the parser has taken and left out of its tree."""
+
+    def parse(other: Sequence[Token]) -> exp.Expr | None:
+        try:
+            return _parsed(text, other, into)
+        except (SqlglotError, *_SLIPS):
+            return None
+
+    found = unread(tokens, tree, parse)
+    if found is not None:
+        index, why = found
+        raise error_at(text, int(tokens[index].start), why)
 
 
 def _place(text: str, found: Mapping[str, Any], start: int) -> int:

@@ -1,0 +1,179 @@
+"""Whether a parsed tree accounts for every word of its text.
+
+The parser of SQL takes parts of some texts that it does not keep: of `SET a = 1 SET b = 2` all but
+the last one, of `FROM u VALUES (1)` the table. So each word of a text is looked for in its tree, and
+one that is missing is tried: a text that differs in this word alone and has the same tree shows
+that the word was not read. The trial is what refuses a text; the search only saves trials.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from functools import cache
+
+from sqlglot import Token, TokenType, exp
+
+__all__ = ["unread"]
+
+_Parse = Callable[[Sequence[Token]], "exp.Expr | None"]
+
+
+def unread(tokens: Sequence[Token], tree: exp.Expr, parse: _Parse) -> tuple[int, str] | None:
+    """The place of the first word that the tree does not depend on, and what is wrong with it.
+
+    `parse` makes a tree of tokens, or None of what does not parse.
+    """
+    tried: Counter[tuple[TokenType, ...]] = Counter()
+    for index in _doubtful(tokens, tree):
+        alike = tuple(token.token_type for token in tokens[max(0, index - 1) : index + 2])
+        tried[alike] += 1
+        if tried[alike] <= _TRIALS and any(parse(t) == tree for t in _others(tokens, index)):
+            return _reason(tokens, index)
+    return None
+
+
+_TRIALS = 8
+"""How many words with the same kinds of neighbours are tried, so that long texts stay cheap."""
+
+
+def _doubtful(tokens: Sequence[Token], tree: exp.Expr) -> Iterator[int]:
+    """The words of which the tree has fewer than the text, and signs that lead to nothing."""
+    words = [token.text.upper() for token in tokens]
+    missing = Counter(words)
+    missing.subtract(_said(tree))
+    types = [None, *(token.token_type for token in tokens), None]
+    for index, word in enumerate(words):
+        before, kind, after = types[index : index + 3]
+        if kind is TokenType.COMMA:
+            is_doubtful = after in _ENDS or before in _STARTS
+        elif kind is TokenType.ALIAS:
+            is_doubtful = before in _STARTS
+        elif missing[word] > 0 and (kind in _VALUES or _is_wordlike(word)):
+            is_doubtful = kind is not TokenType.VAR or after is not TokenType.L_PAREN
+        else:
+            continue
+        if is_doubtful:
+            yield index
+
+
+def _is_wordlike(word: str) -> bool:
+    return word[:1].isalnum() or word[:1] in ("_", "$")
+
+
+def _others(tokens: Sequence[Token], index: int) -> Iterator[list[Token]]:
+    """Texts with another word in place of one, and without it if SQL lets no one leave it out."""
+    token, before, after = tokens[index], tokens[:index], tokens[index + 1 :]
+    suffix = _VALUES.get(token.token_type)
+    if token.token_type not in _SIGNS:
+        kind, text = (
+            (TokenType.VAR, "zq") if suffix is None else (token.token_type, token.text + suffix)
+        )
+        yield [*before, Token(kind, text, token.line, token.col, token.start, token.end), *after]
+    if suffix is None and token.text.upper() not in _OPTIONAL:
+        yield [*before, *after]
+
+
+def _reason(tokens: Sequence[Token], index: int) -> tuple[int, str]:
+    """Where the clause of an unread word is given once more, or else the word itself."""
+    clause = next((i for i in _level(tokens, index, -1) if tokens[i].token_type in _CLAUSES), None)
+    if clause is not None:
+        kind = tokens[clause].token_type
+        for step, origin in ((1, index), (-1, clause - 1)):
+            again = next(
+                (i for i in _level(tokens, origin, step) if tokens[i].token_type is kind), None
+            )
+            if again is not None:
+                word = " ".join(tokens[clause].text.upper().split())
+                return max(
+                    clause, again
+                ), f"{word} is given twice, and only one of them would count"
+    return index, f"{tokens[index].text!r} has no meaning here"
+
+
+def _level(tokens: Sequence[Token], index: int, step: int) -> Iterator[int]:
+    """The tokens from one on in a direction, of its own brackets and its own SELECT alone."""
+    depth = 0
+    while 0 <= index < len(tokens):
+        kind = tokens[index].token_type
+        depth += step * ((kind is TokenType.L_PAREN) - (kind is TokenType.R_PAREN))
+        if depth < 0 or (depth == 0 and kind in _QUERIES):
+            return
+        if depth == 0:
+            yield index
+        index += step
+
+
+_VALUES = {TokenType.IDENTIFIER: "zq", TokenType.STRING: "zq", TokenType.NUMBER: "7",
+           TokenType.HEX_STRING: "00"}  # fmt: skip
+"""Tokens that stand for themselves, with what makes others of them."""
+
+_SIGNS = frozenset({TokenType.COMMA, TokenType.ALIAS})
+_STARTS = frozenset({None, TokenType.L_PAREN, TokenType.COMMA, TokenType.SELECT, TokenType.DISTINCT,
+                     TokenType.ALL, TokenType.L_BRACKET})  # fmt: skip
+_QUERIES = frozenset({TokenType.SELECT, TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT,
+                      TokenType.WHEN})  # fmt: skip
+_CLAUSES = frozenset({TokenType.SET, TokenType.FROM, TokenType.USING, TokenType.WHERE,
+                      TokenType.GROUP_BY, TokenType.HAVING, TokenType.QUALIFY, TokenType.ORDER_BY,
+                      TokenType.LIMIT, TokenType.OFFSET, TokenType.RETURNING})  # fmt: skip
+_ENDS = frozenset({None, TokenType.R_PAREN, TokenType.R_BRACKET, *_QUERIES, *_CLAUSES})
+
+_OPTIONAL = frozenset(
+    """
+    ALL ASC BETWEEN BOTH CURRENT DISTINCT ESCAPE FIRST FOR FROM INNER INTO LATERAL MATERIALIZED NEXT
+    ONLY OUTER PERCENT PRECISION RESPECT ROW ROWS TABLE TIME TO VARYING WITH WITHOUT ZONE
+    """.split()
+)
+"""Words that SQL lets one leave out somewhere, as in UNION DISTINCT and FETCH FIRST 1 ROW ONLY."""
+
+
+# -- what a tree says ------------------------------------------------------------------------------
+
+
+def _said(tree: exp.Expr) -> Counter[str]:
+    """The words that a tree has, or that its nodes are written with."""
+    found: list[str] = []
+    nodes = [tree]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, exp.Boolean):
+            found.append(str(node.this))
+            continue
+        found += _written(type(node))
+        for value in node.args.values():
+            for item in value if type(value) is list else (value,):
+                if isinstance(item, exp.Expr):
+                    nodes.append(item)
+                elif isinstance(item, str):
+                    found.append(item)
+                elif isinstance(item, Enum):
+                    found.append(str(item.value))
+    return Counter([text.upper() for text in found])
+
+
+@cache
+def _written(kind: type[exp.Expr]) -> tuple[str, ...]:
+    names = kind.sql_names() if issubclass(kind, exp.Func) else []
+    return (kind.key, *names, *_WRITTEN.get(kind, ()))
+
+
+_WRITTEN: dict[type[exp.Expr], tuple[str, ...]] = {
+    exp.Between: ("AND",),
+    exp.Case: ("END", "ELSE"),
+    exp.Delete: ("FROM",),
+    exp.From: ("FROM",),
+    exp.Group: ("GROUP BY",),
+    exp.If: ("WHEN", "THEN"),
+    exp.Insert: ("VALUES",),
+    exp.Join: ("ON", "USING"),
+    exp.Merge: ("INTO", "USING", "ON"),
+    exp.Order: ("ORDER BY",),
+    exp.Ordered: ("DESC", "NULLS", "FIRST", "LAST"),
+    exp.Union: ("ALL",),
+    exp.Update: ("SET",),
+    exp.Version: ("OF",),
+    exp.When: ("MATCHED", "NOT", "BY", "SOURCE", "AND", "THEN"),
+    exp.Window: ("OVER", "PARTITION BY"),
+}
+"""Words of nodes beside their names and values, for clauses that many statements have."""
