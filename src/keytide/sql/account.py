@@ -1,8 +1,8 @@
 """Whether a parsed tree accounts for every word of its text.
 
 The parser of SQL takes parts of some texts that it does not keep: of `SET a = 1 SET b = 2` all but
-the last one, of `FROM u VALUES (1)` the table. So each word of a text is looked for in its tree, and
-one that is missing is tried: a text that differs in this word alone and has the same tree shows
+the last one, of `FROM u VALUES (1)` the table. So each word of a text is looked for in its tree,
+and one that is missing is tried: a text that differs in this word alone and has the same tree shows
 that the word was not read. The trial is what refuses a text; the search only saves trials.
 """
 
@@ -40,7 +40,7 @@ _TRIALS = 8
 
 def _doubtful(tokens: Sequence[Token], tree: exp.Expr) -> Iterator[int]:
     """The words of which the tree has fewer than the text, and signs that lead to nothing."""
-    words = [token.text.upper() for token in tokens]
+    words = [_TYPES.get(token.token_type) or token.text.upper() for token in tokens]
     missing = Counter(words)
     missing.subtract(_said(tree))
     types = [None, *(token.token_type for token in tokens), None]
@@ -119,12 +119,14 @@ _CLAUSES = frozenset({TokenType.SET, TokenType.FROM, TokenType.USING, TokenType.
                       TokenType.LIMIT, TokenType.OFFSET, TokenType.RETURNING})  # fmt: skip
 _ENDS = frozenset({None, TokenType.R_PAREN, TokenType.R_BRACKET, *_QUERIES, *_CLAUSES})
 
+_TYPES = {kind: kind.name for kind in TokenType if kind.name in exp.DType.__members__}
+"""Names of types, which have other names in SQL: STRING is TEXT, and `7L` has a BIGINT."""
+
 _OPTIONAL = frozenset(
-    """
-    ALL ASC BETWEEN BOTH CURRENT DISTINCT ESCAPE FIRST FOR FROM INNER INTO LATERAL MATERIALIZED NEXT
-    ONLY OUTER PERCENT PRECISION RESPECT ROW ROWS TABLE TIME TO VARYING WITH WITHOUT ZONE
-    """.split()
-)
+    {"ALL", "ASC", "BETWEEN", "BOTH", "CURRENT", "DISTINCT", "ESCAPE", "FIRST", "FOR", "FROM",
+     "INNER", "INTO", "LATERAL", "MATERIALIZED", "NEXT", "ONLY", "OUTER", "PERCENT", "PRECISION",
+     "RESPECT", "ROW", "ROWS", "TABLE", "TIME", "TO", "VARYING", "WITH", "WITHOUT", "ZONE"}
+)  # fmt: skip
 """Words that SQL lets one leave out somewhere, as in UNION DISTINCT and FETCH FIRST 1 ROW ONLY."""
 
 
