@@ -86,9 +86,7 @@ def _reason(tokens: Sequence[Token], index: int) -> tuple[int, str]:
             )
             if again is not None:
                 word = " ".join(tokens[clause].text.upper().split())
-                return max(
-                    clause, again
-                ), f"{word} is given twice, and only one of them would count"
+                return max(clause, again), f"{word} is given twice, and one of them would not count"
     return index, f"{tokens[index].text!r} has no meaning here"
 
 

@@ -1,0 +1,69 @@
+"""Every word of a statement counts: one that the parser would leave out of its tree is refused."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import keytide as kt
+from keytide.sql import dialect
+from keytide.sql.grammar import parse_statements
+
+ROOT = Path(__file__).parents[2]
+TABLE = "CREATE TABLE t (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED)"
+
+UNREAD = {
+    "UPDATE t SET v = 1 SET v = 2": "SET is given twice",
+    "UPDATE t SET v = 1 WHERE k = 1 WHERE k = 2": "WHERE",
+    "DELETE FROM t WHERE k = 1 WHERE k = 2": "WHERE",
+    "SELECT k FROM t WHERE k = 1 WHERE k = 2": "WHERE",
+    "SELECT k FROM t LIMIT 1 LIMIT 2": "LIMIT",
+    "SELECT k FROM t ORDER BY k ORDER BY v": "ORDER BY",
+    "SELECT k FROM t GROUP BY k HAVING k > 1 HAVING k > 2": "HAVING",
+    "FROM t VALUES (1)": "t",
+    "SELECT AS JSON k FROM t": "JSON",
+    "UPDATE t SET v = 1 FROM t AS s FROM t AS u": "FROM",
+    "SELECT k,, v FROM t": ",",
+}
+
+
+@pytest.mark.parametrize("text", UNREAD)
+def test_statement_with_a_word_that_would_not_count_is_refused(warehouse: str, text: str) -> None:
+    lake = kt.connect(warehouse)
+    lake.sql(f"{TABLE}; INSERT INTO t VALUES (1, 0), (2, 0)")
+    with pytest.raises(kt.InvalidError) as refused:
+        lake.sql(text)
+    assert UNREAD[text] in str(refused.value)
+    assert "line 1" in str(refused.value)
+    assert [row["v"] for row in lake.table("t").scan().to_pylist()] == [0, 0]
+
+
+def texts_of_tests() -> Iterator[str]:
+    """The SQL that tests and documents have, which has been seen to mean what it says."""
+    for name in ("README.md", "docs/sql.md", "docs/history.md", "docs/write-a-connector.md"):
+        yield from re.findall(r"```sql\n(.*?)```", (ROOT / name).read_text("utf-8"), re.DOTALL)
+    for file in sorted(file for part in ("sql", "dml", "cli", "spark")
+                       for file in (ROOT / "tests" / part).glob("*.py")):  # fmt: skip
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+def test_no_text_that_means_something_has_unread_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [text for text in {*texts_of_tests()} - {*UNREAD} if not text.rstrip().endswith(",")]
+    refused = {text for text in texts if not parses(text)}
+    monkeypatch.setattr(dialect, "unread", lambda *_: None)
+    assert [text for text in refused if parses(text)] == []
+    assert len(texts) - len(refused) > 500
+
+
+def parses(text: str) -> bool:
+    try:
+        parse_statements(text)
+    except kt.KeytideError:
+        return False
+    return True
