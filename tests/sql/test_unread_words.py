@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,11 +48,32 @@ def texts_of_tests() -> Iterator[str]:
     """The SQL that tests and documents have, which has been seen to mean what it says."""
     for name in ("README.md", "docs/sql.md", "docs/history.md", "docs/write-a-connector.md"):
         yield from re.findall(r"```sql\n(.*?)```", (ROOT / name).read_text("utf-8"), re.DOTALL)
+    for file in sorted((ROOT / "tests/data/cases").glob("*.json")):
+        yield from texts_in(json.loads(file.read_text("utf-8")))
     for file in sorted(file for part in ("sql", "dml", "cli", "spark")
                        for file in (ROOT / "tests" / part).glob("*.py")):  # fmt: skip
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield node.value
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from texts_in(each)
+
+
+TYPES = [
+    "VARCHAR(10)", "CHAR(3)", "CHARACTER VARYING(10)", "DECIMAL(10, 2)", "TIMESTAMP(3)",
+    "STRING", "ARRAY<INT>", "MAP<STRING, INT>", "DOUBLE", "BIGINT",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_types_have_no_unread_words(kind: str) -> None:
+    assert parses(f"SELECT CAST(k AS {kind}) FROM t")
 
 
 def test_no_text_that_means_something_has_unread_words(monkeypatch: pytest.MonkeyPatch) -> None:

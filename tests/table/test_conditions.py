@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.format.arrow import from_arrow
-from keytide.sql.dialect import parse_expression
+from keytide.sql.dialect import parse_tree, tokenize
 from keytide.sql.pushing import pushed, pushed_exactly
 from keytide.table.conditions.condition import predicate_of
 from keytide.table.conditions.matching import may_match, row_filter
@@ -162,7 +162,7 @@ def test_condition_keeps_the_rows_that_duckdb_keeps(
 
 def pushed_tree(text: str) -> tuple[Predicate | None, Predicate | None]:
     """What SQL makes of a condition exactly, and what of it is implied."""
-    tree = parse_expression(text, 0, len(text))
+    tree = parse_tree(text, tokenize(text), 0)
     by_name = {field.name: field for field in FIELDS}
     return pushed_exactly(tree, by_name), pushed(tree, by_name)
 

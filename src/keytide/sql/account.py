@@ -51,11 +51,19 @@ def _doubtful(tokens: Sequence[Token], tree: exp.Expr) -> Iterator[int]:
         elif kind is TokenType.ALIAS:
             is_doubtful = before in _STARTS
         elif missing[word] > 0 and (kind in _VALUES or _is_wordlike(word)):
-            is_doubtful = kind is not TokenType.VAR or after is not TokenType.L_PAREN
+            is_name = kind is TokenType.VAR and after is TokenType.L_PAREN
+            is_doubtful = not is_name and not _is_length(tokens, index)
         else:
             continue
         if is_doubtful:
             yield index
+
+
+def _is_length(tokens: Sequence[Token], index: int) -> bool:
+    """Whether it is that of a text's type, which no engine heeds in a CAST."""
+    if index < 2 or tokens[index - 1].token_type is not TokenType.L_PAREN:
+        return False
+    return tokens[index - 2].token_type in _TEXTS or tokens[index - 2].text.upper() == "VARYING"
 
 
 def _is_wordlike(word: str) -> bool:
@@ -107,6 +115,7 @@ _VALUES = {TokenType.IDENTIFIER: "zq", TokenType.STRING: "zq", TokenType.NUMBER:
            TokenType.HEX_STRING: "00"}  # fmt: skip
 """Tokens that stand for themselves, with what makes others of them."""
 
+_TEXTS = frozenset({TokenType.CHAR, TokenType.NCHAR, TokenType.VARCHAR, TokenType.NVARCHAR})
 _SIGNS = frozenset({TokenType.COMMA, TokenType.ALIAS})
 _STARTS = frozenset({None, TokenType.L_PAREN, TokenType.COMMA, TokenType.SELECT, TokenType.DISTINCT,
                      TokenType.ALL, TokenType.L_BRACKET})  # fmt: skip
