@@ -2,7 +2,7 @@
 
 A row id is a row's primary key, with what else a version of it needs: the sequence fields, which a
 new version copies so that it wins as the later one (rule R21 of docs/semantics.md), and for an
-UPDATE the columns that it does not set. What workers append is in `versions`; a fragment names
+UPDATE the columns that it does not set. What workers append is in `keyed_changes`; a fragment names
 their files, and `finish_...` commits them together. The commit conflicts where another one came to
 a bucket that the statement changed or, when it is serializable, to any bucket.
 """

@@ -60,7 +60,7 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
     def list_tables(self, session: ConnectorSession) -> Sequence[str]:
         """See `ConnectorMetadata`."""
         names = self.catalog.tables()
-        kinds = {n: kind_of(self.catalog.table(n).schema.primary_keys) for n in names}
+        kinds = {n: kind_of(self.catalog.table(n).schema) for n in names}
         return [n for n in names if kinds[n].keeps_versions is self.keeps_versions]
 
     def get_table_handle(self, session: ConnectorSession, name: str) -> H | None:

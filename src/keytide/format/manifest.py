@@ -7,7 +7,7 @@ added files of both lists whose identity was never deleted.
 Within the lists of a snapshot no identity is added again after its deletion, so the order of
 manifests and entries does not matter, to readers of any engine. The level is part of it: moving a
 file to another level deletes one identity and adds another. What brings files back sees to it that
-no deletion of them is left (`table.upkeep.returning`).
+no deletion of them is left (`table.upkeep.restored_files`).
 """
 
 from __future__ import annotations

@@ -283,15 +283,16 @@ def _definition(metadata: TableMetadata, wanted: NewTable) -> TableSchema:
         keys = _named_columns("primary_key", wanted.primary_key, given.pop(PRIMARY_KEY, None))
         partitions = _named_columns("partition_by", wanted.partition_by, given.pop(PARTITION, None))
         fields = _fields(wanted.schema)
-        stored = complete_options(given, kind_of(keys))
-        definition = TableSchema.create(
+        bare = TableSchema.create(
             fields,
             partition_keys=partitions,
             primary_keys=keys,
-            options=stored,
+            options=given,
             comment=wanted.comment,
             time_millis=time.time_ns() // 1_000_000,
         )
+        stored = complete_options(given, kind_of(bare))
+        definition = replace(bare, options=stored)
         messages = validate_definition(definition, TableOptions.parse(stored))
         messages += check_uses(given)
         if TableOptions.parse(stored).branch != paths.MAIN_BRANCH:

@@ -68,7 +68,7 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
     _check_watermark_and_tombstone(schema, options)
     _check_dml_watermark(schema, options)
     validate_merge_options(schema.fields, schema.primary_keys, schema.partition_keys, options)
-    kind_of(schema.primary_keys).check(schema, options)
+    kind_of(schema).check(schema, options)
     _check_file_format(options)
     _check_bloom_filters(schema, options)
     _check_defaults(schema, options)

@@ -196,7 +196,7 @@ def evolve(
     evolved = schema
     for change in changes:
         evolved = _apply(evolved, _as_stored(change))
-    options = completed_options(evolved.options, kind_of(evolved.primary_keys))
+    options = completed_options(evolved.options, kind_of(evolved))
     evolved = replace(evolved, id=schema.id + 1, options=options)
     validate_schema(evolved)
     if has_rows:

@@ -9,7 +9,6 @@ says yes to both, an append table no to both. Another kind is another class here
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import ClassVar
 
 from keytide.errors import InvalidError, UnsupportedError
@@ -194,14 +193,14 @@ _OF_VERSIONS = [
 _KEYED, _APPEND = KeyedTable(), AppendTable()
 
 
-def kind_of(primary_keys: Sequence[str]) -> TableKind:
-    """The kind of a table with these primary key columns."""
-    return _KEYED if primary_keys else _APPEND
+def kind_of(schema: TableSchema) -> TableKind:
+    """The kind of a table with this definition."""
+    return _KEYED if schema.primary_keys else _APPEND
 
 
 def require_key(schema: TableSchema, table: str, what: str, way_out: str) -> None:
     """Raise `UnsupportedError` where there is no primary key, which `what` goes by."""
-    if not kind_of(schema.primary_keys).has_key:
+    if not kind_of(schema).has_key:
         raise UnsupportedError(
             f"table {table} has no primary key, so {what} is not possible: no key names a row. "
             f"{way_out}"

@@ -47,7 +47,7 @@ class TableView:
     @property
     def kind(self) -> TableKind:
         """What the table is, with a primary key or without."""
-        return kind_of(self.schema.primary_keys)
+        return kind_of(self.schema)
 
     @property
     def has_dynamic_buckets(self) -> bool:

@@ -1,8 +1,8 @@
 """Restore: partitions, or a whole table, become what they were, in one more commit.
 
 Nothing is rewritten and no history is lost: the files of an older snapshot are live again, a few of
-them as copies (see `returning`), and those of today are not. A tag guards the older files meanwhile
-and afterwards, see `guards`.
+them as copies (see `restored_files`), and those of today are not. A tag guards the older files
+meanwhile and afterwards, see `guards`.
 """
 
 from __future__ import annotations
