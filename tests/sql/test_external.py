@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 import keytide as kt
-from keytide.sql.local import local_connection
+from keytide.sql.local_database import local_database
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_sql_stays_inside_of_the_lake(warehouse: str, secret: str, text: str) ->
 
 
 def test_no_function_of_duckdb_reads_or_writes_files(secret: str) -> None:
-    with local_connection() as connection, local_connection(allows_external_files=True) as opened:
+    with local_database() as connection, local_database(allows_external_files=True) as opened:
         functions = connection.sql(
             "SELECT DISTINCT function_name, function_type LIKE 'table%' FROM duckdb_functions() "
             "WHERE function_type <> 'pragma' AND function_name NOT LIKE '%\\_scan%' ESCAPE '\\' "
@@ -107,7 +107,7 @@ def test_sql_reads_files_where_the_lake_is_opened_for_it(warehouse: str, secret:
 
 
 def test_queries_larger_than_memory_spill_into_a_folder_of_their_own() -> None:
-    with local_connection(memory_limit="50MB", threads="1") as connection:
+    with local_database(memory_limit="50MB", threads="1") as connection:
         [(spill,)] = connection.sql("SELECT current_setting('temp_directory')").fetchall()
         rows = connection.execute("SELECT * FROM range(4000000) AS t(i) ORDER BY hash(i), i + 1")
         assert rows.fetchone() is not None

@@ -18,9 +18,8 @@ import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from keytide.store import Store
+from keytide.threads import side_by_side
 
 __all__ = [
     "BLOCKS_KEY",
@@ -277,11 +277,8 @@ def _torn_blocks(
         piece = data.slice(start, min(_BLOCK_BYTES, end - start))
         return zlib.crc32(piece) != int(sums[block])
 
-    if len(blocks) < _PARALLEL_BLOCKS:
-        torn = [is_torn(block) for block in blocks]
-    else:
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            torn = list(pool.map(is_torn, blocks))
+    at_once = 1 if len(blocks) < _PARALLEL_BLOCKS else os.cpu_count() or 1
+    torn = side_by_side([partial(is_torn, block) for block in blocks], at_once)
     known[[block for block, bad in zip(blocks, torn, strict=True) if not bad]] = True
     return [block * _BLOCK_BYTES for block, bad in zip(blocks, torn, strict=True) if bad]
 

@@ -8,12 +8,12 @@ to be at its end bounds nothing. Memory follows the size of the batches, never t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import polars as pl
 
 from keytide.merge.order import is_searchable
+from keytide.threads import side_by_side
 
 __all__ = ["Batch", "key_windows", "with_whole_keys"]
 
@@ -39,8 +39,7 @@ def key_windows(
     Every key lies in exactly one window; windows come in key order.
     """
     cursors = [_Cursor(run, key) for run in runs]
-    with ThreadPoolExecutor(min(_FIRST_BATCHES, max(1, len(cursors)))) as pool:
-        list(pool.map(_Cursor.fill, cursors))  # the first batches are read side by side
+    side_by_side([cursor.fill for cursor in cursors], _FIRST_BATCHES)
     while waiting := [cursor for cursor in cursors if cursor.fill()]:
         # Each pass takes at least the batch whose last key is the bound, so windows make progress.
         open_ended = [cursor for cursor in waiting if not cursor.holds_the_last]

@@ -24,7 +24,8 @@ from keytide.dml.execution import RowChange, Scanned, SplitResult, checked_pages
 from keytide.dml.merge import SinkPages, Sinks
 from keytide.dml.spi import ROW_ID, ColumnHandle, ConnectorMergeSink, UpdatablePageSource
 from keytide.errors import KeytideError
-from keytide.sql.local import constructors, first_line, local_connection, source_of
+from keytide.sql.local import constructors, first_line, source_of
+from keytide.sql.local_database import local_database
 from keytide.sql.merge_match import Match
 from keytide.sql.merge_plan import MergeQuery
 from keytide.sql.merged_rows import MatchedRows
@@ -246,7 +247,7 @@ def _database(
     query: RowQuery | MergeQuery, allows_external_files: bool, config: Mapping[str, str]
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """DuckDB with copies of the tables that a statement names beside its target."""
-    with local_connection(allows_external_files, **config) as connection:
+    with local_database(allows_external_files, **config) as connection:
         for relation in query.bound.relations:
             with query.refusing(duckdb.Error):
                 connection.register("keytide_source", source := source_of(relation))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from pathlib import Path
 from typing import Any, TypeVar
 
 import duckdb
@@ -16,8 +13,8 @@ from sqlglot import exp
 
 from keytide.dml.attached import PagesScan
 from keytide.errors import KeytideError
-from keytide.sql.conditions import DUCKDB_MACRO
 from keytide.sql.external import WAY_OUT
+from keytide.sql.local_database import local_database
 from keytide.sql.relation import (
     AttachedRelation,
     GivenRelation,
@@ -32,7 +29,6 @@ from keytide.table.read.scan import Scan
 __all__ = [
     "constructors",
     "first_line",
-    "local_connection",
     "run_locally",
     "source_of",
     "stream_locally",
@@ -86,7 +82,7 @@ def _run(
     bound: BoundQuery, use: Callable[[duckdb.DuckDBPyRelation], T], allows_external_files: bool
 ) -> T:
     streams = []
-    with local_connection(allows_external_files) as connection:
+    with local_database(allows_external_files) as connection:
         try:
             for relation in bound.relations:
                 streams.append(source := source_of(relation))
@@ -137,31 +133,6 @@ def _settle(running: Future[T], query: Callable[[], T]) -> None:
 def _rows(answer: duckdb.DuckDBPyRelation) -> pa.Table:
     found, types = answer.to_arrow_table(), [str(t) for t in answer.types]
     return _with_plain_integers(found, types)
-
-
-def local_connection(
-    allows_external_files: bool = False, **config: str
-) -> duckdb.DuckDBPyConnection:
-    """DuckDB with nothing in it, which reads no files and no variables of this process.
-
-    What does not fit in memory goes to a directory of its own, since queries may read there.
-    """
-    spill = Path(tempfile.gettempdir()) / f"keytide-sql-{uuid.uuid4()}"
-    settings: dict[str, str | bool | int | float | list[str]] = {
-        "temp_directory": str(spill),
-        "python_enable_replacements": "false",
-        **config,
-    }
-    connection = duckdb.connect(config=settings)
-    connection.execute("SET TimeZone = 'UTC'")
-    connection.execute(DUCKDB_MACRO)
-    if not allows_external_files:
-        connection.execute(
-            "SET enable_external_access = false; SET autoinstall_known_extensions = false; "
-            "SET autoload_known_extensions = false"
-        )
-    connection.execute("SET lock_configuration = true")
-    return connection
 
 
 class _Stream:

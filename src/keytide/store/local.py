@@ -15,9 +15,9 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -28,6 +28,7 @@ import pyarrow as pa
 from keytide.errors import DataError
 from keytide.process import refuse_forked_child
 from keytide.store.base import ObjectInfo, Store, buffered, check_path, disk_errors
+from keytide.threads import side_by_side
 
 __all__ = ["LocalStore"]
 
@@ -259,9 +260,7 @@ def _side_by_side(sync: Callable[[T], None], items: Collection[T]) -> None:
         for item in items:
             sync(item)
         return
-    with ThreadPoolExecutor(_SYNC_THREADS) as pool:
-        for _ in pool.map(sync, items):
-            pass
+    side_by_side([partial(sync, item) for item in items], _SYNC_THREADS)
 
 
 def _sync_file(written: tuple[FileIO, str]) -> None:

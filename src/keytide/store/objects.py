@@ -12,7 +12,7 @@ import builtins
 import os
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -31,6 +31,7 @@ from keytide.process import refuse_forked_child
 from keytide.store.base import ObjectInfo, Store, buffered, check_path, storage_error
 from keytide.store.seekable import SeekableReader
 from keytide.store.uploads import Uploads
+from keytide.threads import begin, side_by_side
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Handle
@@ -69,18 +70,11 @@ class ObjectStore(Store):
 
     def begin(self, call: Callable[[], T]) -> Future[T]:
         """A call that is under way in a thread of its own."""
-        pool = ThreadPoolExecutor(1)
-        try:
-            return pool.submit(call)
-        finally:
-            pool.shutdown(wait=False)
+        return begin(call)
 
     def together(self, calls: Sequence[Callable[[], T]]) -> builtins.list[T]:
         """What some calls give, which run side by side."""
-        if len(calls) < 2:
-            return [call() for call in calls]
-        with ThreadPoolExecutor(min(_PARALLEL_REQUESTS, len(calls))) as pool:
-            return [*pool.map(lambda call: call(), calls)]
+        return side_by_side(calls, _PARALLEL_REQUESTS)
 
     def open_input(self, path: str) -> pa.NativeFile:
         """A seekable file: in memory when small, else one ranged request for each read."""

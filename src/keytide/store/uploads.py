@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from threading import BoundedSemaphore, Lock
+
+from keytide.threads import begin
 
 __all__ = ["Uploads"]
 
@@ -23,10 +25,8 @@ class Uploads:
     def begin(self, write: Callable[[], None]) -> None:
         """Begin a write, once there is room for one more."""
         self._room.acquire()
-        pool = ThreadPoolExecutor(1)
-        future = pool.submit(write)
+        future = begin(write)
         future.add_done_callback(lambda _: self._room.release())
-        pool.shutdown(wait=False)
         with self._lock:
             self._begun.append(future)
 

@@ -25,6 +25,7 @@ from keytide.format.schema import TableSchema
 from keytide.format.stats import collect_piece_stats
 from keytide.row_kind import RowKind
 from keytide.store import Store
+from keytide.threads import begin, side_by_side
 
 __all__ = ["RunWriter", "local_wall_clock_ms"]
 
@@ -83,13 +84,8 @@ class RunWriter:
         cuts = _cut(run, self.target_file_size_bytes)
         jobs = [(cut, f"{directory}/{next(file_names)}") for cut in cuts]
 
-        def write_one(job: tuple[pa.Table, str]) -> DataFileMeta:
-            return self.write_file(*job, level=level, source=source)
-
-        if threads == 1 or len(jobs) == 1:
-            return [write_one(job) for job in jobs]
-        with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(write_one, jobs))
+        write = partial(self.write_file, level=level, source=source)
+        return side_by_side([partial(write, *job) for job in jobs], threads)
 
     def write_together(
         self, rows: pa.Table, paths: Mapping[str, int], *, threads: int = 1
@@ -135,16 +131,16 @@ class RunWriter:
         """Write rows as one file, whatever its size; else like `write`."""
         # Arrow encodes a file with one core; the other one works out what describes it.
         write_to = self._encoding(self._physical(rows), level)
-        with ThreadPoolExecutor(1) as pool:
-            description = pool.submit(self._describe, rows, {path: rows.num_rows}, level, source)
-            with self.store.open_output(path) as output:
-                write_to(output)
-                size = int(output.tell())
-            index = self.filters.of_file(rows, self.schema, path)
-            if index.files:
-                self.store.put_all(index.files)
-            (meta,) = description.result()
-            return replace(meta, file_size=size, **index.members)
+        names = {path: rows.num_rows}
+        description = begin(partial(self._describe, rows, names, level, source))
+        with self.store.open_output(path) as output:
+            write_to(output)
+            size = int(output.tell())
+        index = self.filters.of_file(rows, self.schema, path)
+        if index.files:
+            self.store.put_all(index.files)
+        (meta,) = description.result()
+        return replace(meta, file_size=size, **index.members)
 
     def _encoding(self, physical: pa.Table, level: int) -> Callable[[Any], None]:
         """What writes the rows of a file to an output."""

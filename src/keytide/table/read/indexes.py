@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,6 +18,7 @@ from keytide.store import Store
 from keytide.table.conditions.predicate import Predicate, columns_of, equal_values
 from keytide.table.state.view import TableView
 from keytide.table.values.spellings import spellings
+from keytide.threads import side_by_side
 from keytide.types import Field
 
 __all__ = ["matching_filters", "stored_indexes"]
@@ -100,11 +100,9 @@ def _has_index(entry: ManifestEntry) -> bool:
 def _indexes(view: TableView, files: Sequence[ManifestEntry]) -> list[ColumnIndexes]:
     found = [_at_hand(view, entry) for entry in files]
     absent = [i for i, indexes in enumerate(found) if indexes is None]
-    if absent:
-        with ThreadPoolExecutor(len(absent)) as pool:
-            read = pool.map(partial(_read, view), [files[i] for i in absent])
-            for i, indexes in zip(absent, read, strict=True):
-                found[i] = indexes
+    read = side_by_side([partial(_read, view, files[i]) for i in absent], _FILES_TOGETHER)
+    for i, indexes in zip(absent, read, strict=True):
+        found[i] = indexes
     return [indexes for indexes in found if indexes is not None]
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TypeVar
 
-from keytide.table.runner import unawaited_threads
+from keytide.threads import begin
 
 __all__ = ["prefetched"]
 
@@ -19,9 +20,8 @@ def prefetched(items: Iterator[T]) -> Iterator[T]:
     caller that stops early does not wait for the item that is being made.
     """
     end = object()
-    # A pool of its own that nobody waits for: a caller may stop in the middle of an item.
-    with unawaited_threads(1) as pool:
-        coming = pool.submit(next, items, end)
-        while (item := coming.result()) is not end:
-            coming = pool.submit(next, items, end)
-            yield item  # type: ignore[misc]  # the end marker has been ruled out
+    make = partial(next, items, end)
+    coming = begin(make)
+    while (item := coming.result()) is not end:
+        coming = begin(make)
+        yield item

@@ -8,7 +8,6 @@ names can come back (schemas and snapshots).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +43,7 @@ from keytide.table.state.lineage import (
     lineage_of,
     look_at,
 )
+from keytide.threads import side_by_side
 
 __all__ = ["Look", "TableMetadata", "sized_indexes", "sized_list", "sized_manifest"]
 
@@ -481,8 +481,7 @@ class TableMetadata:
         if is_far or len(calls) < _SIDE_BY_SIDE_MIN:
             return Entries.together(self.store.together(calls))
         # Manifests are unpacked without Python's lock, so threads pay on a local disk too.
-        with ThreadPoolExecutor(min(len(calls), _READERS)) as pool:
-            return Entries.together(list(pool.map(lambda call: call(), calls)))
+        return Entries.together(side_by_side(calls, _READERS))
 
     def _checked_manifest(self, meta: ManifestFileMeta) -> Entries:
         entries = self.manifest(meta)

@@ -10,8 +10,8 @@ whichever engine, and the file be lost. It comes back as a copy with a name of i
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 from keytide.format.index_manifest import DELETION_VECTORS, IndexFile
@@ -21,6 +21,7 @@ from keytide.table.commit.change import Restored, moved_since
 from keytide.table.state.dead_rows import DeadRows, load_dead_rows, vector_files_by_bucket
 from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.state.view import TableView
+from keytide.threads import side_by_side
 
 __all__ = ["Returning"]
 
@@ -68,9 +69,7 @@ class Returning:
             for entry, copy in zip(old, new, strict=True)
             for pair in zip(view.stored_paths(entry), view.stored_paths(copy), strict=True)
         ]
-        with ThreadPoolExecutor(_COPIES_AT_ONCE) as pool:
-            for _ in pool.map(lambda pair: view.store.copy(*pair), pairs):
-                pass
+        side_by_side([partial(view.store.copy, *pair) for pair in pairs], _COPIES_AT_ONCE)
 
     def _restored(self, kept: tuple[ManifestEntry, ...], renamed: _Renamed) -> Restored:
         """The index files with it: deletion vectors name the files that they are of."""
