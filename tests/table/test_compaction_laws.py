@@ -45,7 +45,7 @@ def assert_sound(table: kt.Table) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@settings(max_examples=max(6, settings().max_examples // 3))
+@settings(max_examples=max(4, settings().max_examples // 3))
 @given(data=st.data(), batch_rows=st.integers(1, 4), memory=st.sampled_from([1, 1 << 20]))
 def test_compacted_tables_have_the_rows_of_those_that_never_were(
     engine: str, data: st.DataObject, batch_rows: int, memory: int
@@ -71,7 +71,7 @@ FEW = [name for name in APART if name not in ("groups", "sums beside last values
 
 
 @pytest.mark.parametrize("engine", APART)
-@settings(max_examples=max(8, settings().max_examples // 3))
+@settings(max_examples=max(4, settings().max_examples // 3))
 @given(data=st.data(), batch_rows=st.integers(1, 4), memory=st.sampled_from([1, 1 << 20]))
 def test_versions_that_are_left_out_are_missed_by_nobody(
     engine: str, data: st.DataObject, batch_rows: int, memory: int

@@ -364,7 +364,7 @@ def test_failure_anywhere_leaves_the_rows_before_or_after(nth: int, action: Acti
 
 @pytest.mark.parametrize("reading", ["marks alone", "merging"])
 @pytest.mark.parametrize("engine", WITH_VECTORS)
-@settings(max_examples=3)
+@settings(max_examples=max(2, settings().max_examples // 4))
 @given(data=st.data())
 def test_tables_with_marked_rows_are_sound_after_every_step(
     engine: str, reading: str, data: st.DataObject
