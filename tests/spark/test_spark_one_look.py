@@ -5,15 +5,17 @@ Commit n brings the rows 1 to n, all with v = n: whatever is told of the table t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import keytide as kt
 import keytide.spark
+import one_look
 from busy import Others, busy_store
 from keytide.store import open_store
 
@@ -23,14 +25,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 FIRST = 3
-READS = {
-    "scalars": "SELECT (SELECT count(*) FROM t) AS a, (SELECT max(v) FROM t) AS b",
-    "join": "SELECT count(*) AS a, max(y.v) AS b FROM t AS x JOIN t AS y ON x.k = y.k",
-    "within": "SELECT max(k) AS a, max(v) AS b FROM t WHERE v IN (SELECT min(v) FROM t)",
-    "system": "SELECT (SELECT max(snapshot_id) FROM t$snapshots) AS a, (SELECT max(v) FROM t) AS b",
-    "files": "SELECT (SELECT count(*) FROM t$files) AS a, (SELECT min(v) FROM t) AS b",
-    "time": "SELECT (SELECT max(v) FROM t TIMESTAMP AS OF '2999-01-01') AS a, max(v) AS b FROM t",
-}
 
 
 def bring(lake: kt.Lake, n: int) -> None:
@@ -64,25 +58,38 @@ def busy(tmp_path: Path, spark: SparkSession) -> Busy:
     return made
 
 
-def often(phase: int) -> Callable[[int], bool]:
-    return lambda request: request % 6 == phase % 6 and request < 240
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> one_look.Busy:
+    """The table that tells which snapshot a statement read, on Spark."""
+    return one_look.made_busy(tmp_path_factory.mktemp("drawn"), spark)
 
 
-@pytest.mark.parametrize("name", READS)
-def test_query_reads_one_snapshot(busy: Busy, name: str) -> None:
-    busy.others.before = often(len(name))
-    result = busy.lake.sql(READS[name])
-    busy.commit()  # the snapshot is that of the moment at which the DataFrame was made
-    (row,) = result.to_arrow().to_pylist()
-    assert row["a"] == row["b"] >= FIRST
-    assert row["a"] < len(busy.plain.table("t").snapshots())
+FEW = settings(max_examples=8, deadline=None)
+PHASES = st.integers(0, 5)
 
 
-def test_rows_are_inserted_of_one_snapshot(busy: Busy) -> None:
-    busy.others.before = often(1)
-    busy.lake.sql(f"INSERT INTO told {READS['scalars']}")
-    (row,) = busy.plain.table("told").scan().to_pylist()
-    assert row["a"] == row["b"]
+@FEW
+@given(st.sampled_from([*one_look.SHAPES.values()]), one_look.QUERIES, one_look.QUERIES, PHASES)
+def test_query_reads_one_snapshot(
+    drawn: one_look.Busy, shape: str, one: str, other: str, phase: int
+) -> None:
+    with drawn.at(one_look.often(phase)) as lake:
+        result = lake.sql(shape.format(one, other))
+        drawn.release()  # the snapshot is that of the moment at which the DataFrame was made
+        found = one_look.one_snapshot(result)
+    assert one_look.FIRST <= found < one_look.LAST
+
+
+@FEW
+@given(st.sampled_from([*one_look.STATEMENTS.values()]), one_look.QUERIES, one_look.QUERIES, PHASES)
+def test_rows_are_changed_by_one_snapshot(
+    drawn: one_look.Busy, statement: str, one: str, other: str, phase: int
+) -> None:
+    drawn.lake.sql("INSERT OVERWRITE told VALUES (0, 0)")
+    with drawn.at(one_look.often(phase)) as lake:
+        lake.sql(statement.format(one, other))
+    told = one_look.one_snapshot(drawn.lake.sql("SELECT * FROM told"))
+    assert one_look.FIRST <= told < one_look.LAST
 
 
 @pytest.mark.parametrize(
