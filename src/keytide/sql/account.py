@@ -130,11 +130,13 @@ _TYPES = {kind: kind.name for kind in TokenType if kind.name in exp.DType.__memb
 """Names of types, which have other names in SQL: STRING is TEXT, and `7L` has a BIGINT."""
 
 _OPTIONAL = frozenset(
-    {"ALL", "ASC", "BETWEEN", "BOTH", "CURRENT", "DISTINCT", "ESCAPE", "FIRST", "FOR", "FROM",
-     "INNER", "INTO", "LATERAL", "MATERIALIZED", "NEXT", "ONLY", "OUTER", "PERCENT", "PRECISION",
-     "RESPECT", "ROW", "ROWS", "TABLE", "TIME", "TO", "VARYING", "WITH", "WITHOUT", "ZONE"}
+    {"ALL", "AND", "ARRAY", "ASC", "BETWEEN", "BOTH", "CURRENT", "DISTINCT", "ESCAPE", "FIRST",
+     "FOR", "FROM", "INNER", "INTO", "IS", "LATERAL", "MATCHED", "MATERIALIZED", "NEXT", "ONLY",
+     "OUTER", "PERCENT", "PRECISION", "RESPECT", "ROW", "ROWS", "TABLE", "THEN", "TIME", "TO",
+     "TRUE", "USING", "VARYING", "WHERE", "WITH", "WITHOUT", "ZONE"}
 )  # fmt: skip
-"""Words that SQL lets one leave out somewhere, as in UNION DISTINCT and FETCH FIRST 1 ROW ONLY."""
+"""Words that SQL lets one leave out somewhere, as in UNION DISTINCT and FETCH FIRST 1 ROW ONLY, or
+that its parser does not miss, as in `a NOT NULL` and `WHEN a DELETE`."""
 
 
 # -- what a tree says ------------------------------------------------------------------------------
