@@ -39,7 +39,8 @@ DATA = (
     pl.DataFrame, pl.LazyFrame, pl.Series, pd.DataFrame,
 )  # fmt: skip
 VOCABULARY = {
-    "arguments", "errors", "options", "process", "row_kind", "scratch", "store", "types",
+    "arguments", "errors", "options", "process", "row_kind", "scratch", "store", "threads",
+    "types",
 }  # fmt: skip
 ASKING = {
     "copy", "create", "delete", "delete_tree", "discard", "exists", "hint", "list", "list_names",
@@ -115,11 +116,18 @@ def _module_of(frame: FrameType) -> str | None:
 
 def _is_look(frame: FrameType) -> bool:
     """Whether a call asks the store, and does not come from inside of it."""
-    return (
-        frame.f_code.co_name in ASKING
-        and _is_of_store(frame)
-        and not (frame.f_back is not None and _is_of_store(frame.f_back))
-    )
+    if frame.f_code.co_name not in ASKING or not _is_of_store(frame):
+        return False
+    caller = _caller(frame)
+    return caller is None or not _is_of_store(caller)
+
+
+def _caller(frame: FrameType) -> FrameType | None:
+    """Whose call it is, whoever lends a thread to it."""
+    caller = frame.f_back
+    while caller is not None and caller.f_globals.get("__name__") in (__name__, "keytide.threads"):
+        caller = caller.f_back
+    return caller
 
 
 def _is_of_store(frame: FrameType) -> bool:
