@@ -26,6 +26,7 @@ class KeyedRows(TableKind):
 
     has_key = True
     keeps_versions = False
+    takes_deletes = False
     default_bucket = "1"
 
     def check(self, schema: TableSchema, options: TableOptions) -> None:

@@ -1,9 +1,10 @@
 """Kinds of tables: what a primary key, or having none, means to whoever reads and writes.
 
-Two questions have an answer each. Is there at most one row of a key? And do files keep versions of
+Three questions have an answer each. Is there at most one row of a key? Do files keep versions of
 keys, sorted by key, each with a sequence number and a kind, which are merged when they are read; or
-rows, in their order of arrival, of which each file is read by itself? A table with a primary key
-says yes to both, an append table no to both. Another kind is another class here.
+rows, in their order of arrival, of which each file is read by itself? And may a row that is written
+take another one away? A table with a primary key says yes to all, an append table no to all.
+Another kind is another class here.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ class TableKind(ABC):
     keeps_versions: ClassVar[bool]
     """Whether files keep versions of keys, with system columns, and are merged on reading."""
 
+    takes_deletes: ClassVar[bool]
+    """Whether rows of other kinds than +I may be written, which replace the row of a key."""
+
     default_bucket: ClassVar[str]
     """The option 'bucket' of a table that is made without it."""
 
@@ -53,6 +57,7 @@ class KeyedTable(TableKind):
 
     has_key = True
     keeps_versions = True
+    takes_deletes = True
     default_bucket = "1"  # in the format's own default, dynamic buckets, engines write one by one
 
     def check(self, schema: TableSchema, options: TableOptions) -> None:
@@ -132,6 +137,7 @@ class AppendTable(TableKind):
 
     has_key = False
     keeps_versions = False
+    takes_deletes = False
     default_bucket = "-1"  # no buckets: rows need not be brought together
 
     def check(self, schema: TableSchema, options: TableOptions) -> None:

@@ -49,7 +49,7 @@ def why_refused(rows: pl.DataFrame, view: TableView) -> pl.Series:
 
 
 def _refusals(rows: pl.DataFrame, view: TableView) -> list[Refusal]:
-    found = view.engine.refusals(rows) if view.kind.keeps_versions else _not_inserted(rows)
+    found = view.engine.refusals(rows) if view.kind.takes_deletes else _not_inserted(rows)
     return [refusal for refusal in found if refusal.rows.any()]
 
 
