@@ -25,6 +25,7 @@ from keytide.store.faults import Fault, FaultyStore, Operation
 from keytide.table.commit.author import Author
 from keytide.table.commit.change import Change
 from keytide.table.compaction.appends import pack_tasks
+from keytide.table.state.bucket_index import by_index_key
 from keytide.table.state.dead_rows import DeadRows
 from keytide.table.state.state import TableState
 from keytide.table.write.task import Written
@@ -236,7 +237,8 @@ def test_dead_rows_are_dropped_with_their_vectors() -> None:
     one, other = (entry.file.file_name for entry in entries(table))
     scan, bucket = table.scan(), (entries(table)[0].partition, 0)
     dead = DeadRows().marking({one: np.array([0, 2]), other: np.array([1])}, wide=False)
-    publish(table, scan.view, Change(Written((), dead={bucket: dead}), Author.fresh()), scan.live)
+    marks = Written((), indexes=by_index_key({bucket: dead}))
+    publish(table, scan.view, Change(marks, Author.fresh()), scan.live)
     scan = table.scan()
     index_files = tuple(table.metadata.index_files(table.metadata.latest_snapshot()))
     options = TableOptions({**scan.view.options.raw, "deletion-vectors.enabled": "true"})

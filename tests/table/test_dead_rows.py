@@ -20,6 +20,7 @@ from keytide.store import open_store
 from keytide.table.commit.author import Author
 from keytide.table.commit.change import Change, Conflict
 from keytide.table.commit.publish import Committer
+from keytide.table.state.bucket_index import by_index_key
 from keytide.table.state.dead_rows import DeadRows, load_dead_rows, vector_files_by_bucket
 from keytide.table.state.live_files import BucketId
 from keytide.table.write.bucket_writer import restamp
@@ -54,7 +55,7 @@ def known(table: kt.Table, bucket: BucketId) -> DeadRows:
 
 
 def change_of(bucket: BucketId, dead: DeadRows) -> Change:
-    made = Written((), dead={bucket: dead})
+    made = Written((), indexes=by_index_key({bucket: dead}))
     return Change(made, Author.fresh(), CommitKind.COMPACT)
 
 

@@ -44,6 +44,7 @@ from keytide.table.conditions.predicate import Predicate, columns_of, conjuncts
 from keytide.table.read.plan import plan_scan
 from keytide.table.read.pruning import matching_partitions
 from keytide.table.read.sections import PlannedFile
+from keytide.table.state.bucket_index import by_index_key
 from keytide.table.state.dead_rows import DeadRows, load_dead_rows, vector_files_by_bucket
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
@@ -216,7 +217,8 @@ class _Change:
     @property
     def written(self) -> Written:
         """What there is to commit, besides what tasks wrote."""
-        return Written(tuple(self._gone), dead={**self._watched_vectors(), **self._dead})
+        dead = by_index_key({**self._watched_vectors(), **self._dead})
+        return Written(tuple(self._gone), indexes=dead)
 
     def dead_rows(self, bucket: BucketId) -> DeadRows:
         """The rows of a bucket that are dead already."""

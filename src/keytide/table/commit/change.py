@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
-from keytide.format.index_manifest import IndexFile
+from keytide.format.index_manifest import IndexFile, IndexKey
 from keytide.format.manifest import FileKind, Identity, ManifestEntry
 from keytide.format.snapshot import CommitKind, Operation
 from keytide.table.commit.author import Author
 from keytide.table.commit.moved_keys import MovedKeys
+from keytide.table.state.bucket_index import BucketIndex, by_index_key
 from keytide.table.state.dead_rows import DeadRows
 from keytide.table.state.dynamic_buckets import HashFiles
 from keytide.table.state.live_files import BucketId, LiveFiles
@@ -41,17 +42,17 @@ class Restored:
     """What is stored already and comes back, of the partitions that a change replaces.
 
     `files` and `indexes` belong to others too, so none of them is deleted whatever becomes of the
-    change. `dead` has the dead rows of buckets whose vectors are to be stored anew.
+    change. `anew` has the indexes that are to be stored anew.
     """
 
     files: tuple[ManifestEntry, ...] = ()
     indexes: tuple[IndexFile, ...] = ()
-    dead: Mapping[BucketId, DeadRows] = field(default_factory=dict)
+    anew: Mapping[IndexKey, BucketIndex] = field(default_factory=dict)
 
     @property
     def has_indexes(self) -> bool:
         """Whether an index comes with the files."""
-        return bool(self.indexes or self.dead)
+        return bool(self.indexes or self.anew)
 
 
 NOTHING_RESTORED = Restored()
@@ -105,7 +106,8 @@ class Change:
     def onto(self, present: Mapping[BucketId, DeadRows]) -> Change:
         """The same change on top of the present dead rows of the buckets by whose it went."""
         dead = {bucket: rows.onto(present[bucket]) for bucket, rows in self.made.dead.items()}
-        return replace(self, made=replace(self.made, dead=dead)) if dead else self
+        indexes = {**self.made.indexes, **by_index_key(dead)}
+        return replace(self, made=replace(self.made, indexes=indexes)) if dead else self
 
     @property
     def operation(self) -> str | None:

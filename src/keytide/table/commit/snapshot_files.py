@@ -6,18 +6,15 @@ Everything is made in memory, so that the commit can be stored in one go.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from keytide.format import paths
-from keytide.format.deletion_vector import write_vectors
 from keytide.format.entry_columns import Entries
-from keytide.format.hash_index import Hashes, encode_hashes
 from keytide.format.index_manifest import (
-    DELETION_VECTORS,
-    HASH,
     IndexFile,
+    IndexKey,
     encode_index_manifest,
     replace_index_files,
 )
@@ -34,9 +31,8 @@ from keytide.format.snapshot import Snapshot
 from keytide.table.commit.change import Change
 from keytide.table.commit.manifest_merging import ManifestMerger
 from keytide.table.commit.manifest_picking import MergeRules, pick, pick_all
-from keytide.table.state.dead_rows import DeadRows
-from keytide.table.state.dynamic_buckets import HashFiles, hash_files, load_places
-from keytide.table.state.live_files import BucketId, LiveFiles
+from keytide.table.state.bucket_index import BucketIndex
+from keytide.table.state.live_files import LiveFiles
 from keytide.table.state.metadata import (
     TableMetadata,
     sized_indexes,
@@ -181,48 +177,43 @@ class SnapshotBuilder:
     def _index_manifest(self, change: Change, latest: Snapshot | None, files: _Files) -> str | None:
         """The name of the index manifest: that of the snapshot before, unless an index changed."""
         name = None if latest is None else latest.index_manifest
-        made = change.made
-        dead = {bucket: rows for bucket, rows in made.dead.items() if rows.has_changed}
+        made = {key: index for key, index in change.made.indexes.items() if index.has_changed}
         back = change.restored
-        has_new = made.placed or dead or back.has_indexes
+        has_new = made or back.has_indexes
         if not has_new and (name is None or change.replaces is None):
             return name
         known = [] if latest is None else self._metadata.index_files(latest)
         # What was said of replaced rows holds for none of the new ones.
         replaced = change.replaces or (lambda _: False)
         kept = [file for file in known if not replaced(file.partition)]
-        before = hash_files(kept)
-        grown = [self._hash_file(*each, before, files) for each in made.placed.items()]
         if len(kept) == len(known) and not has_new:
             return name
-        # A bucket in which no row is dead any more has no vectors.
-        outdated = {(DELETION_VECTORS, *bucket) for bucket in dead}
-        kept = [file for file in kept if file.key not in outdated]
-        vectors = (*dead.items(), *back.dead.items())
-        marked = [self._vector_file(*each, files) for each in vectors if each[1].vectors]
+        new = self._index_files({**made, **back.anew}, kept, files)
+        # Of those that have ended there is no new file.
+        left = [file for file in kept if file.key not in made]
         name = self._names.metadata(MetadataFile.INDEX_MANIFEST)
-        indexes = replace_index_files(kept, [*grown, *marked, *back.indexes])
+        indexes = replace_index_files(left, [*new, *back.indexes])
         data = encode_index_manifest(indexes)
         files.note(paths.manifest_path(name), data, sized_indexes(indexes, data))
         return name
 
-    def _hash_file(
-        self, bucket: BucketId, placed: Hashes, known: HashFiles, files: _Files
-    ) -> IndexFile:
-        """The index of one bucket with the keys that were placed there."""
-        partition, number = bucket
-        before = known.get(partition, {}).get(number)
-        places = load_places(self._view.store, [before] if before else [], self._view.name)
-        hashes = places.with_more({number: placed}).hashes[number]
-        name, data = self._names.metadata(MetadataFile.INDEX), encode_hashes(hashes)
-        files[paths.index_path(name)] = data
-        return IndexFile(HASH, partition, number, name, len(data), len(hashes))
-
-    def _vector_file(self, bucket: BucketId, dead: DeadRows, files: _Files) -> IndexFile:
-        """The deletion vectors of one bucket."""
-        name, (data, ranges) = self._names.metadata(MetadataFile.INDEX), write_vectors(dead.vectors)
-        files[paths.index_path(name)] = data
-        return IndexFile(DELETION_VECTORS, *bucket, name, len(data), len(ranges), ranges)
+    def _index_files(
+        self,
+        made: Mapping[IndexKey, BucketIndex],
+        known: Iterable[IndexFile],
+        files: _Files,
+    ) -> Iterator[IndexFile]:
+        """New files of indexes, each on top of those that are known of it."""
+        before: dict[IndexKey, list[IndexFile]] = {}
+        for file in known:
+            before.setdefault(file.key, []).append(file)
+        for key, index in made.items():
+            encoded = index.encoded(self._view.store, before.get(key, ()), self._view.name)
+            if encoded is not None:
+                name = self._names.metadata(MetadataFile.INDEX)
+                files[paths.index_path(name)] = encoded.data
+                size = len(encoded.data)
+                yield IndexFile(*key, name, size, encoded.row_count, encoded.ranges)
 
     def _manifest_list(
         self, manifests: Sequence[ManifestFileMeta], files: _Files

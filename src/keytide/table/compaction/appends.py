@@ -24,6 +24,7 @@ from keytide.table.read.merged_versions import rows_in
 from keytide.table.read.plan import plan_files
 from keytide.table.read.runs import StoredVersions
 from keytide.table.read.sections import PlannedFile
+from keytide.table.state.bucket_index import by_index_key
 from keytide.table.state.dead_rows import DeadRows, load_dead_rows, vector_files_by_bucket
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
@@ -243,7 +244,7 @@ class Rewriting:
             if dead.stored or self.view.options.deletion_vectors_enabled
             else {}
         )
-        return Compacted(self.bucket, Written(tuple(entries), dead=marks))
+        return Compacted(self.bucket, Written(tuple(entries), indexes=by_index_key(marks)))
 
     def _written(
         self, files: Sequence[PlannedFile], frames: Iterator[pl.DataFrame], new: NewFiles

@@ -47,6 +47,7 @@ from keytide.table.read.sections import (
     overlapping,
     sections_of,
 )
+from keytide.table.state.bucket_index import by_index_key
 from keytide.table.state.dead_rows import DeadRows, load_dead_rows
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.view import TableView
@@ -120,7 +121,8 @@ class CompactTask:
         if dead is None:
             return Compacted(self.bucket, written)
         dead = dead.without(_gone(entries)).marking(marks.by_file, wide=self._has_wide_vectors)
-        return Compacted(self.bucket, replace(written, dead={self.bucket: dead}))
+        indexes = by_index_key({self.bucket: dead})
+        return Compacted(self.bucket, replace(written, indexes=indexes))
 
     @property
     def bucket(self) -> BucketId:

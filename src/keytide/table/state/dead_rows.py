@@ -7,8 +7,9 @@ in the place of those before.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +17,10 @@ from pyroaring import BitMap, BitMap64
 
 from keytide.errors import UnsupportedError
 from keytide.format import paths
-from keytide.format.deletion_vector import Vector, stored_vectors
+from keytide.format.deletion_vector import Vector, stored_vectors, write_vectors
 from keytide.format.index_manifest import DELETION_VECTORS, IndexFile
 from keytide.store import Store
+from keytide.table.state.bucket_index import EncodedIndex
 from keytide.table.state.live_files import BucketId
 
 __all__ = ["DeadRows", "load_dead_rows", "vector_file_path", "vector_files_by_bucket"]
@@ -33,6 +35,8 @@ class DeadRows:
     `stored` are the index files with which the work began, none where the bucket had none: a commit
     on top of others would bring rows back to life.
     """
+
+    index_type: ClassVar[str] = DELETION_VECTORS
 
     stored: tuple[IndexFile, ...] = ()
     vectors: Mapping[str, Vector] = field(default_factory=dict)
@@ -83,6 +87,17 @@ class DeadRows:
             form = type(next(iter(mine.values())))
             left = {name: form(vector) for name, vector in left.items()}
         return replace(self, stored=present.stored, vectors={**left, **mine})
+
+    def joined(self, later: Sequence[DeadRows]) -> DeadRows:
+        """See `BucketIndex`: the last counts, for each of them went by all vectors before."""
+        return [self, *later][-1]
+
+    def encoded(self, store: Store, before: Sequence[IndexFile], table: str) -> EncodedIndex | None:
+        """See `BucketIndex`: a bucket in which no row is dead any more has no vectors."""
+        if not self.vectors:
+            return None
+        data, ranges = write_vectors(self.vectors)
+        return EncodedIndex(data, len(ranges), ranges)
 
     def without(self, gone: Collection[str]) -> DeadRows:
         """Without what is said of some files."""

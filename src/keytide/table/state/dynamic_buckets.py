@@ -6,20 +6,27 @@ go anywhere, after which the index has to say where. All keys of one hash share 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from keytide.errors import DataError
 from keytide.format import paths
-from keytide.format.hash_index import NO_HASHES, Hashes, decode_hashes, with_hashes
+from keytide.format.hash_index import (
+    NO_HASHES,
+    Hashes,
+    decode_hashes,
+    encode_hashes,
+    with_hashes,
+)
 from keytide.format.index_manifest import HASH, IndexFile
 from keytide.store import Store
+from keytide.table.state.bucket_index import EncodedIndex
 
-__all__ = ["UNKNOWN", "HashFiles", "KeyPlaces", "hash_files", "load_places"]
+__all__ = ["UNKNOWN", "HashFiles", "KeyPlaces", "PlacedKeys", "hash_files", "load_places"]
 
 UNKNOWN = -1
 """The bucket of a hash that no index file has."""
@@ -84,6 +91,26 @@ def _are_in(wanted: Hashes, hashes: Hashes) -> npt.NDArray[np.bool_]:
     at = np.minimum(np.searchsorted(hashes, wanted), len(hashes) - 1)
     here: npt.NDArray[np.bool_] = hashes[at] == wanted
     return here
+
+
+@dataclass(frozen=True)
+class PlacedKeys:
+    """The hashes of keys that work put into one bucket, as the first to do so. Pickles."""
+
+    index_type: ClassVar[str] = HASH
+    has_changed: ClassVar[bool] = True
+
+    hashes: Hashes
+
+    def joined(self, later: Sequence[PlacedKeys]) -> PlacedKeys:
+        """See `BucketIndex`."""
+        return PlacedKeys(np.concatenate([each.hashes for each in (self, *later)]))
+
+    def encoded(self, store: Store, before: Sequence[IndexFile], table: str) -> EncodedIndex:
+        """See `BucketIndex`: the keys that were placed are added to those before."""
+        known = load_places(store, before, table).hashes.values()
+        hashes = with_hashes(next(iter(known), NO_HASHES), self.hashes)
+        return EncodedIndex(encode_hashes(hashes), len(hashes))
 
 
 def load_places(store: Store, files: Iterable[IndexFile], table: str) -> KeyPlaces:

@@ -18,6 +18,7 @@ from keytide.format.index_manifest import DELETION_VECTORS, IndexFile
 from keytide.format.manifest import ManifestEntry
 from keytide.format.paths import FileNames
 from keytide.table.commit.change import Restored, moved_since
+from keytide.table.state.bucket_index import by_index_key
 from keytide.table.state.dead_rows import DeadRows, load_dead_rows, vector_files_by_bucket
 from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.state.view import TableView
@@ -85,7 +86,7 @@ class Returning:
             if index.index_type != DELETION_VECTORS
             or (index.partition, index.bucket) not in outdated
         )
-        return Restored(kept, indexes, dead)
+        return Restored(kept, indexes, by_index_key(dead))
 
     def _renamed(self, files: tuple[IndexFile, ...], names: dict[str, str]) -> DeadRows:
         before = load_dead_rows(self.view.store, files, self.view.name)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import pyarrow as pa
 
 from keytide.format.hash_index import Hashes
+from keytide.format.index_manifest import IndexKey
 from keytide.format.manifest import ManifestEntry
+from keytide.table.state.bucket_index import BucketIndex, by_index_key
 from keytide.table.state.dead_rows import DeadRows
+from keytide.table.state.dynamic_buckets import PlacedKeys
 from keytide.table.state.live_files import NO_FILES, BucketId
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
@@ -41,16 +43,26 @@ class Written:
     """Files that a task wrote, as entries to commit, and how many rows it was given.
 
     `changelog` has the files in which the rows are stored once more, as they came.
-    `placed` has the hashes of keys that the task put into buckets as the first to do so, `dead` the
-    dead rows of buckets whose deletion vectors it went by.
+    `indexes` has what becomes of indexes of buckets.
     """
 
     entries: tuple[ManifestEntry, ...]
     rows: int = 0
     out_of_order: int | None = None
     changelog: tuple[ManifestEntry, ...] = ()
-    placed: Mapping[BucketId, Hashes] = field(default_factory=dict)
-    dead: Mapping[BucketId, DeadRows] = field(default_factory=dict)
+    indexes: Mapping[IndexKey, BucketIndex] = field(default_factory=dict)
+
+    @property
+    def placed(self) -> dict[BucketId, Hashes]:
+        """The hashes of keys that the task put into buckets as the first to do so."""
+        found = self.indexes.items()
+        return {key[1:]: index.hashes for key, index in found if isinstance(index, PlacedKeys)}
+
+    @property
+    def dead(self) -> dict[BucketId, DeadRows]:
+        """The dead rows of buckets whose deletion vectors the task went by."""
+        found = self.indexes.items()
+        return {key[1:]: index for key, index in found if isinstance(index, DeadRows)}
 
     @property
     def files(self) -> tuple[ManifestEntry, ...]:
@@ -62,18 +74,16 @@ class Written:
         """What several tasks wrote, in their order; a count that one of them lacks is unknown."""
         made = list(parts)
         late = [part.out_of_order for part in made]
-        placed: dict[BucketId, list[Hashes]] = {}
+        indexes: dict[IndexKey, list[BucketIndex]] = {}
         for part in made:
-            for bucket, hashes in part.placed.items():
-                placed.setdefault(bucket, []).append(hashes)
+            for key, index in part.indexes.items():
+                indexes.setdefault(key, []).append(index)
         return cls(
             tuple(entry for part in made for entry in part.entries),
             sum(part.rows for part in made),
             None if None in late else sum(count or 0 for count in late),
             tuple(entry for part in made for entry in part.changelog),
-            {bucket: np.concatenate(hashes) for bucket, hashes in placed.items()},
-            # No two tasks mark rows of one bucket: each of them went by the vectors before.
-            {bucket: dead for part in made for bucket, dead in part.dead.items()},
+            {key: first.joined(later) for key, (first, *later) in indexes.items()},
         )
 
 
@@ -134,7 +144,8 @@ class WriteTask:
             paths = [path for file in files for path in self.view.stored_paths(file)]
             self.view.store.discard(paths)
             raise
-        return replace(Written.together(made), placed=placing.placed)
+        placed = {bucket: PlacedKeys(hashes) for bucket, hashes in placing.placed.items()}
+        return replace(Written.together(made), indexes=by_index_key(placed))
 
     def _write(
         self, run: pa.Table, base: SequenceBase, placing: Placing, before: Iterable[Written]
