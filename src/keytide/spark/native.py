@@ -61,10 +61,10 @@ def shape_of(file: PlannedFile) -> NativeShape:
 
 
 def native_check(scan: Scan) -> Callable[[PlannedFile], bool]:
-    """A function that says whether Spark reads a file of the scan as Keytide does."""
+    """A function that says whether Spark reads a file of the scan as the table's reader does."""
     view = scan.view
     fields = view.schema.select(_columns_read(scan))
-    if view.defaults(f.name for f in fields):
+    if not view.files.are_plain or view.defaults(f.name for f in fields):
         return lambda file: False
     by_schema: dict[int, bool] = {}
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from urllib.parse import unquote, urlsplit
 
 from keytide.errors import DataError
-from keytide.table.read.expired import expired_among, expired_error
 from keytide.table.state.view import TableView
 
 __all__ = ["missing_file_error", "pin"]
@@ -44,10 +43,7 @@ def missing_file_error(report: str) -> DataError | None:
 
 def _gone(path: str, view: TableView, snapshot_ids: tuple[int, ...]) -> DataError:
     reason = f"data file {path} is missing"
-    expired = expired_among(view, snapshot_ids)
-    if expired:
-        return expired_error(view, expired, reason)
-    return DataError(
+    return view.files.why_gone(view.store, view.name, snapshot_ids, reason) or DataError(
         f"table {view.name}: {reason} although a snapshot names it; restore it, or read an older "
         f"snapshot"
     )

@@ -16,9 +16,9 @@ from keytide.store import CacheFolder, takes_options
 from keytide.table.caching import cache_folder
 from keytide.table.catalog import open_stored
 from keytide.table.conditions.condition import predicate_of
-from keytide.table.read.expired import expired_error
 from keytide.table.read.scan import Scan
 from keytide.table.scans import narrowed_scan, scan_table, whole_scan
+from keytide.table.state.data_files import expired_error
 from keytide.table.state.stored import StoredTable
 
 __all__ = ["STREAM", "SourceOptions"]
@@ -128,7 +128,7 @@ class SourceOptions:
         try:
             return table.metadata.snapshot(seen.snapshot_id)
         except NotFoundError as error:
-            raise expired_error(table.view(table.schema), [seen.snapshot_id], str(error)) from error
+            raise expired_error(table.name, [seen.snapshot_id], str(error)) from error
 
     def settled_at(self, scan: Scan) -> SourceOptions:
         """The same options for later scans, which will see the schema and the snapshot of one."""

@@ -227,7 +227,7 @@ class StoredVersions:
 
     def _reader(self, file: PlannedFile) -> FileReader:
         store, path = self.view.data_file(file.entry)
-        return FileReader(
+        return self.view.files.reader(
             store=store,
             path=path,
             file_schema=self._schema_of(file),

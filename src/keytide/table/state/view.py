@@ -24,6 +24,7 @@ from keytide.options import TableOptions
 from keytide.store import Store, store_of_file
 from keytide.table.definition.defaults import read_defaults
 from keytide.table.definition.kind import TableKind, kind_of
+from keytide.table.state.data_files import OWN_FILES, DataFiles
 from keytide.types import Field
 
 __all__ = ["TableView"]
@@ -34,7 +35,8 @@ class TableView:
     """A table at one schema: where it lies and how its files are to be understood.
 
     `store` is rooted at the table; `schema` is the one that rows are read and written in,
-    `schemas` those that stored files refer to, by id; `functions` are users' merge functions.
+    `schemas` those that stored files refer to, by id; `functions` are users' merge functions;
+    `files` says what its data files are.
     """
 
     store: Store
@@ -43,6 +45,7 @@ class TableView:
     schemas: Mapping[int, TableSchema]
     options: TableOptions
     functions: Mapping[str, MergeFunction] = field(default_factory=dict)
+    files: DataFiles = OWN_FILES
 
     @property
     def kind(self) -> TableKind:

@@ -26,7 +26,8 @@ def writable_view(table: StoredTable) -> TableView:
 def check_writable(view: TableView) -> None:
     """Raise `UnsupportedError` as `writable_view` does."""
     reason = (
-        view.kind.why_not_writable(view.options)
+        view.files.why_not_writable
+        or view.kind.why_not_writable(view.options)
         or _why_not_stored(view.options)
         or _why_keys_would_move(view)
         or _why_hidden(view)
