@@ -30,6 +30,7 @@ ROOMS = [
     ["types", "row_kind", "scratch", "options"],
     ["store"],
     ["format"],
+    ["index"],
     ["merge"],
     ["table.values", "table.definition", "table.conditions"],
     ["table.state", "table.runner"],

@@ -18,6 +18,7 @@ from keytide.format.deletion_vector import VectorRange
 __all__ = [
     "DELETION_VECTORS",
     "HASH",
+    "KEY_INDEX",
     "IndexFile",
     "IndexKey",
     "decode_index_manifest",
@@ -27,6 +28,9 @@ __all__ = [
 
 ENTRY_VERSION = 1
 
+KEY_INDEX = "KEYTIDE_KEYS"
+"""The type of Keytide's own: where the current row of each key lies. Its `ranges` name the files
+with the entries, which lie beside it; other engines carry it on unread."""
 DELETION_VECTORS = "DELETION_VECTORS"
 HASH = "HASH"
 
@@ -51,6 +55,13 @@ class IndexFile:
     ranges: tuple[VectorRange, ...] | None = None
     external_path: str | None = None
     global_index: Mapping[str, Any] | None = None
+
+    @property
+    def beside(self) -> dict[str, int]:
+        """The names of the files that belong to it, with their bytes."""
+        if self.index_type != KEY_INDEX:
+            return {}
+        return {place.data_file_name: place.length for place in self.ranges or ()}
 
     @property
     def key(self) -> IndexKey:

@@ -61,6 +61,7 @@ __all__ = [
 # allow and those of key columns begin halfway, so that they never meet the ids of table columns.
 SCHEMA_VERSION = 3
 KEY_FIELD_ID_START = 1073741823
+NO_UPSERTS = "none"
 VALUE_KIND_FIELD_ID = 2147483645
 SEQUENCE_FIELD_ID = 2147483646
 KEY_PREFIX = "_KEY_"
@@ -138,7 +139,7 @@ class TableSchema:
             fields=_parsed_fields(member(document, "fields", OBJECTS, path), path),
             highest_field_id=member(document, "highestFieldId", INTEGER, path),
             partition_keys=tuple(member(document, "partitionKeys", TEXTS, path)),
-            primary_keys=tuple(member(document, "primaryKeys", TEXTS, path)),
+            primary_keys=_primary_keys(member(document, "primaryKeys", TEXTS, path), options),
             options=_defaults_before(version) | options,
             comment=optional_member(document, "comment", TEXT, path),
             time_millis=optional_member(document, "timeMillis", TIME, path, default=0),
@@ -169,8 +170,18 @@ class TableSchema:
         return {f.name: f for f in self.fields}
 
     @property
+    def is_indexed(self) -> bool:
+        """Whether an index of keys says which row is current, so that no file is merged."""
+        return self.options.get(keys.UPSERT_MODE, NO_UPSERTS).lower() != NO_UPSERTS
+
+    @property
     def trimmed_primary_keys(self) -> tuple[str, ...]:
-        """The key columns that are not partition columns, in primary-key order."""
+        """The key columns that files are sorted and merged by, in primary-key order.
+
+        Partition columns are none of them; and there are none where an index goes by the key.
+        """
+        if self.is_indexed:
+            return ()
         return tuple(name for name in self.primary_keys if name not in self.partition_keys)
 
     @property
@@ -234,7 +245,7 @@ def validate_schema(schema: TableSchema) -> None:
     _check_columns(schema)
     _check_key_columns(schema, schema.partition_keys, "partition", "partition fields")
     _check_key_columns(schema, schema.primary_keys, "primary key", "primary key constraint")
-    if schema.primary_keys and not schema.trimmed_primary_keys:
+    if schema.primary_keys and set(schema.primary_keys) <= set(schema.partition_keys):
         raise InvalidError(
             f"Primary key constraint {_listed(schema.primary_keys)} should not be same with "
             f"partition fields {_listed(schema.partition_keys)}: this will result in only one "
@@ -305,11 +316,18 @@ def _document(schema: TableSchema) -> dict[str, Any]:
         "fields": [f.to_json() for f in schema.fields],
         "highestFieldId": schema.highest_field_id,
         "partitionKeys": schema.partition_keys,
-        "primaryKeys": schema.primary_keys,
+        # To other engines a table whose rows need no merge is one of rows without a key.
+        "primaryKeys": () if schema.is_indexed else schema.primary_keys,
         "options": schema.options,
         **comment,
         "timeMillis": schema.time_millis,
     }
+
+
+def _primary_keys(stored: Sequence[str], options: Mapping[str, str]) -> tuple[str, ...]:
+    """The key of a table; one with an index of keys has it among its options."""
+    named = options.get(keys.UPSERT_KEY, "")
+    return tuple(stored or (name for name in named.split(",") if name))
 
 
 def _parsed_fields(members: Sequence[Mapping[str, Any]], path: str) -> tuple[Field, ...]:

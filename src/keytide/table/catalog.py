@@ -291,7 +291,7 @@ def _definition(metadata: TableMetadata, wanted: NewTable) -> TableSchema:
             comment=wanted.comment,
             time_millis=time.time_ns() // 1_000_000,
         )
-        stored = complete_options(given, kind_of(bare))
+        stored = complete_options(bare)
         definition = replace(bare, options=stored)
         messages = validate_definition(definition, TableOptions.parse(stored))
         messages += check_uses(given)

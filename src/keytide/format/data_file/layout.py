@@ -23,7 +23,7 @@ def physical_schema(schema: TableSchema, thin: bool = False) -> pa.Schema:
                 _with_id(pa.field(f.name, f.type.to_arrow(), nullable=f.type.nullable), f.id)
                 for f in keys
             ),
-            *(_SYSTEM_FIELDS if schema.primary_keys else ()),
+            *(_SYSTEM_FIELDS if schema.trimmed_primary_keys else ()),
             *(
                 _with_id(
                     arrow.field(f.name).with_type(_identified(f.type, f.id, 1)),

@@ -212,6 +212,8 @@ class SnapshotBuilder:
             if encoded is not None:
                 name = self._names.metadata(MetadataFile.INDEX)
                 files[paths.index_path(name)] = encoded.data
+                for beside, data in encoded.beside.items():
+                    files[paths.index_path(beside)] = data
                 size = len(encoded.data)
                 yield IndexFile(*key, name, size, encoded.row_count, encoded.ranges)
 

@@ -21,6 +21,7 @@ from keytide.table.state.view import TableView
 from keytide.table.write.bucket_writer import restamp
 from keytide.table.write.partition_spec import PartitionSpec, TouchedPartitions, every_partition
 from keytide.table.write.task import WriteTask, Written
+from keytide.table.write.upsert import UpsertTask
 
 __all__ = ["Transaction", "discard"]
 
@@ -93,7 +94,8 @@ class Transaction:
 
     def task(self) -> WriteTask:
         """The work of each part of an append; picklable."""
-        return WriteTask.on(self.state)
+        task = UpsertTask if self.view.kind.has_key_index else WriteTask
+        return task.on(self.state)
 
     def here(self, task: WriteTask) -> WriteTask:
         """A task for this process: what it writes may still be under way when it has ended.
@@ -104,7 +106,8 @@ class Transaction:
 
     def task_anew(self, partition: PartitionSpec | None = None) -> WriteTask:
         """The same for partitions to replace."""
-        return WriteTask.anew(self.state, partition)
+        task = UpsertTask if self.view.kind.has_key_index else WriteTask
+        return task.anew(self.state, partition)
 
     def take(self, written: Written) -> None:
         """Take in what a task wrote; from then on it is committed or deleted."""
@@ -129,7 +132,8 @@ class Transaction:
         written = self._written
         if not written.entries:
             return self._result(None)
-        redo = self._redoing(again) if again and self.view.has_dynamic_buckets else None
+        goes_by_index = self.view.has_dynamic_buckets or self.view.kind.has_key_index
+        redo = self._redoing(again) if again and goes_by_index else None
         return self._publish(self._appending(), redo)
 
     def replace(self, replaces: Callable[[bytes], bool]) -> WriteResult:
@@ -288,6 +292,9 @@ class Transaction:
             indexed=self.state.hash_files,
             renumbers=self._renumbers,
         )
+        if self.view.kind.has_key_index:
+            # Whatever came to the buckets since may have other rows of the same keys.
+            return replace(change, source=self.state.live)
         if not self.view.moves_keys:
             return change
         # The keys were looked up in all partitions: rows that came since may hold one of them.

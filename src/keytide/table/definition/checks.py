@@ -36,14 +36,15 @@ _STORABLE = frozenset(
 )  # fmt: skip
 
 
-def complete_options(given: Mapping[str, str], kind: TableKind) -> dict[str, str]:
-    """The options to store: those given, and those they imply.
+def complete_options(schema: TableSchema) -> dict[str, str]:
+    """The options to store with a definition: those given, and those they imply.
 
     The number of buckets is always written down, as the kind of table has it. A watermark
     key is a sequence field for every engine, and merge functions are called by the names that every
     engine knows.
     """
-    named = with_stored_names(with_stored_counts(given))
+    kind = kind_of(schema)
+    named = with_stored_names(with_stored_counts(schema.options)) | kind.implied(schema)
     stored = {keys.BUCKET: kind.default_bucket, keys.FILE_FORMAT: "parquet", **named}
     options = TableOptions.parse(stored)
     if options.watermark_key:

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.schema import TableSchema
+from keytide.index.comparison import check_comparable
 from keytide.merge.engine import Elsewhere
 from keytide.merge.engines import engine_class
 from keytide.options import SECTIONS, Acts, TableOptions, keys, option_of
@@ -35,6 +36,13 @@ class TableKind(ABC):
 
     default_bucket: ClassVar[str]
     """The option 'bucket' of a table that is made without it."""
+
+    has_key_index: ClassVar[bool] = False
+    """Whether an index says where the current row of each key lies."""
+
+    def implied(self, schema: TableSchema) -> dict[str, str]:
+        """Options that follow from what the table is, to be stored with it."""
+        return {}
 
     @abstractmethod
     def check(self, schema: TableSchema, options: TableOptions) -> None:
@@ -196,11 +204,87 @@ _OF_VERSIONS = [
     if isinstance(option.use, Acts) and option.key not in _KEPT
 ]
 
-_KEYED, _APPEND = KeyedTable(), AppendTable()
+class IndexedTable(TableKind):
+    """A table with a primary key and an index of its keys: rows that need no merge.
+
+    To other engines it is an append table with deletion vectors.
+    """
+
+    has_key = True
+    keeps_versions = False
+    takes_deletes = True
+    default_bucket = "1"
+    has_key_index = True
+
+    def implied(self, schema: TableSchema) -> dict[str, str]:
+        """The key, where other engines do not look for one, and what they know to keep to."""
+        named = [name for name in schema.primary_keys if name not in schema.partition_keys]
+        return {
+            keys.UPSERT_KEY: ",".join(schema.primary_keys),
+            keys.BUCKET_KEY: schema.options.get(keys.BUCKET_KEY, ",".join(named)),
+            keys.DELETION_VECTORS_ENABLED: "true",
+        }
+
+    def check(self, schema: TableSchema, options: TableOptions) -> None:
+        """See `TableKind`."""
+        self._check_layout(schema, options)
+        if options.merge_engine != "deduplicate":
+            raise InvalidError(
+                f"'{keys.MERGE_ENGINE}' = '{options.merge_engine}' says how versions of a key are "
+                f"merged, and with '{keys.UPSERT_MODE}' = '{options.upsert_mode}' none are; leave "
+                f"one of them out"
+            )
+        if options.changelog_producer != "none":
+            raise InvalidError(
+                f"'{keys.CHANGELOG_PRODUCER}' = '{options.changelog_producer}': a table with "
+                f"'{keys.UPSERT_MODE}' tells its changes without a changelog; leave it out"
+            )
+        if len(options.sequence_field) > 1:
+            raise UnsupportedError(
+                f"'{keys.UPSERT_MODE}' = '{options.upsert_mode}' orders rows by one column, found "
+                f"{', '.join(options.sequence_field)}; name one"
+            )
+        for name in options.sequence_field:
+            check_comparable(schema.field(name))
+
+    def _check_layout(self, schema: TableSchema, options: TableOptions) -> None:
+        missing = [n for n in schema.partition_keys if n not in schema.primary_keys]
+        if missing:
+            raise UnsupportedError(
+                f"the primary key {', '.join(schema.primary_keys)} lacks the partition columns "
+                f"{', '.join(missing)}: a key could then be in two partitions at once. Add them to "
+                f"the primary key"
+            )
+        if options.bucket < 1:
+            raise UnsupportedError(
+                f"'{keys.UPSERT_MODE}' = '{options.upsert_mode}' needs a fixed number of buckets, "
+                f"found '{keys.BUCKET}' = '{options.bucket}'; give it a number from 1"
+            )
+        if options.primary_key_nullable:
+            raise UnsupportedError(
+                f"'{keys.PRIMARY_KEY_NULLABLE}' = 'true' and '{keys.UPSERT_MODE}' do not go "
+                f"together: an index has no NULL; leave one of them out"
+            )
+        reason = _why_no_vectors(options)
+        if reason is not None:
+            raise UnsupportedError(f"{reason}; leave it out")
+
+    def why_not_readable(self, options: TableOptions) -> str | None:
+        """See `TableKind`."""
+        return None
+
+    def why_not_writable(self, options: TableOptions) -> str | None:
+        """See `TableKind`."""
+        return _why_no_vectors(options)
+
+
+_KEYED, _APPEND, _INDEXED = KeyedTable(), AppendTable(), IndexedTable()
 
 
 def kind_of(schema: TableSchema) -> TableKind:
     """The kind of a table with this definition."""
+    if schema.is_indexed:
+        return _INDEXED
     return _KEYED if schema.primary_keys else _APPEND
 
 

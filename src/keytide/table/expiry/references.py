@@ -136,6 +136,8 @@ def metadata_files(metadata: TableMetadata, snapshot: Snapshot, view: TableView)
     manifests = [meta for each in lists for meta in metadata.manifest_list(*each)]
     found = {index_file_path(view, f): f.file_size for f in metadata.index_files(snapshot)
              if f.external_path is None}  # fmt: skip
+    found |= {paths.index_path(name): size for f in metadata.index_files(snapshot)
+              for name, size in f.beside.items()}  # fmt: skip
     found |= {paths.manifest_path(meta.file_name): meta.file_size for meta in manifests}
     if snapshot.statistics is not None:
         found[paths.statistics_path(snapshot.statistics)] = 0

@@ -7,6 +7,7 @@ is handed over as values that know how to be stored; a commit stores whatever it
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 from keytide.format.deletion_vector import VectorRange
@@ -25,6 +26,8 @@ class EncodedIndex(NamedTuple):
     data: bytes
     row_count: int
     ranges: tuple[VectorRange, ...] | None = None
+    beside: Mapping[str, bytes] = MappingProxyType({})
+    """More files to store, by their names, which `ranges` tell of."""
 
 
 class BucketIndex(Protocol):

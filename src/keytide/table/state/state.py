@@ -19,13 +19,15 @@ class TableState:
 
     `view` is the table at the schema to read or write by, `live` the files of the snapshot,
     `vector_files` the index files that mark some of their rows as dead, and `hash_files` those
-    that say, to whoever writes, where the keys of dynamic buckets are.
+    that say, to whoever writes, where the keys of dynamic buckets are; `key_files` say where the
+    current row of each key is.
     """
 
     view: TableView
     live: LiveFiles
     vector_files: tuple[IndexFile, ...] = ()
     hash_files: HashFiles = field(default_factory=dict)
+    key_files: tuple[IndexFile, ...] = ()
 
     @property
     def merging(self) -> TableState:

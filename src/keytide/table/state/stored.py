@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from keytide.errors import DataError, KeytideError
 from keytide.format import paths
-from keytide.format.index_manifest import IndexFile
+from keytide.format.index_manifest import KEY_INDEX, IndexFile
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
 from keytide.merge.functions.register import registered_functions
@@ -147,7 +147,8 @@ class StoredTable:
     def state_on(self, live: LiveFiles, view: TableView) -> TableState:
         """The same of the snapshot with these files."""
         vector_files = self.vector_files(live.snapshot, view)
-        return TableState(view, live, vector_files, self.hash_files(live.snapshot, view))
+        hash_files = self.hash_files(live.snapshot, view)
+        return TableState(view, live, vector_files, hash_files, self.key_files(live.snapshot, view))
 
     def vector_files(self, snapshot: Snapshot | None, view: TableView) -> tuple[IndexFile, ...]:
         """The index files that mark rows of a snapshot's data files as dead."""
@@ -158,6 +159,13 @@ class StoredTable:
         if snapshot is None or not view.has_dynamic_buckets:
             return {}
         return hash_files(self.metadata.index_files(snapshot))
+
+    def key_files(self, snapshot: Snapshot | None, view: TableView) -> tuple[IndexFile, ...]:
+        """The index files that say where a snapshot's current rows are; none without such."""
+        if snapshot is None or not view.kind.has_key_index:
+            return ()
+        files = self.metadata.index_files(snapshot)
+        return tuple(file for file in files if file.index_type == KEY_INDEX)
 
     def newest_files(self) -> LiveFiles:
         """The live files of the newest snapshot."""

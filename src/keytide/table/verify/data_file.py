@@ -140,7 +140,7 @@ class FileCheck:
             *self._place,
             replace(schema, fields=fields),
             fields,
-            SYSTEM_COLUMNS if schema.primary_keys else (),
+            SYSTEM_COLUMNS if schema.trimmed_primary_keys else (),
         )
         meta = self.entry.file
         row_bytes = max(64, 8 * meta.file_size // max(1, meta.row_count))
@@ -158,7 +158,7 @@ class _Rows:
         self._check, self._columns, self._findings = check, columns, findings
         self._entry, self._schema = check.entry, check.view.schema
         self._meta: DataFileMeta = check.entry.file
-        self._is_keyed = bool(self._schema.primary_keys)
+        self._is_keyed = bool(self._schema.trimmed_primary_keys)
         self._in_order = not check.is_changelog and self._is_keyed
         if self._in_order:
             key = self._schema.trimmed_primary_key_fields()

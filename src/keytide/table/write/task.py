@@ -134,7 +134,7 @@ class WriteTask:
         # Later parts have higher numbers, whichever of them is written first.
         base = replace(self.base, offset=number * RUNS_PER_PART)
         placing = self.layout.begin()
-        made = [Written((), out_of_order=None if self.stored is None else 0)]
+        made = [Written((), out_of_order=0 if self._counts_late else None)]
         try:
             for run in rows:
                 made.append(self._write(run, base, placing, made))
@@ -145,7 +145,12 @@ class WriteTask:
             self.view.store.discard(paths)
             raise
         placed = {bucket: PlacedKeys(hashes) for bucket, hashes in placing.placed.items()}
-        return replace(Written.together(made), indexes=by_index_key(placed))
+        written = Written.together(made)
+        return replace(written, indexes={**written.indexes, **by_index_key(placed)})
+
+    @property
+    def _counts_late(self) -> bool:
+        return self.stored is not None
 
     def _write(
         self, run: pa.Table, base: SequenceBase, placing: Placing, before: Iterable[Written]

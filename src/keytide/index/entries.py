@@ -1,0 +1,83 @@
+"""Entries of an index of keys, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from keytide.index.hashes import KeyHashes
+
+__all__ = ["Entries", "Numbers", "newest_of_each"]
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Where the current row of each key lies, and what it is compared by.
+
+    `files` are the numbers that the index gives its data files, `positions` the places of the rows
+    in them.
+    """
+
+    hashes: KeyHashes
+    files: Numbers
+    positions: Numbers
+    comparisons: Numbers
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def take(self, places: Numbers | slice) -> Entries:
+        """Those at some places."""
+        return Entries(
+            self.hashes.take(places),
+            self.files[places],
+            self.positions[places],
+            self.comparisons[places],
+        )
+
+    @classmethod
+    def together(cls, parts: Sequence[Entries]) -> Entries:
+        """All of them, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        given = parts or [cls.none()]
+        return cls(
+            KeyHashes(
+                np.concatenate([part.hashes.heads for part in given]),
+                np.concatenate([part.hashes.checks for part in given]),
+            ),
+            np.concatenate([part.files for part in given]),
+            np.concatenate([part.positions for part in given]),
+            np.concatenate([part.comparisons for part in given]),
+        )
+
+    @classmethod
+    def none(cls) -> Entries:
+        """No entries."""
+        nothing = np.empty(0, np.int64)
+        return cls(KeyHashes.none(), nothing, nothing, nothing)
+
+
+def newest_of_each(entries: Entries) -> Entries:
+    """The last entry of each key, in the order of the hashes."""
+    heads, checks = entries.hashes.heads, entries.hashes.checks
+    order = np.argsort(heads, kind="stable")
+    heads, checks = heads[order], checks[order]
+    if not _is_sorted_by_check(heads, checks):
+        order = np.lexsort((np.arange(len(entries)), entries.hashes.checks, entries.hashes.heads))
+        heads, checks = entries.hashes.heads[order], entries.hashes.checks[order]
+    is_last = np.ones(len(order), np.bool_)
+    is_last[:-1] = (heads[1:] != heads[:-1]) | (checks[1:] != checks[:-1])
+    return entries.take(order[is_last])
+
+
+def _is_sorted_by_check(
+    heads: npt.NDArray[np.uint64], checks: npt.NDArray[np.uint32]
+) -> bool:
+    """Whether keys of one head, hardly ever more than one, come one after the other."""
+    return bool(np.all((heads[1:] != heads[:-1]) | (checks[1:] >= checks[:-1])))

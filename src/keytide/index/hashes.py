@@ -1,0 +1,167 @@
+"""What stands for a key in an index: 96 bits, of which any two keys differ in some.
+
+The first 64 are those of the hash function of the table, the others a checksum that knows nothing
+of it: keys that collide in the one differ in the other. Before it is hashed a key is written as
+Apache Pinot writes it (section 1.6 of its dossier): one column as it is, several one after the
+other, with a length before each whose values have several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import polars_hash as plh
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keytide.errors import InvalidError
+from keytide.types import Field
+
+__all__ = ["HASH_FUNCTIONS", "KeyHashes", "hash_keys", "serialized_keys"]
+
+Heads = npt.NDArray[np.uint64]
+Checks = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class KeyHashes:
+    """What stands for some keys, in their order."""
+
+    heads: Heads
+    checks: Checks
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def take(self, places: npt.NDArray[np.int64] | slice) -> KeyHashes:
+        """Those at some places."""
+        return KeyHashes(self.heads[places], self.checks[places])
+
+    @classmethod
+    def none(cls) -> KeyHashes:
+        """Those of no keys."""
+        return cls(np.empty(0, np.uint64), np.empty(0, np.uint32))
+
+
+def hash_keys(keys: pa.Table, fields: Sequence[Field], function: str) -> KeyHashes:
+    """What stands for each of some keys; `fields` are their columns, in the order of the key.
+
+    `function` is one of `HASH_FUNCTIONS`. Raises `InvalidError` for NULL, which is no part of a
+    key, and for a type that none is made of.
+    """
+    texts = pl.from_arrow(serialized_keys(keys, fields, as_uuids=function == "uuid"))
+    assert isinstance(texts, pl.Series)
+    frame = texts.alias("key").to_frame()
+    found = frame.select(
+        HASH_FUNCTIONS[function](plh.col("key")).alias("head"),
+        plh.col("key").nchash.crc32c().alias("check"),
+    )
+    return KeyHashes(found["head"].to_numpy(), found["check"].to_numpy().astype(np.uint32))
+
+
+def _upper(key: plh.HExpr) -> pl.Expr:
+    return (key.nchash.xxh3_128() // (1 << 64)).cast(pl.UInt64)
+
+
+def _lower(key: plh.HExpr) -> pl.Expr:
+    return (key.nchash.murmur128() % (1 << 64)).cast(pl.UInt64)
+
+
+def _digest(key: plh.HExpr) -> pl.Expr:
+    return key.nchash.md5().str.slice(0, 16).str.to_integer(base=16, dtype=pl.UInt64)
+
+
+HASH_FUNCTIONS: Mapping[str, Callable[[plh.HExpr], pl.Expr]] = {
+    "none": _upper,
+    "uuid": _upper,
+    "xxh128": _upper,
+    "xxhash": lambda key: key.nchash.xxhash64(),
+    "murmur3": _lower,
+    "md5": _digest,
+}
+"""The functions that a table may name, by Pinot's names for them, each to 64 bits.
+
+Pinot takes whole keys with `none`, which no index of fixed width does: keys are told apart as well
+by any of these. With `uuid` it takes the number that a text spells.
+"""
+
+
+def serialized_keys(
+    keys: pa.Table, fields: Sequence[Field], *, as_uuids: bool = False
+) -> pa.Array:
+    """Each key as bytes, as Pinot writes it; texts that all spell UUIDs as these."""
+    if as_uuids:
+        keys = _spelled_alike(keys, fields)
+    columns = [_written(keys.column(f.name).combine_chunks(), f) for f in fields]
+    if len(columns) == 1:
+        return columns[0][0]
+    parts: list[pa.Array] = []
+    for values, is_long in columns:
+        parts += [_lengths(values), values] if is_long else [values]
+    return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
+
+
+_UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+
+
+def _spelled_alike(keys: pa.Table, fields: Sequence[Field]) -> pa.Table:
+    """The keys with each UUID in small letters, where all columns of the key have one."""
+    texts = [keys.column(f.name) for f in fields]
+    if not all(pa.types.is_string(t.type) or pa.types.is_large_string(t.type) for t in texts):
+        return keys
+    is_uuid = pc.match_substring_regex(texts[0], _UUID)
+    for each in texts[1:]:
+        is_uuid = pc.and_(is_uuid, pc.match_substring_regex(each, _UUID))
+    columns = [pc.if_else(is_uuid, pc.utf8_lower(each), each) for each in texts]
+    return pa.table(columns, [f.name for f in fields])
+
+
+def _written(values: pa.Array, field: Field) -> tuple[pa.Array, bool]:
+    """The bytes of each value of a column, and whether some may be longer than others."""
+    if values.null_count:
+        raise InvalidError(f"key column {field.name!r} has NULL in {values.null_count} rows")
+    type_ = values.type
+    if pa.types.is_dictionary(type_):
+        values, type_ = values.dictionary_decode(), type_.value_type
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        return values.cast(pa.large_string()).cast(pa.large_binary()), True
+    if pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
+        return values.cast(pa.large_binary()), True
+    if pa.types.is_fixed_size_binary(type_):
+        return values.cast(pa.large_binary()), True
+    if pa.types.is_decimal(type_):
+        return values.cast(pa.large_string()).cast(pa.large_binary()), True
+    return _fixed(_numbers(values, field)), False
+
+
+def _numbers(values: pa.Array, field: Field) -> npt.NDArray[np.generic]:
+    """Values of a type of one width, highest byte first: 4 bytes of what fits into them, or 8."""
+    type_ = values.type
+    if pa.types.is_floating(type_):
+        # Zero has two signs and is one key.
+        found = values.to_numpy(zero_copy_only=False) + 0.0
+        return found.astype(">f4" if type_.bit_width == 32 else ">f8")
+    if pa.types.is_boolean(type_):
+        return values.cast(pa.int8()).to_numpy().astype(">i4")
+    if pa.types.is_temporal(type_):
+        values = values.cast(pa.int32() if type_.bit_width == 32 else pa.int64())
+    elif not pa.types.is_integer(type_):
+        raise InvalidError(
+            f"key column {field.name!r} is {field.type.sql()}, of which no index of keys is made"
+        )
+    return values.to_numpy().astype(">i4" if values.type.bit_width <= 32 else ">i8")
+
+
+def _fixed(numbers: npt.NDArray[np.generic]) -> pa.Array:
+    width = numbers.dtype.itemsize
+    offsets = pa.py_buffer(np.arange(0, (len(numbers) + 1) * width, width, dtype=np.int64))
+    data = pa.py_buffer(np.ascontiguousarray(numbers))
+    return pa.Array.from_buffers(pa.large_binary(), len(numbers), [None, offsets, data])
+
+
+def _lengths(values: pa.Array) -> pa.Array:
+    return _fixed(pc.binary_length(values).to_numpy().astype(">i4"))

@@ -1,0 +1,185 @@
+"""The index of keys of a bucket: where the current row of each key lies.
+
+A snapshot names one index file for each bucket, the head, which says which data files the index
+covers and which runs it is made of. A key's current row is the one that it was last written with,
+by the order of the table; where that row is dead, the key has been deleted, and the entry stays for
+what may come late.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from keytide.errors import DataError
+from keytide.format import paths
+from keytide.format.deletion_vector import VectorRange
+from keytide.format.index_manifest import KEY_INDEX, IndexFile
+from keytide.index.entries import Entries, Numbers, newest_of_each
+from keytide.index.hashes import KeyHashes
+from keytide.index.head import Head, IndexedFile, StoredRun
+from keytide.index.run import Run, merged, write_run
+from keytide.store import Store
+from keytide.table.state.bucket_index import EncodedIndex
+from keytide.table.state.dead_rows import DeadRows
+from keytide.table.state.live_files import BucketId
+
+__all__ = ["KeyIndex", "NewKeys", "key_files_by_bucket", "load_key_index", "why_not_covered"]
+
+# A run is merged into the one that comes after it unless it is so many times as long.
+_TIMES_LONGER = 4
+# Merges of more entries than this are left to compactions.
+_MERGED_AT_ONCE = 4 << 20
+
+
+@dataclass(frozen=True)
+class KeyIndex:
+    """The index of a bucket as a snapshot has it: its head, and its runs, oldest first."""
+
+    head: Head
+    runs: tuple[Run, ...] = ()
+    later: Entries = field(default_factory=Entries.none)
+    """What is not stored yet, one entry of a key, in the order of the hashes."""
+
+    def find(self, hashes: KeyHashes) -> tuple[npt.NDArray[np.bool_], Entries]:
+        """Which of some keys the index knows, and the entry of each; of others it says nothing."""
+        order = np.argsort(hashes.heads, kind="stable")
+        asked = hashes.take(order)
+        is_known = np.zeros(len(order), np.bool_)
+        found = np.zeros((3, len(order)), np.int64)
+        left = np.arange(len(order))
+        for places, entries in self._looks(asked):
+            new = ~is_known[places]
+            is_known[places] = True
+            columns = (entries.files, entries.positions, entries.comparisons)
+            for row, column in zip(found, columns, strict=True):
+                row[places[new]] = column[new]
+        back = np.empty_like(left)
+        back[order] = left
+        files, positions, comparisons = found[:, back]
+        return is_known[back], Entries(hashes, files, positions, comparisons)
+
+    def _looks(self, asked: KeyHashes) -> Iterable[tuple[Numbers, Entries]]:
+        """What each part says of some keys, the newest part first."""
+        if len(self.later):
+            output = io.BytesIO()
+            write_run([self.later], output)
+            yield Run.of(np.frombuffer(output.getbuffer(), np.uint8), "memory").find(asked)
+        for run in reversed(self.runs):
+            yield run.find(asked)
+
+    def names(self) -> dict[int, str]:
+        """The data files by their numbers."""
+        return {file.number: file.name for file in self.head.files}
+
+    def every(self) -> Entries:
+        """All entries, one of a key, in the order of the hashes. Held in memory as a whole."""
+        stored = Entries.together(list(merged(self.runs)))
+        return newest_of_each(Entries.together([stored, self.later]))
+
+
+def key_files_by_bucket(files: Iterable[IndexFile]) -> dict[BucketId, IndexFile]:
+    """The heads among some index files, by bucket."""
+    return {(f.partition, f.bucket): f for f in files if f.index_type == KEY_INDEX}
+
+
+def load_key_index(store: Store, file: IndexFile) -> KeyIndex:
+    """The index of a bucket.
+
+    Raises `DataError` for a file that is missing or torn, and `UnsupportedError` for one of a newer
+    release.
+    """
+    path = paths.index_path(file.file_name)
+    head = Head.decode(store.read(path), store.uri_of(path))
+    return KeyIndex(head, tuple(_opened(store, run) for run in head.runs))
+
+
+def _opened(store: Store, run: StoredRun) -> Run:
+    path = paths.index_path(run.name)
+    uri = store.uri_of(path)
+    local = store.local_path(path)
+    try:
+        data = (
+            np.frombuffer(store.read(path), np.uint8)
+            if local is None
+            else np.memmap(local, np.uint8, "r")
+        )
+    except (OSError, ValueError) as error:
+        raise DataError(f"{uri}: the index of keys cannot be read: {error}") from error
+    if len(data) != run.size:
+        raise DataError(f"{uri}: {len(data):,} bytes, where {run.size:,} are recorded")
+    return Run.of(np.asarray(data), uri)
+
+
+def why_not_covered(head: Head, rows: Mapping[str, int], dead: DeadRows) -> str | None:
+    """Why an index says nothing of the rows of a bucket as it is; None where it does.
+
+    `rows` has how many each live data file has. Rows that died since are what they are, deleted;
+    those that live again, and files that came or went, are another bucket than the index knew.
+    """
+    known = {file.name: file.rows for file in head.files}
+    if known.keys() - rows.keys():
+        return "another engine took data files away"
+    if rows.keys() - known.keys():
+        return "another engine added data files"
+    if known != dict(rows):
+        return "data files have other numbers of rows"
+    if any(len(dead.of(file.name)) < file.dead for file in head.files):
+        return "rows that were dead live again"
+    return None
+
+
+# -- what a commit makes of it ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NewKeys:
+    """What a commit adds to the index of a bucket. Pickles.
+
+    `index` is the index with it, `files` what it covers then, whose dead rows `dead` has.
+    """
+
+    index_type: ClassVar[str] = KEY_INDEX
+    has_changed: ClassVar[bool] = True
+
+    index: KeyIndex
+    files: tuple[IndexedFile, ...]
+    dead: DeadRows
+
+    def joined(self, later: Sequence[NewKeys]) -> NewKeys:
+        """See `BucketIndex`: the last counts, for each of them went by all entries before."""
+        return [self, *later][-1]
+
+    def encoded(self, store: Store, before: Sequence[IndexFile], table: str) -> EncodedIndex:
+        """See `BucketIndex`: one more run, into which those before go that are not much longer."""
+        kept, output = list(zip(self.index.head.runs, self.index.runs, strict=True)), io.BytesIO()
+        taken: list[Run] = []
+        count = len(self.index.later)
+        while kept and len(kept[-1][1]) < min(_TIMES_LONGER * count, _MERGED_AT_ONCE):
+            taken.insert(0, kept.pop()[1])
+            count += len(taken[0])
+        pieces = self._pieces(taken)
+        entries = write_run(pieces, output)
+        data = output.getvalue()
+        runs = tuple(stored for stored, _ in kept)
+        beside = {}
+        if entries:
+            name = paths.FileNames().metadata(paths.MetadataFile.INDEX)
+            runs, beside = (*runs, StoredRun(name, entries, len(data))), {name: data}
+        files = tuple(replace(f, dead=len(self.dead.of(f.name))) for f in self.files)
+        head = Head(self.index.head.function, files, runs)
+        ranges = tuple(VectorRange(run.name, 0, run.size, run.entries) for run in runs)
+        return EncodedIndex(head.encode(), sum(r.entries for r in runs), ranges, beside)
+
+    def _pieces(self, taken: Sequence[Run]) -> Iterable[Entries]:
+        if not taken:
+            return [self.index.later] if len(self.index.later) else []
+        output = io.BytesIO()
+        write_run([self.index.later], output)
+        newest = Run.of(np.frombuffer(output.getbuffer(), np.uint8), "memory")
+        return merged([*taken, newest])

@@ -1,0 +1,280 @@
+"""Writes into a table with an index of keys: rows are appended, and what they replace dies.
+
+All rows of a write are stored as they came. The index says where the current row of each key lies,
+so that each key's row before is marked as dead, and so is a row that comes late or deletes. Whoever
+reads the files without the dead rows reads one row of a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from keytide.callers import warn_caller
+from keytide.errors import DataError, InvalidError
+from keytide.format.arrow import to_arrow
+from keytide.format.index_manifest import DELETION_VECTORS, KEY_INDEX, IndexFile
+from keytide.format.manifest import ManifestEntry
+from keytide.index.comparison import comparison_numbers
+from keytide.index.entries import Entries, Numbers, newest_of_each
+from keytide.index.hashes import KeyHashes, hash_keys
+from keytide.index.head import Head, IndexedFile
+from keytide.merge.order import IS_ADD
+from keytide.table.read.runs import StoredVersions
+from keytide.table.read.sections import PlannedFile
+from keytide.table.state.bucket_index import BucketIndex
+from keytide.table.state.dead_rows import DeadRows, load_dead_rows, vector_files_by_bucket
+from keytide.table.state.key_index import (
+    KeyIndex,
+    NewKeys,
+    key_files_by_bucket,
+    load_key_index,
+    why_not_covered,
+)
+from keytide.table.state.live_files import BucketId
+from keytide.table.state.state import TableState
+from keytide.table.state.view import TableView
+from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
+from keytide.table.write.cut import BucketBatch
+from keytide.table.write.input_rows import incoming_rows
+from keytide.table.write.layout import Placing
+from keytide.table.write.layouts import layout_of
+from keytide.table.write.refusals import refuse_unmergeable
+from keytide.table.write.task import WriteTask, Written
+
+__all__ = ["Bucket", "UpsertTask", "rebuilt"]
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """What a write goes by in a bucket: the index of its keys, and its dead rows."""
+
+    index: KeyIndex
+    dead: DeadRows
+
+
+@dataclass(frozen=True)
+class UpsertTask(WriteTask):
+    """A `WriteTask` that keeps the index of keys.
+
+    `entries` are the data files of each bucket, `key_files` the heads of the indexes, and
+    `vector_files` what marks rows as dead. No two tasks of a write may have rows of one bucket.
+    """
+
+    entries: Mapping[BucketId, tuple[ManifestEntry, ...]] = field(default_factory=dict)
+    key_files: Mapping[BucketId, IndexFile] = field(default_factory=dict)
+    vector_files: Mapping[BucketId, tuple[IndexFile, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def on(cls, state: TableState) -> UpsertTask:
+        """A task that writes on top of a snapshot. Raises what `layout_of` raises."""
+        by_bucket: dict[BucketId, list[ManifestEntry]] = {}
+        for entry in state.live.entries:
+            by_bucket.setdefault((entry.partition, entry.bucket), []).append(entry)
+        return cls(
+            state.view,
+            layout_of(state),
+            SequenceBase.after(state.live),
+            entries={bucket: tuple(entries) for bucket, entries in by_bucket.items()},
+            key_files=key_files_by_bucket(state.key_files),
+            vector_files=vector_files_by_bucket(state.vector_files),
+        )
+
+    @property
+    def _counts_late(self) -> bool:
+        return True  # the index tells anyway
+
+    def _write(
+        self, run: pa.Table, base: SequenceBase, placing: Placing, before: Iterable[Written]
+    ) -> Written:
+        """Write rows bucket by bucket; `before` tells what was written of the part so far."""
+        view = self.view
+        rows = incoming_rows(run, view.schema, view.options, view.name)
+        if self.partition is not None:
+            self.partition.check(rows.table)
+        frame = rows.frame
+        refuse_unmergeable(frame, view)
+        _refuse_nulls(rows.table, view)
+        frame, cut = placing.cut(frame, rows.table, view)
+        made = Written.together(before).indexes
+        parts = [
+            self._upserted(bucket, part, base, placing, self._bucket(bucket, made))
+            for bucket, part in cut.parts(frame)
+        ]
+        return replace(Written.together(parts), rows=run.num_rows)
+
+    def _upserted(
+        self, bucket: BucketId, rows: pl.DataFrame, base: SequenceBase, placing: Placing, on: Bucket
+    ) -> Written:
+        view = self.view
+        hashes, comparisons = keys_of(rows, view)
+        is_known, stored = on.index.find(hashes)
+        is_late, is_current = _judged(hashes, comparisons, is_known, stored)
+        is_delete = ~rows.select(IS_ADD.alias("add"))["add"].to_numpy()
+        batch = BucketBatch((bucket,), np.array([rows.height]), rows)
+        written = BucketWriter(view, placing.total_buckets).write([batch], base)
+        files, positions, covered = _places(written.data, on.index.head)
+        names = {f.number: f.name for f in covered}
+        replaced = is_current & is_known
+        dead = on.dead.marking(
+            {
+                **_by_name(stored.files[replaced], stored.positions[replaced], on.index.names()),
+                **_by_name(*(c[~is_current | is_delete] for c in (files, positions)), names),
+            },
+            wide=view.options.deletion_vectors_bitmap64,
+        )
+        new = Entries(hashes, files, positions, comparisons).take(np.flatnonzero(is_current))
+        later = newest_of_each(Entries.together([on.index.later, new]))
+        every = (*on.index.head.files, *covered)
+        index = replace(on.index, head=replace(on.index.head, files=every), later=later)
+        return Written(
+            written.data,
+            rows.height,
+            int(is_late.sum()),
+            indexes={
+                (DELETION_VECTORS, *bucket): dead,
+                (KEY_INDEX, *bucket): NewKeys(index, every, dead),
+            },
+        )
+
+    # -- what there is ----------------------------------------------------------------------------
+
+    def _bucket(self, bucket: BucketId, made: Mapping[tuple[str, bytes, int], BucketIndex]) -> Bucket:
+        """A bucket as it was found, or as this task has left it."""
+        keys, dead = made.get((KEY_INDEX, *bucket)), made.get((DELETION_VECTORS, *bucket))
+        if isinstance(keys, NewKeys) and isinstance(dead, DeadRows):
+            return Bucket(keys.index, dead)
+        view, entries = self.view, self.entries.get(bucket, ())
+        found = load_dead_rows(view.store, self.vector_files.get(bucket, ()), view.name)
+        return Bucket(self._index(bucket, entries, found), found)
+
+    def _index(
+        self, bucket: BucketId, entries: tuple[ManifestEntry, ...], dead: DeadRows
+    ) -> KeyIndex:
+        file = self.key_files.get(bucket)
+        if file is None and not entries:
+            return KeyIndex(Head(self.view.options.upsert_hash_function))
+        reason = "there is none"
+        if file is not None:
+            try:
+                index = load_key_index(self.view.store, file)
+            except DataError as error:
+                reason = str(error)
+            else:
+                rows = {entry.file.file_name: entry.file.row_count for entry in entries}
+                why = why_not_covered(index.head, rows, dead)
+                if why is None:
+                    return index
+                reason = why
+        warn_caller(
+            f"table {self.view.name}: the index of the keys of bucket {bucket[1]} is built anew from "
+            f"its rows: {reason}"
+        )
+        return rebuilt(self.view, entries, dead)
+
+
+def keys_of(rows: pl.DataFrame, view: TableView) -> tuple[KeyHashes, Numbers]:
+    """What stands for the keys of some rows, and what the rows are compared by."""
+    fields = view.schema.select(view.schema.primary_keys)
+    key = to_arrow(rows, pa.schema([pa.field(f.name, f.type.to_arrow()) for f in fields]))
+    hashes = hash_keys(key, fields, view.options.upsert_hash_function)
+    if not view.options.sequence_field:
+        return hashes, np.zeros(rows.height, np.int64)
+    (compared,) = view.schema.select(view.options.sequence_field)
+    schema = pa.schema([pa.field(compared.name, compared.type.to_arrow())])
+    values = to_arrow(rows, schema).column(0)
+    is_descending = view.options.sequence_sort_order == "descending"
+    return hashes, comparison_numbers(values, descending=is_descending)
+
+
+def _judged(
+    hashes: KeyHashes, comparisons: Numbers, is_known: Flags, stored: Entries
+) -> tuple[Flags, Flags]:
+    """Which rows come late, and which are the current ones of their keys.
+
+    A row is late where an earlier one of its key, in the table or of the write, is fresher; of those
+    that are as fresh the later one counts.
+    """
+    frame = pl.DataFrame(
+        {
+            "head": hashes.heads,
+            "check": hashes.checks,
+            "fresh": comparisons,
+            "stored": np.where(is_known, stored.comparisons, np.iinfo(np.int64).min),
+        }
+    )
+    key = ["head", "check"]
+    lowest = np.iinfo(np.int64).min
+    before = frame.with_columns(last=pl.col("fresh").shift(1, fill_value=lowest).over(key))
+    freshest = before.select(
+        pl.max_horizontal(pl.col("last").cum_max().over(key), "stored").alias("freshest")
+    )
+    late = (frame["fresh"] < freshest["freshest"]).to_numpy()
+    kept = frame.with_row_index("row").filter(~pl.Series(late))
+    last = kept.group_by(key).agg(pl.col("row").last())["row"].to_numpy()
+    is_current = np.zeros(len(hashes), np.bool_)
+    is_current[last] = True
+    return late, is_current
+
+
+def _places(
+    entries: Iterable[ManifestEntry], head: Head
+) -> tuple[Numbers, Numbers, tuple[IndexedFile, ...]]:
+    """The file and position of each row of new files, and the files."""
+    first = head.next_number
+    files = tuple(
+        IndexedFile(first + n, e.file.file_name, e.file.row_count, 0) for n, e in enumerate(entries)
+    )
+    counts = [file.rows for file in files]
+    numbers = np.repeat([file.number for file in files], counts).astype(np.int64)
+    positions = [np.empty(0, np.int64), *(np.arange(count) for count in counts)]
+    return numbers, np.concatenate(positions), files
+
+
+def _by_name(files: Numbers, positions: Numbers, names: Mapping[int, str]) -> dict[str, Numbers]:
+    return {names[int(number)]: positions[files == number] for number in np.unique(files)}
+
+
+def _refuse_nulls(rows: pa.Table, view: TableView) -> None:
+    """Raise `InvalidError` for a delete that lacks a value which its file has to have."""
+    for name in rows.column_names:
+        if not view.schema.field(name).type.nullable and rows.column(name).null_count:
+            raise InvalidError(
+                f"table {view.name}: column {name!r} is {view.schema.field(name).type.sql()}, and "
+                f"{rows.column(name).null_count} deletes have NULL there; rows are stored as they "
+                f"come, so give them a value or make the column nullable"
+            )
+
+
+# -- an index of what is stored --------------------------------------------------------------------
+
+
+def rebuilt(view: TableView, entries: Iterable[ManifestEntry], dead: DeadRows) -> KeyIndex:
+    """The index of a bucket, made of its rows alone.
+
+    A key's row that lives is its current one. Of a key without, the freshest of its dead rows is,
+    and of those that are as fresh the last one.
+    """
+    head, parts = Head(view.options.upsert_hash_function), []
+    for entry in sorted(entries, key=lambda e: (e.file.min_sequence_number, e.file.file_name)):
+        names = (*view.schema.primary_keys, *view.options.sequence_field)
+        stored = StoredVersions(view, entry.partition, tuple(dict.fromkeys(names)))
+        rows = stored.of_file(PlannedFile(entry, has_kinds=False))
+        hashes, comparisons = keys_of(rows, view)
+        files, positions, covered = _places([entry], head)
+        lives = np.ones(rows.height, np.bool_)
+        lives[dead.of(entry.file.file_name)] = False
+        parts.append((Entries(hashes, files, positions, comparisons), lives))
+        known = tuple(replace(f, dead=int((~lives).sum())) for f in covered)
+        head = replace(head, files=(*head.files, *known))
+    every = Entries.together([entries for entries, _ in parts])
+    lives = np.concatenate([np.ones(0, np.bool_), *(lives for _, lives in parts)])
+    order = np.lexsort((np.arange(len(every)), every.comparisons, lives))
+    return KeyIndex(head, later=newest_of_each(every.take(order)))
