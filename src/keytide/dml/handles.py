@@ -15,6 +15,7 @@ from keytide.table.state.state import TableState
 from keytide.table.state.stored import PinnedTable
 from keytide.table.state.view import TableView
 from keytide.table.write.task import WriteTask
+from keytide.table.write.tasks import task_on
 
 __all__ = ["AppendedHandle", "KeyedHandle", "StoredHandle"]
 
@@ -67,7 +68,7 @@ class StoredHandle:
 
     def begun(self: _H, updated: Sequence[str] = ()) -> _H:
         """The handle of a statement that has begun, with what writes. Driver only."""
-        task = replace(WriteTask.on(self.known), stored=None)
+        task = replace(task_on(self.known), stored=None)
         return replace(self, task=task, settling=Settling(), updated=tuple(updated))
 
     def begun_merge(self: _H, cases: Mapping[int, Sequence[str]]) -> _H:

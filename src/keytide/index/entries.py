@@ -76,8 +76,6 @@ def newest_of_each(entries: Entries) -> Entries:
     return entries.take(order[is_last])
 
 
-def _is_sorted_by_check(
-    heads: npt.NDArray[np.uint64], checks: npt.NDArray[np.uint32]
-) -> bool:
+def _is_sorted_by_check(heads: npt.NDArray[np.uint64], checks: npt.NDArray[np.uint32]) -> bool:
     """Whether keys of one head, hardly ever more than one, come one after the other."""
     return bool(np.all((heads[1:] != heads[:-1]) | (checks[1:] >= checks[:-1])))

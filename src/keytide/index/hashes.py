@@ -10,16 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-import polars_hash as plh
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.errors import InvalidError
 from keytide.types import Field
+
+if TYPE_CHECKING:
+    import polars_hash as plh
 
 __all__ = ["HASH_FUNCTIONS", "KeyHashes", "hash_keys", "serialized_keys"]
 
@@ -53,6 +56,8 @@ def hash_keys(keys: pa.Table, fields: Sequence[Field], function: str) -> KeyHash
     `function` is one of `HASH_FUNCTIONS`. Raises `InvalidError` for NULL, which is no part of a
     key, and for a type that none is made of.
     """
+    import polars_hash as plh  # here, for whoever has no such table need not load it
+
     texts = pl.from_arrow(serialized_keys(keys, fields, as_uuids=function == "uuid"))
     assert isinstance(texts, pl.Series)
     frame = texts.alias("key").to_frame()
@@ -90,9 +95,7 @@ by any of these. With `uuid` it takes the number that a text spells.
 """
 
 
-def serialized_keys(
-    keys: pa.Table, fields: Sequence[Field], *, as_uuids: bool = False
-) -> pa.Array:
+def serialized_keys(keys: pa.Table, fields: Sequence[Field], *, as_uuids: bool = False) -> pa.Array:
     """Each key as bytes, as Pinot writes it; texts that all spell UUIDs as these."""
     if as_uuids:
         keys = _spelled_alike(keys, fields)
@@ -138,25 +141,25 @@ def _written(values: pa.Array, field: Field) -> tuple[pa.Array, bool]:
     return _fixed(_numbers(values, field)), False
 
 
-def _numbers(values: pa.Array, field: Field) -> npt.NDArray[np.generic]:
+def _numbers(values: pa.Array, field: Field) -> npt.NDArray[Any]:
     """Values of a type of one width, highest byte first: 4 bytes of what fits into them, or 8."""
     type_ = values.type
     if pa.types.is_floating(type_):
         # Zero has two signs and is one key.
-        found = values.to_numpy(zero_copy_only=False) + 0.0
+        found = np.asarray(values) + 0.0
         return found.astype(">f4" if type_.bit_width == 32 else ">f8")
     if pa.types.is_boolean(type_):
-        return values.cast(pa.int8()).to_numpy().astype(">i4")
+        return np.asarray(values.cast(pa.int8())).astype(">i4")
     if pa.types.is_temporal(type_):
         values = values.cast(pa.int32() if type_.bit_width == 32 else pa.int64())
     elif not pa.types.is_integer(type_):
         raise InvalidError(
             f"key column {field.name!r} is {field.type.sql()}, of which no index of keys is made"
         )
-    return values.to_numpy().astype(">i4" if values.type.bit_width <= 32 else ">i8")
+    return np.asarray(values).astype(">i4" if values.type.bit_width <= 32 else ">i8")
 
 
-def _fixed(numbers: npt.NDArray[np.generic]) -> pa.Array:
+def _fixed(numbers: npt.NDArray[Any]) -> pa.Array:
     width = numbers.dtype.itemsize
     offsets = pa.py_buffer(np.arange(0, (len(numbers) + 1) * width, width, dtype=np.int64))
     data = pa.py_buffer(np.ascontiguousarray(numbers))

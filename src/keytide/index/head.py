@@ -1,4 +1,4 @@
-"""What an index of keys is about: the data files that it covers, and the runs that it is made of."""
+"""What an index of keys is about: the data files that it covers, and the runs it is made of."""
 
 from __future__ import annotations
 

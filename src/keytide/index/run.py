@@ -212,7 +212,8 @@ class Run:
 def _where_equal(heads: Column, at: Numbers, asked: Column, left: Numbers) -> Numbers:
     """Those of some probes whose head stands where they were led."""
     left = left[at[left] < len(heads)]
-    return left[heads[at[left]] == asked[left]]
+    equal: Numbers = left[heads[at[left]] == asked[left]]
+    return equal
 
 
 # -- merging ---------------------------------------------------------------------------------------

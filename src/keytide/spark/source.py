@@ -44,6 +44,7 @@ from keytide.table.state.view import TableView
 from keytide.table.upkeep.writing import writing
 from keytide.table.write.partition_spec import every_partition
 from keytide.table.write.task import WriteTask, Written
+from keytide.table.write.tasks import task_anew, task_on
 from keytide.table.write.writable import writable_view
 
 __all__ = ["FORMAT", "KeytideSource"]
@@ -166,7 +167,7 @@ class SourceWrite:
         check_columns(schema, self.view)
 
     def _task(self, state: TableState) -> WriteTask:
-        return WriteTask.on(state)
+        return task_on(state)
 
     def _publish(self, transaction: Transaction) -> None:
         transaction.commit()
@@ -193,7 +194,7 @@ class SourceOverwrite(SourceWrite):
     """The same of rows that take the place of all that are live when they are committed."""
 
     def _task(self, state: TableState) -> WriteTask:
-        return WriteTask.anew(state)
+        return task_anew(state)
 
     def _publish(self, transaction: Transaction) -> None:
         transaction.replace(every_partition)

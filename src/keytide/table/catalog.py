@@ -34,7 +34,6 @@ from keytide.table.definition.checks import (
     refuse_same_names,
     validate_definition,
 )
-from keytide.table.definition.kind import kind_of
 from keytide.table.state.branches import open_table, pinned_table
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.pins import Pins

@@ -225,7 +225,8 @@ def decide(
             "another writer put keys of this commit into other buckets, or replaced the rows of "
             "their partition; redo the work on the newest snapshot"
         )
-    dead = change.made.dead.items()
+    replaced = change.replaces or (lambda _: False)
+    dead = [each for each in change.made.dead.items() if not replaced(each[0][0])]
     if any(rows.is_outdated(dead_rows.get(bucket, NOTHING_DEAD)) for bucket, rows in dead):
         return Conflict(
             "another commit marked rows of a bucket as dead, in whose deletion vectors this one "

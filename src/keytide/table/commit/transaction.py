@@ -21,7 +21,7 @@ from keytide.table.state.view import TableView
 from keytide.table.write.bucket_writer import restamp
 from keytide.table.write.partition_spec import PartitionSpec, TouchedPartitions, every_partition
 from keytide.table.write.task import WriteTask, Written
-from keytide.table.write.upsert import UpsertTask
+from keytide.table.write.tasks import task_anew, task_on
 
 __all__ = ["Transaction", "discard"]
 
@@ -94,8 +94,7 @@ class Transaction:
 
     def task(self) -> WriteTask:
         """The work of each part of an append; picklable."""
-        task = UpsertTask if self.view.kind.has_key_index else WriteTask
-        return task.on(self.state)
+        return task_on(self.state)
 
     def here(self, task: WriteTask) -> WriteTask:
         """A task for this process: what it writes may still be under way when it has ended.
@@ -106,8 +105,7 @@ class Transaction:
 
     def task_anew(self, partition: PartitionSpec | None = None) -> WriteTask:
         """The same for partitions to replace."""
-        task = UpsertTask if self.view.kind.has_key_index else WriteTask
-        return task.anew(self.state, partition)
+        return task_anew(self.state, partition)
 
     def take(self, written: Written) -> None:
         """Take in what a task wrote; from then on it is committed or deleted."""

@@ -21,7 +21,7 @@ from keytide.options import ForOthers, Refused, TableOptions, keys, option_of
 from keytide.row_kind import ROW_KIND
 from keytide.table.definition.counting import check_counted, with_stored_counts
 from keytide.table.definition.defaults import read_defaults, write_default
-from keytide.table.definition.kind import TableKind, kind_of
+from keytide.table.definition.kind import kind_of
 from keytide.table.definition.partition_times import PartitionTimes
 from keytide.table.definition.tag_period import TagPeriod
 from keytide.types import AtomicType, Field, RowType

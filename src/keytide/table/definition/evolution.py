@@ -31,7 +31,6 @@ from keytide.format.schema import (
 )
 from keytide.options import TableOptions, stored_name, stored_names
 from keytide.table.definition.checks import refuse_same_names, validate_definition
-from keytide.table.definition.kind import kind_of
 from keytide.table.definition.option_changes import (
     completed_options,
     orders_versions,
@@ -196,7 +195,7 @@ def evolve(
     evolved = schema
     for change in changes:
         evolved = _apply(evolved, _as_stored(change))
-    options = completed_options(evolved.options, kind_of(evolved))
+    options = completed_options(evolved)
     evolved = replace(evolved, id=schema.id + 1, options=options)
     validate_schema(evolved)
     if has_rows:

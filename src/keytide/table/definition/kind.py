@@ -204,6 +204,7 @@ _OF_VERSIONS = [
     if isinstance(option.use, Acts) and option.key not in _KEPT
 ]
 
+
 class IndexedTable(TableKind):
     """A table with a primary key and an index of its keys: rows that need no merge.
 

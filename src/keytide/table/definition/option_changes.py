@@ -18,7 +18,6 @@ from keytide.merge.engines import compacts_by_lookup, engine_class
 from keytide.merge.functions.maps import MergeMapWithKeyTime
 from keytide.options import Change, Option, TableOptions, keys, option_of
 from keytide.table.definition.checks import complete_options
-from keytide.table.definition.kind import TableKind
 from keytide.types import Field, MapType, RowType
 
 __all__ = [
@@ -48,11 +47,11 @@ def with_option(options: Mapping[str, str], key: str, value: str | None) -> dict
 _WATERMARK, _SEQUENCE = keys.WATERMARK_KEY, keys.SEQUENCE_FIELD
 
 
-def completed_options(options: Mapping[str, str], kind: TableKind) -> dict[str, str]:
+def completed_options(schema: TableSchema) -> dict[str, str]:
     """The options with those that they imply; the layout of the table stays as it was made."""
-    stored = complete_options(options, kind)
+    stored = complete_options(schema)
     # A table made elsewhere may lack them: what they mean then is not what a new table gets.
-    return {k: v for k, v in stored.items() if k in options or k not in _LAYOUT}
+    return {k: v for k, v in stored.items() if k in schema.options or k not in _LAYOUT}
 
 
 _LAYOUT = (keys.BUCKET, keys.FILE_FORMAT)

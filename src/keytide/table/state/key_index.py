@@ -9,6 +9,7 @@ what may come late.
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -16,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from keytide.errors import DataError
+from keytide.errors import DataError, UnsupportedError
 from keytide.format import paths
 from keytide.format.deletion_vector import VectorRange
 from keytide.format.index_manifest import KEY_INDEX, IndexFile
@@ -152,7 +153,16 @@ class NewKeys:
     dead: DeadRows
 
     def joined(self, later: Sequence[NewKeys]) -> NewKeys:
-        """See `BucketIndex`: the last counts, for each of them went by all entries before."""
+        """See `BucketIndex`: the last counts, for each of them went by all entries before.
+
+        Raises `UnsupportedError` where one of them did not, so that a key may have two rows.
+        """
+        for before, after in itertools.pairwise([self, *later]):
+            if after.files[: len(before.files)] != before.files:
+                raise UnsupportedError(
+                    "tasks side by side wrote rows of one bucket of a table with an index of keys, "
+                    "of which each has to know of the others; write them by one task"
+                )
         return [self, *later][-1]
 
     def encoded(self, store: Store, before: Sequence[IndexFile], table: str) -> EncodedIndex:

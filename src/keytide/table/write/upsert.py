@@ -16,9 +16,9 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.callers import warn_caller
-from keytide.errors import DataError, InvalidError
+from keytide.errors import DataError
 from keytide.format.arrow import to_arrow
-from keytide.format.index_manifest import DELETION_VECTORS, KEY_INDEX, IndexFile
+from keytide.format.index_manifest import DELETION_VECTORS, KEY_INDEX, IndexFile, IndexKey
 from keytide.format.manifest import ManifestEntry
 from keytide.index.comparison import comparison_numbers
 from keytide.index.entries import Entries, Numbers, newest_of_each
@@ -101,7 +101,6 @@ class UpsertTask(WriteTask):
             self.partition.check(rows.table)
         frame = rows.frame
         refuse_unmergeable(frame, view)
-        _refuse_nulls(rows.table, view)
         frame, cut = placing.cut(frame, rows.table, view)
         made = Written.together(before).indexes
         parts = [
@@ -123,13 +122,10 @@ class UpsertTask(WriteTask):
         files, positions, covered = _places(written.data, on.index.head)
         names = {f.number: f.name for f in covered}
         replaced = is_current & is_known
-        dead = on.dead.marking(
-            {
-                **_by_name(stored.files[replaced], stored.positions[replaced], on.index.names()),
-                **_by_name(*(c[~is_current | is_delete] for c in (files, positions)), names),
-            },
-            wide=view.options.deletion_vectors_bitmap64,
-        )
+        dies = ~is_current | is_delete
+        old = _by_name(stored.files[replaced], stored.positions[replaced], on.index.names())
+        own = _by_name(files[dies], positions[dies], names)
+        dead = on.dead.marking({**old, **own}, wide=view.options.deletion_vectors_bitmap64)
         new = Entries(hashes, files, positions, comparisons).take(np.flatnonzero(is_current))
         later = newest_of_each(Entries.together([on.index.later, new]))
         every = (*on.index.head.files, *covered)
@@ -146,7 +142,7 @@ class UpsertTask(WriteTask):
 
     # -- what there is ----------------------------------------------------------------------------
 
-    def _bucket(self, bucket: BucketId, made: Mapping[tuple[str, bytes, int], BucketIndex]) -> Bucket:
+    def _bucket(self, bucket: BucketId, made: Mapping[IndexKey, BucketIndex]) -> Bucket:
         """A bucket as it was found, or as this task has left it."""
         keys, dead = made.get((KEY_INDEX, *bucket)), made.get((DELETION_VECTORS, *bucket))
         if isinstance(keys, NewKeys) and isinstance(dead, DeadRows):
@@ -174,8 +170,8 @@ class UpsertTask(WriteTask):
                     return index
                 reason = why
         warn_caller(
-            f"table {self.view.name}: the index of the keys of bucket {bucket[1]} is built anew from "
-            f"its rows: {reason}"
+            f"table {self.view.name}: the index of the keys of bucket {bucket[1]} is built "
+            f"anew from its rows: {reason}"
         )
         return rebuilt(self.view, entries, dead)
 
@@ -199,8 +195,8 @@ def _judged(
 ) -> tuple[Flags, Flags]:
     """Which rows come late, and which are the current ones of their keys.
 
-    A row is late where an earlier one of its key, in the table or of the write, is fresher; of those
-    that are as fresh the later one counts.
+    A row is late where an earlier one of its key, in the table or of the write, is fresher; of
+    those that are as fresh the later one counts.
     """
     frame = pl.DataFrame(
         {
@@ -240,17 +236,6 @@ def _places(
 
 def _by_name(files: Numbers, positions: Numbers, names: Mapping[int, str]) -> dict[str, Numbers]:
     return {names[int(number)]: positions[files == number] for number in np.unique(files)}
-
-
-def _refuse_nulls(rows: pa.Table, view: TableView) -> None:
-    """Raise `InvalidError` for a delete that lacks a value which its file has to have."""
-    for name in rows.column_names:
-        if not view.schema.field(name).type.nullable and rows.column(name).null_count:
-            raise InvalidError(
-                f"table {view.name}: column {name!r} is {view.schema.field(name).type.sql()}, and "
-                f"{rows.column(name).null_count} deletes have NULL there; rows are stored as they "
-                f"come, so give them a value or make the column nullable"
-            )
 
 
 # -- an index of what is stored --------------------------------------------------------------------

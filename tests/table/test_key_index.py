@@ -1,0 +1,329 @@
+"""Tables with an index of keys: what is written, late and deleted, and what is read of it.
+
+A dict is the model. After each step the index is the one that the rows alone give.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import keytide as kt
+from busy import Others, busy_store
+from keytide.store import Store, open_store
+from keytide.table.state.dead_rows import load_dead_rows, vector_files_by_bucket
+from keytide.table.state.key_index import KeyIndex, key_files_by_bucket, load_key_index
+from keytide.table.state.live_files import BucketId
+from keytide.table.write.upsert import rebuilt
+from keytide.table.write.writable import writable_view
+
+Row: TypeAlias = "tuple[str, int, int | None, str]"
+"""Kind, key, what it is compared by, and value."""
+
+INDEXED = {"upsert.mode": "full", "sequence.field": "ts"}
+
+
+def new_store() -> Store:
+    return open_store(f"memory://{uuid4().hex}")
+
+
+def new_table(store: Store | None = None, **options: str) -> kt.Table:
+    lake = kt.connect("", store=store or new_store())
+    schema = pa.schema([pa.field("k", pa.int64(), False), ("ts", pa.int32()), ("v", pa.string())])
+    return lake.create_table("t", schema, ["k"], options={**INDEXED, **options})
+
+
+def rows_of(*lines: str) -> list[Row]:
+    """Rows of texts such as `+I 1 5 a`."""
+    found = (line.split() for line in lines)
+    return [(kind, int(k), None if ts == "-" else int(ts), v) for kind, k, ts, v in found]
+
+
+def write(table: kt.Table, *rows: Row) -> kt.WriteResult:
+    names = ("_row_kind", "k", "ts", "v")
+    return table.write([dict(zip(names, row, strict=True)) for row in rows])
+
+
+def shown(table: kt.Table) -> dict[int, tuple[int | None, str]]:
+    rows = table.scan().to_pylist()
+    found = {row["k"]: (row["ts"], row["v"]) for row in rows}
+    assert len(found) == len(rows), "one row of a key"
+    return found
+
+
+# -- the model -------------------------------------------------------------------------------------
+
+
+class Model:
+    """The newest row of each key, deleted ones too."""
+
+    def __init__(self) -> None:
+        self.newest: dict[int, Row] = {}
+
+    def take(self, rows: list[Row]) -> int:
+        """Gives how many came late."""
+        late = 0
+        for row in rows:
+            known = self.newest.get(row[1])
+            if known is not None and rank(row) < rank(known):
+                late += 1
+            else:
+                self.newest[row[1]] = row
+        return late
+
+    def shown(self) -> dict[int, tuple[int | None, str]]:
+        return {k: (ts, v) for kind, k, ts, v in self.newest.values() if kind in ("+I", "+U")}
+
+
+def rank(row: Row) -> tuple[bool, int]:
+    return row[2] is not None, row[2] or 0
+
+
+# -- the index -------------------------------------------------------------------------------------
+
+
+def indexes(table: kt.Table) -> Iterator[tuple[KeyIndex, KeyIndex, dict[str, set[int]]]]:
+    """The index of each bucket, that which its rows give, and its dead rows."""
+    state = table.stored.state_to_write(writable_view(table.stored))
+    heads, vectors = (
+        key_files_by_bucket(state.key_files),
+        vector_files_by_bucket(state.vector_files),
+    )
+    buckets: dict[BucketId, list[Any]] = {}
+    for entry in state.live.entries:
+        buckets.setdefault((entry.partition, entry.bucket), []).append(entry)
+    assert heads.keys() == buckets.keys()
+    for bucket, entries in buckets.items():
+        dead = load_dead_rows(state.view.store, vectors.get(bucket, ()), state.view.name)
+        index = load_key_index(state.view.store, heads[bucket])
+        places = {e.file.file_name: {*dead.of(e.file.file_name).tolist()} for e in entries}
+        yield index, rebuilt(state.view, entries, dead), places
+
+
+def told(index: KeyIndex, dead: dict[str, set[int]]) -> dict[Any, Any]:
+    """Of each key what it is compared by, and where its row lies if it lives."""
+    names, every = index.names(), index.every()
+    columns = (
+        every.hashes.heads, every.hashes.checks, every.files, every.positions, every.comparisons,
+    )  # fmt: skip
+    found = {}
+    for head, check, file, position, comparison in zip(*(c.tolist() for c in columns), strict=True):
+        place = (names[file], position)
+        lives = position not in dead[place[0]]
+        found[head, check] = (comparison, place if lives else None)
+    return found
+
+
+def assert_index_is_that_of_the_rows(table: kt.Table) -> None:
+    for index, anew, dead in indexes(table):
+        assert told(index, dead) == told(anew, dead)
+
+
+ROWS = st.tuples(
+    st.sampled_from(["+I", "+I", "+U", "-D"]),
+    st.integers(0, 5),
+    st.none() | st.integers(0, 3),
+    st.sampled_from("abc"),
+)
+COMMITS = st.lists(st.lists(ROWS, min_size=1, max_size=6), min_size=1, max_size=5)
+
+
+@pytest.mark.parametrize("buckets", ["1", "3"])
+@pytest.mark.parametrize("function", ["none", "murmur3", "xxhash", "md5"])
+@given(commits=COMMITS)
+def test_rows_and_index_are_those_of_the_model(
+    buckets: str, function: str, commits: list[list[Row]]
+) -> None:
+    table, model = new_table(bucket=buckets, **{"upsert.hash-function": function}), Model()
+    for rows in commits:
+        with warnings.catch_warnings(action="error"):
+            write(table, *rows)
+        model.take(rows)
+        assert shown(table) == model.shown()
+        assert_index_is_that_of_the_rows(table)
+    assert not table.verify().findings
+
+
+@given(commits=COMMITS)
+def test_late_rows_are_counted(commits: list[list[Row]]) -> None:
+    table, model = new_table(**{"write.count-out-of-order": "true"}), Model()
+    for rows in commits:
+        assert write(table, *rows).out_of_order == model.take(rows)
+
+
+@given(commits=COMMITS, order=st.randoms(use_true_random=False))
+def test_order_does_not_matter(commits: list[list[Row]], order: Any) -> None:
+    """Of rows that differ in what they are compared by."""
+    every = [row for rows in commits for row in rows]
+    distinct = [*{(row[1], row[2]): row for row in every}.values()]
+    one, other = new_table(), new_table()
+    write(one, *distinct)
+    order.shuffle(distinct)
+    for start in range(0, len(distinct), 3):
+        write(other, *distinct[start : start + 3])
+    assert shown(one) == shown(other)
+
+
+def test_row_that_ties_replaces_the_one_before() -> None:
+    table = new_table()
+    write(table, *rows_of("+I 1 5 a", "+I 1 5 b"))
+    assert shown(table) == {1: (5, "b")}
+    write(table, *rows_of("+I 1 5 c"))
+    assert shown(table) == {1: (5, "c")}
+
+
+def test_delete_stays_deleted_until_something_newer_comes() -> None:
+    table = new_table()
+    write(table, *rows_of("+I 1 5 a", "-D 1 7 a"))
+    write(table, *rows_of("+I 1 6 late"))
+    assert shown(table) == {}
+    write(table, *rows_of("+I 1 7 back"))
+    assert shown(table) == {1: (7, "back")}
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_rows_are_compared_as_tables_that_merge_do(descending: bool) -> None:
+    order = {"sequence.field.sort-order": "descending"} if descending else {}
+    table = new_table(**order)
+    lake = kt.connect("", store=new_store())
+    merged = lake.create_table(
+        "t", table.scan().schema, ["k"], options={"sequence.field": "ts", **order}
+    )
+    values = [None, -(2**31), -1, 0, 7, 2**31 - 1]
+    for key, (one, other) in enumerate((a, b) for a in values for b in values):
+        for each in (table, merged):
+            write(each, ("+I", key, one, "a"))
+            write(each, ("+I", key, other, "b"))
+    assert shown(table) == shown(merged)
+
+
+# -- several writers, and others -------------------------------------------------------------------
+
+
+def test_two_writers_leave_one_row_of_a_key_whenever_the_other_comes() -> None:
+    for request in itertools.count(1):
+        store, model = new_store(), Model()
+        steps = [rows_of(*texts) for texts in (
+            ("+I 1 1 a", "+I 2 1 a", "+I 4 1 a"),
+            ("+I 1 3 b", "+I 3 1 b", "-D 4 2 b"),
+            ("+I 1 2 c", "+I 3 2 c", "+I 4 1 c"),
+        )]  # fmt: skip
+        write(new_table(store), *steps[0])
+        other = kt.connect("", store=store).table("t")
+        others = Others(partial(write, other, *steps[1]))
+        table = kt.connect("", store=busy_store(store, others)).table("t")
+        others.requests.clear()
+        others.before = request.__eq__
+        write(table, *steps[2])
+        others.before = lambda _: False
+        for rows in steps:
+            model.take(rows)
+        if request > len(others.requests):
+            return
+        assert shown(table) == model.shown(), request
+        assert_index_is_that_of_the_rows(table)
+
+
+def test_write_of_a_named_commit_is_made_once() -> None:
+    table = new_table()
+    rows = [{"k": 1, "ts": 1, "v": "a"}]
+    assert table.write(rows, commit_user="u", commit_identifier=1).is_new
+    assert not table.write(rows, commit_user="u", commit_identifier=1).is_new
+    assert table.scan().count() == 1
+
+
+CHANGES = {
+    "delete": lambda t: t.delete("k = 1"),
+    "update": lambda t: t.update({"v": "'new'"}, "k <= 2"),
+    "update of what is compared": lambda t: t.update({"ts": "9"}, "k = 2"),
+    "truncate": lambda t: t.truncate(),
+    "overwrite": lambda t: t.overwrite([{"k": 1, "ts": 1, "v": "o"}, {"k": 7, "ts": 1, "v": "o"}]),
+    "rollback": lambda t: t.rollback_to(1),
+    "branch": lambda t: (t.create_branch("b"), t.fast_forward("b")),
+    "expiry": lambda t: t.expire_snapshots(1),
+    "orphans": lambda t: t.remove_orphan_files(time.time_ns() // 1_000_000, dry_run=False),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*built anew:keytide.KeytideWarning")
+@pytest.mark.parametrize("name", CHANGES)
+def test_after_other_changes_writes_go_on(name: str) -> None:
+    table = new_table()
+    write(table, *rows_of("+I 1 5 a", "+I 2 5 a", "+I 3 5 a"))
+    write(table, *rows_of("+I 2 6 b", "-D 3 6 b"))
+    CHANGES[name](table)
+    before = shown(table)
+    write(table, *rows_of("+I 2 4 late", "+I 1 9 new", "+I 8 1 new"))
+    expected = before | {1: (9, "new"), 8: (1, "new")}
+    if 2 not in before:
+        expected |= {2: (4, "late")}
+    assert shown(table) == expected
+    assert_index_is_that_of_the_rows(table)
+    assert not table.verify().findings
+
+
+def test_row_that_sql_deletes_stays_deleted() -> None:
+    table = new_table()
+    write(table, *rows_of("+I 1 5 a"))
+    table.delete("k = 1")
+    write(table, *rows_of("+I 1 4 late"))
+    assert shown(table) == {}
+    write(table, *rows_of("+I 1 5 again"))
+    assert shown(table) == {1: (5, "again")}
+
+
+@pytest.mark.parametrize("harm", ["gone", "torn", "newer"])
+def test_index_that_cannot_be_read_is_built_anew(harm: str) -> None:
+    store = new_store()
+    table = new_table(store)
+    write(table, *rows_of("+I 1 5 a", "-D 2 5 a"))
+    for name in store.list_names("default.db/t/index"):
+        path = f"default.db/t/index/{name}"
+        data = store.read(path)
+        if b"KTKEYIDX" not in data and harm != "newer":
+            continue
+        store.delete([path])
+        if harm == "torn":
+            store.put(path, data[:-3])
+        elif harm == "newer":
+            store.put(path, data.replace(b'"version": 1', b'"version": 9'))
+    fresh = kt.connect("", store=store).table("t")
+    if harm == "newer":
+        with pytest.raises(kt.UnsupportedError, match=r"version 9.*use a newer release"):
+            write(fresh, *rows_of("+I 1 4 late"))
+        return
+    with pytest.warns(kt.KeytideWarning, match="built anew"):
+        write(fresh, *rows_of("+I 1 4 late", "+I 2 4 late"))
+    assert shown(fresh) == {1: (5, "a")}
+    assert_index_is_that_of_the_rows(fresh)
+
+
+# -- definitions -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"bucket": "-1"}, "fixed number"),
+        ({"bucket": "-2"}, "fixed number of buckets"),
+        ({"merge-engine": "aggregation"}, "'merge-engine' = 'aggregation'"),
+        ({"changelog-producer": "input"}, "without a changelog"),
+        ({"sequence.field": "ts,v"}, "orders rows by one column"),
+        ({"sequence.field": "v"}, "'v' is STRING"),
+        ({"upsert.mode": "half"}, "expected .*none.*full"),
+        ({"primary-key.nullable": "true"}, "has no NULL"),
+    ],
+)
+def test_definition_that_cannot_work_is_refused(options: dict[str, str], expected: str) -> None:
+    with pytest.raises(kt.KeytideError, match=expected):
+        new_table(**options)
