@@ -174,6 +174,76 @@ def test_order_does_not_matter(commits: list[list[Row]], order: Any) -> None:
     assert shown(one) == shown(other)
 
 
+STEPS = st.one_of(
+    st.lists(ROWS, min_size=1, max_size=6),
+    st.sampled_from(["compact", "compact in full"]),
+    st.tuples(st.sampled_from(["delete", "update"]), st.integers(0, 5)),
+)
+
+
+@pytest.mark.parametrize("buckets", ["1", "2"])
+@given(steps=st.lists(STEPS, min_size=2, max_size=10))
+def test_any_history_gives_the_rows_and_the_index_of_the_model(
+    buckets: str, steps: list[Any]
+) -> None:
+    table, model = new_table(bucket=buckets), Model()
+    for step in steps:
+        with warnings.catch_warnings(action="error"):
+            take(table, model, step)
+        assert shown(table) == model.shown()
+        assert_index_is_that_of_the_rows(table)
+    assert not table.verify().findings
+
+
+def take(table: kt.Table, model: Model, step: Any) -> None:
+    if isinstance(step, list):
+        write(table, *step)
+        model.take(step)
+    elif isinstance(step, str):
+        table.compact(full=step == "compact in full")
+    else:
+        done, key = step
+        shown_rows = model.shown()
+        if done == "delete":
+            table.delete(f"k = {key}")
+            model.take([("-D", key, *shown_rows[key])] if key in shown_rows else [])
+        else:
+            table.update({"v": "'new'"}, f"k = {key}")
+            rows = [("+U", key, shown_rows[key][0], "new")] if key in shown_rows else []
+            model.take(rows)
+
+
+def test_compaction_leaves_current_rows_and_deletes_alone() -> None:
+    table = new_table()
+    for n in range(6):
+        write(table, *rows_of(f"+I 1 {n} a", f"+I 2 {n} b", f"-D {n + 3} 5 c"))
+    table.compact(full=True)
+    (entry,) = table.scan().live.entries
+    assert entry.file.row_count == 2 + 6
+    write(table, *rows_of("+I 3 4 late", "+I 1 4 late"))
+    assert shown(table) == {1: (5, "a"), 2: (5, "b")}
+
+
+def test_compaction_beside_a_write_loses_neither() -> None:
+    for request in itertools.count(1):
+        store = new_store()
+        table = new_table(store)
+        for n in range(6):
+            write(table, *rows_of(f"+I 1 {n} a", f"+I {n + 2} 5 b"))
+        other = kt.connect("", store=store).table("t")
+        others = Others(partial(write, other, *rows_of("+I 1 9 new", "+I 20 1 new")))
+        table = kt.connect("", store=busy_store(store, others)).table("t")
+        others.requests.clear()
+        others.before = request.__eq__
+        table.compact(full=True)
+        others.before = lambda _: False
+        if request > len(others.requests):
+            return
+        assert shown(table)[1] == (9, "new"), request
+        assert shown(table)[20] == (1, "new"), request
+        assert_index_is_that_of_the_rows(table)
+
+
 def test_row_that_ties_replaces_the_one_before() -> None:
     table = new_table()
     write(table, *rows_of("+I 1 5 a", "+I 1 5 b"))

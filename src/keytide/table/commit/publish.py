@@ -37,7 +37,7 @@ from typing import TypeAlias
 from keytide.errors import DataError, NotFoundError
 from keytide.format.cache import METADATA
 from keytide.format.entry_columns import is_live
-from keytide.format.index_manifest import IndexFile
+from keytide.format.index_manifest import IndexFile, IndexKey
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.options import keys
@@ -241,6 +241,11 @@ class _Attempt:
 
     def _try(self, is_outdated: Callable[[], bool]) -> Committed | Conflict | None:
         present = self._dead_rows()
+        if self._has_other_indexes():
+            return Conflict(
+                "another commit changed an index to which this one adds; redo the work on the "
+                "newest snapshot"
+            )
         decision = decide(self._change, self._live, self._moved(), present)
         if isinstance(decision, Conflict):
             return decision
@@ -324,6 +329,21 @@ class _Attempt:
             return []
         files = () if self._latest is None else self._metadata.index_files(self._latest)
         return moved_keys(view, change.made, change.indexed, hash_files(files))
+
+    def _has_other_indexes(self) -> bool:
+        """Whether an index that the change adds to is not the one that it knows."""
+        change, replaces = self._change, self._change.replaces or (lambda _: False)
+        based_on = {key: index.based_on for key, index in change.made.indexes.items()}
+        if all(files is None or replaces(key[1]) for key, files in based_on.items()):
+            return False
+        known = () if self._latest is None else self._metadata.index_files(self._latest)
+        there: dict[IndexKey, tuple[IndexFile, ...]] = {}
+        for file in known:
+            there[file.key] = (*there.get(file.key, ()), file)
+        return any(
+            files is not None and not replaces(key[1]) and there.get(key, ()) != files
+            for key, files in based_on.items()
+        )
 
     def _dead_rows(self) -> dict[BucketId, DeadRows]:
         """The present dead rows of the buckets by whose deletion vectors the change went.

@@ -41,6 +41,14 @@ class BucketIndex(Protocol):
         """Whether there is anything to store; if not, the bucket keeps the index that it has."""
         ...
 
+    @property
+    def based_on(self) -> tuple[IndexFile, ...] | None:
+        """The index files that it adds to, of which the commit must find no others.
+
+        None where it goes on top of whatever is there.
+        """
+        ...
+
     def joined(self: _I, later: Sequence[_I]) -> _I:
         """The same and what later tasks of the same work made of the same index."""
         ...

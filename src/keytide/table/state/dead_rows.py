@@ -38,6 +38,8 @@ class DeadRows:
 
     index_type: ClassVar[str] = DELETION_VECTORS
 
+    based_on: ClassVar[None] = None  # `is_outdated` tells more
+
     stored: tuple[IndexFile, ...] = ()
     vectors: Mapping[str, Vector] = field(default_factory=dict)
     has_changed: bool = False

@@ -98,6 +98,7 @@ class PlacedKeys:
     """The hashes of keys that work put into one bucket, as the first to do so. Pickles."""
 
     index_type: ClassVar[str] = HASH
+    based_on: ClassVar[None] = None
     has_changed: ClassVar[bool] = True
 
     hashes: Hashes

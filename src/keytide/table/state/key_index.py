@@ -151,6 +151,7 @@ class NewKeys:
     index: KeyIndex
     files: tuple[IndexedFile, ...]
     dead: DeadRows
+    based_on: tuple[IndexFile, ...] = ()
 
     def joined(self, later: Sequence[NewKeys]) -> NewKeys:
         """See `BucketIndex`: the last counts, for each of them went by all entries before.

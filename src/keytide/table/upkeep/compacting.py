@@ -25,6 +25,7 @@ from keytide.table.compaction.compact import (
     planner_of,
     result_of,
 )
+from keytide.table.compaction.indexed import IndexedPackTask, indexed_tasks
 from keytide.table.compaction.planning import why_not_compacted
 from keytide.table.compaction.postponed import place_postponed, postponed_files
 from keytide.table.compaction.rewriting import Compacted
@@ -106,10 +107,10 @@ def _cluster(
     """What becomes of an append table whose rows are put in order."""
     transaction = begin_compaction(table)
     view = transaction.view
-    if view.kind.keeps_versions:
+    if view.kind.has_key:
         raise UnsupportedError(
-            f"table {table.name}: its rows lie in the order of the primary key, by which they are "
-            f"merged; order_by is for tables without one"
+            f"table {table.name}: its rows lie in the order of the primary key, or as they came, "
+            f"which says what a key has; order_by is for tables without one"
         )
     clustering = Clustering.parse(strategy, columns, view.schema, table.name)
     memory = memory_of(view, len(transaction.state.live.buckets))
@@ -125,12 +126,16 @@ def _packed(
     """What becomes of an append table whose small files are put together."""
     memory = memory_of(transaction.view, len(transaction.state.live.buckets))
     tasks = pack_tasks(transaction.state, fits, full=full, memory_bytes=memory)
+    if transaction.view.kind.has_key_index:
+        indexed = indexed_tasks(transaction.state, tasks)
+        return _rewritten(table, transaction, indexed, dry_run=dry_run, runner=runner)
     return _rewritten(table, transaction, tasks, dry_run=dry_run, runner=runner)
 
 
 def _rewritten(
     table: StoredTable, transaction: Transaction,
-    tasks: Sequence[PackTask] | Sequence[ClusterTask], *, dry_run: bool, runner: TaskRunner | None,
+    tasks: Sequence[PackTask] | Sequence[ClusterTask] | Sequence[IndexedPackTask], *,
+    dry_run: bool, runner: TaskRunner | None,
 ) -> CompactionResult:  # fmt: skip
     """What becomes of an append table by tasks that each write a bucket's files again."""
     if dry_run:

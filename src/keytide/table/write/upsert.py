@@ -7,7 +7,7 @@ reads the files without the dead rows reads one row of a key.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -47,7 +47,7 @@ from keytide.table.write.layouts import layout_of
 from keytide.table.write.refusals import refuse_unmergeable
 from keytide.table.write.task import WriteTask, Written
 
-__all__ = ["Bucket", "UpsertTask", "rebuilt"]
+__all__ = ["Bucket", "UpsertTask", "found_bucket", "keys_of", "places_of", "rebuilt"]
 
 Flags = npt.NDArray[np.bool_]
 
@@ -58,6 +58,8 @@ class Bucket:
 
     index: KeyIndex
     dead: DeadRows
+    stored: tuple[IndexFile, ...] = ()
+    """The head of the index that a snapshot has."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class UpsertTask(WriteTask):
         is_delete = ~rows.select(IS_ADD.alias("add"))["add"].to_numpy()
         batch = BucketBatch((bucket,), np.array([rows.height]), rows)
         written = BucketWriter(view, placing.total_buckets).write([batch], base)
-        files, positions, covered = _places(written.data, on.index.head)
+        files, positions, covered = places_of(written.data, on.index.head)
         names = {f.number: f.name for f in covered}
         replaced = is_current & is_known
         dies = ~is_current | is_delete
@@ -136,7 +138,7 @@ class UpsertTask(WriteTask):
             int(is_late.sum()),
             indexes={
                 (DELETION_VECTORS, *bucket): dead,
-                (KEY_INDEX, *bucket): NewKeys(index, every, dead),
+                (KEY_INDEX, *bucket): NewKeys(index, every, dead, on.stored),
             },
         )
 
@@ -146,34 +148,44 @@ class UpsertTask(WriteTask):
         """A bucket as it was found, or as this task has left it."""
         keys, dead = made.get((KEY_INDEX, *bucket)), made.get((DELETION_VECTORS, *bucket))
         if isinstance(keys, NewKeys) and isinstance(dead, DeadRows):
-            return Bucket(keys.index, dead)
-        view, entries = self.view, self.entries.get(bucket, ())
-        found = load_dead_rows(view.store, self.vector_files.get(bucket, ()), view.name)
-        return Bucket(self._index(bucket, entries, found), found)
+            return Bucket(keys.index, dead, keys.based_on)
+        head, vectors = self.key_files.get(bucket), self.vector_files.get(bucket, ())
+        return found_bucket(self.view, bucket, self.entries.get(bucket, ()), head, vectors)
 
-    def _index(
-        self, bucket: BucketId, entries: tuple[ManifestEntry, ...], dead: DeadRows
-    ) -> KeyIndex:
-        file = self.key_files.get(bucket)
-        if file is None and not entries:
-            return KeyIndex(Head(self.view.options.upsert_hash_function))
-        reason = "there is none"
-        if file is not None:
-            try:
-                index = load_key_index(self.view.store, file)
-            except DataError as error:
-                reason = str(error)
-            else:
-                rows = {entry.file.file_name: entry.file.row_count for entry in entries}
-                why = why_not_covered(index.head, rows, dead)
-                if why is None:
-                    return index
-                reason = why
-        warn_caller(
-            f"table {self.view.name}: the index of the keys of bucket {bucket[1]} is built "
-            f"anew from its rows: {reason}"
-        )
-        return rebuilt(self.view, entries, dead)
+
+def found_bucket(
+    view: TableView,
+    bucket: BucketId,
+    entries: Sequence[ManifestEntry],
+    head: IndexFile | None,
+    vectors: tuple[IndexFile, ...],
+) -> Bucket:
+    """A bucket as a snapshot has it: with these data files, head of the index, and vectors.
+
+    Where the index is not that of its rows it is built anew, and a warning says why. Raises
+    `DataError` for vectors that cannot be read, and `UnsupportedError` for an index of a newer
+    release.
+    """
+    dead = load_dead_rows(view.store, vectors, view.name)
+    if head is None and not entries:
+        return Bucket(KeyIndex(Head(view.options.upsert_hash_function)), dead)
+    stored, reason = () if head is None else (head,), "there is none"
+    if head is not None:
+        try:
+            index = load_key_index(view.store, head)
+        except DataError as error:
+            reason = str(error)
+        else:
+            rows = {entry.file.file_name: entry.file.row_count for entry in entries}
+            why = why_not_covered(index.head, rows, dead)
+            if why is None:
+                return Bucket(index, dead, stored)
+            reason = why
+    warn_caller(
+        f"table {view.name}: the index of the keys of bucket {bucket[1]} is built anew from its "
+        f"rows: {reason}"
+    )
+    return Bucket(rebuilt(view, entries, dead), dead, stored)
 
 
 def keys_of(rows: pl.DataFrame, view: TableView) -> tuple[KeyHashes, Numbers]:
@@ -198,29 +210,51 @@ def _judged(
     A row is late where an earlier one of its key, in the table or of the write, is fresher; of
     those that are as fresh the later one counts.
     """
-    frame = pl.DataFrame(
-        {
-            "head": hashes.heads,
-            "check": hashes.checks,
-            "fresh": comparisons,
-            "stored": np.where(is_known, stored.comparisons, np.iinfo(np.int64).min),
-        }
+    late = is_known & (comparisons < stored.comparisons)
+    again = np.flatnonzero(_come_again(hashes))
+    if not len(again):
+        return late, ~late
+    late[again] = _late_among(
+        hashes.take(again),
+        comparisons[again],
+        np.where(is_known, stored.comparisons, _LOWEST)[again],
     )
-    key = ["head", "check"]
-    lowest = np.iinfo(np.int64).min
-    before = frame.with_columns(last=pl.col("fresh").shift(1, fill_value=lowest).over(key))
-    freshest = before.select(
-        pl.max_horizontal(pl.col("last").cum_max().over(key), "stored").alias("freshest")
-    )
-    late = (frame["fresh"] < freshest["freshest"]).to_numpy()
-    kept = frame.with_row_index("row").filter(~pl.Series(late))
-    last = kept.group_by(key).agg(pl.col("row").last())["row"].to_numpy()
-    is_current = np.zeros(len(hashes), np.bool_)
+    is_current = ~late
+    kept = again[~late[again]]
+    some = hashes.take(kept)
+    rows = pl.DataFrame({"head": some.heads, "check": some.checks, "row": kept})
+    last = rows.group_by("head", "check").agg(pl.col("row").last())["row"].to_numpy()
+    is_current[kept] = False
     is_current[last] = True
     return late, is_current
 
 
-def _places(
+_LOWEST = np.iinfo(np.int64).min
+
+
+def _come_again(hashes: KeyHashes) -> Flags:
+    """Which rows have a head that another row has too, as those of one key do."""
+    order = np.argsort(hashes.heads, kind="stable")
+    heads = hashes.heads[order]
+    is_same = np.concatenate([[False], heads[1:] == heads[:-1], [False]])
+    again = np.empty(len(hashes), np.bool_)
+    again[order] = is_same[1:] | is_same[:-1]
+    return again
+
+
+def _late_among(hashes: KeyHashes, comparisons: Numbers, stored: Numbers) -> Flags:
+    """Which rows come after a fresher one of their key, or than which a stored one is fresher."""
+    key = ["head", "check"]
+    frame = pl.DataFrame(
+        {"head": hashes.heads, "check": hashes.checks, "fresh": comparisons, "stored": stored}
+    )
+    before = pl.col("fresh").shift(1, fill_value=_LOWEST).over(key)
+    frame = frame.with_columns(before=before).with_columns(pl.col("before").cum_max().over(key))
+    late = frame.select(pl.col("fresh") < pl.max_horizontal("before", "stored")).to_series()
+    return late.to_numpy()
+
+
+def places_of(
     entries: Iterable[ManifestEntry], head: Head
 ) -> tuple[Numbers, Numbers, tuple[IndexedFile, ...]]:
     """The file and position of each row of new files, and the files."""
@@ -253,7 +287,7 @@ def rebuilt(view: TableView, entries: Iterable[ManifestEntry], dead: DeadRows) -
         stored = StoredVersions(view, entry.partition, tuple(dict.fromkeys(names)))
         rows = stored.of_file(PlannedFile(entry, has_kinds=False))
         hashes, comparisons = keys_of(rows, view)
-        files, positions, covered = _places([entry], head)
+        files, positions, covered = places_of([entry], head)
         lives = np.ones(rows.height, np.bool_)
         lives[dead.of(entry.file.file_name)] = False
         parts.append((Entries(hashes, files, positions, comparisons), lives))

@@ -1,0 +1,156 @@
+"""Tables with an index of keys: files put together, with the current row of each key alone.
+
+A row that deletes is the current one of its key, and stays, marked as dead: what comes late finds
+it. All other dead rows go. The index says where the rows lie from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from keytide.format.data_file import POSITION
+from keytide.format.index_manifest import DELETION_VECTORS, KEY_INDEX, IndexFile, IndexKey
+from keytide.format.manifest import FileKind, ManifestEntry
+from keytide.index.entries import Entries, Numbers, newest_of_each
+from keytide.index.hashes import KeyHashes
+from keytide.table.compaction.appends import PackTask, Rewriting
+from keytide.table.compaction.rewriting import Compacted
+from keytide.table.read.merged_versions import rows_in
+from keytide.table.read.runs import StoredVersions
+from keytide.table.read.sections import PlannedFile
+from keytide.table.state.bucket_index import BucketIndex
+from keytide.table.state.dead_rows import DeadRows, vector_files_by_bucket
+from keytide.table.state.key_index import NewKeys, key_files_by_bucket
+from keytide.table.state.live_files import BucketId
+from keytide.table.state.state import TableState
+from keytide.table.state.view import TableView
+from keytide.table.write.upsert import Bucket, found_bucket, keys_of, places_of
+
+__all__ = ["IndexedPackTask", "indexed_tasks"]
+
+
+def indexed_tasks(state: TableState, packs: Sequence[PackTask]) -> list[IndexedPackTask]:
+    """The same work in a table with an index of keys."""
+    heads, vectors = (
+        key_files_by_bucket(state.key_files),
+        vector_files_by_bucket(state.vector_files),
+    )
+    by_bucket: dict[BucketId, list[ManifestEntry]] = {}
+    for entry in state.live.entries:
+        by_bucket.setdefault((entry.partition, entry.bucket), []).append(entry)
+    return [
+        IndexedPackTask(
+            pack.view,
+            pack.bucket,
+            pack.groups,
+            pack.memory_bytes,
+            tuple(by_bucket[pack.bucket]),
+            heads.get(pack.bucket),
+            vectors.get(pack.bucket, ()),
+        )
+        for pack in packs
+    ]
+
+
+@dataclass(frozen=True)
+class IndexedPackTask:
+    """Writes each group of files of a bucket as one file, and what the index says of it. Pickles.
+
+    `entries` are all data files of the bucket.
+    """
+
+    view: TableView
+    bucket: BucketId
+    groups: tuple[tuple[PlannedFile, ...], ...]
+    memory_bytes: int
+    entries: tuple[ManifestEntry, ...]
+    head: IndexFile | None
+    vectors: tuple[IndexFile, ...]
+
+    @property
+    def files(self) -> list[ManifestEntry]:
+        """The files that are taken up."""
+        return [file.entry for group in self.groups for file in group]
+
+    def __call__(self) -> Compacted:
+        """Write the files; nothing is left behind after an error. Raises as `PackTask`."""
+        on = found_bucket(self.view, self.bucket, self.entries, self.head, self.vectors)
+        rewriting = Rewriting(self.view, self.bucket, self.memory_bytes)
+        kept = _Kept(self.view, self.bucket, on, self.memory_bytes)
+        parts = [(group, kept.rows(group)) for group in self.groups]
+        made = rewriting.done(parts, on.dead)
+        assert made.written is not None
+        written = made.written
+        added = [entry for entry in written.entries if entry.kind is FileKind.ADD]
+        gone = {e.file.file_name for e in written.entries if e.kind is FileKind.DELETE}
+        indexes = kept.indexes(added, gone, written.dead[self.bucket])
+        return replace(made, written=replace(written, indexes=indexes))
+
+
+class _Kept:
+    """The current rows of some files, and where they lie once they are written again."""
+
+    def __init__(self, view: TableView, bucket: BucketId, on: Bucket, memory_bytes: int) -> None:
+        self._view, self._bucket, self._on = view, bucket, on
+        self._memory_bytes = memory_bytes
+        self._numbers = {file.name: file.number for file in on.index.head.files}
+        self._hashes: list[KeyHashes] = []
+        self._comparisons: list[Numbers] = []
+        self._lives: list[npt.NDArray[np.bool_]] = []
+
+    def rows(self, files: Sequence[PlannedFile]) -> Iterator[pl.DataFrame]:
+        """The current rows of some files, in their order, in parts that fit in memory."""
+        columns = (*self._view.schema.names, POSITION)
+        stored = StoredVersions(self._view, self._bucket[0], columns)
+        rows_max = max(1, rows_in(self._memory_bytes, list(files), self._view.schema.fields))
+        for file in files:
+            for frame in stored.of_lone_files([replace(file, dead_rows=None)], rows_max):
+                yield self._current(file.meta.file_name, frame)
+
+    def _current(self, name: str, frame: pl.DataFrame) -> pl.DataFrame:
+        hashes, comparisons = keys_of(frame, self._view)
+        is_known, entries = self._on.index.find(hashes)
+        positions = frame[POSITION].to_numpy()
+        is_current = is_known & (entries.files == self._numbers[name])
+        is_current &= entries.positions == positions
+        kept = np.flatnonzero(is_current)
+        self._hashes.append(hashes.take(kept))
+        self._comparisons.append(comparisons[kept])
+        self._lives.append(~np.isin(positions[kept], self._on.dead.of(name)))
+        return frame.filter(pl.Series(is_current)).drop(POSITION)
+
+    def indexes(
+        self, added: Sequence[ManifestEntry], gone: set[str], dead: DeadRows
+    ) -> dict[IndexKey, BucketIndex]:
+        """What becomes of the bucket's indexes with the new files."""
+        head = self._on.index.head
+        files, positions, covered = places_of(added, head)
+        lives = np.concatenate([np.empty(0, np.bool_), *self._lives])
+        moved = Entries.together(
+            [
+                Entries(hashes, files[start:end], positions[start:end], comparisons)
+                for hashes, comparisons, start, end in self._spans()
+            ]
+        )
+        own = {file.name: positions[(files == file.number) & ~lives] for file in covered}
+        wide = self._view.options.deletion_vectors_bitmap64
+        # New files are among those that it is about, so no other change of the vectors fits beside.
+        marked = replace(dead, went_by=None).marking(own, wide=wide)
+        every = (*(file for file in head.files if file.name not in gone), *covered)
+        later = newest_of_each(Entries.together([self._on.index.later, moved]))
+        index = replace(self._on.index, head=replace(head, files=every), later=later)
+        return {
+            (DELETION_VECTORS, *self._bucket): marked,
+            (KEY_INDEX, *self._bucket): NewKeys(index, every, marked, self._on.stored),
+        }
+
+    def _spans(self) -> Iterator[tuple[KeyHashes, Numbers, int, int]]:
+        start = 0
+        for hashes, comparisons in zip(self._hashes, self._comparisons, strict=True):
+            yield hashes, comparisons, start, start + len(hashes)
+            start += len(hashes)
