@@ -397,3 +397,24 @@ def test_index_that_cannot_be_read_is_built_anew(harm: str) -> None:
 def test_definition_that_cannot_work_is_refused(options: dict[str, str], expected: str) -> None:
     with pytest.raises(kt.KeytideError, match=expected):
         new_table(**options)
+
+
+# -- what is told of a key -------------------------------------------------------------------------
+
+
+def test_each_row_of_a_key_is_explained() -> None:
+    table = new_table()
+    write(table, *rows_of("+I 1 5 a", "+I 1 4 late", "+I 2 1 x"))
+    write(table, *rows_of("+I 1 6 b"))
+    why = table.why(1)
+    assert why.row == {"k": 1, "ts": 6, "v": "b"}
+    assert [(row["v"], row["outcome"]) for row in why.versions.to_pylist()] == [
+        ("a", "replaced by a later one"),
+        ("late", "left out: it came after a fresher one"),
+        ("b", "the row"),
+    ]
+    assert why.taken == {"ts": (3,), "v": (3,)}
+    write(table, *rows_of("-D 1 7 gone"))
+    why = table.why(1)
+    assert (why.row, why.versions["row_kind"].to_pylist()) == (None, ["+I", "+I", "+I", "-D"])
+    assert table.why(9).versions.num_rows == 0

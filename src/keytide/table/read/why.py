@@ -10,12 +10,13 @@ import polars as pl
 import pyarrow as pa
 
 from keytide import html
-from keytide.format.arrow import to_arrow
+from keytide.format.arrow import polars_schema, to_arrow
 from keytide.format.manifest import ManifestEntry
 from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND
 from keytide.merge.outcomes import outcomes, shown
 from keytide.merge.provenance import VERSION, Provenance, provenance_of
 from keytide.options.keys import RECORD_LEVEL_EXPIRE_TIME as _LIFETIME
+from keytide.options.keys import UPSERT_MODE
 from keytide.plural import counted
 from keytide.row_kind import RowKind
 from keytide.table.conditions.predicate import conjunction, conjuncts
@@ -24,6 +25,7 @@ from keytide.table.read.plan import MARKED_DEAD
 from keytide.table.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.table.read.scan import Scan
 from keytide.table.read.sections import PlannedFile, Section
+from keytide.table.read.why_indexed import THE_ROW, judged_rows
 from keytide.table.state.view import TableView
 from keytide.types import Field, arrow_schema
 
@@ -99,6 +101,8 @@ def why_of(scan: Scan, key: Mapping[str, Any]) -> Why:
     Reads only files that may hold the key. Raises what reading the row raises.
     """
     view = scan.view
+    if view.kind.has_key_index:
+        return _of_indexed(scan, key)
     histories: list[_History] = []
     for stored in _stored_versions(scan):
         first = 1 + sum(len(history.stored) for history in histories)
@@ -109,7 +113,8 @@ def why_of(scan: Scan, key: Mapping[str, Any]) -> Why:
         has_expired = not young.to_pylist()
     else:
         has_expired = False
-    origin = next((h.provenance for h in histories if h.provenance.row.height), None)
+    made = [history.provenance for history in histories if history.provenance is not None]
+    origin = next((each for each in made if each.row.height), None)
     return Why(
         table=view.name,
         key=dict(key),
@@ -119,6 +124,28 @@ def why_of(scan: Scan, key: Mapping[str, Any]) -> Why:
         row=rows[0] if rows and not has_expired else None,
         taken={n: () if origin is None else origin.taken[n] for n in _value_columns(view)},
         has_expired=has_expired,
+    )
+
+
+def _of_indexed(scan: Scan, key: Mapping[str, Any]) -> Why:
+    """The same of a table in which nothing is merged: the row is one of those that are stored."""
+    view, judged, rows = scan.view, judged_rows(scan, key), scan.to_pylist()
+    stored = [_Stored(entry, row) for entry, row, _ in judged]
+    empty = pl.DataFrame(schema=polars_schema(view.schema.fields))
+    found = pl.concat([row for _, row, _ in judged]) if judged else empty
+    numbers = pl.int_range(1, 1 + pl.len(), dtype=pl.Int64).alias(VERSION)
+    versions = found.with_columns(numbers)
+    told = [outcome for _, _, outcome in judged]
+    history = _History(stored, versions, None, told)
+    at = [place for place, outcome in enumerate(told, 1) if outcome == THE_ROW]
+    return Why(
+        table=view.name,
+        key=dict(key),
+        snapshot_id=None if scan.snapshot is None else scan.snapshot.id,
+        merge_engine=f"{UPSERT_MODE} = {view.options.upsert_mode}",
+        versions=_versions_table([history] if judged else [], view),
+        row=rows[0] if rows else None,
+        taken={name: tuple(at) for name in _value_columns(view)},
     )
 
 
@@ -202,7 +229,7 @@ class _History:
 
     stored: list[_Stored]
     versions: pl.DataFrame
-    provenance: Provenance
+    provenance: Provenance | None
     outcomes: list[str]
 
     @classmethod
