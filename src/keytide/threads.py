@@ -17,7 +17,8 @@ __all__ = ["begin", "side_by_side"]
 
 T = TypeVar("T")
 
-_IDLE_MAX = 4
+_IDLE_MAX = {1: 4}
+"""How many are kept of those with so many threads; one of the others."""
 
 _idle: dict[int, deque[ThreadPoolExecutor]] = {}
 
@@ -62,7 +63,7 @@ def _taken(count: int) -> ThreadPoolExecutor:
 
 def _give_back(count: int, threads: ThreadPoolExecutor) -> None:
     idle = _idle.setdefault(count, deque())
-    if len(idle) < _IDLE_MAX:
+    if len(idle) < _IDLE_MAX.get(count, 1):
         idle.append(threads)
     else:
         threads.shutdown(wait=False)

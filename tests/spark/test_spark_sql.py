@@ -150,3 +150,14 @@ def test_query_that_fails_on_its_rows_is_an_error_of_keytide(lake: kt.Lake, ware
         file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(kt.DataError, match=r"data-.*\.parquet"):
         lake.sql("SELECT id, v FROM t").to_arrow()
+
+
+def test_names_of_nested_withs_are_their_own(spark: SparkSession, warehouse: str) -> None:
+    text = (
+        "WITH w AS (SELECT 1 AS n) SELECT n, "
+        "(WITH w AS (SELECT n + 1 AS n FROM w) SELECT n FROM w) AS m, "
+        "(WITH w AS (SELECT 7 AS n) SELECT n FROM w) AS o FROM w"
+    )
+    expected = [{"n": 1, "m": 2, "o": 7}]
+    for lake in (kt.connect(warehouse), kt.connect(warehouse, spark)):
+        assert lake.sql(text).to_pylist() == expected

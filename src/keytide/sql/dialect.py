@@ -16,19 +16,42 @@ from typing import Any, ClassVar
 from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.generators.spark import SparkGenerator
 from sqlglot.parsers.spark import SparkParser
 
 from keytide.errors import InvalidError
 from keytide.sql.account import unread
 
-__all__ = ["Keytide", "error_at", "is_plain_name", "parse_tree", "refusing_slips", "tokenize"]
+__all__ = [
+    "Keytide",
+    "SparkText",
+    "error_at",
+    "is_plain_name",
+    "parse_tree",
+    "refusing_slips",
+    "tokenize",
+]
 
 _SLIPS = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
 """What the library that parses raises over forms that no statement has."""
 
 
+class _Generator(SparkGenerator):
+    """Leaves each WITH where it stands: at the top its names would hide others, or come twice."""
+
+    EXPRESSIONS_WITHOUT_NESTED_CTES: ClassVar = set()
+
+
+class SparkText(Spark):
+    """What Spark is given."""
+
+    Generator = _Generator
+
+
 class Keytide(Spark):
     """What `catalog.sql` understands inside of queries."""
+
+    Generator = _Generator
 
     UNESCAPED_SEQUENCES: dict[str, str] = {}  # noqa: RUF012  # the base class declares it
 

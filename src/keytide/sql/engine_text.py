@@ -14,7 +14,7 @@ from sqlglot import ErrorLevel, exp
 from sqlglot.errors import UnsupportedError
 
 from keytide.errors import InvalidError
-from keytide.sql.dialect import Keytide
+from keytide.sql.dialect import Keytide, SparkText
 
 __all__ = ["LostClauseError", "engine_text"]
 
@@ -51,7 +51,8 @@ def engine_text(tree: exp.Expr, dialect: str) -> str:
 
 
 def _text(tree: exp.Expr, dialect: str) -> str:
-    return tree.sql(dialect=dialect, unsupported_level=ErrorLevel.RAISE, comments=False)
+    known = SparkText if dialect == "spark" else dialect
+    return tree.sql(dialect=known, unsupported_level=ErrorLevel.RAISE, comments=False)
 
 
 def _shown(node: exp.Expr) -> str:
