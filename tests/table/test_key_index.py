@@ -21,9 +21,11 @@ from hypothesis import strategies as st
 import keytide as kt
 from busy import Others, busy_store
 from keytide.store import Store, open_store
+from keytide.table.commit.transaction import Transaction
 from keytide.table.state.dead_rows import load_dead_rows, vector_files_by_bucket
 from keytide.table.state.key_index import KeyIndex, key_files_by_bucket, load_key_index
 from keytide.table.state.live_files import BucketId
+from keytide.table.write.input_rows import to_arrow_table
 from keytide.table.write.upsert import rebuilt
 from keytide.table.write.writable import writable_view
 
@@ -418,3 +420,37 @@ def test_each_row_of_a_key_is_explained() -> None:
     why = table.why(1)
     assert (why.row, why.versions["row_kind"].to_pylist()) == (None, ["+I", "+I", "+I", "-D"])
     assert table.why(9).versions.num_rows == 0
+
+
+# -- tasks side by side ----------------------------------------------------------------------------
+
+
+@given(
+    before=st.lists(ROWS, max_size=6),
+    parts=st.lists(st.lists(ROWS, min_size=1, max_size=6), min_size=2, max_size=3),
+    after=st.lists(ROWS, max_size=4),
+)
+def test_tasks_that_know_of_none_other_leave_one_row_of_a_key(
+    before: list[Row], parts: list[list[Row]], after: list[Row]
+) -> None:
+    table, model = new_table(), Model()
+    if before:
+        write(table, *before)
+        model.take(before)
+    names = ("_row_kind", "k", "ts", "v")
+    with Transaction.begin(table.stored, writable_view(table.stored)) as transaction:
+        for number, rows in enumerate(parts):
+            given = to_arrow_table(
+                [dict(zip(names, row, strict=True)) for row in rows], table.table_schema, "t"
+            )
+            made = transaction.task().feed([given], number)
+            transaction.take(made)
+            model.take(rows)
+        transaction.commit()
+    assert shown(table) == model.shown()
+    assert_index_is_that_of_the_rows(table)
+    if after:
+        write(table, *after)
+        model.take(after)
+        assert shown(table) == model.shown()
+        assert_index_is_that_of_the_rows(table)

@@ -21,7 +21,7 @@ from keytide.table.state.view import TableView
 from keytide.table.write.bucket_writer import restamp
 from keytide.table.write.partition_spec import PartitionSpec, TouchedPartitions, every_partition
 from keytide.table.write.task import WriteTask, Written
-from keytide.table.write.tasks import task_anew, task_on
+from keytide.table.write.tasks import task_anew, task_on, written_by
 
 __all__ = ["Transaction", "discard"]
 
@@ -300,7 +300,7 @@ class Transaction:
 
     @property
     def _written(self) -> Written:
-        return Written.together(self.taken)
+        return written_by(self.view, self.taken)
 
     @property
     def _renumbers(self) -> bool:

@@ -219,6 +219,12 @@ class IndexedTable(TableKind):
 
     def implied(self, schema: TableSchema) -> dict[str, str]:
         """The key, where other engines do not look for one, and what they know to keep to."""
+        vectors = schema.options.get(keys.DELETION_VECTORS_ENABLED, "true")
+        if vectors.lower() != "true":
+            raise InvalidError(
+                f"'{keys.DELETION_VECTORS_ENABLED}' = '{vectors}': with '{keys.UPSERT_MODE}' rows "
+                f"that are replaced are marked as dead; leave it out"
+            )
         named = [name for name in schema.primary_keys if name not in schema.partition_keys]
         return {
             keys.UPSERT_KEY: ",".join(schema.primary_keys),
@@ -229,6 +235,13 @@ class IndexedTable(TableKind):
     def check(self, schema: TableSchema, options: TableOptions) -> None:
         """See `TableKind`."""
         self._check_layout(schema, options)
+        for key, text in options.raw.items():
+            option = option_of(key)
+            if option in _OF_MERGING and option.parse(key, text) != option.default_value:
+                raise InvalidError(
+                    f"'{key}' = '{text}' says what becomes of versions that are merged, and none "
+                    f"are with '{keys.UPSERT_MODE}' = '{options.upsert_mode}'; leave one of them out"
+                )
         if options.merge_engine != "deduplicate":
             raise InvalidError(
                 f"'{keys.MERGE_ENGINE}' = '{options.merge_engine}' says how versions of a key are "
@@ -278,6 +291,14 @@ class IndexedTable(TableKind):
         """See `TableKind`."""
         return _why_no_vectors(options)
 
+
+# Options about versions by which an index of keys goes too.
+_INDEXED_BY = (
+    keys.SEQUENCE_FIELD, keys.SEQUENCE_FIELD_SORT_ORDER, keys.WATERMARK_KEY, keys.TOMBSTONE_KEY,
+    keys.TOMBSTONE_STRING_KEY_VALUE, keys.UPSERT_DML_WATERMARK, keys.UPSERT_MODE, keys.UPSERT_KEY,
+    keys.UPSERT_HASH_FUNCTION, keys.MERGE_ENGINE,
+)  # fmt: skip
+_OF_MERGING = [option for option in _OF_VERSIONS if option.key not in _INDEXED_BY]
 
 _KEYED, _APPEND, _INDEXED = KeyedTable(), AppendTable(), IndexedTable()
 

@@ -30,7 +30,14 @@ from keytide.table.state.bucket_index import EncodedIndex
 from keytide.table.state.dead_rows import DeadRows
 from keytide.table.state.live_files import BucketId
 
-__all__ = ["KeyIndex", "NewKeys", "key_files_by_bucket", "load_key_index", "why_not_covered"]
+__all__ = [
+    "LIVING_AGAIN",
+    "KeyIndex",
+    "NewKeys",
+    "key_files_by_bucket",
+    "load_key_index",
+    "why_not_covered",
+]
 
 # A run is merged into the one that comes after it unless it is so many times as long.
 _TIMES_LONGER = 4
@@ -117,6 +124,9 @@ def _opened(store: Store, run: StoredRun) -> Run:
     return Run.of(np.asarray(data), uri)
 
 
+LIVING_AGAIN = "rows that were dead live again"
+
+
 def why_not_covered(head: Head, rows: Mapping[str, int], dead: DeadRows) -> str | None:
     """Why an index says nothing of the rows of a bucket as it is; None where it does.
 
@@ -131,7 +141,7 @@ def why_not_covered(head: Head, rows: Mapping[str, int], dead: DeadRows) -> str 
     if known != dict(rows):
         return "data files have other numbers of rows"
     if any(len(dead.of(file.name)) < file.dead for file in head.files):
-        return "rows that were dead live again"
+        return LIVING_AGAIN
     return None
 
 

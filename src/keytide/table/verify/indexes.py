@@ -11,12 +11,15 @@ from keytide.format.deletion_vector import read_vectors
 from keytide.format.index_manifest import (
     DELETION_VECTORS,
     HASH,
+    KEY_INDEX,
     IndexFile,
     decode_index_manifest,
 )
 from keytide.format.manifest import ManifestEntry
 from keytide.plural import counted
 from keytide.store import Store
+from keytide.table.state.dead_rows import DeadRows
+from keytide.table.state.key_index import LIVING_AGAIN, load_key_index, why_not_covered
 from keytide.table.verify.finding import Findings
 from keytide.table.verify.history import Seen
 
@@ -78,7 +81,7 @@ class Indexes:
         if (
             self.beside_data
             or index.external_path is not None
-            or index.index_type not in (DELETION_VECTORS, HASH)
+            or index.index_type not in (DELETION_VECTORS, HASH, KEY_INDEX)
         ):
             self.findings.skip(path, f"an index of type {index.index_type} that others keep")
             return
@@ -88,6 +91,8 @@ class Indexes:
                 raise DataError(f"{len(data):,} bytes, where {index.file_size:,} are recorded")
             if index.index_type == HASH:
                 self._check_hashes(path, index)
+            elif index.index_type == KEY_INDEX:
+                self._check_keys(index, seen)
             else:
                 self._check_vectors(path, index, data, seen)
 
@@ -97,6 +102,23 @@ class Indexes:
                 path,
                 f"{index.file_size:,} bytes",
                 f"{_HASH_BYTES} for each of {counted(index.row_count, 'hash value')}",
+            )
+
+    def _check_keys(self, index: IndexFile, seen: Seen) -> None:
+        """Every byte of the index, and whether it is about the files that are there."""
+        keys = load_key_index(self.store, index)
+        for run in keys.runs:
+            run.check()
+        rows = {
+            entry.file.file_name: entry.file.row_count
+            for entry in seen.live.values()
+            if (entry.partition, entry.bucket) == (index.partition, index.bucket)
+        }
+        reason = why_not_covered(keys.head, rows, DeadRows())
+        if reason is not None and reason != LIVING_AGAIN:
+            self.findings.skip(
+                paths.index_path(index.file_name),
+                f"an index of keys that the next write builds anew: {reason}",
             )
 
     def _check_vectors(self, path: str, index: IndexFile, data: bytes, seen: Seen) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from keytide.table.state.state import TableState
-from keytide.table.write.partition_spec import PartitionSpec
-from keytide.table.write.task import WriteTask
-from keytide.table.write.upsert import UpsertTask
+from collections.abc import Sequence
 
-__all__ = ["task_anew", "task_on"]
+from keytide.table.state.state import TableState
+from keytide.table.state.view import TableView
+from keytide.table.write.partition_spec import PartitionSpec
+from keytide.table.write.task import WriteTask, Written
+from keytide.table.write.upsert import UpsertTask, joined_upserts
+
+__all__ = ["task_anew", "task_on", "written_by"]
 
 
 def task_on(state: TableState) -> WriteTask:
@@ -18,6 +21,11 @@ def task_on(state: TableState) -> WriteTask:
 def task_anew(state: TableState, partition: PartitionSpec | None = None) -> WriteTask:
     """A task whose rows replace others; see `WriteTask.anew`."""
     return _class_of(state).anew(state, partition)
+
+
+def written_by(view: TableView, parts: Sequence[Written]) -> Written:
+    """What the tasks of a write made, in their order."""
+    return joined_upserts(parts) if view.kind.has_key_index else Written.together(parts)
 
 
 def _class_of(state: TableState) -> type[WriteTask]:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
+from pyroaring import BitMap64
 
 from keytide.callers import warn_caller
 from keytide.errors import DataError
@@ -47,7 +48,15 @@ from keytide.table.write.layouts import layout_of
 from keytide.table.write.refusals import refuse_unmergeable
 from keytide.table.write.task import WriteTask, Written
 
-__all__ = ["Bucket", "UpsertTask", "found_bucket", "keys_of", "places_of", "rebuilt"]
+__all__ = [
+    "Bucket",
+    "UpsertTask",
+    "found_bucket",
+    "joined_upserts",
+    "keys_of",
+    "places_of",
+    "rebuilt",
+]
 
 Flags = npt.NDArray[np.bool_]
 
@@ -270,6 +279,73 @@ def places_of(
 
 def _by_name(files: Numbers, positions: Numbers, names: Mapping[int, str]) -> dict[str, Numbers]:
     return {names[int(number)]: positions[files == number] for number in np.unique(files)}
+
+
+# -- parts of one write ----------------------------------------------------------------------------
+
+
+def joined_upserts(parts: Sequence[Written]) -> Written:
+    """What tasks side by side made of one state of a table, as `Written.together`.
+
+    Where several have rows of one key, the freshest is the current one, and of those that are as
+    fresh that of the later task.
+    """
+    joined = Written.together([replace(part, indexes={}) for part in parts])
+    indexes: dict[IndexKey, list[BucketIndex]] = {}
+    for part in parts:
+        for key, index in part.indexes.items():
+            indexes.setdefault(key, []).append(index)
+    made = {key: found[0].joined(found[1:]) for key, found in indexes.items() if len(found) == 1}
+    for key, found in indexes.items():
+        if key[0] == KEY_INDEX and len(found) > 1:
+            vectors = (DELETION_VECTORS, *key[1:])
+            keys = [each for each in found if isinstance(each, NewKeys)]
+            made[key], made[vectors] = _joined(keys)
+    return replace(joined, indexes=made)
+
+
+def _joined(parts: Sequence[NewKeys]) -> tuple[NewKeys, DeadRows]:
+    """The index of a bucket, and its dead rows, after several tasks that knew of none other."""
+    first = parts[0]
+    known = [file for file in first.files if all(file in part.files for part in parts[1:])]
+    own_from = max((file.number for file in known), default=-1) + 1
+    files, entries, number = (
+        list(known),
+        [first.index.later.take(_below(first, own_from))],
+        own_from,
+    )
+    for part in parts:
+        own = [file for file in part.files if file.number >= own_from]
+        shift = number - own_from
+        files += [replace(file, number=file.number + shift) for file in own]
+        new = part.index.later.take(np.flatnonzero(part.index.later.files >= own_from))
+        entries.append(replace(new, files=new.files + shift))
+        number += len(own)
+    every = Entries.together(entries)
+    order = np.lexsort((np.arange(len(every)), every.comparisons))
+    later = newest_of_each(every.take(order))
+    dead = _without_replaced(parts, every, later, {file.number: file.name for file in files})
+    head = replace(first.index.head, files=tuple(files))
+    index = replace(first.index, head=head, later=later)
+    return NewKeys(index, tuple(files), dead, first.based_on), dead
+
+
+def _below(part: NewKeys, number: int) -> Numbers:
+    return np.flatnonzero(part.index.later.files < number)
+
+
+def _without_replaced(
+    parts: Sequence[NewKeys], every: Entries, left: Entries, names: Mapping[int, str]
+) -> DeadRows:
+    """The dead rows of all parts, and the rows of which one has a fresher one in another."""
+    places = every.files << 40 | every.positions
+    is_left = np.isin(places, left.files << 40 | left.positions)
+    dead = parts[0].dead
+    wide = any(isinstance(v, BitMap64) for part in parts for v in part.dead.vectors.values())
+    for part in parts[1:]:
+        dead = dead.marking({name: part.dead.of(name) for name in part.dead.vectors}, wide=wide)
+    gone = _by_name(every.files[~is_left], every.positions[~is_left], names)
+    return dead.marking(gone, wide=wide)
 
 
 # -- an index of what is stored --------------------------------------------------------------------

@@ -1,0 +1,68 @@
+"""Tables with an index of keys on Spark: a task of a write has whole buckets, and its index."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import keytide as kt
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(params=["1", "3"])
+def table(request: pytest.FixtureRequest, warehouse: str, spark: SparkSession) -> kt.Table:
+    lake = kt.connect(warehouse, spark)
+    lake.sql(
+        "CREATE TABLE t (k INT NOT NULL, ts INT, v STRING, PRIMARY KEY (k) NOT ENFORCED) "
+        f"WITH ('upsert.mode' = 'full', 'sequence.field' = 'ts', 'bucket' = '{request.param}')"
+    )
+    return lake.table("t")
+
+
+def frame(spark: SparkSession, rows: list[tuple[int, int, str]], parts: int = 3) -> object:
+    return spark.createDataFrame(rows, "k INT, ts INT, v STRING").repartition(parts)
+
+
+def shown(table: kt.Table) -> dict[int, tuple[int, str]]:
+    rows = table.scan().to_pylist()
+    found = {row["k"]: (row["ts"], row["v"]) for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def test_dataframes_are_upserted(table: kt.Table, spark: SparkSession) -> None:
+    table.write(frame(spark, [(k, 5, "a") for k in range(40)]))
+    table.write(frame(spark, [(k, 4 + k % 3, "b") for k in range(0, 60, 2)]))
+    expected = dict.fromkeys(range(40), (5, "a"))
+    expected |= {k: (4 + k % 3, "b") for k in range(0, 60, 2) if k >= 40 or k % 3}
+    assert shown(table) == expected
+    assert not table.verify().findings
+
+
+def test_rows_are_read_by_sparks_own_reader(table: kt.Table, spark: SparkSession) -> None:
+    table.write(frame(spark, [(k, 5, "a") for k in range(40)]))
+    table.write(frame(spark, [(1, 6, "b"), (2, 4, "late")]))
+    read = table.scan().to_spark(spark)
+    assert "Python" not in read._jdf.queryExecution().toString()
+    found = {row.k: (row.ts, row.v) for row in read.collect()}
+    assert found == shown(table)
+    assert (found[1], found[2]) == ((6, "b"), (5, "a"))
+
+
+def test_rows_are_changed_on_executors(table: kt.Table, spark: SparkSession) -> None:
+    lake = kt.connect(table.uri.rsplit("/default.db", 1)[0], spark)
+    table.write(frame(spark, [(k, 5, "a") for k in range(20)]))
+    lake.sql("DELETE FROM t WHERE k < 5")
+    lake.sql("UPDATE t SET v = 'u' WHERE k = 7")
+    lake.sql("MERGE INTO t USING (SELECT 8 AS k UNION ALL SELECT 30) s ON t.k = s.k "
+             "WHEN MATCHED THEN DELETE "
+             "WHEN NOT MATCHED THEN INSERT VALUES (s.k, 1, 'm')")  # fmt: skip
+    expected = dict.fromkeys(range(5, 20), (5, "a")) | {7: (5, "u"), 30: (1, "m")}
+    del expected[8]
+    assert shown(table) == expected
+    assert not table.verify().findings
