@@ -49,6 +49,7 @@ class KeyIndex:
 
     index_type: ClassVar[str] = "KEYS"
     has_changed: ClassVar[bool] = True
+    based_on: ClassVar[None] = None
 
     places: pl.DataFrame
 

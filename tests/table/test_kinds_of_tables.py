@@ -27,6 +27,7 @@ class KeyedRows(TableKind):
     has_key = True
     keeps_versions = False
     takes_deletes = False
+    is_changed_by_key = False
     default_bucket = "1"
 
     def check(self, schema: TableSchema, options: TableOptions) -> None:

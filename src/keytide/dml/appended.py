@@ -67,7 +67,7 @@ def appended_connector(catalog: Catalog) -> Connector:
 class AppendedMetadata(StoredMetadata[AppendedHandle]):
     """What is said and decided of tables without a primary key."""
 
-    has_key: ClassVar[bool] = False
+    is_changed_by_key: ClassVar[bool] = False
 
     def handle_of(self, table: PinnedTable) -> AppendedHandle:
         """See `StoredMetadata`."""

@@ -56,7 +56,7 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
     """What is said and decided of tables with a primary key."""
 
     clock_ns: Callable[[], int] = time.time_ns
-    has_key: ClassVar[bool] = True
+    is_changed_by_key: ClassVar[bool] = True
 
     def handle_of(self, table: PinnedTable) -> KeyedHandle:
         """See `StoredMetadata`."""

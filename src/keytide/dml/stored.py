@@ -42,7 +42,7 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
     """What is said and decided of tables of a catalog, and how a statement on one ends."""
 
     catalog: Catalog
-    has_key: ClassVar[bool]
+    is_changed_by_key: ClassVar[bool]
 
     @abstractmethod
     def handle_of(self, table: PinnedTable) -> H:
@@ -61,7 +61,7 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
         """See `ConnectorMetadata`."""
         names = self.catalog.tables()
         kinds = {n: kind_of(self.catalog.table(n).schema) for n in names}
-        return [n for n in names if kinds[n].has_key is self.has_key]
+        return [n for n in names if kinds[n].is_changed_by_key is self.is_changed_by_key]
 
     def get_table_handle(self, session: ConnectorSession, name: str) -> H | None:
         """See `ConnectorMetadata`. Raises `UnsupportedError` for one that cannot be written to."""

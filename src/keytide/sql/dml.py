@@ -223,7 +223,7 @@ def _finder(
     table = table_of(reading, name)
     options = TableOptions.parse(table.schema.options)
     kind = kind_of(table.schema)
-    connector_of = keyed_connector if kind.has_key else appended_connector
+    connector_of = keyed_connector if kind.is_changed_by_key else appended_connector
     connector = connector_of(reading)
     return find_stored, options.commit_retries_max
 

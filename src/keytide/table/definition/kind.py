@@ -40,6 +40,9 @@ class TableKind(ABC):
     has_key_index: ClassVar[bool] = False
     """Whether an index says where the current row of each key lies."""
 
+    is_changed_by_key: ClassVar[bool]
+    """Whether a statement changes rows by writing them under their keys, or by their places."""
+
     def implied(self, schema: TableSchema) -> dict[str, str]:
         """Options that follow from what the table is, to be stored with it."""
         return {}
@@ -65,6 +68,7 @@ class KeyedTable(TableKind):
 
     has_key = True
     keeps_versions = True
+    is_changed_by_key = True
     takes_deletes = True
     default_bucket = "1"  # in the format's own default, dynamic buckets, engines write one by one
 
@@ -145,6 +149,7 @@ class AppendTable(TableKind):
 
     has_key = False
     keeps_versions = False
+    is_changed_by_key = False
     takes_deletes = False
     default_bucket = "-1"  # no buckets: rows need not be brought together
 
@@ -216,6 +221,7 @@ class IndexedTable(TableKind):
     takes_deletes = True
     default_bucket = "1"
     has_key_index = True
+    is_changed_by_key = True
 
     def implied(self, schema: TableSchema) -> dict[str, str]:
         """The key, where other engines do not look for one, and what they know to keep to."""
@@ -240,7 +246,7 @@ class IndexedTable(TableKind):
             if option in _OF_MERGING and option.parse(key, text) != option.default_value:
                 raise InvalidError(
                     f"'{key}' = '{text}' says what becomes of versions that are merged, and none "
-                    f"are with '{keys.UPSERT_MODE}' = '{options.upsert_mode}'; leave one of them out"
+                    f"are with '{keys.UPSERT_MODE}' = '{options.upsert_mode}'; leave one out"
                 )
         if options.merge_engine != "deduplicate":
             raise InvalidError(
