@@ -72,6 +72,7 @@ class TableOptions:
     dml_watermark: str = _option("upsert.dml-watermark")
     upsert_mode: str = _option("upsert.mode")
     upsert_hash_function: str = _option("upsert.hash-function")
+    delete_record_column: str | None = _option("upsert.delete-record-column")
     tombstone_key: tuple[str, ...] = _option("tombstone.key")
     tombstone_string_key_value: str | None = _option("tombstone.string-key-value")
     remove_record_on_delete: bool = _option("partial-update.remove-record-on-delete")

@@ -144,6 +144,10 @@ _ORDER = (
     Option("upsert.hash-function", choice("none", "uuid", "xxh128", "xxhash", "murmur3", "md5"),
            "The hash function of the index of keys; `uuid` takes texts that spell the same UUID "
            "for the same key.", "none", FIXED, used_with="upsert.mode"),
+    Option("upsert.delete-record-column", COLUMN, "The column that marks a row as a delete: "
+           "BOOLEAN `true`, a text `true` in any letter case or `1`, or a number whose whole "
+           "part is 1; for tables with `upsert.mode`, which need no watermark key for it.",
+           change=FIXED, used_with="upsert.mode"),
     Option("rowkind.field", COLUMN, "The column that holds the kind of a row: `+I`, `-U`, `+U`, "
            "`-D`.", change=FIXED),
     Option("ignore-delete", BOOLEAN, "Whether `-D` and `-U` rows are dropped, stored ones too.",

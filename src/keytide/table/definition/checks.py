@@ -68,6 +68,7 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
     _check_types(schema)
     _check_watermark_and_tombstone(schema, options)
     _check_dml_watermark(schema, options)
+    _check_indexed_alone(schema, options)
     validate_merge_options(schema.fields, schema.primary_keys, schema.partition_keys, options)
     kind_of(schema).check(schema, options)
     _check_file_format(options)
@@ -222,6 +223,15 @@ def _check_dml_watermark(schema: TableSchema, options: TableOptions) -> None:
 
 
 _INSTANTS = ("TIMESTAMP", "TIMESTAMP_LTZ")
+
+
+def _check_indexed_alone(schema: TableSchema, options: TableOptions) -> None:
+    """Options that mean something where an index says which row is current, and nowhere else."""
+    if options.delete_record_column is not None and not schema.is_indexed:
+        raise InvalidError(
+            f"'{keys.UPSERT_DELETE_RECORD_COLUMN}' = {options.delete_record_column!r} requires "
+            f"'{keys.UPSERT_MODE}'; set it, or take '{keys.TOMBSTONE_KEY}'"
+        )
 
 
 def _check_key_columns(schema: TableSchema, role: str, names: tuple[str, ...]) -> None:

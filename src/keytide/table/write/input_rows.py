@@ -261,11 +261,14 @@ def _with_tombstones(
     schema: TableSchema,
     options: TableOptions,
 ) -> pa.ChunkedArray:
-    if not options.tombstone_key:
+    if options.tombstone_key:
+        (name,) = options.tombstone_key
+        dead = _is_tombstone(columns[name], schema.field(name), options.tombstone_string_key_value)
+    elif options.delete_record_column is not None:
+        dead = _is_delete_record(columns[options.delete_record_column])
+    else:
         return kinds
-    (name,) = options.tombstone_key
     # Last, and whatever kind the row was given: rule R8.
-    dead = _is_tombstone(columns[name], schema.field(name), options.tombstone_string_key_value)
     return pc.if_else(dead, pa.scalar(int(RowKind.DELETE), pa.int8()), kinds)
 
 
@@ -278,6 +281,18 @@ def _is_tombstone(column: pa.ChunkedArray, field: Field, marker: str | None) -> 
     if field.type.root == "CHAR":
         column, marker = pc.utf8_rtrim(column, " "), marker.rstrip(" ")
     return pc.fill_null(pc.equal(column, pa.scalar(marker, column.type)), False)
+
+
+def _is_delete_record(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """What a column of `upsert.delete-record-column` says of each row; NULL deletes nothing."""
+    if pa.types.is_string(column.type):
+        text = pc.ascii_lower(pc.utf8_rtrim(column, " "))  # CHAR is padded
+        dead = pc.or_(pc.equal(text, "true"), pc.equal(text, "1"))
+    elif pa.types.is_boolean(column.type):
+        dead = column
+    else:
+        dead = pc.and_(pc.greater_equal(column, 1), pc.less(column, 2))
+    return pc.fill_null(dead, False)
 
 
 # -- columns -------------------------------------------------------------------------------------
