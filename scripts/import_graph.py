@@ -46,6 +46,7 @@ ROOMS = [
     ["cdc", "sql"],
     ["spark"],
     ["lake"],
+    ["pinot"],
     ["__init__"],
     ["cli"],
 ]

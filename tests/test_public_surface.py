@@ -13,6 +13,7 @@ import keytide.lake.changes
 import keytide.lake.lake
 import keytide.lake.scan
 import keytide.lake.table
+import keytide.pinot
 import keytide.spark
 import keytide.sql.result
 import keytide.table.definition.evolution
@@ -41,6 +42,7 @@ def test_no_public_name_is_left_out() -> None:
 
 MODULES = (
     keytide,
+    keytide.pinot,
     keytide.spark,
     keytide.lake.changes,
     keytide.lake.lake,

@@ -50,6 +50,7 @@ from keytide.table.verify.finding import Finding, Verification
 from keytide.types import Field, parse_sql_type
 
 if typing.TYPE_CHECKING:
+    from keytide import pinot as pinot
     from keytide import spark as spark
 
 __version__ = "0.1.0"
@@ -97,9 +98,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> typing.Any:
-    # Spark is loaded when somebody asks for it; most users of a table never do.
+    # Loaded when somebody asks for them; most users of a table never do.
     if name == "spark":
         import keytide.spark
 
         return keytide.spark
+    if name == "pinot":
+        import keytide.pinot
+
+        return keytide.pinot
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,5 @@
+"""Tables made of Apache Pinot's table config and schema."""
+
+from keytide.pinot.tables import create_table
+
+__all__ = ["create_table"]

@@ -1,0 +1,79 @@
+"""A table config with its schema, and what follows from the two together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from keytide.pinot.config import Column, Schema, TableConfig, Upsert
+
+__all__ = ["Case"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What somebody asks to make a table of."""
+
+    table: TableConfig
+    schema: Schema
+
+    @property
+    def upsert(self) -> Upsert:
+        """What is said of upserts; without a word, nothing."""
+        return self.table.upsert or Upsert(mode="NONE")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the table takes upserts."""
+        return self.upsert.mode != "NONE"
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether rows are merged column by column."""
+        return self.upsert.mode == "PARTIAL"
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether rows come as files, and not from a stream."""
+        return self.table.type == "OFFLINE"
+
+    @property
+    def comparison(self) -> tuple[str, ...]:
+        """What rows are compared by: the columns that are named, or else the time column."""
+        return self.upsert.comparison or tuple(filter(None, (self.table.time_column,)))
+
+    @property
+    def has_nulls(self) -> bool:
+        """Whether NULLs are told apart from the defaults that stand for them."""
+        return self.table.has_nulls or self.schema.has_nulls
+
+    @property
+    def ttls(self) -> list[str]:
+        """The times to live that are set."""
+        named = {"metadataTTL": self.upsert.metadata_ttl, "deletedKeysTTL": self.upsert.deleted_ttl}
+        return [f"{name!r} = {value:g}" for name, value in named.items() if value > 0]
+
+    def column(self, name: str) -> Column | None:
+        """The column of that name, if there is one."""
+        return self.schema.by_name.get(name)
+
+    def unknown(self, names: Iterable[str | None]) -> list[str]:
+        """Those of some names that no column has."""
+        return [name for name in names if name is not None and self.column(name) is None]
+
+    @cached_property
+    def functions(self) -> tuple[tuple[str, str, exp.Expr | None], ...]:
+        """The columns computed after a merge: name, text, and the tree of it if it parses."""
+        return tuple((t.column, t.function, _parsed(t.function)) for t in self.upsert.transforms)
+
+
+def _parsed(function: str) -> exp.Expr | None:
+    try:
+        return sqlglot.parse_one(function)
+    except (SqlglotError, RecursionError):
+        return None

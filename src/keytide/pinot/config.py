@@ -1,0 +1,351 @@
+"""Apache Pinot's schema and table config as values: what the rules and the table go by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from keytide.errors import InvalidError
+from keytide.pinot.document import (
+    Document,
+    Given,
+    anything,
+    at,
+    boolean,
+    choice,
+    document_of,
+    documents,
+    map_of,
+    member,
+    member_names,
+    number,
+    read,
+    refuse_unknown,
+    text,
+    texts,
+)
+
+__all__ = [
+    "Column",
+    "Schema",
+    "TableConfig",
+    "Transform",
+    "Upsert",
+    "parse_schema",
+    "parse_table_config",
+]
+
+# -- schema ----------------------------------------------------------------------------------------
+
+_TYPES = (
+    "INT", "LONG", "FLOAT", "DOUBLE", "BIG_DECIMAL", "BOOLEAN", "TIMESTAMP", "STRING", "JSON",
+    "BYTES", "UUID", "MAP", "LIST", "STRUCT",
+)  # fmt: skip
+_ROLES = {
+    "dimensionFieldSpecs": "dimension",
+    "metricFieldSpecs": "metric",
+    "dateTimeFieldSpecs": "date-time",
+    "complexFieldSpecs": "complex",
+}
+# Members of columns and schemas that say nothing of the rows of a table.
+_OF_COLUMNS = (
+    "fieldType", "maxLength", "maxLengthExceedStrategy", "virtualColumnProvider",
+    "allowTrailingZeros", "sampleValue", "description", "tags", "childFieldSpecs",
+)  # fmt: skip
+_OF_SCHEMAS = ("description", "tags")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A field spec: a column of a schema.
+
+    `role` says which list of specs it stands in: dimension, metric, date-time or complex.
+    """
+
+    role: str
+    name: str = member("name", text, "")
+    type: str = member("dataType", choice(*_TYPES), "")
+    is_single: bool = member("singleValueField", boolean, True)
+    default: str | int | float | None = member("defaultNullValue", anything)
+    is_not_null: bool = member("notNull", boolean, False)
+    transform: str | None = member("transformFunction", text)
+    format: str | None = member("format", text)
+    granularity: str | None = member("granularity", text)
+
+    @property
+    def told(self) -> str:
+        """The column in words."""
+        return f"{self.name!r}, which is {self.type}{'' if self.is_single else ' of many values'}"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A schema: the columns in the order of its lists, and the primary key.
+
+    `has_nulls` says whether each column tells if it has NULLs (column based null handling).
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    primary_key: tuple[str, ...]
+    has_nulls: bool
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Column]:
+        """The columns by their names."""
+        return {column.name: column for column in self.columns}
+
+
+def parse_schema(given: Given) -> Schema:
+    """The value of a schema. Raises `InvalidError` naming the member that does not fit."""
+    document = document_of(given, "Pinot's schema")
+    where = f"Pinot's schema {document.get('schemaName', '')!r}"
+    by_column = "enableColumnBasedNullHandling"
+    known = ("schemaName", "primaryKeyColumns", by_column, *_ROLES, *_OF_SCHEMAS)
+    refuse_unknown(document, known, where)
+    columns = tuple(
+        _column(spec, role, where)
+        for kind, role in _ROLES.items()
+        for spec in at(document, where, documents, kind) or ()
+    )
+    names = [column.name for column in columns]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InvalidError(f"{where} has two columns {twice[0]!r}; rename or drop one")
+    return Schema(
+        at(document, where, text, "schemaName") or "",
+        columns,
+        at(document, where, texts, "primaryKeyColumns") or (),
+        at(document, where, boolean, by_column) or False,
+    )
+
+
+def _column(spec: Document, role: str, where: str) -> Column:
+    where = f"{where}, column {spec.get('name', '')!r}"
+    refuse_unknown(spec, [*member_names(Column), *_OF_COLUMNS], where)
+    column = read(Column, spec, where, role=role)
+    for name, value in (("name", column.name), ("dataType", column.type)):
+        if not value:
+            raise InvalidError(f"{where} lacks {name!r}, as every column has it; add it")
+    return column
+
+
+# -- upsertConfig ----------------------------------------------------------------------------------
+
+_STRATEGIES = (
+    "OVERWRITE", "FORCE_OVERWRITE", "IGNORE", "INCREMENT", "APPEND", "UNION", "MAX", "MIN",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A column that is computed from the merged row."""
+
+    column: str = member("columnName", text, "")
+    function: str = member("transformFunction", text, "")
+
+
+def _transforms(value: Any) -> tuple[Transform, ...]:
+    found = []
+    for each in documents(value):
+        if each.keys() != {"columnName", "transformFunction"}:
+            raise ValueError("a list of objects with 'columnName' and 'transformFunction'")
+        found.append(read(Transform, each, "postPartialUpsertTransformConfigs"))
+    return tuple(found)
+
+
+def _enablement() -> Any:
+    return choice("ENABLE", "DISABLE", "DEFAULT")
+
+
+@dataclass(frozen=True)
+class Upsert:
+    """The member `upsertConfig` of a table config, under the newest names of its own members."""
+
+    mode: str = member("mode", choice("FULL", "PARTIAL", "NONE"), "FULL")
+    hash_function: str = member(
+        "hashFunction", choice("NONE", "MD5", "MURMUR3", "UUID", "XXHASH", "XXH128"), "NONE"
+    )
+    comparison: tuple[str, ...] = member("comparisonColumns", texts, ())
+    delete: str | None = member("deleteRecordColumn", text)
+    drops_late: bool = member("dropOutOfOrderRecord", boolean, False)
+    late_marker: str | None = member("outOfOrderRecordColumn", text)
+    metadata_ttl: float = member("metadataTTL", number, 0.0)
+    deleted_ttl: float = member("deletedKeysTTL", number, 0.0)
+    is_delete_consistent: bool = member("enableDeletedKeysCompactionConsistency", boolean, False)
+    default_strategy: str = member(
+        "defaultPartialUpsertStrategy", choice(*_STRATEGIES), "OVERWRITE"
+    )
+    given_strategies: Mapping[str, str] | None = member(
+        "partialUpsertStrategies", map_of(choice(*_STRATEGIES))
+    )
+    merger: str | None = member("partialUpsertMergerClass", text)
+    transforms: tuple[Transform, ...] = member("postPartialUpsertTransformConfigs", _transforms, ())
+    snapshot: str = member("snapshot", _enablement(), "DEFAULT")
+    preload: str = member("preload", _enablement(), "DEFAULT")
+    consistency: str = member("consistencyMode", choice("NONE", "SYNC", "SNAPSHOT"), "NONE")
+    view_refresh_ms: float = member("upsertViewRefreshIntervalMs", number, 3000.0)
+    new_segments_ms: float = member("newSegmentTrackingTimeMs", number, 10000.0)
+    compacts_on_commit: bool = member("enableCommitTimeCompaction", boolean, False)
+    consumes_on_commit: bool = member("allowPartialUpsertConsumptionDuringCommit", boolean, False)
+    manager: str | None = member("metadataManagerClass", text)
+    manager_configs: Mapping[str, Any] | None = member("metadataManagerConfigs", map_of(anything))
+
+    @property
+    def strategies(self) -> Mapping[str, str]:
+        """The strategies of columns that have one of their own."""
+        return self.given_strategies or {}
+
+
+def _enabled(value: Any) -> str:
+    return "ENABLE" if boolean(value) else "DEFAULT"
+
+
+_OLD_NAMES = {
+    "comparisonColumn": ("comparisonColumns", lambda value: (text(value),)),
+    "enableSnapshot": ("snapshot", _enabled),
+    "enablePreload": ("preload", _enabled),
+}
+"""Older names of members, with the newer one that says the same."""
+
+
+def _upsert(document: Document, where: str) -> Upsert:
+    where = f"{where}, 'upsertConfig'"
+    refuse_unknown(document, [*member_names(Upsert), *_OLD_NAMES], where)
+    members = dict(document)
+    for old, (name, reader) in _OLD_NAMES.items():
+        value = at(document, where, reader, old)
+        if value is None:
+            continue
+        if members.get(name) is not None and value != _newest(members, name, where):
+            raise InvalidError(
+                f"{where} gives {name!r} as {members[name]!r} and, by its older name {old!r}, as "
+                f"{document[old]!r}; give it once"
+            )
+        members[name] = value
+    return read(Upsert, members, where)
+
+
+def _newest(members: Document, name: str, where: str) -> Any:
+    return at(members, where, texts if name == "comparisonColumns" else _enablement(), name)
+
+
+# -- table config ----------------------------------------------------------------------------------
+
+_OF_TABLES = (
+    "tableName", "tableType", "segmentsConfig", "tenants", "tableIndexConfig", "metadata", "quota",
+    "task", "routing", "query", "instanceAssignmentConfigMap", "instancePartitionsMap",
+    "segmentAssignmentConfigMap", "fieldConfigList", "upsertConfig", "dedupConfig",
+    "dimensionTableConfig", "ingestionConfig", "tierConfigs", "tunerConfigs", "tierOverwrites",
+    "tableSamplers", "isDimTable", "isMaterializedView", "description", "tags",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TableConfig:
+    """A table config. `partitions` has the numbers of partitions by the columns that tell them."""
+
+    name: str
+    type: str
+    time_column: str | None
+    upsert: Upsert | None
+    has_dedup: bool
+    selector: str
+    tenant_overrides: tuple[str, ...]
+    instances_of: tuple[str, ...]
+    tiers: int
+    star_trees: tuple[str, ...]
+    aggregations: tuple[str, ...]
+    streams: int
+    has_nulls: bool
+    partitions: Mapping[str, int]
+    tasks: tuple[str, ...]
+    unused_ingestion: tuple[str, ...]
+
+
+def parse_table_config(given: Given) -> TableConfig:
+    """The value of a table config. Raises `InvalidError` naming the member that does not fit."""
+    document = document_of(given, "Pinot's table config")
+    where = f"Pinot's table config {document.get('tableName', '')!r}"
+    refuse_unknown(document, _OF_TABLES, where)
+
+    def find(reader: Any, *path: str) -> Any:
+        return at(document, where, reader, *path)
+
+    kind = find(choice("REALTIME", "OFFLINE"), "tableType")
+    name = find(text, "tableName")
+    for key, value in (("tableName", name), ("tableType", kind)):
+        if value is None:
+            raise InvalidError(f"{where} lacks {key!r}, as every table has it; add it")
+    upsert = find(map_of(anything), "upsertConfig")
+    return TableConfig(
+        name=name.removesuffix(f"_{kind}"),
+        type=kind,
+        time_column=find(text, "segmentsConfig", "timeColumnName"),
+        upsert=None if upsert is None else _upsert(upsert, where),
+        has_dedup=bool(find(boolean, "dedupConfig", "dedupEnabled")),
+        selector=find(text, "routing", "instanceSelectorType") or "balanced",
+        tenant_overrides=_present(find, "tenants", "tagOverrideConfig"),
+        instances_of=(
+            *_present(find, "instanceAssignmentConfigMap"),
+            *_present(find, "instancePartitionsMap"),
+        ),
+        tiers=len(find(documents, "tierConfigs") or ()),
+        star_trees=_star_trees(find),
+        aggregations=_aggregations(find),
+        streams=_streams(find),
+        has_nulls=bool(find(boolean, "tableIndexConfig", "nullHandlingEnabled")),
+        partitions=_partitions(find),
+        tasks=_present(find, "task", "taskTypeConfigsMap"),
+        unused_ingestion=tuple(
+            name for name in _present(find, "ingestionConfig") if name in _CHANGES_ROWS
+        ),
+    )
+
+
+Find: TypeAlias = Callable[..., Any]
+"""Gives what a reader makes of a member of the table config, by its path."""
+
+_CHANGES_ROWS = ("transformConfigs", "filterConfig", "enrichmentConfigs", "complexTypeConfig")
+_INDEXING = "tableIndexConfig"
+
+
+def _present(find: Find, *path: str) -> tuple[str, ...]:
+    """The members of an object that are not null."""
+    found = find(map_of(anything), *path) or {}
+    return tuple(name for name, value in found.items() if value is not None)
+
+
+def _star_trees(find: Find) -> tuple[str, ...]:
+    found = ["enableDefaultStarTree"] if find(boolean, _INDEXING, "enableDefaultStarTree") else []
+    if find(documents, _INDEXING, "starTreeIndexConfigs"):
+        found.append("starTreeIndexConfigs")
+    return tuple(found)
+
+
+def _aggregations(find: Find) -> tuple[str, ...]:
+    found = ["aggregateMetrics"] if find(boolean, _INDEXING, "aggregateMetrics") else []
+    if find(documents, "ingestionConfig", "aggregationConfigs"):
+        found.append("aggregationConfigs")
+    return tuple(found)
+
+
+def _streams(find: Find) -> int:
+    """The streams that are read, in the older place for one and the newer one for several."""
+    old = bool(_present(find, _INDEXING, "streamConfigs"))
+    path = ("ingestionConfig", "streamIngestionConfig", "streamConfigMaps")
+    return max(int(old), len(find(documents, *path) or ()))
+
+
+def _partitions(find: Find) -> dict[str, int]:
+    path = (_INDEXING, "segmentPartitionConfig", "columnPartitionMap")
+    found = find(map_of(map_of(anything)), *path) or {}
+    return {column: find(_count, *path, column, "numPartitions") or 1 for column in found}
+
+
+def _count(value: Any) -> int:
+    found = number(value)
+    if not (found.is_integer() and 1 <= found < 2**31):
+        raise ValueError("a whole number from 1")
+    return int(found)

@@ -1,0 +1,98 @@
+"""What a table config and its schema make of a table: columns, options, and what is for life."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import datetime, timedelta
+from typing import Any
+
+from keytide.options import keys
+from keytide.pinot.case import Case
+from keytide.pinot.config import Column
+from keytide.types import ArrayType, Field, parse_sql_type
+
+__all__ = ["IMMUTABLE", "columns", "options", "unused_defaults"]
+
+_TYPES = {
+    "INT": "INT", "LONG": "BIGINT", "FLOAT": "FLOAT", "DOUBLE": "DOUBLE",
+    "BIG_DECIMAL": "DECIMAL(38, 18)", "BOOLEAN": "BOOLEAN",
+    "TIMESTAMP": "TIMESTAMP(3) WITH LOCAL TIME ZONE", "STRING": "STRING", "JSON": "STRING",
+    "BYTES": "BYTES", "UUID": "STRING",
+}  # fmt: skip
+
+IMMUTABLE = {
+    "upsertConfig.mode": keys.UPSERT_MODE,
+    "upsertConfig.hashFunction": keys.UPSERT_HASH_FUNCTION,
+    "upsertConfig.comparisonColumns": keys.SEQUENCE_FIELD,
+    "upsertConfig.deleteRecordColumn": keys.UPSERT_DELETE_RECORD_COLUMN,
+    "segmentPartitionConfig.columnPartitionMap": keys.BUCKET,
+}
+"""Members that cannot change, by the options that hold them; the primary key is another one.
+
+Where no comparison columns are named, the time column is the one that cannot change.
+"""
+
+
+def columns(case: Case) -> list[Field]:
+    """The columns of the table; those of the key become NOT NULL when it is made."""
+    return [_field(column, case) for column in case.schema.columns]
+
+
+def options(case: Case) -> dict[str, str]:
+    """The options of the table."""
+    (compared,) = case.comparison
+    (buckets,) = {*case.table.partitions.values()} or {1}
+    found = {
+        keys.UPSERT_MODE: case.upsert.mode.lower(),
+        keys.UPSERT_HASH_FUNCTION: case.upsert.hash_function.lower(),
+        keys.SEQUENCE_FIELD: compared,
+        keys.BUCKET: str(buckets),
+    }
+    if case.upsert.delete is not None:
+        found[keys.UPSERT_DELETE_RECORD_COLUMN] = case.upsert.delete
+    return found
+
+
+def unused_defaults(case: Case) -> list[str]:
+    """Columns whose default for NULL is not stored: those of the key, and of no plain value."""
+    return [
+        f"defaultNullValue of column {column.name!r}"
+        for column in case.schema.columns
+        if column.default is not None and not _can_have_default(column, case)
+    ]
+
+
+def _field(column: Column, case: Case) -> Field:
+    is_nullable = not (case.schema.has_nulls and column.is_not_null)
+    one = parse_sql_type(_TYPES[column.type])
+    type_ = one if column.is_single else ArrayType(one)
+    told = ", ".join(filter(None, (column.format, column.granularity))) or None
+    default = _default(column) if _takes_default(column, case) else None
+    return Field(-1, column.name, type_.with_nullable(is_nullable), told, default)
+
+
+def _takes_default(column: Column, case: Case) -> bool:
+    """Whether NULL is replaced when a row is written.
+
+    With null handling Pinot shows NULL as such, and compares by the default even so.
+    """
+    is_replaced = not case.has_nulls or column.name in case.comparison
+    is_replaced = is_replaced or (case.schema.has_nulls and column.is_not_null)
+    return column.default is not None and is_replaced and _can_have_default(column, case)
+
+
+def _can_have_default(column: Column, case: Case) -> bool:
+    is_plain = column.is_single and column.type != "BYTES"
+    return is_plain and column.name not in case.schema.primary_key
+
+
+def _default(column: Column) -> str:
+    """The default as the text of a value of the column."""
+    found: Any = column.default
+    if column.type == "BOOLEAN":
+        return {"1": "true", "0": "false"}.get(str(found), str(found).lower())
+    if column.type == "TIMESTAMP" and str(found).lstrip("-").isdecimal():
+        with contextlib.suppress(OverflowError):
+            moment = datetime(1970, 1, 1) + timedelta(milliseconds=int(found))
+            return moment.isoformat(" ", "milliseconds")
+    return str(found)

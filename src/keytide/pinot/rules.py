@@ -1,0 +1,411 @@
+"""What Pinot refuses of a table config, and what this release cannot carry out: rules as data.
+
+Each rule finds what breaks it, in words, or nothing. `RULES` are those of Pinot's own validator; a
+line of `NOT_YET` is deleted when what it names can be carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from keytide.errors import InvalidError, UnsupportedError
+from keytide.pinot.case import Case
+from keytide.pinot.config import Column, Upsert
+from keytide.pinot.document import said
+
+__all__ = ["IDLE", "NOT_YET", "RULES", "Rule", "check", "idle_members"]
+
+_NUMBERS = ("INT", "LONG", "FLOAT", "DOUBLE", "BIG_DECIMAL")
+_STORED_AS_NUMBERS = (*_NUMBERS, "BOOLEAN", "TIMESTAMP")
+_SELECTORS = ("strictreplicagroup", "multistagereplicagroup")
+_COMPACTIONS = ("UpsertCompactionTask", "UpsertCompactMergeTask")
+
+
+Finding = Callable[[Case], "str | None"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`find` says in words what breaks the rule, or gives None; `instead` what to do then."""
+
+    name: str
+    find: Finding
+    instead: str
+
+
+def check(case: Case) -> None:
+    """Raise `InvalidError` for what Pinot refuses, then `UnsupportedError` for what is not done.
+
+    The message names what was found, what was expected and the way out.
+    """
+    for rules, error in ((RULES, InvalidError), (NOT_YET, UnsupportedError)):
+        for rule in rules:
+            found = rule.find(case)
+            if found is not None:
+                raise error(f"Pinot's table config {case.table.name!r}: {found}; {rule.instead}")
+
+
+def idle_members(case: Case) -> list[str]:
+    """What is said and means nothing to a table of Keytide."""
+    found = said(case.upsert)
+    members = [f"upsertConfig.{name}" for name in IDLE if name in found]
+    members += [f"ingestionConfig.{name}" for name in case.table.unused_ingestion]
+    members += [
+        f"transformFunction of column {column.name!r}"
+        for column in case.schema.columns
+        if column.transform is not None
+    ]
+    return members
+
+
+# -- what is found ---------------------------------------------------------------------------------
+
+
+def _listed(names: Iterable[str]) -> str | None:
+    return ", ".join(names) or None
+
+
+def _if(holds: bool, found: str) -> str | None:
+    return found if holds else None
+
+
+def _unless_on(case: Case) -> str | None:
+    if case.is_on or case.table.has_dedup:
+        return None
+    return "there is no 'upsertConfig'" if case.table.upsert is None else "'mode' is 'NONE'"
+
+
+def _bad_key(case: Case) -> str | None:
+    names = case.schema.primary_key
+    if not names:
+        return "the schema has no 'primaryKeyColumns'"
+    if unknown := case.unknown(names):
+        return f"'primaryKeyColumns' names {', '.join(unknown)}, which the schema does not have"
+    many = [column.told for column in map(case.column, names) if column and not column.is_single]
+    return f"'primaryKeyColumns' names {', '.join(many)}" if many else None
+
+
+def _bad_selector(case: Case) -> str | None:
+    selector = case.table.selector
+    is_fine = selector.lower() in _SELECTORS
+    return _if(not is_fine, f"'routing.instanceSelectorType' is {selector!r}")
+
+
+def _bad_delete(case: Case) -> str | None:
+    name = case.upsert.delete
+    column = case.column(name or "")
+    if name is None:
+        return None
+    if column is None:
+        return f"'deleteRecordColumn' names {name!r}, which the schema does not have"
+    is_fine = column.is_single and column.type in ("BOOLEAN", "STRING", *_NUMBERS)
+    return _if(not is_fine, f"'deleteRecordColumn' names {column.told}")
+
+
+def _bad_marker(case: Case) -> str | None:
+    name = case.upsert.late_marker
+    column = case.column(name or "")
+    if name is None:
+        return None
+    if column is None:
+        return f"'outOfOrderRecordColumn' names {name!r}, which the schema does not have"
+    is_fine = column.is_single and column.type == "BOOLEAN"
+    return _if(not is_fine, f"'outOfOrderRecordColumn' names {column.told}")
+
+
+def _late_options(case: Case) -> str | None:
+    found = ["'dropOutOfOrderRecord'"] if case.upsert.drops_late else []
+    found += ["'outOfOrderRecordColumn'"] if case.upsert.late_marker is not None else []
+    return _listed(found)
+
+
+def _consistent_deletes(wrong: Callable[[Case], bool], found: str) -> Finding:
+    told = f"'enableDeletedKeysCompactionConsistency' is on {found}"
+    return lambda case: _if(case.upsert.is_delete_consistent and wrong(case), told)
+
+
+def _ttl_of_no_number(case: Case) -> str | None:
+    columns = [case.column(name) for name in case.comparison]
+    told = [c.told for c in columns if c and not (c.type in _STORED_AS_NUMBERS and c.is_single)]
+    if not case.ttls or (columns and not told):
+        return None
+    by = f"are compared by {', '.join(told)}" if told else "are compared by no column"
+    return f"{' and '.join(case.ttls)} is set and rows {by}"
+
+
+def _view_mode(wrong: Callable[[Upsert], bool], found: str) -> Finding:
+    def find(case: Case) -> str | None:
+        mode = case.upsert.consistency
+        holds = mode != "NONE" and wrong(case.upsert)
+        return _if(holds, f"'consistencyMode' is {mode!r} {found}")
+
+    return find
+
+
+def _strategies(wrong: Callable[[Case, str, Column | None], bool], *strategies: str) -> Finding:
+    """Columns whose strategy, one of some if any are named, does not fit them."""
+
+    def find(case: Case) -> str | None:
+        found = case.upsert.strategies.items() if case.is_partial else ()
+        told = [
+            f"{name!r}: {strategy!r}"
+            for name, strategy in found
+            if (not strategies or strategy in strategies) and wrong(case, name, case.column(name))
+        ]
+        return f"'partialUpsertStrategies' has {', '.join(told)}" if told else None
+
+    return find
+
+
+def _merged_otherwise(case: Case, name: str, column: Column | None) -> bool:
+    return column is None or name in (*case.schema.primary_key, *case.comparison)
+
+
+def _no_sum(case: Case, name: str, column: Column | None) -> bool:
+    is_number = column is not None and column.type in _STORED_AS_NUMBERS
+    return not is_number or column is None or column.role in ("date-time", "complex")
+
+
+def _no_list(case: Case, name: str, column: Column | None) -> bool:
+    return column is not None and column.is_single
+
+
+def _transforms(
+    wrong: Callable[[Case, str, str, exp.Expr | None], bool],
+) -> Finding:
+    """Columns computed after a merge that are wrong in some way."""
+
+    def find(case: Case) -> str | None:
+        told = [f"{name!r} = {text!r}" for name, text, tree in case.functions
+                if wrong(case, name, text, tree)]  # fmt: skip
+        return f"'postPartialUpsertTransformConfigs' has {', '.join(told)}" if told else None
+
+    return find
+
+
+def _is_groovy(text: str) -> bool:
+    return text.strip().lower().startswith("groovy")
+
+
+def _columns_read(tree: exp.Expr | None) -> set[str]:
+    return set() if tree is None else {column.name for column in tree.find_all(exp.Column)}
+
+
+def _fixed_columns(case: Case) -> tuple[str | None, ...]:
+    upsert = case.upsert
+    return (*case.schema.primary_key, *case.comparison, upsert.delete, upsert.late_marker)
+
+
+def _count_of(case: Case, name: str) -> int:
+    return [column for column, _, _ in case.functions].count(name)
+
+
+def _missing_comparison(case: Case) -> str | None:
+    unknown = case.unknown(case.comparison)
+    return _if(bool(unknown), f"rows are compared by {', '.join(unknown)}")
+
+
+def _incomparable(case: Case) -> str | None:
+    columns = [case.column(name) for name in case.comparison]
+    told = [c.told for c in columns if c and not (c.type in _COMPARABLE and c.is_single)]
+    return f"rows are compared by {', '.join(told)}" if told else None
+
+
+_COMPARABLE = ("INT", "LONG", "FLOAT", "DOUBLE", "BOOLEAN", "TIMESTAMP")
+
+
+def _said(member: str) -> Finding:
+    return lambda case: _if(member in said(case.upsert), f"'upsertConfig.{member}' is set")
+
+
+def _positive(member: str, value: Callable[[Upsert], float]) -> Finding:
+    return lambda case: _if(
+        value(case.upsert) > 0, f"'upsertConfig.{member}' = {value(case.upsert):g}"
+    )
+
+
+# -- the rules -------------------------------------------------------------------------------------
+
+RULES = (
+    Rule("upsert and dedup",
+         lambda c: _if(c.is_on and c.table.has_dedup, "'upsertConfig' and 'dedupConfig' are on"),
+         "a table has one of them: leave the other out"),
+    Rule("no upsert", _unless_on,
+         "expected 'mode' 'FULL': Lake.create_table makes tables that take no upserts"),
+    Rule("primary key", _bad_key, "a key has one or more columns of a single value; name such"),
+    Rule("routing", _bad_selector,
+         "expected 'strictReplicaGroup', or 'multiStageReplicaGroup': set it, for one server has "
+         "to know all rows of a key"),
+    Rule("tenant overrides",
+         lambda c: _if(bool(not c.is_offline and c.table.tenant_overrides),
+                       f"'tenants.tagOverrideConfig' sets {', '.join(c.table.tenant_overrides)}"),
+         "rows of a key stay on one server: leave it out"),
+    Rule("completed instances",
+         lambda c: _if(not c.is_offline and "COMPLETED" in c.table.instances_of,
+                       "instances are set for 'COMPLETED' segments"),
+         "rows of a key stay on one server: leave them out of 'instanceAssignmentConfigMap' and "
+         "'instancePartitionsMap'"),
+    Rule("offline and partial",
+         lambda c: _if(c.is_offline and c.is_partial, "'tableType' is 'OFFLINE' and 'mode' "
+                       "'PARTIAL'"),
+         "only a 'REALTIME' table merges columns: take 'FULL'"),
+    Rule("offline partitions",
+         lambda c: _if(c.is_offline and not c.table.partitions,
+                       "'tableType' is 'OFFLINE' and there is no 'segmentPartitionConfig'"),
+         "expected 'tableIndexConfig.segmentPartitionConfig.columnPartitionMap' with the number of "
+         "partitions: add it"),
+    Rule("nothing to compare by",
+         lambda c: _if(not c.comparison, "there is neither 'upsertConfig.comparisonColumns' nor "
+                       "'segmentsConfig.timeColumnName'"),
+         "rows of a key are compared by a column: name one"),
+    Rule("tiers",
+         lambda c: _if(c.table.tiers > 0, f"'tierConfigs' has {c.table.tiers} tiers"),
+         "rows of a key stay on one server: leave it out"),
+    Rule("star-tree",
+         lambda c: _if(bool(c.table.star_trees),
+                       f"'tableIndexConfig' has {', '.join(c.table.star_trees)}"),
+         "a star-tree index counts rows that were replaced: leave it out"),
+    Rule("aggregated metrics",
+         lambda c: _if(bool(c.table.aggregations),
+                       f"metrics are aggregated ({', '.join(c.table.aggregations)})"),
+         "rows that are replaced cannot be taken out of a sum: leave it out"),
+    Rule("streams",
+         lambda c: _if(c.table.streams > 1, f"there are {c.table.streams} stream configs"),
+         "a table with upserts has one stream: leave the others out"),
+    Rule("comparison column", _missing_comparison,
+         "expected columns of the schema: add them to it, or name others"),
+    Rule("delete column", _bad_delete,
+         "expected a BOOLEAN, STRING or number of a single value: name such a column"),
+    Rule("marker and drop",
+         lambda c: _if(c.upsert.drops_late and c.upsert.late_marker is not None,
+                       "'outOfOrderRecordColumn' and 'dropOutOfOrderRecord' are set"),
+         "rows that are dropped cannot be marked: leave one of them out"),
+    Rule("marker column", _bad_marker,
+         "expected a BOOLEAN of a single value: name such a column"),
+    Rule("consistent deletes and metadata TTL",
+         _consistent_deletes(lambda c: c.upsert.metadata_ttl > 0, "with a 'metadataTTL'"),
+         "leave one of them out"),
+    Rule("consistent deletes and preload",
+         _consistent_deletes(lambda c: c.upsert.preload == "ENABLE", "with 'preload' 'ENABLE'"),
+         "leave one of them out"),
+    Rule("consistent deletes without TTL",
+         _consistent_deletes(lambda c: c.upsert.deleted_ttl <= 0, "without a 'deletedKeysTTL'"),
+         "expected one above 0: set it"),
+    Rule("consistent deletes without snapshot",
+         _consistent_deletes(lambda c: c.upsert.snapshot == "DISABLE", "with 'snapshot' 'DISABLE'"),
+         "expected 'ENABLE': set it"),
+    Rule("consistent deletes without compaction",
+         _consistent_deletes(lambda c: not {*_COMPACTIONS} & {*c.table.tasks},
+                             "without a task that compacts"),
+         f"expected {' or '.join(_COMPACTIONS)} in 'task.taskTypeConfigsMap': add one"),
+    Rule("TTL and several comparison columns",
+         lambda c: _if(bool(c.ttls) and len(c.comparison) > 1, f"{' and '.join(c.ttls)} is set and "
+                       f"rows are compared by {', '.join(c.comparison)}"),
+         "a time to live counts in one column: name one, or leave it out"),
+    Rule("TTL of no number", _ttl_of_no_number,
+         "a time to live counts in a number or a time: compare by such a column, or leave it out"),
+    Rule("metadata TTL without snapshot",
+         lambda c: _if(c.upsert.metadata_ttl > 0 and c.upsert.snapshot == "DISABLE",
+                       "'metadataTTL' is set and 'snapshot' is 'DISABLE'"),
+         "expected 'ENABLE': set it, or leave the time to live out"),
+    Rule("TTL of deletes without deletes",
+         lambda c: _if(c.upsert.deleted_ttl > 0 and c.upsert.delete is None,
+                       "'deletedKeysTTL' is set and there is no 'deleteRecordColumn'"),
+         "name the column that marks deletes, or leave the time to live out"),
+    Rule("view without tracking",
+         _view_mode(lambda u: u.new_segments_ms <= 0, "and 'newSegmentTrackingTimeMs' is not above "
+                    "0"),
+         "expected a time above 0: set it, or take the mode 'NONE'"),
+    Rule("view and drop",
+         _view_mode(lambda u: u.drops_late, "and 'dropOutOfOrderRecord' is set"),
+         "rows are stored before they are compared then: leave one of them out"),
+    Rule("view and marker",
+         _view_mode(lambda u: u.late_marker is not None, "and 'outOfOrderRecordColumn' is set"),
+         "rows are stored before they are compared then: leave one of them out"),
+    Rule("partial without NULLs",
+         lambda c: _if(c.is_partial and not c.has_nulls, "'mode' is 'PARTIAL' without null "
+                       "handling"),
+         "a column that is left out has to be told from a value: set 'nullHandlingEnabled' of "
+         "'tableIndexConfig', or 'enableColumnBasedNullHandling' of the schema"),
+    Rule("merger and strategies",
+         lambda c: _if(c.is_partial and c.upsert.merger is not None
+                       and bool(c.upsert.strategies),
+                       "'partialUpsertMergerClass' and 'partialUpsertStrategies' are set"),
+         "a class merges whole rows: leave one of them out"),
+    Rule("strategy of a fixed column", _strategies(_merged_otherwise),
+         "expected columns of the schema that are neither in the primary key nor compared: leave "
+         "the others out"),
+    Rule("sums", _strategies(_no_sum, "INCREMENT"),
+         "'INCREMENT' adds dimensions and metrics that are numbers: choose another strategy"),
+    Rule("lists", _strategies(_no_list, "APPEND", "UNION"),
+         "'APPEND' and 'UNION' join columns of many values: choose another strategy"),
+    Rule("transforms without merges",
+         lambda c: _if(bool(c.functions) and not c.is_partial, "'postPartialUpsertTransformConfigs'"
+                       f" is set and 'mode' is {c.upsert.mode!r}"),
+         "they compute columns of merged rows, as 'PARTIAL' has them: leave them out"),
+    Rule("transforms of fixed columns",
+         _transforms(lambda c, name, _, tree: name in _fixed_columns(c)),
+         "columns of the key, those compared and those that mark rows stay as they came: name "
+         "others"),
+    Rule("transforms of one column twice",
+         _transforms(lambda c, name, _, tree: _count_of(c, name) > 1),
+         "a column is computed once: leave the others out"),
+    Rule("transforms of unknown columns",
+         _transforms(lambda c, name, _, tree: bool(c.unknown([name, *_columns_read(tree)]))),
+         "expected columns of the schema: add them to it, or name others"),
+    Rule("Groovy", _transforms(lambda c, _, text, tree: _is_groovy(text)),
+         "Groovy is off: write it with Pinot's functions"),
+    Rule("transforms that do not parse",
+         _transforms(lambda c, _, text, tree: tree is None),
+         "expected an expression such as plus(score, bonus): write one"),
+    Rule("transforms of themselves",
+         _transforms(lambda c, name, _, tree: name in _columns_read(tree)),
+         "a column is not computed of itself: read others"),
+)  # fmt: skip
+"""What Pinot's own validator refuses, in its order."""
+
+NOT_YET = (
+    Rule("dedup", lambda c: _if(c.table.has_dedup, "'dedupConfig.dedupEnabled' is true"),
+         "this release keeps the newest row of a key and not the first: take 'upsertConfig'"),
+    Rule("complex columns",
+         lambda c: _listed(x.told for x in c.schema.columns if x.type in ("MAP", "LIST", "STRUCT")),
+         "this release makes no such columns: take JSON"),
+    Rule("partial", lambda c: _if(c.is_partial, "'upsertConfig.mode' is 'PARTIAL'"),
+         "this release carries out 'FULL': take it, or Lake.create_table with a merge engine"),
+    Rule("strategies", _said("partialUpsertStrategies"),
+         "this release merges no columns here: leave it out"),
+    Rule("default strategy", _said("defaultPartialUpsertStrategy"),
+         "this release merges no columns here: leave it out"),
+    Rule("merger", _said("partialUpsertMergerClass"),
+         "this release merges no columns here: leave it out"),
+    Rule("several comparison columns",
+         lambda c: _if(len(c.comparison) > 1, f"rows are compared by {', '.join(c.comparison)}"),
+         "this release compares by one column: name one"),
+    Rule("comparison type", _incomparable,
+         "this release compares by a number or a time of eight bytes: name such a column"),
+    Rule("drop", lambda c: _if(c.upsert.drops_late, "'upsertConfig.dropOutOfOrderRecord' is true"),
+         "this release stores late rows, which nobody sees: leave it out"),
+    Rule("marker", _said("outOfOrderRecordColumn"),
+         "this release marks no late rows in a column: leave it out"),
+    Rule("metadata TTL", _positive("metadataTTL", lambda u: u.metadata_ttl),
+         "this release forgets no keys: leave it out"),
+    Rule("deleted keys TTL", _positive("deletedKeysTTL", lambda u: u.deleted_ttl),
+         "this release forgets no deleted keys: leave it out"),
+    Rule("consistent deletes", _said("enableDeletedKeysCompactionConsistency"),
+         "this release forgets no deleted keys: leave it out"),
+    Rule("several numbers of partitions",
+         lambda c: _if(len({*c.table.partitions.values()}) > 1,
+                       f"'columnPartitionMap' has {dict(c.table.partitions)}"),
+         "this release puts a key into one bucket of one number of them: name one column"),
+)  # fmt: skip
+"""What is sound, and this release cannot carry out."""
+
+IDLE = (
+    "snapshot", "preload", "consistencyMode", "upsertViewRefreshIntervalMs",
+    "newSegmentTrackingTimeMs", "enableCommitTimeCompaction",
+    "allowPartialUpsertConsumptionDuringCommit", "metadataManagerClass", "metadataManagerConfigs",
+)  # fmt: skip
+"""Members of `upsertConfig` about servers that keep an index in memory, of which there are none."""

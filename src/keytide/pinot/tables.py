@@ -1,0 +1,93 @@
+"""Tables of a lake that are made of Pinot's table config and schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from keytide.arguments import checked
+from keytide.callers import warn_caller
+from keytide.errors import AlreadyExistsError, InvalidError
+from keytide.lake.lake import Lake
+from keytide.lake.table import Table
+from keytide.options import TableOptions
+from keytide.pinot import definition
+from keytide.pinot.case import Case
+from keytide.pinot.config import parse_schema, parse_table_config
+from keytide.pinot.rules import check, idle_members
+
+__all__ = ["create_table"]
+
+
+@checked
+def create_table(
+    lake: Lake,
+    table_config: Mapping[str, Any] | str | Path,
+    schema: Mapping[str, Any] | str | Path,
+    name: str | None = None,
+) -> Table:
+    """Make the table that Apache Pinot's table config and schema describe, or open it.
+
+    Both are dicts, JSON texts, or paths of files. The table keeps an index of its keys
+    (`upsert.mode`); its name is that of the config, without `_REALTIME` or `_OFFLINE`, unless
+    another one is given. docs/semantics.md, "Pinot's configuration", says what becomes of each
+    member. Where there is such a table, what Pinot lets nobody change is compared with it.
+
+    Raises `InvalidError` for what Pinot refuses, for members that it does not know, and for a table
+    that exists and is another one; `UnsupportedError` for what this release cannot carry out; with
+    nothing made. Warns, once, of all members that mean nothing here.
+    """
+    case = Case(parse_table_config(table_config), parse_schema(schema))
+    check(case)
+    name = name or case.table.name
+    idle = [*idle_members(case), *definition.unused_defaults(case)]
+    if idle:
+        warn_caller(f"table {name}: {_IDLE} {', '.join(idle)}")
+    fields, options = definition.columns(case), definition.options(case)
+    try:
+        return lake.create_table(name, fields, case.schema.primary_key, options=options)
+    except AlreadyExistsError:
+        table = lake.table(name)
+    _check_immutable(table, case)
+    _warn_of_columns(table, case)
+    return table
+
+
+_IDLE = "what follows has no meaning here, where no server keeps rows and rows stay as they come:"
+
+
+def _check_immutable(table: Table, case: Case) -> None:
+    """Raise `InvalidError` where the table differs in what cannot be changed."""
+    pairs = {"primaryKeyColumns": (table.table_schema.primary_keys, case.schema.primary_key)}
+    stored = TableOptions.parse(table.options)
+    wanted = TableOptions.parse(definition.options(case))
+    for member, key in definition.IMMUTABLE.items():
+        pairs[member] = (stored.value(key), wanted.value(key))
+    for member, (has, asked) in pairs.items():
+        if has != asked:
+            if member == "upsertConfig.comparisonColumns" and not case.upsert.comparison:
+                member = "segmentsConfig.timeColumnName"
+            raise InvalidError(
+                f"table {table.name} was made with {_told(has)} as '{member}', found "
+                f"{_told(asked)}; it cannot be changed. Write the rows into a new table"
+            )
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, tuple):
+        value = ", ".join(value)
+    return "nothing" if value in (None, "") else repr(value)
+
+
+def _warn_of_columns(table: Table, case: Case) -> None:
+    """The schema may have changed meanwhile, which changes no table."""
+    has = {f.name: f.type.with_nullable(True).sql() for f in table.table_schema.fields}
+    asked = {f.name: f.type.with_nullable(True).sql() for f in definition.columns(case)}
+    differing = [name for name in {**has, **asked} if has.get(name) != asked.get(name)]
+    if differing:
+        warn_caller(
+            f"table {table.name} has other columns than the schema: "
+            f"{', '.join(f'{n} {has.get(n)}, not {asked.get(n)}' for n in differing)}; change them "
+            f"by Table.alter"
+        )
