@@ -1,0 +1,180 @@
+"""Cases of Pinot's full upserts in tables that are made of Pinot's own config.
+
+A segment is a write, compaction one of the table, and a restart opens it anew. Cases of several
+comparison columns and of partial upserts are for tables that merge: see test_pinot_cases.py.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import keytide as kt
+
+CASES = json.loads((Path(__file__).parents[1] / "data/cases/pinot.json").read_text())
+
+Case = dict[str, Any]
+
+# What is answered otherwise on purpose: the subject under which docs/semantics.md has the reason,
+# and the rows, or the error.
+DEVIATIONS: dict[str, tuple[str, list[dict[str, Any]] | str]] = {
+    "uniqueness_is_per_partition": ("the same key in two stream partitions", [{"k": 1, "ts": 2}]),
+    "null_primary_key_collapses": ("NULL in a key", "'k' is STRING NOT NULL and .* bring NULL"),
+}
+# What this release refuses to make a table of: the member that its error names.
+REFUSED = {
+    "drop_out_of_order_true": "dropOutOfOrderRecord",
+    "reload_rebuilds_from_snapshot_when_ttl": "metadataTTL",
+    "older_event_after_tombstone_expiry_is_accepted": "deletedKeysTTL",
+    "metadata_ttl_then_update_makes_duplicate": "metadataTTL",
+    "metadata_ttl_then_late_event_makes_duplicate": "metadataTTL",
+    "metadata_ttl_boundary_is_strict": "metadataTTL",
+    "deleted_keys_ttl_boundary_is_strict": "deletedKeysTTL",
+    "out_of_ttl_segment_uses_snapshot": "metadataTTL",
+    "out_of_ttl_segment_without_snapshot_all_visible": "metadataTTL",
+    "consistent_deletes_waits_for_single_segment": "deletedKeysTTL",
+    "metadata_ttl_expired_tombstone_keeps_hidden_row": "metadataTTL",
+    "seal_runs_ttl_cleanup": "deletedKeysTTL",
+}
+# What a table without segments has not.
+LEFT_OUT = dict.fromkeys(
+    (
+        "drop_newest_segment_does_not_resurrect",
+        "drop_newest_segment_then_restart_resurrects",
+        "drop_newest_segment_then_live_event",
+    ),
+    "segments that are dropped one by one",
+)
+
+
+def is_concerned(case: Case) -> bool:
+    config = case["config"]
+    return config["mode"] == "FULL" and len(config["comparison_columns"]) == 1
+
+
+CONCERNED = {case["id"]: case for case in CASES if is_concerned(case)}
+RUN = [case for id_, case in CONCERNED.items() if id_ not in {*REFUSED, *LEFT_OUT}]
+
+
+@pytest.mark.filterwarnings("ignore:.*no meaning here:keytide.KeytideWarning")
+@pytest.mark.parametrize("way", ["one write", "a write per row"])
+@pytest.mark.parametrize("case", RUN, ids=[case["id"] for case in RUN])
+def test_case(case: Case, way: str, warehouse: str) -> None:
+    lake = kt.connect(warehouse)
+    table = kt.pinot.create_table(lake, config_of(case), schema_of(case))
+    _, ours = DEVIATIONS.get(case["id"], ("", None))
+    if isinstance(ours, str):
+        with pytest.raises(kt.InvalidError, match=ours):
+            play(table, case, at_once=way == "one write")
+        return
+    play(table, case, at_once=way == "one write")
+    expected = case["expect_visible"] if ours is None else ours
+    shown = kt.connect(warehouse).table("t").scan().to_pylist()
+    assert in_order(shown, case) == in_order([full_row(row, case) for row in expected], case)
+    assert table.verify().is_healthy
+
+
+@pytest.mark.filterwarnings("ignore:.*no meaning here:keytide.KeytideWarning")
+@pytest.mark.parametrize("id_", REFUSED)
+def test_case_that_needs_more_is_refused_by_name(id_: str, warehouse: str) -> None:
+    case = CONCERNED[id_]
+    with pytest.raises(kt.UnsupportedError, match=f"'upsertConfig.{REFUSED[id_]}'"):
+        kt.pinot.create_table(kt.connect(warehouse), config_of(case), schema_of(case))
+
+
+def test_condition_on_another_column_sees_current_rows_alone(warehouse: str) -> None:
+    case = CONCERNED["filter_applies_after_upsert"]
+    table = kt.pinot.create_table(kt.connect(warehouse), config_of(case), schema_of(case))
+    play(table, case, at_once=False)
+    assert table.scan(columns=["k"], where="status = 'open'").to_pylist() == [{"k": 2}]
+
+
+def test_every_case_is_run_refused_or_left_out() -> None:
+    assert {*REFUSED, *LEFT_OUT, *DEVIATIONS} <= CONCERNED.keys()
+    assert not REFUSED.keys() & LEFT_OUT.keys()
+    assert len(RUN) + len(REFUSED) + len(LEFT_OUT) == len(CONCERNED)
+
+
+def test_every_deviation_is_listed_with_its_reason() -> None:
+    semantics = (Path(__file__).parents[2] / "docs/semantics.md").read_text()
+    for subject, _ in DEVIATIONS.values():
+        assert f"\n| {subject} |" in semantics
+
+
+def config_of(case: Case) -> dict[str, Any]:
+    given = case["config"]
+    by_time = given.get("comparison_defaults_to_time_column", False)
+    (compared,) = given["comparison_columns"]
+    # Rows go to buckets by the text of a key, however a UUID is spelt.
+    partitions = 1 if given["hash_function"] == "UUID" else 2
+    upsert = {
+        "mode": given["mode"],
+        "hashFunction": given["hash_function"],
+        "comparisonColumns": None if by_time else [compared],
+        "deleteRecordColumn": given["delete_column"],
+        "dropOutOfOrderRecord": given["drop_out_of_order"],
+        "outOfOrderRecordColumn": given["out_of_order_column"],
+        "metadataTTL": given["metadata_ttl"],
+        "deletedKeysTTL": given["deleted_keys_ttl"],
+        "consistencyMode": given["consistency_mode"],
+        "enableSnapshot": given.get("snapshot"),
+        "enableDeletedKeysCompactionConsistency": given.get(
+            "enable_deleted_keys_compaction_consistency"
+        ),
+    }
+    return {
+        "tableName": f"t_{given['table_type']}",
+        "tableType": given["table_type"],
+        "segmentsConfig": {"timeColumnName": compared if by_time else None},
+        "routing": {"instanceSelectorType": "strictReplicaGroup"},
+        "tableIndexConfig": {"segmentPartitionConfig": {"columnPartitionMap": {
+            given["primary_key"][0]: {"functionName": "Murmur", "numPartitions": partitions},
+        }}},
+        "task": {"taskTypeConfigsMap": {"UpsertCompactionTask": {}}},
+        "upsertConfig": upsert,
+    }  # fmt: skip
+
+
+def schema_of(case: Case) -> dict[str, Any]:
+    lists: dict[str, Any] = {}
+    for name, column in case["config"]["columns"].items():
+        spec = {"name": name, "dataType": column["type"], "defaultNullValue": column.get("default")}
+        kind = "metricFieldSpecs" if column.get("role") == "metric" else "dimensionFieldSpecs"
+        lists.setdefault(kind, []).append(spec)
+    return {"schemaName": "t", "primaryKeyColumns": case["config"]["primary_key"], **lists}
+
+
+def full_row(row: dict[str, Any], case: Case) -> dict[str, Any]:
+    """A row with all columns, and no others."""
+    return {name: row.get(name) for name in case["config"]["columns"]}
+
+
+def play(table: kt.Table, case: Case, *, at_once: bool) -> None:
+    """The events in their order; a compaction comes after the rows before it."""
+    batch: list[dict[str, Any]] = []
+    for event in case["events"]:
+        op = event.get("_op")
+        batch += [full_row(row, case) for row in event.get("rows", [] if op else [event])]
+        if op == "compact" or not at_once:
+            write(table, batch)
+            batch = []
+        if op == "compact":
+            table.compact(full=True)
+    write(table, batch)
+
+
+def write(table: kt.Table, rows: list[dict[str, Any]]) -> None:
+    if rows:
+        table.write(rows)
+
+
+def in_order(rows: list[dict[str, Any]], case: Case) -> list[Any]:
+    key = case["config"]["primary_key"]
+    ordered = sorted(rows, key=lambda row: str([row[name] for name in key]))
+    return [
+        {n: pytest.approx(v, abs=0.01) if isinstance(v, float) else v for n, v in row.items()}
+        for row in ordered
+    ]
