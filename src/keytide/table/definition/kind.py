@@ -282,6 +282,12 @@ class IndexedTable(TableKind):
                 f"'{keys.UPSERT_MODE}' = '{options.upsert_mode}' needs a fixed number of buckets, "
                 f"found '{keys.BUCKET}' = '{options.bucket}'; give it a number from 1"
             )
+        if options.upsert_hash_function == "uuid" and options.bucket > 1:
+            raise UnsupportedError(
+                f"'{keys.UPSERT_HASH_FUNCTION}' = 'uuid' takes spellings of one UUID for one key, "
+                f"and their texts would go to different buckets; set '{keys.BUCKET}' to '1', or "
+                f"write UUIDs in one spelling and leave the function out"
+            )
         if options.primary_key_nullable:
             raise UnsupportedError(
                 f"'{keys.PRIMARY_KEY_NULLABLE}' = 'true' and '{keys.UPSERT_MODE}' do not go "
