@@ -197,6 +197,26 @@ def test_any_history_gives_the_rows_and_the_index_of_the_model(
     assert not table.verify().findings
 
 
+@given(steps=st.lists(STEPS, min_size=2, max_size=8), data=st.data())
+def test_changes_lead_from_any_snapshot_to_any_later_one(steps: list[Any], data: Any) -> None:
+    table, model, states = new_table(), Model(), [dict[int, tuple[int | None, str]]()]
+    for step in steps:
+        take(table, model, step)
+        states += [model.shown()] * (len(table.snapshots()) + 1 - len(states))
+    start = data.draw(st.integers(0, len(states) - 1))
+    end = data.draw(st.integers(start, len(states) - 1))
+    if start == end:
+        return
+    told = table.changes(start, end).to_arrow().to_pylist()
+    before, after = states[start], states[end]
+    assert {(r["_row_kind"], r["k"], (r["ts"], r["v"])) for r in told} == {
+        *(("-D", k, row) for k, row in before.items() if k not in after),
+        *(("+I", k, row) for k, row in after.items() if k not in before),
+        *(("-U", k, before[k]) for k in before.keys() & after.keys() if before[k] != after[k]),
+        *(("+U", k, after[k]) for k in before.keys() & after.keys() if before[k] != after[k]),
+    }
+
+
 def take(table: kt.Table, model: Model, step: Any) -> None:
     if isinstance(step, list):
         write(table, *step)

@@ -19,6 +19,7 @@ from keytide.process import refuse_forked_child
 from keytide.row_kind import ROW_KIND
 from keytide.table.changes.diff import DiffTask, plan_diff
 from keytide.table.changes.files import FilesTask
+from keytide.table.changes.indexed import IndexedDiffTask
 from keytide.table.changes.written import Commit, changelogs, deltas, logged, plan_written
 from keytide.table.read.row_source import RowSource
 from keytide.table.state.live_files import files_of
@@ -32,7 +33,7 @@ __all__ = ["MODES", "Changes", "ChangesExplanation", "changes_of", "check_mode",
 MODES = ("diff", "delta", "changelog")
 """How changes are found: by comparing, as rows were written, as they were stored to be told."""
 
-ChangesTask: TypeAlias = "DiffTask | FilesTask"
+ChangesTask: TypeAlias = "DiffTask | FilesTask | IndexedDiffTask"
 
 _KIND_FIELD = Field(-1, ROW_KIND, parse_sql_type("STRING NOT NULL"))
 

@@ -23,6 +23,7 @@ from keytide.merge.windows import key_windows
 from keytide.row_kind import RowKind
 from keytide.table.changes.files import FilesTask, MarkedTask
 from keytide.table.changes.images import Images
+from keytide.table.changes.indexed import IndexedDiffTask
 from keytide.table.changes.kinds import with_shown_kind
 from keytide.table.changes.lanes import Lane, lanes
 from keytide.table.conditions.predicate import Predicate
@@ -102,7 +103,7 @@ class DiffTask:
 
 def plan_diff(
     before: TableState, after: TableState, compared: frozenset[str] | None = None
-) -> list[DiffTask | FilesTask]:
+) -> list[DiffTask | FilesTask | IndexedDiffTask]:
     """What leads from one snapshot to another one, as tasks of one lane of buckets each.
 
     Rows have the columns of `after`, and differ where their `compared` columns do; None: any
@@ -112,6 +113,9 @@ def plan_diff(
     if alike:
         before = replace(before, view=after.view)
     pairs = _pairs(before, after, differing=alike)
+    if after.view.kind.has_key_index:
+        indexed = (_indexed_task(pair, compared) for pair in pairs)
+        return [task for task in indexed if task.files]
     if not after.view.kind.keeps_versions:
         return [task for pair in pairs for task in _append_tasks(pair)]
     # Of both snapshots the rows are compared that have not expired by now.
@@ -235,6 +239,13 @@ def _hull(files: Sequence[PlannedFile], view: TableView) -> Predicate | None:
         return None
     ends = [end for file in files for end in (file.meta.min_key, file.meta.max_key)]
     return key_range(decoded(ends, fields))
+
+
+def _indexed_task(pair: _Pair, compared: frozenset[str] | None) -> IndexedDiffTask:
+    tasks = [*_append_tasks(pair)]
+    gone = tuple(task for task in tasks if task.kind is RowKind.DELETE)
+    came = tuple(task for task in tasks if task.kind is RowKind.INSERT)
+    return IndexedDiffTask(pair.after.view, gone, came, pair.lane, compared)
 
 
 def _append_tasks(pair: _Pair) -> Iterator[FilesTask]:

@@ -1,0 +1,74 @@
+"""What leads from one snapshot to another where an index goes by the keys: rows that died, and rows
+that came. A compaction writes rows again as they are, and nothing is told of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import polars as pl
+
+from keytide.format.arrow import polars_schema
+from keytide.merge.difference import difference
+from keytide.table.changes.files import FilesTask
+from keytide.table.changes.kinds import with_shown_kind
+from keytide.table.changes.lanes import Lane
+from keytide.table.read.sections import PlannedFile
+from keytide.table.state.view import TableView
+
+__all__ = ["IndexedDiffTask"]
+
+# What rows take while they are compared, at a guess: sorted, and each with a copy.
+_ROW_BYTES = 1 << 10
+
+
+@dataclass(frozen=True)
+class IndexedDiffTask:
+    """What leads from the rows before to those after, of one lane of buckets. Pickles.
+
+    `gone` give the rows that only the first snapshot shows where they lie, `came` those that only
+    the second one does. Rows differ where their `compared` columns do; None: any column.
+    """
+
+    view: TableView
+    gone: tuple[FilesTask, ...]
+    came: tuple[FilesTask, ...]
+    lane: Lane
+    compared: frozenset[str] | None = None
+
+    @property
+    def files(self) -> list[PlannedFile]:
+        """What is read, each file once for each snapshot."""
+        return [file for task in (*self.gone, *self.came) for file in task.files]
+
+    def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
+        """The changes, in key order as far as they fit in memory; a pair of -U and +U is in one
+        frame.
+        """
+        names, key = self.view.schema.names, self.view.schema.primary_keys
+        rows = sum(file.meta.row_count for file in self.files)
+        parts = -(-rows * _ROW_BYTES // memory_bytes) or 1
+        for part in range(parts):
+            then, now = (self._rows(tasks, part, parts, memory_bytes) for tasks in self._sides)
+            told = difference(then, now, key, self.compared)
+            if told.height:
+                yield with_shown_kind(told, names)
+
+    @property
+    def _sides(self) -> tuple[tuple[FilesTask, ...], tuple[FilesTask, ...]]:
+        return self.gone, self.came
+
+    def _rows(
+        self, tasks: tuple[FilesTask, ...], part: int, parts: int, memory_bytes: int
+    ) -> pl.DataFrame:
+        """The rows whose keys are in a part."""
+        names, key = self.view.schema.names, self.view.schema.primary_keys
+        is_in = pl.struct(key).hash() % parts == part
+        frames = (frame.select(names) for task in tasks for frame in task.frames(memory_bytes))
+        found = [frame.filter(is_in) if parts > 1 else frame for frame in frames]
+        return pl.concat([self._none(), *found])
+
+    def _none(self) -> pl.DataFrame:
+        """No rows, as the tasks give them."""
+        return pl.DataFrame(schema=polars_schema(self.view.schema.fields))
