@@ -9,18 +9,21 @@ import itertools
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from copies import copies_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
 from busy import Others, busy_store
 from keytide.store import Store, open_store
+from keytide.store.faults import Action, Crash, Fault, FaultyStore
 from keytide.table.commit.transaction import Transaction
 from keytide.table.state.dead_rows import load_dead_rows, vector_files_by_bucket
 from keytide.table.state.key_index import KeyIndex, key_files_by_bucket, load_key_index
@@ -398,6 +401,47 @@ def test_index_that_cannot_be_read_is_built_anew(harm: str) -> None:
         write(fresh, *rows_of("+I 1 4 late", "+I 2 4 late"))
     assert shown(fresh) == {1: (5, "a")}
     assert_index_is_that_of_the_rows(fresh)
+
+
+# -- faults ---------------------------------------------------------------------------------------
+
+
+@copies_of
+def filled(store: Store) -> None:
+    table = new_table(store)
+    write(table, *rows_of("+I 1 5 a", "+I 2 5 a", "+I 3 5 a"))
+    write(table, *rows_of("+I 2 6 b", "-D 3 6 b"))
+
+
+LATER = rows_of("+I 2 5 late", "+I 1 7 c", "+I 3 7 back", "+I 4 1 new")
+
+
+def changes_of_the_store() -> list[int]:
+    store = FaultyStore(filled())
+    write(kt.connect("", store=store).table("t"), *LATER)
+    changes = [each for each, _ in store.log if each in ("create", "put", "output", "hint")]
+    return list(range(1, len(changes) + 1))
+
+
+@pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
+@pytest.mark.parametrize("action", ["crash", "fail", "torn", "lost-response"])
+@pytest.mark.parametrize("nth", changes_of_the_store())
+def test_failure_anywhere_leaves_rows_and_index_before_or_after(nth: int, action: Action) -> None:
+    before = {1: (5, "a"), 2: (6, "b")}
+    after = {1: (7, "c"), 2: (6, "b"), 3: (7, "back"), 4: (1, "new")}
+    store, told = filled(), None
+    faulty = FaultyStore(store, [Fault("write", nth=nth, action=action)])
+    with suppress(kt.DataError, Crash):
+        told = write(kt.connect("", store=faulty).table("t"), *LATER)
+    table = kt.connect("", store=store).table("t")
+    assert shown(table) in (before, after)
+    assert shown(table) == after or told is None
+    assert_index_is_that_of_the_rows(table)
+    write(table, *rows_of("+I 1 6 late", "+I 9 9 z"))
+    expected = after if (7, "c") in shown(table).values() else {**before, 1: (6, "late")}
+    assert shown(table) == expected | {9: (9, "z")}
+    assert_index_is_that_of_the_rows(table)
+    assert not table.verify().findings
 
 
 # -- definitions -----------------------------------------------------------------------------------
