@@ -72,6 +72,12 @@ def _if(holds: bool, found: str) -> str | None:
     return found if holds else None
 
 
+def _scattered_uuids(case: Case) -> str | None:
+    partitions = dict(case.table.partitions)
+    is_scattered = case.upsert.hash_function == "UUID" and max([*partitions.values(), 1]) > 1
+    return _if(is_scattered, f"'hashFunction' is 'UUID' and there are {partitions} partitions")
+
+
 def _unless_on(case: Case) -> str | None:
     if case.is_on or case.table.has_dedup:
         return None
@@ -396,6 +402,9 @@ NOT_YET = (
          "this release forgets no deleted keys: leave it out"),
     Rule("consistent deletes", _said("enableDeletedKeysCompactionConsistency"),
          "this release forgets no deleted keys: leave it out"),
+    Rule("UUIDs in partitions", _scattered_uuids,
+         "this release puts texts of one UUID into several buckets: take one partition, or write "
+         "UUIDs in one spelling and take another function"),
     Rule("several numbers of partitions",
          lambda c: _if(len({*c.table.partitions.values()}) > 1,
                        f"'columnPartitionMap' has {dict(c.table.partitions)}"),

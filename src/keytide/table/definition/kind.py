@@ -248,12 +248,6 @@ class IndexedTable(TableKind):
                     f"'{key}' = '{text}' says what becomes of versions that are merged, and none "
                     f"are with '{keys.UPSERT_MODE}' = '{options.upsert_mode}'; leave one out"
                 )
-        if options.merge_engine != "deduplicate":
-            raise InvalidError(
-                f"'{keys.MERGE_ENGINE}' = '{options.merge_engine}' says how versions of a key are "
-                f"merged, and with '{keys.UPSERT_MODE}' = '{options.upsert_mode}' none are; leave "
-                f"one of them out"
-            )
         if options.changelog_producer != "none":
             raise InvalidError(
                 f"'{keys.CHANGELOG_PRODUCER}' = '{options.changelog_producer}': a table with "
@@ -310,7 +304,7 @@ class IndexedTable(TableKind):
 _INDEXED_BY = (
     keys.SEQUENCE_FIELD, keys.SEQUENCE_FIELD_SORT_ORDER, keys.WATERMARK_KEY, keys.TOMBSTONE_KEY,
     keys.TOMBSTONE_STRING_KEY_VALUE, keys.UPSERT_DML_WATERMARK, keys.UPSERT_MODE, keys.UPSERT_KEY,
-    keys.UPSERT_HASH_FUNCTION, keys.UPSERT_DELETE_RECORD_COLUMN, keys.MERGE_ENGINE,
+    keys.UPSERT_HASH_FUNCTION, keys.UPSERT_DELETE_RECORD_COLUMN,
 )  # fmt: skip
 _OF_MERGING = [option for option in _OF_VERSIONS if option.key not in _INDEXED_BY]
 
