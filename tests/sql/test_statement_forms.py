@@ -7,6 +7,7 @@ one, or is refused.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
@@ -545,3 +546,21 @@ def test_clause_of_another_form_is_refused_or_read_but_never_ignored(
         text = " ".join([*words[:place], extra, *words[place:]])
         with suppress(kt.InvalidError):
             assert read(text) != compared(statement), text
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM t AS x WHERE k = 1",
+        "UPDATE t AS x SET a = 1 , b = 2 WHERE k = 1",
+        "MERGE INTO t AS x USING src AS s ON k = 1 WHEN MATCHED AND b = 1 THEN UPDATE SET a = 1 "
+        "WHEN NOT MATCHED THEN INSERT ( k , a ) VALUES ( 1 , 2 )",
+    ],
+    ids=["delete", "update", "merge"],
+)
+def test_clause_of_another_form_counts_or_is_refused_at_every_place(statement: str) -> None:
+    words, meant = statement.split(), read(statement)
+    for place, extra in itertools.product(range(1, len(words) + 1), EXTRAS):
+        text = " ".join([*words[:place], extra, *words[place:]])
+        with suppress(kt.InvalidError):
+            assert read(text) != meant, text

@@ -52,8 +52,8 @@ def update_from(tree: exp.Expr, cursor: Cursor) -> Update:
 
 def merge_into(tree: exp.Expr, cursor: Cursor) -> Merge:
     """What a parsed MERGE asks for. Raises `InvalidError` for a clause that is not carried out."""
-    names = ("this", "using", "on", "whens", "using_cond")
-    target, source, condition, whens, _ = clauses(tree, cursor, "MERGE", *names)
+    names = ("this", "using", "on", "whens")
+    target, source, condition, whens = clauses(tree, cursor, "MERGE", *names)
     name = _target(target, cursor, "MERGE")
     if condition is None:
         raise cursor.error_at(cursor.end, "MERGE needs ON and a condition that joins both tables")
@@ -73,12 +73,12 @@ def clauses(node: exp.Expr, cursor: Cursor, what: str, *names: str) -> list[Any]
     given = {name: value for name, value in node.args.items() if _is_given(value)}
     for name, value in given.items():
         if name not in names:
-            word = name.strip("_").upper().replace("_", " ")
+            word = name.strip("_").removesuffix("_cond").upper().replace("_", " ")
             first = min(_starts(value), default=None)
             place = cursor.find(word, before=first)
             if place is None:
                 place = min(_starts(node), default=0) if first is None else first
-            raise cursor.error_at(place, f"{what} takes no {word} clause; nothing was done")
+            raise cursor.error_at(place, f"{what} takes no {word} clause here; nothing was done")
     return [given.get(name) for name in names]
 
 

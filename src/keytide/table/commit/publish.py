@@ -288,9 +288,10 @@ class _Attempt:
             with suppress(NotFoundError):
                 if seen is not None:
                     return self._metadata.snapshot(seen.id) != seen
-            # Expiry takes the oldest snapshots. A rollback takes the newest, and leaves one.
-            ids = self._metadata.snapshot_ids()
-            if seen is not None and min(ids) < seen.id:
+            # Expiry takes the oldest snapshots. A rollback takes the newest, and leaves one. A
+            # folder may be changed while it is listed: only a second look shows that it is empty.
+            ids = self._metadata.snapshot_ids() or self._metadata.snapshot_ids()
+            if seen is not None and min(ids, default=seen.id) < seen.id:
                 return True
             # One that expired itself had become part of the table.
             is_there = new.snapshot.id in ids

@@ -132,17 +132,26 @@ def numbered(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
     try:
         return metadata.snapshot(snapshot_id)
     except NotFoundError as error:
-        tags = metadata.tags().values()
-        for tag in tags:
+        for tag in metadata.tags().values():
             if tag.snapshot.id == snapshot_id:
                 return tag.snapshot
-        kept = ", ".join(map(str, sorted({tag.snapshot.id for tag in tags})))
-        oldest = metadata.snapshot(min(metadata.snapshot_ids()))
         raise NotFoundError(
-            f"table {metadata.name} has no snapshot {snapshot_id} to go back to; the oldest one "
-            f"is {oldest.id}, of {moment_text(oldest.time_millis)}, the newest "
-            f"{metadata.latest_snapshot_id()}; tags keep {kept or 'no others'}"
+            f"table {metadata.name} has no snapshot {snapshot_id} to go back to; {_kept(metadata)}"
         ) from error
+
+
+def _kept(metadata: TableMetadata) -> str:
+    """Which snapshots there are."""
+    tagged = sorted({tag.snapshot.id for tag in metadata.tags().values()})
+    tags = f"tags keep {', '.join(map(str, tagged)) or 'no others'}"
+    ids = metadata.snapshot_ids()
+    if not ids:
+        return tags
+    oldest = metadata.snapshot(ids[0])
+    return (
+        f"the oldest one is {oldest.id}, of {moment_text(oldest.time_millis)}, the newest "
+        f"{ids[-1]}; {tags}"
+    )
 
 
 def _tagged(metadata: TableMetadata, name: str) -> Snapshot:
