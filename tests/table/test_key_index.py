@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import time
 import warnings
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
@@ -22,14 +21,11 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from busy import Others, busy_store
+from key_indexes import assert_index_is_that_of_the_rows
 from keytide.store import Store, open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
 from keytide.table.commit.transaction import Transaction
-from keytide.table.state.dead_rows import load_dead_rows, vector_files_by_bucket
-from keytide.table.state.key_index import KeyIndex, key_files_by_bucket, load_key_index
-from keytide.table.state.live_files import BucketId
 from keytide.table.write.input_rows import to_arrow_table
-from keytide.table.write.upsert import rebuilt
 from keytide.table.write.writable import writable_view
 
 Row: TypeAlias = "tuple[str, int, int | None, str]"
@@ -92,46 +88,6 @@ class Model:
 
 def rank(row: Row) -> tuple[bool, int]:
     return row[2] is not None, row[2] or 0
-
-
-# -- the index -------------------------------------------------------------------------------------
-
-
-def indexes(table: kt.Table) -> Iterator[tuple[KeyIndex, KeyIndex, dict[str, set[int]]]]:
-    """The index of each bucket, that which its rows give, and its dead rows."""
-    state = table.stored.state_to_write(writable_view(table.stored))
-    heads, vectors = (
-        key_files_by_bucket(state.key_files),
-        vector_files_by_bucket(state.vector_files),
-    )
-    buckets: dict[BucketId, list[Any]] = {}
-    for entry in state.live.entries:
-        buckets.setdefault((entry.partition, entry.bucket), []).append(entry)
-    assert heads.keys() == buckets.keys()
-    for bucket, entries in buckets.items():
-        dead = load_dead_rows(state.view.store, vectors.get(bucket, ()), state.view.name)
-        index = load_key_index(state.view.store, heads[bucket])
-        places = {e.file.file_name: {*dead.of(e.file.file_name).tolist()} for e in entries}
-        yield index, rebuilt(state.view, entries, dead), places
-
-
-def told(index: KeyIndex, dead: dict[str, set[int]]) -> dict[Any, Any]:
-    """Of each key what it is compared by, and where its row lies if it lives."""
-    names, every = index.names(), index.every()
-    columns = (
-        every.hashes.heads, every.hashes.checks, every.files, every.positions, every.comparisons,
-    )  # fmt: skip
-    found = {}
-    for head, check, file, position, comparison in zip(*(c.tolist() for c in columns), strict=True):
-        place = (names[file], position)
-        lives = position not in dead[place[0]]
-        found[head, check] = (comparison, place if lives else None)
-    return found
-
-
-def assert_index_is_that_of_the_rows(table: kt.Table) -> None:
-    for index, anew, dead in indexes(table):
-        assert told(index, dead) == told(anew, dead)
 
 
 ROWS = st.tuples(
@@ -454,8 +410,6 @@ def test_failure_anywhere_leaves_rows_and_index_before_or_after(nth: int, action
         ({"bucket": "-2"}, "fixed number of buckets"),
         ({"merge-engine": "aggregation"}, "'merge-engine' = 'aggregation'"),
         ({"changelog-producer": "input"}, "without a changelog"),
-        ({"sequence.field": "ts,v"}, "orders rows by one column"),
-        ({"sequence.field": "v"}, "'v' is STRING"),
         ({"upsert.mode": "half"}, "expected .*none.*full"),
         ({"primary-key.nullable": "true"}, "has no NULL"),
     ],

@@ -68,7 +68,7 @@ class StoredHandle:
 
     def begun(self: _H, updated: Sequence[str] = ()) -> _H:
         """The handle of a statement that has begun, with what writes. Driver only."""
-        task = replace(task_on(self.known), stored=None)
+        task = task_on(self.known).of_statement()
         return replace(self, task=task, settling=Settling(), updated=tuple(updated))
 
     def begun_merge(self: _H, cases: Mapping[int, Sequence[str]]) -> _H:

@@ -223,7 +223,11 @@ class _Versions(Changes):
         if not set(order) & set(updated):
             return
         descends = self._on.view.options.sequence_sort_order == "descending"
-        is_older = _is_older(new, old, order, descends=descends)
+        by_producer = self._on.view.kind.has_key_index
+        orders = [(name,) for name in order] if by_producer else [order]
+        is_older = pl.repeat(False, new.num_rows, eager=True)
+        for each in orders:
+            is_older |= _is_older(new, old, each, descends=descends)
         if is_older.any():
             place = is_older.arg_max()
             assert place is not None

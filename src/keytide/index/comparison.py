@@ -1,52 +1,103 @@
-"""What rows are compared by, as whole numbers of eight bytes that order as the values do."""
+"""What rows of a key are compared by.
+
+Numbers and times are kept in the index, as whole numbers of eight bytes that order as the values
+do. Texts, bytes, decimals, and the columns of several producers have no such numbers: there the
+index says where the current row lies, and the row is asked.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from keytide.errors import UnsupportedError
 from keytide.types import Field
 
-__all__ = ["check_comparable", "comparison_numbers"]
+__all__ = ["NOTHING", "Comparison", "Numbers"]
 
 Numbers = npt.NDArray[np.int64]
 
-_LOWEST = np.iinfo(np.int64).min
-_ROOTS = frozenset(
+NOTHING = np.iinfo(np.int64).min
+"""What NULL is compared as, and a key that no row was written with: lower than all values."""
+
+_NUMBERED = frozenset(
     ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DATE", "TIME",
      "TIMESTAMP", "TIMESTAMP_LTZ")
 )  # fmt: skip
 
 
-def check_comparable(field: Field) -> None:
-    """Raise `UnsupportedError` for a column whose values are wider than an entry has room for."""
-    if field.type.root not in _ROOTS:
-        raise UnsupportedError(
-            f"column {field.name!r} is {field.type.sql()}, and rows of a table with an index of "
-            f"keys are compared by a number or a time; name another one as sequence field"
-        )
+@dataclass(frozen=True)
+class Comparison:
+    """How rows of a key are compared: by one column, or by one for each producer. Pickles.
 
-
-def comparison_numbers(values: pa.ChunkedArray, *, descending: bool = False) -> Numbers:
-    """A number for each value; NULL is lowest, NaN highest, as rule R1 of docs/semantics.md has it.
-
-    With `descending` the least value has the highest number, but for NULL.
+    Of several columns a row has a value in that of its producer, and is compared with what the key
+    has there; what it has in the others it takes over. With `descending` the least value is the
+    freshest. Without any column all rows tie.
     """
-    array = values.combine_chunks()
-    is_null = np.asarray(array.is_null())
+
+    fields: tuple[Field, ...] = ()
+    descending: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns."""
+        return tuple(field.name for field in self.fields)
+
+    @property
+    def has_producers(self) -> bool:
+        """Whether there are several columns, one for each producer."""
+        return len(self.fields) > 1
+
+    @property
+    def is_in_index(self) -> bool:
+        """Whether entries of an index say all of it; if not, the rows are asked."""
+        return not self.has_producers and all(f.type.root in _NUMBERED for f in self.fields)
+
+    def in_index(self, rows: pa.Table) -> Numbers:
+        """What entries have of rows: 0 where they do not say it."""
+        if not self.fields or not self.is_in_index:
+            return np.zeros(rows.num_rows, np.int64)
+        numbers: Numbers = self.numbers(rows)[0]
+        return numbers
+
+    def numbers(self, rows: pa.Table) -> Numbers:
+        """The rows of each column as numbers, which order as the values of these rows do.
+
+        The higher one is the fresher. NULL is `NOTHING`, NaN highest, as rule R1 of
+        docs/semantics.md has it. Only numbers of one call, or of columns that are kept in the
+        index, can be compared.
+        """
+        if not self.fields:
+            return np.zeros((1, rows.num_rows), np.int64)
+        return np.stack([self._of_column(rows.column(f.name), f) for f in self.fields])
+
+    def says(self, numbers: Numbers) -> npt.NDArray[np.bool_]:
+        """In which columns rows of these numbers are compared with what their keys have."""
+        if not self.has_producers:
+            return np.ones_like(numbers, np.bool_)
+        says: npt.NDArray[np.bool_] = numbers > NOTHING
+        return says
+
+    def _of_column(self, values: pa.ChunkedArray, field: Field) -> Numbers:
+        array = values.combine_chunks()
+        numbers = _of_plain(array) if field.type.root in _NUMBERED else _ranks(array, field)
+        if self.descending:
+            numbers = ~numbers
+        # The lowest number is that of NULL alone, which costs the two lowest of a BIGINT their
+        # order.
+        numbers = np.maximum(numbers, NOTHING + 1)
+        numbers[np.asarray(array.is_null())] = NOTHING
+        return numbers
+
+
+def _of_plain(array: pa.Array) -> Numbers:
     if pa.types.is_floating(array.type):
-        numbers = _of_floats(array)
-    else:
-        wide = array.cast(pa.int32()) if array.type in (pa.date32(), pa.time32("ms")) else array
-        numbers = np.asarray(wide.cast(pa.int64()).fill_null(0)).astype(np.int64)
-    if descending:
-        numbers = ~numbers
-    # The lowest number is that of NULL alone, which costs the two lowest of a BIGINT their order.
-    numbers = np.maximum(numbers, _LOWEST + 1)
-    numbers[is_null] = _LOWEST
-    return numbers
+        return _of_floats(array)
+    wide = array.cast(pa.int32()) if array.type in (pa.date32(), pa.time32("ms")) else array
+    return np.asarray(wide.cast(pa.int64()).fill_null(0)).astype(np.int64)
 
 
 def _of_floats(array: pa.Array) -> Numbers:
@@ -55,3 +106,9 @@ def _of_floats(array: pa.Array) -> Numbers:
     bits = found.view(np.int64)
     # Bits of negative numbers count the other way round.
     return np.where(bits < 0, bits ^ np.int64(0x7FFFFFFFFFFFFFFF), bits)
+
+
+def _ranks(array: pa.Array, field: Field) -> Numbers:
+    if field.type.root == "CHAR":
+        array = pc.utf8_rtrim(array, " ")
+    return np.asarray(pc.rank(array, sort_keys="ascending", tiebreaker="dense")).astype(np.int64)

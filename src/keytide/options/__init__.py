@@ -189,6 +189,11 @@ class TableOptions:
         return not self.deletion_vectors_enabled or self.deletion_vectors_merge_on_read
 
     @property
+    def merges_rows(self) -> bool:
+        """Whether a row that is written is merged with the current one of its key."""
+        return self.upsert_mode == "partial"
+
+    @property
     def compactions_tell(self) -> bool:
         """Whether compactions make the changelog."""
         return self.changelog_producer in ("lookup", "full-compaction")

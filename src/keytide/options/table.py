@@ -118,7 +118,8 @@ _ORDER = (
     Option("merge-engine", ENGINE, "What the versions of a key become; the end of this page "
            "lists the engines.", "deduplicate", FIXED),
     Option("sequence.field", COLUMNS, "Columns that order the versions of a key; NULL is lowest. "
-           "Without it arrival decides.", change=FIXED),
+           "Without it arrival decides. With `upsert.mode` several are those of producers: a row "
+           "has a value in one of them, in which it is compared.", change=FIXED),
     Option("sequence.field.sort-order", choice("ascending", "descending"),
            "Whether the greatest or the least sequence wins.", "ascending", FIXED,
            used_with="sequence.field"),

@@ -40,12 +40,11 @@ def columns(case: Case) -> list[Field]:
 
 def options(case: Case) -> dict[str, str]:
     """The options of the table."""
-    (compared,) = case.comparison
     (buckets,) = {*case.table.partitions.values()} or {1}
     found = {
         keys.UPSERT_MODE: case.upsert.mode.lower(),
         keys.UPSERT_HASH_FUNCTION: case.upsert.hash_function.lower(),
-        keys.SEQUENCE_FIELD: compared,
+        keys.SEQUENCE_FIELD: ",".join(case.comparison),
         keys.BUCKET: str(buckets),
     }
     if case.upsert.delete is not None:
@@ -74,9 +73,13 @@ def _field(column: Column, case: Case) -> Field:
 def _takes_default(column: Column, case: Case) -> bool:
     """Whether NULL is replaced when a row is written.
 
-    With null handling Pinot shows NULL as such, and compares by the default even so.
+    With null handling Pinot shows NULL as such, and compares by the default even so. Of several
+    columns to compare by, NULL says that a row is not of their producer.
     """
-    is_replaced = not case.has_nulls or column.name in case.comparison
+    is_compared = column.name in case.comparison
+    if is_compared and len(case.comparison) > 1:
+        return False
+    is_replaced = not case.has_nulls or is_compared
     is_replaced = is_replaced or (case.schema.has_nulls and column.is_not_null)
     return column.default is not None and is_replaced and _can_have_default(column, case)
 

@@ -220,7 +220,7 @@ def _incomparable(case: Case) -> str | None:
     return f"rows are compared by {', '.join(told)}" if told else None
 
 
-_COMPARABLE = ("INT", "LONG", "FLOAT", "DOUBLE", "BOOLEAN", "TIMESTAMP")
+_COMPARABLE = (*_STORED_AS_NUMBERS, "STRING", "JSON", "BYTES", "UUID")
 
 
 def _said(member: str) -> Finding:
@@ -387,11 +387,8 @@ NOT_YET = (
          "this release merges no columns here: leave it out"),
     Rule("merger", _said("partialUpsertMergerClass"),
          "this release merges no columns here: leave it out"),
-    Rule("several comparison columns",
-         lambda c: _if(len(c.comparison) > 1, f"rows are compared by {', '.join(c.comparison)}"),
-         "this release compares by one column: name one"),
     Rule("comparison type", _incomparable,
-         "this release compares by a number or a time of eight bytes: name such a column"),
+         "this release compares by a number, a time, a text or bytes: name such a column"),
     Rule("drop", lambda c: _if(c.upsert.drops_late, "'upsertConfig.dropOutOfOrderRecord' is true"),
          "this release stores late rows, which nobody sees: leave it out"),
     Rule("marker", _said("outOfOrderRecordColumn"),

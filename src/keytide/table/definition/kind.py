@@ -14,7 +14,6 @@ from typing import ClassVar
 
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.schema import TableSchema
-from keytide.index.comparison import check_comparable
 from keytide.merge.engine import Elsewhere
 from keytide.merge.engines import engine_class
 from keytide.options import SECTIONS, Acts, TableOptions, keys, option_of
@@ -253,13 +252,6 @@ class IndexedTable(TableKind):
                 f"'{keys.CHANGELOG_PRODUCER}' = '{options.changelog_producer}': a table with "
                 f"'{keys.UPSERT_MODE}' tells its changes without a changelog; leave it out"
             )
-        if len(options.sequence_field) > 1:
-            raise UnsupportedError(
-                f"'{keys.UPSERT_MODE}' = '{options.upsert_mode}' orders rows by one column, found "
-                f"{', '.join(options.sequence_field)}; name one"
-            )
-        for name in options.sequence_field:
-            check_comparable(schema.field(name))
         if options.delete_record_column is not None:
             _check_delete_record(schema, options.delete_record_column, options)
 

@@ -10,6 +10,8 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from keytide.errors import DataError
@@ -49,6 +51,8 @@ SYSTEM_COLUMNS = (SEQUENCE_NUMBER, VALUE_KIND)
 PLACE_COLUMNS = (POSITION, IS_DEAD)
 """What is known of a version by its place in its file."""
 
+Positions = npt.NDArray[np.int64]
+
 # Small files are read together up to as many rows and files.
 _TOGETHER_ROWS = 8 << 10
 _TOGETHER_FILES = 100
@@ -85,6 +89,28 @@ class StoredVersions:
     def of_file(self, file: PlannedFile) -> pl.DataFrame:
         """All versions in a file, as they come."""
         return self._reader(file).read(where=self._where)
+
+    def at(self, places: Sequence[tuple[PlannedFile, Positions]], rows_max: int) -> pl.DataFrame:
+        """The versions at some positions of files, file by file; those of each file ascend.
+
+        Besides them about `rows_max` are held in memory.
+        """
+        found, reads, rows = [], list[tuple[FileReader, Span, Positions]](), 0
+        for file, positions in places:
+            reader = self._reader(file)
+            whole = (0, file.meta.row_count)
+            spans = [whole] if file.meta.row_count <= rows_max else reader.spans(rows_max)
+            for span, wanted in _within(spans, positions):
+                if reads and rows + span[1] > rows_max:
+                    found.append(_picked(reads))
+                    reads, rows = [], 0
+                reads.append((reader, span, wanted))
+                rows += span[1]
+        return pl.concat([*found, _picked(reads)]) if reads else self._none
+
+    @property
+    def _none(self) -> pl.DataFrame:
+        return pl.DataFrame(schema=polars_schema(self._fields))
 
     def version_of(self, file: PlannedFile) -> tuple[Hashable, ...]:
         """What tells a file from any other. Raises `DataError` where it is missing."""
@@ -281,6 +307,24 @@ def _one_number(file: PlannedFile) -> Iterator[tuple[str, pl.Series]]:
     lowest, highest = file.meta.min_sequence_number, file.meta.max_sequence_number
     if lowest == highest:
         yield SEQUENCE_NUMBER, pl.Series([lowest], dtype=pl.Int64)
+
+
+def _within(
+    spans: Iterable[Span], positions: Positions
+) -> Iterator[tuple[tuple[int, int], Positions]]:
+    """The parts of spans that have some positions, and how far into each part these are."""
+    for start, count in spans:
+        end = len(positions) if count is None else np.searchsorted(positions, start + count)
+        wanted = positions[np.searchsorted(positions, start) : end]
+        if len(wanted):
+            first = int(wanted[0])
+            yield (first, int(wanted[-1]) - first + 1), wanted - first
+
+
+def _picked(reads: Sequence[tuple[FileReader, Span, Positions]]) -> pl.DataFrame:
+    frames = read_side_by_side([(reader, span) for reader, span, _ in reads])
+    picked = (frame[pl.Series(wanted)] for frame, (*_, wanted) in zip(frames, reads, strict=True))
+    return pl.concat(picked)
 
 
 def _together(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:

@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from keytide.format.arrow import to_arrow
 from keytide.format.data_file import POSITION
 from keytide.format.manifest import ManifestEntry
-from keytide.index.comparison import comparison_numbers
+from keytide.index.comparison import NOTHING
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.row_kind import RowKind
 from keytide.table.read.runs import StoredVersions
 from keytide.table.read.scan import Scan
 from keytide.table.read.sections import PlannedFile
+from keytide.types import arrow_schema
 
 __all__ = ["THE_ROW", "JudgedRow", "judged_rows"]
 
@@ -32,20 +34,35 @@ JudgedRow = tuple[ManifestEntry, pl.DataFrame, str]
 def judged_rows(scan: Scan, key: Mapping[str, Any]) -> list[JudgedRow]:
     """Every stored row of a key, which is all that `scan` asks for, in the order of arrival."""
     rows = sorted(_stored(scan), key=lambda each: (each[0].file.min_sequence_number, each[1]))
-    freshest, last = None, -1
-    outcomes: list[str] = []
-    for place, (_, _, lives, comparison, _) in enumerate(rows):
-        if freshest is not None and comparison < freshest:
+    outcomes, last = list[str](), -1
+    late = _late(scan, [row for *_, row in rows])
+    for place, ((_, _, lives, _), is_late) in enumerate(zip(rows, late, strict=True)):
+        if is_late:
             outcomes.append("left out: it came after a fresher one")
             continue
         if last >= 0:
             outcomes[last] = "replaced by a later one"
-        freshest, last = comparison, place
+        last = place
         outcomes.append(THE_ROW if lives else DELETE)
     return [
         (entry, row.with_columns(_kind_of(told)), told)
-        for (entry, _, _, _, row), told in zip(rows, outcomes, strict=True)
+        for (entry, _, _, row), told in zip(rows, outcomes, strict=True)
     ]
+
+
+def _late(scan: Scan, rows: list[pl.DataFrame]) -> list[bool]:
+    """Whether each of some rows is behind one before it."""
+    comparison = scan.view.comparison
+    if not rows or not comparison.fields:
+        return [False] * len(rows)
+    names = list(comparison.names)
+    numbers = comparison.numbers(
+        to_arrow(pl.concat([row.select(names) for row in rows]), arrow_schema(comparison.fields))
+    )
+    before = np.full_like(numbers, NOTHING)
+    before[:, 1:] = np.maximum.accumulate(numbers, axis=1)[:, :-1]
+    late = np.any((numbers < before) & comparison.says(numbers), axis=0)
+    return [bool(each) for each in late]
 
 
 def _kind_of(outcome: str) -> pl.Expr:
@@ -54,8 +71,8 @@ def _kind_of(outcome: str) -> pl.Expr:
     return pl.lit(int(kind), pl.Int8).alias(VALUE_KIND)
 
 
-def _stored(scan: Scan) -> Iterator[tuple[ManifestEntry, int, bool, int, pl.DataFrame]]:
-    """The rows of the key: file, position, whether it lives, what it is compared by, and itself."""
+def _stored(scan: Scan) -> Iterator[tuple[ManifestEntry, int, bool, pl.DataFrame]]:
+    """The rows of the key: file, position, whether it lives, and itself."""
     view = scan.view
     columns = (*view.schema.names, POSITION)
     for bucket in scan.plan.buckets:
@@ -67,14 +84,4 @@ def _stored(scan: Scan) -> Iterator[tuple[ManifestEntry, int, bool, int, pl.Data
                 number = file.meta.min_sequence_number + position
                 lives = position in living
                 number_of_row = pl.lit(number, pl.Int64).alias(SEQUENCE_NUMBER)
-                numbered = row.drop(POSITION).with_columns(number_of_row)
-                yield file.entry, position, lives, _comparison(row, scan), numbered
-
-
-def _comparison(row: pl.DataFrame, scan: Scan) -> int:
-    options = scan.view.options
-    if not options.sequence_field:
-        return 0
-    values = row.to_arrow(compat_level=pl.CompatLevel.oldest()).column(options.sequence_field[0])
-    is_descending = options.sequence_sort_order == "descending"
-    return int(np.asarray(comparison_numbers(values, descending=is_descending))[0])
+                yield file.entry, position, lives, row.drop(POSITION).with_columns(number_of_row)

@@ -16,6 +16,7 @@ from keytide.format.branch import main_store
 from keytide.format.manifest import ManifestEntry
 from keytide.format.partition import partition_paths
 from keytide.format.schema import TableSchema
+from keytide.index.comparison import Comparison
 from keytide.merge.engine import Elsewhere, MergeEngine
 from keytide.merge.engines import engine_of
 from keytide.merge.functions.user import MergeFunction
@@ -99,6 +100,12 @@ class TableView:
     def order(self) -> MergeOrder:
         """The merge order of the table."""
         return order_of(self.schema.trimmed_primary_keys, self.schema.fields, self.options)
+
+    @property
+    def comparison(self) -> Comparison:
+        """How rows of a key are compared where an index of keys says which one is current."""
+        fields = self.schema.select(self.options.sequence_field)
+        return Comparison(fields, self.options.sequence_sort_order == "descending")
 
     @cached_property
     def engine(self) -> MergeEngine:

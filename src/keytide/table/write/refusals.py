@@ -6,6 +6,7 @@ that are no bitmap.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -21,12 +22,13 @@ from keytide.table.write.input_rows import ignored_kinds
 __all__ = ["refuse_unmergeable", "why_refused"]
 
 
-def refuse_unmergeable(rows: pl.DataFrame, view: TableView) -> None:
+def refuse_unmergeable(rows: pl.DataFrame, view: TableView, *, states_rows: bool = False) -> None:
     """Raise `InvalidError` with the reason for the first row that the engine could not merge.
 
     `rows` have the table's columns and `_VALUE_KIND`; those that the table ignores are left out.
+    With `states_rows` they are those of a statement, which takes rows that are there.
     """
-    refusals = _refusals(rows, view)
+    refusals = _refusals(rows, view, states_rows=states_rows)
     if not refusals:
         return
     why = reasons(refusals, rows.height)
@@ -48,9 +50,25 @@ def why_refused(rows: pl.DataFrame, view: TableView) -> pl.Series:
     return why.set(rows[VALUE_KIND].is_in(ignored_kinds(view.options)), None)
 
 
-def _refusals(rows: pl.DataFrame, view: TableView) -> list[Refusal]:
+def _refusals(rows: pl.DataFrame, view: TableView, *, states_rows: bool = False) -> list[Refusal]:
     found = view.engine.refusals(rows) if view.kind.takes_deletes else _not_inserted(rows)
+    if view.kind.has_key_index and view.comparison.has_producers:
+        found = itertools.chain(found, _of_no_producer(rows, view, states_rows=states_rows))
     return [refusal for refusal in found if refusal.rows.any()]
+
+
+def _of_no_producer(rows: pl.DataFrame, view: TableView, *, states_rows: bool) -> Iterator[Refusal]:
+    """Rows that have no value to be compared by, or several, as those alone have that were read."""
+    names = view.comparison.names
+    count = rows.select(pl.sum_horizontal(pl.col(names).is_not_null()).alias("n"))["n"].to_numpy()
+    columns = ", ".join(map(repr, names))
+    yield Refusal(count == 0, f"all of {columns} are NULL, one of which the row is compared by")
+    was_read = np.asarray(rows[VALUE_KIND] != RowKind.INSERT) & states_rows
+    yield Refusal(
+        (count > 1) & ~was_read,
+        f"several of {columns} have a value, and a row is compared by that of its producer; leave "
+        f"the others NULL",
+    )
 
 
 def _not_inserted(rows: pl.DataFrame) -> Iterator[Refusal]:

@@ -123,6 +123,10 @@ class WriteTask:
         base = SequenceBase.after(state.live)
         return cls(state.view, layout_of(emptied), base, partition=partition)
 
+    def of_statement(self) -> WriteTask:
+        """The same for rows of a statement, each of which is what becomes of the row of its key."""
+        return replace(self, stored=None)
+
     def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
         """Write each table of rows as a run of its own per bucket.
 

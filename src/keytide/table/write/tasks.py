@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
 from keytide.table.write.partition_spec import PartitionSpec
+from keytide.table.write.side_by_side import joined_upserts
 from keytide.table.write.task import WriteTask, Written
-from keytide.table.write.upsert import UpsertTask, joined_upserts
+from keytide.table.write.upsert import UpsertTask
 
 __all__ = ["task_anew", "task_on", "written_by"]
 
@@ -25,7 +26,7 @@ def task_anew(state: TableState, partition: PartitionSpec | None = None) -> Writ
 
 def written_by(view: TableView, parts: Sequence[Written]) -> Written:
     """What the tasks of a write made, in their order."""
-    return joined_upserts(parts) if view.kind.has_key_index else Written.together(parts)
+    return joined_upserts(view, parts) if view.kind.has_key_index else Written.together(parts)
 
 
 def _class_of(state: TableState) -> type[WriteTask]:

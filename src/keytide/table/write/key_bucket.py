@@ -1,0 +1,204 @@
+"""A bucket with an index of keys as a write finds it, and the index that its rows alone give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from keytide.callers import warn_caller
+from keytide.errors import DataError
+from keytide.format.index_manifest import IndexFile
+from keytide.format.manifest import ManifestEntry
+from keytide.index.comparison import NOTHING, Numbers
+from keytide.index.entries import Entries, newest_of_each
+from keytide.index.hashes import KeyHashes, hash_keys
+from keytide.index.head import Head, IndexedFile
+from keytide.table.read.merged_versions import rows_in
+from keytide.table.read.runs import StoredVersions
+from keytide.table.read.sections import PlannedFile
+from keytide.table.state.dead_rows import DeadRows, load_dead_rows
+from keytide.table.state.key_index import KeyIndex, load_key_index, why_not_covered
+from keytide.table.state.live_files import BucketId
+from keytide.table.state.view import TableView
+from keytide.table.write.arrivals import Arrivals, Current, Flags, exact
+
+__all__ = [
+    "Bucket",
+    "arrived",
+    "by_name",
+    "found_bucket",
+    "hashes_of",
+    "keys_of",
+    "places_of",
+    "rebuilt",
+]
+
+_POSITION_BITS = 40
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """What a write goes by in a bucket: the index of its keys, its dead rows, and its files."""
+
+    index: KeyIndex
+    dead: DeadRows
+    stored: tuple[IndexFile, ...] = ()
+    """The head of the index that a snapshot has."""
+    entries: Mapping[str, ManifestEntry] = field(default_factory=dict)
+    """The data files by their names."""
+
+    def current(
+        self, view: TableView, partition: bytes, known: tuple[Flags, Entries], names: Iterable[str]
+    ) -> Current:
+        """The current rows of some keys, with some columns; `known` is what the index says."""
+        is_known, entries = known
+        columns = tuple(names)
+        if not columns:
+            at = np.where(is_known, np.arange(len(entries)), -1)
+            return Current(pl.DataFrame(), at, np.ones(len(entries), np.bool_))
+        places = entries.files << _POSITION_BITS | entries.positions
+        different, at_known = np.unique(places[is_known], return_inverse=True)
+        at = np.full(len(entries), -1)
+        at[is_known] = at_known
+        files, positions = different >> _POSITION_BITS, different & ((1 << _POSITION_BITS) - 1)
+        wanted = by_name(files, positions, self.index.names())  # which keeps their order
+        rows = self._rows(view, StoredVersions(view, partition, columns), wanted)
+        lives = [~np.isin(places, self.dead.of(name)) for name, places in wanted.items()]
+        return Current(rows, at, np.concatenate([np.empty(0, np.bool_), *lives]))
+
+    def _rows(
+        self, view: TableView, stored: StoredVersions, wanted: Mapping[str, Numbers]
+    ) -> pl.DataFrame:
+        reads = [
+            (PlannedFile(self.entries[name], has_kinds=False), positions)
+            for name, positions in wanted.items()
+        ]
+        fields = view.schema.select(stored.columns)
+        rows_max = rows_in(view.options.read_memory_bytes, [file for file, _ in reads], fields)
+        return stored.at(reads, max(1, rows_max))
+
+
+def arrived(
+    view: TableView, bucket: BucketId, rows: pl.DataFrame, on: Bucket, wanted: Iterable[str] = ()
+) -> Arrivals:
+    """Rows that come to a bucket, with the `wanted` columns of the current rows of their keys.
+
+    What rows are compared by is among these where the index does not say it.
+    """
+    comparison = view.comparison
+    hashes = hashes_of(rows, view)
+    is_known, entries = on.index.find(hashes)
+    names = (*wanted, *(() if comparison.is_in_index else comparison.names))
+    current = on.current(view, bucket[0], (is_known, entries), dict.fromkeys(names))
+    own = exact(rows, comparison.fields)
+    if comparison.is_in_index:
+        fresh = comparison.numbers(own)
+        stored = np.where(is_known, entries.comparisons, NOTHING)[np.newaxis]
+        return Arrivals(rows, hashes, entries, current, fresh, stored, comparison.says(fresh))
+    both = pa.concat_tables([own, exact(current.rows, comparison.fields)])
+    fresh, of_current = np.split(comparison.numbers(both), [rows.height], axis=1)
+    stored = np.full_like(fresh, NOTHING)
+    stored[:, is_known] = of_current[:, current.at[is_known]]
+    return Arrivals(rows, hashes, entries, current, fresh, stored, comparison.says(fresh))
+
+
+def found_bucket(
+    view: TableView,
+    bucket: BucketId,
+    entries: Sequence[ManifestEntry],
+    head: IndexFile | None,
+    vectors: tuple[IndexFile, ...],
+) -> Bucket:
+    """A bucket as a snapshot has it: with these data files, head of the index, and vectors.
+
+    Where the index is not that of its rows it is built anew, and a warning says why. Raises
+    `DataError` for vectors that cannot be read, and `UnsupportedError` for an index of a newer
+    release.
+    """
+    dead = load_dead_rows(view.store, vectors, view.name)
+    files = {entry.file.file_name: entry for entry in entries}
+    if head is None and not entries:
+        return Bucket(KeyIndex(Head(view.options.upsert_hash_function)), dead)
+    stored, reason = () if head is None else (head,), "there is none"
+    if head is not None:
+        try:
+            index = load_key_index(view.store, head)
+        except DataError as error:
+            reason = str(error)
+        else:
+            rows = {name: entry.file.row_count for name, entry in files.items()}
+            why = why_not_covered(index.head, rows, dead)
+            if why is None:
+                return Bucket(index, dead, stored, files)
+            reason = why
+    warn_caller(
+        f"table {view.name}: the index of the keys of bucket {bucket[1]} is built anew from its "
+        f"rows: {reason}"
+    )
+    return Bucket(rebuilt(view, entries, dead), dead, stored, files)
+
+
+def keys_of(rows: pl.DataFrame, view: TableView) -> tuple[KeyHashes, Numbers]:
+    """What stands for the keys of some rows, and what entries have of their comparison."""
+    comparison = view.comparison
+    return hashes_of(rows, view), comparison.in_index(exact(rows, comparison.fields))
+
+
+def hashes_of(rows: pl.DataFrame, view: TableView) -> KeyHashes:
+    """What stands for the keys of some rows."""
+    fields = view.schema.select(view.schema.primary_keys)
+    return hash_keys(exact(rows, fields), fields, view.options.upsert_hash_function)
+
+
+def places_of(
+    entries: Iterable[ManifestEntry], head: Head
+) -> tuple[Numbers, Numbers, tuple[IndexedFile, ...]]:
+    """The file and position of each row of new files, and the files."""
+    first = head.next_number
+    files = tuple(
+        IndexedFile(first + n, e.file.file_name, e.file.row_count, 0) for n, e in enumerate(entries)
+    )
+    counts = [file.rows for file in files]
+    numbers = np.repeat([file.number for file in files], counts).astype(np.int64)
+    positions = [np.empty(0, np.int64), *(np.arange(count) for count in counts)]
+    return numbers, np.concatenate(positions), files
+
+
+def by_name(files: Numbers, positions: Numbers, names: Mapping[int, str]) -> dict[str, Numbers]:
+    """The positions in each of some files, which come in the order of their numbers."""
+    return {names[int(number)]: positions[files == number] for number in np.unique(files)}
+
+
+def rebuilt(view: TableView, entries: Iterable[ManifestEntry], dead: DeadRows) -> KeyIndex:
+    """The index of a bucket, made of its rows alone.
+
+    A key's row that lives is its current one. Of a key without, the freshest of its dead rows is,
+    and of those that are as fresh the last one. Where producers have columns of their own, a row
+    that was current is nowhere behind what came to its key before, so of all of them the last one
+    is the greatest in each column, and late rows are less in that of theirs.
+    """
+    comparison = view.comparison
+    head, parts, compared = Head(view.options.upsert_hash_function), [], []
+    for entry in sorted(entries, key=lambda e: (e.file.min_sequence_number, e.file.file_name)):
+        names = (*view.schema.primary_keys, *comparison.names)
+        stored = StoredVersions(view, entry.partition, tuple(dict.fromkeys(names)))
+        rows = stored.of_file(PlannedFile(entry, has_kinds=False))
+        hashes, numbers = keys_of(rows, view)
+        compared.append(exact(rows, comparison.fields))
+        files, positions, covered = places_of([entry], head)
+        lives = np.ones(rows.height, np.bool_)
+        lives[dead.of(entry.file.file_name)] = False
+        parts.append((Entries(hashes, files, positions, numbers), lives))
+        known = tuple(replace(f, dead=int((~lives).sum())) for f in covered)
+        head = replace(head, files=(*head.files, *known))
+    if not parts:
+        return KeyIndex(head)
+    every = Entries.together([entries for entries, _ in parts])
+    lives = np.concatenate([lives for _, lives in parts])
+    freshness = comparison.numbers(pa.concat_tables(compared))
+    order = np.lexsort((np.arange(len(every)), *freshness[::-1], lives))
+    return KeyIndex(head, later=newest_of_each(every.take(order)))

@@ -1,0 +1,53 @@
+"""The index of keys of a table, beside the one that its rows alone give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keytide as kt
+from keytide.table.state.dead_rows import load_dead_rows, vector_files_by_bucket
+from keytide.table.state.key_index import KeyIndex, key_files_by_bucket, load_key_index
+from keytide.table.state.live_files import BucketId
+from keytide.table.write.key_bucket import rebuilt
+from keytide.table.write.writable import writable_view
+
+__all__ = ["assert_index_is_that_of_the_rows"]
+
+
+def _indexes(table: kt.Table) -> Iterator[tuple[KeyIndex, KeyIndex, dict[str, set[int]]]]:
+    """The index of each bucket, that which its rows give, and its dead rows."""
+    state = table.stored.state_to_write(writable_view(table.stored))
+    heads, vectors = (
+        key_files_by_bucket(state.key_files),
+        vector_files_by_bucket(state.vector_files),
+    )
+    buckets: dict[BucketId, list[Any]] = {}
+    for entry in state.live.entries:
+        buckets.setdefault((entry.partition, entry.bucket), []).append(entry)
+    assert heads.keys() == buckets.keys()
+    for bucket, entries in buckets.items():
+        dead = load_dead_rows(state.view.store, vectors.get(bucket, ()), state.view.name)
+        index = load_key_index(state.view.store, heads[bucket])
+        places = {e.file.file_name: {*dead.of(e.file.file_name).tolist()} for e in entries}
+        yield index, rebuilt(state.view, entries, dead), places
+
+
+def _told(index: KeyIndex, dead: dict[str, set[int]]) -> dict[Any, Any]:
+    """Of each key what it is compared by, and where its row lies if it lives."""
+    names, every = index.names(), index.every()
+    columns = (
+        every.hashes.heads, every.hashes.checks, every.files, every.positions, every.comparisons,
+    )  # fmt: skip
+    found = {}
+    for head, check, file, position, comparison in zip(*(c.tolist() for c in columns), strict=True):
+        place = (names[file], position)
+        lives = position not in dead[place[0]]
+        found[head, check] = (comparison, place if lives else None)
+    return found
+
+
+def assert_index_is_that_of_the_rows(table: kt.Table) -> None:
+    """Of each key: what it is compared by, and where its row lies if it lives."""
+    for index, anew, dead in _indexes(table):
+        assert _told(index, dead) == _told(anew, dead)
