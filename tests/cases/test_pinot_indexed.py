@@ -36,7 +36,6 @@ DEVIATIONS: dict[str, tuple[str, list[dict[str, Any]] | str]] = {
 }
 # What this release refuses to make a table of: the member that its error names.
 REFUSED = {
-    "drop_out_of_order_true": "dropOutOfOrderRecord",
     "reload_rebuilds_from_snapshot_when_ttl": "metadataTTL",
     "older_event_after_tombstone_expiry_is_accepted": "deletedKeysTTL",
     "metadata_ttl_then_update_makes_duplicate": "metadataTTL",

@@ -187,8 +187,6 @@ NOT_CARRIED_OUT: list[tuple[str, Change, Change, str]] = [
          f"rows are compared by '{name}', which .*; this release compares by a number")
         for name in ("flags", "tags")
     ],
-    ("drop", {"upsertConfig.dropOutOfOrderRecord": "true"}, {}, "dropOutOfOrderRecord' is true"),
-    ("marker", {"upsertConfig.outOfOrderRecordColumn": "late"}, {}, "RecordColumn' is set"),
     ("metadata TTL", {"upsertConfig.metadataTTL": 5}, {}, "metadataTTL' = 5"),
     ("deleted keys TTL",
      {"upsertConfig.deletedKeysTTL": 0.5, "upsertConfig.deleteRecordColumn": "gone"}, {},
@@ -253,6 +251,8 @@ def test_rule_that_is_named_finds_what_is_wrong(
         (OFFLINE | {"tenants.tagOverrideConfig": {"realtimeCompleted": "t"}}, {}),
         ({"segmentsConfig": None, "upsertConfig.comparisonColumns": ["n"]}, {}),
         ({"upsertConfig.comparisonColumns": ["s"]}, {}),
+        ({"upsertConfig.dropOutOfOrderRecord": "true"}, {}),
+        ({"upsertConfig.outOfOrderRecordColumn": "late"}, {}),
         ({"upsertConfig.comparisonColumns": ["ts", "s"]}, {}),
         ({}, {"dateTimeFieldSpecs": [{"name": "ts", "dataType": "BIG_DECIMAL"}]}),
     ],

@@ -274,8 +274,8 @@ def test_what_cannot_change_is_refused(config: Change, schema: Change, message: 
 @pytest.mark.parametrize(
     ("config", "error", "message"),
     [
-        ({"upsertConfig.dropOutOfOrderRecord": True}, kt.UnsupportedError, "dropOutOfOrderRecord"),
-        ({"upsertConfig.outOfOrderRecordColumn": "late"}, kt.UnsupportedError, "outOfOrderRecord"),
+        ({"upsertConfig.dropOutOfOrderRecord": True}, kt.InvalidError, "False as .*dropOutOfOrder"),
+        ({"upsertConfig.outOfOrderRecordColumn": "late"}, kt.InvalidError, "nothing as .*OfOrder"),
         ({"upsertConfig.mode": "PARTIAL", "tableIndexConfig.nullHandlingEnabled": True},
          kt.UnsupportedError, "PARTIAL"),
         ({"upsertConfig": None}, kt.InvalidError, "there is no 'upsertConfig'"),

@@ -101,6 +101,12 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
                 f"{table}: an UPDATE cannot set {name!r}: '{keys.ROWKIND_FIELD}' makes it say what "
                 f"becomes of a row that is written; DELETE the rows that are to go"
             )
+        marker = table.view.options.out_of_order_column
+        if marker in changes.sets:
+            raise InvalidError(
+                f"{table}: an UPDATE cannot set {marker!r}, in which each write says whether a row "
+                f"came late ('{keys.UPSERT_OUT_OF_ORDER_COLUMN}'); leave it out"
+            )
 
     def begin_delete(self, session: ConnectorSession, table: H) -> H:
         """See `ConnectorMetadata`."""

@@ -73,6 +73,8 @@ class TableOptions:
     upsert_mode: str = _option("upsert.mode")
     upsert_hash_function: str = _option("upsert.hash-function")
     delete_record_column: str | None = _option("upsert.delete-record-column")
+    drops_out_of_order: bool = _option("upsert.drop-out-of-order-record")
+    out_of_order_column: str | None = _option("upsert.out-of-order-record-column")
     tombstone_key: tuple[str, ...] = _option("tombstone.key")
     tombstone_string_key_value: str | None = _option("tombstone.string-key-value")
     remove_record_on_delete: bool = _option("partial-update.remove-record-on-delete")
@@ -192,6 +194,16 @@ class TableOptions:
     def merges_rows(self) -> bool:
         """Whether a row that is written is merged with the current one of its key."""
         return self.upsert_mode == "partial"
+
+    @property
+    def leaves_out_late_rows(self) -> bool:
+        """Whether rows that come late are to be left out, dropped or marked."""
+        return self.drops_out_of_order or self.out_of_order_column is not None
+
+    @property
+    def tells_out_of_order(self) -> bool:
+        """Whether a write says how many rows came late."""
+        return self.counts_out_of_order or self.leaves_out_late_rows
 
     @property
     def compactions_tell(self) -> bool:

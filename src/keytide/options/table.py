@@ -149,6 +149,12 @@ _ORDER = (
            "BOOLEAN `true`, a text `true` in any letter case or `1`, or a number whose whole "
            "part is 1; for tables with `upsert.mode`, which need no watermark key for it.",
            change=FIXED, used_with="upsert.mode"),
+    Option("upsert.drop-out-of-order-record", BOOLEAN, "Whether a row that comes after a fresher "
+           "one of its key is not stored; else it is, and nobody is shown it.", "false", FIXED,
+           used_with="upsert.mode"),
+    Option("upsert.out-of-order-record-column", COLUMN, "The BOOLEAN column in which a write says "
+           "whether a row came after a fresher one of its key, whatever the row brings there.",
+           change=FIXED, used_with="upsert.mode"),
     Option("rowkind.field", COLUMN, "The column that holds the kind of a row: `+I`, `-U`, `+U`, "
            "`-D`.", change=FIXED),
     Option("ignore-delete", BOOLEAN, "Whether `-D` and `-U` rows are dropped, stored ones too.",

@@ -25,6 +25,8 @@ IMMUTABLE = {
     "upsertConfig.hashFunction": keys.UPSERT_HASH_FUNCTION,
     "upsertConfig.comparisonColumns": keys.SEQUENCE_FIELD,
     "upsertConfig.deleteRecordColumn": keys.UPSERT_DELETE_RECORD_COLUMN,
+    "upsertConfig.dropOutOfOrderRecord": keys.UPSERT_DROP_OUT_OF_ORDER,
+    "upsertConfig.outOfOrderRecordColumn": keys.UPSERT_OUT_OF_ORDER_COLUMN,
     "segmentPartitionConfig.columnPartitionMap": keys.BUCKET,
 }
 """Members that cannot change, by the options that hold them; the primary key is another one.
@@ -49,6 +51,10 @@ def options(case: Case) -> dict[str, str]:
     }
     if case.upsert.delete is not None:
         found[keys.UPSERT_DELETE_RECORD_COLUMN] = case.upsert.delete
+    if case.upsert.drops_late:
+        found[keys.UPSERT_DROP_OUT_OF_ORDER] = "true"
+    if case.upsert.late_marker is not None:
+        found[keys.UPSERT_OUT_OF_ORDER_COLUMN] = case.upsert.late_marker
     return found
 
 

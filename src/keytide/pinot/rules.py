@@ -122,12 +122,6 @@ def _bad_marker(case: Case) -> str | None:
     return _if(not is_fine, f"'outOfOrderRecordColumn' names {column.told}")
 
 
-def _late_options(case: Case) -> str | None:
-    found = ["'dropOutOfOrderRecord'"] if case.upsert.drops_late else []
-    found += ["'outOfOrderRecordColumn'"] if case.upsert.late_marker is not None else []
-    return _listed(found)
-
-
 def _consistent_deletes(wrong: Callable[[Case], bool], found: str) -> Finding:
     told = f"'enableDeletedKeysCompactionConsistency' is on {found}"
     return lambda case: _if(case.upsert.is_delete_consistent and wrong(case), told)
@@ -389,10 +383,6 @@ NOT_YET = (
          "this release merges no columns here: leave it out"),
     Rule("comparison type", _incomparable,
          "this release compares by a number, a time, a text or bytes: name such a column"),
-    Rule("drop", lambda c: _if(c.upsert.drops_late, "'upsertConfig.dropOutOfOrderRecord' is true"),
-         "this release stores late rows, which nobody sees: leave it out"),
-    Rule("marker", _said("outOfOrderRecordColumn"),
-         "this release marks no late rows in a column: leave it out"),
     Rule("metadata TTL", _positive("metadataTTL", lambda u: u.metadata_ttl),
          "this release forgets no keys: leave it out"),
     Rule("deleted keys TTL", _positive("deletedKeysTTL", lambda u: u.deleted_ttl),

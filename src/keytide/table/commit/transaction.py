@@ -326,7 +326,7 @@ class Transaction:
 
     def _result(self, committed: Committed | None) -> WriteResult:
         written = self._written
-        late = written.out_of_order if self.view.options.counts_out_of_order else None
+        late = written.out_of_order if self.view.options.tells_out_of_order else None
         if committed is None:
             return WriteResult(None, written.rows, 0, 0, out_of_order=late)
         snapshot_id, entries = committed.snapshot.id, committed.change.entries

@@ -227,10 +227,22 @@ _INSTANTS = ("TIMESTAMP", "TIMESTAMP_LTZ")
 
 def _check_indexed_alone(schema: TableSchema, options: TableOptions) -> None:
     """Options that mean something where an index says which row is current, and nowhere else."""
-    if options.delete_record_column is not None and not schema.is_indexed:
+    if schema.is_indexed:
+        return
+    if options.delete_record_column is not None:
         raise InvalidError(
             f"'{keys.UPSERT_DELETE_RECORD_COLUMN}' = {options.delete_record_column!r} requires "
             f"'{keys.UPSERT_MODE}'; set it, or take '{keys.TOMBSTONE_KEY}'"
+        )
+    if options.leaves_out_late_rows:
+        given = [
+            key
+            for key in (keys.UPSERT_DROP_OUT_OF_ORDER, keys.UPSERT_OUT_OF_ORDER_COLUMN)
+            if key in options.raw
+        ]
+        raise InvalidError(
+            f"'{given[0]}' = {options.raw[given[0]]!r} requires '{keys.UPSERT_MODE}': other tables "
+            f"put late rows where they belong; leave it out"
         )
 
 

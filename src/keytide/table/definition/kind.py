@@ -17,6 +17,7 @@ from keytide.format.schema import TableSchema
 from keytide.merge.engine import Elsewhere
 from keytide.merge.engines import engine_class
 from keytide.options import SECTIONS, Acts, TableOptions, keys, option_of
+from keytide.table.definition.marking_columns import check_marking_columns
 
 __all__ = ["AppendTable", "KeyedTable", "TableKind", "kind_of", "require_key"]
 
@@ -252,8 +253,7 @@ class IndexedTable(TableKind):
                 f"'{keys.CHANGELOG_PRODUCER}' = '{options.changelog_producer}': a table with "
                 f"'{keys.UPSERT_MODE}' tells its changes without a changelog; leave it out"
             )
-        if options.delete_record_column is not None:
-            _check_delete_record(schema, options.delete_record_column, options)
+        check_marking_columns(schema, options)
 
     def _check_layout(self, schema: TableSchema, options: TableOptions) -> None:
         missing = [n for n in schema.partition_keys if n not in schema.primary_keys]
@@ -296,35 +296,10 @@ class IndexedTable(TableKind):
 _INDEXED_BY = (
     keys.SEQUENCE_FIELD, keys.SEQUENCE_FIELD_SORT_ORDER, keys.WATERMARK_KEY, keys.TOMBSTONE_KEY,
     keys.TOMBSTONE_STRING_KEY_VALUE, keys.UPSERT_DML_WATERMARK, keys.UPSERT_MODE, keys.UPSERT_KEY,
-    keys.UPSERT_HASH_FUNCTION, keys.UPSERT_DELETE_RECORD_COLUMN,
+    keys.UPSERT_HASH_FUNCTION, keys.UPSERT_DELETE_RECORD_COLUMN, keys.UPSERT_DROP_OUT_OF_ORDER,
+    keys.UPSERT_OUT_OF_ORDER_COLUMN,
 )  # fmt: skip
 _OF_MERGING = [option for option in _OF_VERSIONS if option.key not in _INDEXED_BY]
-
-
-_MARKS = frozenset(
-    ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL", "CHAR",
-     "VARCHAR")
-)  # fmt: skip
-
-
-def _check_delete_record(schema: TableSchema, name: str, options: TableOptions) -> None:
-    role = f"'{keys.UPSERT_DELETE_RECORD_COLUMN}' = {name!r}"
-    if name not in schema.by_name:
-        raise InvalidError(f"{role} is not in {', '.join(schema.names)}; name one of them")
-    type_ = schema.field(name).type
-    if type_.root not in _MARKS:
-        raise InvalidError(
-            f"{role} is {type_.sql()}; expected BOOLEAN, a text or a number: name such a column"
-        )
-    if name in schema.primary_keys:
-        raise InvalidError(
-            f"{role} is in the primary key, so no delete would meet the row that it deletes; name "
-            f"another column"
-        )
-    if options.tombstone_key:
-        raise InvalidError(
-            f"{role} and '{keys.TOMBSTONE_KEY}' both mark rows as deletes; leave one of them out"
-        )
 
 
 _KEYED, _APPEND, _INDEXED = KeyedTable(), AppendTable(), IndexedTable()

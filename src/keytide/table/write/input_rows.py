@@ -193,6 +193,8 @@ def typed_rows(data: pa.Table, schema: TableSchema, options: TableOptions, table
     kinds = _row_kinds(data, options, table)
     columns = _pair_columns(data, schema, options, kinds, table)
     columns |= _filled_with_defaults(columns, schema, table)
+    if options.out_of_order_column is not None:
+        columns[options.out_of_order_column] = _not_late_yet(len(kinds))
     return Rows(pa.table(columns), _with_tombstones(kinds, columns, schema, options))
 
 
@@ -334,6 +336,12 @@ def _filled_with_defaults(
         yield field.name, column.fill_null(value)
 
 
+def _not_late_yet(count: int) -> pa.ChunkedArray:
+    """What `upsert.out-of-order-record-column` says until rows are compared."""
+    none: pa.ChunkedArray = pa.chunked_array([pa.repeat(pa.scalar(False), count)])
+    return none
+
+
 def _counted(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """1 for each value, as the aggregate function `count` stores them."""
     one, none = pa.scalar(1, column.type), pa.scalar(None, column.type)
@@ -361,7 +369,8 @@ def _missing_column(
     only_retracts = len(kinds) > 0 and not pc.any(_is_add(kinds)).as_py()
     is_key = field.name in schema.primary_keys
     partial = engine_class(options).fills_gaps and field.type.nullable
-    if is_key or not (only_retracts or partial):
+    is_written = field.name == options.out_of_order_column
+    if is_key or not (only_retracts or partial or is_written):
         what = "the primary key column" if is_key else "the column"
         raise InvalidError(
             f"table {table}: the rows lack {what} {field.name!r} ({field.type.sql()}); expected "

@@ -14,9 +14,22 @@ __all__ = ["as_they_came", "first_key", "with_all_producers"]
 
 
 def as_they_came(arrivals: Arrivals, judged: Judged, view: TableView) -> Kept:
-    """All rows, in their order."""
+    """The rows, in their order; those that come late are marked or left out as the table says."""
+    rows, source = with_marks(arrivals, judged, view), np.arange(len(arrivals))
+    if view.options.drops_out_of_order:
+        source = np.flatnonzero(~judged.is_late)
+        rows = rows[pl.Series(source)]
+    return Kept(rows, source, judged.is_current[source])
+
+
+def with_marks(arrivals: Arrivals, judged: Judged, view: TableView) -> pl.DataFrame:
+    """The rows with what a write says in them: see `with_all_producers`, and whether they are late.
+
+    Raises as `with_all_producers`.
+    """
     rows = with_all_producers(arrivals, judged, view)
-    return Kept(rows, np.arange(len(arrivals)), judged.is_current)
+    marker = view.options.out_of_order_column
+    return rows if marker is None else rows.with_columns(pl.Series(marker, judged.is_late))
 
 
 def with_all_producers(arrivals: Arrivals, judged: Judged, view: TableView) -> pl.DataFrame:

@@ -100,6 +100,8 @@ class UpsertTask(WriteTask):
         judged = judge(arrivals)
         late = int(judged.is_late.sum())
         kept = as_they_came(arrivals, judged, self.view)
+        if not kept.rows.height:
+            return Written((), rows.height, late)
         batch = BucketBatch((bucket,), np.array([kept.rows.height]), kept.rows)
         written = BucketWriter(self.view, placing.total_buckets).write([batch], base).data
         keys, dead = _indexed(self.view, on, arrivals, kept, written)
