@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from pinot_configs import CONFIG, PARTITIONS, SCHEMA, Change, make, new_lake
+from pinot_configs import (
+    CONFIG,
+    FULL_PARTIAL,
+    PARTITIONS,
+    SCHEMA,
+    STRATEGIES,
+    Change,
+    make,
+    new_lake,
+)
 
 import keytide as kt
 
@@ -271,13 +280,25 @@ def test_what_cannot_change_is_refused(config: Change, schema: Change, message: 
     assert make(lake=lake).scan().count() == 1
 
 
+def test_strategies_cannot_change_however_they_are_said() -> None:
+    lake, partial = new_lake(), FULL_PARTIAL | {STRATEGIES: {"n": "INCREMENT"}}
+    make(partial, lake=lake)
+    make(partial | {STRATEGIES: {"n": "INCREMENT", "s": "OVERWRITE"}}, lake=lake)
+    with pytest.raises(
+        kt.InvalidError, match=r"made with 'sum' as '.*\.n', found 'max'; it cannot"
+    ):
+        make(FULL_PARTIAL | {STRATEGIES: {"n": "MAX"}}, lake=lake)
+    with pytest.raises(kt.InvalidError, match=r"made with 'last_non_null_value' as '.*Strategies"):
+        make(partial | {"upsertConfig.defaultPartialUpsertStrategy": "IGNORE"}, lake=lake)
+
+
 @pytest.mark.parametrize(
     ("config", "error", "message"),
     [
         ({"upsertConfig.dropOutOfOrderRecord": True}, kt.InvalidError, "False as .*dropOutOfOrder"),
         ({"upsertConfig.outOfOrderRecordColumn": "late"}, kt.InvalidError, "nothing as .*OfOrder"),
         ({"upsertConfig.mode": "PARTIAL", "tableIndexConfig.nullHandlingEnabled": True},
-         kt.UnsupportedError, "PARTIAL"),
+         kt.InvalidError, "made with 'full' as 'upsertConfig.mode', found 'partial'"),
         ({"upsertConfig": None}, kt.InvalidError, "there is no 'upsertConfig'"),
     ],
 )  # fmt: skip

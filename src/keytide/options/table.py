@@ -137,9 +137,11 @@ _ORDER = (
            "what UPDATE, DELETE and MERGE append: that of the old row; or the time at which the "
            "statement began, where that is later; or what the statement sets, which it must.",
            "copy", used_with="watermark.key"),
-    Option("upsert.mode", choice("none", "full"), "`full`: the table keeps an index of its keys, "
-           "and a write marks the rows that it replaces as dead, so that nothing is merged when it "
-           "is read. `none`: versions of a key are merged on reading.", "none", NEVER),
+    Option("upsert.mode", choice("none", "full", "partial"), "`full`: the table keeps an index of "
+           "its keys, and a write marks the rows that it replaces as dead, so that nothing is "
+           "merged when it is read. `partial`: besides, a row is merged with the current one of "
+           "its key when it is written, by `fields.<column>.aggregate-function`. `none`: versions "
+           "of a key are merged on reading.", "none", NEVER),
     Option("upsert.primary-key", EXACT_COLUMNS, "The key of a table with `upsert.mode`, which is "
            "one without a key to other engines; written down when it is made.", change=NEVER),
     Option("upsert.hash-function", choice("none", "uuid", "xxh128", "xxhash", "murmur3", "md5"),

@@ -51,6 +51,10 @@ def options(case: Case) -> dict[str, str]:
     }
     if case.upsert.delete is not None:
         found[keys.UPSERT_DELETE_RECORD_COLUMN] = case.upsert.delete
+    if case.is_partial:
+        found[keys.DEFAULT_AGGREGATE_FUNCTION] = case.upsert.default_strategy
+        for name, strategy in case.upsert.strategies.items():
+            found[keys.key_of(keys.AGGREGATE_FUNCTION, name)] = strategy
     if case.upsert.drops_late:
         found[keys.UPSERT_DROP_OUT_OF_ORDER] = "true"
     if case.upsert.late_marker is not None:

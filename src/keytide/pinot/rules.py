@@ -221,6 +221,11 @@ def _said(member: str) -> Finding:
     return lambda case: _if(member in said(case.upsert), f"'upsertConfig.{member}' is set")
 
 
+def _said_without_merges(member: str) -> Finding:
+    find = _said(member)
+    return lambda case: None if case.is_partial else find(case)
+
+
 def _positive(member: str, value: Callable[[Upsert], float]) -> Finding:
     return lambda case: _if(
         value(case.upsert) > 0, f"'upsertConfig.{member}' = {value(case.upsert):g}"
@@ -373,14 +378,14 @@ NOT_YET = (
     Rule("complex columns",
          lambda c: _listed(x.told for x in c.schema.columns if x.type in ("MAP", "LIST", "STRUCT")),
          "this release makes no such columns: take JSON"),
-    Rule("partial", lambda c: _if(c.is_partial, "'upsertConfig.mode' is 'PARTIAL'"),
-         "this release carries out 'FULL': take it, or Lake.create_table with a merge engine"),
-    Rule("strategies", _said("partialUpsertStrategies"),
-         "this release merges no columns here: leave it out"),
-    Rule("default strategy", _said("defaultPartialUpsertStrategy"),
-         "this release merges no columns here: leave it out"),
+    Rule("strategies", _said_without_merges("partialUpsertStrategies"),
+         "only 'PARTIAL' merges columns: take it, or leave it out"),
+    Rule("default strategy", _said_without_merges("defaultPartialUpsertStrategy"),
+         "only 'PARTIAL' merges columns: take it, or leave it out"),
     Rule("merger", _said("partialUpsertMergerClass"),
-         "this release merges no columns here: leave it out"),
+         "this release runs no classes: choose strategies, and leave it out"),
+    Rule("transforms", _said("postPartialUpsertTransformConfigs"),
+         "this release computes no columns of merged rows: leave it out"),
     Rule("comparison type", _incomparable,
          "this release compares by a number, a time, a text or bytes: name such a column"),
     Rule("metadata TTL", _positive("metadataTTL", lambda u: u.metadata_ttl),

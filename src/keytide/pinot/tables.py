@@ -11,11 +11,13 @@ from keytide.callers import warn_caller
 from keytide.errors import AlreadyExistsError, InvalidError
 from keytide.lake.lake import Lake
 from keytide.lake.table import Table
+from keytide.merge.functions.registry import DEFAULT_FUNCTION, function_names
 from keytide.options import TableOptions
 from keytide.pinot import definition
 from keytide.pinot.case import Case
 from keytide.pinot.config import parse_schema, parse_table_config
 from keytide.pinot.rules import check, idle_members
+from keytide.table.definition.row_merging import merged_fields
 
 __all__ = ["create_table"]
 
@@ -59,11 +61,18 @@ _IDLE = "what follows has no meaning here, where no server keeps rows and rows s
 
 def _check_immutable(table: Table, case: Case) -> None:
     """Raise `InvalidError` where the table differs in what cannot be changed."""
-    pairs = {"primaryKeyColumns": (table.table_schema.primary_keys, case.schema.primary_key)}
+    pairs: dict[str, tuple[Any, Any]] = {
+        "primaryKeyColumns": (table.table_schema.primary_keys, case.schema.primary_key)
+    }
     stored = TableOptions.parse(table.options)
     wanted = TableOptions.parse(definition.options(case))
     for member, key in definition.IMMUTABLE.items():
         pairs[member] = (stored.value(key), wanted.value(key))
+    if wanted.merges_rows:
+        names = [f.name for f in merged_fields(table.table_schema, stored)]
+        one, other = (function_names(names, each, DEFAULT_FUNCTION) for each in (stored, wanted))
+        for name in names:
+            pairs[f"upsertConfig.partialUpsertStrategies.{name}"] = (one[name], other[name])
     for member, (has, asked) in pairs.items():
         if has != asked:
             if member == "upsertConfig.comparisonColumns" and not case.upsert.comparison:

@@ -12,6 +12,7 @@ from keytide.format.schema import TableSchema
 from keytide.merge.engines import engine_class, engine_of, engines_with
 from keytide.merge.functions.registry import (
     DEFAULT_FUNCTION,
+    FUNCTION_OPTIONS,
     function_names,
     with_stored_names,
 )
@@ -315,7 +316,7 @@ def _idle_lifetime(schema: TableSchema, options: TableOptions) -> list[str]:
 def _idle_options(options: TableOptions) -> list[str]:
     """Options that mean nothing with the merge engine that the table has."""
     messages = []
-    own = engine_class(options).options
+    own = FUNCTION_OPTIONS if options.merges_rows else engine_class(options).options
     for key in options.raw:
         option = option_of(key)
         engines = () if option is None or option.key in own else engines_with(option.key)

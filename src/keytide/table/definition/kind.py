@@ -16,8 +16,10 @@ from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.schema import TableSchema
 from keytide.merge.engine import Elsewhere
 from keytide.merge.engines import engine_class
+from keytide.merge.functions.registry import FUNCTION_OPTIONS
 from keytide.options import SECTIONS, Acts, TableOptions, keys, option_of
 from keytide.table.definition.marking_columns import check_marking_columns
+from keytide.table.definition.row_merging import check_row_merging
 
 __all__ = ["AppendTable", "KeyedTable", "TableKind", "kind_of", "require_key"]
 
@@ -243,6 +245,8 @@ class IndexedTable(TableKind):
         self._check_layout(schema, options)
         for key, text in options.raw.items():
             option = option_of(key)
+            if options.merges_rows and option in _OF_MERGING_ROWS:
+                continue
             if option in _OF_MERGING and option.parse(key, text) != option.default_value:
                 raise InvalidError(
                     f"'{key}' = '{text}' says what becomes of versions that are merged, and none "
@@ -254,6 +258,8 @@ class IndexedTable(TableKind):
                 f"'{keys.UPSERT_MODE}' tells its changes without a changelog; leave it out"
             )
         check_marking_columns(schema, options)
+        if options.merges_rows:
+            check_row_merging(schema, options)
 
     def _check_layout(self, schema: TableSchema, options: TableOptions) -> None:
         missing = [n for n in schema.partition_keys if n not in schema.primary_keys]
@@ -299,6 +305,12 @@ _INDEXED_BY = (
     keys.UPSERT_HASH_FUNCTION, keys.UPSERT_DELETE_RECORD_COLUMN, keys.UPSERT_DROP_OUT_OF_ORDER,
     keys.UPSERT_OUT_OF_ORDER_COLUMN,
 )  # fmt: skip
+# Of the functions of columns none is ever taken back, and `count` counts what is no row of a key.
+_OF_MERGING_ROWS = [
+    option_of(key)
+    for key in FUNCTION_OPTIONS
+    if key not in (keys.IGNORE_RETRACT, keys.COUNT_VALUES)
+]
 _OF_MERGING = [option for option in _OF_VERSIONS if option.key not in _INDEXED_BY]
 
 

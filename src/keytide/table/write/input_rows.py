@@ -368,7 +368,8 @@ def _missing_column(
 ) -> pa.ChunkedArray:
     only_retracts = len(kinds) > 0 and not pc.any(_is_add(kinds)).as_py()
     is_key = field.name in schema.primary_keys
-    partial = engine_class(options).fills_gaps and field.type.nullable
+    fills_gaps = options.merges_rows or engine_class(options).fills_gaps
+    partial = fills_gaps and field.type.nullable
     is_written = field.name == options.out_of_order_column
     if is_key or not (only_retracts or partial or is_written):
         what = "the primary key column" if is_key else "the column"

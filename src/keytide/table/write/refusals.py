@@ -18,6 +18,7 @@ from keytide.merge.refusal import Refusal, reasons
 from keytide.row_kind import RowKind
 from keytide.table.state.view import TableView
 from keytide.table.write.input_rows import ignored_kinds
+from keytide.table.write.row_merging import as_deletes, row_merger
 
 __all__ = ["refuse_unmergeable", "why_refused"]
 
@@ -51,7 +52,12 @@ def why_refused(rows: pl.DataFrame, view: TableView) -> pl.Series:
 
 
 def _refusals(rows: pl.DataFrame, view: TableView, *, states_rows: bool = False) -> list[Refusal]:
-    found = view.engine.refusals(rows) if view.kind.takes_deletes else _not_inserted(rows)
+    if not view.kind.takes_deletes:
+        found = _not_inserted(rows)
+    elif view.options.merges_rows:
+        found = row_merger(view).refusals(as_deletes(rows))
+    else:
+        found = view.engine.refusals(rows)
     if view.kind.has_key_index and view.comparison.has_producers:
         found = itertools.chain(found, _of_no_producer(rows, view, states_rows=states_rows))
     return [refusal for refusal in found if refusal.rows.any()]

@@ -1,8 +1,9 @@
 """Writes into a table with an index of keys: rows are appended, and what they replace dies.
 
-All rows of a write are stored as they came. The index says where the current row of each key lies,
-so that each key's row before is marked as dead, and so is a row that comes late or deletes. Whoever
-reads the files without the dead rows reads one row of a key.
+All rows of a write are stored as they came, or one of each key where rows are merged. The index
+says where the current row of each key lies, so that each key's row before is marked as dead, and so
+is a row that comes late or deletes. Whoever reads the files without the dead rows reads one row of
+a key.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from keytide.table.write.key_bucket import Bucket, arrived, by_name, found_bucke
 from keytide.table.write.layout import Placing
 from keytide.table.write.layouts import layout_of
 from keytide.table.write.refusals import refuse_unmergeable
+from keytide.table.write.row_merging import merged_rows
 from keytide.table.write.task import WriteTask, Written
 
 __all__ = ["UpsertTask"]
@@ -96,10 +98,12 @@ class UpsertTask(WriteTask):
     def _upserted(
         self, bucket: BucketId, rows: pl.DataFrame, base: SequenceBase, placing: Placing, on: Bucket
     ) -> Written:
-        arrivals = arrived(self.view, bucket, rows, on)
+        merges = self.view.options.merges_rows and not self.states_rows
+        wanted = self.view.schema.names if merges else ()
+        arrivals = arrived(self.view, bucket, rows, on, wanted)
         judged = judge(arrivals)
         late = int(judged.is_late.sum())
-        kept = as_they_came(arrivals, judged, self.view)
+        kept = (merged_rows if merges else as_they_came)(arrivals, judged, self.view)
         if not kept.rows.height:
             return Written((), rows.height, late)
         batch = BucketBatch((bucket,), np.array([kept.rows.height]), kept.rows)

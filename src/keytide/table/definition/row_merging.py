@@ -1,0 +1,31 @@
+"""How rows are merged when they are written, where an index says which row of a key is current."""
+
+from __future__ import annotations
+
+from keytide.errors import InvalidError
+from keytide.format.schema import TableSchema
+from keytide.merge.checks import check_functions
+from keytide.merge.functions.registry import DEFAULT_FUNCTION, function_names
+from keytide.options import TableOptions, keys
+from keytide.types import Field
+
+__all__ = ["check_row_merging", "merged_fields"]
+
+
+def merged_fields(schema: TableSchema, options: TableOptions) -> tuple[Field, ...]:
+    """The columns that are merged: all but those by which rows are found, compared or marked."""
+    fixed = {*schema.primary_keys, *options.sequence_field, options.out_of_order_column}
+    return tuple(field for field in schema.fields if field.name not in fixed)
+
+
+def check_row_merging(schema: TableSchema, options: TableOptions) -> None:
+    """Raise `InvalidError` for functions that do not fit, or of columns that are not merged."""
+    merged = {field.name: field for field in merged_fields(schema, options)}
+    for name, function in options.by_columns(keys.AGGREGATE_FUNCTION).items():
+        if name in schema.by_name and name not in merged:
+            raise InvalidError(
+                f"'{keys.key_of(keys.AGGREGATE_FUNCTION, name)}' = {function!r}: column {name!r} "
+                f"is one by which rows are found, compared or marked, and is not merged; leave it "
+                f"out"
+            )
+    check_functions(merged, function_names(merged, options, DEFAULT_FUNCTION), options)

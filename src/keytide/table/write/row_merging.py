@@ -1,0 +1,144 @@
+"""Rows that are merged with the current ones of their keys before they are stored.
+
+One row of a key is stored: that which its current row and the arriving ones give, column by
+column. A delete takes away what came before it, so that what comes next begins anew. Rows of one
+write come in the order of the column that they are compared by, those of each producer in the
+places that they have among the others.
+
+A row that comes late cannot be put where it belongs: which of the columns a later row has set, and
+whether one has deleted the key, is in the merged row no more. It is refused, unless the table says
+that late rows are left out, or a delete is what it comes after.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+
+from keytide.errors import InvalidError
+from keytide.index.comparison import Numbers
+from keytide.index.hashes import KeyHashes
+from keytide.merge.aggregation import Aggregation
+from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
+from keytide.options import keys
+from keytide.row_kind import RowKind
+from keytide.scratch import scratch
+from keytide.table.definition.row_merging import merged_fields
+from keytide.table.state.view import TableView
+from keytide.table.write.arrivals import Arrivals, Judged, Kept, judge
+from keytide.table.write.keeping import first_key, with_marks
+
+__all__ = ["as_deletes", "merged_rows", "row_merger"]
+
+_KEY, _PLACE = map(scratch, ("key", "place"))
+
+
+def row_merger(view: TableView) -> Aggregation:
+    """What merges rows of the table: `Aggregation` over rows in the order of `_KEY`."""
+    order = MergeOrder(key=(_KEY, *view.schema.primary_keys))
+    fields = merged_fields(view.schema, view.options)
+    engine = Aggregation.of(order, fields, view.options, view.functions)
+    return replace(engine, remove_record_on_delete=True)
+
+
+def as_deletes(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows, of which all that add nothing delete."""
+    kind = pl.when(IS_ADD).then(pl.col(VALUE_KIND)).otherwise(pl.lit(int(RowKind.DELETE), pl.Int8))
+    return rows.with_columns(kind.alias(VALUE_KIND))
+
+
+def merged_rows(arrivals: Arrivals, judged: Judged, view: TableView) -> Kept:
+    """One row of each key, and the late ones as they came, unless they are dropped.
+
+    Raises `InvalidError` for a row that comes late and is to be left out by nobody, and for rows
+    that cannot be merged.
+    """
+    sorted_by = np.arange(len(arrivals))
+    if not view.options.leaves_out_late_rows:
+        sorted_by = _in_order(arrivals)
+        arrivals = arrivals.take(sorted_by)
+        judged = judge(arrivals)
+        _refuse_late(arrivals, judged, view)
+    rows = with_marks(arrivals, judged, view).with_columns(pl.Series(_PLACE, sorted_by))
+    with view.naming_table():
+        versions = _versions(rows, arrivals, np.flatnonzero(~judged.is_late), view)
+        merged = row_merger(view).merge(versions, in_key_order=False).sort(_PLACE).drop(_KEY)
+    late = rows.filter(pl.Series(judged.is_late & (not view.options.drops_out_of_order)))
+    stored = pl.concat([merged, late.select(merged.columns)])
+    is_current = np.arange(stored.height) < merged.height
+    return Kept(stored.drop(_PLACE), stored[_PLACE].to_numpy(), is_current)
+
+
+def _versions(
+    rows: pl.DataFrame, arrivals: Arrivals, taken: Numbers, view: TableView
+) -> pl.DataFrame:
+    """The living row of each key that is written, then its arriving rows in their order."""
+    numbers = _key_numbers(arrivals.hashes.take(taken))
+    arriving = as_deletes(rows[pl.Series(taken)]).with_columns(pl.Series(_KEY, numbers))
+    _, first = np.unique(numbers, return_index=True)
+    at, current = arrivals.current.at[taken[first]], arrivals.current
+    has_row = at >= 0
+    has_row[has_row] = current.lives[at[has_row]]
+    stored = current.rows[pl.Series(at[has_row])].with_columns(
+        pl.Series(_KEY, numbers[first[has_row]]),
+        pl.lit(-1, pl.Int64).alias(_PLACE),
+        pl.lit(int(RowKind.INSERT), pl.Int8).alias(VALUE_KIND),
+    )
+    versions = pl.concat([stored.select(arriving.columns), arriving])
+    # The key is spelt as the newest row has it, which some hash functions let differ.
+    spelt = [pl.col(name).last().over(_KEY) for name in view.schema.primary_keys]
+    return versions.sort(_KEY, maintain_order=True).with_columns(spelt)
+
+
+def _in_order(arrivals: Arrivals) -> Numbers:
+    """The order in which rows of one write are merged."""
+    places = np.arange(len(arrivals))
+    if not len(arrivals.come_again):
+        return places
+    numbers = _key_numbers(arrivals.hashes)
+    producers = np.argmax(arrivals.says, axis=0)
+    fresh = arrivals.fresh[producers, places]
+    taken: Numbers = np.empty_like(places)
+    taken[np.lexsort((places, producers, numbers))] = np.lexsort(
+        (places, fresh, producers, numbers)
+    )
+    return taken
+
+
+def _key_numbers(hashes: KeyHashes) -> Numbers:
+    """A number for each key, the same in all of its rows."""
+    order = np.lexsort((hashes.checks, hashes.heads))
+    heads, checks = hashes.heads[order], hashes.checks[order]
+    is_new = np.ones(len(order), np.bool_)
+    is_new[1:] = (heads[1:] != heads[:-1]) | (checks[1:] != checks[:-1])
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.cumsum(is_new)
+    return numbers
+
+
+def _refuse_late(arrivals: Arrivals, judged: Judged, view: TableView) -> None:
+    at = arrivals.current.at
+    wrong = judged.is_late & (at >= 0)
+    wrong[wrong] = arrivals.current.lives[at[wrong]]
+    if not wrong.any():
+        return
+    first, names = int(np.argmax(wrong)), view.comparison.names
+    found, has = (
+        rows.select(names).row(place)
+        for rows, place in ((arrivals.rows, first), (arrivals.current.rows, int(at[first])))
+    )
+    raise InvalidError(
+        f"table {view.name}: {int(wrong.sum())} of {len(arrivals)} rows come after fresher ones of "
+        f"their keys, the first with {first_key(arrivals.rows, wrong, view)}: its "
+        f"{', '.join(names)} is {_told(found)}, and that of the stored row {_told(has)}. With "
+        f"'{keys.UPSERT_MODE}' = '{view.options.upsert_mode}' a late row cannot be merged into "
+        f"what later ones have made. Write the rows of a key in order, or make a table that leaves "
+        f"late rows out ('{keys.UPSERT_DROP_OUT_OF_ORDER}', '{keys.UPSERT_OUT_OF_ORDER_COLUMN}'), "
+        f"or one that merges on reading ('{keys.MERGE_ENGINE}')"
+    )
+
+
+def _told(values: tuple[object, ...]) -> str:
+    return ", ".join(map(repr, values))
