@@ -66,3 +66,22 @@ def test_rows_are_changed_on_executors(table: kt.Table, spark: SparkSession) -> 
     del expected[8]
     assert shown(table) == expected
     assert not table.verify().findings
+
+
+def test_rows_are_merged_with_those_that_are_stored(warehouse: str, spark: SparkSession) -> None:
+    lake = kt.connect(warehouse, spark)
+    lake.sql(
+        "CREATE TABLE t (k INT NOT NULL, ts INT, n INT, v STRING, PRIMARY KEY (k) NOT ENFORCED) "
+        "WITH ('upsert.mode' = 'partial', 'sequence.field' = 'ts', 'bucket' = '2', "
+        "'fields.n.aggregate-function' = 'INCREMENT')"
+    )
+    table = lake.table("t")
+    rows = [(k, ts, 1) for k in range(10) for ts in (3, 1, 2)]
+    for shift in (0, 3):
+        given = [(k, ts + shift, n) for k, ts, n in rows]
+        table.write(spark.createDataFrame(given, "k INT, ts INT, n INT").repartition(3))
+    lake.sql("UPDATE t SET n = 100 WHERE k = 1")
+    lake.sql("INSERT INTO t SELECT k, 9 AS ts, 1 AS n, 'z' AS v FROM t WHERE k < 2")
+    found = {row["k"]: (row["ts"], row["n"], row["v"]) for row in table.scan().to_pylist()}
+    assert found == dict.fromkeys(range(10), (6, 6, None)) | {0: (9, 7, "z"), 1: (9, 101, "z")}
+    assert not table.verify().findings

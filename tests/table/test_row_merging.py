@@ -221,11 +221,20 @@ def test_one_row_of_a_key_is_stored_by_a_write() -> None:
 def test_revived_row_begins_anew() -> None:
     table = new_table(None, "is_gone", **{"upsert.delete-record-column": "is_gone"})
     table.write([{"k": 1, "ts": 1, "sum": 5, "v": "a"}])
-    table.write([{"k": 1, "ts": 3, "is_gone": True}])
+    table.write([{"k": 1, "ts": 3, "is_gone": True, "sum": 50, "v": "b"}])
     table.write([{"k": 1, "ts": 2, "sum": 100}])  # late, and what it adds to is gone
     assert shown(table) == {}
     table.write([{"k": 1, "ts": 3, "sum": 2}])
-    assert [(row["sum"], row["v"]) for row in shown(table).values()] == [(2, None)]
+    (row,) = shown(table).values()
+    assert (row["sum"], row["v"], row["is_gone"]) == (2, None, None)
+
+
+def test_rows_of_an_overwrite_are_merged_with_one_another_alone() -> None:
+    table = new_table()
+    table.write([{"k": 1, "ts": 5, "sum": 5}, {"k": 2, "ts": 5, "sum": 5}])
+    table.overwrite([{"k": 1, "ts": 2, "sum": 1}, {"k": 1, "ts": 1, "sum": 2}])
+    assert {k: (row["ts"], row["sum"]) for k, row in shown(table).items()} == {1: (2, 3)}
+    assert_index_is_that_of_the_rows(table)
 
 
 def test_batch_that_is_delivered_again_doubles_nothing() -> None:
