@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from busy import Others, busy_store
+from far import far_away
 from key_indexes import assert_index_is_that_of_the_rows
 from keytide.store import Store, open_store
 from keytide.table.commit.transaction import Transaction
@@ -260,6 +261,25 @@ def test_two_writers_lose_no_increment_whenever_the_other_comes() -> None:
             return
         assert [row["sum"] for row in shown(table).values()] == [111], request
         assert_index_is_that_of_the_rows(table)
+
+
+def test_a_look_at_the_current_rows_of_all_files_is_one_wait() -> None:
+    waits = []
+    for merging in ({"upsert.mode": "full"}, {"fields.n.aggregate-function": "sum"}):
+        with far_away() as far:
+            lake = kt.connect("", store=new_store())
+            fields = [
+                kt.Field(-1, "k", kt.parse_sql_type("INT NOT NULL")),
+                kt.Field(-1, "n", kt.parse_sql_type("INT")),
+            ]
+            options = {"upsert.mode": "partial", **merging}
+            table = lake.create_table("t", fields, ["k"], options=options)
+            for k in range(3):
+                table.write([{"k": k, "n": 1}])
+            with far.counted() as requests:
+                table.write([{"k": k, "n": 1} for k in range(3)])
+            waits.append(requests.waits)
+    assert waits[1] == waits[0] + 1
 
 
 def test_texts_that_spell_one_uuid_are_one_row() -> None:

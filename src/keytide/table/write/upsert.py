@@ -135,11 +135,10 @@ def _indexed(
     files, positions, covered = places_of(written, head)
     comparisons = view.comparison.in_index(exact(kept.rows, view.comparison.fields))
     hashes = arrivals.hashes.take(kept.source)
-    replaced = arrivals.entries.take(
-        kept.source[kept.is_current & arrivals.current.is_known[kept.source]]
-    )
+    replaced = kept.source[kept.is_current & arrivals.current.is_known[kept.source]]
+    before = arrivals.entries
     dies = ~kept.is_current | ~kept.rows.select(IS_ADD.alias("add"))["add"].to_numpy()
-    old = by_name(replaced.files, replaced.positions, on.index.names())
+    old = by_name(before.files[replaced], before.positions[replaced], on.index.names())
     own = by_name(files[dies], positions[dies], {file.number: file.name for file in covered})
     dead = on.dead.marking({**old, **own}, wide=view.options.deletion_vectors_bitmap64)
     new = Entries(hashes, files, positions, comparisons).take(np.flatnonzero(kept.is_current))
