@@ -22,6 +22,7 @@ from far import far_away
 from key_indexes import assert_index_is_that_of_the_rows
 from keytide.store import Store, open_store
 from keytide.table.commit.transaction import Transaction
+from keytide.table.definition.evolution import AddColumn
 from keytide.table.write.input_rows import to_arrow_table
 from keytide.table.write.writable import writable_view
 
@@ -418,6 +419,51 @@ def test_tasks_side_by_side_with_rows_of_one_key_are_refused() -> None:
         with pytest.raises(kt.UnsupportedError, match=r"merges the rows of a key.*by one task"):
             transaction.commit()
         transaction.abort()
+
+
+def test_runs_of_one_task_are_merged_with_those_before() -> None:
+    table = new_table()
+    table.write([{"k": 1, "ts": 1, "sum": 1}])
+    runs = [
+        to_arrow_table([dict.fromkeys(COLUMNS) | row for row in rows], table.table_schema, "t")
+        for rows in (
+            [{"k": 1, "ts": 2, "sum": 10}, {"k": 2, "ts": 2, "sum": 1}],
+            [{"k": 1, "ts": 3, "sum": 100}, {"k": 2, "ts": 2, "sum": 2}],
+            [{"k": 2, "ts": 3, "sum": 4}],
+        )
+    ]
+    with Transaction.begin(table.stored, writable_view(table.stored)) as transaction:
+        transaction.take(transaction.task().feed(runs, 0))
+        transaction.commit()
+    assert {k: row["sum"] for k, row in shown(table).items()} == {1: 111, 2: 7}
+    assert_index_is_that_of_the_rows(table)
+
+
+def test_keys_that_an_update_hands_on_are_refused_and_nothing_changes() -> None:
+    table = new_table()
+    table.write([{"k": k, "ts": 1, "sum": k} for k in (1, 2, 3)])
+    table.update({"k": "k + 10"}, "k = 1")
+    with pytest.raises(kt.UnsupportedError, match=r"in several statements"):
+        table.update({"k": "k + 1"}, "k < 4")
+    assert {k: row["sum"] for k, row in shown(table).items()} == {2: 2, 3: 3, 11: 1}
+    assert_index_is_that_of_the_rows(table)
+
+
+def test_rows_of_partitions_are_merged_where_they_are() -> None:
+    lake = kt.connect("", store=new_store())
+    fields = [
+        kt.Field(-1, name, kt.parse_sql_type(type_))
+        for name, type_ in {"p": "STRING NOT NULL", "k": "INT NOT NULL", "n": "INT"}.items()
+    ]
+    options = {"upsert.mode": "partial", "fields.n.aggregate-function": "INCREMENT"}
+    table = lake.create_table("t", fields, ["p", "k"], partition_by=["p"], options=options)
+    for _ in range(2):
+        table.write([{"p": p, "k": 1, "n": n} for p, n in (("a", 1), ("b", 10))])
+    table.alter(AddColumn(("m",), kt.parse_sql_type("INT")))
+    table.write([{"p": "a", "k": 1, "m": 5}])
+    found = sorted(table.scan().to_pylist(), key=lambda row: row["p"])
+    assert found == [{"p": "a", "k": 1, "n": 2, "m": 5}, {"p": "b", "k": 1, "n": 20, "m": None}]
+    assert_index_is_that_of_the_rows(table)
 
 
 # -- what cannot be merged -------------------------------------------------------------------------
