@@ -6,6 +6,7 @@ A dict is the model. After each step the index is the one that the rows alone gi
 from __future__ import annotations
 
 import warnings
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -18,6 +19,7 @@ import keytide as kt
 from key_indexes import assert_index_is_that_of_the_rows
 from keytide.store import open_store
 from keytide.table.commit.transaction import Transaction
+from keytide.table.definition.evolution import ChangeColumnType
 from keytide.table.write.input_rows import to_arrow_table
 from keytide.table.write.writable import writable_view
 
@@ -133,6 +135,27 @@ def change(table: kt.Table, newest: dict[int, Row], step: Any, values: list[Any]
     return [
         ("-D" if done == "delete" else "+U", key, row[2], "new" if done == "update" else row[3])
     ]
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide", "values"),
+    [
+        ("INT", "DOUBLE", [3, 5, 7]),
+        ("INT", "DECIMAL(12, 2)", [3, 5, 7]),
+        ("TIMESTAMP(3)", "TIMESTAMP(6)", [datetime(2020, 1, day) for day in (1, 2, 3)]),
+        ("INT", "BIGINT", [3, 5, 7]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*built anew:keytide.KeytideWarning")
+def test_late_row_stays_late_where_the_column_gets_a_wider_type(
+    narrow: str, wide: str, values: list[Any]
+) -> None:
+    table = new_table(type_of_ts=narrow, **{"sequence.field": "ts"})
+    write(table, [{"k": k, "ts": values[1], "v": "x"} for k in (1, 2)])
+    table.alter(ChangeColumnType(("ts",), kt.parse_sql_type(wide)))
+    write(table, [{"k": 1, "ts": values[0], "v": "late"}, {"k": 2, "ts": values[2], "v": "new"}])
+    assert {k: row["v"] for k, row in shown(table).items()} == {1: "x", 2: "new"}
+    assert_index_is_that_of_the_rows(table)
 
 
 def test_each_row_of_a_key_is_explained() -> None:

@@ -56,6 +56,16 @@ class Comparison:
         """Whether entries of an index say all of it; if not, the rows are asked."""
         return not self.has_producers and all(f.type.root in _NUMBERED for f in self.fields)
 
+    @property
+    def counted_in(self) -> str:
+        """What the numbers of entries count, which a column that gets a wider type may change."""
+        if not self.fields or not self.is_in_index:
+            return "nothing"
+        type_ = self.fields[0].type.to_arrow()
+        if pa.types.is_floating(type_):
+            return "floating point"
+        return str(type_.unit) if pa.types.is_timestamp(type_) else "whole numbers"
+
     def in_index(self, rows: pa.Table) -> Numbers:
         """What entries have of rows: 0 where they do not say it."""
         if not self.fields or not self.is_in_index:

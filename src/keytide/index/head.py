@@ -35,11 +35,15 @@ class StoredRun:
 
 @dataclass(frozen=True)
 class Head:
-    """What one index of keys says of itself; its runs come oldest first."""
+    """What one index of keys says of itself; its runs come oldest first.
+
+    `function` is the hash function of keys, `compared` what the comparisons of entries count.
+    """
 
     function: str
     files: tuple[IndexedFile, ...] = ()
     runs: tuple[StoredRun, ...] = ()
+    compared: str = ""
 
     @property
     def next_number(self) -> int:
@@ -74,4 +78,5 @@ def _head(said: Mapping[str, Any]) -> Head:
         said["function"],
         tuple(IndexedFile(**file) for file in said["files"]),
         tuple(StoredRun(**run) for run in said["runs"]),
+        said["compared"],
     )

@@ -193,7 +193,7 @@ class NewKeys:
             name = paths.FileNames().metadata(paths.MetadataFile.INDEX)
             runs, beside = (*runs, StoredRun(name, entries, len(data))), {name: data}
         files = tuple(replace(f, dead=len(self.dead.of(f.name))) for f in self.files)
-        head = Head(self.index.head.function, files, runs)
+        head = replace(self.index.head, files=files, runs=runs)
         ranges = tuple(VectorRange(run.name, 0, run.size, run.entries) for run in runs)
         return EncodedIndex(head.encode(), sum(r.entries for r in runs), ranges, beside)
 

@@ -122,7 +122,7 @@ def found_bucket(
     dead = load_dead_rows(view.store, vectors, view.name)
     files = {entry.file.file_name: entry for entry in entries}
     if head is None and not entries:
-        return Bucket(KeyIndex(Head(view.options.upsert_hash_function)), dead)
+        return Bucket(KeyIndex(_bare_head(view)), dead)
     stored, reason = () if head is None else (head,), "there is none"
     if head is not None:
         try:
@@ -131,7 +131,7 @@ def found_bucket(
             reason = str(error)
         else:
             rows = {name: entry.file.row_count for name, entry in files.items()}
-            why = why_not_covered(index.head, rows, dead)
+            why = why_not_covered(index.head, rows, dead) or _why_otherwise(index.head, view)
             if why is None:
                 return Bucket(index, dead, stored, files)
             reason = why
@@ -140,6 +140,17 @@ def found_bucket(
         f"rows: {reason}"
     )
     return Bucket(rebuilt(view, entries, dead), dead, stored, files)
+
+
+def _bare_head(view: TableView) -> Head:
+    return Head(view.options.upsert_hash_function, compared=view.comparison.counted_in)
+
+
+def _why_otherwise(head: Head, view: TableView) -> str | None:
+    counted = view.comparison.counted_in
+    if head.compared == counted:
+        return None
+    return f"rows are compared by {counted} now, and it has {head.compared}"
 
 
 def keys_of(rows: pl.DataFrame, view: TableView) -> tuple[KeyHashes, Numbers]:
@@ -182,7 +193,7 @@ def rebuilt(view: TableView, entries: Iterable[ManifestEntry], dead: DeadRows) -
     is the greatest in each column, and late rows are less in that of theirs.
     """
     comparison = view.comparison
-    head, parts, compared = Head(view.options.upsert_hash_function), [], []
+    head, parts, compared = _bare_head(view), [], []
     for entry in sorted(entries, key=lambda e: (e.file.min_sequence_number, e.file.file_name)):
         names = (*view.schema.primary_keys, *comparison.names)
         stored = StoredVersions(view, entry.partition, tuple(dict.fromkeys(names)))
