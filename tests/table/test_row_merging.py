@@ -265,22 +265,24 @@ def test_two_writers_lose_no_increment_whenever_the_other_comes() -> None:
 
 
 def test_a_look_at_the_current_rows_of_all_files_is_one_wait() -> None:
-    waits = []
-    for merging in ({"upsert.mode": "full"}, {"fields.n.aggregate-function": "sum"}):
-        with far_away() as far:
-            lake = kt.connect("", store=new_store())
-            fields = [
-                kt.Field(-1, "k", kt.parse_sql_type("INT NOT NULL")),
-                kt.Field(-1, "n", kt.parse_sql_type("INT")),
-            ]
-            options = {"upsert.mode": "partial", **merging}
-            table = lake.create_table("t", fields, ["k"], options=options)
-            for k in range(3):
-                table.write([{"k": k, "n": 1}])
-            with far.counted() as requests:
-                table.write([{"k": k, "n": 1} for k in range(3)])
-            waits.append(requests.waits)
-    assert waits[1] == waits[0] + 1
+    def waits(**options: str) -> int:
+        lake = kt.connect("", store=new_store())
+        fields = [
+            kt.Field(-1, "k", kt.parse_sql_type("INT NOT NULL")),
+            kt.Field(-1, "n", kt.parse_sql_type("INT")),
+        ]
+        table = lake.create_table("t", fields, ["k"], options=options)
+        for k in range(3):
+            table.write([{"k": k, "n": 1}])
+        with far_away(0.1) as far, far.counted() as requests:
+            table.write([{"k": k, "n": 1} for k in range(3)])
+        return requests.waits
+
+    # A busy machine may begin late what goes side by side; it never makes a chain shorter.
+    full, merging = (
+        min(waits(**{"upsert.mode": mode}) for _ in range(4)) for mode in ("full", "partial")
+    )
+    assert merging == full + 1
 
 
 def test_texts_that_spell_one_uuid_are_one_row() -> None:
