@@ -187,7 +187,8 @@ def test_without_rows_every_fixed_option_can_be_set() -> None:
         if not any(is_done(new_table(options), change) for options, change in tries):
             missing.append(option.key)
     needs_more = {"tombstone.key", "tombstone.string-key-value"}  # a watermark key beside
-    needs_more |= {"upsert.delete-record-column"}  # an index of keys
+    # An index of keys.
+    needs_more |= {"upsert.delete-record-column", "upsert.out-of-order-record-column"}
     needs_nested = {option.key for option in fixed if "nested" in option.key}
     needs_map = {option.key for option in fixed if "ts-field" in option.key}
     assert set(missing) <= needs_more | needs_nested | needs_map
