@@ -160,7 +160,18 @@ class Owned:
 
     def _same(self, scan: kt.Scan, wanted: Rows, what: str) -> None:
         found = self._shown(scan)
-        assert found == wanted, f"{what} of {self.name} shows {found}, expected {wanted}"
+        assert found == wanted, (
+            f"{what} of {self.name} shows {found}, expected {wanted}; {self._told()}"
+        )
+
+    def _told(self) -> str:
+        """The snapshots and tags there are, for whoever has to find out why."""
+        tags = [f"{tag.name} -> {tag.snapshot.id} {tag.snapshot.uuid}" for tag in self.table.tags()]
+        snapshots = [
+            f"{s.id} {s.commit_kind.value} {s.commit_user} {s.uuid} {'known' if s.uuid in self.then else ''}"
+            for s in self.table.snapshots()
+        ]
+        return "\n".join(["tags", *tags, "snapshots", *snapshots])
 
     # -- the journal -----------------------------------------------------------------------------
 
