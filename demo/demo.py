@@ -5,7 +5,8 @@ order, some of it twice, with the rows that it ended with in `final.parquet`. Ea
 goes through Spark Structured Streaming, one file a micro-batch, into a primary-key table, and is
 then compared with the server's rows, row by row and column by column.
 
-The table of orders stores a changelog of every write, and a copy of it is kept by a process of its
+The table of accounts has an index of its keys, so that nothing is merged when it is read; the
+others merge. The table of orders stores a changelog of every write, and a copy of it is kept by a process of its
 own that reads nothing but this changelog, as a Spark stream. It is killed on the way and started
 again; in the end the copy is equal to the table.
 
@@ -73,6 +74,7 @@ FEEDS = (
         ("aid",),
         # A blank-padded CHAR column: the feed says '', the server's export says NULL.
         empty_as_null=("filler",),
+        options={"upsert.mode": "full"},
     ),
 )
 

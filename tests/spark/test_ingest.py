@@ -33,8 +33,8 @@ def row(key: int, name: str | None, note: str | None = "n") -> dict[str, Any]:
 class Feed:
     """A folder of messages, and the table that they go into."""
 
-    def __init__(self, folder: Path, spark: Any) -> None:
-        self.folder, self.spark = folder, spark
+    def __init__(self, folder: Path, spark: Any, options: dict[str, str]) -> None:
+        self.folder, self.spark, self.options = folder, spark, options
         self.warehouse = str(folder / "warehouse")
         (folder / "feed").mkdir()
 
@@ -56,6 +56,7 @@ class Feed:
                 "primary_key": ["id"],
                 "checkpoint": str(self.folder / checkpoint),
                 "spark": self.spark,
+                "options": self.options,
                 **overrides,
             }
         )
@@ -66,8 +67,13 @@ class Feed:
 
 
 @pytest.fixture
-def feed(tmp_path: Path, spark: Any) -> Feed:
-    return Feed(tmp_path, spark)
+def feed(tmp_path: Path, spark: Any, request: pytest.FixtureRequest) -> Feed:
+    return Feed(tmp_path, spark, getattr(request, "param", {}))
+
+
+into_both_kinds = pytest.mark.parametrize(
+    "feed", [{}, {"upsert.mode": "full"}], ids=["merging", "indexed"], indirect=True
+)
 
 
 def counts(report: Any) -> tuple[int, ...]:
@@ -159,6 +165,7 @@ def test_a_second_run_with_the_same_checkpoint_does_nothing(feed: Feed) -> None:
     assert kt.connect(feed.warehouse).table("shop.people").snapshots() == before
 
 
+@into_both_kinds
 def test_a_feed_delivered_again_is_late_or_duplicate_and_changes_nothing(feed: Feed) -> None:
     feed.add("a.json", change("c", 1, None, row(1, "a")), change("u", 2, row(1, "a"), row(1, "b")))
     feed.run()
@@ -167,6 +174,7 @@ def test_a_feed_delivered_again_is_late_or_duplicate_and_changes_nothing(feed: F
     assert feed.rows() == [(1, "b")]
 
 
+@into_both_kinds
 def test_a_deleted_row_does_not_come_back_with_a_late_change(feed: Feed) -> None:
     feed.add("a.json", change("c", 1, None, row(1, "a")), change("d", 9, row(1, "a"), None))
     feed.run()
@@ -289,6 +297,7 @@ def test_feed_that_is_not_there_is_said(feed: Feed) -> None:
         feed.run(source=str(feed.folder / "nowhere"))
 
 
+@into_both_kinds
 def test_a_key_change_moves_the_row_and_counts_once(feed: Feed) -> None:
     feed.add("a.json", change("c", 1, None, row(1, "a")), change("u", 2, row(1, "a"), row(7, "a")))
 
@@ -296,13 +305,15 @@ def test_a_key_change_moves_the_row_and_counts_once(feed: Feed) -> None:
     assert feed.rows() == [(7, "a")]
 
 
+@into_both_kinds
 @pytest.mark.parametrize(
     ("type", "first", "again"), [("BIGINT", 1, 1), ("CHAR(9)", "x", "x  "), ("DOUBLE", 0.0, -0.0)]
 )
 def test_a_value_that_the_source_left_out_keeps_what_the_key_has(
     feed: Feed, type: str, first: Any, again: Any
 ) -> None:
-    options = {"schema": f"id {type}, name STRING, note STRING", "options": {"bucket": "5"}}
+    schema = f"id {type}, name STRING, note STRING"
+    options = {"schema": schema, "options": {"bucket": "5", **feed.options}}
     feed.add("a.json", change("c", 1, None, {"id": first, "name": "a", "note": "large"}))
     feed.run(**options)
     left_out = {"id": again, "name": "b", "note": "__debezium_unavailable_value"}

@@ -15,7 +15,7 @@ import keytide as kt
 
 pytestmark = [pytest.mark.spark, pytest.mark.driver, pytest.mark.slow]
 
-FILES, ROWS = 3, 30
+ROWS = 30
 
 # Runs at the start of every Python of the query: driver, daemon and workers. The process that is
 # about to make a certain snapshot, or has just made it, kills all processes up to the driver.
@@ -72,11 +72,11 @@ print("done", flush=True)
 """
 
 
-def make_feed(folder: Path) -> dict[int, int]:
+def make_feed(folder: Path, files: int) -> dict[int, int]:
     """One number a row; the oracle counts them up, so that a batch applied twice shows."""
     folder.mkdir()
     sums: dict[int, int] = {}
-    for number in range(FILES):
+    for number in range(files):
         keys = range(number, number + ROWS)
         sums.update({key: sums.get(key, 0) + number for key in keys})
         lines = [f'{{"id": {key}, "n": {number}}}' for key in keys]
@@ -84,21 +84,31 @@ def make_feed(folder: Path) -> dict[int, int]:
     return sums
 
 
+MERGING = {"merge-engine": "aggregation", "fields.n.aggregate-function": "sum", "bucket": "2"}
+INDEXED = {"upsert.mode": "partial", "fields.n.aggregate-function": "sum", "bucket": "2"}
+TEN_TIMES = [f"{'before' if n % 2 else 'after'}:snapshot-{n}" for n in range(2, 12)]
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("way", "crashes"),
+    ("way", "crashes", "options"),
     [
-        ("sink", ["after:snapshot-2"]),
-        pytest.param("sink", ["before:snapshot-2", "after:snapshot-3"], marks=pytest.mark.soak),
-        pytest.param("foreachBatch", ["after:snapshot-2"], marks=pytest.mark.soak),
+        ("sink", ["after:snapshot-2"], MERGING),
+        pytest.param(
+            "sink", ["before:snapshot-2", "after:snapshot-3"], MERGING, marks=pytest.mark.soak
+        ),
+        pytest.param("foreachBatch", ["after:snapshot-2"], MERGING, marks=pytest.mark.soak),
+        pytest.param("sink", TEN_TIMES, INDEXED, marks=pytest.mark.soak),
+        pytest.param("foreachBatch", TEN_TIMES, INDEXED, marks=pytest.mark.soak),
     ],
+    ids=["sink", "sink, twice", "foreachBatch", "index, ten times", "index, foreachBatch"],
 )
 def test_driver_killed_inside_commits_applies_each_batch_once(
-    way: str, crashes: list[str], tmp_path: Path, warehouse: str
+    way: str, crashes: list[str], options: dict[str, str], tmp_path: Path, warehouse: str
 ) -> None:
-    expected = make_feed(tmp_path / "feed")
+    files = 1 + len(TEN_TIMES) if options is INDEXED else 3
+    expected = make_feed(tmp_path / "feed", files)
     schema = pa.schema([("id", pa.int64()), ("n", pa.int64())])
-    options = {"merge-engine": "aggregation", "fields.n.aggregate-function": "sum", "bucket": "2"}
     table = kt.connect(warehouse).create_table("sums", schema, ["id"], options=options)
     (tmp_path / "flags").mkdir()
     (tmp_path / "hook").mkdir()
@@ -127,4 +137,5 @@ def test_driver_killed_inside_commits_applies_each_batch_once(
     assert outcomes == [-signal.SIGKILL] * len(crashes) + [0], done.stderr[-2000:]
     assert sorted(flag.name for flag in (tmp_path / "flags").iterdir()) == sorted(crashes)
     assert {row["id"]: row["n"] for row in table.scan().to_pylist()} == expected
-    assert [s.commit_identifier for s in table.snapshots()] == list(range(FILES))
+    assert [s.commit_identifier for s in table.snapshots()] == list(range(files))
+    assert table.verify().is_healthy

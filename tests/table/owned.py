@@ -166,9 +166,10 @@ class Owned:
 
     def _told(self) -> str:
         """The snapshots and tags there are, for whoever has to find out why."""
+        then = self.then
         tags = [f"{tag.name} -> {tag.snapshot.id} {tag.snapshot.uuid}" for tag in self.table.tags()]
         snapshots = [
-            f"{s.id} {s.commit_kind.value} {s.commit_user} {s.uuid} {'known' if s.uuid in self.then else ''}"
+            f"{s.id} {s.commit_kind.value} {s.uuid} {s.commit_user}{', known' * (s.uuid in then)}"
             for s in self.table.snapshots()
         ]
         return "\n".join(["tags", *tags, "snapshots", *snapshots])

@@ -7,8 +7,9 @@ values that the source left out, and writes the rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import polars as pl
 import pyarrow as pa
@@ -21,15 +22,16 @@ from keytide.cdc.feed import (
     UNAVAILABLE_COLUMN,
     FeedSpec,
 )
+from keytide.cdc.newest import NewestVersions, newest_of
 from keytide.errors import UnsupportedError
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.data_file import VALUE_KIND
+from keytide.merge.order import MergeOrder, order_of
+from keytide.options import keys
 from keytide.row_kind import ROW_KIND
 from keytide.table.commit.transaction import Transaction
-from keytide.table.read.lookup import newest_versions
-from keytide.table.read.scan import Scan
-from keytide.table.read.task import ReadTask
 from keytide.table.state.live_files import BucketId
+from keytide.table.state.view import TableView
 from keytide.table.write.layout import Layout
 from keytide.table.write.task import WriteTask, Written
 
@@ -50,14 +52,11 @@ class WrittenChanges:
 
 @dataclass(frozen=True)
 class ChangeWriter:
-    """Writes decoded changes into one table.
-
-    `stored` holds, by bucket, a task that reads the key and ordering columns of what is there.
-    """
+    """Writes decoded changes into one table; `newest` looks up what is there of their keys."""
 
     task: WriteTask
     spec: FeedSpec
-    stored: Mapping[BucketId, ReadTask]
+    newest: NewestVersions
 
     @classmethod
     def on(
@@ -67,21 +66,13 @@ class ChangeWriter:
 
         `layout` is for tasks side by side, which place new keys in buckets of their own.
 
-        Raises `UnsupportedError` for a table whose keys move between partitions.
+        Raises `UnsupportedError` for a table whose keys move between partitions, and for one that
+        compares the rows of each producer by themselves.
         """
-        if transaction.view.moves_keys:
-            raise UnsupportedError(
-                f"table {transaction.view.name}: its primary key lacks the partition columns, and "
-                f"changes of a feed are looked up in the partition that they name; write the rows "
-                f"with table.write"
-            )
-        scan = Scan(transaction.state.merging, transaction.view.order.columns)
-        stored = {
-            (plan.partition, plan.bucket): task
-            for plan, task in zip(scan.plan.buckets, scan.tasks(), strict=True)
-        }
+        _refuse_unordered(transaction.view)
         task = replace(transaction.task(), stored=None)
-        return cls(task if layout is None else replace(task, layout=layout), spec, stored)
+        task = task if layout is None else replace(task, layout=layout)
+        return cls(task, spec, newest_of(transaction.state, task))
 
     def write(self, rows: pa.Table) -> WrittenChanges:
         """Write rows as `decode` returned them, in arrival order.
@@ -98,8 +89,8 @@ class ChangeWriter:
         frame, cut = self.task.layout.begin().cut(frame, rows, view)
         for bucket, changes in cut.parts(frame):
             stored = self._stored_versions(bucket, changes)
-            result = fill_unavailable(changes, stored, view.order, view.schema.names)
-            counts += count_changes(changes, stored, view.order)
+            result = fill_unavailable(changes, stored, self._order, view.schema.names)
+            counts += count_changes(changes, stored, self._order)
             filled.append(to_arrow(result.changes, self._stored_schema))
             if result.unknown.height:
                 unknown.append(_unknown_changes(result.unknown))
@@ -116,19 +107,35 @@ class ChangeWriter:
 
     def _stored_versions(self, bucket: BucketId, changes: pl.DataFrame) -> pl.DataFrame:
         """The newest stored version of each key of the changes, deletions included."""
-        order = self.task.view.order
-        columns = order.columns
+        order, view = self._order, self.task.view
+        columns: Sequence[str] = order.columns
         if changes[UNAVAILABLE_COLUMN].list.len().max():
-            columns = self.task.view.schema.names
-        keys = changes.select(order.key).unique()
+            columns = view.schema.names
+        asked = changes.select(order.key).unique()
         empty = changes.select(columns).clear().with_columns(pl.lit("").alias(ROW_KIND))
-        task = self.stored.get(bucket)
-        if task is None:
-            return empty
-        found = [
-            frame.select(*columns, _row_kind()) for frame in newest_versions(task, keys, columns)
-        ]
-        return pl.concat([empty, *found])
+        found = self.newest.of(bucket, asked, columns)
+        return pl.concat([empty, *(frame.select(*columns, _row_kind()) for frame in found)])
+
+    @cached_property
+    def _order(self) -> MergeOrder:
+        """By what changes of a key come after each other, though the table may merge nothing."""
+        view = self.task.view
+        key = view.order.key or view.schema.primary_keys
+        return order_of(key, view.schema.fields, view.options)
+
+
+def _refuse_unordered(view: TableView) -> None:
+    if view.moves_keys:
+        raise UnsupportedError(
+            f"table {view.name}: its primary key lacks the partition columns, and changes of a "
+            f"feed are looked up in the partition that they name; write the rows with table.write"
+        )
+    if view.kind.has_key_index and view.comparison.has_producers:
+        raise UnsupportedError(
+            f"table {view.name}: its rows are compared by the column of their producer, one of "
+            f"'{keys.SEQUENCE_FIELD}', and changes of a feed have one order; name one column, or "
+            f"write the rows with table.write"
+        )
 
 
 def _row_kind() -> pl.Expr:

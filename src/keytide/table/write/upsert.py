@@ -115,16 +115,19 @@ class UpsertTask(WriteTask):
         }
         return Written(written, rows.height, late, indexes=indexes)
 
-    def _bucket(self, bucket: BucketId, made: Written) -> Bucket:
-        """A bucket as it was found, or as this task has left it."""
-        keys, dead = made.indexes.get((KEY_INDEX, *bucket)), made.dead.get(bucket)
-        found = self.entries.get(bucket, ())
-        if isinstance(keys, NewKeys) and dead is not None:
-            own = [e for e in made.entries if (e.partition, e.bucket) == bucket]
-            files = {entry.file.file_name: entry for entry in (*found, *own)}
-            return Bucket(keys.index, dead, keys.based_on, files)
+    def bucket(self, bucket: BucketId) -> Bucket:
+        """A bucket as it was found. Raises what `found_bucket` raises."""
         head, vectors = self.key_files.get(bucket), self.vector_files.get(bucket, ())
-        return found_bucket(self.view, bucket, found, head, vectors)
+        return found_bucket(self.view, bucket, self.entries.get(bucket, ()), head, vectors)
+
+    def _bucket(self, bucket: BucketId, made: Written) -> Bucket:
+        """A bucket as this task has left it, if it has written there."""
+        keys, dead = made.indexes.get((KEY_INDEX, *bucket)), made.dead.get(bucket)
+        if not isinstance(keys, NewKeys) or dead is None:
+            return self.bucket(bucket)
+        own = [e for e in made.entries if (e.partition, e.bucket) == bucket]
+        files = {e.file.file_name: e for e in (*self.entries.get(bucket, ()), *own)}
+        return Bucket(keys.index, dead, keys.based_on, files)
 
 
 def _indexed(

@@ -1,0 +1,80 @@
+"""The newest stored version of the keys that a batch of changes is about, as a table has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import polars as pl
+
+from keytide.format.data_file import VALUE_KIND
+from keytide.row_kind import RowKind
+from keytide.table.read.lookup import newest_versions
+from keytide.table.read.scan import Scan
+from keytide.table.read.task import ReadTask
+from keytide.table.state.live_files import BucketId
+from keytide.table.state.state import TableState
+from keytide.table.write.key_bucket import hashes_of
+from keytide.table.write.task import WriteTask
+from keytide.table.write.upsert import UpsertTask
+
+__all__ = ["NewestVersions", "newest_of"]
+
+
+class NewestVersions(Protocol):
+    """Looks keys of a bucket up. Pickles."""
+
+    def of(
+        self, bucket: BucketId, keys: pl.DataFrame, columns: Sequence[str]
+    ) -> Iterator[pl.DataFrame]:
+        """The newest version of each key that was ever written, deletions included.
+
+        `keys` has the primary key, each once. Frames hold `columns` and `_VALUE_KIND`.
+        """
+        ...
+
+
+def newest_of(state: TableState, task: WriteTask) -> NewestVersions:
+    """How keys are looked up in a state of a table, on top of which a task writes."""
+    if isinstance(task, UpsertTask):
+        return _Indexed(task)
+    scan = Scan(state.merging, state.view.order.columns)
+    plans = zip(scan.plan.buckets, scan.tasks(), strict=True)
+    return _Merged({(plan.partition, plan.bucket): task for plan, task in plans})
+
+
+@dataclass(frozen=True)
+class _Merged:
+    """By merging what a bucket has of the keys."""
+
+    tasks: Mapping[BucketId, ReadTask]
+
+    def of(
+        self, bucket: BucketId, keys: pl.DataFrame, columns: Sequence[str]
+    ) -> Iterator[pl.DataFrame]:
+        """See `NewestVersions`."""
+        task = self.tasks.get(bucket)
+        if task is not None:
+            yield from newest_versions(task, keys, columns)
+
+
+@dataclass(frozen=True)
+class _Indexed:
+    """By the index of the keys of a bucket, which says where their current rows lie."""
+
+    task: UpsertTask
+
+    def of(
+        self, bucket: BucketId, keys: pl.DataFrame, columns: Sequence[str]
+    ) -> Iterator[pl.DataFrame]:
+        """See `NewestVersions`."""
+        view, on = self.task.view, self.task.bucket(bucket)
+        found = on.index.find(hashes_of(keys, view))
+        names = dict.fromkeys((*columns, *keys.columns))
+        current = on.current(view, bucket[0], found, names)
+        kinds = pl.Series(VALUE_KIND, current.lives).replace_strict(
+            {True: int(RowKind.INSERT), False: int(RowKind.DELETE)}, return_dtype=pl.Int8
+        )
+        rows = current.rows.with_columns(kinds)
+        yield rows.join(keys, on=keys.columns, how="semi").select(*columns, VALUE_KIND)
