@@ -455,7 +455,8 @@ class Table:
 
         `key` is the value of a single-column key, a tuple in primary key order, or a dict by
         column. Reads only what can hold the key: its bucket, or every dynamic one, their files by
-        key range, and of them the row groups around the key.
+        key range, and of them the row groups around the key; with 'upsert.mode' the row that the
+        index of keys names.
 
         Raises `InvalidError` for what is no key of the table, `UnsupportedError` for a table
         without a primary key and for a time outside of Python's years 1 to 9999, `DataError` for a

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import pyarrow as pa
+
 from keytide import html
 from keytide.errors import UnsupportedError
 from keytide.format.snapshot import Snapshot
@@ -74,11 +76,14 @@ class Scan(RowSource):
     A scan is lazy and stays with its snapshot, whatever is committed later. Methods that return
     everything need memory for the result; `to_batches` needs only what 'read.memory' allows.
     What is wrong with stored files is found when they are read, see `to_batches`.
+
+    With `keys`, rows of other keys may be left out: the columns of the key in their exact types.
     """
 
     state: TableState
     columns: tuple[str, ...]
     predicate: Predicate | None = None
+    keys: pa.Table | None = field(default=None, repr=False)
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
 
     @property
@@ -110,7 +115,7 @@ class Scan(RowSource):
     def plan(self) -> ScanPlan:
         """What will be read, decided from metadata alone. Raises `DataError` for torn metadata."""
         refuse_forked_child()
-        return plan_scan(self.state, self.predicate)
+        return plan_scan(self.state, self.predicate, self.keys)
 
     def count(self) -> int:
         """The number of rows. Raises as `to_batches`."""

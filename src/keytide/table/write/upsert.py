@@ -186,7 +186,8 @@ def found_bucket(
             reason = str(error)
         else:
             rows = {entry.file.file_name: entry.file.row_count for entry in entries}
-            why = why_not_covered(index.head, rows, dead)
+            counts = {name: len(vector) for name, vector in dead.vectors.items()}
+            why = why_not_covered(index.head, rows, counts)
             if why is None:
                 return Bucket(index, dead, stored)
             reason = why
