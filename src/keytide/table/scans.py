@@ -17,6 +17,7 @@ from keytide.format.arrow import from_arrow, in_python, to_arrow
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
 from keytide.moments import Moment, epoch_ms
+from keytide.options import keys
 from keytide.plural import counted
 from keytide.scratch import scratch
 from keytide.table.conditions.columns import field_of
@@ -33,6 +34,7 @@ from keytide.table.conditions.predicate import (
 from keytide.table.definition.kind import require_key
 from keytide.table.read.lifetime import Lifetime
 from keytide.table.read.scan import Scan
+from keytide.table.read.which_rows import WhichRows
 from keytide.table.read.why import Why, why_of
 from keytide.table.state.key_runs import open_ahead
 from keytide.table.state.state import TableState
@@ -46,6 +48,7 @@ __all__ = [
     "get_rows",
     "narrowed_scan",
     "scan_table",
+    "which_rows",
     "whole_scan",
     "why_row",
 ]
@@ -58,6 +61,8 @@ def scan_table(
     snapshot_id: int | None = None,
     tag: str | None = None,
     as_of: Moment | None = None,
+    skip_upsert: bool = False,
+    skip_upsert_delete: bool = False,
 ) -> Scan:
     """A scan of one snapshot, the newest by default. Raises as `Table.scan` does."""
     table = table.pinned()
@@ -66,9 +71,29 @@ def scan_table(
     schema = table.schema if snapshot is None else table.metadata.schema(snapshot.schema_id)
     predicate = None if where is None else predicate_of(where, schema.fields, table.name)
     selected = _selected(table.name, schema, columns)
-    if snapshot is None:
-        return _scan(table.newest_state(schema), selected, predicate)
-    return _scan(table.state(schema, snapshot), selected, predicate)
+    which = which_rows(schema, table.name, skip_upsert, skip_upsert_delete)
+    state = table.newest_state(schema) if snapshot is None else table.state(schema, snapshot)
+    return replace(_scan(state, selected, predicate), which=which)
+
+
+def which_rows(
+    schema: TableSchema, table: str, skip_upsert: bool, skip_upsert_delete: bool
+) -> WhichRows:
+    """Which stored rows are shown. Raises `InvalidError` where no index tells them apart."""
+    named = {keys.SCAN_SKIP_UPSERT: skip_upsert, keys.SCAN_SKIP_UPSERT_DELETE: skip_upsert_delete}
+    given = [repr(key) for key, is_given in named.items() if is_given]
+    if not given:
+        return WhichRows.CURRENT
+    if not schema.is_indexed:
+        raise InvalidError(
+            f"table {table}: {' and '.join(given)} shows rows that an index of keys leaves out, "
+            f"and the table has no '{keys.UPSERT_MODE}'; leave it out"
+        )
+    if len(given) > 1:
+        raise InvalidError(
+            f"table {table}: {' and '.join(given)} each say which rows are shown; give one of them"
+        )
+    return WhichRows.STORED if skip_upsert else WhichRows.LAST
 
 
 def whole_scan(state: TableState) -> Scan:

@@ -35,6 +35,11 @@ class TableState:
         return replace(self, view=self.view.merging)
 
     @property
+    def as_stored(self) -> TableState:
+        """The same state, in which no row is dead."""
+        return replace(self, vector_files=(), key_files=())
+
+    @property
     def with_history(self) -> TableState:
         """The same state, of which a key's earlier rows are looked for too."""
         return replace(self, key_files=())
