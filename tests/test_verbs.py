@@ -110,6 +110,7 @@ OTHERS: Mapping[str, Mapping[str, str]] = {
     "cli": {
         "ls describe scan get why snapshots explain sql ingest": ROWS,
         "verify|tag ls|consumer ls|branch ls": LOOKS,
+        "upsert-estimate": "is about no table yet",
         "compact rewrite-file-index": f"{PLACES}, and {ENGINE}",
         "restore": f"{PLACES}, and {CHOICE}",
     },

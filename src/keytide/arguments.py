@@ -21,6 +21,8 @@ import reprlib
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence, Set
+from datetime import date, datetime, time
+from decimal import Decimal
 from numbers import Integral
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -166,10 +168,23 @@ def _taken_members(value: Any, wanted: Any, origin: Any, name: str) -> Any:
             _taken(key, member[0], f"a key of {name}"): _taken_entry(v, member[1], key, name)
             for key, v in value.items()
         }
-    members = [_taken(v, member[0], f"a member of {name}") for v in value]
+    if _takes_anything(member[0]) and _PLAIN.issuperset(map(type, value)):
+        members = [*value]  # of keys there may be a hundred thousand
+    else:
+        members = [_taken(v, member[0], f"a member of {name}") for v in value]
     if issubclass(origin, Set):
         return frozenset(members)
     return members if isinstance(value, list) and origin is not tuple else tuple(members)
+
+
+_PLAIN = frozenset((int, float, str, bytes, bool, type(None), Decimal, date, datetime, time))
+
+
+def _takes_anything(wanted: Any) -> bool:
+    return wanted is Any or (
+        typing.get_origin(wanted) in (typing.Union, types.UnionType)
+        and Any in typing.get_args(wanted)
+    )
 
 
 def _taken_entry(value: Any, wanted: Any, key: Any, name: str) -> Any:

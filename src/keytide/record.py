@@ -25,6 +25,7 @@ __all__ = ["Record", "rows_of"]
 _TYPES: dict[Any, pa.DataType] = {
     int: pa.int64(),
     bool: pa.bool_(),
+    float: pa.float64(),
     str: pa.string(),
     datetime: pa.timestamp("ms", "UTC"),
 }

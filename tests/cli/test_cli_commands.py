@@ -468,3 +468,10 @@ def test_cache_that_has_no_use_is_refused(
     done = run(*(each.format(near=orders.uri, far=far_orders) for each in arguments))
     assert done.code in (1, 2)
     assert re.search(message, " ".join(done.err.split()))
+
+
+def test_index_of_keys_is_sized_before_there_is_one(run: Run) -> None:
+    told = json_lines(run("upsert-estimate", "1000000", "--key-bytes", "16", "-f", "json").out)
+    assert [each["bytes_a_key"] for each in told] == [25, 33.3, 33.3, 108]
+    assert told[0]["bytes"] == 25_000_000
+    assert "expected a number from 1" in run("upsert-estimate", "0").err

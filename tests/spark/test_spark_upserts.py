@@ -85,3 +85,14 @@ def test_rows_are_merged_with_those_that_are_stored(warehouse: str, spark: Spark
     found = {row["k"]: (row["ts"], row["n"], row["v"]) for row in table.scan().to_pylist()}
     assert found == dict.fromkeys(range(10), (6, 6, None)) | {0: (9, 7, "z"), 1: (9, 101, "z")}
     assert not table.verify().findings
+
+
+def test_more_than_current_rows_are_read(table: kt.Table, spark: SparkSession) -> None:
+    table.write(frame(spark, [(k, 5, "a") for k in range(20)]))
+    table.write(frame(spark, [(1, 6, "b"), (2, 4, "late")]))
+    table.delete("k = 3")
+    read = spark.read.format("keytide").option("skip-upsert", "true").load(table.uri)
+    assert sorted(row.v for row in read.where("k IN (1, 2)").collect()) == ["a", "a", "b", "late"]
+    assert read.count() == table.scan(skip_upsert=True).count()
+    last = table.scan(skip_upsert_delete=True).to_spark(spark)
+    assert sorted(row.k for row in last.collect()) == list(range(20))

@@ -19,6 +19,7 @@ import keytide
 from keytide.cli.branch import branch
 from keytide.cli.catalog import describe, ls, snapshots
 from keytide.cli.consumer import consumer
+from keytide.cli.estimate import upsert_estimate
 from keytide.cli.ingest import ingest
 from keytide.cli.near import give_cache
 from keytide.cli.read import explain, get, scan, why
@@ -122,7 +123,8 @@ def _keytide(
 
 for _command in (
     ls, describe, scan, get, why, snapshots, rollback, restore, expire, expire_partitions, orphans,
-    purge_files, rewrite_file_index, explain, compact, verify, doctor, sql, ingest,
+    purge_files, rewrite_file_index, explain, compact, verify, doctor, upsert_estimate,
+    sql, ingest,
 ):  # fmt: skip
     app.command()(_command)
 app.add_typer(tag)

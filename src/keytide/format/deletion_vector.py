@@ -33,6 +33,7 @@ __all__ = [
     "dead_positions",
     "encode_vector",
     "live_rows",
+    "living_among",
     "read_vectors",
     "stored_vectors",
     "write_vectors",
@@ -72,6 +73,21 @@ def dead_positions(store: Store, place: VectorPlace) -> npt.NDArray[np.int64]:
 
     Raises `DataError` when the index file is missing, and what `read_vectors` raises.
     """
+    return np.asarray(_stored_vector(store, place).to_array()).astype(np.int64)
+
+
+def living_among(
+    store: Store, place: VectorPlace, positions: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Those of some ascending positions of a data file that are not dead. Raises as above."""
+    vector = _stored_vector(store, place)
+    asked = positions.tolist()
+    living = BitMap64(asked) - vector if isinstance(vector, BitMap64) else BitMap(asked) - vector
+    return np.asarray(living.to_array()).astype(np.int64)
+
+
+def _stored_vector(store: Store, place: VectorPlace) -> Vector:
+    """A vector that others have too, and that nobody changes."""
     uri, found = store.uri_of(place.path), place.range
 
     def load() -> tuple[Vector, int]:
@@ -83,7 +99,7 @@ def dead_positions(store: Store, place: VectorPlace) -> npt.NDArray[np.int64]:
 
     with disk_errors("read", uri):
         key = (*version_of(store, place.path), found)
-    return np.asarray(METADATA.load(key, load).to_array()).astype(np.int64)
+    return METADATA.load(key, load)
 
 
 def stored_vectors(store: Store, path: str, ranges: Sequence[VectorRange]) -> dict[str, Vector]:

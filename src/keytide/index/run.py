@@ -13,7 +13,6 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -23,11 +22,28 @@ from keytide.errors import DataError, UnsupportedError
 from keytide.index.entries import Entries, Numbers, newest_of_each
 from keytide.index.hashes import KeyHashes
 
-__all__ = ["BLOCK_ENTRIES", "Run", "merged", "write_run"]
+__all__ = [
+    "BLOCK_ENTRIES",
+    "CHECKS",
+    "HEADS",
+    "TAIL_BYTES",
+    "Block",
+    "Column",
+    "Run",
+    "blocks_of",
+    "decoded",
+    "found_among",
+    "merged",
+    "probed",
+    "write_run",
+]
 
 _MAGIC = b"KTKEYIDX"
 _VERSION = 1
-_TAIL_BYTES = 12 + len(_MAGIC)
+_END_BYTES = 12 + len(_MAGIC)
+TAIL_BYTES = 1 << 13
+"""As many bytes of the end of a run describe dozens of blocks."""
+
 BLOCK_ENTRIES = 1 << 20
 """Few enough to be merged in little memory, and so many that a block costs nothing."""
 
@@ -36,7 +52,7 @@ Column = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class _Block:
+class Block:
     """Where the columns of a block lie, how wide they are, and what its comparisons count from."""
 
     entries: int
@@ -58,12 +74,23 @@ class _Block:
         """Where it ends."""
         return self.start + sum(map(self._aligned, self.widths))
 
+    def places(self, column: int, some: slice) -> tuple[int, int]:
+        """Where some entries of a column begin and end."""
+        start, width = self.place(column)
+        return start + width * some.start, start + width * some.stop
+
+    def column(self, data: Bytes, column: int, entries: int) -> Column:
+        """Entries of a column, whose bytes these are."""
+        width = self.widths[column]
+        return data.view(f"<u{width}") if width else np.broadcast_to(np.uint8(0), entries)
+
     def _aligned(self, width: int) -> int:
         # What is mapped begins where a number may.
         return -(-width * self.entries // 8) * 8
 
 
-_HEADS, _CHECKS, _FILES, _POSITIONS, _COMPARISONS = range(5)
+HEADS, CHECKS = 0, 1
+"""The columns that keys are found by."""
 
 
 # -- writing ---------------------------------------------------------------------------------------
@@ -88,7 +115,7 @@ def write_run(pieces: Iterable[Entries], output: BinaryIO) -> int:
     return sum(block.entries for block in blocks)
 
 
-def _encoded(entries: Entries, start: int) -> tuple[_Block, bytes]:
+def _encoded(entries: Entries, start: int) -> tuple[Block, bytes]:
     base = int(entries.comparisons.min())
     above = entries.comparisons.view(np.uint64) - np.int64(base).view(np.uint64)
     columns: list[Column] = [
@@ -100,7 +127,7 @@ def _encoded(entries: Entries, start: int) -> tuple[_Block, bytes]:
     data = b"".join(part + bytes(-len(part) % 8) for part in parts)
     widths = tuple(column.dtype.itemsize if len(column) else 0 for column in columns)
     first = int(entries.hashes.heads[0])
-    block = _Block(len(entries), first, base, start, widths, zlib.crc32(data))  # type: ignore[arg-type]  # there are five
+    block = Block(len(entries), first, base, start, widths, zlib.crc32(data))  # type: ignore[arg-type]  # there are five
     return block, data
 
 
@@ -120,7 +147,7 @@ class Run:
 
     data: Bytes
     path: str
-    blocks: tuple[_Block, ...]
+    blocks: tuple[Block, ...]
 
     @classmethod
     def of(cls, data: Bytes, path: str) -> Run:
@@ -128,20 +155,9 @@ class Run:
 
         Raises `DataError` for a torn file, and `UnsupportedError` for one of a newer release.
         """
-        if len(data) < len(_MAGIC) + _TAIL_BYTES or data[-len(_MAGIC) :].tobytes() != _MAGIC:
-            raise DataError(f"{path}: this is no index of keys, or a torn one")
-        tail = data[-_TAIL_BYTES : -len(_MAGIC)].tobytes()
-        version, length, crc = np.frombuffer(tail, "<u4").tolist()
-        if version > _VERSION:
-            raise UnsupportedError(
-                f"{path}: an index of keys of version {version}, and this release knows version "
-                f"{_VERSION}; use a newer release"
-            )
-        end = len(data) - _TAIL_BYTES
-        said = data[max(0, end - length) : end].tobytes()
-        if zlib.crc32(said) != crc:
-            raise DataError(f"{path}: the index of keys is torn or damaged")
-        blocks = tuple(_Block(**{**b, "widths": tuple(b["widths"])}) for b in json.loads(said))
+        blocks = blocks_of(data, path)
+        if isinstance(blocks, int):
+            raise _torn(path)
         return cls(data, path, blocks)
 
     def __len__(self) -> int:
@@ -150,63 +166,105 @@ class Run:
     def check(self) -> None:
         """Read all of it. Raises `DataError` where it is not what was written."""
         for block in self.blocks:
-            if zlib.crc32(self.data[block.start : block.end].tobytes()) != block.crc:
-                raise DataError(f"{self.path}: the index of keys is damaged")
+            self.check_block(block)
 
-    def entries(self, block: _Block, places: Numbers | slice = slice(None)) -> Entries:
+    def check_block(self, block: Block) -> None:
+        """The same of one block."""
+        if zlib.crc32(self.data[block.start : block.end].data) != block.crc:
+            raise DataError(f"{self.path}: the index of keys is damaged")
+
+    def entries(self, block: Block, places: Numbers | slice = slice(None)) -> Entries:
         """Some entries of a block, all of them by default."""
-        heads, checks, files, positions, above = (
-            self._column(block, column)[places] for column in range(5)
-        )
-        comparisons = above.astype(np.uint64) + np.int64(block.base).view(np.uint64)
-        return Entries(
-            KeyHashes(heads, checks),
-            files.astype(np.int64),
-            positions.astype(np.int64),
-            comparisons.view(np.int64),
-        )
+        return decoded(block, [self._column(block, column)[places] for column in range(5)])
 
     def find(self, probes: KeyHashes) -> tuple[Numbers, Entries]:
         """The places of those probes that have an entry here, and these entries.
 
         REQUIRES: the probes are in the order of their heads.
         """
-        numbers = np.searchsorted(self._firsts, probes.heads, side="right") - 1
-        bounds = np.searchsorted(numbers, np.arange(len(self.blocks) + 1)).tolist()
         found = [
             self._find_in(block, probes, start, end)
-            for block, start, end in zip(self.blocks, bounds, bounds[1:], strict=False)
-            if start < end
+            for block, start, end in probed(self.blocks, probes)
         ]
         places = [np.empty(0, np.int64), *(places for places, _ in found)]
         return np.concatenate(places), Entries.together([entries for _, entries in found])
 
-    @cached_property
-    def _firsts(self) -> npt.NDArray[np.uint64]:
-        return np.array([block.first for block in self.blocks], np.uint64)
-
-    def _column(self, block: _Block, column: int) -> Column:
-        start, width = block.place(column)
-        if not width:
-            return np.broadcast_to(np.uint8(0), block.entries)
-        return self.data[start : start + width * block.entries].view(f"<u{width}")
+    def _column(self, block: Block, column: int) -> Column:
+        start, end = block.places(column, slice(0, block.entries))
+        return block.column(self.data[start:end], column, block.entries)
 
     def _find_in(
-        self, block: _Block, probes: KeyHashes, start: int, end: int
+        self, block: Block, probes: KeyHashes, start: int, end: int
     ) -> tuple[Numbers, Entries]:
-        heads, checks = self._column(block, _HEADS), self._column(block, _CHECKS)
-        asked = probes.take(slice(start, end))
-        at = np.searchsorted(heads, asked.heads)
-        left = np.arange(end - start)
-        places, entries = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        # Keys of one head follow each other; hardly ever are there more than one.
-        while len(left := _where_equal(heads, at, asked.heads, left)):
-            is_it = checks[at[left]] == asked.checks[left]
-            places.append(left[is_it] + start)
-            entries.append(at[left[is_it]])
-            left = left[~is_it]
-            at[left] += 1
-        return np.concatenate(places), self.entries(block, np.concatenate(entries))
+        heads, checks = self._column(block, HEADS), self._column(block, CHECKS)
+        places, at = found_among(heads, checks, probes.take(slice(start, end)))
+        return places + start, self.entries(block, at)
+
+
+def probed(blocks: Sequence[Block], probes: KeyHashes) -> Iterator[tuple[Block, int, int]]:
+    """The blocks that may have some probes, and which these are, from one place to another.
+
+    REQUIRES: the probes are in the order of their heads.
+    """
+    firsts = np.array([block.first for block in blocks], np.uint64)
+    numbers = np.searchsorted(firsts, probes.heads, side="right") - 1
+    bounds = np.searchsorted(numbers, np.arange(len(blocks) + 1)).tolist()
+    for block, start, end in zip(blocks, bounds, bounds[1:], strict=False):
+        if start < end:
+            yield block, start, end
+
+
+def blocks_of(tail: Bytes, path: str) -> tuple[Block, ...] | int:
+    """The blocks of a run, of which the last bytes are here; or how many of these it takes.
+
+    Raises `DataError` for a torn file, and `UnsupportedError` for one of a newer release.
+    """
+    if len(tail) < _END_BYTES or tail[-len(_MAGIC) :].tobytes() != _MAGIC:
+        raise _torn(path)
+    version, length, crc = np.frombuffer(tail[-_END_BYTES : -len(_MAGIC)].tobytes(), "<u4").tolist()
+    if version > _VERSION:
+        raise UnsupportedError(
+            f"{path}: an index of keys of version {version}, and this release knows version "
+            f"{_VERSION}; use a newer release"
+        )
+    begin = len(tail) - _END_BYTES - length
+    if begin < 0:
+        return int(length) + _END_BYTES
+    said = tail[begin : len(tail) - _END_BYTES].tobytes()
+    if zlib.crc32(said) != crc:
+        raise DataError(f"{path}: the index of keys is torn or damaged")
+    return tuple(Block(**{**b, "widths": tuple(b["widths"])}) for b in json.loads(said))
+
+
+def _torn(path: str) -> DataError:
+    return DataError(f"{path}: this is no index of keys, or a torn one")
+
+
+def decoded(block: Block, columns: Sequence[Column]) -> Entries:
+    """Entries of a block, of which these are the columns as they are stored."""
+    heads, checks, files, positions, above = columns
+    comparisons = above.astype(np.uint64) + np.int64(block.base).view(np.uint64)
+    return Entries(
+        KeyHashes(heads, checks),
+        files.astype(np.int64),
+        positions.astype(np.int64),
+        comparisons.view(np.int64),
+    )
+
+
+def found_among(heads: Column, checks: Column, probes: KeyHashes) -> tuple[Numbers, Numbers]:
+    """The places of those probes that are among some sorted entries, and where they are there."""
+    at = np.searchsorted(heads, probes.heads)
+    left = np.arange(len(probes))
+    places, found = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    # Keys of one head follow each other; hardly ever are there more than one.
+    while len(left := _where_equal(heads, at, probes.heads, left)):
+        is_it = checks[at[left]] == probes.checks[left]
+        places.append(left[is_it])
+        found.append(at[left[is_it]])
+        left = left[~is_it]
+        at[left] += 1
+    return np.concatenate(places), np.concatenate(found)
 
 
 def _where_equal(heads: Column, at: Numbers, asked: Column, left: Numbers) -> Numbers:

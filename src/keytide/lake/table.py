@@ -434,6 +434,9 @@ class Table:
         snapshot_id: int | None = None,
         tag: str | None = None,
         as_of: Moment | None = None,
+        *,
+        skip_upsert: bool = False,
+        skip_upsert_delete: bool = False,
     ) -> Scan:
         """A lazy read of one snapshot, the newest by default.
 
@@ -444,10 +447,21 @@ class Table:
         (UTC unless it says otherwise) or epoch milliseconds.
         A snapshot is read with the schema that it had.
 
+        Of a table with 'upsert.mode', `skip_upsert` shows every row that is stored, those that
+        later ones replaced, that came late or that delete their key too, as far as no compaction
+        has left them out; `skip_upsert_delete` shows the row by which each key is judged: the
+        current one, or the one that deletes it. The latter holds the places of all keys in memory.
+
         Raises `NotFoundError` for an unknown column, snapshot or tag, `InvalidError` for a
-        condition that does not parse or fit.
+        condition that does not parse or fit and for rows that the table does not tell apart, and
+        when it is read `DataError` where `skip_upsert_delete` finds no index of the rows.
         """
-        return Scan.of(scan_table(self._stored, columns, where, snapshot_id, tag, as_of))
+        return Scan.of(
+            scan_table(
+                self._stored, columns, where, snapshot_id, tag, as_of, skip_upsert,
+                skip_upsert_delete,
+            )
+        )  # fmt: skip
 
     @checked
     def get(self, key: Mapping[str, Any] | Any) -> dict[str, Any] | None:
@@ -455,7 +469,8 @@ class Table:
 
         `key` is the value of a single-column key, a tuple in primary key order, or a dict by
         column. Reads only what can hold the key: its bucket, or every dynamic one, their files by
-        key range, and of them the row groups around the key.
+        key range, and of them the row groups around the key; with 'upsert.mode' the row that the
+        index of keys names.
 
         Raises `InvalidError` for what is no key of the table, `UnsupportedError` for a table
         without a primary key and for a time outside of Python's years 1 to 9999, `DataError` for a

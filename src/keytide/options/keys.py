@@ -128,6 +128,8 @@ SCAN_TAG_NAME = _key("scan.tag-name")
 SCAN_TIMESTAMP = _key("scan.timestamp")
 SCAN_TIMESTAMP_MILLIS = _key("scan.timestamp-millis")
 SCAN_VERSION = _key("scan.version")
+SCAN_SKIP_UPSERT = _key("scan.skip-upsert")
+SCAN_SKIP_UPSERT_DELETE = _key("scan.skip-upsert-delete")
 INCREMENTAL_BETWEEN = _key("incremental-between")
 INCREMENTAL_BETWEEN_SCAN_MODE = _key("incremental-between-scan-mode")
 

@@ -265,6 +265,11 @@ def _read(key: str, type_: ValueType, default: str | None, meaning: str) -> Opti
     return _refused(key, type_, default, meaning, _READ_GIVES, _READ_INSTEAD)
 
 
+_ROWS_OF_READS = "a read says which rows it shows, never the table"
+_ROWS_INSTEAD = (
+    "give scan(skip_upsert=True) or scan(skip_upsert_delete=True), and in SQL /*+ OPTIONS(...) */"
+)
+
 _ONE_BRANCH = "a read of Keytide is of one branch"
 _OF_BRANCHES = "read t$branch_x beside t, by UNION ALL with a condition on partitions"
 
@@ -290,6 +295,10 @@ _READING = (
                               "compacted-full", "from-timestamp", "from-creation-timestamp",
                               "from-file-creation-time", "from-snapshot", "from-snapshot-full",
                               "incremental"), "default", "Where reads begin."),
+    _refused("scan.skip-upsert", BOOLEAN, "false", "Whether a read shows every stored row of a "
+             "table with an index of keys.", _ROWS_OF_READS, _ROWS_INSTEAD),
+    _refused("scan.skip-upsert-delete", BOOLEAN, "false", "Whether a read of such a table shows "
+             "the last row of each key, that of a delete too.", _ROWS_OF_READS, _ROWS_INSTEAD),
     _read("incremental-between", TEXT, None, "Two snapshots or tags to read what changed between."),
     _read("incremental-between-timestamp", TEXT, None, "The same, by times."),
     _read("incremental-between-scan-mode", choice("auto", "delta", "changelog", "diff"), "auto",

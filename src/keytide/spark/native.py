@@ -75,6 +75,7 @@ def native_check(scan: Scan) -> Callable[[PlannedFile], bool]:
         store, path = view.data_file(file.entry)
         return (
             by_schema[schema_id]
+            and file.places is None
             and path.endswith(".parquet")
             # Executors map no copy that this machine has.
             and store.uncached().local_path(path) is not None

@@ -55,9 +55,10 @@ FORMAT = "keytide"
 class KeytideSource(DataSource):
     """A table by its path.
 
-    Options for reading: `snapshot-id`, `tag` or `as-of` travel in time, `columns` is a comma
-    list, `where` a SQL condition; other options go to the object store, where there is one. Copies
-    of its files lie in the folder `cache` of each executor, `cache-bytes` at most, as for
+    Options for reading: `snapshot-id`, `tag` or `as-of` travel in time, `columns` is a comma list,
+    `where` a SQL condition, `skip-upsert` and `skip-upsert-delete` show more rows of a table with
+    an index of keys, as in `Table.scan`; other options go to the object store, where there is one.
+    Copies of its files lie in the folder `cache` of each executor, `cache-bytes` at most, as for
     `keytide.connect`. A DataFrame stays with the snapshot that was newest when it was made; when
     that has expired, reading it is a `DataError` that says so. A temporary view made in SQL shows
     the newest snapshot to each `spark.sql` and `spark.table`. Rows are appended as upserts and

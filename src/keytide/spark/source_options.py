@@ -17,7 +17,7 @@ from keytide.table.caching import cache_folder
 from keytide.table.catalog import open_stored
 from keytide.table.conditions.condition import predicate_of
 from keytide.table.read.scan import Scan
-from keytide.table.scans import narrowed_scan, scan_table, whole_scan
+from keytide.table.scans import narrowed_scan, scan_table, which_rows, whole_scan
 from keytide.table.state.data_files import expired_error
 from keytide.table.state.stored import StoredTable
 
@@ -49,6 +49,8 @@ class SourceOptions:
     snapshot_id: int | None = None
     tag: str | None = None
     as_of: str | int | None = None
+    skip_upsert: bool | None = None
+    skip_upsert_delete: bool | None = None
     is_stream: bool = False
     start: str | int | None = None
     mode: str | None = None
@@ -81,6 +83,8 @@ class SourceOptions:
             snapshot_id=None if snapshot_id is None else _whole("snapshot-id", snapshot_id),
             tag=rest.pop("tag", None),
             as_of=int(as_of) if as_of is not None and as_of.isdecimal() else as_of,
+            skip_upsert=_said("skip-upsert", rest),
+            skip_upsert_delete=_said("skip-upsert-delete", rest),
             is_stream=rest.pop(STREAM, None) is not None,
             start=int(start) if start is not None and start.isdecimal() else start,
             mode=rest.pop("mode", None),
@@ -115,12 +119,15 @@ class SourceOptions:
         table = self._table_for("are for streams, and this reads one snapshot", self._of_streams)
         wanted = self.columns if columns is None else columns
         if self.settled is None or self.travels:
-            return scan_table(table, wanted, self.where, self.snapshot_id, self.tag, self.as_of)
+            return scan_table(
+                table, wanted, self.where, self.snapshot_id, self.tag, self.as_of, *self._skipped
+            )
         schema = table.metadata.schema(self.settled.schema_id)
         state = table.state(schema, self._settled(table, self.settled))
         fields, where = schema.fields, self.where
         predicate = None if where is None else predicate_of(where, fields, table.name)
-        return narrowed_scan(whole_scan(state), wanted, predicate)
+        which = which_rows(schema, table.name, *self._skipped)
+        return narrowed_scan(replace(whole_scan(state), which=which), wanted, predicate)
 
     def _settled(self, table: StoredTable, seen: Settled) -> Snapshot | None:
         if seen.snapshot_id is None:
@@ -137,10 +144,15 @@ class SourceOptions:
         return replace(self, settled=seen)
 
     @property
+    def _skipped(self) -> tuple[bool, bool]:
+        return bool(self.skip_upsert), bool(self.skip_upsert_delete)
+
+    @property
     def _of_scans(self) -> dict[str, Any]:
         return {
             "columns": self.columns, "where": self.where, "snapshot-id": self.snapshot_id,
-            "tag": self.tag, "as-of": self.as_of,
+            "tag": self.tag, "as-of": self.as_of, "skip-upsert": self.skip_upsert,
+            "skip-upsert-delete": self.skip_upsert_delete,
         }  # fmt: skip
 
     @property
@@ -189,8 +201,8 @@ def _near(name: str, cutoff: float) -> list[str]:
 
 
 _KNOWN = (
-    "snapshot-id", "tag", "as-of", "columns", "where", "start", "mode", "max-rows-per-trigger",
-    "consumer", keys.BRANCH, CACHE, CACHE_BYTES,
+    "snapshot-id", "tag", "as-of", "columns", "where", "skip-upsert", "skip-upsert-delete",
+    "start", "mode", "max-rows-per-trigger", "consumer", keys.BRANCH, CACHE, CACHE_BYTES,
 )  # fmt: skip
 _SHOWN = f"{', '.join(map(repr, _KNOWN))}."
 _NAMED_ELSEWHERE = {
@@ -198,6 +210,15 @@ _NAMED_ELSEWHERE = {
     "timestamp": "as-of", "startingversion": "start", "startingoffsets": "start",
     "startingtimestamp": "as-of", "select": "columns", "filter": "where",
 }  # fmt: skip
+
+
+def _said(option: str, rest: dict[str, str]) -> bool | None:
+    value = rest.pop(option, None)
+    if value is None:
+        return None
+    if value.lower() not in ("true", "false"):
+        raise InvalidError(f"option {option!r} is {value!r}; expected true or false")
+    return value.lower() == "true"
 
 
 def _whole(option: str, value: str) -> int:

@@ -47,12 +47,15 @@ READ_OPTIONS = {
     keys.SCAN_TIMESTAMP_MILLIS: "as_of",
     keys.SCAN_TIMESTAMP: "as_of",
     keys.SCAN_VERSION: "version",
+    keys.SCAN_SKIP_UPSERT: "skip_upsert",
+    keys.SCAN_SKIP_UPSERT_DELETE: "skip_upsert_delete",
     keys.INCREMENTAL_BETWEEN: "between",
     keys.INCREMENTAL_BETWEEN_SCAN_MODE: "mode",
 }
 """Options that `/*+ OPTIONS(...) */` may give, and what they mean to a scan or to changes."""
 
 _CHANGES = ("between", "mode")
+_ROWS = ("skip_upsert", "skip_upsert_delete")
 _LOG = "audit_log"
 
 
@@ -265,7 +268,14 @@ def _stored(
     except NotFoundError as error:
         raise NotFoundError(str(error_at(query.text, place["start"], str(error)))) from error
     changes = [key for key in hint if READ_OPTIONS.get(_in_own_spelling(key)) in _CHANGES]
+    rows = {k: v for k, v in hint.items() if READ_OPTIONS.get(_in_own_spelling(k)) in _ROWS}
+    hint = {key: value for key, value in hint.items() if key not in rows}
     ways = [*(key for key in hint if key not in changes), *([] if version is None else ["AS OF"])]
+    if rows and (system is not None or changes):
+        raise InvalidError(
+            f"table {table.name}: {' and '.join(map(repr, rows))} is for reads of the table "
+            f"itself, not for system tables and changes; leave it out"
+        )
     if changes:
         _check_changes(hint, changes, ways, system, table)
     if len(ways) > 1:
@@ -273,6 +283,7 @@ def _stored(
             f"table {table.name}: {' and '.join(ways)} each name a snapshot to read; give one"
         )
     travel = _from_hint(hint, table) if version is None else _from_version(version, table)
+    travel |= {READ_OPTIONS[_in_own_spelling(k)]: _said(k, v, table) for k, v in rows.items()}
     if system is None:
         return StoredRelation(view, table, travel)
     return SystemRelation(view, table, system, travel)
@@ -324,6 +335,12 @@ def _in_own_spelling(key: str) -> str:
         return stored_name(key)
     except InvalidError:
         return key  # an unknown option, which no read takes
+
+
+def _said(key: str, value: str, table: StoredTable) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise InvalidError(f"table {table.name}: {key!r} is {value!r}; expected true or false")
+    return value.lower() == "true"
 
 
 def _whole(key: str, value: str, table: StoredTable) -> int:

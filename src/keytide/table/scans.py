@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -11,10 +12,12 @@ import pyarrow as pa
 
 from keytide.arguments import shown
 from keytide.errors import InvalidError
+from keytide.format import paths
 from keytide.format.arrow import from_arrow, in_python, to_arrow
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
 from keytide.moments import Moment, epoch_ms
+from keytide.options import keys
 from keytide.plural import counted
 from keytide.scratch import scratch
 from keytide.table.conditions.columns import field_of
@@ -31,17 +34,21 @@ from keytide.table.conditions.predicate import (
 from keytide.table.definition.kind import require_key
 from keytide.table.read.lifetime import Lifetime
 from keytide.table.read.scan import Scan
+from keytide.table.read.which_rows import WhichRows
 from keytide.table.read.why import Why, why_of
+from keytide.table.state.key_runs import open_ahead
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.values.single import key_value, key_values
-from keytide.types import Field
+from keytide.table.values.spellings import has_one_spelling
+from keytide.types import Field, arrow_schema
 
 __all__ = [
     "get_row",
     "get_rows",
     "narrowed_scan",
     "scan_table",
+    "which_rows",
     "whole_scan",
     "why_row",
 ]
@@ -54,6 +61,8 @@ def scan_table(
     snapshot_id: int | None = None,
     tag: str | None = None,
     as_of: Moment | None = None,
+    skip_upsert: bool = False,
+    skip_upsert_delete: bool = False,
 ) -> Scan:
     """A scan of one snapshot, the newest by default. Raises as `Table.scan` does."""
     table = table.pinned()
@@ -62,9 +71,29 @@ def scan_table(
     schema = table.schema if snapshot is None else table.metadata.schema(snapshot.schema_id)
     predicate = None if where is None else predicate_of(where, schema.fields, table.name)
     selected = _selected(table.name, schema, columns)
-    if snapshot is None:
-        return _scan(table.newest_state(schema), selected, predicate)
-    return _scan(table.state(schema, snapshot), selected, predicate)
+    which = which_rows(schema, table.name, skip_upsert, skip_upsert_delete)
+    state = table.newest_state(schema) if snapshot is None else table.state(schema, snapshot)
+    return replace(_scan(state, selected, predicate), which=which)
+
+
+def which_rows(
+    schema: TableSchema, table: str, skip_upsert: bool, skip_upsert_delete: bool
+) -> WhichRows:
+    """Which stored rows are shown. Raises `InvalidError` where no index tells them apart."""
+    named = {keys.SCAN_SKIP_UPSERT: skip_upsert, keys.SCAN_SKIP_UPSERT_DELETE: skip_upsert_delete}
+    given = [repr(key) for key, is_given in named.items() if is_given]
+    if not given:
+        return WhichRows.CURRENT
+    if not schema.is_indexed:
+        raise InvalidError(
+            f"table {table}: {' and '.join(given)} shows rows that an index of keys leaves out, "
+            f"and the table has no '{keys.UPSERT_MODE}'; leave it out"
+        )
+    if len(given) > 1:
+        raise InvalidError(
+            f"table {table}: {' and '.join(given)} each say which rows are shown; give one of them"
+        )
+    return WhichRows.STORED if skip_upsert else WhichRows.LAST
 
 
 def whole_scan(state: TableState) -> Scan:
@@ -90,7 +119,7 @@ def get_row(table: StoredTable, key: Mapping[str, Any] | Any) -> dict[str, Any] 
     table = table.pinned()
     schema = table.schema
     predicate = _key_predicate(_key_values(key, schema, table.name), schema, table.name)
-    scan = _scan(table.newest_state(schema), schema.names, predicate)
+    scan = _scan(_state_to_look_up(table, schema), schema.names, predicate)
     # Not by `to_pylist`, which has threads read ahead: for one row they cost more than they save.
     rows = in_python(to_arrow(scan.to_polars(), scan.schema))
     return rows[0] if rows else None
@@ -101,7 +130,8 @@ def get_rows(table: StoredTable, keys: Sequence[Any]) -> pa.Table:
     table = table.pinned()
     schema = table.schema
     wanted = _key_frame(keys, schema, table.name)
-    scan = _scan(table.newest_state(schema), schema.names, _among(wanted, schema))
+    scan = _scan(_state_to_look_up(table, schema), schema.names, _among(wanted, schema))
+    scan = replace(scan, keys=_exact(wanted, schema))
     names = list(schema.primary_keys)
     rows = scan.to_polars().join(wanted, on=names, how="inner", nulls_equal=True)
     return to_arrow(rows.sort(_PLACE), scan.schema)
@@ -118,7 +148,8 @@ def why_row(
     scan = scan_table(table, snapshot_id=snapshot_id, tag=tag, as_of=as_of)
     schema = scan.view.schema
     values = _key_values(key, schema, table.name)
-    return why_of(replace(scan, predicate=_key_predicate(values, schema, table.name)), values)
+    predicate = _key_predicate(values, schema, table.name)
+    return why_of(replace(scan, state=scan.state.with_history, predicate=predicate), values)
 
 
 def _scan(state: TableState, columns: tuple[str, ...], predicate: Predicate | None) -> Scan:
@@ -127,6 +158,19 @@ def _scan(state: TableState, columns: tuple[str, ...], predicate: Predicate | No
     if lifetime is None:
         return Scan(state, columns, predicate)
     return Scan(state, columns, conjunction([*conjuncts(predicate), lifetime.shown]))
+
+
+def _state_to_look_up(table: StoredTable, schema: TableSchema) -> TableState:
+    """The newest state; a far index of its keys comes beside the manifests."""
+    if schema.is_indexed and table.store.local_path(paths.INDEX_DIR) is None:
+        table.store.begin(partial(_open_index, table, schema))
+    return table.newest_state(schema)
+
+
+def _open_index(table: StoredTable, schema: TableSchema) -> None:
+    view = table.view(schema)
+    files = table.key_files(table.metadata.latest_snapshot(), view)
+    open_ahead(table.store, files, view.options.lookup_cache_bytes_max)
 
 
 def _snapshot_to_travel_to(
@@ -192,11 +236,16 @@ def _key_predicate(values: Mapping[str, Any], schema: TableSchema, table: str) -
 def _key_frame(keys: Sequence[Any], schema: TableSchema, table: str) -> pl.DataFrame:
     """Keys as a frame of the key columns, each once, with the place of the first."""
     _require_key(schema, table)
-    given = [_key_values(key, schema, table) for key in keys]
-    columns = {
-        f.name: key_values([values[f.name] for values in given], f, table)
-        for f in schema.select(schema.primary_keys)
-    }
+    fields = schema.select(schema.primary_keys)
+    if len(fields) == 1 and not any(
+        issubclass(t, Mapping | tuple | list) for t in {*map(type, keys)}
+    ):
+        columns = {fields[0].name: key_values(keys, fields[0], table)}
+    else:
+        given = [_key_values(key, schema, table) for key in keys]
+        columns = {
+            f.name: key_values([values[f.name] for values in given], f, table) for f in fields
+        }
     frame = from_arrow(pa.table(columns)).with_row_index(_PLACE)
     return frame.unique(list(columns), keep="first")
 
@@ -209,11 +258,23 @@ def _among(keys: pl.DataFrame, schema: TableSchema) -> Predicate | None:
         # NULL is equal to nothing, and NaN to itself only among keys.
         if values.null_count() or (values.dtype.is_float() and values.is_nan().any()):
             continue
-        scalars = values.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(
-            schema.field(name).type.to_arrow()
-        )
-        terms.append(In(name, tuple(map(plain, scalars))))
+        terms.append(In(name, _plain_values(values, schema.field(name))))
     return conjunction(terms)
+
+
+def _plain_values(values: pl.Series, field: Field) -> tuple[Any, ...]:
+    if has_one_spelling(field.type):
+        return tuple(values.to_list())
+    scalars = values.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(field.type.to_arrow())
+    return tuple(map(plain, scalars))
+
+
+def _exact(keys: pl.DataFrame, schema: TableSchema) -> pa.Table | None:
+    """Keys that are stored as they are, if they are stored at all; None where that is not sure."""
+    fields = schema.select(schema.primary_keys)
+    if not all(has_one_spelling(f.type) for f in fields):
+        return None
+    return to_arrow(keys.select(schema.primary_keys).drop_nulls(), arrow_schema(fields))
 
 
 _PLACE = scratch("place")

@@ -12,6 +12,7 @@ from keytide.format.data_file.filters import ColumnFilter, FileFilters
 from keytide.format.data_file.formats import WRITABLE
 from keytide.format.data_file.key_spans import Key, key_spans
 from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND, physical_schema
+from keytide.format.data_file.places import begin_footers, read_places
 from keytide.format.data_file.reader import (
     WHOLE_FILE,
     FileReader,
@@ -37,10 +38,12 @@ __all__ = [
     "Key",
     "RunWriter",
     "Span",
+    "begin_footers",
     "key_spans",
     "local_wall_clock_ms",
     "physical_schema",
     "read_note",
+    "read_places",
     "read_side_by_side",
     "read_together",
     "spans_of",

@@ -18,10 +18,11 @@ from keytide.format.cache import FILES
 from keytide.format.data_file.footer import read_footer
 from keytide.store import SeekableReader, Store
 
-__all__ = ["FarFile", "far_file"]
+__all__ = ["WHOLE_BYTES_MAX", "FarFile", "far_file"]
 
 # A request takes about as long as the transfer of so many bytes: up to here, one for all is best.
-_WHOLE_BYTES_MAX = 8 << 20
+WHOLE_BYTES_MAX = 8 << 20
+"""Larger files come in two rounds: the footer, and what is wanted."""
 # So small files, many of which come between two compactions, are kept as they are.
 _KEPT_BYTES_MAX = 1 << 20
 # A footer with the metadata of many column chunks fits.
@@ -75,7 +76,7 @@ def far_file(store: Store, path: str, size: int | None, kept_bytes_max: int) -> 
 
 
 def _fetched(store: Store, path: str, size: int) -> FarFile:
-    begin = 0 if size <= _WHOLE_BYTES_MAX else size - _TAIL_BYTES
+    begin = 0 if size <= WHOLE_BYTES_MAX else size - _TAIL_BYTES
     end = _bytes(store, path, begin, size)
     footer_bytes = int.from_bytes(end[-8:-4], "little") + 8
     if begin and footer_bytes > len(end):

@@ -8,15 +8,14 @@ bucket before it is told to be in another one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import ClassVar
 
-import numpy as np
 import polars as pl
 
-from keytide.format.data_file import POSITION, VALUE_KIND
-from keytide.format.deletion_vector import VectorPlace, dead_positions
+from keytide.format.data_file import VALUE_KIND
+from keytide.format.deletion_vector import VectorPlace, dead_positions, living_among
 from keytide.merge.difference import with_kind
 from keytide.merge.windows import key_windows, with_whole_keys
 from keytide.row_kind import RETRACTS, RowKind
@@ -58,6 +57,11 @@ class FilesTask:
                 if frame.height:
                     yield self._told(shown.outcomes(frame))
 
+    @property
+    def rows(self) -> int:
+        """How many rows there are at most."""
+        return sum(file.meta.row_count for file in self.files)
+
     def _told(self, rows: pl.DataFrame) -> pl.DataFrame:
         names = self.view.schema.names
         if self.kind is not None:
@@ -82,15 +86,23 @@ class MarkedTask(FilesTask):
         for file, place in zip(self.files, self.dead_elsewhere, strict=True):
             dead = dead_positions(self.view.store, place)
             if file.dead_rows is not None:
-                dead = np.setdiff1d(dead, dead_positions(self.view.store, file.dead_rows))
+                dead = living_among(self.view.store, file.dead_rows, dead)
             if not len(dead):
                 continue
-            columns = (*names, VALUE_KIND, POSITION)
-            stored = StoredVersions(self.view, file.entry.partition, columns)
-            for frame in stored.of_lone_files([file], _rows_in(memory_bytes)):
-                rows = frame.filter(frame[POSITION].is_in(pl.Series(dead).implode()))
+            stored = StoredVersions(self.view, file.entry.partition, (*names, VALUE_KIND))
+            marked = replace(file, dead_rows=None, places=dead)
+            for rows in stored.of_lone_files([marked], _rows_in(memory_bytes)):
                 if rows.height:
                     yield self._told(shown.outcomes(rows))
+
+    @property
+    def rows(self) -> int:
+        """See `FilesTask`."""
+        marked = zip(self.files, self.dead_elsewhere, strict=True)
+        return sum(
+            file.meta.row_count if place.range.cardinality is None else place.range.cardinality
+            for file, place in marked
+        )
 
 
 class _TurnTask(FilesTask):

@@ -47,7 +47,7 @@ class IndexedDiffTask:
         frame.
         """
         names, key = self.view.schema.names, self.view.schema.primary_keys
-        rows = sum(file.meta.row_count for file in self.files)
+        rows = sum(task.rows for task in (*self.gone, *self.came))
         parts = -(-rows * _ROW_BYTES // memory_bytes) or 1
         for part in range(parts):
             then, now = (self._rows(tasks, part, parts, memory_bytes) for tasks in self._sides)

@@ -1,16 +1,18 @@
 """What a scan reads: decided from metadata alone, as a value.
 
-Files are pruned by partition, bucket, key range and statistics, in this order; the `Funnel` keeps
-count. What is left of a bucket is cut into sections of overlapping key ranges. A planned file
-says where its dead rows are recorded, so whoever reads it needs to know nothing else; files that
-plain readers do not look at are listed with the reason.
+Files are pruned by partition, bucket, index of keys, key range and statistics, in this order; the
+`Funnel` keeps count. What is left of a bucket is cut into sections of overlapping key ranges. A
+planned file says where its dead rows are recorded, so whoever reads it needs to know nothing else;
+files that plain readers do not look at are listed with the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+
+import pyarrow as pa
 
 from keytide.format.deletion_vector import VectorPlace
 from keytide.format.entry_columns import NO_ENTRIES, Entries
@@ -23,6 +25,7 @@ from keytide.table.conditions.predicate import (
     conjuncts,
     without_columns,
 )
+from keytide.table.read.current_rows import Indexes, Positions, current_rows
 from keytide.table.read.pruning import (
     matching_buckets,
     matching_keys,
@@ -105,13 +108,18 @@ def _counted(stage: str, files: Entries) -> FunnelStage:
     )
 
 
-def plan_scan(state: TableState, predicate: Predicate | None = None) -> ScanPlan:
-    """Plan a scan of a table at a snapshot.
+def plan_scan(
+    state: TableState, predicate: Predicate | None = None, keys: pa.Table | None = None
+) -> ScanPlan:
+    """Plan a scan of a table at a snapshot: of some keys or, without `keys`, of all.
 
-    Raises `UnsupportedError` for dead rows that are recorded outside of the table.
+    Rows of other keys may be among those that are planned. Raises `UnsupportedError` for dead rows
+    that are recorded outside of the table.
     """
     with without_collection():
-        return plan_files(state.view, state.live.files, predicate, state.vector_files)
+        return plan_files(
+            state.view, state.live.files, predicate, state.vector_files, state.key_files, keys
+        )
 
 
 def plan_files(
@@ -119,8 +127,13 @@ def plan_files(
     entries: Iterable[ManifestEntry],
     predicate: Predicate | None = None,
     vector_files: Iterable[IndexFile] = (),
+    key_files: Sequence[IndexFile] = (),
+    keys: pa.Table | None = None,
 ) -> ScanPlan:
-    """Plan a scan over some files; `vector_files` mark dead rows. Raises as `plan_scan`."""
+    """Plan a scan over some files; `vector_files` mark dead rows. Raises as `plan_scan`.
+
+    With `key_files`, which say where the current rows of keys are, the files are all live ones.
+    """
     # Statistics know nothing of defaults.
     terms = conjuncts(without_columns(predicate, view.defaults(columns_of(predicate))))
     # Rows in a postponed bucket are not part of the table before its writer has placed them.
@@ -131,6 +144,15 @@ def plan_files(
     left.append(("partition", files))
     files = matching_buckets(files, view.schema, view.options, terms)
     left.append(("bucket", files))
+    vector_files = tuple(vector_files)
+    current = current_rows(view, files, Indexes(vector_files, tuple(key_files)), terms, keys)
+    if current is not None:
+        files = files.filter(current.holds(files))
+        left.append(("index of keys", files))
+        if all(entry.file.file_name in current.places for entry in files):
+            # Statistics know no more of the key.
+            terms = tuple(t for t in terms if not columns_of(t) <= {*view.schema.primary_keys})
+    places = {} if current is None else current.places
     hidden = NO_ENTRIES
     if view.kind.keeps_versions and not view.options.merges_on_read:
         # Compacted files without their dead rows are together unique by key.
@@ -140,7 +162,7 @@ def plan_files(
     files = matching_keys(files, view, terms)
     hidden = matching_keys(hidden, view, terms)
     left.append(("key range", files))
-    buckets = matching_statistics(_buckets(files, vector_files, view), view, terms)
+    buckets = matching_statistics(_buckets(files, vector_files, view, places), view, terms)
     left.append(("statistics", Entries.of(f.entry for bucket in buckets for f in bucket.files)))
     return ScanPlan(
         tuple(buckets), tuple(HiddenFile(entry, _NOT_COMPACTED) for entry in hidden), tuple(left)
@@ -148,7 +170,10 @@ def plan_files(
 
 
 def _buckets(
-    files: Entries, vector_files: Iterable[IndexFile], view: TableView
+    files: Entries,
+    vector_files: Iterable[IndexFile],
+    view: TableView,
+    current: Mapping[str, Positions],
 ) -> list[BucketPlan]:
     by_bucket: dict[BucketId, list[ManifestEntry]] = {}
     for entry in files:
@@ -167,10 +192,10 @@ def _buckets(
         BucketPlan(
             *bucket,
             tuple(
-                Section(
-                    ((PlannedFile(e, places.get(e.file.file_name), has_kinds=keeps_versions),),)
-                )
+                Section(((PlannedFile(e, places.get(name), keeps_versions, False, at),),))
                 for e in entries
+                for name in [e.file.file_name]
+                for at in [current.get(name)]
             ),
         )
         for bucket, entries in by_bucket.items()

@@ -33,12 +33,14 @@ from keytide.table.read.sections import BucketPlan, Section
 from keytide.table.read.statistics import decoded, key_bounds, value_bounds
 from keytide.table.state.view import TableView
 from keytide.table.values.spellings import POINTS_MAX, spellings
+from keytide.types import Field
 
 __all__ = [
     "matching_buckets",
     "matching_keys",
     "matching_partitions",
     "matching_statistics",
+    "pinned_columns",
 ]
 
 _PLACE = scratch("place")
@@ -68,11 +70,8 @@ def matching_buckets(
     fields = schema.select(options.bucket_key or schema.trimmed_primary_keys)
     if (files.column("_TOTAL_BUCKETS") <= 1).all():
         return files  # every key lies in the only bucket
-    pinned = [spellings(equal_values(terms, f.name), f) for f in fields]
-    if not fields or not files or any(values is None for values in pinned):
-        return files
-    columns = _combined([values for values in pinned if values is not None])
-    if columns is None:
+    columns = pinned_columns(fields, terms)
+    if not fields or not files or columns is None:
         return files
     totals, buckets = files.column("_TOTAL_BUCKETS"), files.column("_BUCKET")
     kept = totals <= 0
@@ -80,6 +79,16 @@ def matching_buckets(
         ids = bucket_ids(columns, [f.type for f in fields], total, options.bucket_function)
         kept |= (totals == total) & buckets.is_in(np.unique(ids).tolist())
     return files.filter(kept)
+
+
+def pinned_columns(fields: Sequence[Field], terms: Sequence[Predicate]) -> list[pa.Array] | None:
+    """Every combination of values that columns can have if all terms hold, in all their forms.
+
+    None where one of them is not pinned, or they are too many.
+    """
+    pinned = [spellings(equal_values(terms, f.name), f) for f in fields]
+    known = [values for values in pinned if values is not None]
+    return _combined(known) if len(known) == len(pinned) else None
 
 
 def _combined(columns: Sequence[pa.Array]) -> list[pa.Array] | None:

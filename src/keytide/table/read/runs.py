@@ -28,6 +28,7 @@ from keytide.format.data_file import (
     Key,
     Span,
     key_spans,
+    read_places,
     read_side_by_side,
     read_together,
     spans_of,
@@ -119,6 +120,10 @@ class StoredVersions:
     def of_lone_files(self, files: Iterable[PlannedFile], rows_max: int) -> Iterator[pl.DataFrame]:
         """The versions of files that have no key in common, file by file, small ones together."""
         files = list(files)
+        placed = [(self._reader(f), f.places) for f in files if f.places is not None]
+        if placed:
+            yield from read_places(placed, self._where, rows_max)
+            files = [file for file in files if file.places is None]
         found = zip(files, self._all_key_spans(files), strict=True)
         reads = [(file, spans) for file, spans in found if spans is not None]
         if reads:

@@ -7,15 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import pyarrow as pa
+
 from keytide import html
 from keytide.errors import UnsupportedError
 from keytide.format.snapshot import Snapshot
 from keytide.plural import counted
 from keytide.process import refuse_forked_child
 from keytide.table.conditions.predicate import Predicate
-from keytide.table.read.plan import Funnel, ScanPlan, plan_scan
+from keytide.table.read.plan import Funnel, ScanPlan
 from keytide.table.read.row_source import RowSource
 from keytide.table.read.task import ReadTask
+from keytide.table.read.which_rows import WhichRows, plan_rows
 from keytide.table.state.live_files import LiveFiles
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
@@ -74,11 +77,16 @@ class Scan(RowSource):
     A scan is lazy and stays with its snapshot, whatever is committed later. Methods that return
     everything need memory for the result; `to_batches` needs only what 'read.memory' allows.
     What is wrong with stored files is found when they are read, see `to_batches`.
+
+    With `keys`, rows of other keys may be left out: the columns of the key in their exact types.
+    `which` says which stored rows are shown, where an index of keys tells them apart.
     """
 
     state: TableState
     columns: tuple[str, ...]
     predicate: Predicate | None = None
+    keys: pa.Table | None = field(default=None, repr=False)
+    which: WhichRows = WhichRows.CURRENT
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
 
     @property
@@ -110,7 +118,7 @@ class Scan(RowSource):
     def plan(self) -> ScanPlan:
         """What will be read, decided from metadata alone. Raises `DataError` for torn metadata."""
         refuse_forked_child()
-        return plan_scan(self.state, self.predicate)
+        return plan_rows(self.state, self.which, self.predicate, self.keys)
 
     def count(self) -> int:
         """The number of rows. Raises as `to_batches`."""

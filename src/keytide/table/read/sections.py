@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from keytide.format.deletion_vector import VectorPlace
@@ -46,13 +48,15 @@ class PlannedFile:
 
     `has_kinds` tells whether it is stored of each row what kind it is of; else all are of +I.
     With `keeps_retracts` dead rows of kind -U and -D are read: deletes that no reader is to be
-    shown, and by which versions are merged all the same.
+    shown, and by which versions are merged all the same. Where `places` are given, ascending
+    positions, no row elsewhere in the file is asked for.
     """
 
     entry: ManifestEntry
     dead_rows: VectorPlace | None = None
     has_kinds: bool = True
     keeps_retracts: bool = False
+    places: npt.NDArray[np.int64] | None = field(default=None, compare=False)
 
     @property
     def meta(self) -> DataFileMeta:
@@ -67,7 +71,7 @@ class PlannedFile:
 
     def as_stored(self) -> PlannedFile:
         """The file with all rows that are stored in it."""
-        return replace(self, dead_rows=None)
+        return replace(self, dead_rows=None, places=None)
 
 
 Run = tuple[PlannedFile, ...]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -34,6 +34,7 @@ __all__ = [
     "LIVING_AGAIN",
     "KeyIndex",
     "NewKeys",
+    "found_by",
     "key_files_by_bucket",
     "load_key_index",
     "why_not_covered",
@@ -56,21 +57,7 @@ class KeyIndex:
 
     def find(self, hashes: KeyHashes) -> tuple[npt.NDArray[np.bool_], Entries]:
         """Which of some keys the index knows, and the entry of each; of others it says nothing."""
-        order = np.argsort(hashes.heads, kind="stable")
-        asked = hashes.take(order)
-        is_known = np.zeros(len(order), np.bool_)
-        found = np.zeros((3, len(order)), np.int64)
-        left = np.arange(len(order))
-        for places, entries in self._looks(asked):
-            new = ~is_known[places]
-            is_known[places] = True
-            columns = (entries.files, entries.positions, entries.comparisons)
-            for row, column in zip(found, columns, strict=True):
-                row[places[new]] = column[new]
-        back = np.empty_like(left)
-        back[order] = left
-        files, positions, comparisons = found[:, back]
-        return is_known[back], Entries(hashes, files, positions, comparisons)
+        return found_by(hashes, self._looks)
 
     def _looks(self, asked: KeyHashes) -> Iterable[tuple[Numbers, Entries]]:
         """What each part says of some keys, the newest part first."""
@@ -89,6 +76,29 @@ class KeyIndex:
         """All entries, one of a key, in the order of the hashes. Held in memory as a whole."""
         stored = Entries.together(list(merged(self.runs)))
         return newest_of_each(Entries.together([stored, self.later]))
+
+
+def found_by(
+    hashes: KeyHashes, look: Callable[[KeyHashes], Iterable[tuple[Numbers, Entries]]]
+) -> tuple[npt.NDArray[np.bool_], Entries]:
+    """Which of some keys are known, and the entry of each; of others it says nothing.
+
+    `look` gives what each part of an index finds of keys that come in the order of their heads, as
+    `Run.find` does, the newest part first.
+    """
+    order = np.argsort(hashes.heads, kind="stable")
+    is_known = np.zeros(len(order), np.bool_)
+    found = np.zeros((3, len(order)), np.int64)
+    for places, entries in look(hashes.take(order)):
+        new = ~is_known[places]
+        is_known[places] = True
+        columns = (entries.files, entries.positions, entries.comparisons)
+        for row, column in zip(found, columns, strict=True):
+            row[places[new]] = column[new]
+    back = np.empty_like(order)
+    back[order] = np.arange(len(order))
+    files, positions, comparisons = found[:, back]
+    return is_known[back], Entries(hashes, files, positions, comparisons)
 
 
 def key_files_by_bucket(files: Iterable[IndexFile]) -> dict[BucketId, IndexFile]:
@@ -127,11 +137,12 @@ def _opened(store: Store, run: StoredRun) -> Run:
 LIVING_AGAIN = "rows that were dead live again"
 
 
-def why_not_covered(head: Head, rows: Mapping[str, int], dead: DeadRows) -> str | None:
+def why_not_covered(head: Head, rows: Mapping[str, int], dead: Mapping[str, int]) -> str | None:
     """Why an index says nothing of the rows of a bucket as it is; None where it does.
 
-    `rows` has how many each live data file has. Rows that died since are what they are, deleted;
-    those that live again, and files that came or went, are another bucket than the index knew.
+    `rows` has how many each live data file has, and `dead` how many of these are dead. Rows that
+    died since are what they are, deleted; those that live again, and files that came or went, are
+    another bucket than the index knew.
     """
     known = {file.name: file.rows for file in head.files}
     if known.keys() - rows.keys():
@@ -140,7 +151,7 @@ def why_not_covered(head: Head, rows: Mapping[str, int], dead: DeadRows) -> str 
         return "another engine added data files"
     if known != dict(rows):
         return "data files have other numbers of rows"
-    if any(len(dead.of(file.name)) < file.dead for file in head.files):
+    if any(dead.get(file.name, 0) < file.dead for file in head.files):
         return LIVING_AGAIN
     return None
 

@@ -98,7 +98,7 @@ class TableMetadata:
         return Look(seen.lineage, self._newest_schema(seen), seen.snapshot)
 
     def _list_known(self) -> None:
-        """Read from afar what the snapshot that was newest before lists: it most often still is.
+        """Read from afar what the snapshot that was newest before names: it most often still is.
 
         Beside the look this is no wait of its own, and where it fails, whoever needs it says so.
         """
@@ -106,7 +106,10 @@ class TableMetadata:
         if known is None or self.store.local_path(paths.MANIFEST_DIR) is not None:
             return
         with suppress(KeytideError):
-            self.manifests(self._snapshot(self.lineage, known.number, known.data))
+            snapshot = self._snapshot(self.lineage, known.number, known.data)
+            indexes = self.store.begin(partial(self.index_files, snapshot))
+            self.manifests(snapshot)
+            indexes.result()
 
     def latest_schema(self) -> TableSchema:
         """The newest schema. Raises `NotFoundError` when there is no table."""

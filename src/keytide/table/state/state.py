@@ -18,9 +18,9 @@ class TableState:
     """All that reads and writes of one snapshot go by: it never changes, and it pickles.
 
     `view` is the table at the schema to read or write by, `live` the files of the snapshot,
-    `vector_files` the index files that mark some of their rows as dead, and `hash_files` those
-    that say, to whoever writes, where the keys of dynamic buckets are; `key_files` say where the
-    current row of each key is.
+    `vector_files` the index files that mark some of their rows as dead, `key_files` those that say
+    where the current row of each key is, and `hash_files` those that say, to whoever writes, where
+    the keys of dynamic buckets are.
     """
 
     view: TableView
@@ -33,6 +33,16 @@ class TableState:
     def merging(self) -> TableState:
         """The same state, of which reads see what is not compacted yet."""
         return replace(self, view=self.view.merging)
+
+    @property
+    def as_stored(self) -> TableState:
+        """The same state, in which no row is dead."""
+        return replace(self, vector_files=(), key_files=())
+
+    @property
+    def with_history(self) -> TableState:
+        """The same state, of which a key's earlier rows are looked for too."""
+        return replace(self, key_files=())
 
     @property
     def snapshot(self) -> Snapshot | None:

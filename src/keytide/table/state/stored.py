@@ -134,7 +134,8 @@ class StoredTable:
         """The table at a snapshot, read by one of its schemas."""
         live = self.live_files(snapshot)
         view = self.view(schema, live)
-        return TableState(view, live, self.vector_files(snapshot, view))
+        vector_files = self.vector_files(snapshot, view)
+        return TableState(view, live, vector_files, key_files=self.key_files(snapshot, view))
 
     def state_to_write(self, view: TableView) -> TableState:
         """The newest snapshot, with what has to be known to write rows through `view`."""

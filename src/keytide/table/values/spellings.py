@@ -51,6 +51,8 @@ def spellings(values: Sequence[Any] | None, field: Field) -> pa.Array | None:
 
 
 def _array(values: Sequence[Any], field: Field) -> pa.Array:
+    if has_one_spelling(field.type):
+        return pa.array(values, field.type.to_arrow())
     frame = pl.DataFrame({field.name: values}, schema=polars_schema([field]))
     array = frame.to_arrow(compat_level=pl.CompatLevel.oldest()).column(0).combine_chunks()
     return array.cast(field.type.to_arrow())

@@ -18,7 +18,6 @@ from keytide.format.index_manifest import (
 from keytide.format.manifest import ManifestEntry
 from keytide.plural import counted
 from keytide.store import Store
-from keytide.table.state.dead_rows import DeadRows
 from keytide.table.state.key_index import LIVING_AGAIN, load_key_index, why_not_covered
 from keytide.table.verify.finding import Findings
 from keytide.table.verify.history import Seen
@@ -114,7 +113,7 @@ class Indexes:
             for entry in seen.live.values()
             if (entry.partition, entry.bucket) == (index.partition, index.bucket)
         }
-        reason = why_not_covered(keys.head, rows, DeadRows())
+        reason = why_not_covered(keys.head, rows, {})
         if reason is not None and reason != LIVING_AGAIN:
             self.findings.skip(
                 paths.index_path(index.file_name),

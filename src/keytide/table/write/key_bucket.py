@@ -131,7 +131,8 @@ def found_bucket(
             reason = str(error)
         else:
             rows = {name: entry.file.row_count for name, entry in files.items()}
-            why = why_not_covered(index.head, rows, dead) or _why_otherwise(index.head, view)
+            counts = {name: len(vector) for name, vector in dead.vectors.items()}
+            why = why_not_covered(index.head, rows, counts) or _why_otherwise(index.head, view)
             if why is None:
                 return Bucket(index, dead, stored, files)
             reason = why

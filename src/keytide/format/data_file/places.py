@@ -1,0 +1,134 @@
+"""Rows at some places of data files.
+
+A few rows are read by themselves, and of more of them the row groups that have some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from keytide.format.data_file.far_file import WHOLE_BYTES_MAX
+from keytide.format.data_file.formats import format_of
+from keytide.format.data_file.reader import FileReader, read_side_by_side, spans_of
+from keytide.format.deletion_vector import living_among
+from keytide.store import Store
+
+__all__ = ["begin_footers", "read_places"]
+
+Places: TypeAlias = "npt.NDArray[np.int64]"
+
+# More spans of a file take as long as what lies between them.
+_SPANS_MAX = 8
+# More requests would be made than are saved.
+_AHEAD_MAX = 16
+# Rows that are closer to each other are read as one.
+_GAP_ROWS = 64
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A span of a file, and where in the file the rows lie that are wanted and not dead."""
+
+    reader: FileReader
+    start: int
+    length: int
+    living: Future[Places]
+
+    @property
+    def rows(self) -> Places:
+        """Which rows of the span are wanted."""
+        places = self.living.result()
+        first, last = np.searchsorted(places, [self.start, self.start + self.length])
+        return places[first:last] - self.start
+
+
+def begin_footers(files: Iterable[tuple[Store, str, int]], kept_bytes_max: int) -> None:
+    """Begin to fetch the footers of large far files, told by their sizes: beside other requests.
+
+    Of many files none is fetched. What goes wrong shows when they are read.
+    """
+    far = [f for f in files if f[2] > WHOLE_BYTES_MAX and f[0].local_path(f[1]) is None]
+    if len(far) <= _AHEAD_MAX:
+        for store, path, size in far:
+            store.begin(partial(format_of(path).group_rows, store, path, size, kept_bytes_max))
+
+
+def read_places(
+    files: Sequence[tuple[FileReader, Places]], where: pl.Expr | None, rows_max: int
+) -> Iterator[pl.DataFrame]:
+    """Those rows at some places of files, ascending, that are not dead and fulfil `where`.
+
+    At most about `rows_max` rows are decoded at a time. Raises like `FileReader.read`.
+    """
+    store = files[0][0].store
+    living = [store.begin(partial(_living, reader, places)) for reader, places in files]
+    # Near, dead rows are known at once; of far files they come to be known beside the rows.
+    near = [_is_near(reader) for reader, _ in files]
+    known = [
+        (reader, alive.result() if is_near else places)
+        for (reader, places), alive, is_near in zip(files, living, near, strict=True)
+    ]
+    spans = store.together([partial(_spans, reader, at, rows_max) for reader, at in known])
+    reads = [
+        _Read(replace(reader, dead_rows=None), start, length, alive)
+        for (reader, _), own, alive in zip(files, spans, living, strict=True)
+        for start, length in own
+    ]
+    for batch in _batches(reads, rows_max):
+        yield from _read(batch, where)
+
+
+def _read(batch: Sequence[_Read], where: pl.Expr | None) -> Iterator[pl.DataFrame]:
+    spans = [(read.reader, (read.start, read.length)) for read in batch]
+    if all(read.length == 1 and _is_near(read.reader) for read in batch):
+        yield from read_side_by_side(spans, where)  # nothing to leave out
+        return
+    for read, frame in zip(batch, read_side_by_side(spans), strict=True):
+        rows = frame[read.rows]
+        yield rows if where is None else rows.filter(where)
+
+
+def _is_near(reader: FileReader) -> bool:
+    return reader.store.local_path(reader.path) is not None
+
+
+def _living(reader: FileReader, places: Places) -> Places:
+    if reader.dead_rows is None:
+        return places
+    return living_among(reader.table or reader.store, reader.dead_rows, places)
+
+
+def _spans(reader: FileReader, places: Places, rows_max: int) -> list[tuple[int, int]]:
+    if not len(places):
+        return []
+    cuts = np.flatnonzero(np.diff(places) > _GAP_ROWS) + 1
+    if _is_near(reader) and len(cuts) < _SPANS_MAX:
+        parts = np.split(places, cuts)
+        return [(int(part[0]), int(part[-1] - part[0]) + 1) for part in parts]
+    # Of a far file whole column chunks are fetched.
+    groups = reader.groups()
+    ends = (groups["offset"] + groups["rows"]).to_numpy()
+    counts = np.bincount(np.searchsorted(ends, places, side="right"), minlength=len(ends))
+    found = spans_of(groups.filter(pl.Series(counts > 0)), rows_max)
+    return [(start, length) for start, length in found if length is not None]
+
+
+def _batches(reads: Sequence[_Read], rows_max: int) -> Iterator[Sequence[_Read]]:
+    batch: list[_Read] = []
+    rows = 0
+    for read in reads:
+        if batch and rows + read.length > rows_max:
+            yield batch
+            batch, rows = [], 0
+        batch.append(read)
+        rows += read.length
+    if batch:
+        yield batch

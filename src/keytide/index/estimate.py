@@ -1,0 +1,72 @@
+"""How large an index of keys becomes, told from what is known before there is one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from keytide.errors import InvalidError
+from keytide.record import Record
+
+__all__ = ["Size", "sizes_of"]
+
+_HASH_BYTES = 8 + 4
+# A run takes in those before it that are less than four times as long, so that all others together
+# have a third of the entries of the longest one at most.
+_OF_ALL_RUNS = Fraction(4, 3)
+# Of Pinot's own estimator: what its heap takes for a key beside the values, and for an entry.
+_PINOT_KEY_BYTES, _PINOT_ENTRY_BYTES = 32, 60
+
+
+@dataclass(frozen=True)
+class Size(Record):
+    """How many bytes something takes, and for each key."""
+
+    what: str
+    bytes: int
+    bytes_a_key: float
+
+
+def sizes_of(
+    keys: int, buckets: int, files: int, comparison_bytes: int, key_bytes: int | None = None
+) -> tuple[Size, ...]:
+    """Of a table with so many keys: its index, that of a bucket, and what Pinot's heap would take.
+
+    `files` are the data files of a bucket, and `comparison_bytes` what the values that rows are
+    compared by differ in, 0 to 8. The widths of keys, `key_bytes` together, do not matter to an
+    index, which has hashes; without them nothing is told of Pinot. Raises `InvalidError` for
+    numbers that no table has.
+    """
+    for name, number, least in (("keys", keys, 1), ("buckets", buckets, 1), ("files", files, 1),
+                                ("comparison_bytes", comparison_bytes, 0)):  # fmt: skip
+        if number < least:
+            raise InvalidError(f"{name} is {number}; expected a number from {least}")
+    if comparison_bytes > _WIDTHS[-1]:
+        raise InvalidError(f"comparison_bytes is {comparison_bytes}; expected 8 at most")
+    of_bucket = -(-keys // buckets)
+    entry = _HASH_BYTES + _width(files - 1) + _width(of_bucket - 1) + _stored(comparison_bytes)
+    sizes = [
+        Size("index", entry * keys, entry),
+        Size("index, with the runs that wait to be merged", *_all_runs(entry, keys)),
+        Size("index of a bucket, with these", *_all_runs(entry, of_bucket)),
+    ]
+    if key_bytes is not None:
+        of_pinot = key_bytes + _PINOT_KEY_BYTES + _PINOT_ENTRY_BYTES
+        sizes.append(Size("heap of Pinot, by its own estimator", of_pinot * keys, of_pinot))
+    return tuple(sizes)
+
+
+def _all_runs(entry: int, keys: int) -> tuple[int, float]:
+    return int(_OF_ALL_RUNS * entry * keys), round(float(_OF_ALL_RUNS * entry), 1)
+
+
+_WIDTHS = (0, 1, 2, 4, 8)
+
+
+def _width(top: int) -> int:
+    """How many bytes an entry has for numbers up to this one."""
+    return next(width for width in _WIDTHS if top < 1 << 8 * width)
+
+
+def _stored(width: int) -> int:
+    return next(stored for stored in _WIDTHS if width <= stored)

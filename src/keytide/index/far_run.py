@@ -1,0 +1,128 @@
+"""Runs that lie far away, of which a look-up fetches what it needs.
+
+Hashes lie evenly between the ends of a block, so that where an entry is can be told to within a few
+thousand others. What lies around is fetched, of all columns at once; where that was too little, the
+block is fetched as a whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+
+from keytide.errors import DataError
+from keytide.index.entries import Entries, Numbers
+from keytide.index.hashes import KeyHashes
+from keytide.index.run import CHECKS, HEADS, Block, Column, decoded, found_among, probed
+
+__all__ = ["FarRun", "Fetch"]
+
+Fetch: TypeAlias = "Callable[[Sequence[tuple[int, int]]], list[bytes]]"
+"""Gives the bytes of a file from the begin to the end of each of some ranges, in one round."""
+
+# Of evenly spread numbers one in a billion lies further from where it is looked for.
+_DEVIATIONS = 6
+_COLUMNS = range(5)
+_TOP = 1 << 64
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Entries of a block that are fetched, for the probes from one place to another."""
+
+    block: Block
+    some: slice
+    probes: slice
+
+
+@dataclass(frozen=True)
+class FarRun:
+    """A run of which nothing but the description is here. Finds what `Run` finds."""
+
+    fetch: Fetch = field(repr=False)
+    path: str
+    blocks: tuple[Block, ...]
+
+    def find(self, probes: KeyHashes) -> tuple[Numbers, Entries]:
+        """See `Run`. Raises `DataError` for what is not as it was written, as far as it is seen."""
+        windows = self._windows(probes)
+        columns = self._fetched(windows)
+        narrow = [
+            n for n, window in enumerate(windows) if not _holds(window, columns[n][HEADS], probes)
+        ]
+        wide = [_whole(windows[n]) for n in narrow]
+        for n, whole, fetched in zip(narrow, wide, self._fetched(wide), strict=True):
+            windows[n], columns[n] = whole, fetched
+        places, entries = [np.empty(0, np.int64)], []
+        for window, found in zip(windows, columns, strict=True):
+            own, at = found_among(found[HEADS], found[CHECKS], probes.take(window.probes))
+            places.append(own + window.probes.start)
+            entries.append(decoded(window.block, [column[at] for column in found]))
+        return np.concatenate(places), Entries.together(entries)
+
+    def _windows(self, probes: KeyHashes) -> list[_Window]:
+        blocks = [*probed(self.blocks, probes)]
+        ends = {block.start: after.first for block, after in pairwise(self.blocks)}
+        return [
+            window
+            for block, start, end in blocks
+            for window in _windows_in(block, ends.get(block.start, _TOP), probes, start, end)
+        ]
+
+    def _fetched(self, windows: Sequence[_Window]) -> list[list[Column]]:
+        """The columns of each window, all of them fetched in one round."""
+        if not windows:
+            return []
+        wanted = [(n, column) for n, w in enumerate(windows) for column in _stored(w.block)]
+        ranges = [windows[n].block.places(column, windows[n].some) for n, column in wanted]
+        fetched = self.fetch(ranges)
+        if [len(data) for data in fetched] != [end - begin for begin, end in ranges]:
+            raise DataError(f"{self.path}: the index of keys is torn")
+        pieces = dict(zip(wanted, fetched, strict=True))
+        return [
+            [
+                window.block.column(
+                    np.frombuffer(pieces.get((n, column), b""), np.uint8),
+                    column,
+                    window.some.stop - window.some.start,
+                )
+                for column in _COLUMNS
+            ]
+            for n, window in enumerate(windows)
+        ]
+
+
+def _windows_in(
+    block: Block, last: int, probes: KeyHashes, start: int, end: int
+) -> Iterator[_Window]:
+    """Windows around where the probes lie if the hashes of a block, up to `last`, are even."""
+    heads = probes.heads[start:end]
+    part = (heads - np.uint64(block.first)).astype(np.float64) / max(1, last - block.first)
+    reach = int(_DEVIATIONS * math.sqrt(block.entries) / 2) + 1
+    middle = (part * block.entries).astype(np.int64)
+    low, high = np.maximum(middle - reach, 0), np.minimum(middle + reach, block.entries)
+    cuts = [0, *(np.flatnonzero(low[1:] > high[:-1]) + 1).tolist(), end - start]
+    for first, stop in pairwise(cuts):
+        some = slice(int(low[first]), int(high[stop - 1]))
+        yield _Window(block, some, slice(start + first, start + stop))
+
+
+def _holds(window: _Window, heads: Column, probes: KeyHashes) -> bool:
+    """Whether the probes of a window have their entries there or nowhere."""
+    asked = probes.heads[window.probes]
+    begins = window.some.start == 0 or (len(heads) > 0 and heads[0] < asked[0])
+    ends = window.some.stop == window.block.entries or (len(heads) > 0 and heads[-1] > asked[-1])
+    return bool(begins and ends)
+
+
+def _whole(window: _Window) -> _Window:
+    return _Window(window.block, slice(0, window.block.entries), window.probes)
+
+
+def _stored(block: Block) -> list[int]:
+    return [column for column in _COLUMNS if block.widths[column]]

@@ -1,0 +1,94 @@
+"""Which stored rows of a table with an index of keys a scan shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import Enum, auto
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from keytide.errors import DataError
+from keytide.index.run import merged
+from keytide.table.conditions.predicate import Predicate
+from keytide.table.read.plan import ScanPlan, plan_scan
+from keytide.table.read.sections import BucketPlan, PlannedFile, Section
+from keytide.table.state.dead_rows import load_dead_rows, vector_files_by_bucket
+from keytide.table.state.key_index import key_files_by_bucket, load_key_index, why_not_covered
+from keytide.table.state.live_files import BucketId
+from keytide.table.state.state import TableState
+
+__all__ = ["WhichRows", "plan_rows"]
+
+
+class WhichRows(Enum):
+    """Which of the rows that are stored are shown."""
+
+    CURRENT = auto()
+    """The current row of each key that is not deleted, as of any table."""
+    LAST = auto()
+    """The row by which each key is judged: the current one, or the one that deletes it."""
+    STORED = auto()
+    """Every one."""
+
+
+def plan_rows(
+    state: TableState, which: WhichRows, predicate: Predicate | None, keys: pa.Table | None
+) -> ScanPlan:
+    """Plan a scan as `plan_scan` does.
+
+    Raises `DataError` for the last rows of keys where an index of them is not about the files that
+    are there.
+    """
+    if which is WhichRows.CURRENT:
+        return plan_scan(state, predicate, keys)
+    plan = plan_scan(state.as_stored, predicate)
+    if which is WhichRows.STORED:
+        return plan
+    return replace(plan, buckets=tuple(_last_rows(bucket, state) for bucket in plan.buckets))
+
+
+def _last_rows(bucket: BucketPlan, state: TableState) -> BucketPlan:
+    """A bucket, of whose files the rows are read that the index names."""
+    places = _named(state, (bucket.partition, bucket.bucket))
+    files = (file for file in bucket.files if file.meta.file_name in places)
+    named = (replace(file, places=places[file.meta.file_name]) for file in files)
+    return replace(bucket, sections=tuple(map(_alone, named)))
+
+
+def _alone(file: PlannedFile) -> Section:
+    return Section(((file,),))
+
+
+def _named(state: TableState, bucket: BucketId) -> Mapping[str, npt.NDArray[np.int64]]:
+    """The places, ascending, that the index of a bucket has in each of its files."""
+    view = state.view
+    head = key_files_by_bucket(state.key_files).get(bucket)
+    reason: str | None = "there is none"
+    if head is not None:
+        index = load_key_index(view.store, head)
+        reason = why_not_covered(index.head, _rows(state, bucket), _dead(state, bucket))
+    if head is None or reason is not None:
+        raise DataError(
+            f"table {view.name}: the index of the keys of bucket {bucket[1]} does not tell its "
+            f"last rows: {reason}; write a row of the bucket, which builds the index anew, or read "
+            f"every stored row"
+        )
+    parts = [(piece.files, piece.positions) for piece in merged(index.runs)]
+    files = np.concatenate([np.empty(0, np.int64), *(part[0] for part in parts)])
+    positions = np.concatenate([np.empty(0, np.int64), *(part[1] for part in parts)])
+    names = index.names()
+    return {names[n]: np.sort(positions[files == n]) for n in np.unique(files).tolist()}
+
+
+def _rows(state: TableState, bucket: BucketId) -> dict[str, int]:
+    entries = (e for e in state.live.entries if (e.partition, e.bucket) == bucket)
+    return {entry.file.file_name: entry.file.row_count for entry in entries}
+
+
+def _dead(state: TableState, bucket: BucketId) -> dict[str, int]:
+    files = vector_files_by_bucket(state.vector_files).get(bucket, ())
+    dead = load_dead_rows(state.view.store, files, state.view.name)
+    return {name: len(vector) for name, vector in dead.vectors.items()}

@@ -1,0 +1,177 @@
+"""The index of keys of a bucket as look-ups ask it: what it is made of is read once and kept.
+
+Of runs on local disk a look-up reads what it touches; of far ones that are not small it fetches
+what it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from keytide.errors import DataError
+from keytide.format import paths
+from keytide.format.cache import FILES, METADATA, version_of
+from keytide.format.deletion_vector import VectorRange
+from keytide.format.index_manifest import IndexFile
+from keytide.index.entries import Entries, Numbers
+from keytide.index.far_run import FarRun
+from keytide.index.hashes import KeyHashes
+from keytide.index.head import Head
+from keytide.index.run import TAIL_BYTES, Block, Run, blocks_of, probed
+from keytide.store import Store
+from keytide.store.base import disk_errors
+from keytide.table.state.key_index import found_by
+
+__all__ = ["StoredKeys", "open_ahead", "open_keys"]
+
+# A request takes about as long as the transfer of so many bytes: up to here, one for all is best.
+_WHOLE_BYTES_MAX = 8 << 20
+_AHEAD_MAX = 16
+# What takes a greater part of what may be kept would drive all else out.
+_PART_OF_KEPT = 8
+_HEAD_TIMES, _RUN_BYTES = 4, 4 << 10
+
+Range: TypeAlias = "tuple[int, int]"
+
+
+class _Part(Protocol):
+    """A part of an index."""
+
+    def find(self, probes: KeyHashes) -> tuple[Numbers, Entries]:
+        """See `Run`."""
+        ...
+
+
+@dataclass(frozen=True)
+class StoredKeys:
+    """The index of a bucket as it is stored: its head, and its runs, oldest first."""
+
+    store: Store
+    head: Head
+    runs: tuple[_Part, ...]
+
+    def find(self, hashes: KeyHashes) -> tuple[npt.NDArray[np.bool_], Entries]:
+        """See `KeyIndex`. All runs are asked side by side. Raises `DataError` for damaged ones."""
+        return found_by(hashes, self._looks)
+
+    def _looks(self, probes: KeyHashes) -> Iterable[tuple[Numbers, Entries]]:
+        return self.store.together([partial(run.find, probes) for run in reversed(self.runs)])
+
+
+def open_keys(store: Store, file: IndexFile, kept_bytes_max: int) -> StoredKeys:
+    """The index of a bucket; `kept_bytes_max` bounds what is kept of files for the next time.
+
+    Raises `DataError` for a file that is missing or torn, and `UnsupportedError` for one of a newer
+    release.
+    """
+    places = file.ranges or ()
+    runs = store.begin(
+        lambda: store.together([partial(_opened, store, p, kept_bytes_max) for p in places])
+    )
+    head = _head(store, paths.index_path(file.file_name))
+    opened = tuple(runs.result())
+    if [run.name for run in head.runs] != [place.data_file_name for place in places]:
+        raise DataError(
+            f"{store.uri_of(paths.index_path(file.file_name))}: the index of keys has other runs "
+            f"than the index manifest names"
+        )
+    return StoredKeys(store, head, opened)
+
+
+def open_ahead(store: Store, files: Sequence[IndexFile], kept_bytes_max: int) -> None:
+    """Begin to open far indexes that will be asked, if they are few: beside other requests.
+
+    What goes wrong shows when they are asked.
+    """
+    if len(files) <= _AHEAD_MAX:
+        for file in files:
+            store.begin(partial(open_keys, store, file, kept_bytes_max))
+
+
+def _head(store: Store, path: str) -> Head:
+    uri = store.uri_of(path)
+
+    def load() -> tuple[Head, int]:
+        data = store.read(path)
+        return Head.decode(data, uri), _HEAD_TIMES * len(data)
+
+    with disk_errors("read", uri):
+        return METADATA.load((*version_of(store, path), "keys"), load)
+
+
+def _opened(store: Store, place: VectorRange, kept_bytes_max: int) -> _Part:
+    path = paths.index_path(place.data_file_name)
+    uri = store.uri_of(path)
+    with disk_errors("read", uri):
+        key = (*version_of(store, path), "run")
+        kept: _NearRun | tuple[Block, ...] | None = FILES.find(key)
+        if kept is None:
+            kept, held = _read(store, path, place.length)
+            FILES.keep(key, kept, held + _RUN_BYTES, kept_bytes_max)
+    if isinstance(kept, _NearRun):
+        return kept
+    # With the store of whoever asks: credentials of an earlier one may be over.
+    return FarRun(partial(_fetched, store, path, kept_bytes_max), uri, kept)
+
+
+def _read(store: Store, path: str, size: int) -> tuple[_NearRun | tuple[Block, ...], int]:
+    """A run, or what its blocks are if it is far and large; and the bytes that are in memory."""
+    uri, local = store.uri_of(path), store.local_path(path)
+    if local is not None:
+        return _NearRun(Run.of(_sized(np.memmap(local, np.uint8, "r"), size, uri), uri)), 0
+    if size <= _WHOLE_BYTES_MAX:
+        data = np.frombuffer(store.read(path), np.uint8)
+        return _NearRun(Run.of(_sized(data, size, uri), uri)), size
+    return _far_blocks(store, path, size), 0
+
+
+def _sized(data: npt.NDArray[np.uint8], size: int, uri: str) -> npt.NDArray[np.uint8]:
+    if len(data) != size:
+        raise DataError(f"{uri}: {len(data):,} bytes, where {size:,} are recorded")
+    return np.asarray(data)
+
+
+def _far_blocks(store: Store, path: str, size: int) -> tuple[Block, ...]:
+    """The blocks of a run, for which one request is enough unless they are very many."""
+    uri, wanted = store.uri_of(path), TAIL_BYTES
+    while True:
+        (tail,) = store.read_ranges(path, [(max(0, size - wanted), size)])
+        found = blocks_of(np.frombuffer(tail, np.uint8), uri)
+        if not isinstance(found, int):
+            return found
+        if found <= wanted or wanted > size:
+            raise DataError(f"{uri}: this is no index of keys, or a torn one")
+        wanted = found
+
+
+def _fetched(store: Store, path: str, kept_bytes_max: int, ranges: Sequence[Range]) -> list[bytes]:
+    key = (store.uri_of(path), tuple(ranges))
+    kept: list[bytes] | None = FILES.find(key)
+    if kept is None:
+        kept = store.read_ranges(path, ranges)
+        held = sum(map(len, kept))
+        if held * _PART_OF_KEPT <= kept_bytes_max:
+            FILES.keep(key, kept, held, kept_bytes_max)
+    return kept
+
+
+@dataclass(frozen=True)
+class _NearRun:
+    """A run that is here, whose blocks are held against their checksums when first looked into."""
+
+    run: Run
+    checked: set[int] = field(default_factory=set)
+
+    def find(self, probes: KeyHashes) -> tuple[Numbers, Entries]:
+        """See `Run`. Raises `DataError` for a block that is not what was written."""
+        for block, _, _ in probed(self.run.blocks, probes):
+            if block.start not in self.checked:
+                self.run.check_block(block)
+                self.checked.add(block.start)
+        return self.run.find(probes)
