@@ -25,6 +25,7 @@ from key_indexes import assert_index_is_that_of_the_rows
 from keytide.store import Store, open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
 from keytide.table.commit.transaction import Transaction
+from keytide.table.definition.evolution import SetOption
 from keytide.table.write.input_rows import to_arrow_table
 from keytide.table.write.writable import writable_view
 
@@ -137,7 +138,7 @@ def test_order_does_not_matter(commits: list[list[Row]], order: Any) -> None:
 
 STEPS = st.one_of(
     st.lists(ROWS, min_size=1, max_size=6),
-    st.sampled_from(["compact", "compact in full"]),
+    st.sampled_from(["compact", "compact in full", "1 bucket", "2 buckets", "3 buckets"]),
     st.tuples(st.sampled_from(["delete", "update"]), st.integers(0, 5)),
 )
 
@@ -180,6 +181,9 @@ def take(table: kt.Table, model: Model, step: Any) -> None:
     if isinstance(step, list):
         write(table, *step)
         model.take(step)
+    elif isinstance(step, str) and "bucket" in step:
+        table.alter(SetOption("bucket", step[0]))
+        table.rescale()
     elif isinstance(step, str):
         table.compact(full=step == "compact in full")
     else:

@@ -374,7 +374,8 @@ class Table:
         For after a change of the option 'bucket': partitions written before stay readable as they
         are, and are not written to until they are laid out anew. Of all partitions, or of those
         with the values of `partition`, the ones that have another number are moved: every stored
-        version with its place in the order, so that deletes and late rows mean what they did.
+        version with its place in the order, or what an index of keys names, so that deletes and
+        late rows mean what they did.
         Other writers must wait. `dry_run` tells what would be done.
 
         Raises `ConflictError`, with nothing changed, when another writer came to one of the

@@ -8,6 +8,8 @@ writer came to one of the partitions.
 Where compactions make a changelog, a level says of rows that they were told. So these are put
 together again, in each new bucket, and lie on the highest level; what was not told yet lies above
 them, and the next compaction tells it.
+
+In a table with an index of keys the rows move that the index names, see `moved_keys`.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
+from keytide.table.upkeep.moved_keys import MoveKeysTask, move_keys_tasks
 from keytide.table.upkeep.writing import writing
 from keytide.table.write.bucket_writer import run_writer, stored_schema
 from keytide.table.write.layout import FixedLayout
@@ -75,7 +78,7 @@ def rescale(
     with writing(table, view, runner=runner) as transaction:
         state = transaction.state
         outdated = _outdated(state.live, view.options.bucket, spec)
-        told, others = _move_tasks(state, outdated)
+        told, others = _tasks(state, outdated)
         files = sum(len(task.files) for task in (*told, *others))
         if dry_run or not files:
             transaction.abort()
@@ -90,13 +93,15 @@ def rescale(
 
 def _refuse_unmovable(view: TableView) -> None:
     """Raise `UnsupportedError` for a table whose versions cannot be moved as they are."""
-    options = view.options
-    if not view.kind.keeps_versions or options.bucket < 1:
+    options, kind = view.options, view.kind
+    if not (kind.keeps_versions or kind.has_key_index) or options.bucket < 1:
         raise UnsupportedError(
             f"table {view.name} cannot be rescaled: that is for tables with a primary key and a "
             f"fixed number of buckets, and '{keys.BUCKET}' is '{options.bucket}'. Overwrite the "
             f"table with its own rows to lay it out anew"
         )
+    if kind.has_key_index:
+        return
     if compacts_by_lookup(options) and not engine_class(options).picks_a_version:
         raise UnsupportedError(
             f"table {view.name} cannot be rescaled: its compacted values contain those on the "
@@ -108,6 +113,14 @@ def _outdated(live: LiveFiles, buckets: int, spec: Callable[[bytes], bool]) -> f
     """The partitions of a spec that have another number of buckets."""
     found = live.partition_buckets.items()
     return frozenset(p for p, total in found if total != buckets and spec(p))
+
+
+def _tasks(
+    state: TableState, partitions: frozenset[bytes]
+) -> tuple[Sequence[MoveTask], Sequence[MoveTask | MoveKeysTask]]:
+    if state.view.kind.has_key_index:
+        return (), move_keys_tasks(state, partitions)
+    return _move_tasks(state, partitions)
 
 
 def _move_tasks(
@@ -140,7 +153,7 @@ def _told_and_others(
 
 
 def _move_told(
-    view: TableView, tasks: list[MoveTask], runner: TaskRunner, take: Callable[[Written], None]
+    view: TableView, tasks: Sequence[MoveTask], runner: TaskRunner, take: Callable[[Written], None]
 ) -> None:
     """Move versions that were told onto the highest level; what is in between is deleted.
 

@@ -28,7 +28,7 @@ from keytide.table.state.view import TableView
 from keytide.table.write.arrivals import Arrivals, Kept, exact, judge
 from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
 from keytide.table.write.cut import BucketBatch
-from keytide.table.write.input_rows import incoming_rows
+from keytide.table.write.input_rows import Rows, incoming_rows
 from keytide.table.write.keeping import as_they_came
 from keytide.table.write.key_bucket import Bucket, arrived, by_name, found_bucket, places_of
 from keytide.table.write.layout import Placing
@@ -85,15 +85,20 @@ class UpsertTask(WriteTask):
         rows = incoming_rows(run, view.schema, view.options, view.name)
         if self.partition is not None:
             self.partition.check(rows.table)
-        frame = rows.frame
-        refuse_unmergeable(frame, view, states_rows=self.states_rows)
-        frame, cut = placing.cut(frame, rows.table, view)
+        refuse_unmergeable(rows.frame, view, states_rows=self.states_rows)
+        return replace(self._placed(rows, base, placing, before), rows=run.num_rows)
+
+    def _placed(
+        self, rows: Rows, base: SequenceBase, placing: Placing, before: Iterable[Written]
+    ) -> Written:
+        """Write rows in the table's types into the buckets that they belong to."""
+        frame, cut = placing.cut(rows.frame, rows.table, self.view)
         made = Written.together(before)
         parts = [
             self._upserted(bucket, part, base, placing, self._bucket(bucket, made))
             for bucket, part in cut.parts(frame)
         ]
-        return replace(Written.together(parts), rows=run.num_rows)
+        return Written.together(parts)
 
     def _upserted(
         self, bucket: BucketId, rows: pl.DataFrame, base: SequenceBase, placing: Placing, on: Bucket
