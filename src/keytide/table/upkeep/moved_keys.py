@@ -24,7 +24,7 @@ from keytide.table.write.bucket_writer import SequenceBase
 from keytide.table.write.input_rows import Rows
 from keytide.table.write.key_bucket import Bucket, by_name
 from keytide.table.write.layout import Placing
-from keytide.table.write.task import Written, WriteTask
+from keytide.table.write.task import WriteTask, Written
 from keytide.table.write.upsert import UpsertTask
 
 __all__ = ["MoveKeysTask", "move_keys_tasks"]
