@@ -21,7 +21,7 @@ LIMITS = {
     "an Arrow table written": (22, 8, 10),
     "an Arrow table scanned": (19, 12, 2),
     # 60 returns before the rooms, see docs/design/0006-rooms.md.
-    "change messages applied": (34, 30, 3),
+    "change messages applied": (35, 30, 3),
     "DELETE by key": (36, 40, 11),
     "DELETE in SQL": (36, 40, 11),
     "SELECT": (23, 29, 4),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from keytide.errors import UnsupportedError
 from keytide.merge.aggregation import Aggregation
@@ -16,7 +17,14 @@ from keytide.merge.partial_update import PartialUpdate
 from keytide.options import TableOptions
 from keytide.types import Field
 
-__all__ = ["ENGINES", "compacts_by_lookup", "engine_class", "engine_of", "engines_with"]
+__all__ = [
+    "ENGINES",
+    "column_merger",
+    "compacts_by_lookup",
+    "engine_class",
+    "engine_of",
+    "engines_with",
+]
 
 ENGINES: dict[str, type[MergeEngine]] = {
     "deduplicate": Deduplicate,
@@ -63,6 +71,20 @@ def engine_of(
     """
     merged = tuple(f for f in fields if f.name not in partition_keys)
     return engine_class(options).of(order, merged, options, functions)
+
+
+def column_merger(
+    order: MergeOrder,
+    fields: tuple[Field, ...],
+    options: TableOptions,
+    functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
+) -> MergeEngine:
+    """What merges rows column by column as options say, of which a delete takes away all before it.
+
+    It is the engine of no table, and asks for no 'merge-engine'.
+    """
+    engine = Aggregation.of(order, fields, options, functions)
+    return replace(engine, remove_record_on_delete=True)
 
 
 def compacts_by_lookup(options: TableOptions) -> bool:

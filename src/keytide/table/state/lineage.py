@@ -19,7 +19,17 @@ from cachetools import LRUCache
 from keytide.store import Store
 from keytide.table.state.commits import SCHEMAS, Commits, Found, newest_of
 
-__all__ = ["Lineage", "Seen", "advance", "forget_lineages", "known_newest", "lineage_of", "look_at"]
+__all__ = [
+    "Known",
+    "Lineage",
+    "Seen",
+    "advance",
+    "forget_lineages",
+    "known_newest",
+    "last_seen",
+    "lineage_of",
+    "look_at",
+]
 
 _TABLES_MAX = 4096
 
@@ -51,13 +61,30 @@ class Seen:
         return self.snapshots[-1] if self.snapshots else None
 
 
+@dataclass(frozen=True)
+class Known:
+    """Which snapshots a process may remember: those of a lineage up to the newest it has seen.
+
+    Of later ones nobody knows: they may be taken back, and their ids come back, with no look to
+    tell it.
+    """
+
+    lineage: Lineage
+    newest_id: int
+
+    @classmethod
+    def of(cls, seen: Seen) -> Known:
+        """What a look tells; 0 is before the first snapshot."""
+        return cls(seen.lineage, 0 if seen.snapshot is None else seen.snapshot.number)
+
+
 def look_at(store: Store, commits: Commits) -> Seen:
     """What is newest of the table that a store is rooted at.
 
     One round of requests where this process has seen the table before, two where it has not.
     Raises `DataError` where the store fails.
     """
-    before = _last_seen(store)
+    before = last_seen(store)
     calls: list[Callable[[], Sequence[Found]]] = [
         partial(newest_of, store, SCHEMAS, before.schema),
         partial(commits.newest, store, before.snapshot),
@@ -73,17 +100,17 @@ def look_at(store: Store, commits: Commits) -> Seen:
 
 def known_newest(store: Store) -> Found | None:
     """The newest snapshot when this process looked last."""
-    return _last_seen(store).snapshot
+    return last_seen(store).snapshot
 
 
 def lineage_of(store: Store) -> Lineage:
     """The lineage in which this process has seen a table last."""
-    return _last_seen(store).lineage
+    return last_seen(store).lineage
 
 
 def advance(store: Store, lineage: Lineage, made: Found) -> None:
     """Take note of a snapshot that this process made on top of what it had seen."""
-    known = _last_seen(store)
+    known = last_seen(store)
     if known.lineage is lineage:
         _remember(store, replace(known, snapshots=(made,)))
 
@@ -100,7 +127,8 @@ _SEEN: LRUCache[Hashable, Seen] = LRUCache(_TABLES_MAX)
 _LOCK = Lock()
 
 
-def _last_seen(store: Store) -> Seen:
+def last_seen(store: Store) -> Seen:
+    """What the last look at a table saw; nothing where this process has not looked yet."""
     with _LOCK:
         return _SEEN.setdefault(store.identity, Seen(Lineage()))
 

@@ -36,10 +36,12 @@ from keytide.options import TableOptions, keys
 from keytide.store import Store
 from keytide.table.state.commits import FOLDER_COMMITS, Commits, Found
 from keytide.table.state.lineage import (
+    Known,
     Lineage,
     Seen,
     advance,
     known_newest,
+    last_seen,
     lineage_of,
     look_at,
 )
@@ -231,23 +233,38 @@ class TableMetadata:
         return self.commits.ids(self.store)
 
     def snapshots(self) -> Iterator[Snapshot]:
-        """The snapshots, oldest first, without those that expire before they are reached.
+        """The snapshots as of one look, oldest first, without those that expire meanwhile.
 
         Raises `DataError` for a torn one.
         """
-        ids = self.snapshot_ids()
+        listing = self.store.begin(self.snapshot_ids)
+        known = self._known_now()
+        listed = listing.result()
+        # What came while both were under way follows what was listed.
+        first = listed[-1] + 1 if listed else max(known.newest_id, FIRST_SNAPSHOT_ID)
+        later = range(first, known.newest_id + 1)
+        ids = [*(number for number in listed if number <= known.newest_id), *later]
         for start in range(0, len(ids), _SNAPSHOTS_TOGETHER):
             calls = [
-                partial(self._snapshot_if_there, number)
+                partial(self._snapshot_if_there, known.lineage, number)
                 for number in ids[start : start + _SNAPSHOTS_TOGETHER]
             ]
             yield from (found for found in self.store.together(calls) if found is not None)
 
-    def _snapshot_if_there(self, snapshot_id: int) -> Snapshot | None:
+    def _snapshot_if_there(self, lineage: Lineage, snapshot_id: int) -> Snapshot | None:
         try:
-            return self.remembered(snapshot_id)
+            with self._missing(snapshot_id):
+                return self._snapshot(lineage, snapshot_id)
         except NotFoundError:
             return None
+
+    def _known_now(self) -> Known:
+        """What this process may remember, by a look at the store."""
+        return Known.of(self._look())
+
+    def _remembered_so_far(self) -> Known:
+        """What this process may remember, by its last look."""
+        return Known.of(last_seen(self.store))
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
         """The snapshot of that id.
@@ -261,11 +278,15 @@ class TableMetadata:
     def remembered(self, snapshot_id: int) -> Snapshot:
         """As `snapshot`, for who knows that it was there at the last look.
 
-        It may have expired since, or before if this process had read it by then.
+        It may have expired since, or before if this process had read it by then. One that is newer
+        than that look is read anew, for it may have been taken back and made anew.
         """
+        known = self._remembered_so_far()
+        if snapshot_id > known.newest_id:
+            return self.snapshot(snapshot_id)
         self._check_id(snapshot_id)
         with self._missing(snapshot_id):
-            return self._snapshot(self.lineage, snapshot_id)
+            return self._snapshot(known.lineage, snapshot_id)
 
     def remembered_all(self, snapshot_ids: Collection[int]) -> list[Snapshot]:
         """As `remembered`, of some ids, which are read side by side."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from keytide.errors import NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot, Tag
-from keytide.table.state.lineage import Lineage
+from keytide.table.state.lineage import Known, Lineage
 from keytide.table.state.metadata import Look, TableMetadata
 
 __all__ = ["PinnedMetadata", "pinned", "unmade"]
@@ -43,6 +43,12 @@ class PinnedMetadata(TableMetadata):
     def lineage(self) -> Lineage:
         """Which documents are meant by numbers."""
         return self.seen.lineage
+
+    def _known_now(self) -> Known:
+        return Known(self.lineage, self.latest_snapshot_id() or 0)
+
+    def _remembered_so_far(self) -> Known:
+        return self._known_now()
 
     def latest_schema(self) -> TableSchema:
         """The newest schema of that moment."""

@@ -12,15 +12,14 @@ that late rows are left out, or a delete is what it comes after.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import polars as pl
 
 from keytide.errors import InvalidError
 from keytide.index.comparison import Numbers
 from keytide.index.hashes import KeyHashes
-from keytide.merge.aggregation import Aggregation
+from keytide.merge.engine import MergeEngine
+from keytide.merge.engines import column_merger
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
 from keytide.options import keys
 from keytide.row_kind import RowKind
@@ -35,12 +34,11 @@ __all__ = ["as_deletes", "merged_rows", "row_merger"]
 _KEY, _PLACE = map(scratch, ("key", "place"))
 
 
-def row_merger(view: TableView) -> Aggregation:
-    """What merges rows of the table: `Aggregation` over rows in the order of `_KEY`."""
+def row_merger(view: TableView) -> MergeEngine:
+    """What merges rows of the table, which come in the order of `_KEY`."""
     order = MergeOrder(key=(_KEY, *view.schema.primary_keys))
     fields = merged_fields(view.schema, view.options)
-    engine = Aggregation.of(order, fields, view.options, view.functions)
-    return replace(engine, remove_record_on_delete=True)
+    return column_merger(order, fields, view.options, view.functions)
 
 
 def as_deletes(rows: pl.DataFrame) -> pl.DataFrame:
