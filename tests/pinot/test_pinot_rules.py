@@ -187,11 +187,13 @@ NOT_CARRIED_OUT: list[tuple[str, Change, Change, str]] = [
          f"rows are compared by '{name}', which .*; this release compares by a number")
         for name in ("flags", "tags")
     ],
-    ("metadata TTL", {"upsertConfig.metadataTTL": 5}, {}, "metadataTTL' = 5"),
-    ("deleted keys TTL",
+    ("TTL of fractions",
+     {"upsertConfig.metadataTTL": 5, "upsertConfig.comparisonColumns": ["score"]},
+     {"metricFieldSpecs": [{"name": "score", "dataType": "DOUBLE"}]},
+     "'metadataTTL' = 5 is set and rows are compared by 'score', which is DOUBLE"),
+    ("TTL below 1",
      {"upsertConfig.deletedKeysTTL": 0.5, "upsertConfig.deleteRecordColumn": "gone"}, {},
-     "deletedKeysTTL' = 0.5"),
-    ("consistent deletes", CONSISTENT, {}, "deletedKeysTTL' = 10"),
+     "'deletedKeysTTL' = 0.5 is set; .*whole numbers from 1"),
     ("UUIDs in partitions",
      {PARTITIONS: {"k": {"numPartitions": 2}}, "upsertConfig.hashFunction": "UUID"}, {},
      "'hashFunction' is 'UUID' and there are {'k': 2} partitions; .*take one partition"),

@@ -342,3 +342,39 @@ def row(key: str | None, time: int | None, **values: Any) -> dict[str, Any]:
     names = ("n", "s", "gone", "late", "tags", "flags", "doc")
     others = {} if "x" in values else {"score": None}
     return {"k": key, "ts": time, **dict.fromkeys(names), **others, **values}
+
+
+# -- times to live ---------------------------------------------------------------------------------
+
+DELETES: Change = {
+    "upsertConfig.deletedKeysTTL": 20, "upsertConfig.deleteRecordColumn": "gone",
+}  # fmt: skip
+CONSISTENT: Change = DELETES | {
+    "upsertConfig.enableDeletedKeysCompactionConsistency": True,
+    "task.taskTypeConfigsMap.UpsertCompactionTask": {"invalidRecordsThresholdCount": "1"},
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "type_", "expected"),
+    [
+        ({"upsertConfig.metadataTTL": 5.5}, "LONG", {"upsert.metadata-ttl": "5"}),
+        (DELETES, "LONG", {"upsert.deleted-keys-ttl": "20"}),
+        (CONSISTENT, "LONG", {"upsert.deleted-keys-ttl": "20"}),
+        (DELETES, "TIMESTAMP", {"upsert.deleted-keys-ttl": "20 ms"}),
+        ({"upsertConfig.metadataTTL": 0}, "LONG", {}),
+    ],
+)
+def test_ttl_counts_in_what_rows_are_compared_by(
+    config: Change, type_: str, expected: dict[str, str]
+) -> None:
+    table = make(config, {"dateTimeFieldSpecs": [{"name": "ts", "dataType": type_}]})
+    assert {key: v for key, v in table.options.items() if key.endswith("-ttl")} == expected
+
+
+def test_table_with_another_ttl_is_opened_with_a_warning() -> None:
+    lake = new_lake()
+    make(DELETES, {}, lake)
+    with pytest.warns(kt.KeytideWarning, match="'upsert.deleted-keys-ttl' '20', not '30'"):
+        table = make(DELETES | {"upsertConfig.deletedKeysTTL": 30}, {}, lake)
+    assert table.options["upsert.deleted-keys-ttl"] == "20"

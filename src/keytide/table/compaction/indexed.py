@@ -2,11 +2,15 @@
 
 A row that deletes is the current one of its key, and stays, marked as dead: what comes late finds
 it. All other dead rows go. The index says where the rows lie from then on.
+
+Where the table says how long deletes are kept, older ones go too, and the index forgets their keys:
+what came late for them is late for every key. A delete stays as long as a file that is not taken up
+has rows of which nothing is known but that they are not current, for one may be of its key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +20,7 @@ import polars as pl
 from keytide.format.data_file import POSITION
 from keytide.format.index_manifest import DELETION_VECTORS, KEY_INDEX, IndexFile, IndexKey
 from keytide.format.manifest import FileKind, ManifestEntry
+from keytide.index.comparison import NOTHING, behind
 from keytide.index.entries import Entries, Numbers, newest_of_each
 from keytide.index.hashes import KeyHashes
 from keytide.table.compaction.appends import PackTask, Rewriting
@@ -81,7 +86,9 @@ class IndexedPackTask:
         """Write the files; nothing is left behind after an error. Raises as `PackTask`."""
         on = found_bucket(self.view, self.bucket, self.entries, self.head, self.vectors)
         rewriting = Rewriting(self.view, self.bucket, self.memory_bytes)
-        kept = _Kept(self.view, self.bucket, on, self.memory_bytes)
+        taken = {entry.file.file_name for entry in self.files}
+        forgotten = _forgotten_below(on, taken, self.view)
+        kept = _Kept(self.view, self.bucket, on, self.memory_bytes, forgotten)
         parts = [(group, kept.rows(group)) for group in self.groups]
         made = rewriting.done(parts, on.dead)
         assert made.written is not None
@@ -92,11 +99,22 @@ class IndexedPackTask:
         return replace(made, written=replace(written, indexes=indexes))
 
 
+def _forgotten_below(on: Bucket, taken: Collection[str], view: TableView) -> int:
+    """Below what the deletes in some files are forgotten; `NOTHING` where they all stay."""
+    head, kept = on.index.head, view.deletes_kept
+    if kept is None or any(file.stale for file in head.files if file.name not in taken):
+        return NOTHING
+    return int(behind(np.array([head.mark]), kept)[0])
+
+
 class _Kept:
     """The current rows of some files, and where they lie once they are written again."""
 
-    def __init__(self, view: TableView, bucket: BucketId, on: Bucket, memory_bytes: int) -> None:
+    def __init__(
+        self, view: TableView, bucket: BucketId, on: Bucket, memory_bytes: int, forgotten_below: int
+    ) -> None:
         self._view, self._bucket, self._on = view, bucket, on
+        self._forgotten_below = forgotten_below
         self._memory_bytes = memory_bytes
         self._numbers = {file.name: file.number for file in on.index.head.files}
         self._hashes: list[KeyHashes] = []
@@ -118,11 +136,13 @@ class _Kept:
         positions = frame[POSITION].to_numpy()
         is_current = is_known & (entries.files == self._numbers[name])
         is_current &= entries.positions == positions
-        kept = np.flatnonzero(is_current)
+        lives = ~np.isin(positions, self._on.dead.of(name))
+        is_kept = is_current & (lives | (comparisons >= self._forgotten_below))
+        kept = np.flatnonzero(is_kept)
         self._hashes.append(hashes.take(kept))
         self._comparisons.append(comparisons[kept])
-        self._lives.append(~np.isin(positions[kept], self._on.dead.of(name)))
-        return frame.filter(pl.Series(is_current)).drop(POSITION)
+        self._lives.append(lives[kept])
+        return frame.filter(pl.Series(is_kept)).drop(POSITION)
 
     def indexes(
         self, added: Sequence[ManifestEntry], gone: set[str], dead: DeadRows
@@ -141,12 +161,13 @@ class _Kept:
         wide = self._view.options.deletion_vectors_bitmap64
         # New files are among those that it is about, so no other change of the vectors fits beside.
         marked = replace(dead, went_by=None).marking(own, wide=wide)
-        every = (*(file for file in head.files if file.name not in gone), *covered)
+        every = [*(file for file in head.files if file.name not in gone), *covered]
+        about = head.about(every, moved, Entries.none(), moved.comparisons)
         later = newest_of_each(Entries.together([self._on.index.later, moved]))
-        index = replace(self._on.index, head=replace(head, files=every), later=later)
+        index = replace(self._on.index, head=about, later=later)
         return {
             (DELETION_VECTORS, *self._bucket): marked,
-            (KEY_INDEX, *self._bucket): NewKeys(index, every, marked, self._on.stored),
+            (KEY_INDEX, *self._bucket): NewKeys(index, marked, self._on.stored),
         }
 
     def _spans(self) -> Iterator[tuple[KeyHashes, Numbers, int, int]]:

@@ -235,16 +235,18 @@ def _check_indexed_alone(schema: TableSchema, options: TableOptions) -> None:
             f"'{keys.UPSERT_DELETE_RECORD_COLUMN}' = {options.delete_record_column!r} requires "
             f"'{keys.UPSERT_MODE}'; set it, or take '{keys.TOMBSTONE_KEY}'"
         )
-    if options.leaves_out_late_rows:
-        given = [
-            key
-            for key in (keys.UPSERT_DROP_OUT_OF_ORDER, keys.UPSERT_OUT_OF_ORDER_COLUMN)
-            if key in options.raw
-        ]
+    given = [key for key in _OF_LATE_ROWS if options.value(key)]
+    if given:
         raise InvalidError(
             f"'{given[0]}' = {options.raw[given[0]]!r} requires '{keys.UPSERT_MODE}': other tables "
             f"put late rows where they belong; leave it out"
         )
+
+
+_OF_LATE_ROWS = (
+    keys.UPSERT_DROP_OUT_OF_ORDER, keys.UPSERT_OUT_OF_ORDER_COLUMN, keys.UPSERT_METADATA_TTL,
+    keys.UPSERT_DELETED_KEYS_TTL,
+)  # fmt: skip
 
 
 def _check_key_columns(schema: TableSchema, role: str, names: tuple[str, ...]) -> None:
