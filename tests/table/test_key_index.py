@@ -581,19 +581,38 @@ def test_without_a_ttl_of_deletes_compactions_forget_none() -> None:
     assert stored_rows(table) == {(1, 5), (2, 100)}
 
 
+def with_a_large_file(*lines: str) -> kt.Table:
+    """Deletes go, and compactions leave a file of many rows with 5 where it is."""
+    table = new_table(**DELETES_GO, **{"target-file-size": "16 kb"})
+    write(table, *rows_of(*(f"+I {k} 5 {uuid4().hex}" for k in range(100, 600)), *lines))
+    (entry,) = table.scan().live.entries
+    assert entry.file.file_size > 16 << 10
+    return table
+
+
 def test_delete_stays_while_a_file_may_have_an_older_row_of_its_key() -> None:
-    table = new_table(**DELETES_GO, **{"target-file-size": "1 kb"})
-    write(table, *rows_of("+I 1 5 a", *(f"+I {k} 5 {uuid4().hex}" for k in range(100, 140))))
-    old = {entry.file.file_name for entry in table.scan().live.entries}
+    table = with_a_large_file("+I 1 5 a")
     for n in range(6):
         write(table, *rows_of(f"-D 1 {6 + n} a"))
     write(table, *rows_of("+I 2 100 b"))
     table.compact()
-    left = {entry.file.file_name for entry in table.scan().live.entries}
-    assert old <= left, "the large file was not taken up"
-    assert (1, 11) in stored_rows(table)
+    assert len(table.scan(skip_upsert=True).live.entries) == 2
+    assert {(1, 5), (1, 11)} <= stored_rows(table)
+    assert_index_is_that_of_the_rows(table)
     table.compact(full=True)
-    assert not {1} & {key for key, _ in stored_rows(table)}
+    assert 1 not in {key for key, _ in stored_rows(table)}
+    assert_index_is_that_of_the_rows(table)
+
+
+def test_key_that_is_forgotten_is_not_taken_for_a_row_of_a_later_file() -> None:
+    table = with_a_large_file("+I 99 100 a")
+    write(table, *rows_of("-D 1 6 x", "-D 2 6 x"))
+    table.compact(full=True)
+    assert not {1, 2} & {key for key, _ in stored_rows(table)}
+    write(table, *rows_of("+I 3 100 c"))
+    write(table, *rows_of("+I 1 100 a"))
+    assert {1: (100, "a"), 3: (100, "c")}.items() <= shown(table).items()
+    assert table.get(2) is None
     assert_index_is_that_of_the_rows(table)
 
 

@@ -105,12 +105,10 @@ def _warn_of_columns(table: Table, case: Case) -> None:
 
 def _warn_of_ttls(table: Table, case: Case) -> None:
     """Times to live can change, and a call that opens a table changes none."""
-    asked = definition.options(case)
-    differing = [key for key in definition.TTLS if table.options.get(key) != asked.get(key)]
+    has, asked = table.options, definition.options(case)
+    differing = [key for key in definition.TTLS if has.get(key) != asked.get(key)]
     if differing:
-        told = (
-            f"'{k}' {_told(table.options.get(k))}, not {_told(asked.get(k))}" for k in differing
-        )
+        told = (f"'{k}' {_told(has.get(k))}, not {_told(asked.get(k))}" for k in differing)
         warn_caller(
             f"table {table.name} has other times to live than the config: {', '.join(told)}; "
             f"change them by Table.alter"
