@@ -79,6 +79,9 @@ class TableOptions:
     # `_option` gives a field, also of a type that is not built in.
     metadata_ttl: Age | None = _option("upsert.metadata-ttl")  # noqa: RUF009
     deleted_keys_ttl: Age | None = _option("upsert.deleted-keys-ttl")  # noqa: RUF009
+    stale_percent_min: int | None = _option("upsert.compaction.invalid-records-threshold-percent")
+    stale_count_min: int | None = _option("upsert.compaction.invalid-records-threshold-count")
+    compaction_buffer_ms: int | None = _option("upsert.compaction.buffer-time-period")
     tombstone_key: tuple[str, ...] = _option("tombstone.key")
     tombstone_string_key_value: str | None = _option("tombstone.string-key-value")
     remove_record_on_delete: bool = _option("partial-update.remove-record-on-delete")

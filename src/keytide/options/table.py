@@ -165,6 +165,15 @@ _ORDER = (
     Option("upsert.deleted-keys-ttl", AGE, "The same, and how long deletes are kept, in the time "
            "of the sequence field: compactions forget those that lie further behind.",
            change=Change.SHORTER, used_with="upsert.mode"),
+    Option("upsert.compaction.invalid-records-threshold-percent", integer(0, 100), "The part of "
+           "the rows of a file that say nothing of their keys any more, in percent, from which a "
+           "compaction takes it up, however large it is; 0 where only the number is set.",
+           used_with="upsert.mode"),
+    Option("upsert.compaction.invalid-records-threshold-count", integer(1), "The number of such "
+           "rows, which it has to have besides; 1 where only the part is set.",
+           used_with="upsert.mode"),
+    Option("upsert.compaction.buffer-time-period", DURATION, "How old a file has to be for a "
+           "compaction to take it up; one in full takes all.", used_with="upsert.mode"),
     Option("rowkind.field", COLUMN, "The column that holds the kind of a row: `+I`, `-U`, `+U`, "
            "`-D`.", change=FIXED),
     Option("ignore-delete", BOOLEAN, "Whether `-D` and `-U` rows are dropped, stored ones too.",

@@ -23,20 +23,54 @@ from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.index.comparison import NOTHING, behind
 from keytide.index.entries import Entries, Numbers, newest_of_each
 from keytide.index.hashes import KeyHashes
-from keytide.table.compaction.appends import PackTask, Rewriting
+from keytide.index.head import IndexedFile
+from keytide.options import TableOptions
+from keytide.table.compaction.appends import PackTask, Picks, Rewriting
 from keytide.table.compaction.rewriting import Compacted
 from keytide.table.read.merged_versions import rows_in
 from keytide.table.read.runs import StoredVersions
 from keytide.table.read.sections import PlannedFile
 from keytide.table.state.bucket_index import BucketIndex
 from keytide.table.state.dead_rows import DeadRows, vector_files_by_bucket
-from keytide.table.state.key_index import NewKeys, key_files_by_bucket
+from keytide.table.state.key_index import NewKeys, key_files_by_bucket, load_heads
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
 from keytide.table.write.key_bucket import Bucket, found_bucket, keys_of, places_of
 
-__all__ = ["IndexedPackTask", "indexed_tasks"]
+__all__ = ["IndexedPackTask", "indexed_tasks", "picks_of"]
+
+
+def picks_of(state: TableState, now_ms: int, *, full: bool) -> Picks:
+    """Which files of a table with an index of keys are taken up or left, whatever their size.
+
+    `now_ms` is the time in which files say when they were made. The heads of the indexes say how
+    many rows of each file are stale. Raises `DataError` and `UnsupportedError` as `found_bucket`.
+    """
+    options = state.view.options
+    taken, every = set(), key_files_by_bucket(state.key_files)
+    heads = [every[b] for b in vector_files_by_bucket(state.vector_files) if b in every]
+    for head in load_heads(state.view.store, heads):
+        for file in head.files:
+            if file.current == 0 or (not full and _is_due(file, options)):
+                taken.add(file.name)
+    buffer_ms = options.compaction_buffer_ms
+    if full or buffer_ms is None:
+        return Picks(frozenset(taken))
+    left = frozenset(
+        entry.file.file_name
+        for entry in state.live.entries
+        if (entry.file.creation_time or 0) > now_ms - buffer_ms
+    )
+    return Picks(frozenset(taken) - left, left)
+
+
+def _is_due(file: IndexedFile, options: TableOptions) -> bool:
+    """Whether so many rows of a file are stale that it is worth a compaction."""
+    percent, count = options.stale_percent_min, options.stale_count_min
+    if percent is None and count is None:
+        return False
+    return file.stale >= (count or 1) and file.stale * 100 >= (percent or 0) * file.rows
 
 
 def indexed_tasks(state: TableState, packs: Sequence[PackTask]) -> list[IndexedPackTask]:
@@ -117,6 +151,7 @@ class _Kept:
         self._forgotten_below = forgotten_below
         self._memory_bytes = memory_bytes
         self._numbers = {file.name: file.number for file in on.index.head.files}
+        self._has_current = {file.name: file.current > 0 for file in on.index.head.files}
         self._hashes: list[KeyHashes] = []
         self._comparisons: list[Numbers] = []
         self._lives: list[npt.NDArray[np.bool_]] = []
@@ -126,7 +161,8 @@ class _Kept:
         columns = (*self._view.schema.names, POSITION)
         stored = StoredVersions(self._view, self._bucket[0], columns)
         rows_max = max(1, rows_in(self._memory_bytes, list(files), self._view.schema.fields))
-        for file in files:
+        # What has no current row need not be read.
+        for file in (f for f in files if self._has_current[f.meta.file_name]):
             for frame in stored.of_lone_files([replace(file, dead_rows=None)], rows_max):
                 yield self._current(file.meta.file_name, frame)
 

@@ -12,6 +12,7 @@ import io
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -36,6 +37,7 @@ __all__ = [
     "NewKeys",
     "found_by",
     "key_files_by_bucket",
+    "load_heads",
     "load_key_index",
     "why_not_covered",
     "without_gone",
@@ -130,6 +132,23 @@ def found_by(
 def key_files_by_bucket(files: Iterable[IndexFile]) -> dict[BucketId, IndexFile]:
     """The heads among some index files, by bucket."""
     return {(f.partition, f.bucket): f for f in files if f.index_type == KEY_INDEX}
+
+
+def load_heads(store: Store, files: Sequence[IndexFile]) -> list[Head]:
+    """The heads of some indexes, side by side; without those that the next write builds anew.
+
+    Raises `UnsupportedError` for one of a newer release.
+    """
+
+    def load(file: IndexFile) -> Head | None:
+        path = paths.index_path(file.file_name)
+        try:
+            return Head.decode(store.read(path), store.uri_of(path))
+        except DataError:
+            return None
+
+    found = store.together([partial(load, file) for file in files])
+    return [head for head in found if head is not None]
 
 
 def load_key_index(store: Store, file: IndexFile) -> KeyIndex:
