@@ -187,6 +187,9 @@ NOT_CARRIED_OUT: list[tuple[str, Change, Change, str]] = [
          f"rows are compared by '{name}', which .*; this release compares by a number")
         for name in ("flags", "tags")
     ],
+    ("compaction of deletes",
+     {"task.taskTypeConfigsMap.UpsertCompactionTask": {"validDocIdsType": "IN_MEMORY_WITH_DELETE"}},
+     {}, "validDocIdsType' is 'IN_MEMORY_WITH_DELETE'; a delete that is forgotten at once"),
     ("TTL of fractions",
      {"upsertConfig.metadataTTL": 5, "upsertConfig.comparisonColumns": ["score"]},
      {"metricFieldSpecs": [{"name": "score", "dataType": "DOUBLE"}]},

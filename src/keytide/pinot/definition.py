@@ -59,6 +59,13 @@ def options(case: Case) -> dict[str, str]:
         found[keys.UPSERT_DROP_OUT_OF_ORDER] = "true"
     if case.upsert.late_marker is not None:
         found[keys.UPSERT_OUT_OF_ORDER_COLUMN] = case.upsert.late_marker
+    compaction = case.table.compaction
+    if compaction.percent is not None:
+        found[keys.UPSERT_COMPACTION_PERCENT] = str(compaction.percent)
+    if compaction.count is not None:
+        found[keys.UPSERT_COMPACTION_COUNT] = str(compaction.count)
+    if compaction.buffer_ms is not None:
+        found[keys.UPSERT_COMPACTION_BUFFER] = f"{compaction.buffer_ms} ms"
     for key, member in TTLS.items():
         if member in case.ttls:
             found[key] = _age(case.ttls[member], case)

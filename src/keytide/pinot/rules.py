@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.pinot.case import Case
-from keytide.pinot.config import Column, Upsert
+from keytide.pinot.config import COMPACTION, Column, Upsert
 from keytide.pinot.document import said
 
 __all__ = ["IDLE", "NOT_YET", "RULES", "Rule", "check", "idle_members"]
@@ -21,7 +21,7 @@ __all__ = ["IDLE", "NOT_YET", "RULES", "Rule", "check", "idle_members"]
 _NUMBERS = ("INT", "LONG", "FLOAT", "DOUBLE", "BIG_DECIMAL")
 _STORED_AS_NUMBERS = (*_NUMBERS, "BOOLEAN", "TIMESTAMP")
 _SELECTORS = ("strictreplicagroup", "multistagereplicagroup")
-_COMPACTIONS = ("UpsertCompactionTask", "UpsertCompactMergeTask")
+_COMPACTIONS = (COMPACTION, "UpsertCompactMergeTask")
 
 
 Finding = Callable[[Case], "str | None"]
@@ -53,6 +53,8 @@ def idle_members(case: Case) -> list[str]:
     found = said(case.upsert)
     members = [f"upsertConfig.{name}" for name in IDLE if name in found]
     members += [f"ingestionConfig.{name}" for name in case.table.unused_ingestion]
+    members += [f"task.{name}" for name in case.table.tasks if name != COMPACTION]
+    members += [f"task.{COMPACTION}.{name}" for name in case.table.compaction.idle]
     members += [
         f"transformFunction of column {column.name!r}"
         for column in case.schema.columns
@@ -394,6 +396,11 @@ NOT_YET = (
          "this release computes no columns of merged rows: leave it out"),
     Rule("comparison type", _incomparable,
          "this release compares by a number, a time, a text or bytes: name such a column"),
+    Rule("compaction of deletes",
+         lambda c: _if(c.table.compaction.ids.endswith("_WITH_DELETE"),
+                       f"'task.{COMPACTION}.validDocIdsType' is {c.table.compaction.ids!r}"),
+         "a delete that is forgotten at once comes back with a late row: take SNAPSHOT, and "
+         "'deletedKeysTTL' to forget deletes"),
     Rule("TTL of fractions", _ttl_of_fractions,
          "this release counts times to live in an INT, a LONG or a TIMESTAMP: compare by such a "
          "column, or leave it out"),
