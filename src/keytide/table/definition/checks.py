@@ -235,7 +235,8 @@ def _check_indexed_alone(schema: TableSchema, options: TableOptions) -> None:
             f"'{keys.UPSERT_DELETE_RECORD_COLUMN}' = {options.delete_record_column!r} requires "
             f"'{keys.UPSERT_MODE}'; set it, or take '{keys.TOMBSTONE_KEY}'"
         )
-    given = [key for key in _OF_INDEXES if options.value(key) not in (None, False)]
+    found = {key: options.value(key) for key in _OF_INDEXES}
+    given = [key for key, value in found.items() if value is not None and value is not False]
     if given:
         raise InvalidError(
             f"'{given[0]}' = {options.raw[given[0]]!r} requires '{keys.UPSERT_MODE}': it says "
