@@ -47,7 +47,14 @@ def _told(index: KeyIndex, dead: dict[str, set[int]]) -> dict[Any, Any]:
     return found
 
 
+def _files(index: KeyIndex) -> dict[str, tuple[int, int]]:
+    """The rows of each file, and how many of them are the current ones of their keys."""
+    return {file.name: (file.rows, file.current) for file in index.head.files}
+
+
 def assert_index_is_that_of_the_rows(table: kt.Table) -> None:
     """Of each key: what it is compared by, and where its row lies if it lives."""
     for index, anew, dead in _indexes(table):
         assert _told(index, dead) == _told(anew, dead)
+        assert _files(index) == _files(anew)
+        assert index.head.mark == anew.head.mark

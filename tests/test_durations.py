@@ -192,6 +192,7 @@ ALSO_SET = {
         "snapshot.num-retained.min": "1",
         "snapshot.num-retained.max": "1",
     },
+    "upsert.compaction.buffer-time-period": {"upsert.mode": "full"},
 }
 
 

@@ -342,3 +342,88 @@ def row(key: str | None, time: int | None, **values: Any) -> dict[str, Any]:
     names = ("n", "s", "gone", "late", "tags", "flags", "doc")
     others = {} if "x" in values else {"score": None}
     return {"k": key, "ts": time, **dict.fromkeys(names), **others, **values}
+
+
+# -- times to live ---------------------------------------------------------------------------------
+
+DELETES: Change = {
+    "upsertConfig.deletedKeysTTL": 20, "upsertConfig.deleteRecordColumn": "gone",
+}  # fmt: skip
+CONSISTENT: Change = DELETES | {
+    "upsertConfig.enableDeletedKeysCompactionConsistency": True,
+    "task.taskTypeConfigsMap.UpsertCompactionTask": {"invalidRecordsThresholdCount": "1"},
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "type_", "expected"),
+    [
+        ({"upsertConfig.metadataTTL": 5.5}, "LONG", {"upsert.metadata-ttl": "5"}),
+        (DELETES, "LONG", {"upsert.deleted-keys-ttl": "20"}),
+        (CONSISTENT, "LONG", {"upsert.deleted-keys-ttl": "20"}),
+        (DELETES, "TIMESTAMP", {"upsert.deleted-keys-ttl": "20 ms"}),
+        ({"upsertConfig.metadataTTL": 0}, "LONG", {}),
+    ],
+)
+def test_ttl_counts_in_what_rows_are_compared_by(
+    config: Change, type_: str, expected: dict[str, str]
+) -> None:
+    table = make(config, {"dateTimeFieldSpecs": [{"name": "ts", "dataType": type_}]})
+    assert {key: v for key, v in table.options.items() if key.endswith("-ttl")} == expected
+
+
+def test_table_with_another_ttl_is_opened_with_a_warning() -> None:
+    lake = new_lake()
+    make(DELETES, {}, lake)
+    with pytest.warns(kt.KeytideWarning, match="'upsert.deleted-keys-ttl' '20', not '30'"):
+        table = make(DELETES | {"upsertConfig.deletedKeysTTL": 30}, {}, lake)
+    assert table.options["upsert.deleted-keys-ttl"] == "20"
+
+
+# -- compactions -----------------------------------------------------------------------------------
+
+TASK = "task.taskTypeConfigsMap.UpsertCompactionTask"
+OF_COMPACTIONS = "upsert.compaction."
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ({}, {}),
+        ({"invalidRecordsThresholdPercent": "30", "bufferTimePeriod": "1d12h", "validDocIdsType":
+          "SNAPSHOT"},
+         {"invalid-records-threshold-percent": "30", "buffer-time-period": "129600000 ms"}),
+        ({"invalidRecordsThresholdCount": 10},
+         {"invalid-records-threshold-count": "10", "buffer-time-period": "604800000 ms"}),
+    ],
+)  # fmt: skip
+def test_thresholds_of_the_task_that_compacts_are_options(
+    task: dict[str, Any], expected: dict[str, str]
+) -> None:
+    found = make({TASK: task}).options
+    assert {key: v for key, v in found.items() if key.startswith(OF_COMPACTIONS)} == {
+        f"{OF_COMPACTIONS}{key}": value for key, value in expected.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ({"invalidRecordsThresholdPercent": "101"}, "expected a whole number from 0 to 100"),
+        ({"invalidRecordsThresholdCount": "0"}, "expected a whole number from 1"),
+        ({"bufferTimePeriod": "a week"}, "expected a period such as 7d"),
+        ({"bufferTimePeriods": "7d"}, "did you mean 'bufferTimePeriod'"),
+    ],
+)
+def test_thresholds_that_do_not_fit_are_refused(task: dict[str, Any], expected: str) -> None:
+    with pytest.raises(kt.InvalidError, match=expected):
+        make({TASK: task})
+
+
+def test_tasks_and_settings_of_servers_are_warned_of() -> None:
+    config = {TASK: {"tableMaxNumTasks": "1"}, "task.taskTypeConfigsMap.UpsertCompactMergeTask": {}}
+    with pytest.warns(kt.KeytideWarning) as caught:
+        make(config)
+    (message,) = {str(each.message) for each in caught}
+    assert "task.UpsertCompactMergeTask" in message
+    assert "task.UpsertCompactionTask.tableMaxNumTasks" in message

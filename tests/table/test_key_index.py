@@ -67,21 +67,36 @@ def shown(table: kt.Table) -> dict[int, tuple[int | None, str]]:
 
 
 class Model:
-    """The newest row of each key, deleted ones too."""
+    """The newest row of each key, deleted ones too.
 
-    def __init__(self) -> None:
+    With `ttl` a row that lies further behind the freshest one before it is late.
+    """
+
+    def __init__(self, ttl: int | None = None) -> None:
         self.newest: dict[int, Row] = {}
+        self.ttl, self.mark = ttl, (False, 0)
 
     def take(self, rows: list[Row]) -> int:
         """Gives how many came late."""
         late = 0
         for row in rows:
             known = self.newest.get(row[1])
-            if known is not None and rank(row) < rank(known):
+            if self.is_too_old(row) or (known is not None and rank(row) < rank(known)):
                 late += 1
             else:
                 self.newest[row[1]] = row
+            self.mark = max(self.mark, rank(row))
         return late
+
+    def is_too_old(self, row: Row) -> bool:
+        has_mark, mark = self.mark
+        if row[0] == "-D":
+            return False
+        return self.ttl is not None and has_mark and rank(row) < (True, mark - self.ttl)
+
+    def state(self, row: Row) -> None:
+        """What a statement says of the row of a key."""
+        self.newest[row[1]] = row
 
     def shown(self) -> dict[int, tuple[int | None, str]]:
         return {k: (ts, v) for kind, k, ts, v in self.newest.values() if kind in ("+I", "+U")}
@@ -191,11 +206,12 @@ def take(table: kt.Table, model: Model, step: Any) -> None:
         shown_rows = model.shown()
         if done == "delete":
             table.delete(f"k = {key}")
-            model.take([("-D", key, *shown_rows[key])] if key in shown_rows else [])
+            if key in shown_rows:
+                model.state(("-D", key, *shown_rows[key]))
         else:
             table.update({"v": "'new'"}, f"k = {key}")
-            rows = [("+U", key, shown_rows[key][0], "new")] if key in shown_rows else []
-            model.take(rows)
+            if key in shown_rows:
+                model.state(("+U", key, shown_rows[key][0], "new"))
 
 
 def test_compaction_leaves_current_rows_and_deletes_alone() -> None:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from keytide.types import Field
 
-__all__ = ["NOTHING", "Comparison", "Numbers"]
+__all__ = ["NOTHING", "Comparison", "Numbers", "behind"]
 
 Numbers = npt.NDArray[np.int64]
 
@@ -27,6 +27,16 @@ _NUMBERED = frozenset(
     ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DATE", "TIME",
      "TIMESTAMP", "TIMESTAMP_LTZ")
 )  # fmt: skip
+
+
+_MS_OF_A_DAY = 86_400_000
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def behind(numbers: Numbers, by: int) -> Numbers:
+    """The numbers that lie so far behind some; `NOTHING` where there are none."""
+    low = min(NOTHING + by, np.iinfo(np.int64).max)
+    return np.asarray(np.maximum(numbers, low) - by, np.int64)
 
 
 @dataclass(frozen=True)
@@ -90,6 +100,14 @@ class Comparison:
             return np.ones_like(numbers, np.bool_)
         says: npt.NDArray[np.bool_] = numbers > NOTHING
         return says
+
+    def ticks(self, milliseconds: int) -> int:
+        """How far numbers of a time lie apart that is so long; a part of one does not count."""
+        type_ = self.fields[0].type.to_arrow()
+        if pa.types.is_date(type_):
+            return milliseconds // _MS_OF_A_DAY
+        unit = str(type_.unit) if pa.types.is_timestamp(type_) else "ms"
+        return milliseconds * _PER_SECOND[unit] // 1000
 
     def _of_column(self, values: pa.ChunkedArray, field: Field) -> Numbers:
         array = values.combine_chunks()

@@ -14,11 +14,12 @@ from keytide.options.keys import columns_in
 from keytide.options.names import option_of, stored_name, stored_names
 from keytide.options.option import Acts, Change, ForOthers, Option, Refused
 from keytide.options.table import SECTIONS
-from keytide.options.value_types import parse_memory_size
+from keytide.options.value_types import Age, parse_memory_size
 
 __all__ = [
     "SECTIONS",
     "Acts",
+    "Age",
     "Change",
     "ForOthers",
     "Option",
@@ -75,6 +76,12 @@ class TableOptions:
     delete_record_column: str | None = _option("upsert.delete-record-column")
     drops_out_of_order: bool = _option("upsert.drop-out-of-order-record")
     out_of_order_column: str | None = _option("upsert.out-of-order-record-column")
+    # `_option` gives a field, also of a type that is not built in.
+    metadata_ttl: Age | None = _option("upsert.metadata-ttl")  # noqa: RUF009
+    deleted_keys_ttl: Age | None = _option("upsert.deleted-keys-ttl")  # noqa: RUF009
+    stale_percent_min: int | None = _option("upsert.compaction.invalid-records-threshold-percent")
+    stale_count_min: int | None = _option("upsert.compaction.invalid-records-threshold-count")
+    compaction_buffer_ms: int | None = _option("upsert.compaction.buffer-time-period")
     tombstone_key: tuple[str, ...] = _option("tombstone.key")
     tombstone_string_key_value: str | None = _option("tombstone.string-key-value")
     remove_record_on_delete: bool = _option("partial-update.remove-record-on-delete")
@@ -203,7 +210,8 @@ class TableOptions:
     @property
     def tells_out_of_order(self) -> bool:
         """Whether a write says how many rows came late."""
-        return self.counts_out_of_order or self.leaves_out_late_rows
+        has_ttl = self.metadata_ttl is not None or self.deleted_keys_ttl is not None
+        return self.counts_out_of_order or self.leaves_out_late_rows or has_ttl
 
     @property
     def compactions_tell(self) -> bool:

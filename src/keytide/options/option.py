@@ -21,6 +21,7 @@ class Change(Enum):
     FREE = "at any time"
     FIXED = "while there are no rows"
     ONE_WAY = "with rows, to `true` only"
+    SHORTER = "with rows, to a shorter time only"
     NEVER = "never"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from keytide.options.option import Change, ForOthers, Option, Refused
 from keytide.options.value_types import (
+    AGE,
     BOOLEAN,
     BUCKETS,
     BUCKETS_MAX,
@@ -157,6 +158,22 @@ _ORDER = (
     Option("upsert.out-of-order-record-column", COLUMN, "The BOOLEAN column in which a write says "
            "whether a row came after a fresher one of its key, whatever the row brings there.",
            change=FIXED, used_with="upsert.mode"),
+    Option("upsert.metadata-ttl", AGE, "How far the sequence field of a row may lie behind the "
+           "freshest one that came to its bucket before: a row that lies further behind is late, "
+           "whatever its key. A duration where the sequence field is a time, else a whole number.",
+           used_with="upsert.mode"),
+    Option("upsert.deleted-keys-ttl", AGE, "The same, and how long deletes are kept, in the time "
+           "of the sequence field: compactions forget those that lie further behind.",
+           change=Change.SHORTER, used_with="upsert.mode"),
+    Option("upsert.compaction.invalid-records-threshold-percent", integer(0, 100), "The part of "
+           "the rows of a file that say nothing of their keys any more, in percent, from which a "
+           "compaction takes it up, however large it is; 0 where only the number is set.",
+           used_with="upsert.mode"),
+    Option("upsert.compaction.invalid-records-threshold-count", integer(1), "The number of such "
+           "rows, which it has to have besides; 1 where only the part is set.",
+           used_with="upsert.mode"),
+    Option("upsert.compaction.buffer-time-period", DURATION, "How old a file has to be for a "
+           "compaction to take it up; one in full takes all.", used_with="upsert.mode"),
     Option("rowkind.field", COLUMN, "The column that holds the kind of a row: `+I`, `-U`, `+U`, "
            "`-D`.", change=FIXED),
     Option("ignore-delete", BOOLEAN, "Whether `-D` and `-U` rows are dropped, stored ones too.",

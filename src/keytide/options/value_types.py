@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 __all__ = [
+    "AGE",
     "BOOLEAN",
     "BUCKETS",
     "BUCKETS_MAX",
@@ -26,6 +27,7 @@ __all__ = [
     "SIZE",
     "STATS_MODE",
     "TEXT",
+    "Age",
     "ValueType",
     "choice",
     "integer",
@@ -95,6 +97,33 @@ def _size_from(least: int) -> Callable[[str], int]:
 
 def _duration_ms(text: str) -> int:
     return _quantity(text, _DURATION_UNITS_NS, "a duration such as '10 s'") // 10**6
+
+
+@dataclass(frozen=True)
+class Age:
+    """How far a value of a column lies behind another: milliseconds of times, or a number."""
+
+    amount: int
+    is_time: bool
+
+    def is_at_most(self, other: Age | None) -> bool:
+        """Whether it is no longer than another one, or than for ever."""
+        return other is None or (self.is_time == other.is_time and self.amount <= other.amount)
+
+    def __str__(self) -> str:
+        return f"{self.amount} ms" if self.is_time else str(self.amount)
+
+
+def _age(text: str) -> Age:
+    expected = "a duration such as '7 d' of times, or a whole number such as '1000' of numbers"
+    is_time = not text.strip().isdecimal()
+    try:
+        amount = _duration_ms(text) if is_time else _whole(1, _LONG_MAX)(text)
+    except ValueError:
+        raise ValueError(expected) from None
+    if amount < 1:
+        raise ValueError(f"{expected}, of at least 1 ms")
+    return Age(amount, is_time)
 
 
 def _duration_or_forever(text: str) -> int | None:
@@ -248,6 +277,7 @@ def size(least: int = 0) -> ValueType:
     return ValueType("a size", _size_from(least), ("64 mb", "32 mb"), "64 miles")
 
 
+AGE = ValueType("a duration or a whole number", _age, ("7 d", "1000"), "a while")
 BOOLEAN = ValueType("`true` or `false`", _boolean, ("true", "false"), "maybe")
 BUCKETS = ValueType("a whole number from 1", _buckets, ("4", "7"), "0", absent=-1)
 BUCKETS_MAX = ValueType("a whole number from 1, or -1", _buckets_max, ("4", "7"), "0")

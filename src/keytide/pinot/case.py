@@ -53,10 +53,10 @@ class Case:
         return self.table.has_nulls or self.schema.has_nulls
 
     @property
-    def ttls(self) -> list[str]:
-        """The times to live that are set."""
+    def ttls(self) -> dict[str, float]:
+        """The times to live that are set, by their members."""
         named = {"metadataTTL": self.upsert.metadata_ttl, "deletedKeysTTL": self.upsert.deleted_ttl}
-        return [f"{name!r} = {value:g}" for name, value in named.items() if value > 0]
+        return {name: value for name, value in named.items() if value > 0}
 
     def column(self, name: str) -> Column | None:
         """The column of that name, if there is one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +29,9 @@ from keytide.pinot.document import (
 )
 
 __all__ = [
+    "COMPACTION",
     "Column",
+    "Compaction",
     "Schema",
     "TableConfig",
     "Transform",
@@ -231,6 +234,69 @@ def _newest(members: Document, name: str, where: str) -> Any:
     return at(members, where, texts if name == "comparisonColumns" else _enablement(), name)
 
 
+# -- tasks -----------------------------------------------------------------------------------------
+
+COMPACTION = "UpsertCompactionTask"
+_PERIOD = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_MS = (86_400_000, 3_600_000, 60_000, 1000)
+
+
+def _period(value: Any) -> int:
+    """The milliseconds of a period such as `7d` or `2h30m`."""
+    found = _PERIOD.fullmatch(value) if isinstance(value, str) else None
+    if found is None or not any(found.groups()):
+        raise ValueError("a period such as 7d or 2h30m")
+    return sum(int(n or 0) * ms for n, ms in zip(found.groups(), _MS, strict=True))
+
+
+def _whole(low: int, high: int) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        found = number(value)
+        if not low <= found <= high or found != int(found):
+            raise ValueError(f"a whole number from {low} to {high}")
+        return int(found)
+
+    return parse
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """The settings of the task that compacts; `idle` are those about servers and schedules."""
+
+    idle: tuple[str, ...] = ()
+    percent: int | None = member("invalidRecordsThresholdPercent", _whole(0, 100))
+    count: int | None = member("invalidRecordsThresholdCount", _whole(1, 2**31 - 1))
+    given_buffer_ms: int | None = member("bufferTimePeriod", _period)
+    ids: str = member(
+        "validDocIdsType",
+        choice("SNAPSHOT", "SNAPSHOT_WITH_DELETE", "IN_MEMORY", "IN_MEMORY_WITH_DELETE"),
+        "SNAPSHOT",
+    )
+
+    @property
+    def has_threshold(self) -> bool:
+        """Whether it is said of how many rows a file is compacted."""
+        return self.percent is not None or self.count is not None
+
+    @property
+    def buffer_ms(self) -> int | None:
+        """How old a file has to be; a week where a threshold is all that is said."""
+        default = 7 * _MS[0] if self.has_threshold else None
+        return default if self.given_buffer_ms is None else self.given_buffer_ms
+
+
+_OF_SERVERS = (
+    "schedule", "tableMaxNumTasks", "numSegmentsBatchPerServerRequest", "ignoreCrcMismatch",
+    "validDocIdsConsensusMode", "validDocIdsValidationMode", "minionInstanceTag",
+)  # fmt: skip
+
+
+def _compaction(document: Document, where: str) -> Compaction:
+    where = f"{where}, 'task.taskTypeConfigsMap.{COMPACTION}'"
+    refuse_unknown(document, [*member_names(Compaction), *_OF_SERVERS], where)
+    return read(Compaction, document, where, idle=tuple(n for n in _OF_SERVERS if n in document))
+
+
 # -- table config ----------------------------------------------------------------------------------
 
 _OF_TABLES = (
@@ -261,6 +327,7 @@ class TableConfig:
     has_nulls: bool
     partitions: Mapping[str, int]
     tasks: tuple[str, ...]
+    compaction: Compaction
     unused_ingestion: tuple[str, ...]
 
 
@@ -279,6 +346,7 @@ def parse_table_config(given: Given) -> TableConfig:
         if value is None:
             raise InvalidError(f"{where} lacks {key!r}, as every table has it; add it")
     upsert = find(map_of(anything), "upsertConfig")
+    compaction = find(map_of(anything), "task", "taskTypeConfigsMap", COMPACTION)
     return TableConfig(
         name=name.removesuffix(f"_{kind}"),
         type=kind,
@@ -298,6 +366,7 @@ def parse_table_config(given: Given) -> TableConfig:
         has_nulls=bool(find(boolean, "tableIndexConfig", "nullHandlingEnabled")),
         partitions=_partitions(find),
         tasks=_present(find, "task", "taskTypeConfigsMap"),
+        compaction=_compaction(compaction or {}, where),
         unused_ingestion=tuple(
             name for name in _present(find, "ingestionConfig") if name in _CHANGES_ROWS
         ),

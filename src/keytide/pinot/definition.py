@@ -11,7 +11,7 @@ from keytide.pinot.case import Case
 from keytide.pinot.config import Column
 from keytide.types import ArrayType, Field, parse_sql_type
 
-__all__ = ["IMMUTABLE", "columns", "options", "unused_defaults"]
+__all__ = ["IMMUTABLE", "TTLS", "columns", "options", "unused_defaults"]
 
 _TYPES = {
     "INT": "INT", "LONG": "BIGINT", "FLOAT": "FLOAT", "DOUBLE": "DOUBLE",
@@ -59,7 +59,34 @@ def options(case: Case) -> dict[str, str]:
         found[keys.UPSERT_DROP_OUT_OF_ORDER] = "true"
     if case.upsert.late_marker is not None:
         found[keys.UPSERT_OUT_OF_ORDER_COLUMN] = case.upsert.late_marker
+    compaction = case.table.compaction
+    if compaction.percent is not None:
+        found[keys.UPSERT_COMPACTION_PERCENT] = str(compaction.percent)
+    if compaction.count is not None:
+        found[keys.UPSERT_COMPACTION_COUNT] = str(compaction.count)
+    if compaction.buffer_ms is not None:
+        found[keys.UPSERT_COMPACTION_BUFFER] = f"{compaction.buffer_ms} ms"
+    for key, member in TTLS.items():
+        if member in case.ttls:
+            found[key] = _age(case.ttls[member], case)
     return found
+
+
+TTLS = {
+    keys.UPSERT_METADATA_TTL: "metadataTTL",
+    keys.UPSERT_DELETED_KEYS_TTL: "deletedKeysTTL",
+}
+"""The options that are times to live, with the members that say them."""
+
+
+def _age(value: float, case: Case) -> str:
+    """A time to live in the unit of the column that rows are compared by, in which it counts.
+
+    Of whole numbers none lies between a fraction and the whole number below it.
+    """
+    column = case.column(case.comparison[0])
+    is_time = column is not None and column.type == "TIMESTAMP"
+    return f"{int(value)} ms" if is_time else str(int(value))
 
 
 def unused_defaults(case: Case) -> list[str]:

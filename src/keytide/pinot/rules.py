@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.pinot.case import Case
-from keytide.pinot.config import Column, Upsert
+from keytide.pinot.config import COMPACTION, Column, Upsert
 from keytide.pinot.document import said
 
 __all__ = ["IDLE", "NOT_YET", "RULES", "Rule", "check", "idle_members"]
@@ -21,7 +21,7 @@ __all__ = ["IDLE", "NOT_YET", "RULES", "Rule", "check", "idle_members"]
 _NUMBERS = ("INT", "LONG", "FLOAT", "DOUBLE", "BIG_DECIMAL")
 _STORED_AS_NUMBERS = (*_NUMBERS, "BOOLEAN", "TIMESTAMP")
 _SELECTORS = ("strictreplicagroup", "multistagereplicagroup")
-_COMPACTIONS = ("UpsertCompactionTask", "UpsertCompactMergeTask")
+_COMPACTIONS = (COMPACTION, "UpsertCompactMergeTask")
 
 
 Finding = Callable[[Case], "str | None"]
@@ -53,6 +53,8 @@ def idle_members(case: Case) -> list[str]:
     found = said(case.upsert)
     members = [f"upsertConfig.{name}" for name in IDLE if name in found]
     members += [f"ingestionConfig.{name}" for name in case.table.unused_ingestion]
+    members += [f"task.{name}" for name in case.table.tasks if name != COMPACTION]
+    members += [f"task.{COMPACTION}.{name}" for name in case.table.compaction.idle]
     members += [
         f"transformFunction of column {column.name!r}"
         for column in case.schema.columns
@@ -133,7 +135,19 @@ def _ttl_of_no_number(case: Case) -> str | None:
     if not case.ttls or (columns and not told):
         return None
     by = f"are compared by {', '.join(told)}" if told else "are compared by no column"
-    return f"{' and '.join(case.ttls)} is set and rows {by}"
+    return f"{_told_ttls(case)} and rows {by}"
+
+
+def _ttl_of_fractions(case: Case) -> str | None:
+    columns = [case.column(name) for name in case.comparison]
+    told = [c.told for c in columns if c and c.type not in ("INT", "LONG", "TIMESTAMP")]
+    return _if(bool(case.ttls and told), f"{_told_ttls(case)} and rows are compared by "
+               f"{', '.join(told)}")  # fmt: skip
+
+
+def _told_ttls(case: Case) -> str:
+    told = " and ".join(f"{name!r} = {value:g}" for name, value in case.ttls.items())
+    return f"{told} is set"
 
 
 def _view_mode(wrong: Callable[[Upsert], bool], found: str) -> Finding:
@@ -226,12 +240,6 @@ def _said_without_merges(member: str) -> Finding:
     return lambda case: None if case.is_partial else find(case)
 
 
-def _positive(member: str, value: Callable[[Upsert], float]) -> Finding:
-    return lambda case: _if(
-        value(case.upsert) > 0, f"'upsertConfig.{member}' = {value(case.upsert):g}"
-    )
-
-
 # -- the rules -------------------------------------------------------------------------------------
 
 RULES = (
@@ -307,7 +315,7 @@ RULES = (
                              "without a task that compacts"),
          f"expected {' or '.join(_COMPACTIONS)} in 'task.taskTypeConfigsMap': add one"),
     Rule("TTL and several comparison columns",
-         lambda c: _if(bool(c.ttls) and len(c.comparison) > 1, f"{' and '.join(c.ttls)} is set and "
+         lambda c: _if(bool(c.ttls) and len(c.comparison) > 1, f"{_told_ttls(c)} and "
                        f"rows are compared by {', '.join(c.comparison)}"),
          "a time to live counts in one column: name one, or leave it out"),
     Rule("TTL of no number", _ttl_of_no_number,
@@ -388,12 +396,17 @@ NOT_YET = (
          "this release computes no columns of merged rows: leave it out"),
     Rule("comparison type", _incomparable,
          "this release compares by a number, a time, a text or bytes: name such a column"),
-    Rule("metadata TTL", _positive("metadataTTL", lambda u: u.metadata_ttl),
-         "this release forgets no keys: leave it out"),
-    Rule("deleted keys TTL", _positive("deletedKeysTTL", lambda u: u.deleted_ttl),
-         "this release forgets no deleted keys: leave it out"),
-    Rule("consistent deletes", _said("enableDeletedKeysCompactionConsistency"),
-         "this release forgets no deleted keys: leave it out"),
+    Rule("compaction of deletes",
+         lambda c: _if(c.table.compaction.ids.endswith("_WITH_DELETE"),
+                       f"'task.{COMPACTION}.validDocIdsType' is {c.table.compaction.ids!r}"),
+         "a delete that is forgotten at once comes back with a late row: take SNAPSHOT, and "
+         "'deletedKeysTTL' to forget deletes"),
+    Rule("TTL of fractions", _ttl_of_fractions,
+         "this release counts times to live in an INT, a LONG or a TIMESTAMP: compare by such a "
+         "column, or leave it out"),
+    Rule("TTL below 1",
+         lambda c: _if(any(0 < value < 1 for value in c.ttls.values()), _told_ttls(c)),
+         "this release counts in whole numbers from 1: round it up, or leave it out"),
     Rule("UUIDs in partitions", _scattered_uuids,
          "this release puts texts of one UUID into several buckets: take one partition, or write "
          "UUIDs in one spelling and take another function"),

@@ -53,6 +53,7 @@ def create_table(
         table = lake.table(name)
     _check_immutable(table, case)
     _warn_of_columns(table, case)
+    _warn_of_ttls(table, case)
     return table
 
 
@@ -99,4 +100,16 @@ def _warn_of_columns(table: Table, case: Case) -> None:
             f"table {table.name} has other columns than the schema: "
             f"{', '.join(f'{n} {has.get(n)}, not {asked.get(n)}' for n in differing)}; change them "
             f"by Table.alter"
+        )
+
+
+def _warn_of_ttls(table: Table, case: Case) -> None:
+    """Times to live can change, and a call that opens a table changes none."""
+    has, asked = table.options, definition.options(case)
+    differing = [key for key in definition.TTLS if has.get(key) != asked.get(key)]
+    if differing:
+        told = (f"'{k}' {_told(has.get(k))}, not {_told(asked.get(k))}" for k in differing)
+        warn_caller(
+            f"table {table.name} has other times to live than the config: {', '.join(told)}; "
+            f"change them by Table.alter"
         )

@@ -20,8 +20,9 @@ class WriteResult(Record):
     `out_of_order` counts the rows that were older, by the sequence fields, than a version of their
     key in the snapshot that the write began with, or than a row before them in the same write.
     None unless the table has 'write.count-out-of-order', which costs a lookup of the keys, or drops
-    or marks such rows ('upsert.drop-out-of-order-record', 'upsert.out-of-order-record-column'), and
-    for what `overwrite` and SQL's UPDATE and DELETE write.
+    or marks such rows ('upsert.drop-out-of-order-record', 'upsert.out-of-order-record-column'), or
+    says how old they may be ('upsert.metadata-ttl', 'upsert.deleted-keys-ttl'), and for what
+    `overwrite` and SQL's UPDATE and DELETE write.
     """
 
     snapshot_id: int | None

@@ -33,7 +33,7 @@ from keytide.table.write.bucket_writer import NewFiles, added_file, run_writer, 
 from keytide.table.write.partition_spec import every_partition
 from keytide.table.write.task import Written
 
-__all__ = ["ClusterTask", "PackTask", "Rewriting", "cluster_tasks", "pack_tasks"]
+__all__ = ["ClusterTask", "PackTask", "Picks", "Rewriting", "cluster_tasks", "pack_tasks"]
 
 # A file of at least so much of the target size is not written again for its size alone.
 _LARGE_PERCENT = 70
@@ -46,9 +46,20 @@ _SAMPLE_ROWS = 100_000
 # -- what is taken up ------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Picks:
+    """Files by their names: those that are `taken` up however large, and those that are `left`."""
+
+    taken: frozenset[str] = frozenset()
+    left: frozenset[str] = frozenset()
+
+
+_NO_PICKS = Picks()
+
+
 def pack_tasks(
     state: TableState, fits: Callable[[bytes], bool] = every_partition, *, full: bool,
-    memory_bytes: int,
+    memory_bytes: int, picks: Picks = _NO_PICKS,
 ) -> list[PackTask]:  # fmt: skip
     """Tasks that put small files together: of each bucket with a few of them, or with two, in the
     partitions that fit.
@@ -58,7 +69,8 @@ def pack_tasks(
     """
     tasks = []
     for bucket, files in _buckets(state, fits):
-        groups = list(_groups(files, state.view.options.target_file_size_bytes, full=full))
+        target = state.view.options.target_file_size_bytes
+        groups = list(_groups(files, target, picks, full=full))
         if groups:
             dead = _dead_rows(state, bucket)
             tasks.append(PackTask(state.view, bucket, tuple(groups), dead, memory_bytes))
@@ -84,18 +96,20 @@ def _buckets(
 
 
 def _groups(
-    files: Sequence[PlannedFile], target_bytes: int, *, full: bool
+    files: Sequence[PlannedFile], target_bytes: int, picks: Picks, *, full: bool
 ) -> Iterator[tuple[PlannedFile, ...]]:
     """Files to become one each; they follow each other among those that are taken."""
-    small = [
-        file for file in files
-        if file.meta.file_size * 100 < target_bytes * _LARGE_PERCENT
-        or (full and file.dead_rows is not None)
-    ]  # fmt: skip
-    if len(small) < (1 if full else _FEW):
-        return
+    small = {
+        file.meta.file_name for file in files
+        if (file.meta.file_size * 100 < target_bytes * _LARGE_PERCENT
+            or (full and file.dead_rows is not None))
+        and file.meta.file_name not in picks.left
+    }  # fmt: skip
+    taken = picks.taken if len(small) < (1 if full else _FEW) else picks.taken | small
     group: list[PlannedFile] = []
-    for file in small:
+    for file in files:
+        if file.meta.file_name not in taken:
+            continue
         if group and sum(f.meta.file_size for f in group) + file.meta.file_size > target_bytes:
             yield from _worth(group)
             group = []

@@ -2,11 +2,15 @@
 
 A row that deletes is the current one of its key, and stays, marked as dead: what comes late finds
 it. All other dead rows go. The index says where the rows lie from then on.
+
+Where the table says how long deletes are kept, older ones go too, and the index forgets their keys:
+what came late for them is late for every key. A delete stays as long as a file that is not taken up
+has rows of which nothing is known but that they are not current, for one may be of its key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,22 +20,57 @@ import polars as pl
 from keytide.format.data_file import POSITION
 from keytide.format.index_manifest import DELETION_VECTORS, KEY_INDEX, IndexFile, IndexKey
 from keytide.format.manifest import FileKind, ManifestEntry
+from keytide.index.comparison import NOTHING, behind
 from keytide.index.entries import Entries, Numbers, newest_of_each
 from keytide.index.hashes import KeyHashes
-from keytide.table.compaction.appends import PackTask, Rewriting
+from keytide.index.head import IndexedFile
+from keytide.options import TableOptions
+from keytide.table.compaction.appends import PackTask, Picks, Rewriting
 from keytide.table.compaction.rewriting import Compacted
 from keytide.table.read.merged_versions import rows_in
 from keytide.table.read.runs import StoredVersions
 from keytide.table.read.sections import PlannedFile
 from keytide.table.state.bucket_index import BucketIndex
 from keytide.table.state.dead_rows import DeadRows, vector_files_by_bucket
-from keytide.table.state.key_index import NewKeys, key_files_by_bucket
+from keytide.table.state.key_index import NewKeys, key_files_by_bucket, load_heads
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
 from keytide.table.write.key_bucket import Bucket, found_bucket, keys_of, places_of
 
-__all__ = ["IndexedPackTask", "indexed_tasks"]
+__all__ = ["IndexedPackTask", "indexed_tasks", "picks_of"]
+
+
+def picks_of(state: TableState, now_ms: int, *, full: bool) -> Picks:
+    """Which files of a table with an index of keys are taken up or left, whatever their size.
+
+    `now_ms` is the time in which files say when they were made. The heads of the indexes say how
+    many rows of each file are stale. Raises `DataError` and `UnsupportedError` as `found_bucket`.
+    """
+    options = state.view.options
+    taken, every = set(), key_files_by_bucket(state.key_files)
+    heads = [every[b] for b in vector_files_by_bucket(state.vector_files) if b in every]
+    for head in load_heads(state.view.store, heads):
+        for file in head.files:
+            if file.current == 0 or (not full and _is_due(file, options)):
+                taken.add(file.name)
+    buffer_ms = options.compaction_buffer_ms
+    if full or buffer_ms is None:
+        return Picks(frozenset(taken))
+    left = frozenset(
+        entry.file.file_name
+        for entry in state.live.entries
+        if (entry.file.creation_time or 0) > now_ms - buffer_ms
+    )
+    return Picks(frozenset(taken) - left, left)
+
+
+def _is_due(file: IndexedFile, options: TableOptions) -> bool:
+    """Whether so many rows of a file are stale that it is worth a compaction."""
+    percent, count = options.stale_percent_min, options.stale_count_min
+    if percent is None and count is None:
+        return False
+    return file.stale >= (count or 1) and file.stale * 100 >= (percent or 0) * file.rows
 
 
 def indexed_tasks(state: TableState, packs: Sequence[PackTask]) -> list[IndexedPackTask]:
@@ -81,7 +120,9 @@ class IndexedPackTask:
         """Write the files; nothing is left behind after an error. Raises as `PackTask`."""
         on = found_bucket(self.view, self.bucket, self.entries, self.head, self.vectors)
         rewriting = Rewriting(self.view, self.bucket, self.memory_bytes)
-        kept = _Kept(self.view, self.bucket, on, self.memory_bytes)
+        taken = {entry.file.file_name for entry in self.files}
+        forgotten = _forgotten_below(on, taken, self.view)
+        kept = _Kept(self.view, self.bucket, on, self.memory_bytes, forgotten)
         parts = [(group, kept.rows(group)) for group in self.groups]
         made = rewriting.done(parts, on.dead)
         assert made.written is not None
@@ -92,13 +133,25 @@ class IndexedPackTask:
         return replace(made, written=replace(written, indexes=indexes))
 
 
+def _forgotten_below(on: Bucket, taken: Collection[str], view: TableView) -> int:
+    """Below what the deletes in some files are forgotten; `NOTHING` where they all stay."""
+    head, kept = on.index.head, view.deletes_kept
+    if kept is None or any(file.stale for file in head.files if file.name not in taken):
+        return NOTHING
+    return int(behind(np.array([head.mark]), kept)[0])
+
+
 class _Kept:
     """The current rows of some files, and where they lie once they are written again."""
 
-    def __init__(self, view: TableView, bucket: BucketId, on: Bucket, memory_bytes: int) -> None:
+    def __init__(
+        self, view: TableView, bucket: BucketId, on: Bucket, memory_bytes: int, forgotten_below: int
+    ) -> None:
         self._view, self._bucket, self._on = view, bucket, on
+        self._forgotten_below = forgotten_below
         self._memory_bytes = memory_bytes
         self._numbers = {file.name: file.number for file in on.index.head.files}
+        self._has_current = {file.name: file.current > 0 for file in on.index.head.files}
         self._hashes: list[KeyHashes] = []
         self._comparisons: list[Numbers] = []
         self._lives: list[npt.NDArray[np.bool_]] = []
@@ -108,7 +161,8 @@ class _Kept:
         columns = (*self._view.schema.names, POSITION)
         stored = StoredVersions(self._view, self._bucket[0], columns)
         rows_max = max(1, rows_in(self._memory_bytes, list(files), self._view.schema.fields))
-        for file in files:
+        # What has no current row need not be read.
+        for file in (f for f in files if self._has_current[f.meta.file_name]):
             for frame in stored.of_lone_files([replace(file, dead_rows=None)], rows_max):
                 yield self._current(file.meta.file_name, frame)
 
@@ -118,11 +172,13 @@ class _Kept:
         positions = frame[POSITION].to_numpy()
         is_current = is_known & (entries.files == self._numbers[name])
         is_current &= entries.positions == positions
-        kept = np.flatnonzero(is_current)
+        lives = ~np.isin(positions, self._on.dead.of(name))
+        is_kept = is_current & (lives | (comparisons >= self._forgotten_below))
+        kept = np.flatnonzero(is_kept)
         self._hashes.append(hashes.take(kept))
         self._comparisons.append(comparisons[kept])
-        self._lives.append(~np.isin(positions[kept], self._on.dead.of(name)))
-        return frame.filter(pl.Series(is_current)).drop(POSITION)
+        self._lives.append(lives[kept])
+        return frame.filter(pl.Series(is_kept)).drop(POSITION)
 
     def indexes(
         self, added: Sequence[ManifestEntry], gone: set[str], dead: DeadRows
@@ -141,12 +197,13 @@ class _Kept:
         wide = self._view.options.deletion_vectors_bitmap64
         # New files are among those that it is about, so no other change of the vectors fits beside.
         marked = replace(dead, went_by=None).marking(own, wide=wide)
-        every = (*(file for file in head.files if file.name not in gone), *covered)
+        every = [*(file for file in head.files if file.name not in gone), *covered]
+        about = head.about(every, moved, Entries.none(), moved.comparisons)
         later = newest_of_each(Entries.together([self._on.index.later, moved]))
-        index = replace(self._on.index, head=replace(head, files=every), later=later)
+        index = replace(self._on.index, head=about, later=later)
         return {
             (DELETION_VECTORS, *self._bucket): marked,
-            (KEY_INDEX, *self._bucket): NewKeys(index, every, marked, self._on.stored),
+            (KEY_INDEX, *self._bucket): NewKeys(index, marked, self._on.stored),
         }
 
     def _spans(self) -> Iterator[tuple[KeyHashes, Numbers, int, int]]:

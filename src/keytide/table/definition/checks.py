@@ -235,16 +235,20 @@ def _check_indexed_alone(schema: TableSchema, options: TableOptions) -> None:
             f"'{keys.UPSERT_DELETE_RECORD_COLUMN}' = {options.delete_record_column!r} requires "
             f"'{keys.UPSERT_MODE}'; set it, or take '{keys.TOMBSTONE_KEY}'"
         )
-    if options.leaves_out_late_rows:
-        given = [
-            key
-            for key in (keys.UPSERT_DROP_OUT_OF_ORDER, keys.UPSERT_OUT_OF_ORDER_COLUMN)
-            if key in options.raw
-        ]
+    found = {key: options.value(key) for key in _OF_INDEXES}
+    given = [key for key, value in found.items() if value is not None and value is not False]
+    if given:
         raise InvalidError(
-            f"'{given[0]}' = {options.raw[given[0]]!r} requires '{keys.UPSERT_MODE}': other tables "
-            f"put late rows where they belong; leave it out"
+            f"'{given[0]}' = {options.raw[given[0]]!r} requires '{keys.UPSERT_MODE}': it says "
+            f"what becomes of rows by an index of their keys; set that, or leave it out"
         )
+
+
+_OF_INDEXES = (
+    keys.UPSERT_DROP_OUT_OF_ORDER, keys.UPSERT_OUT_OF_ORDER_COLUMN, keys.UPSERT_METADATA_TTL,
+    keys.UPSERT_DELETED_KEYS_TTL, keys.UPSERT_COMPACTION_PERCENT, keys.UPSERT_COMPACTION_COUNT,
+    keys.UPSERT_COMPACTION_BUFFER,
+)  # fmt: skip
 
 
 def _check_key_columns(schema: TableSchema, role: str, names: tuple[str, ...]) -> None:

@@ -34,12 +34,15 @@ all of their options, and are opened without a word.
 
 *Change* says when a table's option may be changed: *any time*; *no rows*: while the table has
 none, and later for columns that are added in the same step; *one way*: with rows, to `true` only;
-*never*. Options that begin with `user.` are yours.
+*shorter*: with rows, to a shorter time only; *never*. Options that begin with `user.` are yours.
 
 This page is printed by `python -m keytide.table.definition > docs/options.md`.
 """
 
-_CHANGES = {"FREE": "any time", "FIXED": "no rows", "ONE_WAY": "one way", "NEVER": "never"}
+_CHANGES = {
+    "FREE": "any time", "FIXED": "no rows", "ONE_WAY": "one way", "SHORTER": "shorter",
+    "NEVER": "never",
+}  # fmt: skip
 
 
 def document() -> str:

@@ -20,6 +20,7 @@ from keytide.merge.functions.registry import FUNCTION_OPTIONS
 from keytide.options import SECTIONS, Acts, TableOptions, keys, option_of
 from keytide.table.definition.marking_columns import check_marking_columns
 from keytide.table.definition.row_merging import check_row_merging
+from keytide.table.definition.times_to_live import check_times_to_live
 
 __all__ = ["AppendTable", "KeyedTable", "TableKind", "kind_of", "require_key"]
 
@@ -258,6 +259,7 @@ class IndexedTable(TableKind):
                 f"'{keys.UPSERT_MODE}' tells its changes without a changelog; leave it out"
             )
         check_marking_columns(schema, options)
+        check_times_to_live(schema, options)
         if options.merges_rows:
             check_row_merging(schema, options)
 
@@ -303,7 +305,8 @@ _INDEXED_BY = (
     keys.SEQUENCE_FIELD, keys.SEQUENCE_FIELD_SORT_ORDER, keys.WATERMARK_KEY, keys.TOMBSTONE_KEY,
     keys.TOMBSTONE_STRING_KEY_VALUE, keys.UPSERT_DML_WATERMARK, keys.UPSERT_MODE, keys.UPSERT_KEY,
     keys.UPSERT_HASH_FUNCTION, keys.UPSERT_DELETE_RECORD_COLUMN, keys.UPSERT_DROP_OUT_OF_ORDER,
-    keys.UPSERT_OUT_OF_ORDER_COLUMN,
+    keys.UPSERT_OUT_OF_ORDER_COLUMN, keys.UPSERT_METADATA_TTL, keys.UPSERT_DELETED_KEYS_TTL,
+    keys.UPSERT_COMPACTION_PERCENT, keys.UPSERT_COMPACTION_COUNT, keys.UPSERT_COMPACTION_BUFFER,
 )  # fmt: skip
 # Of the functions of columns none is ever taken back, and `count` counts what is no row of a key.
 _OF_MERGING_ROWS = [

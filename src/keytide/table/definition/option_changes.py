@@ -16,7 +16,7 @@ from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema
 from keytide.merge.engines import compacts_by_lookup, engine_class
 from keytide.merge.functions.maps import MergeMapWithKeyTime
-from keytide.options import Change, Option, TableOptions, keys, option_of
+from keytide.options import Age, Change, Option, TableOptions, keys, option_of
 from keytide.table.definition.checks import complete_options
 from keytide.types import Field, MapType, RowType
 
@@ -72,7 +72,7 @@ def refuse_changes(before: TableSchema, after: TableSchema, *, has_rows: bool) -
         statement = new[place] if place in new else old[place]
         found, wanted = (each[place].value if place in each else statement.default
                          for each in (old, new))  # fmt: skip
-        if found != wanted and _is_refused(statement.option, wanted, has_rows):
+        if found != wanted and _is_refused(statement.option, found, wanted, has_rows):
             names = {field.id: field.name for field in (*before.fields, *after.fields)}
             raise _refused(statement.key, _named(found, names), _named(wanted, names))
     if has_rows:
@@ -144,9 +144,11 @@ def _typed(option: Option, key: str, text: str) -> Any:
         return text  # a value of another engine's
 
 
-def _is_refused(option: Option, wanted: Any, has_rows: bool) -> bool:
+def _is_refused(option: Option, found: Any, wanted: Any, has_rows: bool) -> bool:
     if option.change is Change.ONE_WAY:
         return has_rows and not wanted
+    if option.change is Change.SHORTER:
+        return has_rows and not (isinstance(wanted, Age) and wanted.is_at_most(found))
     return has_rows or option.change is Change.NEVER
 
 
@@ -219,6 +221,8 @@ def _named(value: Any, names: Mapping[int, str]) -> Any:
 def _shown(value: Any) -> str:
     if value is None:
         return "nothing"
+    if isinstance(value, Age):
+        return repr(str(value))
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 

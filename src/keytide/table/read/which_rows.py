@@ -16,7 +16,12 @@ from keytide.table.conditions.predicate import Predicate
 from keytide.table.read.plan import ScanPlan, plan_scan
 from keytide.table.read.sections import BucketPlan, PlannedFile, Section
 from keytide.table.state.dead_rows import load_dead_rows, vector_files_by_bucket
-from keytide.table.state.key_index import key_files_by_bucket, load_key_index, why_not_covered
+from keytide.table.state.key_index import (
+    key_files_by_bucket,
+    load_key_index,
+    why_not_covered,
+    without_gone,
+)
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
 
@@ -76,7 +81,8 @@ def _named(state: TableState, bucket: BucketId) -> Mapping[str, npt.NDArray[np.i
             f"last rows: {reason}; write a row of the bucket, which builds the index anew, or read "
             f"every stored row"
         )
-    parts = [(piece.files, piece.positions) for piece in merged(index.runs)]
+    pieces = (without_gone(piece, index.head) for piece in merged(index.runs))
+    parts = [(piece.files, piece.positions) for piece in pieces]
     files = np.concatenate([np.empty(0, np.int64), *(part[0] for part in parts)])
     positions = np.concatenate([np.empty(0, np.int64), *(part[1] for part in parts)])
     names = index.names()

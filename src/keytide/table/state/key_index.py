@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -21,9 +22,9 @@ from keytide.errors import DataError, UnsupportedError
 from keytide.format import paths
 from keytide.format.deletion_vector import VectorRange
 from keytide.format.index_manifest import KEY_INDEX, IndexFile
-from keytide.index.entries import Entries, Numbers, newest_of_each
+from keytide.index.entries import Entries, Numbers
 from keytide.index.hashes import KeyHashes
-from keytide.index.head import Head, IndexedFile, StoredRun
+from keytide.index.head import Head, StoredRun
 from keytide.index.run import Run, merged, write_run
 from keytide.store import Store
 from keytide.table.state.bucket_index import EncodedIndex
@@ -36,8 +37,10 @@ __all__ = [
     "NewKeys",
     "found_by",
     "key_files_by_bucket",
+    "load_heads",
     "load_key_index",
     "why_not_covered",
+    "without_gone",
 ]
 
 # A run is merged into the one that comes after it unless it is so many times as long.
@@ -57,14 +60,12 @@ class KeyIndex:
 
     def find(self, hashes: KeyHashes) -> tuple[npt.NDArray[np.bool_], Entries]:
         """Which of some keys the index knows, and the entry of each; of others it says nothing."""
-        return found_by(hashes, self._looks)
+        return found_by(hashes, self._looks, self.head)
 
     def _looks(self, asked: KeyHashes) -> Iterable[tuple[Numbers, Entries]]:
         """What each part says of some keys, the newest part first."""
         if len(self.later):
-            output = io.BytesIO()
-            write_run([self.later], output)
-            yield Run.of(np.frombuffer(output.getbuffer(), np.uint8), "memory").find(asked)
+            yield in_memory(self.later).find(asked)
         for run in reversed(self.runs):
             yield run.find(asked)
 
@@ -72,14 +73,40 @@ class KeyIndex:
         """The data files by their numbers."""
         return {file.number: file.name for file in self.head.files}
 
+    def counted(self) -> KeyIndex:
+        """The same, where what its files say of their current rows is counted anew."""
+        files = tuple(replace(file, current=0) for file in self.head.files)
+        head = replace(self.head, files=files)
+        for piece in self._merged():
+            known = without_gone(piece, head)
+            head = head.about(head.files, known, Entries.none(), known.comparisons)
+        return replace(self, head=head)
+
+    def _merged(self) -> Iterator[Entries]:
+        """The newest entry of each key, in the order of the hashes, in parts."""
+        yield from merged([*self.runs, in_memory(self.later)])
+
     def every(self) -> Entries:
         """All entries, one of a key, in the order of the hashes. Held in memory as a whole."""
-        stored = Entries.together(list(merged(self.runs)))
-        return newest_of_each(Entries.together([stored, self.later]))
+        return without_gone(Entries.together(list(self._merged())), self.head)
+
+
+def in_memory(entries: Entries) -> Run:
+    """A run of entries that are in the order of their hashes, one of a key."""
+    output = io.BytesIO()
+    write_run([entries], output)
+    return Run.of(np.frombuffer(output.getbuffer(), np.uint8), "memory")
+
+
+def without_gone(entries: Entries, head: Head) -> Entries:
+    """The entries without those of files that are gone: compactions forgot their keys."""
+    return entries.take(np.flatnonzero(np.isin(entries.files, head.numbers)))
 
 
 def found_by(
-    hashes: KeyHashes, look: Callable[[KeyHashes], Iterable[tuple[Numbers, Entries]]]
+    hashes: KeyHashes,
+    look: Callable[[KeyHashes], Iterable[tuple[Numbers, Entries]]],
+    head: Head,
 ) -> tuple[npt.NDArray[np.bool_], Entries]:
     """Which of some keys are known, and the entry of each; of others it says nothing.
 
@@ -98,12 +125,30 @@ def found_by(
     back = np.empty_like(order)
     back[order] = np.arange(len(order))
     files, positions, comparisons = found[:, back]
-    return is_known[back], Entries(hashes, files, positions, comparisons)
+    is_known = is_known[back] & np.isin(files, head.numbers)
+    return is_known, Entries(hashes, files, positions, comparisons)
 
 
 def key_files_by_bucket(files: Iterable[IndexFile]) -> dict[BucketId, IndexFile]:
     """The heads among some index files, by bucket."""
     return {(f.partition, f.bucket): f for f in files if f.index_type == KEY_INDEX}
+
+
+def load_heads(store: Store, files: Sequence[IndexFile]) -> list[Head]:
+    """The heads of some indexes, side by side; without those that the next write builds anew.
+
+    Raises `UnsupportedError` for one of a newer release.
+    """
+
+    def load(file: IndexFile) -> Head | None:
+        path = paths.index_path(file.file_name)
+        try:
+            return Head.decode(store.read(path), store.uri_of(path))
+        except DataError:
+            return None
+
+    found = store.together([partial(load, file) for file in files])
+    return [head for head in found if head is not None]
 
 
 def load_key_index(store: Store, file: IndexFile) -> KeyIndex:
@@ -163,16 +208,20 @@ def why_not_covered(head: Head, rows: Mapping[str, int], dead: Mapping[str, int]
 class NewKeys:
     """What a commit adds to the index of a bucket. Pickles.
 
-    `index` is the index with it, `files` what it covers then, whose dead rows `dead` has.
+    `index` is the index with it, `dead` has the dead rows of its files.
     """
 
     index_type: ClassVar[str] = KEY_INDEX
     has_changed: ClassVar[bool] = True
 
     index: KeyIndex
-    files: tuple[IndexedFile, ...]
     dead: DeadRows
     based_on: tuple[IndexFile, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its files."""
+        return [file.name for file in self.index.head.files]
 
     def joined(self, later: Sequence[NewKeys]) -> NewKeys:
         """See `BucketIndex`: the last counts, for each of them went by all entries before.
@@ -180,7 +229,7 @@ class NewKeys:
         Raises `UnsupportedError` where one of them did not, so that a key may have two rows.
         """
         for before, after in itertools.pairwise([self, *later]):
-            if after.files[: len(before.files)] != before.files:
+            if after.names[: len(before.names)] != before.names:
                 raise UnsupportedError(
                     "tasks side by side wrote rows of one bucket of a table with an index of keys, "
                     "of which each has to know of the others; write them by one task"
@@ -203,15 +252,14 @@ class NewKeys:
         if entries:
             name = paths.FileNames().metadata(paths.MetadataFile.INDEX)
             runs, beside = (*runs, StoredRun(name, entries, len(data))), {name: data}
-        files = tuple(replace(f, dead=len(self.dead.of(f.name))) for f in self.files)
-        head = replace(self.index.head, files=files, runs=runs)
+        files = [replace(f, dead=len(self.dead.of(f.name))) for f in self.index.head.files]
+        head = replace(self.index.head, files=tuple(files), runs=runs)
         ranges = tuple(VectorRange(run.name, 0, run.size, run.entries) for run in runs)
         return EncodedIndex(head.encode(), sum(r.entries for r in runs), ranges, beside)
 
     def _pieces(self, taken: Sequence[Run]) -> Iterable[Entries]:
+        later = without_gone(self.index.later, self.index.head)
         if not taken:
-            return [self.index.later] if len(self.index.later) else []
-        output = io.BytesIO()
-        write_run([self.index.later], output)
-        newest = Run.of(np.frombuffer(output.getbuffer(), np.uint8), "memory")
-        return merged([*taken, newest])
+            return [later] if len(later) else []
+        pieces = merged([*taken, in_memory(later)])
+        return (without_gone(piece, self.index.head) for piece in pieces)

@@ -58,7 +58,7 @@ class StoredKeys:
 
     def find(self, hashes: KeyHashes) -> tuple[npt.NDArray[np.bool_], Entries]:
         """See `KeyIndex`. All runs are asked side by side. Raises `DataError` for damaged ones."""
-        return found_by(hashes, self._looks)
+        return found_by(hashes, self._looks, self.head)
 
     def _looks(self, probes: KeyHashes) -> Iterable[tuple[Numbers, Entries]]:
         return self.store.together([partial(run.find, probes) for run in reversed(self.runs)])

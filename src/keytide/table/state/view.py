@@ -25,6 +25,7 @@ from keytide.options import TableOptions
 from keytide.store import Store, store_of_file
 from keytide.table.definition.defaults import read_defaults
 from keytide.table.definition.kind import TableKind, kind_of
+from keytide.table.definition.times_to_live import ticks_of
 from keytide.table.state.data_files import OWN_FILES, DataFiles
 from keytide.types import Field
 
@@ -106,6 +107,20 @@ class TableView:
         """How rows of a key are compared where an index of keys says which one is current."""
         fields = self.schema.select(self.options.sequence_field)
         return Comparison(fields, self.options.sequence_sort_order == "descending")
+
+    @property
+    def lateness_max(self) -> int | None:
+        """How far behind the freshest row of a bucket one is late in any case, as the numbers of
+        `comparison` count; None for no bound.
+        """
+        ages = (self.options.metadata_ttl, self.options.deleted_keys_ttl)
+        return min((ticks_of(a, self.comparison) for a in ages if a is not None), default=None)
+
+    @property
+    def deletes_kept(self) -> int | None:
+        """How far behind it a delete may be forgotten; None for never."""
+        age = self.options.deleted_keys_ttl
+        return None if age is None else ticks_of(age, self.comparison)
 
     @cached_property
     def engine(self) -> MergeEngine:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from keytide.errors import UnsupportedError
+from keytide.format.data_file import local_wall_clock_ms
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.table.commit.change import Conflict, made_files
 from keytide.table.commit.publish import Committed
@@ -25,7 +26,7 @@ from keytide.table.compaction.compact import (
     planner_of,
     result_of,
 )
-from keytide.table.compaction.indexed import IndexedPackTask, indexed_tasks
+from keytide.table.compaction.indexed import IndexedPackTask, indexed_tasks, picks_of
 from keytide.table.compaction.planning import why_not_compacted
 from keytide.table.compaction.postponed import place_postponed, postponed_files
 from keytide.table.compaction.rewriting import Compacted
@@ -125,10 +126,13 @@ def _packed(
 ) -> CompactionResult:  # fmt: skip
     """What becomes of an append table whose small files are put together."""
     memory = memory_of(transaction.view, len(transaction.state.live.buckets))
-    tasks = pack_tasks(transaction.state, fits, full=full, memory_bytes=memory)
+    state = transaction.state
     if transaction.view.kind.has_key_index:
-        indexed = indexed_tasks(transaction.state, tasks)
+        picks = picks_of(state, local_wall_clock_ms(), full=full)
+        packs = pack_tasks(state, fits, full=full, memory_bytes=memory, picks=picks)
+        indexed = indexed_tasks(state, packs)
         return _rewritten(table, transaction, indexed, dry_run=dry_run, runner=runner)
+    tasks = pack_tasks(state, fits, full=full, memory_bytes=memory)
     return _rewritten(table, transaction, tasks, dry_run=dry_run, runner=runner)
 
 

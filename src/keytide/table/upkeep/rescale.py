@@ -100,6 +100,13 @@ def _refuse_unmovable(view: TableView) -> None:
             f"fixed number of buckets, and '{keys.BUCKET}' is '{options.bucket}'. Overwrite the "
             f"table with its own rows to lay it out anew"
         )
+    if options.deleted_keys_ttl is not None:
+        raise UnsupportedError(
+            f"table {view.name} cannot be rescaled: a bucket forgets deletes by the freshest row "
+            f"that came to it ('{keys.UPSERT_DELETED_KEYS_TTL}' = '{options.deleted_keys_ttl}'), "
+            f"and another bucket may take rows that bring deleted ones back. Write the rows into a "
+            f"new table"
+        )
     if kind.has_key_index:
         return
     if compacts_by_lookup(options) and not engine_class(options).picks_a_version:

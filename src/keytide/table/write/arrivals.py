@@ -11,12 +11,12 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.format.arrow import to_arrow
-from keytide.index.comparison import NOTHING, Numbers
+from keytide.index.comparison import NOTHING, Numbers, behind
 from keytide.index.entries import Entries
 from keytide.index.hashes import KeyHashes
 from keytide.types import Field, arrow_schema
 
-__all__ = ["Arrivals", "Current", "Flags", "Judged", "Kept", "exact", "judge"]
+__all__ = ["Arrivals", "Current", "Flags", "Judged", "Kept", "exact", "floors", "judge"]
 
 Flags = npt.NDArray[np.bool_]
 
@@ -57,7 +57,7 @@ class Arrivals:
 
     `entries` are what the index says of those whose key it knows. `fresh` is what each row is
     compared by, `stored` what its key is, a number for each column of the comparison; `says` tells
-    in which of them a row is compared.
+    in which of them a row is compared. A row below its `floor` is late whatever its key.
     """
 
     rows: pl.DataFrame
@@ -67,6 +67,13 @@ class Arrivals:
     fresh: Numbers
     stored: Numbers
     says: Flags
+    floor: Numbers
+
+    @cached_property
+    def is_too_old(self) -> Flags:
+        """Which rows are late whatever their keys."""
+        old: Flags = self.fresh[0] < self.floor
+        return old
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -81,6 +88,7 @@ class Arrivals:
             self.fresh[:, places],
             self.stored[:, places],
             self.says[:, places],
+            self.floor[places],
         )
 
     @cached_property
@@ -98,14 +106,22 @@ class Arrivals:
 class Judged:
     """Which rows come late, which are the current ones of their keys, and how fresh keys get.
 
-    A row is late where an earlier one of its key, in the table or of the write, is fresher; of
-    those that are as fresh the later one counts. `freshest` is what a key is compared by after a
-    row that is not late, a number for each column.
+    A row is late where an earlier one of its key, in the table or of the write, is fresher, or
+    where it is too old; of those that are as fresh the later one counts. `freshest` is what a key
+    is compared by after a row that is not late, a number for each column.
     """
 
     is_late: Flags
     is_current: Flags
     freshest: Numbers
+
+
+def floors(fresh: Numbers, mark: int, lateness_max: int | None) -> Numbers:
+    """Below what each of some rows is too old: so far behind the greatest before it, or `mark`."""
+    if lateness_max is None:
+        return np.full(len(fresh), NOTHING)
+    before = np.concatenate([[mark], fresh[:-1]])[: len(fresh)]
+    return behind(np.maximum.accumulate(before), lateness_max)
 
 
 def judge(arrivals: Arrivals) -> Judged:
@@ -116,6 +132,7 @@ def judge(arrivals: Arrivals) -> Judged:
         before = before.copy()
         before[:, again] = _before_each(arrivals, again)
     is_late: Flags = np.any((arrivals.fresh < before) & arrivals.says, axis=0)
+    is_late |= arrivals.is_too_old
     is_current = ~is_late
     kept = again[~is_late[again]]
     is_current[kept] = False
@@ -127,8 +144,9 @@ def _before_each(arrivals: Arrivals, rows: Numbers) -> Numbers:
     """How fresh the key of each of some rows is when it comes."""
     names = [f"column_{n}" for n in range(len(arrivals.fresh))]
     hashes = arrivals.hashes.take(rows)
-    # A late row is no fresher than those before it, so it may be counted.
-    columns = dict(zip(names, arrivals.fresh[:, rows], strict=True))
+    # A late row is no fresher than those before it, so it may be counted, unless it is too old.
+    fresh = np.where(arrivals.is_too_old, NOTHING, arrivals.fresh)[:, rows]
+    columns = dict(zip(names, fresh, strict=True))
     frame = pl.DataFrame({"head": hashes.heads, "check": hashes.checks, **columns})
     earlier = frame.select(
         pl.col(name).shift(1, fill_value=NOTHING).cum_max().over("head", "check") for name in names

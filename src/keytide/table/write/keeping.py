@@ -7,19 +7,49 @@ import polars as pl
 
 from keytide.errors import InvalidError
 from keytide.merge.slices import take
+from keytide.options import keys
 from keytide.table.state.view import TableView
 from keytide.table.write.arrivals import Arrivals, Flags, Judged, Kept
 
-__all__ = ["as_they_came", "first_key", "with_all_producers"]
+__all__ = ["as_they_came", "first_key", "is_dropped", "refuse_too_old", "with_all_producers"]
 
 
 def as_they_came(arrivals: Arrivals, judged: Judged, view: TableView) -> Kept:
-    """The rows, in their order; those that come late are marked or left out as the table says."""
-    rows, source = with_marks(arrivals, judged, view), np.arange(len(arrivals))
-    if view.options.drops_out_of_order:
-        source = np.flatnonzero(~judged.is_late)
+    """The rows, in their order; those that come late are marked or left out as the table says.
+
+    Rows that are too old are not kept in any case. Nobody may know their keys any more, and of a
+    key that nobody knows a dead row would say that it was deleted.
+    """
+    rows = with_marks(arrivals, judged, view)
+    source = np.flatnonzero(~is_dropped(arrivals, judged, view))
+    if len(source) < len(arrivals):
         rows = rows[pl.Series(source)]
     return Kept(rows, source, judged.is_current[source])
+
+
+def is_dropped(arrivals: Arrivals, judged: Judged, view: TableView) -> Flags:
+    """Which rows are not stored: too old, or late in a table that drops late rows."""
+    return judged.is_late if view.options.drops_out_of_order else arrivals.is_too_old
+
+
+def refuse_too_old(arrivals: Arrivals, view: TableView) -> None:
+    """Raise `InvalidError` for rows that are late whatever their keys."""
+    wrong = arrivals.is_too_old
+    if not wrong.any():
+        return
+    names, options = view.comparison.names, view.options
+    ages = {
+        keys.UPSERT_METADATA_TTL: options.metadata_ttl,
+        keys.UPSERT_DELETED_KEYS_TTL: options.deleted_keys_ttl,
+    }
+    told = " and ".join(f"'{key}' = '{age}'" for key, age in ages.items() if age is not None)
+    (found,) = arrivals.rows.select(names).row(int(np.argmax(wrong)))
+    raise InvalidError(
+        f"table {view.name}: {int(wrong.sum())} of {len(arrivals)} rows lie further behind the "
+        f"freshest one of their bucket than {told} lets them, the first with "
+        f"{first_key(arrivals.rows, wrong, view)}, whose {names[0]} is {found!r}. Write it with a "
+        f"later one, or leave it out"
+    )
 
 
 def with_marks(arrivals: Arrivals, judged: Judged, view: TableView) -> pl.DataFrame:

@@ -17,6 +17,7 @@ from keytide.index.comparison import NOTHING, Numbers
 from keytide.index.entries import Entries, newest_of_each
 from keytide.index.hashes import KeyHashes, hash_keys
 from keytide.index.head import Head, IndexedFile
+from keytide.merge.order import IS_ADD
 from keytide.table.read.merged_versions import rows_in
 from keytide.table.read.runs import StoredVersions
 from keytide.table.read.sections import PlannedFile
@@ -24,7 +25,7 @@ from keytide.table.state.dead_rows import DeadRows, load_dead_rows
 from keytide.table.state.key_index import KeyIndex, load_key_index, why_not_covered
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.view import TableView
-from keytide.table.write.arrivals import Arrivals, Current, Flags, exact
+from keytide.table.write.arrivals import Arrivals, Current, Flags, exact, floors
 
 __all__ = [
     "Bucket",
@@ -70,6 +71,15 @@ class Bucket:
         lives = [~np.isin(places, self.dead.of(name)) for name, places in wanted.items()]
         return Current(rows, at, np.concatenate([np.empty(0, np.bool_), *lives]))
 
+    def lives(self, known: tuple[Flags, Entries]) -> Flags:
+        """Which of some keys have a row; `known` is what the index says of them."""
+        is_known, entries = known
+        lives: Flags = is_known.copy()
+        for number, name in self.index.names().items():
+            own = np.flatnonzero(is_known & (entries.files == number))
+            lives[own] = ~np.isin(entries.positions[own], self.dead.of(name))
+        return lives
+
     def _rows(
         self, view: TableView, stored: StoredVersions, wanted: Mapping[str, Numbers]
     ) -> pl.DataFrame:
@@ -98,12 +108,20 @@ def arrived(
     if comparison.is_in_index:
         fresh = comparison.numbers(own)
         stored = np.where(is_known, entries.comparisons, NOTHING)[np.newaxis]
-        return Arrivals(rows, hashes, entries, current, fresh, stored, comparison.says(fresh))
+        says, floor = comparison.says(fresh), _floors(rows, fresh[0], on, view)
+        return Arrivals(rows, hashes, entries, current, fresh, stored, says, floor)
     both = pa.concat_tables([own, exact(current.rows, comparison.fields)])
     fresh, of_current = np.split(comparison.numbers(both), [rows.height], axis=1)
-    stored = np.full_like(fresh, NOTHING)
+    floor, stored = np.full(rows.height, NOTHING), np.full_like(fresh, NOTHING)
     stored[:, is_known] = of_current[:, current.at[is_known]]
-    return Arrivals(rows, hashes, entries, current, fresh, stored, comparison.says(fresh))
+    return Arrivals(rows, hashes, entries, current, fresh, stored, comparison.says(fresh), floor)
+
+
+def _floors(rows: pl.DataFrame, fresh: Numbers, on: Bucket, view: TableView) -> Numbers:
+    """Below what rows are too old. A delete never is, for it brings nothing back."""
+    found = floors(fresh, on.index.head.mark, view.lateness_max)
+    adds = rows.select(IS_ADD.alias("add"))["add"].to_numpy()
+    return np.where(adds, found, NOTHING)
 
 
 def found_bucket(
@@ -172,7 +190,8 @@ def places_of(
     """The file and position of each row of new files, and the files."""
     first = head.next_number
     files = tuple(
-        IndexedFile(first + n, e.file.file_name, e.file.row_count, 0) for n, e in enumerate(entries)
+        IndexedFile(first + n, e.file.file_name, e.file.row_count, 0, 0)
+        for n, e in enumerate(entries)
     )
     counts = [file.rows for file in files]
     numbers = np.repeat([file.number for file in files], counts).astype(np.int64)
@@ -205,12 +224,13 @@ def rebuilt(view: TableView, entries: Iterable[ManifestEntry], dead: DeadRows) -
         lives = np.ones(rows.height, np.bool_)
         lives[dead.of(entry.file.file_name)] = False
         parts.append((Entries(hashes, files, positions, numbers), lives))
-        known = tuple(replace(f, dead=int((~lives).sum())) for f in covered)
-        head = replace(head, files=(*head.files, *known))
+        known = [replace(f, dead=int((~lives).sum())) for f in covered]
+        head = head.about([*head.files, *known], Entries.none(), Entries.none(), numbers)
     if not parts:
         return KeyIndex(head)
     every = Entries.together([entries for entries, _ in parts])
     lives = np.concatenate([lives for _, lives in parts])
     freshness = comparison.numbers(pa.concat_tables(compared))
     order = np.lexsort((np.arange(len(every)), *freshness[::-1], lives))
-    return KeyIndex(head, later=newest_of_each(every.take(order)))
+    later = newest_of_each(every.take(order))
+    return KeyIndex(head.about(head.files, later, Entries.none(), later.comparisons), later=later)

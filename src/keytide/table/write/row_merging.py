@@ -27,7 +27,7 @@ from keytide.scratch import scratch
 from keytide.table.definition.row_merging import merged_fields
 from keytide.table.state.view import TableView
 from keytide.table.write.arrivals import Arrivals, Judged, Kept, judge
-from keytide.table.write.keeping import first_key, with_marks
+from keytide.table.write.keeping import first_key, is_dropped, refuse_too_old, with_marks
 
 __all__ = ["as_deletes", "merged_rows", "row_merger"]
 
@@ -58,12 +58,13 @@ def merged_rows(arrivals: Arrivals, judged: Judged, view: TableView) -> Kept:
         sorted_by = _in_order(arrivals)
         arrivals = arrivals.take(sorted_by)
         judged = judge(arrivals)
+        refuse_too_old(arrivals, view)
         _refuse_late(arrivals, judged, view)
     rows = with_marks(arrivals, judged, view).with_columns(pl.Series(_PLACE, sorted_by))
     with view.naming_table():
         versions = _versions(rows, arrivals, np.flatnonzero(~judged.is_late), view)
         merged = row_merger(view).merge(versions, in_key_order=False).sort(_PLACE).drop(_KEY)
-    late = rows.filter(pl.Series(judged.is_late & (not view.options.drops_out_of_order)))
+    late = rows.filter(pl.Series(judged.is_late & ~is_dropped(arrivals, judged, view)))
     stored = pl.concat([merged, late.select(merged.columns)])
     is_current = np.arange(stored.height) < merged.height
     return Kept(stored.drop(_PLACE), stored[_PLACE].to_numpy(), is_current)

@@ -47,13 +47,14 @@ def joined_upserts(view: TableView, parts: Sequence[Written]) -> Written:
 
 def _joined(view: TableView, parts: Sequence[NewKeys]) -> tuple[NewKeys, DeadRows]:
     """The index of a bucket, and its dead rows, after several tasks that knew of none other."""
-    first = parts[0]
-    known = [file for file in first.files if all(file in part.files for part in parts[1:])]
-    own_from = max((file.number for file in known), default=-1) + 1
+    first, heads = parts[0], [part.index.head for part in parts]
+    common = {*first.names}.intersection(*(part.names for part in parts[1:]))
+    known = [file for file in heads[0].files if file.name in common]
+    own_from = min(f.number for head in heads for f in head.files if f.name not in common)
     files, number = list(known), own_from
     entries = [first.index.later.take(_below(first, own_from))]
     for part in parts:
-        own = [file for file in part.files if file.number >= own_from]
+        own = [file for file in part.index.head.files if file.number >= own_from]
         shift = number - own_from
         files += [replace(file, number=file.number + shift) for file in own]
         new = part.index.later.take(np.flatnonzero(part.index.later.files >= own_from))
@@ -64,9 +65,9 @@ def _joined(view: TableView, parts: Sequence[NewKeys]) -> tuple[NewKeys, DeadRow
     order = np.lexsort((np.arange(len(every)), every.comparisons))
     later = newest_of_each(every.take(order))
     dead = _without_replaced(parts, every, later, {file.number: file.name for file in files})
-    head = replace(first.index.head, files=tuple(files))
-    index = replace(first.index, head=head, later=later)
-    return NewKeys(index, tuple(files), dead, first.based_on), dead
+    head = replace(heads[0], mark=max(head.mark for head in heads), next_number=number)
+    index = replace(first.index, head=replace(head, files=tuple(files)), later=later)
+    return NewKeys(index.counted(), dead, first.based_on), dead
 
 
 def _refuse_undecided(view: TableView, new: Entries) -> None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from keytide.format.index_manifest import DELETION_VECTORS, KEY_INDEX, IndexFile, IndexKey
 from keytide.format.manifest import ManifestEntry
+from keytide.index.comparison import NOTHING
 from keytide.index.entries import Entries, newest_of_each
 from keytide.merge.order import IS_ADD
 from keytide.table.state.bucket_index import BucketIndex
@@ -29,10 +30,11 @@ from keytide.table.write.arrivals import Arrivals, Kept, exact, judge
 from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
 from keytide.table.write.cut import BucketBatch
 from keytide.table.write.input_rows import Rows, incoming_rows
-from keytide.table.write.keeping import as_they_came
+from keytide.table.write.keeping import as_they_came, refuse_too_old
 from keytide.table.write.key_bucket import Bucket, arrived, by_name, found_bucket, places_of
 from keytide.table.write.layout import Placing
 from keytide.table.write.layouts import layout_of
+from keytide.table.write.partition_spec import PartitionSpec
 from keytide.table.write.refusals import refuse_unmergeable
 from keytide.table.write.row_merging import merged_rows
 from keytide.table.write.task import WriteTask, Written
@@ -53,6 +55,8 @@ class UpsertTask(WriteTask):
     vector_files: Mapping[BucketId, tuple[IndexFile, ...]] = field(default_factory=dict)
     states_rows: bool = False
     """Whether rows say what becomes of rows that are there, as those of an UPDATE do."""
+    replaces_rows: bool = False
+    """Whether all rows that are there go."""
 
     @classmethod
     def on(cls, state: TableState) -> UpsertTask:
@@ -68,6 +72,13 @@ class UpsertTask(WriteTask):
             key_files=key_files_by_bucket(state.key_files),
             vector_files=vector_files_by_bucket(state.vector_files),
         )
+
+    @classmethod
+    def anew(cls, state: TableState, partition: PartitionSpec | None = None) -> UpsertTask:
+        """See `WriteTask`."""
+        task = super().anew(state, partition)
+        assert isinstance(task, UpsertTask)
+        return replace(task, replaces_rows=True)
 
     def of_statement(self) -> UpsertTask:
         """See `WriteTask`."""
@@ -105,7 +116,7 @@ class UpsertTask(WriteTask):
     ) -> Written:
         merges = self.view.options.merges_rows and not self.states_rows
         wanted = self.view.schema.names if merges else ()
-        arrivals = arrived(self.view, bucket, rows, on, wanted)
+        arrivals = self._unbound(arrived(self.view, bucket, rows, on, wanted), on)
         judged = judge(arrivals)
         late = int(judged.is_late.sum())
         kept = (merged_rows if merges else as_they_came)(arrivals, judged, self.view)
@@ -119,6 +130,21 @@ class UpsertTask(WriteTask):
             (DELETION_VECTORS, *bucket): dead,
         }
         return Written(written, rows.height, late, indexes=indexes)
+
+    def _unbound(self, arrivals: Arrivals, on: Bucket) -> Arrivals:
+        """Rows of which some are never too old: those that replace all, and those of a statement
+        that say what becomes of a row that is there.
+
+        Raises `InvalidError` for rows of a statement that would be new and are too old.
+        """
+        if not arrivals.is_too_old.any() or not (self.states_rows or self.replaces_rows):
+            return arrivals
+        is_free = np.ones(len(arrivals), np.bool_)
+        if not self.replaces_rows:
+            is_free = on.lives((arrivals.current.is_known, arrivals.entries))
+        arrivals = replace(arrivals, floor=np.where(is_free, NOTHING, arrivals.floor))
+        refuse_too_old(arrivals, self.view)
+        return arrivals
 
     def bucket(self, bucket: BucketId) -> Bucket:
         """A bucket as it was found. Raises what `found_bucket` raises."""
@@ -151,6 +177,6 @@ def _indexed(
     dead = on.dead.marking({**old, **own}, wide=view.options.deletion_vectors_bitmap64)
     new = Entries(hashes, files, positions, comparisons).take(np.flatnonzero(kept.is_current))
     later = newest_of_each(Entries.together([on.index.later, new]))
-    every = (*head.files, *covered)
-    index = replace(on.index, head=replace(head, files=every), later=later)
-    return NewKeys(index, every, dead, on.stored), dead
+    gone = before.take(replaced)
+    about = head.about([*head.files, *covered], new, gone, comparisons)
+    return NewKeys(replace(on.index, head=about, later=later), dead, on.stored), dead
