@@ -6,9 +6,9 @@ goes through Spark Structured Streaming, one file a micro-batch, into a primary-
 then compared with the server's rows, row by row and column by column.
 
 The table of accounts has an index of its keys, so that nothing is merged when it is read; the
-others merge. The table of orders stores a changelog of every write, and a copy of it is kept by a process of its
-own that reads nothing but this changelog, as a Spark stream. It is killed on the way and started
-again; in the end the copy is equal to the table.
+others merge. The table of orders stores a changelog of every write, and a copy of it is kept by a
+process of its own that reads nothing but this changelog, as a Spark stream. It is killed on the way
+and started again; in the end the copy is equal to the table.
 
 Everything lies in `demo-output/`. A second run finds all files applied and changes nothing.
 """
