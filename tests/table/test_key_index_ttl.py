@@ -266,3 +266,16 @@ def test_row_that_is_too_old_is_not_merged() -> None:
         write(table, *rows[:2], *rows_of("-D 2 90 b"))
         assert shown(table) == {1: (100, "a")}
     assert_index_is_that_of_the_rows(dropping)
+
+
+def test_rescaling_keeps_rows_that_would_be_too_old_if_they_came_now() -> None:
+    table = new_table(bucket="2", **{"upsert.metadata-ttl": "10"})
+    for k in range(12):
+        write(table, ("+I", k, 5 * k, "a"))
+    table.delete("k = 3")
+    before = shown(table)
+    table.alter(SetOption("bucket", "1"))
+    table.rescale()
+    assert shown(table) == before
+    assert len(before) == 11
+    assert_index_is_that_of_the_rows(table)

@@ -380,8 +380,9 @@ class Table:
 
         Raises `ConflictError`, with nothing changed, when another writer came to one of the
         partitions meanwhile; `InvalidError` for columns that are no partition columns;
-        `UnsupportedError` for a table without a primary key or a fixed number of buckets, and for
-        one whose compacted values contain others; `DataError` when the store fails.
+        `UnsupportedError` for a table without a primary key or a fixed number of buckets, for one
+        whose compacted values contain others, and for one with 'upsert.deleted-keys-ttl';
+        `DataError` when the store fails.
         """
         return rescale(self._stored, _places(partition), dry_run=dry_run, runner=self._runner)
 
