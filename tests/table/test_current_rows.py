@@ -280,7 +280,7 @@ def run_of(heads: np.ndarray) -> tuple[Run, bytes]:
     checks = (count % 7).astype(np.uint32)
     entries = Entries(KeyHashes(heads, checks), count % 3, count, count - 5)
     output = io.BytesIO()
-    write_run([entries.take(slice(0, 600)), entries.take(slice(600, None))], output)
+    write_run([entries], output, block_entries=600)
     data = output.getvalue()
     return Run.of(np.frombuffer(data, np.uint8), "run"), data
 

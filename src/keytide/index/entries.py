@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from keytide.index.hashes import KeyHashes
+from keytide.index.hashes import KeyHashes, between, found_among
 
 __all__ = ["Entries", "Numbers", "newest_of_each"]
 
@@ -40,12 +40,28 @@ class Entries:
             self.comparisons[places],
         )
 
+    def find(self, probes: KeyHashes) -> tuple[Numbers, Entries]:
+        """The places of those probes that have an entry here, and these entries.
+
+        REQUIRES: the entries are in the order of their hashes.
+        """
+        places, at = found_among(self.hashes, probes)
+        return places, self.take(at)
+
+    def cuts(self, stretch: int) -> list[int]:
+        """See `Run`. REQUIRES: as `find`."""
+        return [int(head) for head in self.hashes.heads[::stretch].tolist()]
+
+    def between(self, low: int, high: int | None) -> Entries:
+        """See `Run`. REQUIRES: as `find`."""
+        return self.take(between(self.hashes.heads, low, high))
+
     @classmethod
     def together(cls, parts: Sequence[Entries]) -> Entries:
         """All of them, one after the other."""
-        if len(parts) == 1:
-            return parts[0]
-        given = parts or [cls.none()]
+        given = [part for part in parts if len(part)] or [cls.none()]
+        if len(given) == 1:
+            return given[0]
         return cls(
             KeyHashes(
                 np.concatenate([part.hashes.heads for part in given]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 
 from keytide.errors import InvalidError
 from keytide.record import Record
@@ -11,9 +10,9 @@ from keytide.record import Record
 __all__ = ["Size", "sizes_of"]
 
 _HASH_BYTES = 8 + 4
-# A run takes in those before it that are less than four times as long, so that all others together
-# have a third of the entries of the longest one at most.
-_OF_ALL_RUNS = Fraction(4, 3)
+# A run takes in those before it that are less than twice as long, so that all others together have
+# no more entries than the longest one.
+_OF_ALL_RUNS = 2
 # Of Pinot's own estimator: what its heap takes for a key beside the values, and for an entry.
 _PINOT_KEY_BYTES, _PINOT_ENTRY_BYTES = 32, 60
 
@@ -57,7 +56,7 @@ def sizes_of(
 
 
 def _all_runs(entry: int, keys: int) -> tuple[int, float]:
-    return int(_OF_ALL_RUNS * entry * keys), round(float(_OF_ALL_RUNS * entry), 1)
+    return _OF_ALL_RUNS * entry * keys, _OF_ALL_RUNS * entry
 
 
 _WIDTHS = (0, 1, 2, 4, 8)

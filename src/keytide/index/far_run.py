@@ -17,8 +17,8 @@ import numpy as np
 
 from keytide.errors import DataError
 from keytide.index.entries import Entries, Numbers
-from keytide.index.hashes import KeyHashes
-from keytide.index.run import CHECKS, HEADS, Block, Column, decoded, found_among, probed
+from keytide.index.hashes import KeyHashes, found_among
+from keytide.index.run import CHECKS, HEADS, Block, Column, decoded, probed
 
 __all__ = ["FarRun", "Fetch"]
 
@@ -60,7 +60,8 @@ class FarRun:
             windows[n], columns[n] = whole, fetched
         places, entries = [np.empty(0, np.int64)], []
         for window, found in zip(windows, columns, strict=True):
-            own, at = found_among(found[HEADS], found[CHECKS], probes.take(window.probes))
+            known = KeyHashes(found[HEADS], found[CHECKS])
+            own, at = found_among(known, probes.take(window.probes))
             places.append(own + window.probes.start)
             entries.append(decoded(window.block, [column[at] for column in found]))
         return np.concatenate(places), Entries.together(entries)

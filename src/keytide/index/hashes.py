@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,10 +25,19 @@ from keytide.types import Field
 if TYPE_CHECKING:
     import polars_hash as plh
 
-__all__ = ["HASH_FUNCTIONS", "KeyHashes", "hash_keys", "serialized_keys"]
+__all__ = [
+    "HASH_FUNCTIONS",
+    "KeyHashes",
+    "Places",
+    "between",
+    "found_among",
+    "hash_keys",
+    "serialized_keys",
+]
 
 Heads = npt.NDArray[np.uint64]
 Checks = npt.NDArray[np.uint32]
+Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -40,7 +50,20 @@ class KeyHashes:
     def __len__(self) -> int:
         return len(self.heads)
 
-    def take(self, places: npt.NDArray[np.int64] | slice) -> KeyHashes:
+    @cached_property
+    def order(self) -> Places:
+        """Their places in the order of the heads; those of one head as they come."""
+        order = np.argsort(self.heads)  # several times as fast as a sort that is stable
+        heads = self.heads[order]
+        is_one_of_each = bool(np.all(heads[1:] > heads[:-1]))
+        return order if is_one_of_each else np.argsort(self.heads, kind="stable")
+
+    @cached_property
+    def ordered(self) -> KeyHashes:
+        """The same in their order."""
+        return self.take(self.order)
+
+    def take(self, places: Places | slice) -> KeyHashes:
         """Those at some places."""
         return KeyHashes(self.heads[places], self.checks[places])
 
@@ -48,6 +71,37 @@ class KeyHashes:
     def none(cls) -> KeyHashes:
         """Those of no keys."""
         return cls(np.empty(0, np.uint64), np.empty(0, np.uint32))
+
+
+def between(heads: Heads, low: int, high: int | None) -> slice:
+    """Which of some ascending heads are not below one and below another, above all for None."""
+    start = int(np.searchsorted(heads, np.uint64(low)))
+    return slice(start, None if high is None else int(np.searchsorted(heads, np.uint64(high))))
+
+
+def found_among(known: KeyHashes, probes: KeyHashes) -> tuple[Places, Places]:
+    """The places of those probes that are among some known ones, and where they are there.
+
+    REQUIRES: the known ones are in the order of their heads.
+    """
+    at = np.searchsorted(known.heads, probes.heads)
+    left = np.arange(len(probes))
+    places, found = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    # Keys of one head follow each other; hardly ever are there more than one.
+    while len(left := _where_equal(known.heads, at, probes.heads, left)):
+        is_it = known.checks[at[left]] == probes.checks[left]
+        places.append(left[is_it])
+        found.append(at[left[is_it]])
+        left = left[~is_it]
+        at[left] += 1
+    return np.concatenate(places), np.concatenate(found)
+
+
+def _where_equal(heads: Heads, at: Places, asked: Heads, left: Places) -> Places:
+    """Those of some probes whose head stands where they were led."""
+    left = left[at[left] < len(heads)]
+    equal: Places = left[heads[at[left]] == asked[left]]
+    return equal
 
 
 def hash_keys(keys: pa.Table, fields: Sequence[Field], function: str) -> KeyHashes:

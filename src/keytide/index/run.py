@@ -13,6 +13,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy.typing as npt
 
 from keytide.errors import DataError, UnsupportedError
 from keytide.index.entries import Entries, Numbers, newest_of_each
-from keytide.index.hashes import KeyHashes
+from keytide.index.hashes import KeyHashes, between, found_among
 
 __all__ = [
     "BLOCK_ENTRIES",
@@ -32,7 +33,6 @@ __all__ = [
     "Run",
     "blocks_of",
     "decoded",
-    "found_among",
     "merged",
     "probed",
     "write_run",
@@ -41,11 +41,14 @@ __all__ = [
 _MAGIC = b"KTKEYIDX"
 _VERSION = 1
 _END_BYTES = 12 + len(_MAGIC)
-TAIL_BYTES = 1 << 13
+TAIL_BYTES = 1 << 14
 """As many bytes of the end of a run describe dozens of blocks."""
 
-BLOCK_ENTRIES = 1 << 20
+BLOCK_ENTRIES = 1 << 18
 """Few enough to be merged in little memory, and so many that a block costs nothing."""
+
+# As many entries are merged in the caches of a processor.
+_STRETCH_ENTRIES = 1 << 15
 
 Bytes = npt.NDArray[np.uint8]
 Column = npt.NDArray[Any]
@@ -96,46 +99,74 @@ HEADS, CHECKS = 0, 1
 # -- writing ---------------------------------------------------------------------------------------
 
 
-def write_run(pieces: Iterable[Entries], output: BinaryIO) -> int:
+def write_run(
+    pieces: Iterable[Entries], output: BinaryIO, block_entries: int = BLOCK_ENTRIES
+) -> int:
     """Write a run; gives how many entries it has. One block at a time is held in memory.
 
-    REQUIRES: the pieces follow each other in the order of their hashes, with one entry of a key.
+    REQUIRES: the pieces follow each other in the order of their hashes, with one entry of a key,
+    and keys of one head are in one piece.
     """
     output.write(_MAGIC)
     at, blocks = len(_MAGIC), []
-    for piece in pieces:
-        for start in range(0, len(piece), BLOCK_ENTRIES):
-            block, data = _encoded(piece.take(slice(start, start + BLOCK_ENTRIES)), at)
-            output.write(data)
-            at += len(data)
-            blocks.append(block)
+    for parts in _cut(pieces, block_entries):
+        blocks.append(_write_block(parts, at, output))
+        at = blocks[-1].end
     said = json.dumps([asdict(block) for block in blocks]).encode()
     output.write(said)
     output.write(np.array([_VERSION, len(said), zlib.crc32(said)], "<u4").tobytes() + _MAGIC)
     return sum(block.entries for block in blocks)
 
 
-def _encoded(entries: Entries, start: int) -> tuple[Block, bytes]:
-    base = int(entries.comparisons.min())
-    above = entries.comparisons.view(np.uint64) - np.int64(base).view(np.uint64)
-    columns: list[Column] = [
-        entries.hashes.heads.astype("<u8"),
-        entries.hashes.checks.astype("<u4"),
-        *map(_narrow, (entries.files, entries.positions, above)),
+def _cut(pieces: Iterable[Entries], block_entries: int) -> Iterator[list[Entries]]:
+    """The parts of each block: so many entries, or few more, for a head lies in one block."""
+    held: list[Entries] = []
+    left = block_entries
+    for given in pieces:
+        piece = given
+        while len(piece) >= left:
+            heads = piece.hashes.heads
+            end = int(np.searchsorted(heads, heads[left - 1], side="right"))
+            yield [*held, piece.take(slice(end))]
+            held, piece, left = [], piece.take(slice(end, None)), block_entries
+        if len(piece):
+            held.append(piece)
+            left -= len(piece)
+    if held:
+        yield held
+
+
+def _write_block(parts: Sequence[Entries], start: int, output: BinaryIO) -> Block:
+    base = min(int(part.comparisons.min()) for part in parts)
+    above = [p.comparisons.view(np.uint64) - np.int64(base).view(np.uint64) for p in parts]
+    columns: list[list[Column]] = [
+        [part.hashes.heads.astype("<u8", copy=False) for part in parts],
+        [part.hashes.checks.astype("<u4", copy=False) for part in parts],
+        _narrow([part.files for part in parts]),
+        _narrow([part.positions for part in parts]),
+        _narrow(above),
     ]
-    parts = [column.tobytes() for column in columns]
-    data = b"".join(part + bytes(-len(part) % 8) for part in parts)
-    widths = tuple(column.dtype.itemsize if len(column) else 0 for column in columns)
-    first = int(entries.hashes.heads[0])
-    block = Block(len(entries), first, base, start, widths, zlib.crc32(data))  # type: ignore[arg-type]  # there are five
-    return block, data
+    crc = 0
+    for column in columns:
+        written = sum(part.nbytes for part in column)
+        stored: list[bytes | memoryview] = [*map(_bytes, column), bytes(-written % 8)]
+        for data in stored:
+            crc = zlib.crc32(data, crc)
+            output.write(data)
+    widths = tuple(column[0].dtype.itemsize if column else 0 for column in columns)
+    entries, first = sum(map(len, parts)), int(parts[0].hashes.heads[0])
+    return Block(entries, first, base, start, widths, crc)  # type: ignore[arg-type]  # there are five
 
 
-def _narrow(numbers: Column) -> Column:
+def _bytes(column: Column) -> memoryview:
+    return np.ascontiguousarray(column).data.cast("B")
+
+
+def _narrow(parts: Sequence[Column]) -> list[Column]:
     """The same in as few bytes as the largest of them needs; none where all are 0."""
-    top = int(numbers.max())
+    top = max(int(part.max()) for part in parts)
     width = next(w for w in (0, 1, 2, 4, 8) if top < 1 << 8 * w)
-    return numbers.astype(f"<u{width}") if width else np.empty(0, np.uint8)
+    return [part.astype(f"<u{width}") for part in parts] if width else []
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -177,6 +208,23 @@ class Run:
         """Some entries of a block, all of them by default."""
         return decoded(block, [self._column(block, column)[places] for column in range(5)])
 
+    def cuts(self, stretch: int) -> list[int]:
+        """Heads between which at most so many entries lie, the lowest one first."""
+        return [
+            int(head) for b in self.blocks for head in self._column(b, HEADS)[::stretch].tolist()
+        ]
+
+    def between(self, low: int, high: int | None) -> Entries:
+        """The entries whose heads are not below one and below another, above all for None."""
+        ends = [*(block.first for block in self.blocks[1:]), None]
+        return Entries.together(
+            [
+                self.entries(block, between(self._column(block, HEADS), low, high))
+                for block, end in zip(self.blocks, ends, strict=True)
+                if (high is None or block.first < high) and (end is None or end >= low)
+            ]
+        )
+
     def find(self, probes: KeyHashes) -> tuple[Numbers, Entries]:
         """The places of those probes that have an entry here, and these entries.
 
@@ -196,8 +244,8 @@ class Run:
     def _find_in(
         self, block: Block, probes: KeyHashes, start: int, end: int
     ) -> tuple[Numbers, Entries]:
-        heads, checks = self._column(block, HEADS), self._column(block, CHECKS)
-        places, at = found_among(heads, checks, probes.take(slice(start, end)))
+        known = KeyHashes(self._column(block, HEADS), self._column(block, CHECKS))
+        places, at = found_among(known, probes.take(slice(start, end)))
         return places + start, self.entries(block, at)
 
 
@@ -252,60 +300,17 @@ def decoded(block: Block, columns: Sequence[Column]) -> Entries:
     )
 
 
-def found_among(heads: Column, checks: Column, probes: KeyHashes) -> tuple[Numbers, Numbers]:
-    """The places of those probes that are among some sorted entries, and where they are there."""
-    at = np.searchsorted(heads, probes.heads)
-    left = np.arange(len(probes))
-    places, found = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    # Keys of one head follow each other; hardly ever are there more than one.
-    while len(left := _where_equal(heads, at, probes.heads, left)):
-        is_it = checks[at[left]] == probes.checks[left]
-        places.append(left[is_it])
-        found.append(at[left[is_it]])
-        left = left[~is_it]
-        at[left] += 1
-    return np.concatenate(places), np.concatenate(found)
-
-
-def _where_equal(heads: Column, at: Numbers, asked: Column, left: Numbers) -> Numbers:
-    """Those of some probes whose head stands where they were led."""
-    left = left[at[left] < len(heads)]
-    equal: Numbers = left[heads[at[left]] == asked[left]]
-    return equal
-
-
 # -- merging ---------------------------------------------------------------------------------------
 
 
-def merged(runs: Sequence[Run]) -> Iterator[Entries]:
-    """The newest entry of each key of some runs, the newest run last, in the order of the hashes.
+def merged(parts: Sequence[Run | Entries]) -> Iterator[Entries]:
+    """The newest entry of each key of some parts, the newest part last, in the order of the hashes.
 
-    About one block of each run is held in memory.
+    Parts are runs, or entries in the order of their hashes with one of a key. What is held in
+    memory is small, however long they are.
     """
-    cursors = [_Cursor(run) for run in runs]
-    # All runs are cut at the same heads, so that a key lies in one piece.
-    edges = sorted({block.first for run in runs for block in run.blocks})[1:]
-    for edge in [*edges, None]:
-        piece = newest_of_each(Entries.together([cursor.before(edge) for cursor in cursors]))
-        if len(piece):
-            yield piece
-
-
-class _Cursor:
-    """Goes through a run once."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._next = 0
-        self._held = Entries.none()
-
-    def before(self, edge: int | None) -> Entries:
-        """The entries that are left and lie before a head, all of them for None."""
-        blocks = self._run.blocks[self._next :]
-        begun = [block for block in blocks if edge is None or block.first < edge]
-        self._next += len(begun)
-        held = Entries.together([self._held, *map(self._run.entries, begun)])
-        heads = held.hashes.heads
-        end = len(heads) if edge is None else int(np.searchsorted(heads, np.uint64(edge)))
-        self._held = held.take(slice(end, None))
-        return held.take(slice(end))
+    given = [part for part in parts if len(part)]
+    # All parts are cut at the same heads, so that a key lies in one piece.
+    cuts = sorted({cut for part in given for cut in part.cuts(_STRETCH_ENTRIES)})
+    for low, high in zip_longest(cuts, cuts[1:]):
+        yield newest_of_each(Entries.together([part.between(low, high) for part in given]))

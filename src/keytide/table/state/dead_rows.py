@@ -7,6 +7,7 @@ in the place of those before.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -53,6 +54,10 @@ class DeadRows:
         vector = self.vectors.get(file_name)
         return _NONE if vector is None else np.asarray(vector.to_array()).astype(np.int64)
 
+    def count(self, file_name: str) -> int:
+        """How many rows of a file are dead."""
+        return len(self.vectors.get(file_name, ()))
+
     def marking(self, dead: Mapping[str, Positions], *, wide: bool) -> DeadRows:
         """With more dead rows of some files. All vectors have 64 bits where they are to be `wide`.
 
@@ -64,7 +69,7 @@ class DeadRows:
         form = BitMap64 if wide else BitMap
         vectors = {name: form(vector) for name, vector in self.vectors.items()}
         for name, positions in more.items():
-            vectors.setdefault(name, form()).update(positions.tolist())
+            vectors.setdefault(name, form()).update(_bitmap(form, positions))
         return replace(self, vectors=vectors, has_changed=True)
 
     def about(self, file_names: Iterable[str]) -> DeadRows:
@@ -112,6 +117,14 @@ class DeadRows:
 
 
 _NONE: Positions = np.empty(0, np.int64)
+
+
+def _bitmap(form: type[Vector], positions: Positions) -> Vector:
+    # Of arrays of its own width a bitmap is made without an object for each number.
+    code, width = ("Q", np.uint64) if form is BitMap64 else ("I", np.uint32)
+    # What is beyond it stays beyond what can be stored, and is refused there.
+    fitting = np.minimum(positions, np.iinfo(width).max, dtype=np.uint64, casting="unsafe")
+    return form(array(code, fitting.astype(width).tobytes()))
 
 
 def vector_files_by_bucket(files: Iterable[IndexFile]) -> dict[BucketId, tuple[IndexFile, ...]]:

@@ -43,10 +43,10 @@ __all__ = [
     "without_gone",
 ]
 
-# A run is merged into the one that comes after it unless it is so many times as long.
-_TIMES_LONGER = 4
-# Merges of more entries than this are left to compactions.
-_MERGED_AT_ONCE = 4 << 20
+# A run is merged into the one that comes after it unless it is so many times as long: of the keys
+# of a table there are as many runs as the logarithm of their number says, and each entry is merged
+# as often.
+_TIMES_LONGER = 2
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,7 @@ class KeyIndex:
 
     def _looks(self, asked: KeyHashes) -> Iterable[tuple[Numbers, Entries]]:
         """What each part says of some keys, the newest part first."""
-        if len(self.later):
-            yield in_memory(self.later).find(asked)
+        yield self.later.find(asked)
         for run in reversed(self.runs):
             yield run.find(asked)
 
@@ -78,29 +77,22 @@ class KeyIndex:
         files = tuple(replace(file, current=0) for file in self.head.files)
         head = replace(self.head, files=files)
         for piece in self._merged():
-            known = without_gone(piece, head)
-            head = head.about(head.files, known, Entries.none(), known.comparisons)
+            head = head.about(head.files, piece, Entries.none(), piece.comparisons)
         return replace(self, head=head)
 
     def _merged(self) -> Iterator[Entries]:
         """The newest entry of each key, in the order of the hashes, in parts."""
-        yield from merged([*self.runs, in_memory(self.later)])
+        return (without_gone(piece, self.head) for piece in merged([*self.runs, self.later]))
 
     def every(self) -> Entries:
         """All entries, one of a key, in the order of the hashes. Held in memory as a whole."""
-        return without_gone(Entries.together(list(self._merged())), self.head)
-
-
-def in_memory(entries: Entries) -> Run:
-    """A run of entries that are in the order of their hashes, one of a key."""
-    output = io.BytesIO()
-    write_run([entries], output)
-    return Run.of(np.frombuffer(output.getbuffer(), np.uint8), "memory")
+        return Entries.together(list(self._merged()))
 
 
 def without_gone(entries: Entries, head: Head) -> Entries:
     """The entries without those of files that are gone: compactions forgot their keys."""
-    return entries.take(np.flatnonzero(np.isin(entries.files, head.numbers)))
+    is_there = np.isin(entries.files, head.numbers)
+    return entries if is_there.all() else entries.take(np.flatnonzero(is_there))
 
 
 def found_by(
@@ -113,19 +105,17 @@ def found_by(
     `look` gives what each part of an index finds of keys that come in the order of their heads, as
     `Run.find` does, the newest part first.
     """
-    order = np.argsort(hashes.heads, kind="stable")
-    is_known = np.zeros(len(order), np.bool_)
-    found = np.zeros((3, len(order)), np.int64)
-    for places, entries in look(hashes.take(order)):
+    is_known = np.zeros(len(hashes), np.bool_)
+    files, positions, comparisons = np.zeros((3, len(hashes)), np.int64)
+    for ordered, entries in look(hashes.ordered):
+        places = hashes.order[ordered]
         new = ~is_known[places]
+        places = places[new]
         is_known[places] = True
-        columns = (entries.files, entries.positions, entries.comparisons)
-        for row, column in zip(found, columns, strict=True):
-            row[places[new]] = column[new]
-    back = np.empty_like(order)
-    back[order] = np.arange(len(order))
-    files, positions, comparisons = found[:, back]
-    is_known = is_known[back] & np.isin(files, head.numbers)
+        files[places] = entries.files[new]
+        positions[places] = entries.positions[new]
+        comparisons[places] = entries.comparisons[new]
+    is_known &= np.isin(files, head.numbers)
     return is_known, Entries(hashes, files, positions, comparisons)
 
 
@@ -241,25 +231,18 @@ class NewKeys:
         kept, output = list(zip(self.index.head.runs, self.index.runs, strict=True)), io.BytesIO()
         taken: list[Run] = []
         count = len(self.index.later)
-        while kept and len(kept[-1][1]) < min(_TIMES_LONGER * count, _MERGED_AT_ONCE):
+        while kept and len(kept[-1][1]) < _TIMES_LONGER * count:
             taken.insert(0, kept.pop()[1])
             count += len(taken[0])
-        pieces = self._pieces(taken)
-        entries = write_run(pieces, output)
+        pieces = merged([*taken, self.index.later])
+        entries = write_run((without_gone(piece, self.index.head) for piece in pieces), output)
         data = output.getvalue()
         runs = tuple(stored for stored, _ in kept)
         beside = {}
         if entries:
             name = paths.FileNames().metadata(paths.MetadataFile.INDEX)
             runs, beside = (*runs, StoredRun(name, entries, len(data))), {name: data}
-        files = [replace(f, dead=len(self.dead.of(f.name))) for f in self.index.head.files]
+        files = [replace(f, dead=self.dead.count(f.name)) for f in self.index.head.files]
         head = replace(self.index.head, files=tuple(files), runs=runs)
         ranges = tuple(VectorRange(run.name, 0, run.size, run.entries) for run in runs)
         return EncodedIndex(head.encode(), sum(r.entries for r in runs), ranges, beside)
-
-    def _pieces(self, taken: Sequence[Run]) -> Iterable[Entries]:
-        later = without_gone(self.index.later, self.index.head)
-        if not taken:
-            return [later] if len(later) else []
-        pieces = merged([*taken, in_memory(later)])
-        return (without_gone(piece, self.index.head) for piece in pieces)

@@ -94,12 +94,10 @@ class Arrivals:
     @cached_property
     def come_again(self) -> Numbers:
         """The rows whose key's head another row has too, as those of one key do."""
-        order = np.argsort(self.hashes.heads, kind="stable")
-        heads = self.hashes.heads[order]
+        heads = self.hashes.ordered.heads
         is_same = np.concatenate([[False], heads[1:] == heads[:-1], [False]])
-        again = np.empty(len(self), np.bool_)
-        again[order] = is_same[1:] | is_same[:-1]
-        return np.flatnonzero(again)
+        again = np.flatnonzero(is_same[1:] | is_same[:-1])
+        return np.sort(self.hashes.order[again])
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -200,8 +201,12 @@ def places_of(
 
 
 def by_name(files: Numbers, positions: Numbers, names: Mapping[int, str]) -> dict[str, Numbers]:
-    """The positions in each of some files, which come in the order of their numbers."""
-    return {names[int(number)]: positions[files == number] for number in np.unique(files)}
+    """The positions in each of some files, ascending; files come in the order of their numbers."""
+    places = np.sort(files << _POSITION_BITS | positions)
+    files, positions = places >> _POSITION_BITS, places & ((1 << _POSITION_BITS) - 1)
+    starts = np.flatnonzero(np.diff(files, prepend=-1))
+    spans = pairwise([*starts.tolist(), len(files)])
+    return {names[int(files[start])]: positions[start:end] for start, end in spans}
 
 
 def rebuilt(view: TableView, entries: Iterable[ManifestEntry], dead: DeadRows) -> KeyIndex:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from keytide.format.index_manifest import DELETION_VECTORS, KEY_INDEX, IndexFile, IndexKey
 from keytide.format.manifest import ManifestEntry
 from keytide.index.comparison import NOTHING
-from keytide.index.entries import Entries, newest_of_each
+from keytide.index.entries import Entries, Numbers, newest_of_each
 from keytide.merge.order import IS_ADD
 from keytide.table.state.bucket_index import BucketIndex
 from keytide.table.state.dead_rows import DeadRows, vector_files_by_bucket
@@ -175,8 +175,16 @@ def _indexed(
     old = by_name(before.files[replaced], before.positions[replaced], on.index.names())
     own = by_name(files[dies], positions[dies], {file.number: file.name for file in covered})
     dead = on.dead.marking({**old, **own}, wide=view.options.deletion_vectors_bitmap64)
-    new = Entries(hashes, files, positions, comparisons).take(np.flatnonzero(kept.is_current))
-    later = newest_of_each(Entries.together([on.index.later, new]))
+    new = Entries(hashes, files, positions, comparisons).take(_current_in_order(arrivals, kept))
+    later = newest_of_each(Entries.together([on.index.later, newest_of_each(new)]))
     gone = before.take(replaced)
     about = head.about([*head.files, *covered], new, gone, comparisons)
     return NewKeys(replace(on.index, head=about, later=later), dead, on.stored), dead
+
+
+def _current_in_order(arrivals: Arrivals, kept: Kept) -> Numbers:
+    """The stored rows that are current, in the order of their hashes."""
+    stored_as = np.full(len(arrivals), -1)
+    stored_as[kept.source[kept.is_current]] = np.flatnonzero(kept.is_current)
+    in_order: Numbers = stored_as[arrivals.hashes.order]
+    return in_order[in_order >= 0]
