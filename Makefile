@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help venv interop-env demo test test-fast soak fuzz interop spark-versions lint types format lock bench clean
+.PHONY: help venv interop-env demo test test-all test-fast soak fuzz interop spark-versions lint types format lock bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,8 +31,12 @@ interop-env: .venv-pypaimon/.ready  ## Make .venv-pypaimon, another reader to co
 demo: venv  ## Run the demonstration
 	@$(WITH_JAVA) $(PY) demo/demo.py
 
-test: lint types interop-env  ## Lint, check types and run every test but those of `make soak`
+test: venv  ## Lint, check types and run every test but those of `make soak`
+	@$(MAKE) --no-print-directory -j2 interop-env types lint
 	@$(WITH_JAVA) sh scripts/run-tests.sh $(PYTEST)
+
+test-all: export KEYTIDE_CASES = all
+test-all: test  ## The same with every case of large tests, of which `make test` runs some each day
 
 test-fast: venv  ## Run the tests that need neither Spark nor patience; ARGS="-k name" picks some
 	@$(PYTEST) -n 2 -m "not spark and not slow" $(ARGS)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+import drawn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,18 +32,29 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 # Few tests run long enough to repay the better of the JVM's two compilers.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+ALL = "all"
+# Set for the workers too, which may begin after midnight.
+CASES = os.environ.setdefault("KEYTIDE_CASES", str(date.today().toordinal()))
 if "PYTEST_XDIST_WORKER" in os.environ:
     # The workers share the cores already.
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that wait for Spark drivers come first, so that no worker is left with them alone."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("spark"):
             # Unmarked, it would start a session in a process that is to run without one.
             raise pytest.UsageError(f"{item.nodeid} uses Spark: mark it with pytest.mark.spark")
     items.sort(key=lambda item: item.get_closest_marker("driver") is None)
+    if CASES != ALL and not any("::" in arg for arg in config.args):
+        left_out = drawn.left_out(items, int(CASES))
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=list(left_out))
+
+
+def pytest_report_header() -> str:
+    return f"cases of tests marked one_in: KEYTIDE_CASES={CASES} (a number of a day, or {ALL})"
 
 
 @pytest.fixture

@@ -394,6 +394,7 @@ def test_rows_of_other_files_may_change(store: Store, options: dict[str, str]) -
     assert table.scan().state.vector_files == ()
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("what", ["deletes", "updates", "compacts", "overwrites", "drops"])
 def test_rows_of_the_same_file_conflict(store: Store, options: dict[str, str], what: str) -> None:
     table = new_table(store, **options)
@@ -530,6 +531,7 @@ def filled(options: dict[str, str]) -> Store:
     return store
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_failure_leaves_the_table_and_no_file(options: dict[str, str], statement: str) -> None:
     counting = FaultyStore(filled(options))

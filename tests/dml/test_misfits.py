@@ -110,6 +110,7 @@ def changed(lake: kt.Lake, database: SomeDatabase, text: str) -> list[int] | Non
     return keys(database)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("column", COLUMNS)
 def test_condition_means_in_a_database_what_it_means_in_a_lake(
     lake: kt.Lake, database: SomeDatabase, column: str

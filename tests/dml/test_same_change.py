@@ -93,6 +93,7 @@ TABLES = [
 ]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("engine", "options"), TABLES)
 @pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
 def test_merge_is_refused_or_carried_out_as_the_plain_statement(

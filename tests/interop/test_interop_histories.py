@@ -219,6 +219,7 @@ CONDITIONS = {
 }
 
 
+@pytest.mark.one_in(4)
 def test_interop_conditions_keep_the_same_rows(judge: Judge, pruned: kt.Table) -> None:
     found = {
         case: len(assert_reads_alike(judge, pruned, where=where))

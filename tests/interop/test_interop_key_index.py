@@ -45,6 +45,7 @@ def assert_alike(judge: Judge, table: kt.Table) -> None:
     assert_reads_alike(judge, table, columns=["v", "k"], where=[Condition("k", "=", (1,))])
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", CHANGES)
 def test_interop_judge_reads_one_row_of_a_key_after_each_change(
     judge: Judge, table: kt.Table, name: str

@@ -121,6 +121,7 @@ def test_interop_value_written_by_judge_reads_as_written(
         assert_same(canonical(rows, table.schema), found, "Keytide")
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("sql_type", KEY_VALUES)
 def test_interop_versions_of_key_meet_in_one_bucket(
     judge: Judge, lake: kt.Lake, sql_type: str
@@ -131,6 +132,7 @@ def test_interop_versions_of_key_meet_in_one_bucket(
         assert_versions_meet(judge, table, {"k": KEY_VALUES[sql_type]})
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("sql_type", KEY_VALUES)
 def test_interop_versions_of_key_meet_in_one_partition(
     judge: Judge, lake: kt.Lake, sql_type: str

@@ -149,6 +149,7 @@ def write_with_polars(store: Store, path: str, table: pa.Table) -> None:
         pl.DataFrame(table).write_parquet(file)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("write", [write_with_pyarrow, write_with_polars])
 @pytest.mark.parametrize("rows", [10, 3_000_000])
 def test_parquet_writers_and_readers_work_on_every_store(

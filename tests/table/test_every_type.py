@@ -139,6 +139,7 @@ def test_delete_needs_only_the_key_whatever_the_other_columns_require(warehouse:
 # -- keys ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("text", KEY_TYPES)
 def test_every_scalar_type_is_a_key_by_which_rows_are_found(warehouse: str, text: str) -> None:
     fields = [field_of("k", text), field_of("v", "INT")]

@@ -100,6 +100,7 @@ def assert_sound(store: Store, *allowed: list[Row]) -> None:
     assert rows(store) == sorted(seen + AFTER)
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("operation", "nth"), PLACES)
 def test_crash_at_any_operation_leaves_the_old_or_the_new_state(operation: str, nth: int) -> None:
     store = new_warehouse()
@@ -119,6 +120,7 @@ def test_data_file_of_a_lone_bucket_that_fails_changes_nothing(action: Action) -
     assert_sound(store, OLD)
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("action", ["fail", "interrupt"])
 @pytest.mark.parametrize(("operation", "nth"), PLACES)
 def test_write_that_is_stopped_before_its_commit_leaves_no_file_behind(
@@ -135,6 +137,7 @@ def test_write_that_is_stopped_before_its_commit_leaves_no_file_behind(
     assert_sound(store, OLD, NEW)
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("action", ["fail", "torn", "disk-full", "lost-response"])
 @pytest.mark.parametrize(("operation", "nth"), PLACES)
 def test_failure_of_any_operation_is_told_or_harmless(
@@ -150,6 +153,7 @@ def test_failure_of_any_operation_is_told_or_harmless(
         assert_sound(store, NEW)
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("action", ["fail", "lost-response", "crash"])
 @pytest.mark.parametrize(("operation", "nth"), PLACES)
 def test_named_commit_is_made_once_however_often_it_is_tried(

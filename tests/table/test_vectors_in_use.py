@@ -65,6 +65,7 @@ batches = st.lists(
 )
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("key", "options"),
     [

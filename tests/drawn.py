@@ -1,0 +1,42 @@
+"""Which cases of a large test run today: `pytest.mark.one_in(share)`.
+
+Tests that stop at each request, or try each pair of kinds, have hundreds of cases, and most of them
+tell what their neighbours tell. One in so many runs, another one each day, so that all of them have
+run after as many days. `KEYTIDE_CASES=all` runs all, and so does whoever names a test.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from zlib import crc32
+
+import pytest
+
+__all__ = ["drawn", "left_out"]
+
+
+def left_out(items: Iterable[pytest.Item], day: int) -> set[pytest.Item]:
+    """The cases that do not run on a day."""
+    groups: defaultdict[tuple[object, ...], dict[str, pytest.Item]] = defaultdict(dict)
+    for item in items:
+        if mark := item.get_closest_marker("one_in"):
+            groups[_group(item, *mark.args, **mark.kwargs)][item.name] = item
+    left: set[pytest.Item] = set()
+    for (share, *_), group in groups.items():
+        left |= {group[name] for name in group.keys() - drawn(group, share, day)}
+    return left
+
+
+def _group(item: pytest.Item, share: int, of_each: str | None = None) -> tuple[int, object, object]:
+    assert isinstance(item, pytest.Function)
+    value = None if of_each is None else id(item.callspec.params[of_each])
+    return share, item.nodeid.partition("[")[0], value
+
+
+def drawn(names: Collection[str], share: int, day: int) -> set[str]:
+    """One in so many names, and at least one: all of them on so many days in a row."""
+    # In an order that has nothing to do with that of arguments, or one of them would stand still.
+    mixed = sorted(names, key=lambda name: (crc32(name.encode()), name))
+    days = min(share, len(mixed))
+    return {name for place, name in enumerate(mixed) if (place + day) % days == 0}
