@@ -192,6 +192,14 @@ class JavaPaimon:
                 for partition, bucket in buckets.values():
                     write.compact(partition, bucket, full)
 
+    def overwrite(self, table: str, rows: pa.Table) -> None:
+        """Put rows in the place of all, or of those of their partitions."""
+        with _refusals():
+            opened = self.open(table)
+            with self._writing(opened, overwrites=True) as write:
+                for row in self._values.java_rows(rows, self._fields(opened, None), None):
+                    write.write(row)
+
     def changes(self, table: str, after: int) -> list[tuple[str, dict[str, Any]]]:
         """What a stream that starts behind a snapshot sees: kinds and rows, until no more come."""
         with _refusals():
@@ -293,9 +301,11 @@ class JavaPaimon:
         return self.gateway.call(builder, _METHODS[term.operator], column.place, *values)
 
     @contextmanager
-    def _writing(self, table: Any) -> Iterator[Any]:
+    def _writing(self, table: Any, *, overwrites: bool = False) -> Iterator[Any]:
         """What rows are written to, and committed at the end."""
         builder = self.gateway.call(table, "newBatchWriteBuilder")
+        if overwrites:
+            builder = self.gateway.call(builder, "withOverwrite")
         write, commit = (
             self.gateway.call(builder, "newWrite"),
             self.gateway.call(builder, "newCommit"),
