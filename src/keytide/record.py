@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
@@ -28,6 +28,7 @@ _TYPES: dict[Any, pa.DataType] = {
     float: pa.float64(),
     str: pa.string(),
     datetime: pa.timestamp("ms", "UTC"),
+    Mapping[str, int]: pa.map_(pa.string(), pa.int64()),
 }
 
 
@@ -68,4 +69,10 @@ def _columns(kind: type) -> pa.Schema:
 
 def _row(record: Any, columns: pa.Schema) -> dict[str, Any]:
     values = {name: getattr(record, name) for name in columns.names}
-    return {n: ", ".join(v) if isinstance(v, tuple) else v for n, v in values.items()}
+    return {name: _cell(value) for name, value in values.items()}
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return [*value.items()]
+    return ", ".join(value) if isinstance(value, tuple) else value

@@ -102,9 +102,11 @@ def test_columns_that_say_so_are_not_null_where_columns_handle_nulls() -> None:
     assert kinds == [True, False]
 
 
-def test_null_in_a_key_is_refused() -> None:
-    with pytest.raises(kt.InvalidError, match="'k' is STRING NOT NULL and 1 of 1 rows bring NULL"):
-        make().write([row(None, 1)])
+def test_null_in_a_key_is_an_error_that_is_counted() -> None:
+    table = make()
+    result = table.write([row(None, 1), row("a", 1)])
+    assert (result.rows, result.rows_stored, result.errors) == (2, 1, {"null-primary-key": 1})
+    assert [found["k"] for found in table.scan().to_pylist()] == ["a"]
 
 
 # -- options ---------------------------------------------------------------------------------------

@@ -96,3 +96,24 @@ def test_more_than_current_rows_are_read(table: kt.Table, spark: SparkSession) -
     assert read.count() == table.scan(skip_upsert=True).count()
     last = table.scan(skip_upsert_delete=True).to_spark(spark)
     assert sorted(row.k for row in last.collect()) == list(range(20))
+
+
+def test_rows_that_are_errors_are_counted_over_all_tasks(
+    warehouse: str, spark: SparkSession
+) -> None:
+    lake = kt.connect(warehouse, spark)
+    lake.sql(
+        "CREATE TABLE t (k INT, a INT, b INT, PRIMARY KEY (k) NOT ENFORCED) WITH ('bucket' = '3', "
+        "'upsert.mode' = 'full', 'sequence.field' = 'a,b', 'upsert.row-errors' = 'count')"
+    )
+    table = lake.table("t")
+    rows = [(k, 1, None) for k in range(20)] + [(k, None, None) for k in range(4)]
+    rows += [(k, 1, 1) for k in range(3)] + [(None, 1, None)] * 2
+    frame = spark.createDataFrame(rows, "k INT, a INT, b INT").repartition(3)
+    result = table.write(frame)
+    assert result.errors == {
+        "no-comparison-value": 4, "several-comparison-values": 3, "null-primary-key": 2,
+    }  # fmt: skip
+    assert (result.rows, result.rows_stored, table.scan().count()) == (29, 20, 20)
+    frame.write.format("keytide").mode("append").save(table.uri)
+    assert table.scan().count() == 20

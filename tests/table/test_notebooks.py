@@ -51,6 +51,6 @@ def test_notebook_shows_what_a_write_did(tmp_path: Path) -> None:
     lake.sql("CREATE TABLE t (id BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
     cells = _Cells(lake.table("t").write([{"id": 1}, {"id": 2}])._repr_html_()).cells
     assert cells == [
-        *("snapshot_id", "rows", "rows_stored", "files", "is_new", "out_of_order"),
-        *("1", "2", "2", "1", "True", "None"),
+        *("snapshot_id", "rows", "rows_stored", "files", "is_new", "out_of_order", "errors"),
+        *("1", "2", "2", "1", "True", "None", "None"),
     ]

@@ -32,10 +32,11 @@ AFTER_DELETE = f"writing a row of kind -D for the key, {WITHOUT_COLUMN}"
 
 @dataclass(frozen=True)
 class Refusal:
-    """Marks the rows that are refused for one reason."""
+    """Marks the rows that are refused for one reason; `name` is what they are counted under."""
 
     rows: Marks
     reason: str
+    name: str = "unmergeable"
 
 
 def reasons(refusals: list[Refusal], height: int) -> pl.Series:

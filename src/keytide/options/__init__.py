@@ -74,6 +74,7 @@ class TableOptions:
     upsert_mode: str = _option("upsert.mode")
     upsert_hash_function: str = _option("upsert.hash-function")
     delete_record_column: str | None = _option("upsert.delete-record-column")
+    row_errors: str = _option("upsert.row-errors")
     drops_out_of_order: bool = _option("upsert.drop-out-of-order-record")
     out_of_order_column: str | None = _option("upsert.out-of-order-record-column")
     # `_option` gives a field, also of a type that is not built in.
@@ -201,6 +202,11 @@ class TableOptions:
     def merges_rows(self) -> bool:
         """Whether a row that is written is merged with the current one of its key."""
         return self.upsert_mode == "partial"
+
+    @property
+    def counts_row_errors(self) -> bool:
+        """Whether rows that the table cannot take are left out and counted."""
+        return self.row_errors == "count"
 
     @property
     def leaves_out_late_rows(self) -> bool:

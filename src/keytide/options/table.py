@@ -152,6 +152,11 @@ _ORDER = (
            "BOOLEAN `true`, a text `true` in any letter case or `1`, or a number whose whole "
            "part is 1; for tables with `upsert.mode`, which need no watermark key for it.",
            change=FIXED, used_with="upsert.mode"),
+    Option("upsert.row-errors", choice("refuse", "count"), "What becomes of a row that the table "
+           "cannot take, such as one with NULL in the key or without a value to be compared by: "
+           "`refuse`, and the write with it; or `count`, which leaves it out and counts it in "
+           "`WriteResult.errors`, as a consumer of a stream does.", "refuse",
+           used_with="upsert.mode"),
     Option("upsert.drop-out-of-order-record", BOOLEAN, "Whether a row that comes after a fresher "
            "one of its key is not stored; else it is, and nobody is shown it.", "false", FIXED,
            used_with="upsert.mode"),

@@ -48,6 +48,7 @@ def options(case: Case) -> dict[str, str]:
         keys.UPSERT_HASH_FUNCTION: case.upsert.hash_function.lower(),
         keys.SEQUENCE_FIELD: ",".join(case.comparison),
         keys.BUCKET: str(buckets),
+        keys.UPSERT_ROW_ERRORS: "count",
     }
     if case.upsert.delete is not None:
         found[keys.UPSERT_DELETE_RECORD_COLUMN] = case.upsert.delete

@@ -36,6 +36,7 @@ from keytide.spark.types import spark_schema
 from keytide.spark.worker import pass_over_broken_pipes
 from keytide.spark.write import BufferedTask, check_columns
 from keytide.table.commit.author import Author
+from keytide.table.commit.result import warn_of_errors
 from keytide.table.commit.transaction import Transaction, discard
 from keytide.table.runner import Outcome, settled
 from keytide.table.state.state import TableState
@@ -171,7 +172,7 @@ class SourceWrite:
         return task_on(state)
 
     def _publish(self, transaction: Transaction) -> None:
-        transaction.commit()
+        warn_of_errors(self.view.name, transaction.commit())
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Outcome[Written]:
         """Write one task's rows. Runs on executors."""
@@ -198,7 +199,7 @@ class SourceOverwrite(SourceWrite):
         return task_anew(state)
 
     def _publish(self, transaction: Transaction) -> None:
-        transaction.replace(every_partition)
+        warn_of_errors(self.view.name, transaction.replace(every_partition))
 
 
 def _refuse_dynamic_buckets(view: TableView) -> None:

@@ -45,6 +45,7 @@ from keytide.sql.statements import (
 )
 from keytide.table.alter import alter_table
 from keytide.table.catalog import NewTable
+from keytide.table.commit.result import WriteResult, warn_of_errors
 from keytide.table.local_writes import truncate
 from keytide.table.state.stored import StoredTable
 
@@ -143,7 +144,7 @@ def _create_as(
     written = catalog.create_filled(
         statement.name, wanted, lambda transaction: engine.fill(transaction, rows)
     )
-    return changed(written.rows)
+    return _written(statement.name, written)
 
 
 def _alter(catalog: AttachedCatalog, engine: Engine, statement: AlterTable) -> Result:
@@ -176,8 +177,14 @@ def _insert(catalog: AttachedCatalog, engine: Engine, statement: Insert) -> Resu
     assigned = chosen.assigned(rows, columns, table)
     if statement.overwrite:
         static = _partition_values(statement.partition, table)
-        return changed(chosen.overwrite(table, assigned, static or None).rows)
-    return changed(chosen.append(table, assigned).rows)
+        return _written(table.name, chosen.overwrite(table, assigned, static or None))
+    return _written(table.name, chosen.append(table, assigned))
+
+
+def _written(table: str, result: WriteResult) -> Result:
+    """What is told of a write; of rows that were left out as errors a warning tells."""
+    warn_of_errors(table, result)
+    return changed(result.rows - sum((result.errors or {}).values()))
 
 
 def _rows(catalog: AttachedCatalog, engine: Engine, statement: Insert) -> tuple[Engine, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from keytide.callers import warn_caller
+from keytide.options import keys
 from keytide.record import Record
 
-__all__ = ["WriteResult"]
+__all__ = ["WriteResult", "warn_of_errors"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,11 @@ class WriteResult(Record):
     or marks such rows ('upsert.drop-out-of-order-record', 'upsert.out-of-order-record-column'), or
     says how old they may be ('upsert.metadata-ttl', 'upsert.deleted-keys-ttl'), and for what
     `overwrite` and SQL's UPDATE and DELETE write.
+
+    `errors` counts, of the rows given, those that the table could not take and that were left out,
+    by what is wrong with them: 'null-primary-key', 'null-in-not-null-column',
+    'no-comparison-value', 'several-comparison-values', 'unmergeable'. None unless the table has
+    'upsert.row-errors' = 'count'; other tables refuse such rows.
     """
 
     snapshot_id: int | None
@@ -31,3 +39,15 @@ class WriteResult(Record):
     files: int
     is_new: bool = True
     out_of_order: int | None = None
+    errors: Mapping[str, int] | None = None
+
+
+def warn_of_errors(table: str, result: WriteResult) -> None:
+    """Warn of rows that were left out, where nobody is given the result."""
+    if result.errors:
+        told = ", ".join(f"{count} for {name}" for name, count in result.errors.items())
+        left_out = sum(result.errors.values())
+        warn_caller(
+            f"table {table}: {left_out} of {result.rows} rows were left out as errors, {told}; "
+            f"set '{keys.UPSERT_ROW_ERRORS}' = 'refuse' to have such rows refused"
+        )

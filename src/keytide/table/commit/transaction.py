@@ -327,10 +327,13 @@ class Transaction:
     def _result(self, committed: Committed | None) -> WriteResult:
         written = self._written
         late = written.out_of_order if self.view.options.tells_out_of_order else None
+        errors = written.errors if self.view.options.counts_row_errors else None
         if committed is None:
-            return WriteResult(None, written.rows, 0, 0, out_of_order=late)
+            return WriteResult(None, written.rows, 0, 0, out_of_order=late, errors=errors)
         snapshot_id, entries = committed.snapshot.id, committed.change.entries
         if not committed.is_new:
             return WriteResult(snapshot_id, written.rows, 0, 0, is_new=False)
         stored = sum(entry.file.row_count for entry in entries)
-        return WriteResult(snapshot_id, written.rows, stored, len(entries), out_of_order=late)
+        return WriteResult(
+            snapshot_id, written.rows, stored, len(entries), out_of_order=late, errors=errors
+        )

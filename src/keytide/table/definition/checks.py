@@ -235,8 +235,8 @@ def _check_indexed_alone(schema: TableSchema, options: TableOptions) -> None:
             f"'{keys.UPSERT_DELETE_RECORD_COLUMN}' = {options.delete_record_column!r} requires "
             f"'{keys.UPSERT_MODE}'; set it, or take '{keys.TOMBSTONE_KEY}'"
         )
-    found = {key: options.value(key) for key in _OF_INDEXES}
-    given = [key for key, value in found.items() if value is not None and value is not False]
+    unset = TableOptions()
+    given = [key for key in _OF_INDEXES if options.value(key) != unset.value(key)]
     if given:
         raise InvalidError(
             f"'{given[0]}' = {options.raw[given[0]]!r} requires '{keys.UPSERT_MODE}': it says "
@@ -245,9 +245,9 @@ def _check_indexed_alone(schema: TableSchema, options: TableOptions) -> None:
 
 
 _OF_INDEXES = (
-    keys.UPSERT_DROP_OUT_OF_ORDER, keys.UPSERT_OUT_OF_ORDER_COLUMN, keys.UPSERT_METADATA_TTL,
-    keys.UPSERT_DELETED_KEYS_TTL, keys.UPSERT_COMPACTION_PERCENT, keys.UPSERT_COMPACTION_COUNT,
-    keys.UPSERT_COMPACTION_BUFFER,
+    keys.UPSERT_ROW_ERRORS, keys.UPSERT_DROP_OUT_OF_ORDER, keys.UPSERT_OUT_OF_ORDER_COLUMN,
+    keys.UPSERT_METADATA_TTL, keys.UPSERT_DELETED_KEYS_TTL, keys.UPSERT_COMPACTION_PERCENT,
+    keys.UPSERT_COMPACTION_COUNT, keys.UPSERT_COMPACTION_BUFFER,
 )  # fmt: skip
 
 

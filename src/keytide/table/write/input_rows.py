@@ -31,6 +31,8 @@ from keytide.types import AtomicType, Field
 
 __all__ = [
     "Rows",
+    "complete_rows",
+    "forbidden_nulls",
     "ignored_kinds",
     "incoming_rows",
     "source_table",
@@ -170,7 +172,14 @@ def incoming_rows(data: pa.Table, schema: TableSchema, options: TableOptions, ta
     Raises `InvalidError` or `NotFoundError` naming table, column, what was found and what was
     expected.
     """
-    given = typed_rows(data, schema, options, table)
+    return complete_rows(typed_rows(data, schema, options, table), schema, options, table)
+
+
+def complete_rows(given: Rows, schema: TableSchema, options: TableOptions, table: str) -> Rows:
+    """What `typed_rows` gave, as it is stored: NULLs only where the columns take them.
+
+    Raises as `incoming_rows`.
+    """
     retracts = pc.invert(_is_add(given.kinds))
     columns = {
         name: _without_forbidden_nulls(column, schema.field(name), retracts, schema, table)
@@ -391,19 +400,38 @@ def _without_forbidden_nulls(
 ) -> pa.ChunkedArray:
     if field.type.nullable or not column.null_count:
         return column
-    nulls = pc.is_null(column)
-    wrong = nulls if field.name in schema.primary_keys else pc.and_not(nulls, retracts)
+    wrong = _are_forbidden(column, field, retracts, schema)
     count = pc.sum(wrong).as_py()
     if count:
         role = "primary key column" if field.name in schema.primary_keys else "column"
+        first = pc.index(wrong, value=True).as_py() + 1
         raise InvalidError(
             f"table {table}: Cannot write null to non-null column({field.name}): {role} "
-            f"{field.name!r} is {field.type.sql()} and {count} of {len(column)} rows bring NULL; "
-            f"filter them out or give them a value"
+            f"{field.name!r} is {field.type.sql()} and {count} of {len(column)} rows bring NULL, "
+            f"row {first} first; filter them out or give them a value"
         )
     # A delete may leave a NOT NULL column out, but its file cannot: any value does, as no reader
     # ever shows it.
     return pc.fill_null(column, _filler(field.type.to_arrow()))
+
+
+def forbidden_nulls(rows: Rows, fields: Iterable[Field], schema: TableSchema) -> pa.ChunkedArray:
+    """Which rows have NULL in one of some columns that does not take it from them."""
+    retracts = pc.invert(_is_add(rows.kinds))
+    found: pa.ChunkedArray = pa.chunked_array([pa.repeat(pa.scalar(False), len(rows.kinds))])
+    for field in fields:
+        column = rows.table.column(field.name)
+        if not field.type.nullable and column.null_count:
+            found = pc.or_(found, _are_forbidden(column, field, retracts, schema))
+    return found
+
+
+def _are_forbidden(
+    nulls_in: pa.ChunkedArray, field: Field, retracts: pa.ChunkedArray, schema: TableSchema
+) -> pa.ChunkedArray:
+    """Which rows have a NULL there that a NOT NULL column does not take: a delete needs a key."""
+    nulls = pc.is_null(nulls_in)
+    return nulls if field.name in schema.primary_keys else pc.and_not(nulls, retracts)
 
 
 def _filler(data_type: pa.DataType) -> pa.Scalar:

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from keytide.errors import InvalidError
 from keytide.merge.order import VALUE_KIND
 from keytide.merge.refusal import Refusal, reasons
 from keytide.row_kind import RowKind
 from keytide.table.state.view import TableView
-from keytide.table.write.input_rows import ignored_kinds
+from keytide.table.write.input_rows import Rows, forbidden_nulls, ignored_kinds
 from keytide.table.write.row_merging import as_deletes, row_merger
 
-__all__ = ["refuse_unmergeable", "why_refused"]
+__all__ = ["refuse_unmergeable", "why_refused", "without_errors"]
 
 
 def refuse_unmergeable(rows: pl.DataFrame, view: TableView, *, states_rows: bool = False) -> None:
@@ -51,6 +53,34 @@ def why_refused(rows: pl.DataFrame, view: TableView) -> pl.Series:
     return why.set(rows[VALUE_KIND].is_in(ignored_kinds(view.options)), None)
 
 
+def without_errors(rows: Rows, view: TableView) -> tuple[Rows, dict[str, int]]:
+    """The rows that the table can take, and how many others there are by what they are counted as.
+
+    A row counts once, under what is found first. Rows that the table ignores are not looked at.
+    """
+    frame = rows.frame
+    refusals = [*_of_nulls(rows, view), *_refusals(frame, view)]
+    if not refusals:
+        return rows, {}
+    names = [replace(refusal, reason=refusal.name) for refusal in refusals]
+    why = reasons(names, frame.height)
+    why = why.set(frame[VALUE_KIND].is_in(ignored_kinds(view.options)), None)
+    counted = why.drop_nulls().value_counts(sort=True)
+    return rows.filter(pa.chunked_array([why.is_null().to_arrow()])), dict(counted.iter_rows())
+
+
+def _of_nulls(rows: Rows, view: TableView) -> Iterator[Refusal]:
+    schema = view.schema
+    others = [f for f in schema.fields if f.name not in schema.primary_keys]
+    for name, fields in (
+        ("null-primary-key", schema.select(schema.primary_keys)),
+        ("null-in-not-null-column", others),
+    ):
+        marks = np.asarray(forbidden_nulls(rows, fields, schema))
+        if marks.any():
+            yield Refusal(marks, name, name)
+
+
 def _refusals(rows: pl.DataFrame, view: TableView, *, states_rows: bool = False) -> list[Refusal]:
     if not view.kind.takes_deletes:
         found = _not_inserted(rows)
@@ -68,12 +98,17 @@ def _of_no_producer(rows: pl.DataFrame, view: TableView, *, states_rows: bool) -
     names = view.comparison.names
     count = rows.select(pl.sum_horizontal(pl.col(names).is_not_null()).alias("n"))["n"].to_numpy()
     columns = ", ".join(map(repr, names))
-    yield Refusal(count == 0, f"all of {columns} are NULL, one of which the row is compared by")
+    yield Refusal(
+        count == 0,
+        f"all of {columns} are NULL, one of which the row is compared by",
+        "no-comparison-value",
+    )
     was_read = np.asarray(rows[VALUE_KIND] != RowKind.INSERT) & states_rows
     yield Refusal(
         (count > 1) & ~was_read,
         f"several of {columns} have a value, and a row is compared by that of its producer; leave "
         f"the others NULL",
+        "several-comparison-values",
     )
 
 

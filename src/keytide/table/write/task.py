@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -42,8 +43,9 @@ _BATCH_ROWS = 64 << 10
 class Written:
     """Files that a task wrote, as entries to commit, and how many rows it was given.
 
-    `changelog` has the files in which the rows are stored once more, as they came.
-    `indexes` has what becomes of indexes of buckets.
+    `changelog` has the files in which the rows are stored once more, as they came. `indexes` has
+    what becomes of indexes of buckets. `errors` counts the rows that were left out, by what is
+    wrong with them.
     """
 
     entries: tuple[ManifestEntry, ...]
@@ -51,6 +53,7 @@ class Written:
     out_of_order: int | None = None
     changelog: tuple[ManifestEntry, ...] = ()
     indexes: Mapping[IndexKey, BucketIndex] = field(default_factory=dict)
+    errors: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def placed(self) -> dict[BucketId, Hashes]:
@@ -75,7 +78,9 @@ class Written:
         made = list(parts)
         late = [part.out_of_order for part in made]
         indexes: dict[IndexKey, list[BucketIndex]] = {}
+        errors: Counter[str] = Counter()
         for part in made:
+            errors.update(part.errors)
             for key, index in part.indexes.items():
                 indexes.setdefault(key, []).append(index)
         return cls(
@@ -84,6 +89,7 @@ class Written:
             None if None in late else sum(count or 0 for count in late),
             tuple(entry for part in made for entry in part.changelog),
             {key: first.joined(later) for key, (first, *later) in indexes.items()},
+            dict(errors),
         )
 
 

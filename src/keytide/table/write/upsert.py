@@ -29,13 +29,13 @@ from keytide.table.state.view import TableView
 from keytide.table.write.arrivals import Arrivals, Kept, exact, judge
 from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
 from keytide.table.write.cut import BucketBatch
-from keytide.table.write.input_rows import Rows, incoming_rows
+from keytide.table.write.input_rows import Rows, complete_rows, typed_rows
 from keytide.table.write.keeping import as_they_came, refuse_too_old
 from keytide.table.write.key_bucket import Bucket, arrived, by_name, found_bucket, places_of
 from keytide.table.write.layout import Placing
 from keytide.table.write.layouts import layout_of
 from keytide.table.write.partition_spec import PartitionSpec
-from keytide.table.write.refusals import refuse_unmergeable
+from keytide.table.write.refusals import refuse_unmergeable, without_errors
 from keytide.table.write.row_merging import merged_rows
 from keytide.table.write.task import WriteTask, Written
 
@@ -93,11 +93,16 @@ class UpsertTask(WriteTask):
     ) -> Written:
         """Write rows bucket by bucket; `before` tells what was written of the part so far."""
         view = self.view
-        rows = incoming_rows(run, view.schema, view.options, view.name)
+        given = typed_rows(run, view.schema, view.options, view.name)
+        errors: Mapping[str, int] = {}
+        if view.options.counts_row_errors and not self.states_rows:
+            given, errors = without_errors(given, view)
+        rows = complete_rows(given, view.schema, view.options, view.name)
         if self.partition is not None:
             self.partition.check(rows.table)
         refuse_unmergeable(rows.frame, view, states_rows=self.states_rows)
-        return replace(self._placed(rows, base, placing, before), rows=run.num_rows)
+        written = self._placed(rows, base, placing, before)
+        return replace(written, rows=run.num_rows, errors=errors)
 
     def _placed(
         self, rows: Rows, base: SequenceBase, placing: Placing, before: Iterable[Written]
