@@ -78,8 +78,6 @@ SORTED: dict[str, list[dict[str, Any]] | None] = {
         P101,
     ],
 }  # fmt: skip
-# What this release refuses to make a table of: the member that its error names.
-REFUSED = {"post_merge_transform": "postPartialUpsertTransformConfigs"}
 # What a table without segments has not.
 LEFT_OUT = dict.fromkeys(
     (
@@ -93,7 +91,7 @@ LEFT_OUT = dict.fromkeys(
 
 
 CONCERNED = {case["id"]: case for case in CASES}
-RUN = [case for id_, case in CONCERNED.items() if id_ not in {*REFUSED, *LEFT_OUT}]
+RUN = [case for id_, case in CONCERNED.items() if id_ not in LEFT_OUT]
 
 
 @pytest.mark.filterwarnings("ignore:.*no meaning here:keytide.KeytideWarning")
@@ -138,14 +136,6 @@ def assert_shows(
     assert table.verify().is_healthy
 
 
-@pytest.mark.filterwarnings("ignore:.*no meaning here:keytide.KeytideWarning")
-@pytest.mark.parametrize("id_", REFUSED)
-def test_case_that_needs_more_is_refused_by_name(id_: str, warehouse: str) -> None:
-    case = CONCERNED[id_]
-    with pytest.raises(kt.UnsupportedError, match=f"'upsertConfig.{REFUSED[id_]}'"):
-        kt.pinot.create_table(kt.connect(warehouse), config_of(case), schema_of(case))
-
-
 def test_condition_on_another_column_sees_current_rows_alone(warehouse: str) -> None:
     case = CONCERNED["filter_applies_after_upsert"]
     table = kt.pinot.create_table(kt.connect(warehouse), config_of(case), schema_of(case))
@@ -153,10 +143,9 @@ def test_condition_on_another_column_sees_current_rows_alone(warehouse: str) -> 
     assert table.scan(columns=["k"], where="status = 'open'").to_pylist() == [{"k": 2}]
 
 
-def test_every_case_is_run_refused_or_left_out() -> None:
-    assert {*REFUSED, *LEFT_OUT, *DEVIATIONS, *SORTED} <= CONCERNED.keys()
-    assert not REFUSED.keys() & LEFT_OUT.keys()
-    assert len(RUN) + len(REFUSED) + len(LEFT_OUT) == len(CONCERNED)
+def test_every_case_is_run_or_left_out() -> None:
+    assert {*LEFT_OUT, *DEVIATIONS, *SORTED} <= CONCERNED.keys()
+    assert len(RUN) + len(LEFT_OUT) == len(CONCERNED)
 
 
 def test_every_deviation_is_listed_with_its_reason() -> None:

@@ -179,9 +179,9 @@ NOT_CARRIED_OUT: list[tuple[str, Change, Change, str]] = [
      "'upsertConfig.defaultPartialUpsertStrategy' is set"),
     ("merger", {"upsertConfig.partialUpsertMergerClass": "a.B"}, {},
      "'upsertConfig.partialUpsertMergerClass' is set"),
-    ("transforms", PARTIAL | {TRANSFORMS: computed("n", "plus(score, 1)")},
-     {"metricFieldSpecs": [{"name": "score", "dataType": "INT"}]},
-     "postPartialUpsertTransformConfigs' is set; this release computes no columns"),
+    ("transforms of other functions",
+     PARTIAL | {TRANSFORMS: computed("n", "plus(lookUp(score), now())")}, {},
+     "computes 'n' by lookUp, now; this release takes operators, CASE and the functions plus, add"),
     *[
         ("comparison type", {"upsertConfig.comparisonColumns": [name]}, {},
          f"rows are compared by '{name}', which .*; this release compares by a number")

@@ -117,3 +117,19 @@ def test_rows_that_are_errors_are_counted_over_all_tasks(
     assert (result.rows, result.rows_stored, table.scan().count()) == (29, 20, 20)
     frame.write.format("keytide").mode("append").save(table.uri)
     assert table.scan().count() == 20
+
+
+def test_tasks_compute_columns_of_merged_rows(warehouse: str, spark: SparkSession) -> None:
+    lake = kt.connect(warehouse, spark)
+    lake.sql(
+        "CREATE TABLE t (k INT, ts INT, a INT, b INT, total INT, PRIMARY KEY (k) NOT ENFORCED) "
+        "WITH ('bucket' = '3', 'upsert.mode' = 'partial', 'sequence.field' = 'ts', "
+        "'fields.total.post-merge-expression' = 'a + b')"
+    )
+    table, columns = lake.table("t"), "k INT, ts INT, a INT, b INT"
+    table.write(spark.createDataFrame([(k, 1, k, None) for k in range(9)], columns).repartition(3))
+    table.write(spark.createDataFrame([(k, 2, None, 1) for k in range(0, 9, 2)], columns))
+    rows = table.scan(columns=["k", "total"]).to_pylist()
+    assert {r["k"]: r["total"] for r in rows} == {
+        k: k + 1 if k % 2 == 0 else None for k in range(9)
+    }

@@ -98,6 +98,7 @@ AGGREGATION_REMOVE_RECORD_ON_DELETE = _key("aggregation.remove-record-on-delete"
 # -- columns ---------------------------------------------------------------------------------------
 
 AGGREGATE_FUNCTION = _key("fields.<column>.aggregate-function")
+POST_MERGE_EXPRESSION = _key("fields.<column>.post-merge-expression")
 DEFAULT_AGGREGATE_FUNCTION = _key("fields.default-aggregate-function")
 SEQUENCE_GROUP = _key("fields.<columns>.sequence-group")
 IGNORE_RETRACT = _key("fields.<column>.ignore-retract")

@@ -201,6 +201,10 @@ _COLUMNS = (
            change=FIXED),
     Option("fields.default-aggregate-function", TEXT, "The function of columns that name none.",
            change=FIXED),
+    Option("fields.<column>.post-merge-expression", TEXT, "An expression of SQL over the columns "
+           "of the row, which gives the column its value whenever a row is merged with an earlier "
+           "one of its key; with `upsert.mode` = `partial`.", change=FIXED,
+           used_with="upsert.mode"),
     Option("fields.<columns>.sequence-group", COLUMNS, "Columns that follow the order of these, "
            "each group on its own.", change=FIXED),
     Option("fields.<column>.ignore-retract", BOOLEAN, "Whether the function ignores `-D` and "

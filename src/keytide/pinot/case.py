@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from keytide.pinot.config import Column, Schema, TableConfig, Upsert
+from keytide.pinot.functions import parsed
 
 __all__ = ["Case"]
 
@@ -69,11 +68,4 @@ class Case:
     @cached_property
     def functions(self) -> tuple[tuple[str, str, exp.Expr | None], ...]:
         """The columns computed after a merge: name, text, and the tree of it if it parses."""
-        return tuple((t.column, t.function, _parsed(t.function)) for t in self.upsert.transforms)
-
-
-def _parsed(function: str) -> exp.Expr | None:
-    try:
-        return sqlglot.parse_one(function)
-    except (SqlglotError, RecursionError):
-        return None
+        return tuple((t.column, t.function, parsed(t.function)) for t in self.upsert.transforms)

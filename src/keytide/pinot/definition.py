@@ -9,6 +9,7 @@ from typing import Any
 from keytide.options import keys
 from keytide.pinot.case import Case
 from keytide.pinot.config import Column
+from keytide.pinot.functions import sql_of
 from keytide.types import ArrayType, Field, parse_sql_type
 
 __all__ = ["IMMUTABLE", "TTLS", "columns", "options", "unused_defaults"]
@@ -56,6 +57,9 @@ def options(case: Case) -> dict[str, str]:
         found[keys.DEFAULT_AGGREGATE_FUNCTION] = case.upsert.default_strategy
         for name, strategy in case.upsert.strategies.items():
             found[keys.key_of(keys.AGGREGATE_FUNCTION, name)] = strategy
+        for name, _, tree in case.functions:
+            if tree is not None:
+                found[keys.key_of(keys.POST_MERGE_EXPRESSION, name)] = sql_of(tree, _wide(case))
     if case.upsert.drops_late:
         found[keys.UPSERT_DROP_OUT_OF_ORDER] = "true"
     if case.upsert.late_marker is not None:
@@ -71,6 +75,12 @@ def options(case: Case) -> dict[str, str]:
         if member in case.ttls:
             found[key] = _age(case.ttls[member], case)
     return found
+
+
+def _wide(case: Case) -> dict[str, str]:
+    """The columns that Pinot computes with as with wider ones."""
+    types = {"INT": "BIGINT", "FLOAT": "DOUBLE"}
+    return {c.name: types[c.type] for c in case.schema.columns if c.is_single and c.type in types}
 
 
 TTLS = {

@@ -15,6 +15,7 @@ from keytide.errors import InvalidError, UnsupportedError
 from keytide.pinot.case import Case
 from keytide.pinot.config import COMPACTION, Column, Upsert
 from keytide.pinot.document import said
+from keytide.pinot.functions import FUNCTIONS, unknown_parts
 
 __all__ = ["IDLE", "NOT_YET", "RULES", "Rule", "check", "idle_members"]
 
@@ -198,6 +199,12 @@ def _transforms(
         return f"'postPartialUpsertTransformConfigs' has {', '.join(told)}" if told else None
 
     return find
+
+
+def _foreign_functions(case: Case) -> str | None:
+    found = {name: unknown_parts(tree) for name, _, tree in case.functions if tree is not None}
+    told = [f"{name!r} by {', '.join(parts)}" for name, parts in found.items() if parts]
+    return _if(bool(told), f"'postPartialUpsertTransformConfigs' computes {', '.join(told)}")
 
 
 def _is_groovy(text: str) -> bool:
@@ -392,8 +399,9 @@ NOT_YET = (
          "only 'PARTIAL' merges columns: take it, or leave it out"),
     Rule("merger", _said("partialUpsertMergerClass"),
          "this release runs no classes: choose strategies, and leave it out"),
-    Rule("transforms", _said("postPartialUpsertTransformConfigs"),
-         "this release computes no columns of merged rows: leave it out"),
+    Rule("transforms of other functions", _foreign_functions,
+         f"this release takes operators, CASE and the functions {', '.join(FUNCTIONS)}: write it "
+         "with these, or leave it out"),
     Rule("comparison type", _incomparable,
          "this release compares by a number, a time, a text or bytes: name such a column"),
     Rule("compaction of deletes",

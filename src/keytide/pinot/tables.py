@@ -12,7 +12,7 @@ from keytide.errors import AlreadyExistsError, InvalidError
 from keytide.lake.lake import Lake
 from keytide.lake.table import Table
 from keytide.merge.functions.registry import DEFAULT_FUNCTION, function_names
-from keytide.options import TableOptions
+from keytide.options import TableOptions, keys
 from keytide.pinot import definition
 from keytide.pinot.case import Case
 from keytide.pinot.config import parse_schema, parse_table_config
@@ -74,6 +74,10 @@ def _check_immutable(table: Table, case: Case) -> None:
         one, other = (function_names(names, each, DEFAULT_FUNCTION) for each in (stored, wanted))
         for name in names:
             pairs[f"upsertConfig.partialUpsertStrategies.{name}"] = (one[name], other[name])
+        one, other = (each.by_columns(keys.POST_MERGE_EXPRESSION) for each in (stored, wanted))
+        for name in {**one, **other}:
+            member = f"upsertConfig.postPartialUpsertTransformConfigs.{name}"
+            pairs[member] = (one.get(name), other.get(name))
     for member, (has, asked) in pairs.items():
         if has != asked:
             if member == "upsertConfig.comparisonColumns" and not case.upsert.comparison:

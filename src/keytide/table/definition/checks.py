@@ -24,6 +24,7 @@ from keytide.table.definition.counting import check_counted, with_stored_counts
 from keytide.table.definition.defaults import read_defaults, write_default
 from keytide.table.definition.kind import kind_of
 from keytide.table.definition.partition_times import PartitionTimes
+from keytide.table.definition.post_merge import check_post_merge
 from keytide.table.definition.tag_period import TagPeriod
 from keytide.types import AtomicType, Field, RowType
 
@@ -72,6 +73,7 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
     _check_indexed_alone(schema, options)
     validate_merge_options(schema.fields, schema.primary_keys, schema.partition_keys, options)
     kind_of(schema).check(schema, options)
+    check_post_merge(schema, options)
     _check_file_format(options)
     _check_bloom_filters(schema, options)
     _check_defaults(schema, options)

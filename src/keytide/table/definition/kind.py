@@ -312,7 +312,7 @@ _INDEXED_BY = (
 # Of the functions of columns none is ever taken back, and `count` counts what is no row of a key.
 _OF_MERGING_ROWS = [
     option_of(key)
-    for key in FUNCTION_OPTIONS
+    for key in (*FUNCTION_OPTIONS, keys.POST_MERGE_EXPRESSION)
     if key not in (keys.IGNORE_RETRACT, keys.COUNT_VALUES)
 ]
 _OF_MERGING = [option for option in _OF_VERSIONS if option.key not in _INDEXED_BY]

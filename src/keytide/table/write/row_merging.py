@@ -1,9 +1,9 @@
 """Rows that are merged with the current ones of their keys before they are stored.
 
 One row of a key is stored: that which its current row and the arriving ones give, column by
-column. A delete takes away what came before it, so that what comes next begins anew. Rows of one
-write come in the order of the column that they are compared by, those of each producer in the
-places that they have among the others.
+column, and then the columns that are computed of it. A delete takes away what came before it, so
+that what comes next begins anew. Rows of one write come in the order of the column that they are
+compared by, those of each producer in the places that they have among the others.
 
 A row that comes late cannot be put where it belongs: which of the columns a later row has set, and
 whether one has deleted the key, is in the merged row no more. It is refused, unless the table says
@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from keytide.errors import InvalidError
+from keytide.format.arrow import from_arrow
 from keytide.index.comparison import Numbers
 from keytide.index.hashes import KeyHashes
 from keytide.merge.engine import MergeEngine
@@ -24,9 +26,10 @@ from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
 from keytide.options import keys
 from keytide.row_kind import RowKind
 from keytide.scratch import scratch
+from keytide.table.definition.post_merge import computed_columns
 from keytide.table.definition.row_merging import merged_fields
 from keytide.table.state.view import TableView
-from keytide.table.write.arrivals import Arrivals, Judged, Kept, judge
+from keytide.table.write.arrivals import Arrivals, Judged, Kept, exact, judge
 from keytide.table.write.keeping import first_key, is_dropped, refuse_too_old, with_marks
 
 __all__ = ["as_deletes", "merged_rows", "row_merger"]
@@ -63,7 +66,8 @@ def merged_rows(arrivals: Arrivals, judged: Judged, view: TableView) -> Kept:
     rows = with_marks(arrivals, judged, view).with_columns(pl.Series(_PLACE, sorted_by))
     with view.naming_table():
         versions = _versions(rows, arrivals, np.flatnonzero(~judged.is_late), view)
-        merged = row_merger(view).merge(versions, in_key_order=False).sort(_PLACE).drop(_KEY)
+        merged = row_merger(view).merge(versions, in_key_order=False)
+        merged = _with_computed(merged, versions, view).sort(_PLACE).drop(_KEY)
     late = rows.filter(pl.Series(judged.is_late & ~is_dropped(arrivals, judged, view)))
     stored = pl.concat([merged, late.select(merged.columns)])
     is_current = np.arange(stored.height) < merged.height
@@ -89,6 +93,25 @@ def _versions(
     # The key is spelt as the newest row has it, which some hash functions let differ.
     spelt = [pl.col(name).last().over(_KEY) for name in view.schema.primary_keys]
     return versions.sort(_KEY, maintain_order=True).with_columns(spelt)
+
+
+def _with_computed(merged: pl.DataFrame, versions: pl.DataFrame, view: TableView) -> pl.DataFrame:
+    """The rows, of which those that two or more versions have made have their computed columns.
+
+    A row that is the first one of its key, or the first after a delete, stays as it came.
+    """
+    columns = computed_columns(view.schema, view.options)
+    if not columns:
+        return merged
+    is_delete = pl.col(VALUE_KIND) == int(RowKind.DELETE)
+    since_delete = versions.filter(is_delete.cum_sum(reverse=True).over(_KEY) == 0)
+    is_one = pl.col(_KEY).is_in(since_delete.filter(pl.len().over(_KEY) > 1)[_KEY].implode())
+    made = merged.filter(is_one)
+    for column in columns:
+        read = exact(made, view.schema.select(column.expression.columns))
+        values = column.expression.values(read, column.field, view.name)
+        made = made.with_columns(from_arrow(pa.table({column.field.name: values})).to_series())
+    return pl.concat([merged.filter(~is_one), made.select(merged.columns)])
 
 
 def _in_order(arrivals: Arrivals) -> Numbers:

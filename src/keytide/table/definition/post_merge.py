@@ -1,0 +1,90 @@
+"""Columns that are computed of the merged row, where rows are merged when they are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+
+from keytide.errors import InvalidError
+from keytide.format.schema import TableSchema
+from keytide.options import TableOptions, keys
+from keytide.table.definition.row_merging import merged_fields
+from keytide.table.values.row_expression import RowExpression, row_expression
+from keytide.types import Field
+
+__all__ = ["ComputedColumn", "check_post_merge", "computed_columns"]
+
+
+@dataclass(frozen=True)
+class ComputedColumn:
+    """A column, and the expression that gives its value when a row is merged."""
+
+    field: Field
+    expression: RowExpression
+
+    @property
+    def told(self) -> str:
+        """The option that says it, for people."""
+        key = keys.key_of(keys.POST_MERGE_EXPRESSION, self.field.name)
+        return f"'{key}' = {self.expression.text!r}"
+
+
+def computed_columns(schema: TableSchema, options: TableOptions) -> tuple[ComputedColumn, ...]:
+    """The computed columns, each behind those that it reads.
+
+    REQUIRES: the options have been checked.
+    """
+    texts = options.by_columns(keys.POST_MERGE_EXPRESSION)
+    if not texts:
+        return ()
+    read = {name: row_expression(text) for name, text in texts.items()}
+    order = TopologicalSorter(
+        {name: [c for c in each.columns if c in read] for name, each in read.items()}
+    )
+    return tuple(ComputedColumn(schema.field(n), read[n]) for n in order.static_order())
+
+
+def check_post_merge(schema: TableSchema, options: TableOptions) -> None:
+    """Raise `InvalidError` for expressions, or columns, with which no column can be computed."""
+    merged = {field.name for field in merged_fields(schema, options)}
+    for name, text in options.by_columns(keys.POST_MERGE_EXPRESSION).items():
+        told = f"'{keys.key_of(keys.POST_MERGE_EXPRESSION, name)}' = {text!r}"
+        if not options.merges_rows:
+            raise InvalidError(
+                f"{told} computes a column of rows that are merged when they are written; set "
+                f"'{keys.UPSERT_MODE}' = 'partial', or leave it out"
+            )
+        if name not in merged - {options.delete_record_column}:
+            raise InvalidError(
+                f"{told}: {name!r} is none of the columns that are merged, which are those of the "
+                f"table without the key, the sequence fields and those that mark rows; name another"
+            )
+        if not schema.field(name).type.nullable:
+            raise InvalidError(
+                f"{told}: {name!r} is {schema.field(name).type.sql()}, and an expression may give "
+                f"NULL; let the column take it"
+            )
+        _check_expression(schema, name, told, text)
+    try:
+        computed_columns(schema, options)
+    except CycleError as error:
+        names = ", ".join(map(repr, dict.fromkeys(error.args[1])))
+        raise InvalidError(
+            f"'{keys.POST_MERGE_EXPRESSION}': columns {names} are computed of each other; give one "
+            f"of them an expression that reads others"
+        ) from error
+
+
+def _check_expression(schema: TableSchema, name: str, told: str, text: str) -> None:
+    try:
+        expression = row_expression(text)
+        for column in expression.columns:
+            if column not in schema.by_name:
+                raise InvalidError(
+                    f"it reads {column!r}, which is none of {', '.join(schema.names)}"
+                )
+        if name in expression.columns:
+            raise InvalidError("a column is not computed of itself; read others")
+        expression.check(schema.field(name), schema.select(expression.columns))
+    except InvalidError as error:
+        raise InvalidError(f"{told}: {error}") from error

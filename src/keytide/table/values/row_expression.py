@@ -1,0 +1,232 @@
+"""Expressions of SQL over the columns of one row, computed by DuckDB for many rows at once.
+
+Of a row's columns they give one value, the same whenever and wherever it is computed: what looks
+at other rows, at the clock or at the session is refused by name. DuckDB is loaded where a table has
+such an expression.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyarrow import types
+
+from keytide.errors import InvalidError
+from keytide.table.values.columns import stored_column
+from keytide.types import AtomicType, Field, arrow_schema
+
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = ["RowExpression", "row_expression"]
+
+_NODES = frozenset(
+    ("BETWEEN", "CASE", "CAST", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION",
+     "OPERATOR", "TYPE")
+)  # fmt: skip
+# What DuckDB takes for constant, though it tells of the day, of its release or of an algorithm.
+_CHANGING = frozenset(("age", "hash", "version"))
+
+# DuckDB writes it with others, and says nothing of what it follows from: its arguments alone.
+_MACROS = frozenset(("nullif",))
+
+
+@dataclass(frozen=True)
+class RowExpression:
+    """An expression with the columns that it reads, by their names as it spells them."""
+
+    text: str
+    columns: tuple[str, ...]
+
+    def check(self, target: Field, fields: tuple[Field, ...]) -> None:
+        """Raise `InvalidError` where a column cannot have the values of the expression.
+
+        `fields` are the columns that it reads. Whole numbers go into any numbers, decimals into
+        those with as many digits behind the point, floating point into floating point, and
+        everything else into its own type; another type needs a CAST.
+        """
+        found = self._computed(arrow_schema(fields).empty_table(), "*").schema.field(0).type
+        if not _fits(found, target.type.to_arrow()):
+            raise InvalidError(
+                f"it is {found}, and column {target.name!r} is {target.type.sql()}: CAST it to "
+                f"that, or give the column another type"
+            )
+
+    def values(self, rows: pa.Table, target: Field, table: str) -> pa.ChunkedArray:
+        """The value of each row as the column stores it.
+
+        `rows` has the columns that are read, in the table's types. Raises `InvalidError` for what
+        cannot be computed, and for values that the column does not hold.
+        """
+        taken = "*"
+        if isinstance(target.type, AtomicType) and target.type.root in _NUMBERS:
+            taken = f"CAST(COLUMNS(*) AS {target.type.with_nullable(True).sql()})"
+        try:
+            made = self._computed(rows, taken).column(0)
+        except InvalidError as error:
+            raise InvalidError(
+                f"table {table}: column {target.name!r}: {error}. Nothing was written; write "
+                f"values with which it can be"
+            ) from error
+        return stored_column(made, target, table)
+
+    def _computed(self, rows: pa.Table, taken: str) -> pa.Table:
+        if not self.columns:  # a table of Arrow without columns has no rows
+            rows = pa.table({"": pa.nulls(rows.num_rows, pa.int8())})
+        query = f"SELECT {taken} FROM (SELECT (\n{self.text}\n) FROM given)"
+        with _engine().cursor() as connection:
+            connection.register("given", rows)
+            try:
+                return connection.sql(query).to_arrow_table()
+            except _failures() as error:
+                raise InvalidError(f"{self.text!r} cannot be computed: {error}") from error
+
+
+_NUMBERS = frozenset(
+    ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")
+)  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def row_expression(text: str) -> RowExpression:
+    """The expression that a text spells.
+
+    Raises `InvalidError` for what does not parse, and names what is no matter of one row alone.
+    """
+    with _engine().cursor() as connection:
+        written = f"SELECT (\n{text}\n)"
+        answer = connection.execute("SELECT json_serialize_sql(?)", [written]).fetchall()[0][0]
+        parsed, bare = json.loads(answer), _shape(connection, "SELECT 1")
+        if parsed["error"]:
+            raise InvalidError(f"{text!r} is no expression of SQL: {parsed['error_message']}")
+        (expression,) = _only(parsed, bare, text)
+        nodes = list(_nodes(expression))
+        for node in nodes:
+            _refuse(connection, node, text)
+    # What stands behind a column is a member of its value.
+    names = dict.fromkeys(n["column_names"][0] for n in nodes if n["class"] == "COLUMN_REF")
+    return RowExpression(text, tuple(names))
+
+
+def _only(parsed: Any, bare: Any, text: str) -> list[Any]:
+    """The expression of a statement that selects one, and does nothing else."""
+    selected = _selected(parsed)
+    if len(selected) != 1 or _emptied(parsed) != bare:
+        raise InvalidError(f"{text!r} is more than one expression of SQL")
+    return selected
+
+
+def _shape(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
+    answer = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0][0]
+    return _emptied(json.loads(answer))
+
+
+def _selected(parsed: Any) -> list[Any]:
+    return [each for statement in parsed["statements"] for each in statement["node"]["select_list"]]
+
+
+def _emptied(parsed: Any) -> Any:
+    """What a statement is beside the expressions that it selects."""
+    return [
+        {**statement, "node": {**_placeless(statement["node"]), "select_list": []}}
+        for statement in parsed["statements"]
+    ]
+
+
+def _placeless(node: Any) -> Any:
+    """A part of a statement without the places in its text."""
+    if isinstance(node, dict):
+        return {k: _placeless(v) for k, v in node.items() if k != "query_location"}
+    return [_placeless(each) for each in node] if isinstance(node, list) else node
+
+
+def _nodes(part: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(part, dict):
+        if "class" in part:
+            yield part
+        for each in part.values():
+            yield from _nodes(each)
+    elif isinstance(part, list):
+        for each in part:
+            yield from _nodes(each)
+
+
+def _refuse(connection: duckdb.DuckDBPyConnection, node: dict[str, Any], text: str) -> None:
+    """Raise `InvalidError` for a part that does not follow from the columns of one row."""
+    kind = node["class"]
+    if kind not in _NODES:
+        raise InvalidError(
+            f"{text!r} has a {kind.lower()}; it may have columns, constants, operators, CASE, CAST "
+            f"and functions of single values"
+        )
+    if kind != "FUNCTION":
+        return
+    name = node["function_name"]
+    query = "SELECT DISTINCT function_type, stability FROM duckdb_functions() WHERE function_name=?"
+    known = connection.execute(query, [name.lower()]).fetchall()
+    if not known:
+        raise InvalidError(f"{text!r} calls {name!r}, which DuckDB does not know")
+    is_constant = set(known) == {("scalar", "CONSISTENT")} and name.lower() not in _CHANGING
+    if not is_constant and name.lower() not in _MACROS:
+        raise InvalidError(
+            f"{text!r} calls {name!r}, which does not give the same value for the same row at any "
+            f"time and in any session: leave it out"
+        )
+
+
+def _fits(found: pa.DataType, target: pa.DataType) -> bool:
+    """Whether values of one type go into a column of another, if they are not too great for it."""
+    if found.equals(target) or types.is_null(found):
+        return True
+    if types.is_integer(found):
+        return _is_number(target)
+    if types.is_decimal(found):
+        behind = target.scale if types.is_decimal(target) else 0
+        return _is_number(target) and (types.is_floating(target) or found.scale <= behind)
+    if types.is_timestamp(found) and types.is_timestamp(target):
+        return (found.tz is None) == (target.tz is None)
+    texts = (types.is_string, types.is_floating, types.is_date, types.is_time)
+    bytes_ = _is_binary(found) and _is_binary(target)
+    return bytes_ or any(is_one(found) and is_one(target) for is_one in texts)
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(types.is_integer(type_) or types.is_decimal(type_) or types.is_floating(type_))
+
+
+def _is_binary(type_: pa.DataType) -> bool:
+    return bool(types.is_binary(type_) or types.is_fixed_size_binary(type_))
+
+
+@lru_cache(maxsize=1)
+def _engine() -> duckdb.DuckDBPyConnection:
+    """One thread: rows stay in their order, and a task of Spark has one core."""
+    import duckdb
+
+    settings: dict[str, str | bool | int | float | list[str]] = {
+        "threads": 1,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "python_enable_replacements": False,
+        "enable_external_access": False,
+    }
+    connection = duckdb.connect(config=settings)
+    connection.execute("SET GLOBAL TimeZone = 'UTC'; SET lock_configuration = true")
+    return connection
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    import duckdb
+
+    return (duckdb.Error, pa.ArrowException)
+
+
+# Threads of Spark's gateway outlive the interpreter, and DuckDB reports a connection that it finds
+# there as leaked.
+atexit.register(_engine.cache_clear)
