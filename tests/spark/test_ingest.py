@@ -220,6 +220,28 @@ def test_changes_that_the_table_could_not_merge_are_dead_letters_too(feed: Feed)
     assert "'max' does not support retraction" in reason
 
 
+def test_rows_that_pinot_counts_as_errors_are_dead_letters(feed: Feed) -> None:
+    columns = [{"name": name, "dataType": "LONG"} for name in ("id", "a", "b")]
+    config = {
+        "tableName": "shop.people",
+        "tableType": "REALTIME",
+        "routing": {"instanceSelectorType": "strictReplicaGroup"},
+        "upsertConfig": {"mode": "FULL", "comparisonColumns": ["a", "b"]},
+    }
+    schema = {"schemaName": "s", "primaryKeyColumns": ["id"], "dimensionFieldSpecs": columns}
+    kt.pinot.create_table(kt.connect(feed.warehouse), config, schema)
+    images = [{"id": 1, "a": 2}, {"id": 1, "b": 1}, {"id": 1, "a": 1}, {"id": 1},
+              {"id": 2, "a": 1, "b": 1}, {"id": None, "a": 1}]  # fmt: skip
+    feed.add("a.json", *(json.dumps({"op": "c", "after": image}) for image in images))
+
+    report = feed.run(schema=None, options={})
+
+    assert counts(report) == (6, 2, 1, 0, 3, 0)
+    assert feed.rows("shop.people", "id", "a", "b") == [(1, 2, 1)]
+    reasons = [reason for (reason,) in feed.rows(report.dead_letter, "reason")]
+    assert [reason.split(" ")[0] for reason in reasons] == ["all", "column", "several"]
+
+
 def test_any_bytes_between_good_messages_are_dead_letters_byte_for_byte(feed: Feed) -> None:
     chance = random.Random(7)
     pieces = [b"\xff", b"\xed\xa0\x80", b"\0", b"\r", b"\xef\xbb\xbf", b"{", b'"', b"x", b"\\ud800"]

@@ -7,7 +7,7 @@ this, for its merge puts late and repeated changes right; people who watch a fee
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -17,9 +17,15 @@ from keytide.merge.lateness import RANK, STORED_RANK, is_late, with_ranks
 from keytide.merge.order import MergeOrder
 from keytide.scratch import scratch
 
-__all__ = ["ChangeCounts", "Filled", "count_changes", "fill_unavailable"]
+__all__ = [
+    "ChangeCounts",
+    "Filled",
+    "count_changes",
+    "fill_unavailable",
+    "fill_unavailable_of_producers",
+]
 
-_SOURCE, _ROW, _AT, _UNKNOWN = map(scratch, ("source", "row", "at", "unknown"))
+_SOURCE, _ROW, _AT, _UNKNOWN, _ARRIVED = map(scratch, ("source", "row", "at", "unknown", "arrived"))
 
 
 @dataclass(frozen=True)
@@ -50,26 +56,60 @@ class Filled:
     unknown: pl.DataFrame
 
 
-def count_changes(changes: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) -> ChangeCounts:
+def count_changes(changes: pl.DataFrame, stored: pl.DataFrame, *orders: MergeOrder) -> ChangeCounts:
     """Count the messages of a batch; without ordering columns every one is applied.
 
     `changes` come in arrival order. A message with several rows counts once, as the best that
-    became of one of them.
+    became of one of them. Several `orders` are those of producers: a row has a place in that of
+    its own, and is compared there alone.
     """
-    if not order.sequence:
+    if not orders[0].sequence:
         return ChangeCounts(applied=changes[ORDINAL_COLUMN].n_unique())
+    found = [_verdicts(*of_it, order) for order, of_it in _by_producer(changes, stored, orders)]
+    verdicts = pl.concat(found).group_by(ORDINAL_COLUMN).agg(pl.col("verdict").min())["verdict"]
+    applied, late, duplicate = (int((verdicts == value).sum()) for value in range(3))
+    return ChangeCounts(applied, late, duplicate)
+
+
+def _verdicts(changes: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) -> pl.DataFrame:
     ranked = with_ranks(changes, stored, order)
     is_first = pl.struct(*order.key, RANK).is_first_distinct()
     # A change has the place in the order that the source gave it, so an equal one is the same.
     seen = (pl.col(RANK) == pl.col(STORED_RANK)) | ~is_first
     verdict = pl.when(seen).then(2).when(is_late(order)).then(1).otherwise(0)
-    verdicts = (
-        ranked.select(ORDINAL_COLUMN, verdict.alias("verdict"))
-        .group_by(ORDINAL_COLUMN)
-        .agg(pl.col("verdict").min())["verdict"]
+    return ranked.select(ORDINAL_COLUMN, verdict.alias("verdict"))
+
+
+def _by_producer(
+    changes: pl.DataFrame, stored: pl.DataFrame, orders: Sequence[MergeOrder]
+) -> Iterator[tuple[MergeOrder, tuple[pl.DataFrame, pl.DataFrame]]]:
+    """Each order with the rows that have a place in it."""
+    for order in orders:
+        is_its_own = pl.lit(len(orders) == 1) | pl.col(order.sequence).is_not_null()
+        yield order, (changes.filter(is_its_own), stored.filter(is_its_own))
+
+
+def fill_unavailable_of_producers(
+    changes: pl.DataFrame,
+    stored: pl.DataFrame,
+    orders: Sequence[MergeOrder],
+    columns: Sequence[str],
+) -> Filled:
+    """The same as `fill_unavailable` where producers have an order each.
+
+    Rows of different producers come in their order of arrival; a late one is no version that a
+    later row has a value from, and needs none itself.
+    """
+    numbered = changes.with_row_index(_ARRIVED)
+    late = pl.concat(
+        with_ranks(*of_it, order).filter(is_late(order))[_ARRIVED]
+        for order, of_it in _by_producer(numbered, stored, orders)
     )
-    applied, late, duplicate = (int((verdicts == value).sum()) for value in range(3))
-    return ChangeCounts(applied, late, duplicate)
+    is_on_time = ~pl.col(_ARRIVED).is_in(late.implode())
+    arrival = MergeOrder(key=orders[0].key)
+    filled = fill_unavailable(numbered.filter(is_on_time), stored, arrival, columns)
+    known = pl.concat([filled.changes, numbered.filter(~is_on_time)]).sort(_ARRIVED)
+    return Filled(known.drop(_ARRIVED), filled.unknown.drop(_ARRIVED))
 
 
 def fill_unavailable(
@@ -80,10 +120,10 @@ def fill_unavailable(
     `stored` has the `columns` as well. A change stays `unknown` when no earlier version is
     known and it would be the newest of its key; one that loses anyway needs no value.
     """
-    flagged = changes.filter(pl.col(UNAVAILABLE_COLUMN).list.len() > 0)
-    if not flagged.height:
+    left_out = {*changes[UNAVAILABLE_COLUMN].explode().to_list()}
+    names = [name for name in columns if name in left_out]
+    if not names:
         return Filled(changes, changes.clear())
-    names = [n for n in columns if n in set(flagged[UNAVAILABLE_COLUMN].explode().to_list())]
     history = _history(changes, stored, order)
     for name in names:
         history = _fill_column(history, name, order)

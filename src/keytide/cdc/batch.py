@@ -14,7 +14,13 @@ from functools import cached_property
 import polars as pl
 import pyarrow as pa
 
-from keytide.cdc.apply import ChangeCounts, count_changes, fill_unavailable
+from keytide.cdc.apply import (
+    ChangeCounts,
+    Filled,
+    count_changes,
+    fill_unavailable,
+    fill_unavailable_of_producers,
+)
 from keytide.cdc.feed import (
     MESSAGE_COLUMN,
     ORDINAL_COLUMN,
@@ -26,8 +32,8 @@ from keytide.cdc.newest import NewestVersions, newest_of
 from keytide.errors import UnsupportedError
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.data_file import VALUE_KIND
+from keytide.merge.functions.registry import DEFAULT_FUNCTION, function_names
 from keytide.merge.order import MergeOrder, order_of
-from keytide.options import keys
 from keytide.row_kind import ROW_KIND
 from keytide.table.commit.transaction import Transaction
 from keytide.table.state.live_files import BucketId
@@ -66,8 +72,7 @@ class ChangeWriter:
 
         `layout` is for tasks side by side, which place new keys in buckets of their own.
 
-        Raises `UnsupportedError` for a table whose keys move between partitions, and for one that
-        compares the rows of each producer by themselves.
+        Raises `UnsupportedError` for a table whose keys move between partitions.
         """
         _refuse_unordered(transaction.view)
         task = replace(transaction.task(), stored=None)
@@ -89,8 +94,8 @@ class ChangeWriter:
         frame, cut = self.task.layout.begin().cut(frame, rows, view)
         for bucket, changes in cut.parts(frame):
             stored = self._stored_versions(bucket, changes)
-            result = fill_unavailable(changes, stored, self._order, view.schema.names)
-            counts += count_changes(changes, stored, self._order)
+            result = self._filled(changes, stored)
+            counts += count_changes(changes, stored, *self._orders)
             filled.append(to_arrow(result.changes, self._stored_schema))
             if result.unknown.height:
                 unknown.append(_unknown_changes(result.unknown))
@@ -116,12 +121,28 @@ class ChangeWriter:
         found = self.newest.of(bucket, asked, columns)
         return pl.concat([empty, *(frame.select(*columns, _row_kind()) for frame in found)])
 
+    def _filled(self, changes: pl.DataFrame, stored: pl.DataFrame) -> Filled:
+        columns = _columns_to_fill(self.task.view)
+        if len(self._orders) > 1:
+            # A row says by one of the sequence fields whose it is.
+            columns = [name for name in columns if name not in self._order.sequence]
+            return fill_unavailable_of_producers(changes, stored, self._orders, columns)
+        return fill_unavailable(changes, stored, self._order, columns)
+
     @cached_property
     def _order(self) -> MergeOrder:
         """By what changes of a key come after each other, though the table may merge nothing."""
         view = self.task.view
         key = view.order.key or view.schema.primary_keys
         return order_of(key, view.schema.fields, view.options)
+
+    @cached_property
+    def _orders(self) -> tuple[MergeOrder, ...]:
+        """The same for each of several producers, or the one order."""
+        view = self.task.view
+        if not (view.kind.has_key_index and view.comparison.has_producers):
+            return (self._order,)
+        return tuple(replace(self._order, sequence=(n,)) for n in self._order.sequence)
 
 
 def _refuse_unordered(view: TableView) -> None:
@@ -130,12 +151,31 @@ def _refuse_unordered(view: TableView) -> None:
             f"table {view.name}: its primary key lacks the partition columns, and changes of a "
             f"feed are looked up in the partition that they name; write the rows with table.write"
         )
-    if view.kind.has_key_index and view.comparison.has_producers:
-        raise UnsupportedError(
-            f"table {view.name}: its rows are compared by the column of their producer, one of "
-            f"'{keys.SEQUENCE_FIELD}', and changes of a feed have one order; name one column, or "
-            f"write the rows with table.write"
-        )
+
+
+def _columns_to_fill(view: TableView) -> list[str]:
+    """The columns whose left-out values are those of the version before.
+
+    Where a function folds the column, a value that is left out is NULL, by which the column stays
+    what it is; a sum would count the value before once more. But a function that takes NULL for a
+    value needs the one before, and a column that has no NULL gets it where that changes nothing.
+    """
+    schema, options = view.schema, view.options
+    fixed = {*schema.primary_keys, *options.sequence_field}
+    folded = [field for field in schema.fields if field.name not in fixed]
+    default = DEFAULT_FUNCTION if options.merges_rows else None
+    functions = function_names([field.name for field in folded], options, default)
+    left = {
+        field.name
+        for field in folded
+        if functions.get(field.name, "last_value") != "last_value"
+        and (field.type.nullable or functions[field.name] not in _SAME_AGAIN)
+    }
+    return [name for name in schema.names if name not in left]
+
+
+_SAME_AGAIN = ("last_non_null_value", "first_non_null_value", "max", "min")
+"""Functions by which a value that comes a second time changes nothing."""
 
 
 def _row_kind() -> pl.Expr:
