@@ -99,6 +99,19 @@ def test_row_is_refused_with_its_write_unless_the_table_says_otherwise(
     assert table.snapshots() == []
 
 
+def test_column_that_no_row_of_a_write_brings_is_null_however_rows_are_cut_into_writes() -> None:
+    rows: list[dict[str, Any]] = [
+        {"k": 1, "a": 5, "n": 0}, {"k": 1, "b": 7, "n": 0, "v": "x"}, {"n": 0, "a": 1}, {"k": 2},
+    ]  # fmt: skip
+    cut, whole = new_table("producers", **COUNTS), new_table("producers", **COUNTS)
+    found = Counter({name: 1 for row in rows for name in cut.write([row]).errors or {}})
+    assert whole.write(rows).errors == dict(found)
+    assert [*found] == ["null-primary-key", "null-in-not-null-column"]
+    assert shown(cut) == shown(whole) == [{"k": 1, "a": 5, "b": 7, "n": 0, "v": "x"}]
+    with pytest.raises(kt.InvalidError, match="the rows lack the column 'b'"):
+        new_table("producers").write(rows[:1])
+
+
 def test_write_of_nothing_but_errors_makes_no_snapshot() -> None:
     table = new_table("full", **COUNTS)
     result = table.write([row(None, 1, None, 0), row(None, 2, None, None)])

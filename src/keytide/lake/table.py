@@ -182,8 +182,9 @@ class Table:
         user has committed. So identifiers of one user must grow; they have at most 64 bits.
 
         Raises `InvalidError` or `NotFoundError` for rows that do not fit, before anything is
-        written; `UnsupportedError` for a table this release must not write to; `ConflictError`
-        and `DataError` as commits do, with nothing committed.
+        written, but for those that a table with 'upsert.row-errors' = 'count' leaves out and counts
+        in `errors` of the result; `UnsupportedError` for a table this release must not write to;
+        `ConflictError` and `DataError` as commits do, with nothing committed.
         """
         author = Author.given(commit_user, commit_identifier)
         if is_spark_dataframe(data):

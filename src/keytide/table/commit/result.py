@@ -30,7 +30,8 @@ class WriteResult(Record):
     `errors` counts, of the rows given, those that the table could not take and that were left out,
     by what is wrong with them: 'null-primary-key', 'null-in-not-null-column',
     'no-comparison-value', 'several-comparison-values', 'unmergeable'. None unless the table has
-    'upsert.row-errors' = 'count'; other tables refuse such rows.
+    'upsert.row-errors' = 'count', for other tables refuse such rows; and where nothing was written
+    again.
     """
 
     snapshot_id: int | None
