@@ -198,6 +198,7 @@ def test_method_shows_itself_as_its_verb_does(name: str) -> None:
 
 GIVEN: Mapping[str, tuple[Mapping[str, Any], str, str]] = {
     "compact": ({}, "compact('t')", "compact t"),
+    "convert": ({"upsert_mode": "none"}, "convert('t', 'none')", "convert t --upsert-mode none"),
     "expire_changelogs": ({}, "expire_changelogs('t')", ""),
     "expire_partitions": (
         {"expiration_time": "1 d"}, "expire_partitions('t', '1 d')",

@@ -40,6 +40,7 @@ from keytide.table.history.branches import FastForwardResult
 from keytide.table.history.rollback import RollbackResult
 from keytide.table.read.scan import Explanation
 from keytide.table.read.why import Why
+from keytide.table.upkeep.conversion import ConversionResult
 from keytide.table.upkeep.doctor import Diagnosis, Sign
 from keytide.table.upkeep.indexing import IndexingResult
 from keytide.table.upkeep.mending import MendResult
@@ -61,6 +62,7 @@ __all__ = [
     "Changes",
     "CompactionResult",
     "ConflictError",
+    "ConversionResult",
     "DataError",
     "Diagnosis",
     "ExpiryResult",

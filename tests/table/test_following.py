@@ -62,6 +62,10 @@ def rescaled(lake: kt.Lake, t: kt.Table) -> None:
     t.rescale()
 
 
+def converted(lake: kt.Lake, t: kt.Table) -> None:
+    t.convert("none" if "upsert.mode" in t.options else "full")
+
+
 def indexed(lake: kt.Lake, t: kt.Table) -> None:
     lake.sql("ALTER TABLE t SET ('file-index.bloom-filter.columns' = 'v')")
     t.rewrite_file_index()
@@ -117,6 +121,7 @@ VERBS = {
     "rollback_to": Verb(rolled_back),
     "fast_forward": Verb(forward),
     "rescale": Verb(rescaled),
+    "convert": Verb(converted),
     "rewrite_file_index": Verb(indexed),
     "expire_partitions": Verb(lambda lake, t: t.expire_partitions(timedelta(days=1))),
     "purge_files": Verb(lambda lake, t: t.purge_files()),

@@ -27,6 +27,7 @@ from keytide.cli.sql import sql
 from keytide.cli.tag import tag
 from keytide.cli.upkeep import (
     compact,
+    convert,
     expire,
     expire_partitions,
     orphans,
@@ -123,7 +124,7 @@ def _keytide(
 
 for _command in (
     ls, describe, scan, get, why, snapshots, rollback, restore, expire, expire_partitions, orphans,
-    purge_files, rewrite_file_index, explain, compact, verify, doctor, upsert_estimate,
+    purge_files, rewrite_file_index, explain, compact, convert, verify, doctor, upsert_estimate,
     sql, ingest,
 ):  # fmt: skip
     app.command()(_command)

@@ -17,13 +17,14 @@ from keytide.errors import KeytideWarning
 from keytide.plural import counted
 from keytide.table.expiry.partition_expiry import ExpiredPartitions
 from keytide.table.expiry.snapshot_expiry import ExpiryResult, expire_snapshots
-from keytide.table.upkeep import compacting, old_partitions, purging
+from keytide.table.upkeep import compacting, conversion, old_partitions, purging
+from keytide.table.upkeep.conversion import ConversionResult
 from keytide.table.upkeep.indexing import index_files
 from keytide.table.upkeep.purging import PurgeResult
 from keytide.table.upkeep.restore import restore as restored
 
 __all__ = [
-    "compact", "expire", "expire_partitions", "orphans", "purge_files", "restore",
+    "compact", "convert", "expire", "expire_partitions", "orphans", "purge_files", "restore",
     "rewrite_file_index", "rollback",
 ]  # fmt: skip
 
@@ -249,6 +250,26 @@ def expire_partitions(done: ExpiredPartitions, format: Format) -> None:
     Example: keytide expire-partitions -w /data/lake shop.orders --expiration-time '30 d' --dry-run
     """
     write_table(done.to_arrow(), format)
+
+
+@command(
+    conversion.convert,
+    upsert_mode=typer.Option(
+        help="full: the table gets an index of its keys; none: it merges when it is read.",
+        show_default=False,
+    ),
+    dry_run=typer.Option("--dry-run", help="Only tell what would be done."),
+)
+def convert(done: ConversionResult, format: Format) -> None:
+    """Make a table with an index of keys of one that merges when it is read, or back.
+
+    Its rows are the same before and after, and are written anew.
+
+    Example: keytide convert -w /data/lake shop.orders --upsert-mode full
+    """
+    write_table(done.to_arrow(), format)
+    if done.dropped:
+        note(f"options that mean nothing any more: {', '.join(done.dropped)}")
 
 
 @command(purging.purge_files)

@@ -172,7 +172,12 @@ class TableSchema:
     @property
     def is_indexed(self) -> bool:
         """Whether an index of keys says which row is current, so that no file is merged."""
-        return self.options.get(keys.UPSERT_MODE, NO_UPSERTS).lower() != NO_UPSERTS
+        return self.upsert_mode != NO_UPSERTS
+
+    @property
+    def upsert_mode(self) -> str:
+        """What an upsert does: 'none' where versions are merged when they are read."""
+        return self.options.get(keys.UPSERT_MODE, NO_UPSERTS).lower()
 
     @property
     def trimmed_primary_keys(self) -> tuple[str, ...]:

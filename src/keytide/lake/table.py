@@ -45,7 +45,7 @@ from keytide.table.scans import get_row, get_rows, scan_table, why_row
 from keytide.table.state.branches import open_branch
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import StoredTable
-from keytide.table.upkeep import going_back, mending, old_partitions, purging
+from keytide.table.upkeep import conversion, going_back, mending, old_partitions, purging
 from keytide.table.upkeep.compacting import compact
 from keytide.table.upkeep.doctor import doctor as diagnose
 from keytide.table.upkeep.indexing import IndexingResult, index_files
@@ -317,6 +317,7 @@ class Table:
         """
         return local_writes.truncate(self._stored, _places(partition))
 
+    convert = member(conversion.convert)
     purge_files = member(purging.purge_files)
     mend_snapshots = member(mending.mend_snapshots)
 

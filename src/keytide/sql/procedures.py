@@ -26,6 +26,7 @@ from keytide.table.local_writes import truncate
 from keytide.table.scans import why_row
 from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.compacting import compact
+from keytide.table.upkeep.conversion import convert
 from keytide.table.upkeep.indexing import IndexingResult, index_files
 from keytide.table.upkeep.manifests import compact_manifest
 from keytide.table.upkeep.rescale import rescale
@@ -189,6 +190,7 @@ PROCEDURES: dict[str, Procedure] = {
     "compact": procedure(_compact),
     "compact_database": _compact_database,
     "compact_manifest": procedure(compact_manifest),
+    "convert": procedure(convert),
     "drop_partition": _drop_partition,
     "rescale": _rescale,
     "rewrite_file_index": procedure(_rewrite_file_index),

@@ -42,11 +42,12 @@ def alter_table(
     Warns of options that only other engines obey. Raises, with nothing changed, what `evolve`
     raises; `InvalidError` for no change at all; `UnsupportedError` for an option that no engine
     would obey; `ConflictError` when another change came first and rules these out, or when too many
-    races were lost; `DataError` when the store fails.
+    races were lost, and while a conversion is under way or was cut short; `DataError` when the
+    store fails.
     """
     if not changes:
         raise InvalidError(f"table {metadata.name}: alter was given no change; give at least one")
-    first = base = metadata.latest_schema()
+    first = base = _settled(metadata)
     tries = TableOptions.parse(base.options).commit_retries_max + 1
     for _ in range(tries):
         evolved = _evolved(metadata, base, changes, is_first=base is first)
@@ -58,10 +59,25 @@ def alter_table(
         if created(metadata.store, paths.schema_path(evolved.id), evolved.to_json()):
             _warn(metadata.name, base, evolved)
             return evolved
-        base = metadata.latest_schema()
+        base = _settled(metadata)
     raise ConflictError(
         f"table {metadata.name}: {counted(tries, 'attempt')} to alter it lost the race against "
         f"other changes; try again, or raise '{keys.COMMIT_MAX_RETRIES}'"
+    )
+
+
+def _settled(metadata: TableMetadata) -> TableSchema:
+    """The newest schema. Raises `ConflictError` while another kind of table is being made."""
+    found = metadata.schemas_in_force()
+    if found.is_settled:
+        return found.newest
+    now = found.schema.upsert_mode
+    other = "full" if now == "none" else "none"
+    raise ConflictError(
+        f"table {metadata.name} cannot be altered: a conversion made schema {found.newest.id} and "
+        f"is under way or was cut short, and the table still has '{keys.UPSERT_MODE}' = '{now}'. "
+        f"Wait until it is done; or call Table.convert or CALL sys.convert, with '{other}' to end "
+        f"it or with '{now}' to take it back"
     )
 
 

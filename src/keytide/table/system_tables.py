@@ -194,7 +194,7 @@ _SCHEMAS = _schema(
 
 
 def _schemas(metadata: TableMetadata) -> pa.Table:
-    newest = metadata.latest_schema().id
+    newest = metadata.schemas_in_force().newest.id
     rows = [
         {
             "schema_id": schema.id,

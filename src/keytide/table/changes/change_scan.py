@@ -12,8 +12,9 @@ import polars as pl
 
 from keytide import html
 from keytide.errors import InvalidError, UnsupportedError
+from keytide.format.manifest import FileKind
 from keytide.format.schema import TableSchema
-from keytide.format.snapshot import Snapshot
+from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.plural import counted
 from keytide.process import refuse_forked_child
 from keytide.row_kind import ROW_KIND
@@ -195,7 +196,7 @@ def changes_of(
         )
     shown = None if columns is None else frozenset(columns)
     source = (
-        Compared(_state(table, first, schema), table.state(schema, last), shown)
+        _compared(table, first, table.state(schema, last), shown)
         if mode == "diff"
         else _told(table, table.view(schema), start_id, last, mode)
     )
@@ -267,10 +268,25 @@ def _snapshot(table: StoredTable, place: int | str, argument: str) -> Snapshot |
     return None if place == 0 else table.metadata.snapshot(place)
 
 
-def _state(table: StoredTable, snapshot: Snapshot | None, schema: TableSchema) -> TableState:
-    """A state by its own schema; the one before all snapshots by that of the end."""
-    own = schema if snapshot is None else table.metadata.schema(snapshot.schema_id)
-    return table.state(own, snapshot)
+def _compared(
+    table: StoredTable, first: Snapshot | None, after: TableState, columns: frozenset[str] | None
+) -> Compared:
+    """A snapshot by its own schema, the state before all by that of the end, and the end."""
+    own = after.view.schema if first is None else table.metadata.schema(first.schema_id)
+    before = table.state(own, first)
+    return Compared(after if _was_converted(table, before, after) else before, after, columns)
+
+
+def _was_converted(table: StoredTable, before: TableState, after: TableState) -> bool:
+    """Whether one state is what a conversion made of the other, so that it shows the same rows."""
+    made = after.snapshot
+    if before.view.kind is after.view.kind or made is None:
+        return False
+    if made.commit_kind is not CommitKind.COMPACT:
+        return False
+    changed = table.metadata.entries(table.metadata.delta_manifests(made))
+    taken = {entry.identity for entry in changed if entry.kind is FileKind.DELETE}
+    return taken == before.live.by_identity.keys()
 
 
 def _told(

@@ -20,13 +20,15 @@ from keytide.format.manifest import Identity, ManifestEntry
 from keytide.merge.difference import difference
 from keytide.merge.engines import engine_class
 from keytide.merge.windows import key_windows
+from keytide.options import TableOptions
 from keytide.row_kind import RowKind
 from keytide.table.changes.files import FilesTask, MarkedTask
-from keytide.table.changes.images import Images
+from keytide.table.changes.images import Images, ImagesTask
 from keytide.table.changes.indexed import IndexedDiffTask
 from keytide.table.changes.kinds import with_shown_kind
 from keytide.table.changes.lanes import Lane, lanes
 from keytide.table.conditions.predicate import Predicate
+from keytide.table.definition.conversion import as_kind_of
 from keytide.table.definition.option_changes import keeps_stored_rows
 from keytide.table.read.lifetime import Lifetime
 from keytide.table.read.lookup import key_range
@@ -113,6 +115,8 @@ def plan_diff(
     if alike:
         before = replace(before, view=after.view)
     pairs = _pairs(before, after, differing=alike)
+    if before.view.kind is not after.view.kind:
+        return [_converted_task(pair, compared) for pair in pairs]
     if after.view.kind.has_key_index:
         indexed = (_indexed_task(pair, compared) for pair in pairs)
         return [task for task in indexed if task.files]
@@ -246,6 +250,22 @@ def _indexed_task(pair: _Pair, compared: frozenset[str] | None) -> IndexedDiffTa
     gone = tuple(task for task in tasks if task.kind is RowKind.DELETE)
     came = tuple(task for task in tasks if task.kind is RowKind.INSERT)
     return IndexedDiffTask(pair.after.view, gone, came, pair.lane, compared)
+
+
+def _converted_task(pair: _Pair, compared: frozenset[str] | None) -> IndexedDiffTask:
+    """Of two kinds of tables all rows are compared: no file of one is a file of the other."""
+    gone, came = (
+        _every_row(side, pair.after.view, pair.lane) for side in (pair.before, pair.after)
+    )
+    return IndexedDiffTask(pair.after.view, (gone,), (came,), pair.lane, compared)
+
+
+def _every_row(side: _Side, target: TableView, lane: Lane) -> FilesTask | ImagesTask:
+    if side.view.kind.keeps_versions:
+        return ImagesTask(Images(side.view, target, side.plan()))
+    schema = as_kind_of(target.schema, side.view.schema)
+    view = replace(side.view, schema=schema, options=TableOptions.parse(schema.options))
+    return FilesTask(view, tuple(side.shown.values()), lane, RowKind.INSERT)
 
 
 def _append_tasks(pair: _Pair) -> Iterator[FilesTask]:

@@ -14,11 +14,11 @@ from keytide.merge.windows import Batch
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.read.lifetime import Lifetime
 from keytide.table.read.merged_versions import MergedVersions
-from keytide.table.read.sections import BucketPlan
+from keytide.table.read.sections import BucketPlan, PlannedFile
 from keytide.table.read.visible_rows import Rows
 from keytide.table.state.view import TableView
 
-__all__ = ["Images"]
+__all__ = ["Images", "ImagesTask"]
 
 
 @dataclass(frozen=True)
@@ -83,3 +83,25 @@ class Images:
         ]
         # Not `select` alone: a frame of nothing but constants would have one row.
         return versions.with_columns(columns).select(*self.target.schema.names, VALUE_KIND)
+
+
+@dataclass(frozen=True)
+class ImagesTask:
+    """All rows of some images, to be held against rows that are in no order. Pickles."""
+
+    images: Images
+
+    @property
+    def files(self) -> tuple[PlannedFile, ...]:
+        """What is read."""
+        return tuple(file for bucket in self.images.buckets for file in bucket.files)
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are at most."""
+        return self.images.rows
+
+    def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
+        """The rows, with the columns that the images are shown with."""
+        for run in self.images.runs(memory_bytes):
+            yield from (batch.rows for batch in run)

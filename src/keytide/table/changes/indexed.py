@@ -1,5 +1,8 @@
 """What leads from one snapshot to another where an index goes by the keys: rows that died, and rows
 that came. A compaction writes rows again as they are, and nothing is told of it.
+
+Where one of the snapshots is of a table that merges, for a conversion lies in between, all rows of
+both are compared.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import polars as pl
 from keytide.format.arrow import polars_schema
 from keytide.merge.difference import difference
 from keytide.table.changes.files import FilesTask
+from keytide.table.changes.images import ImagesTask
 from keytide.table.changes.kinds import with_shown_kind
 from keytide.table.changes.lanes import Lane
 from keytide.table.read.sections import PlannedFile
@@ -28,12 +32,13 @@ class IndexedDiffTask:
     """What leads from the rows before to those after, of one lane of buckets. Pickles.
 
     `gone` give the rows that only the first snapshot shows where they lie, `came` those that only
-    the second one does. Rows differ where their `compared` columns do; None: any column.
+    the second one does, and both perhaps rows that are in the other. Rows differ where their
+    `compared` columns do; None: any column.
     """
 
     view: TableView
-    gone: tuple[FilesTask, ...]
-    came: tuple[FilesTask, ...]
+    gone: tuple[FilesTask | ImagesTask, ...]
+    came: tuple[FilesTask | ImagesTask, ...]
     lane: Lane
     compared: frozenset[str] | None = None
 
@@ -56,11 +61,11 @@ class IndexedDiffTask:
                 yield with_shown_kind(told, names)
 
     @property
-    def _sides(self) -> tuple[tuple[FilesTask, ...], tuple[FilesTask, ...]]:
+    def _sides(self) -> tuple[tuple[FilesTask | ImagesTask, ...], ...]:
         return self.gone, self.came
 
     def _rows(
-        self, tasks: tuple[FilesTask, ...], part: int, parts: int, memory_bytes: int
+        self, tasks: tuple[FilesTask | ImagesTask, ...], part: int, parts: int, memory_bytes: int
     ) -> pl.DataFrame:
         """The rows whose keys are in a part."""
         names, key = self.view.schema.names, self.view.schema.primary_keys

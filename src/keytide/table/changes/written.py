@@ -11,6 +11,7 @@ from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.options import keys
 from keytide.table.changes.files import ComingTask, FilesTask, LeavingTask
 from keytide.table.changes.lanes import Lane, lanes
+from keytide.table.definition.kind import kind_of
 from keytide.table.read.sections import PlannedFile
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.metadata import TableMetadata
@@ -24,10 +25,14 @@ _WAY_OUT = "mode='diff' finds the changes of any table, with nothing stored for 
 
 @dataclass(frozen=True)
 class Commit:
-    """The files in which the rows of a commit are told; none of rows that it `replaces`."""
+    """The files in which the rows of a commit are told; none of rows that it `replaces`.
+
+    `has_kinds` tells whether their kinds are stored with them.
+    """
 
     entries: tuple[ManifestEntry, ...]
     replaces: bool
+    has_kinds: bool
 
 
 def told_list(snapshot: Snapshot, producer: str) -> tuple[str, int | None] | None:
@@ -82,7 +87,7 @@ def deltas(metadata: TableMetadata, snapshots: Iterable[Snapshot]) -> Iterator[C
         if snapshot.commit_kind in _WRITES_ROWS:
             entries = metadata.entries(metadata.delta_manifests(snapshot))
             written = [e for e in entries if e.kind is FileKind.ADD and e.file.level == 0]
-            yield _commit(snapshot, written)
+            yield _commit(snapshot, written, metadata)
 
 
 def changelogs(
@@ -107,7 +112,7 @@ def changelogs(
         entries = metadata.entries(metadata.changelog_manifests(snapshot))
         for entry in entries:
             _refuse_shared(entry, view)
-        yield _commit(snapshot, entries)
+        yield _commit(snapshot, entries, metadata)
 
 
 def _why_none(view: TableView) -> str | None:
@@ -136,9 +141,13 @@ def _refuse_shared(entry: ManifestEntry, view: TableView) -> None:
         )
 
 
-def _commit(snapshot: Snapshot, entries: Iterable[ManifestEntry]) -> Commit:
+def _commit(
+    snapshot: Snapshot, entries: Iterable[ManifestEntry], metadata: TableMetadata
+) -> Commit:
     in_buckets = tuple(entry for entry in entries if entry.bucket >= 0)
-    return Commit(in_buckets, replaces=snapshot.commit_kind is CommitKind.OVERWRITE)
+    kind = kind_of(metadata.schema(snapshot.schema_id))
+    replaces = snapshot.commit_kind is CommitKind.OVERWRITE
+    return Commit(in_buckets, replaces=replaces, has_kinds=kind.keeps_versions)
 
 
 def _bucket_counts(commits: Iterable[Commit]) -> dict[bytes, set[int]]:
@@ -161,5 +170,5 @@ def _tasks(
     for turn in turns:
         for bucket, entries in buckets.items():
             entries.sort(key=lambda entry: entry.file.min_sequence_number)
-            planned = (PlannedFile(entry, has_kinds=view.kind.keeps_versions) for entry in entries)
+            planned = (PlannedFile(entry, has_kinds=commit.has_kinds) for entry in entries)
             yield turn(view, tuple(planned), lane_of(*bucket))

@@ -86,6 +86,9 @@ class Change:
     marked: tuple[ManifestEntry, ...] = ()
     """The files that stay and some of whose rows are dead from then on."""
 
+    converts: bool = False
+    """Whether it makes another kind of table of all that `source` has, and fits on nothing else."""
+
     merges_manifests: bool = False
     """Whether the manifests of what was before are merged as far as they can be, due or not."""
 
@@ -196,8 +199,13 @@ def decide(
     are not in the index files any more in which it found them or, where it is about some files
     only, where rows of these files died meanwhile; `dead_rows` has the present ones. It conflicts
     also where a file is gone of which it marks rows, and where one is to come back that is live by
-    another identity.
+    another identity. A conversion conflicts with every other commit.
     """
+    if change.converts and (change.source is None or change.source.snapshot != live.snapshot):
+        return Conflict(
+            "another commit came to the table while it was converted; read it again and redo the "
+            "work"
+        )
     deleted = {entry.identity for entry in change.entries if entry.kind is FileKind.DELETE}
     marked = {entry.identity for entry in change.marked}
     present = live.present(deleted | marked)

@@ -16,6 +16,8 @@ Rules that protect data, all here and in `decide`:
   appends, and conflicts where another one changed the levels or deletion vectors of its buckets.
 - An overwrite says which partitions it replaces, not which files: every try deletes those that
   are live by then.
+- A commit of one kind of table fits on no snapshot of another kind, and a conversion from one to
+  the other only on the snapshot of which it was made.
 - A commit stands on the snapshot that it was made on. Where that is gone once the commit is there,
   the table was rolled back meanwhile, or others have gone on until what had the commit's id
   expired: the commit is taken back and made anew, or it would bring back what was rolled back, or
@@ -48,6 +50,7 @@ from keytide.table.commit.snapshot_files import NewSnapshot, SnapshotBuilder, wa
 from keytide.table.state.commits import UnknownOutcomeError
 from keytide.table.state.dead_rows import DeadRows, load_dead_rows, vector_files_by_bucket
 from keytide.table.state.dynamic_buckets import hash_files
+from keytide.table.state.in_force import CONVERTED
 from keytide.table.state.live_files import BucketId, LiveFiles, files_of, load_live_files
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.retries import again, is_gone
@@ -240,6 +243,10 @@ class _Attempt:
         return newest is not None and seen is not None and newest > seen.id
 
     def _try(self, is_outdated: Callable[[], bool]) -> Committed | Conflict | None:
+        if not self._change.converts and not self._metadata.has_kind_of(
+            self._view.schema, self._latest
+        ):
+            return Conflict(CONVERTED)
         present = self._dead_rows()
         if self._has_other_indexes():
             return Conflict(

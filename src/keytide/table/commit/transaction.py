@@ -244,6 +244,26 @@ class Transaction:
             return None
         return self._settle(Change(written, self.author, CommitKind.COMPACT, source=source))
 
+    def convert(self) -> Committed | Conflict:
+        """Commit what was made of the rows of all files, in another kind of table, in their place.
+
+        The rows stay what they are. A conflict, any other commit that came first, is an answer, as
+        for `compact`. Raises `DataError` as `commit`.
+        """
+        kind, source = CommitKind.COMPACT, self.state.live
+        change = Change(
+            self._written,
+            self.author,
+            kind,
+            every_partition,
+            source,
+            renumbers=False,
+            converts=True,
+        )
+        outcome = self._settle(change)
+        assert outcome is not None, "only a change that is made again can be none"
+        return outcome
+
     def place(self) -> Committed | Conflict | None:
         """Commit rows that were in no bucket yet, as an append that takes the place of their files.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-__all__ = ["Pile"]
+__all__ = ["Pile", "piled"]
 
 
 @dataclass
@@ -41,3 +41,11 @@ class Pile:
         self._held, self._held_bytes = [], 0
         if left is not None and left.num_rows:
             yield left
+
+
+def piled(rows: Iterable[pa.Table], size_bytes: int) -> Iterator[pa.Table]:
+    """The rows in tables of about that size in memory."""
+    pile = Pile(size_bytes)
+    for piece in rows:
+        yield from pile.add(piece)
+    yield from pile.rest()

@@ -33,7 +33,7 @@ from keytide.table.compaction.changelog import ChangelogWriter
 from keytide.table.compaction.lookup import Lookup
 from keytide.table.compaction.marking import Marker, Marks, retracts_of
 from keytide.table.compaction.picking import Unit
-from keytide.table.compaction.pile import Pile
+from keytide.table.compaction.pile import piled
 from keytide.table.compaction.tombstones import Ages
 from keytide.table.read.lifetime import Lifetime, drops_expired
 from keytide.table.read.merged_versions import MergedVersions
@@ -277,7 +277,7 @@ class CompactTask:
         schema = stored_schema(self.view)
         frames = self._frames(sections, output)
         rows = (to_arrow(frame, schema) for frame in frames if frame.height)
-        for table in _rolled(rows, int(self._target_bytes / COMPRESSION_GUESS)):
+        for table in piled(rows, int(self._target_bytes / COMPRESSION_GUESS)):
             writer = replace(run_writer(self.view), notes=self._notes(table))
             path = f"{directory}/{next(names)}"
             meta = writer.write_file(
@@ -484,11 +484,3 @@ def _gone(entries: Sequence[ManifestEntry]) -> set[str]:
     for entry in entries:
         names[entry.kind].add(entry.file.file_name)
     return names[FileKind.DELETE] - names[FileKind.ADD]
-
-
-def _rolled(rows: Iterable[pa.Table], size_bytes: int) -> Iterator[pa.Table]:
-    """The rows in tables of about that size in memory."""
-    pile = Pile(size_bytes)
-    for piece in rows:
-        yield from pile.add(piece)
-    yield from pile.rest()

@@ -34,7 +34,9 @@ from keytide.format.snapshot import FIRST_SNAPSHOT_ID, LAST_SNAPSHOT_ID, Snapsho
 from keytide.moments import moment_text
 from keytide.options import TableOptions, keys
 from keytide.store import Store
+from keytide.table.definition.kind import kind_of
 from keytide.table.state.commits import FOLDER_COMMITS, Commits, Found
+from keytide.table.state.in_force import SchemasInForce
 from keytide.table.state.lineage import (
     Known,
     Lineage,
@@ -67,10 +69,10 @@ _EXPIRED = (
 
 @dataclass(frozen=True)
 class Look:
-    """What was the newest schema and snapshot of a table at one moment."""
+    """What was the newest snapshot of a table at one moment, and which schemas it had."""
 
     lineage: Lineage
-    schema: TableSchema
+    schemas: SchemasInForce
     snapshot: Found | None = None
     """As it is stored: a torn one is told of by whoever reads it."""
 
@@ -97,7 +99,7 @@ class TableMetadata:
         listed = self.store.begin(self._list_known)
         seen = self._look()
         listed.result()
-        return Look(seen.lineage, self._newest_schema(seen), seen.snapshot)
+        return Look(seen.lineage, self._schemas_in_force(seen), seen.snapshot)
 
     def _list_known(self) -> None:
         """Read from afar what the snapshot that was newest before names: it most often still is.
@@ -114,8 +116,12 @@ class TableMetadata:
             indexes.result()
 
     def latest_schema(self) -> TableSchema:
-        """The newest schema. Raises `NotFoundError` when there is no table."""
-        return self._newest_schema(self._look())
+        """The schema in force, see `SchemasInForce`. Raises `NotFoundError` without a table."""
+        return self.schemas_in_force().schema
+
+    def schemas_in_force(self) -> SchemasInForce:
+        """The schema in force and the newest one. Raises `NotFoundError` when there is no table."""
+        return self._schemas_in_force(self._look())
 
     def latest_snapshot(self) -> Snapshot | None:
         """The newest snapshot, or None for a table that nobody has written to."""
@@ -171,6 +177,19 @@ class TableMetadata:
             raise NotFoundError(f"table {self.name} does not exist: no schema under {self.uri}")
         return self._schema(seen.lineage, seen.schema.number, seen.schema.data)
 
+    def _schemas_in_force(self, seen: Seen) -> SchemasInForce:
+        newest = self._newest_schema(seen)
+        try:
+            snapshot = self._newest_snapshot(seen)
+        except KeytideError:
+            snapshot = None  # whoever reads it says what is wrong with it
+        if snapshot is None or snapshot.schema_id == newest.id:
+            return SchemasInForce.of([newest])
+        # Whoever reads the table needs those before too; a conversion may end during the look.
+        numbers = range(max(newest.id, snapshot.schema_id) + 1)
+        calls = [partial(self._schema, seen.lineage, number) for number in numbers]
+        return SchemasInForce.of(self.store.together(calls)[snapshot.schema_id :])
+
     def _newest_snapshot(self, seen: Seen) -> Snapshot | None:
         return self._found(seen.lineage, seen.snapshot)
 
@@ -187,6 +206,12 @@ class TableMetadata:
         """The schemas of some ids, which are read side by side. Raises as `schema`."""
         calls = [partial(self.schema, schema_id) for schema_id in schema_ids]
         return dict(zip(schema_ids, self.store.together(calls), strict=True))
+
+    def has_kind_of(self, schema: TableSchema, snapshot: Snapshot | None) -> bool:
+        """Whether a snapshot is of the kind of table that a schema defines; None is of any."""
+        if snapshot is None or snapshot.schema_id == schema.id:
+            return True
+        return kind_of(self.schema(snapshot.schema_id)) is kind_of(schema)
 
     @property
     def lineage(self) -> Lineage:

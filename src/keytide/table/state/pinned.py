@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from keytide.errors import NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot, Tag
+from keytide.table.state.in_force import SchemasInForce
 from keytide.table.state.lineage import Known, Lineage
 from keytide.table.state.metadata import Look, TableMetadata
 
@@ -50,13 +51,13 @@ class PinnedMetadata(TableMetadata):
     def _remembered_so_far(self) -> Known:
         return self._known_now()
 
-    def latest_schema(self) -> TableSchema:
-        """The newest schema of that moment."""
-        return self.seen.schema
+    def schemas_in_force(self) -> SchemasInForce:
+        """Those of that moment."""
+        return self.seen.schemas
 
     def schema(self, schema_id: int) -> TableSchema:
         """See `TableMetadata`."""
-        newest = self.seen.schema
+        newest = self.seen.schemas.newest
         return newest if schema_id == newest.id else super().schema(schema_id)
 
     def latest_snapshot(self) -> Snapshot | None:
@@ -126,5 +127,5 @@ def pinned(metadata: TableMetadata) -> PinnedMetadata:
 
 def unmade(metadata: TableMetadata, definition: TableSchema) -> PinnedMetadata:
     """The metadata of a table that is not made yet, as they would be right after that."""
-    look = Look(Lineage(), definition)
+    look = Look(Lineage(), SchemasInForce.of([definition]))
     return PinnedMetadata(metadata.store, metadata.name, metadata.commits, seen=look)

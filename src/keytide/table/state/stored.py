@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
-from keytide.errors import DataError, KeytideError
+from keytide.errors import ConflictError, DataError, KeytideError
 from keytide.format import paths
 from keytide.format.index_manifest import KEY_INDEX, IndexFile
 from keytide.format.schema import TableSchema
@@ -14,7 +14,9 @@ from keytide.format.snapshot import Snapshot
 from keytide.merge.functions.register import registered_functions
 from keytide.options import TableOptions
 from keytide.store import Store
+from keytide.table.definition.conversion import as_kind_of
 from keytide.table.state.dynamic_buckets import HashFiles, hash_files
+from keytide.table.state.in_force import CONVERTED
 from keytide.table.state.live_files import NO_FILES, LiveFiles, load_live_files
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.pinned import PinnedMetadata, pinned
@@ -97,7 +99,7 @@ class StoredTable:
 
     @property
     def schema(self) -> TableSchema:
-        """The newest stored definition."""
+        """The newest stored definition that is in force, see `SchemasInForce`."""
         return self.metadata.latest_schema()
 
     def view(self, schema: TableSchema, files: LiveFiles = NO_FILES) -> TableView:
@@ -131,8 +133,10 @@ class StoredTable:
         return live
 
     def state(self, schema: TableSchema, snapshot: Snapshot | None) -> TableState:
-        """The table at a snapshot, read by one of its schemas."""
+        """The table at a snapshot, read by one of its schemas, in the kind that it had there."""
         live = self.live_files(snapshot)
+        if snapshot is not None and snapshot.schema_id != schema.id:
+            schema = as_kind_of(schema, self.metadata.schema(snapshot.schema_id))
         view = self.view(schema, live)
         vector_files = self.vector_files(snapshot, view)
         return TableState(view, live, vector_files, key_files=self.key_files(snapshot, view))
@@ -146,7 +150,12 @@ class StoredTable:
         return again(lambda: self.state(schema, self.metadata.latest_snapshot()))
 
     def state_on(self, live: LiveFiles, view: TableView) -> TableState:
-        """The same of the snapshot with these files."""
+        """The same of the snapshot with these files.
+
+        Raises `ConflictError` where another kind of table was made of it since it was viewed.
+        """
+        if not self.metadata.has_kind_of(view.schema, live.snapshot):
+            raise ConflictError(f"table {self.name}: {CONVERTED}")
         vector_files = self.vector_files(live.snapshot, view)
         hash_files = self.hash_files(live.snapshot, view)
         return TableState(view, live, vector_files, hash_files, self.key_files(live.snapshot, view))

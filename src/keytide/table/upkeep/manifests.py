@@ -48,11 +48,15 @@ def compact_manifest(table: StoredTable) -> MergedManifests:
     return MergedManifests(committed.id, len(before), len(after))
 
 
-def commit_alike(table: StoredTable) -> None:
-    """The same in any case: a new snapshot that shows what the newest one shows."""
+def commit_alike(table: StoredTable, done: str) -> Snapshot:
+    """The same in any case: a new snapshot that shows what the newest one shows.
+
+    `done` says what that did.
+    """
     view = writable_view(table)
     committed = _committed(Transaction.begin(table, view))
-    follow(Made(table, view, committed.id, "the snapshots are mended"))
+    follow(Made(table, view, committed.id, done))
+    return committed
 
 
 def _committed(transaction: Transaction) -> Snapshot:

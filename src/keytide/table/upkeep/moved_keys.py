@@ -1,12 +1,13 @@
-"""Rescaling of tables with an index of keys: the row by which each key is judged moves.
+"""The row by which each key is judged, of a table with an index of keys, on its way elsewhere.
 
 That is the current row of a key, or the one that deletes it, by which late rows are judged. All
-other stored rows are dead, and stay behind.
+other stored rows are dead, and stay behind. A rescaling moves such rows to other buckets, a
+conversion into the files of a table that merges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,14 +17,12 @@ from keytide.format.arrow import to_arrow
 from keytide.format.manifest import ManifestEntry
 from keytide.merge.order import VALUE_KIND
 from keytide.row_kind import RowKind
+from keytide.table.compaction.pile import piled
 from keytide.table.read.runs import StoredVersions
 from keytide.table.read.sections import PlannedFile
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
-from keytide.table.write.bucket_writer import SequenceBase
-from keytide.table.write.input_rows import Rows
 from keytide.table.write.key_bucket import Bucket, by_name
-from keytide.table.write.layout import Placing
 from keytide.table.write.task import WriteTask, Written
 from keytide.table.write.upsert import UpsertTask
 
@@ -32,16 +31,18 @@ __all__ = ["MoveKeysTask", "move_keys_tasks"]
 _BATCH_ROWS = 1 << 20
 
 
-def move_keys_tasks(state: TableState, partitions: Set[bytes]) -> list[MoveKeysTask]:
-    """What moves the keys of some partitions to the buckets where the table has them."""
-    there, anew = UpsertTask.on(state), _MovedRows.anew(state).of_statement()
-    moved = sorted(bucket for bucket in there.entries if bucket[0] in partitions)
+def move_keys_tasks(
+    state: TableState, anew: WriteTask, wanted: Callable[[bytes], bool]
+) -> list[MoveKeysTask]:
+    """What moves the keys of some partitions to where `anew`, a task of stored rows, puts them."""
+    there = UpsertTask.on(state)
+    moved = sorted(bucket for bucket in there.entries if wanted(bucket[0]))
     return [MoveKeysTask(there, anew, bucket, number) for number, bucket in enumerate(moved)]
 
 
 @dataclass(frozen=True)
 class MoveKeysTask:
-    """Moves the keys of one bucket. Pickles. `number` tells tasks of one rescaling apart."""
+    """Moves the keys of one bucket. Pickles. `number` tells tasks of one change apart."""
 
     there: UpsertTask
     anew: WriteTask
@@ -58,7 +59,9 @@ class MoveKeysTask:
 
         Raises what `found_bucket` raises, and `DataError` when the store refuses.
         """
-        return self.anew.feed(self._rows(self.there.bucket(self.bucket)), self.number)
+        rows = self._rows(self.there.bucket(self.bucket))
+        size_bytes = self.anew.view.options.write_buffer_bytes
+        return self.anew.feed(piled(rows, size_bytes), self.number)
 
     def _rows(self, on: Bucket) -> Iterator[pa.Table]:
         view = self.there.view
@@ -75,15 +78,3 @@ class MoveKeysTask:
                     rows = to_arrow(frame, view.schema.arrow_schema())
                     kinds = pa.array(np.full(frame.height, int(kind), np.int8))
                     yield rows.append_column(VALUE_KIND, kinds)
-
-
-@dataclass(frozen=True)
-class _MovedRows(UpsertTask):
-    """Takes rows as they are stored, each with its `_VALUE_KIND`: nothing is filled in or asked."""
-
-    def _write(
-        self, run: pa.Table, base: SequenceBase, placing: Placing, before: Iterable[Written]
-    ) -> Written:
-        """Write rows bucket by bucket."""
-        rows = Rows(run.drop_columns([VALUE_KIND]), run.column(VALUE_KIND))
-        return self._placed(rows, base, placing, before)

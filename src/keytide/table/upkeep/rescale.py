@@ -44,6 +44,7 @@ from keytide.table.upkeep.writing import writing
 from keytide.table.write.bucket_writer import run_writer, stored_schema
 from keytide.table.write.layout import FixedLayout
 from keytide.table.write.partition_spec import Place, TouchedPartitions, fitting
+from keytide.table.write.stored_rows import task_of_stored
 from keytide.table.write.task import Written
 from keytide.table.write.writable import writable_view
 
@@ -126,7 +127,7 @@ def _tasks(
     state: TableState, partitions: frozenset[bytes]
 ) -> tuple[Sequence[MoveTask], Sequence[MoveTask | MoveKeysTask]]:
     if state.view.kind.has_key_index:
-        return (), move_keys_tasks(state, partitions)
+        return (), move_keys_tasks(state, task_of_stored(state), partitions.__contains__)
     return _move_tasks(state, partitions)
 
 

@@ -18,7 +18,7 @@ from keytide.table.state.live_files import NO_FILES, BucketId
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
 from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
-from keytide.table.write.input_rows import incoming_rows
+from keytide.table.write.input_rows import Rows, incoming_rows
 from keytide.table.write.layout import Layout, Placing
 from keytide.table.write.layouts import layout_of
 from keytide.table.write.out_of_order import count_out_of_order
@@ -173,11 +173,17 @@ class WriteTask:
         if self.stored is not None:
             known = Written.together(before).entries
             late = count_out_of_order(rows, self.stored, known, placing)
-        frame = rows.frame
-        refuse_unmergeable(frame, view)
-        frame, cut = placing.cut(frame, rows.table, view)
+        refuse_unmergeable(rows.frame, view)
+        made = self._placed(rows, base, placing, before)
+        return replace(made, rows=run.num_rows, out_of_order=late)
+
+    def _placed(
+        self, rows: Rows, base: SequenceBase, placing: Placing, before: Iterable[Written]
+    ) -> Written:
+        """Write rows in the table's types into the buckets that they belong to."""
+        frame, cut = placing.cut(rows.frame, rows.table, self.view)
         batches = list(cut.batches(frame, _BATCH_ROWS))
         del cut  # It is as long as the rows, and writing has no use for it.
-        writer = BucketWriter(view, placing.total_buckets, self.has_changelog)
+        writer = BucketWriter(self.view, placing.total_buckets, self.has_changelog)
         made = writer.write(batches, base, threads=self.threads)
-        return Written(made.data, run.num_rows, late, made.changelog)
+        return Written(made.data, frame.height, changelog=made.changelog)

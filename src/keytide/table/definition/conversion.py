@@ -1,0 +1,177 @@
+"""The definition of a table as one of the other kind: merged when it is read, or with an index.
+
+Columns and keys stay. Options that mean the same in both kinds stay too, and what follows from the
+kind comes and goes. What another kind has an equivalent for is said by that; what makes no row
+another one is dropped; all else is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from keytide.errors import KeytideError, UnsupportedError
+from keytide.format.schema import NO_UPSERTS, TableSchema
+from keytide.options import TableOptions, keys
+from keytide.table.definition.checks import complete_options, validate_definition
+from keytide.table.definition.kind import kind_of
+
+__all__ = ["Definition", "as_kind_of", "converted"]
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A definition in the other kind, and the options that it lost."""
+
+    schema: TableSchema
+    dropped: tuple[str, ...]
+
+    @classmethod
+    def of(cls, before: TableSchema, after: TableSchema) -> Definition:
+        """What of `before` is not in `after`, where that was made of it."""
+        gone = {*before.options} - {*after.options} - {*_IMPLIED}
+        if keys.TOMBSTONE_KEY in after.options:
+            gone.discard(keys.UPSERT_DELETE_RECORD_COLUMN)
+        return cls(after, tuple(sorted(gone)))
+
+
+def converted(schema: TableSchema, upsert_mode: str) -> Definition:
+    """A definition with an index of keys ('full'), or that of a table that merges ('none').
+
+    REQUIRES: it is of the other kind. Raises `UnsupportedError` for a definition that has no
+    equivalent, naming what stands in the way and what to do.
+    """
+    for reason in _reasons(schema, TableOptions.parse(schema.options), upsert_mode):
+        raise UnsupportedError(f"it cannot get '{keys.UPSERT_MODE}' = '{upsert_mode}': {reason}")
+    try:
+        made = _made(schema, upsert_mode)
+        validate_definition(made, TableOptions.parse(made.options))
+    except KeytideError as error:
+        raise UnsupportedError(
+            f"it cannot get '{keys.UPSERT_MODE}' = '{upsert_mode}': {error}. {_NEW_TABLE}"
+        ) from error
+    return Definition.of(schema, made)
+
+
+def as_kind_of(schema: TableSchema, other: TableSchema) -> TableSchema:
+    """A definition as one of the kind of another one, to show stored rows of that by."""
+    return schema if kind_of(schema) is kind_of(other) else _made(schema, other.upsert_mode)
+
+
+def _made(schema: TableSchema, upsert_mode: str) -> TableSchema:
+    make = _merging if upsert_mode == NO_UPSERTS else _indexed
+    named = replace(schema, options=make(schema))
+    return replace(named, options=complete_options(named))
+
+
+def _indexed(schema: TableSchema) -> dict[str, str]:
+    gone = (*_OF_VERSIONS, keys.DELETION_VECTORS_ENABLED, keys.UPSERT_MODE)
+    kept = {key: value for key, value in schema.options.items() if key not in gone}
+    return {**kept, keys.UPSERT_MODE: "full"}
+
+
+def _merging(schema: TableSchema) -> dict[str, str]:
+    options = TableOptions.parse(schema.options)
+    gone = {*_OF_INDEXES, *_IMPLIED} - {keys.BUCKET_KEY}
+    if list(options.bucket_key) == _unpartitioned_key(schema):
+        gone.add(keys.BUCKET_KEY)
+    kept = {key: value for key, value in schema.options.items() if key not in gone}
+    if options.delete_record_column is None or not options.sequence_field:
+        return kept
+    marked = {keys.TOMBSTONE_KEY: options.delete_record_column}
+    return {**kept, keys.WATERMARK_KEY: ",".join(options.sequence_field), **marked}
+
+
+def _unpartitioned_key(schema: TableSchema) -> list[str]:
+    """The columns whose hash says which bucket where nothing else does."""
+    return [name for name in schema.primary_keys if name not in schema.partition_keys]
+
+
+# -- what stands in the way ------------------------------------------------------------------------
+
+_NEW_TABLE = "Write the rows into a new table instead"
+_RESET = "RESET the option first, if the table can do without"
+
+
+def _reasons(schema: TableSchema, options: TableOptions, upsert_mode: str) -> Iterator[str]:
+    if not schema.primary_keys:
+        yield f"it has no primary key. {_NEW_TABLE}"
+    if len(options.sequence_field) > 1:
+        yield (
+            f"'{keys.SEQUENCE_FIELD}' = '{','.join(options.sequence_field)}' orders rows by one "
+            f"column after the other where they are merged, and each by that of its producer where "
+            f"an index goes by it. {_NEW_TABLE}"
+        )
+    if options.raw.get(keys.RECORD_LEVEL_EXPIRE_TIME) is not None:
+        yield (
+            f"'{keys.RECORD_LEVEL_EXPIRE_TIME}' = '{options.raw[keys.RECORD_LEVEL_EXPIRE_TIME]}' "
+            f"drops rows of one kind of table and hides those of the other. {_RESET}"
+        )
+    yield from (_of_indexed if upsert_mode == NO_UPSERTS else _of_merged)(schema, options)
+
+
+def _of_merged(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    if options.merge_engine != "deduplicate":
+        yield (
+            f"'{keys.MERGE_ENGINE}' = '{options.merge_engine}' makes rows of several versions, of "
+            f"which an index would know the last one alone. {_NEW_TABLE}"
+        )
+    if options.changelog_producer != "none":
+        yield (
+            f"'{keys.CHANGELOG_PRODUCER}' = '{options.changelog_producer}' stores a changelog, and "
+            f"with an index none is needed: changes(mode='diff') and follow() tell all. RESET the "
+            f"option first"
+        )
+
+
+def _of_indexed(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    if options.merges_rows:
+        yield (
+            f"with '{keys.UPSERT_MODE}' = '{options.upsert_mode}' a stored row is the outcome of "
+            f"many, which no late row can be merged with. {_NEW_TABLE}"
+        )
+    for key in (keys.UPSERT_METADATA_TTL, keys.UPSERT_DELETED_KEYS_TTL):
+        if key in options.raw:
+            yield (
+                f"'{key}' = '{options.raw[key]}' says which rows are too old, which only an index "
+                f"can tell. {_RESET if key == keys.UPSERT_METADATA_TTL else _NEW_TABLE}"
+            )
+    if options.upsert_hash_function == "uuid":
+        yield (
+            f"'{keys.UPSERT_HASH_FUNCTION}' = 'uuid' takes spellings of one UUID for one key, and "
+            f"merging compares texts as they are. {_NEW_TABLE}"
+        )
+    if options.out_of_order_column is not None:
+        yield (
+            f"'{keys.UPSERT_OUT_OF_ORDER_COLUMN}' = '{options.out_of_order_column}' is written by "
+            f"what an index tells. {_NEW_TABLE}"
+        )
+    name = options.delete_record_column
+    if name is None:
+        return
+    if not options.sequence_field or schema.field(name).type.root != "BOOLEAN":
+        yield (
+            f"'{keys.UPSERT_DELETE_RECORD_COLUMN}' = '{name}' has '{keys.TOMBSTONE_KEY}' for an "
+            f"equivalent only where it is BOOLEAN, and beside a '{keys.SEQUENCE_FIELD}'. "
+            f"{_NEW_TABLE}"
+        )
+
+
+_IMPLIED = (
+    keys.UPSERT_MODE, keys.UPSERT_KEY, keys.BUCKET_KEY, keys.DELETION_VECTORS_ENABLED,
+)  # fmt: skip
+"""What follows from an index of keys."""
+
+_OF_VERSIONS = (
+    keys.TOMBSTONE_RETENTION, keys.VERSION_RETENTION, keys.FORCE_LOOKUP,
+    keys.DELETION_VECTORS_MERGE_ON_READ,
+)  # fmt: skip
+"""What says how long versions stay, or how they are compacted: an index keeps what counts."""
+
+_OF_INDEXES = (
+    keys.UPSERT_HASH_FUNCTION, keys.UPSERT_DELETE_RECORD_COLUMN, keys.UPSERT_DROP_OUT_OF_ORDER,
+    keys.UPSERT_OUT_OF_ORDER_COLUMN, keys.UPSERT_METADATA_TTL, keys.UPSERT_DELETED_KEYS_TTL,
+    keys.UPSERT_COMPACTION_PERCENT, keys.UPSERT_COMPACTION_COUNT, keys.UPSERT_COMPACTION_BUFFER,
+    keys.DELETION_VECTORS_BITMAP64,
+)  # fmt: skip
+"""What is said of an index, and of the rows that it tells apart."""

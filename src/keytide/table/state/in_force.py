@@ -1,0 +1,44 @@
+"""Which of a table's schemas is in force, where a conversion may be under way.
+
+A conversion to another kind of table (see `table.upkeep.conversion`) makes a schema, and then the
+snapshot that has the rows in that kind. So what a table is says the schema that its newest snapshot
+names, and not the newest schema; and of the schemas of that kind the newest one is in force, for
+an alteration shows at once. A table without a snapshot is what its newest schema says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from keytide.format.schema import TableSchema
+from keytide.table.definition.kind import kind_of
+
+__all__ = ["CONVERTED", "SchemasInForce"]
+
+CONVERTED = (
+    "another writer converted it to another 'upsert.mode', by which this work was not made; redo it"
+)
+
+
+@dataclass(frozen=True)
+class SchemasInForce:
+    """The schema by which the newest snapshot is read and written, and the newest one there is.
+
+    `is_settled` is false while a conversion is under way, or was cut short: since the schema of the
+    snapshot there came one of another kind of table.
+    """
+
+    schema: TableSchema
+    newest: TableSchema
+    is_settled: bool = True
+
+    @classmethod
+    def of(cls, schemas: Sequence[TableSchema]) -> SchemasInForce:
+        """What follows from the schema of the newest snapshot and all that came later, in order.
+
+        Of a table without a snapshot the newest schema is given alone.
+        """
+        kind = kind_of(schemas[0])
+        own = [schema for schema in schemas if kind_of(schema) is kind]
+        return cls(own[-1], schemas[-1], is_settled=len(own) == len(schemas))

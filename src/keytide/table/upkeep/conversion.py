@@ -1,0 +1,213 @@
+"""Conversion: a table that merges when it is read becomes one with an index of keys, or back.
+
+The row by which each key is judged is written anew, a row or a delete, and takes the place of all
+that is stored, in one commit. Two files say so: first the schema of the new kind, then the snapshot
+that names it. Until the snapshot is there the table is what it was, see `SchemasInForce`; and a
+commit of any other writer that comes first has the work done again on top of it. A conversion that
+is cut short between the two leaves a schema: the next one ends what it began, or takes it back by
+one more schema of the kind that the table has.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from keytide.arguments import shown
+from keytide.errors import ConflictError, InvalidError, KeytideError, UnsupportedError
+from keytide.format import paths
+from keytide.format.schema import NO_UPSERTS, TableSchema
+from keytide.merge.functions.register import registered_functions
+from keytide.options import TableOptions, keys
+from keytide.plural import counted
+from keytide.record import Record
+from keytide.store import created
+from keytide.table.commit.publish import Committed
+from keytide.table.commit.transaction import Transaction
+from keytide.table.compaction.compact import local_runner
+from keytide.table.definition.conversion import Definition, converted
+from keytide.table.state.in_force import SchemasInForce
+from keytide.table.state.schemas import Schemas
+from keytide.table.state.state import TableState
+from keytide.table.state.stored import PinnedTable, StoredTable
+from keytide.table.state.view import TableView
+from keytide.table.upkeep.manifests import commit_alike
+from keytide.table.upkeep.moved_keys import MoveKeysTask, move_keys_tasks
+from keytide.table.upkeep.winners import MoveWinnersTask, move_winners_tasks
+from keytide.table.upkeep.writing import followed, show_rows
+from keytide.table.write.partition_spec import every_partition
+from keytide.table.write.stored_rows import task_of_stored
+from keytide.table.write.trial import try_definition
+from keytide.table.write.writable import writable_view
+
+__all__ = ["ConversionResult", "convert"]
+
+_MODES = (NO_UPSERTS, "full")
+
+
+@dataclass(frozen=True)
+class ConversionResult(Record):
+    """What a conversion did, or, of a dry run, what it would do.
+
+    The table has `upsert_mode` by now; its `files_before` became `files_after`, None for a dry run.
+    `dropped` are the options that mean nothing any more. `snapshot_id` is None where nothing was
+    committed.
+    """
+
+    snapshot_id: int | None
+    upsert_mode: str
+    files_before: int
+    files_after: int | None
+    dropped: tuple[str, ...]
+
+
+def convert(table: StoredTable, upsert_mode: str, *, dry_run: bool = False) -> ConversionResult:
+    """Make an indexed table of one that merges when it is read, or back, in one atomic commit.
+
+    With `upsert_mode` 'full' a table of the merge engine 'deduplicate' gets an index of its
+    keys, with 'none' it merges again, see 'upsert.mode'. Rows are the same before and after, and
+    what comes late finds the same: deletes stay deleted. Every row is written anew, in the
+    bucket that the options say. Older snapshots and tags are read as they were written. Options
+    that mean the same stay; those that mean nothing any more are dropped, and named in the
+    result.
+
+    Others may read and write meanwhile. A commit that comes first has the work done again on top
+    of it, as often as 'commit.max-retries' says; writers that began before the conversion and
+    come later get a `ConflictError`. After a stop the table is what it was, or what it is to
+    become; until the same call has gone on, or the present mode was asked for, which takes the
+    conversion back, it cannot be altered. `dry_run` tells what would be done.
+
+    Raises `InvalidError` for another mode; `UnsupportedError`, before anything is written, for a
+    table that has no equivalent of the other kind, naming what stands in the way;
+    `ConflictError` when too many races were lost; `DataError` when the store fails.
+    """
+    wanted = _mode(table, upsert_mode)
+    live = table.live
+    tries = writable_view(table).options.commit_retries_max + 1
+    for _ in range(tries):
+        pinned = live.pinned()
+        found = pinned.metadata.schemas_in_force()
+        _refuse_others(table, found.schema, wanted)
+        if found.schema.upsert_mode == wanted:
+            done = _taken_back(live, found, dry_run=dry_run)
+        else:
+            done = _converted(pinned, found, wanted, dry_run=dry_run)
+        if done is not None:
+            return done
+    raise ConflictError(
+        f"table {table.name}: {counted(tries, 'attempt')} to convert it lost the race against "
+        f"other writers; try again when fewer write, or raise '{keys.COMMIT_MAX_RETRIES}'. Until "
+        f"then it cannot be altered, unless it is converted to the '{keys.UPSERT_MODE}' that it has"
+    )
+
+
+def _mode(table: StoredTable, upsert_mode: str) -> str:
+    if upsert_mode.lower() not in _MODES:
+        expected = " or ".join(map(repr, _MODES))
+        raise InvalidError(
+            f"table {table.name}: upsert_mode is {shown(upsert_mode)}; a table is converted to "
+            f"{expected}"
+        )
+    return upsert_mode.lower()
+
+
+def _refuse_others(table: StoredTable, schema: TableSchema, wanted: str) -> None:
+    """Raise `UnsupportedError` for what is neither kind of table."""
+    if not schema.primary_keys:
+        raise UnsupportedError(
+            f"table {table.name} cannot be converted: it has no primary key; write its rows into a "
+            f"new table that has one"
+        )
+    if schema.is_indexed and wanted not in (NO_UPSERTS, schema.upsert_mode):
+        raise UnsupportedError(
+            f"table {table.name} cannot be converted from '{keys.UPSERT_MODE}' = "
+            f"'{schema.upsert_mode}' to '{wanted}'; write its rows into a new table"
+        )
+
+
+# -- taking a conversion back ----------------------------------------------------------------------
+
+
+def _taken_back(
+    table: StoredTable, found: SchemasInForce, *, dry_run: bool
+) -> ConversionResult | None:
+    """What is done where the table has the mode; None where another change came first.
+
+    The commit settles it: a conversion that is still under way finds it, and begins anew.
+    """
+    result = ConversionResult(None, found.schema.upsert_mode, 0, None if dry_run else 0, ())
+    if dry_run or found.is_settled:
+        return result
+    if found.newest.upsert_mode != found.schema.upsert_mode:
+        again = _numbered(found.schema, found.newest)
+        if not created(table.store, paths.schema_path(again.id), again.to_json()):
+            return None
+    snapshot = commit_alike(table, "the conversion is taken back")
+    return replace(result, snapshot_id=snapshot.id)
+
+
+def _numbered(schema: TableSchema, newest: TableSchema) -> TableSchema:
+    """A schema as the one after the newest; ids of columns are never used again."""
+    highest, now_ms = newest.highest_field_id, time.time_ns() // 1_000_000
+    return replace(schema, id=newest.id + 1, highest_field_id=highest, time_millis=now_ms)
+
+
+# -- converting ------------------------------------------------------------------------------------
+
+
+def _converted(
+    pinned: PinnedTable, found: SchemasInForce, wanted: str, *, dry_run: bool
+) -> ConversionResult | None:
+    """What is done where the table has another mode; None where another change came first."""
+    target, view = _target(pinned, found, wanted), writable_view(pinned)
+    if not dry_run and show_rows(pinned) is not pinned:
+        return None  # rows were hidden, and are not any more
+    state = pinned.state_to_write(view)
+    result = ConversionResult(None, wanted, len(state.live.files), None, target.dropped)
+    if dry_run:
+        return result
+    is_stored = target.schema.id == found.newest.id
+    begun = Transaction.on(pinned.live, TableState(_view_at(view, target.schema), state.live))
+    with followed(pinned.live, begun, done="the table is converted") as transaction:
+        local_runner().each(_tasks(state, transaction.state), transaction.take)
+        if not is_stored and not _is_created(pinned, target.schema):
+            transaction.abort()
+            return None
+        outcome = transaction.convert()
+    if not isinstance(outcome, Committed):
+        return None
+    files = len(outcome.live.files)
+    return replace(result, snapshot_id=outcome.snapshot.id, files_after=files)
+
+
+def _target(table: StoredTable, found: SchemasInForce, wanted: str) -> Definition:
+    """The definition that the table gets: the one that an earlier conversion left, or a new one."""
+    if found.newest.upsert_mode == wanted:
+        return Definition.of(found.schema, found.newest)
+    try:
+        made = converted(_numbered(found.schema, found.newest), wanted)
+        try_definition(table.metadata, made.schema)
+    except KeytideError as error:
+        raise type(error)(f"table {table.name} cannot be converted: {error}") from error
+    return made
+
+
+def _is_created(table: StoredTable, schema: TableSchema) -> bool:
+    """Whether a schema is there by now as this one, and not one that another change made."""
+    return created(table.store, paths.schema_path(schema.id), schema.to_json())
+
+
+def _view_at(view: TableView, schema: TableSchema) -> TableView:
+    """The table at a schema that may not be stored yet."""
+    options = TableOptions.parse(schema.options)
+    schemas = Schemas(view.name, {**view.schemas, schema.id: schema})
+    functions = registered_functions(options)
+    return replace(view, schema=schema, schemas=schemas, options=options, functions=functions)
+
+
+def _tasks(state: TableState, target: TableState) -> Sequence[MoveKeysTask | MoveWinnersTask]:
+    anew = task_of_stored(target)
+    if state.view.kind.has_key_index:
+        return move_keys_tasks(state, anew, every_partition)
+    return move_winners_tasks(state, anew)

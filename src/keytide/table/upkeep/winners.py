@@ -1,0 +1,78 @@
+"""The version that wins of each key, of a table that merges, on its way into one with an index.
+
+It is a row or a delete, by which late rows are judged. All other versions say nothing any more, and
+stay behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from keytide.format.arrow import to_arrow
+from keytide.format.manifest import ManifestEntry
+from keytide.merge.order import IS_ADD, VALUE_KIND
+from keytide.table.compaction.compact import memory_of
+from keytide.table.compaction.pile import piled
+from keytide.table.read.merged_versions import MergedVersions
+from keytide.table.read.plan import to_merge, vector_places
+from keytide.table.read.sections import BucketPlan, PlannedFile, sections_of
+from keytide.table.state.live_files import BucketId
+from keytide.table.state.state import TableState
+from keytide.table.state.view import TableView
+from keytide.table.write.task import WriteTask, Written
+
+__all__ = ["MoveWinnersTask", "move_winners_tasks"]
+
+
+def move_winners_tasks(state: TableState, anew: WriteTask) -> list[MoveWinnersTask]:
+    """What moves the winners of all keys to where `anew`, a task of stored rows, puts them."""
+    places = vector_places(state.vector_files, state.view)
+    files: dict[BucketId, list[ManifestEntry]] = {}
+    for entry in state.live.entries:
+        files.setdefault((entry.partition, entry.bucket), []).append(entry)
+    planned = {
+        bucket: to_merge(entries, places) if places else [PlannedFile(e) for e in entries]
+        for bucket, entries in files.items()
+    }
+    memory_bytes = memory_of(state.view, len(files))
+    return [
+        MoveWinnersTask(state.view, anew, plan, number, memory_bytes)
+        for number, plan in enumerate(sections_of(planned, state.view))
+    ]
+
+
+@dataclass(frozen=True)
+class MoveWinnersTask:
+    """Moves the winners of one bucket. Pickles. `number` tells tasks of one conversion apart.
+
+    Merging holds about `memory_bytes`, and writing what 'write-buffer-size' says.
+    """
+
+    view: TableView
+    anew: WriteTask
+    plan: BucketPlan
+    number: int
+    memory_bytes: int
+
+    def __call__(self) -> Written:
+        """Write the winners; nothing is left behind after an error.
+
+        Raises `DataError` when the store refuses, and `InvalidError` for versions that cannot be
+        merged.
+        """
+        size_bytes = self.anew.view.options.write_buffer_bytes
+        return self.anew.feed(piled(self._rows(), size_bytes), self.number)
+
+    def _rows(self) -> Iterator[pa.Table]:
+        columns = (*self.view.schema.names, VALUE_KIND)
+        schema = self.view.schema.arrow_schema().append(pa.field(VALUE_KIND, pa.int8()))
+        versions = MergedVersions(self.view, columns)
+        for window in versions.of(self.plan, self.memory_bytes):
+            for frame in window:
+                # Where nothing comes late, a delete says nothing.
+                kept = frame if self.view.needs_tombstones else frame.filter(IS_ADD)
+                if kept.height:
+                    yield to_arrow(kept.select(columns), schema)

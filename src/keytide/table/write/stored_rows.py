@@ -1,0 +1,47 @@
+"""Writing rows that were stored before: as they are, each with its `_VALUE_KIND`.
+
+Nothing is filled in, counted or asked, and no two of the rows are of one key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from keytide.merge.order import VALUE_KIND
+from keytide.table.state.state import TableState
+from keytide.table.write.bucket_writer import SequenceBase
+from keytide.table.write.input_rows import Rows
+from keytide.table.write.layout import Placing
+from keytide.table.write.task import WriteTask, Written
+from keytide.table.write.upsert import UpsertTask
+
+__all__ = ["task_of_stored"]
+
+
+def task_of_stored(state: TableState) -> WriteTask:
+    """A task whose rows replace what is stored, and are laid out as the table says now.
+
+    Each table that it is fed has a column `_VALUE_KIND`. Raises what `layout_of` raises.
+    """
+    if state.view.kind.has_key_index:
+        return _StoredRowsIndexed.anew(state).of_statement()
+    return _StoredRows.anew(state)
+
+
+@dataclass(frozen=True)
+class _StoredRows(WriteTask):
+    """Takes rows as they are stored."""
+
+    def _write(
+        self, run: pa.Table, base: SequenceBase, placing: Placing, before: Iterable[Written]
+    ) -> Written:
+        rows = Rows(run.drop_columns([VALUE_KIND]), run.column(VALUE_KIND))
+        return self._placed(rows, base, placing, before)
+
+
+@dataclass(frozen=True)
+class _StoredRowsIndexed(_StoredRows, UpsertTask):
+    """The same where an index of keys is kept."""

@@ -1,0 +1,316 @@
+"""A table that merges becomes one with an index of keys, and back: the rows stay, and so does what
+late rows and deletes find. A dict is the model."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from copies import copies_of, empty_store
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from key_indexes import assert_index_is_that_of_the_rows
+from overtaking import overtaken
+
+import keytide as kt
+from keytide.store import Store, open_store
+from keytide.store.faults import Action, Crash, Fault, FaultyStore
+from keytide.table.commit.transaction import Transaction
+from keytide.table.definition.evolution import AddColumn, RenameColumn, SetOption
+from keytide.table.local_writes import fill
+from keytide.table.write.input_rows import to_arrow_table
+from keytide.table.write.writable import writable_view
+
+Row: TypeAlias = "tuple[str, int, int, int | None, str]"
+"""Kind, partition, key, what it is compared by, and value."""
+
+SCHEMA = pa.schema(
+    [pa.field("p", pa.int32(), False), pa.field("k", pa.int64(), False), ("ts", pa.int32()),
+     ("v", pa.string())]
+)  # fmt: skip
+OTHER = {"full": "none", "none": "full"}
+MODES = list(OTHER)
+
+
+def new_table(mode: str = "none", store: Store | None = None, **options: str) -> kt.Table:
+    lake = kt.connect("", store=store or open_store(f"memory://{uuid4().hex}"))
+    given = {"bucket": "2", "sequence.field": "ts", "upsert.mode": mode, **options}
+    return lake.create_table("t", SCHEMA, ["p", "k"], ["p"], options=given)
+
+
+def rows_of(*lines: str) -> list[Row]:
+    """Rows of texts such as `+I 0 1 5 a`: kind, partition, key, time and value."""
+    found = (line.split() for line in lines)
+    return [(kind, int(p), int(k), None if ts == "-" else int(ts), v)
+            for kind, p, k, ts, v in found]  # fmt: skip
+
+
+def as_dicts(rows: list[Row]) -> list[dict[str, Any]]:
+    return [dict(zip(("_row_kind", "p", "k", "ts", "v"), row, strict=True)) for row in rows]
+
+
+def write(table: kt.Table, *lines: str) -> kt.WriteResult:
+    return table.write(as_dicts(rows_of(*lines)))
+
+
+def shown(table: kt.Table, **travel: Any) -> list[str]:
+    """The rows as texts such as `0 1 5 a`."""
+    rows = table.scan(["p", "k", "ts", "v"], **travel).to_pylist()
+    return sorted(" ".join("-" if cell is None else str(cell) for cell in row.values())
+                  for row in rows)  # fmt: skip
+
+
+def mode_of(table: kt.Table) -> str:
+    return table.options.get("upsert.mode", "none")
+
+
+def assert_sound(table: kt.Table) -> None:
+    assert not table.verify().findings
+    if mode_of(table) == "full":
+        assert_index_is_that_of_the_rows(table)
+
+
+# -- there and back --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_table_is_converted_there_and_back_with_its_rows_and_its_deletes(mode: str) -> None:
+    table = new_table(mode)
+    write(table, *(f"+I {k % 3} {k} 5 a" for k in range(9)))
+    write(table, "-D 0 0 7 x", "+I 1 1 7 b", "-D 2 11 7 x", "+I 2 2 - late")
+    rows = shown(table)
+    for wanted in (OTHER[mode], mode):
+        made = table.metadata.latest_snapshot_id() or 0
+        done = table.convert(wanted)
+        assert done.snapshot_id == made + 1, "one commit"
+        assert (done.upsert_mode, mode_of(table)) == (wanted, wanted)
+        assert shown(table) == rows
+        write(table, "+I 0 0 6 late", "+I 1 1 6 late", "+I 2 11 6 late", "-D 2 2 4 late")
+        assert shown(table) == rows, "what is late finds what it found before"
+        assert_sound(table)
+    write(table, "+I 0 0 7 back", "+I 2 11 8 new")
+    assert shown(table) == sorted([*rows, "0 0 7 back", "2 11 8 new"])
+
+
+def test_conversion_is_told_in_advance_and_then_done_once() -> None:
+    table = new_table(**{"tombstone.retention": "1 d"})
+    write(table, "+I 0 1 5 a", "+I 1 2 5 a")
+    foreseen = table.convert("full", dry_run=True)
+    assert foreseen == kt.ConversionResult(None, "full", 2, None, ("tombstone.retention",))
+    assert mode_of(table) == "none"
+    done = table.convert("FULL")
+    assert done == kt.ConversionResult(2, "full", 2, 2, ("tombstone.retention",))
+    assert table.convert("full") == kt.ConversionResult(None, "full", 0, 0, ())
+    assert "tombstone.retention" in done._repr_html_()
+
+
+def test_definition_is_that_of_a_table_that_was_made_so() -> None:
+    table = new_table(**{"file.format": "orc"})
+    made = dict(table.options)
+    table.convert("full")
+    assert table.options == new_table("full", **{"file.format": "orc"}).options
+    assert table.primary_key == ("p", "k")
+    table.convert("none")
+    assert table.options == {k: v for k, v in made.items() if k != "upsert.mode"}
+
+
+def test_column_that_marks_deletes_marks_them_in_both_kinds() -> None:
+    columns = pa.schema([("k", pa.int64()), ("ts", pa.int32()), ("gone", pa.bool_())])
+    lake = kt.connect("", store=empty_store())
+    options = {
+        "upsert.mode": "full", "sequence.field": "ts", "upsert.delete-record-column": "gone",
+        "upsert.drop-out-of-order-record": "true",
+    }  # fmt: skip
+    table = lake.create_table("t", columns, ["k"], options=options)
+    table.write([{"k": 1, "ts": 5, "gone": None}, {"k": 2, "ts": 5, "gone": True}])
+    done = table.convert("none")
+    assert done.dropped == ("upsert.drop-out-of-order-record",)
+    table.write([{"k": 1, "ts": 6, "gone": True}, {"k": 2, "ts": 4, "gone": False}])
+    assert table.scan().count() == 0
+    table.convert("full")
+    table.write([{"k": 1, "ts": 5, "gone": None}, {"k": 3, "ts": 4, "gone": True}])
+    assert table.scan().count() == 0
+    table.write([{"k": 1, "ts": 6, "gone": None}])
+    assert table.get(1) == {"k": 1, "ts": 6, "gone": None}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_table_without_rows_is_converted(mode: str) -> None:
+    table = new_table(mode)
+    assert table.convert(OTHER[mode]).snapshot_id == 1
+    write(table, "+I 0 1 5 a", "-D 0 2 5 a")
+    assert table.convert(mode).snapshot_id == 3
+    assert shown(table) == ["0 1 5 a"]
+    table.truncate()
+    table.convert(OTHER[mode])
+    write(table, "+I 0 2 4 new")
+    assert shown(table) == ["0 2 4 new"]
+    assert_sound(table)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rows_go_to_the_buckets_that_the_table_has_now(mode: str) -> None:
+    table = new_table(mode)
+    write(table, *(f"+I 0 {k} 5 a" for k in range(20)), "-D 0 3 6 x")
+    rows = shown(table)
+    table.alter(SetOption("bucket", "3"))
+    table.convert(OTHER[mode])
+    write(table, "+I 0 3 5 late")
+    assert shown(table) == rows
+    assert_sound(table)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_column_that_came_before_or_comes_afterwards_is_there(mode: str) -> None:
+    table = new_table(mode)
+    write(table, "+I 0 1 5 a")
+    table.alter(AddColumn(("w",), kt.parse_sql_type("INT")), RenameColumn(("ts",), "at"))
+    table.convert(OTHER[mode])
+    table.alter(AddColumn(("x",), kt.parse_sql_type("INT")))
+    table.write([{"p": 0, "k": 1, "at": 4, "v": "late", "w": 1, "x": 1}])
+    table.write([{"p": 0, "k": 2, "at": 4, "v": "b", "w": 1, "x": 2}])
+    assert sorted(row["x"] or 0 for row in table.scan().to_pylist()) == [0, 2]
+    assert table.get((0, 1)) == {"p": 0, "k": 1, "at": 5, "v": "a", "w": None, "x": None}
+
+
+def test_text_that_rows_are_compared_by_is_compared_alike() -> None:
+    columns = pa.schema([("k", pa.int64()), ("ts", pa.string())])
+    table = kt.connect("", store=empty_store()).create_table(
+        "t", columns, ["k"], options={"sequence.field": "ts", "bucket": "1"}
+    )
+    table.write([{"k": k, "ts": "b"} for k in range(4)])
+    table.write([{"k": 0, "ts": "c", "_row_kind": "-D"}])
+    table.write([{"k": 1, "ts": "bb"}])
+    for wanted in ("full", "none", "full"):
+        table.convert(wanted)
+        table.write([{"k": 0, "ts": "bz"}, {"k": 1, "ts": "b"}])
+        assert {row["k"]: row["ts"] for row in table.scan().to_pylist()} == {
+            1: "bb", 2: "b", 3: "b",
+        }  # fmt: skip
+
+
+def test_rows_that_wait_for_a_compaction_are_there_afterwards() -> None:
+    """Of a table with deletion vectors, where late rows lose against deletes that nobody sees."""
+    table = new_table(**{"deletion-vectors.enabled": "true"})
+    write(table, "+I 0 1 5 a", "+I 0 2 5 a", "+I 1 3 5 a")
+    write(table, "-D 0 1 7 x", "+I 0 2 6 b", "-D 1 4 7 x")
+    table.convert("full")
+    write(table, "+I 0 1 6 late", "+I 1 4 6 late")
+    assert shown(table) == ["0 2 6 b", "1 3 5 a"]
+    assert_sound(table)
+    table.convert("none")
+    assert "deletion-vectors.enabled" not in table.options
+    assert shown(table) == ["0 2 6 b", "1 3 5 a"]
+
+
+def test_many_rows_and_runs_take_the_memory_that_the_options_say() -> None:
+    table = new_table(**{"write-buffer-size": "32 kb", "read.memory": "1 mb", "bucket": "1"})
+    rows = pa.table({"p": pa.array([0] * 30_000, pa.int32()), "k": range(30_000),
+                     "ts": pa.array([1] * 30_000, pa.int32()), "v": ["a"] * 30_000})  # fmt: skip
+    table.write(rows)
+    table.write(rows.slice(0, 10_000).set_column(3, "v", pa.array(["b"] * 10_000)))
+    for wanted in ("full", "none"):
+        table.convert(wanted)
+        assert table.scan(where="v = 'b'").count() == 10_000
+        assert table.scan().count() == 30_000
+    assert_sound(table)
+
+
+# -- any history -----------------------------------------------------------------------------------
+
+
+class Model:
+    """The newest row of each key, deleted ones too, and what was shown after each snapshot."""
+
+    def __init__(self, table: kt.Table) -> None:
+        self.table, self.newest = table, dict[tuple[int, int], Row]()
+        self.states: dict[int, list[str]] = {0: []}
+
+    def write(self, rows: list[Row]) -> None:
+        self.table.write(as_dicts(rows))
+        for row in rows:
+            known = self.newest.get(row[1:3])
+            if known is None or rank(row) >= rank(known):
+                self.newest[row[1:3]] = row
+
+    def delete(self, key: int) -> None:
+        self.table.delete(f"k = {key}")
+        for place, row in self.newest.items():
+            if place[1] == key and row[0] != "-D":
+                self.newest[place] = ("-D", *row[1:])
+
+    def note(self) -> None:
+        """What is shown by now, after each snapshot that came since."""
+        for snapshot_id in range(max(self.states) + 1, len(self.table.snapshots()) + 1):
+            self.states[snapshot_id] = self.shown()
+
+    def shown(self) -> list[str]:
+        rows = [row for row in self.newest.values() if row[0] != "-D"]
+        return sorted(f"{p} {k} {'-' if ts is None else ts} {v}" for _, p, k, ts, v in rows)
+
+
+def rank(row: Row) -> tuple[bool, int]:
+    return row[3] is not None, row[3] or 0
+
+
+ROWS = st.tuples(
+    st.sampled_from(["+I", "+I", "+U", "-D"]), st.integers(0, 1), st.integers(0, 3),
+    st.none() | st.integers(0, 4), st.sampled_from("abc"),
+)  # fmt: skip
+STEPS = st.one_of(
+    st.lists(ROWS, min_size=1, max_size=5),
+    st.sampled_from(["convert", "convert", "compact", "compact in full"]),
+    st.integers(0, 3),
+)
+
+
+def take(model: Model, step: Any) -> None:
+    table = model.table
+    if isinstance(step, list):
+        model.write(step)
+    elif isinstance(step, int):
+        model.delete(step)
+    elif step == "convert":
+        table.convert(OTHER[mode_of(table)])
+    else:
+        table.compact(full=step == "compact in full")
+    model.note()
+
+
+@pytest.mark.parametrize("options", [{}, {"deletion-vectors.enabled": "true"}], ids=str)
+@settings(max_examples=12)
+@given(steps=st.lists(STEPS, min_size=3, max_size=9), data=st.data())
+def test_any_history_with_conversions_gives_the_rows_of_the_model(
+    options: dict[str, str], steps: list[Any], data: Any
+) -> None:
+    model = Model(new_table(**options))
+    for step in steps:
+        with warnings.catch_warnings(action="error"):
+            take(model, step)
+        assert shown(model.table) == model.shown()
+    assert_sound(model.table)
+    for snapshot_id in model.states:
+        if snapshot_id and not options:  # rows of a write are shown with the compaction after it
+            assert shown(model.table, snapshot_id=snapshot_id) == model.states[snapshot_id]
+    if not options:
+        start, end = sorted(data.draw(st.sampled_from(sorted(model.states))) for _ in range(2))
+        assert folded(model, start, end) == model.states[end]
+
+
+def folded(model: Model, start: int, end: int) -> list[str]:
+    """The rows of the start with the changes up to the end, of which each key has one at most."""
+    told = model.table.changes(start, end).to_pylist() if start < end else []
+    keys = [(row["_row_kind"] in ("-U", "-D"), row["p"], row["k"]) for row in told]
+    assert len({*keys}) == len(keys)
+    rows = set(model.states[start])
+    for row in told:
+        kind, *cells = row.values()
+        text = " ".join("-" if cell is None else str(cell) for cell in cells)
+        assert (text in rows) is (kind in ("-U", "-D"))
+        rows ^= {text}
+    return sorted(rows)
