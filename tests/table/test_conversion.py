@@ -4,27 +4,19 @@ late rows and deletes find. A dict is the model."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeAlias
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from copies import copies_of, empty_store
+from copies import empty_store
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from key_indexes import assert_index_is_that_of_the_rows
-from overtaking import overtaken
 
 import keytide as kt
+from key_indexes import assert_index_is_that_of_the_rows
 from keytide.store import Store, open_store
-from keytide.store.faults import Action, Crash, Fault, FaultyStore
-from keytide.table.commit.transaction import Transaction
 from keytide.table.definition.evolution import AddColumn, RenameColumn, SetOption
-from keytide.table.local_writes import fill
-from keytide.table.write.input_rows import to_arrow_table
-from keytide.table.write.writable import writable_view
 
 Row: TypeAlias = "tuple[str, int, int, int | None, str]"
 """Kind, partition, key, what it is compared by, and value."""

@@ -18,10 +18,12 @@ from keytide.format.index_manifest import IndexFile
 from keytide.format.manifest import ManifestEntry
 from keytide.format.snapshot import Snapshot
 from keytide.moments import Moment, epoch_ms
+from keytide.options import keys
 from keytide.record import Record
 from keytide.table.commit.author import Author
 from keytide.table.commit.publish import Committed
 from keytide.table.commit.transaction import Transaction
+from keytide.table.definition.kind import kind_of
 from keytide.table.definition.option_changes import refuse_changes
 from keytide.table.history.guards import guard_of, restorer, settled_guard
 from keytide.table.history.rollback import numbered
@@ -114,8 +116,15 @@ def _source(metadata: TableMetadata, to: int | str | None, as_of_ms: int | None)
 
 def _refuse_other_rules(metadata: TableMetadata, view: TableView, snapshot: Snapshot) -> None:
     """Raise `UnsupportedError` where options give other rows to files of that time."""
+    schema = metadata.schema(snapshot.schema_id)
+    if kind_of(schema) is not view.kind:
+        raise UnsupportedError(
+            f"table {view.name}: it was converted since snapshot {snapshot.id}, whose files are "
+            f"those of a table with '{keys.UPSERT_MODE}' = '{schema.upsert_mode}'; convert it to "
+            f"'{schema.upsert_mode}' first, and back afterwards"
+        )
     try:
-        refuse_changes(metadata.schema(snapshot.schema_id), view.schema, has_rows=True)
+        refuse_changes(schema, view.schema, has_rows=True)
     except InvalidError as error:
         raise UnsupportedError(
             f"table {view.name}: files of snapshot {snapshot.id} would be read by other rules than "
