@@ -12,9 +12,11 @@ import pytest
 from copies import empty_store
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import keytide as kt
 from key_indexes import assert_index_is_that_of_the_rows
+from keytide.cli.main import app
 from keytide.store import Store, open_store
 from keytide.table.definition.evolution import AddColumn, RenameColumn, SetOption
 
@@ -306,3 +308,137 @@ def folded(model: Model, start: int, end: int) -> list[str]:
         assert (text in rows) is (kind in ("-U", "-D"))
         rows ^= {text}
     return sorted(rows)
+
+
+# -- refused ---------------------------------------------------------------------------------------
+
+WIDE = pa.schema(
+    [pa.field("p", pa.int32(), False), pa.field("k", pa.int64(), False), ("ts", pa.int32()),
+     ("ts2", pa.int32()), ("v", pa.string()), ("late", pa.bool_())]
+)  # fmt: skip
+PARTIAL = {"upsert.mode": "partial", "sequence.field": "ts"}
+REFUSED: dict[str, tuple[list[str], dict[str, str], str, str]] = {
+    "no key": ([], {}, "full", "no primary key; write its rows into a new table"),
+    "no key, no index": ([], {}, "none", "no primary key"),
+    "another engine": (
+        ["p", "k"], {"merge-engine": "aggregation", "fields.ts.aggregate-function": "sum"}, "full",
+        r"'merge-engine' = 'aggregation' .*new table",
+    ),
+    "changelog": (
+        ["p", "k"], {"changelog-producer": "input"}, "full",
+        r"'changelog-producer' = 'input' .*RESET the option first",
+    ),
+    "two sequence fields": (
+        ["p", "k"], {"sequence.field": "ts,ts2"}, "full", r"'sequence.field' = 'ts,ts2' orders",
+    ),
+    "two producers": (
+        ["p", "k"], {"upsert.mode": "full", "sequence.field": "ts,ts2"}, "none",
+        r"'sequence.field' = 'ts,ts2' orders",
+    ),
+    "rows that expire": (
+        ["p", "k"], {"record-level.expire-time": "1 d", "record-level.time-field": "ts"}, "full",
+        r"'record-level.expire-time' = '1 d' .*RESET",
+    ),
+    "dynamic buckets": (
+        ["p", "k"], {"bucket": "-1"}, "full", r"'bucket' = '-1' leaves",
+    ),
+    "keys that move": (["k"], {"bucket": "-1"}, "full", r"'bucket' = '-1' leaves"),
+    "NULL in the key": (
+        ["p", "k"], {"primary-key.nullable": "true"}, "full", r"'primary-key.nullable' = 'true'",
+    ),
+    "padded numbers": (
+        ["p", "k"], {"sequence.field": "ts", "sequence.auto-padding": "row-kind-flag"}, "full",
+        r"'sequence.auto-padding' = 'row-kind-flag'",
+    ),
+    "merged when written": (["p", "k"], PARTIAL, "none", r"'upsert.mode' = 'partial' a stored row"),
+    "merged, indexed": (["p", "k"], PARTIAL, "full", r"from 'upsert.mode' = 'partial'"),
+    "too old": (
+        ["p", "k"], {"upsert.mode": "full", "sequence.field": "ts", "upsert.metadata-ttl": "9"},
+        "none", r"'upsert.metadata-ttl' = '9' .*RESET",
+    ),
+    "deletes forgotten": (
+        ["p", "k"],
+        {"upsert.mode": "full", "sequence.field": "ts", "upsert.deleted-keys-ttl": "9"}, "none",
+        r"'upsert.deleted-keys-ttl' = '9' .*new table",
+    ),
+    "late rows marked": (
+        ["p", "k"],
+        {"upsert.mode": "full", "sequence.field": "ts",
+         "upsert.out-of-order-record-column": "late"},
+        "none", r"'upsert.out-of-order-record-column' = 'late'",
+    ),
+    "spellings": (
+        ["p", "v"], {"upsert.mode": "full", "upsert.hash-function": "uuid", "bucket": "1"}, "none",
+        r"'upsert.hash-function' = 'uuid'",
+    ),
+    "text that marks deletes": (
+        ["p", "k"],
+        {"upsert.mode": "full", "sequence.field": "ts", "upsert.delete-record-column": "v"}, "none",
+        r"'upsert.delete-record-column' = 'v' has 'tombstone.key'",
+    ),
+    "deletes without an order": (
+        ["p", "k"], {"upsert.mode": "full", "upsert.delete-record-column": "late"}, "none",
+        r"beside a 'sequence.field'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
+def test_table_that_has_no_equivalent_is_refused_before_anything_is_written(name: str) -> None:
+    key, options, wanted, message = REFUSED[name]
+    store = empty_store()
+    table = kt.connect("", store=store).create_table("t", WIDE, key, ["p"], options=options)
+    before = {file.path for file in store.list("")}
+    for dry_run in (True, False):
+        with pytest.raises(kt.UnsupportedError, match=rf"(?s)table default\.t cannot.*{message}"):
+            table.convert(wanted, dry_run=dry_run)
+    assert {file.path for file in store.list("")} == before
+
+
+@pytest.mark.parametrize("wanted", ["partial", "indexed", ""])
+def test_mode_that_there_is_not_is_refused(wanted: str) -> None:
+    with pytest.raises(kt.InvalidError, match=r"upsert_mode is .*'none' or 'full'"):
+        new_table().convert(wanted)
+
+
+def test_table_with_hidden_rows_that_nobody_may_compact_is_refused() -> None:
+    table = new_table(**{"deletion-vectors.enabled": "true", "write-only": "true"})
+    write(table, "+I 0 1 5 a")
+    with pytest.raises(kt.UnsupportedError, match="rows that no compaction has seen"):
+        table.convert("full")
+    assert mode_of(table) == "none"
+
+
+# -- other ways to call it -------------------------------------------------------------------------
+
+
+def test_procedure_converts(warehouse: str) -> None:
+    lake = kt.connect(warehouse)
+    lake.sql(
+        "CREATE TABLE t (k INT, ts INT, v INT, PRIMARY KEY (k) NOT ENFORCED) "
+        "WITH ('sequence.field' = 'ts', 'tombstone.retention' = '1 d');"
+        "INSERT INTO t VALUES (1, 5, 1), (2, 5, 1); DELETE FROM t WHERE k = 1"
+    )
+    (told,) = lake.sql("CALL sys.convert('t', 'full', true)").to_pylist()
+    assert (told["snapshot_id"], told["files_before"], told["files_after"]) == (None, 2, None)
+    (done,) = lake.sql("CALL sys.convert(table => 't', upsert_mode => 'full')").to_pylist()
+    assert (done["upsert_mode"], done["dropped"]) == ("full", "tombstone.retention")
+    lake.sql("INSERT INTO t VALUES (1, 4, 2), (2, 6, 2)")
+    lake.sql("UPDATE t SET v = v + 1; CALL sys.convert('t', 'none')")
+    lake.sql("INSERT INTO t VALUES (1, 4, 3), (2, 5, 3)")
+    assert lake.sql("SELECT * FROM t").to_pylist() == [{"k": 2, "ts": 6, "v": 3}]
+
+
+def test_command_converts_and_names_what_was_dropped(warehouse: str) -> None:
+    table = kt.connect(warehouse).create_table("t", SCHEMA, ["p", "k"])
+    table.alter(SetOption("tombstone.retention", "1 d"))
+    write(table, "+I 0 1 5 a")
+    called = ["convert", "t", "-w", warehouse, "--upsert-mode"]
+    told = CliRunner().invoke(app, [*called, "full", "--dry-run"])
+    assert (told.exit_code, mode_of(table)) == (0, "none")
+    done = CliRunner().invoke(app, [*called, "full"])
+    assert (done.exit_code, mode_of(table), shown(table)) == (0, "full", ["0 1 5 a"])
+    assert "options that mean nothing any more: tombstone.retention" in done.output
+    refused = CliRunner().invoke(app, [*called, "both"])
+    assert (refused.exit_code, "'none' or 'full'" in refused.output) == (1, True)

@@ -1,4 +1,4 @@
-"""Conversions beside writers, alterations and each other, and what is left where one is cut short."""
+"""Conversions beside writers, alterations and each other, and those that are cut short."""
 
 from __future__ import annotations
 

@@ -116,6 +116,11 @@ def _of_merged(schema: TableSchema, options: TableOptions) -> Iterator[str]:
             f"'{keys.MERGE_ENGINE}' = '{options.merge_engine}' makes rows of several versions, of "
             f"which an index would know the last one alone. {_NEW_TABLE}"
         )
+    if options.bucket < 1:
+        yield (
+            f"'{keys.BUCKET}' = '{options.bucket}' leaves the number of buckets open, and an index "
+            f"is kept of each of a fixed number. {_NEW_TABLE}"
+        )
     if options.changelog_producer != "none":
         yield (
             f"'{keys.CHANGELOG_PRODUCER}' = '{options.changelog_producer}' stores a changelog, and "
