@@ -172,6 +172,17 @@ def test_column_that_came_before_or_comes_afterwards_is_there(mode: str) -> None
     assert table.get((0, 1)) == {"p": 0, "k": 1, "at": 5, "v": "a", "w": None, "x": None}
 
 
+def test_least_is_the_freshest_in_both_kinds() -> None:
+    table = new_table(**{"sequence.field.sort-order": "descending", "file.format": "orc"})
+    write(table, "+I 0 1 5 a", "+I 0 2 5 a", "-D 0 3 5 x")
+    for wanted in ("full", "none"):
+        table.convert(wanted)
+        write(table, "+I 0 1 6 late", "+I 0 3 6 late", "+I 0 2 - late")
+        assert shown(table) == ["0 1 5 a", "0 2 5 a"]
+    write(table, "+I 0 3 5 back", "+I 0 1 4 b")
+    assert shown(table) == ["0 1 4 b", "0 2 5 a", "0 3 5 back"]
+
+
 def test_text_that_rows_are_compared_by_is_compared_alike() -> None:
     columns = pa.schema([("k", pa.int64()), ("ts", pa.string())])
     table = kt.connect("", store=empty_store()).create_table(
@@ -400,6 +411,13 @@ def test_table_that_has_no_equivalent_is_refused_before_anything_is_written(name
 def test_mode_that_there_is_not_is_refused(wanted: str) -> None:
     with pytest.raises(kt.InvalidError, match=r"upsert_mode is .*'none' or 'full'"):
         new_table().convert(wanted)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_alteration_of_the_mode_names_the_way_out(mode: str) -> None:
+    table = new_table(mode)
+    with pytest.raises(kt.InvalidError, match=r"'upsert\.mode' is not .* by ALTER.*sys\.convert"):
+        table.alter(SetOption("upsert.mode", OTHER[mode]))
 
 
 def test_table_with_hidden_rows_that_nobody_may_compact_is_refused() -> None:

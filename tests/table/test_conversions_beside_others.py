@@ -258,6 +258,8 @@ def test_table_whose_conversion_was_cut_short_goes_on_as_it_was(mode: str) -> No
     assert (mode_of(table), shown(table)) == (mode, ROWS)
     listed = lake.sql("SELECT schema_id FROM t$schemas ORDER BY 1").to_pylist()
     assert [row["schema_id"] for row in listed] == [0, 1]
+    (sign,) = [sign for sign in table.doctor().signs if sign.subject == "conversion"]
+    assert f"with '{mode}' to take it back" in str(sign.action)
     write(table, *LATE, "+I 0 1 6 b")
     table.delete("k = 2")
     table.compact(full=True)

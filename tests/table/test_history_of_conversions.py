@@ -17,6 +17,7 @@ from tests.table.test_conversion import (
 )
 
 import keytide as kt
+from keytide.table.changes.change_scan import changes_of
 from keytide.table.definition.evolution import AddColumn, RenameColumn
 
 LATE = ("+I 0 1 4 late", "+I 1 4 6 late")
@@ -79,6 +80,21 @@ def test_changes_over_a_conversion_have_the_columns_of_the_end(mode: str) -> Non
         ("-U", 0, 1, 5, "a", None), ("+U", 0, 1, 6, "b", None), ("-D", 0, 2, 5, "a", None),
         ("+I", 0, 5, 6, "d", 1),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_reader_who_keeps_older_columns_is_told_over_a_conversion(mode: str) -> None:
+    """As a query on Spark does: it reads on by the schema that it began with."""
+    table = with_history(mode)
+    table.alter(NEW_COLUMN, RenameColumn(("v",), "value"))
+    table.write([{"p": 0, "k": 5, "ts": 6, "value": "d", "w": 1}])
+    first = table.metadata.schema(0)
+    full = changes_of(table.stored, 0, 4, schema=first)
+    assert told(full.to_batches()) == ["+I 0 1 6 b", "+I 0 5 6 d", "+I 1 3 5 a"]
+    last = changes_of(table.stored, 3, 4, schema=first)
+    assert told(last.to_batches()) == ["+U 0 5 6 d", "-U 0 5 5 c"]
+    over = changes_of(table.stored, 1, 3, schema=first)
+    assert told(over.to_batches()) == ["+I 0 5 5 c", "+U 0 1 6 b", "-D 0 2 5 a", "-U 0 1 5 a"]
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -71,13 +71,10 @@ def _settled(metadata: TableMetadata) -> TableSchema:
     found = metadata.schemas_in_force()
     if found.is_settled:
         return found.newest
-    now = found.schema.upsert_mode
-    other = "full" if now == "none" else "none"
     raise ConflictError(
         f"table {metadata.name} cannot be altered: a conversion made schema {found.newest.id} and "
-        f"is under way or was cut short, and the table still has '{keys.UPSERT_MODE}' = '{now}'. "
-        f"Wait until it is done; or call Table.convert or CALL sys.convert, with '{other}' to end "
-        f"it or with '{now}' to take it back"
+        f"is under way or was cut short, and the table still has '{keys.UPSERT_MODE}' = "
+        f"'{found.schema.upsert_mode}'. {found.way_out}"
     )
 
 

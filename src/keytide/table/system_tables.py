@@ -194,7 +194,7 @@ _SCHEMAS = _schema(
 
 
 def _schemas(metadata: TableMetadata) -> pa.Table:
-    newest = metadata.schemas_in_force().newest.id
+    newest = metadata.newest_schema().id
     rows = [
         {
             "schema_id": schema.id,

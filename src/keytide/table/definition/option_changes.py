@@ -65,6 +65,7 @@ def refuse_changes(before: TableSchema, after: TableSchema, *, has_rows: bool) -
 
     `has_rows` says whether files are stored that may depend on them.
     """
+    _refuse_other_kind(before, after)
     known = {field.id for field in before.fields}
     old, new = _statements(before, known), _statements(after, known)
     # What was asked for comes before what follows from it: a watermark key, a sequence field.
@@ -78,6 +79,16 @@ def refuse_changes(before: TableSchema, after: TableSchema, *, has_rows: bool) -
     if has_rows:
         _refuse_other_time(before, after)
         _refuse_lookup(TableOptions.parse(before.options), TableOptions.parse(after.options))
+
+
+def _refuse_other_kind(before: TableSchema, after: TableSchema) -> None:
+    """What follows from an index of keys would be named otherwise."""
+    if before.upsert_mode != after.upsert_mode:
+        raise InvalidError(
+            f"Change '{keys.UPSERT_MODE}' is not supported by ALTER. It is '{before.upsert_mode}', "
+            f"and with '{after.upsert_mode}' all files would have to be others; call Table.convert "
+            f"or CALL sys.convert, which writes them"
+        )
 
 
 def keeps_stored_rows(before: TableSchema, after: TableSchema) -> bool:

@@ -404,7 +404,7 @@ class _Steps:
         self.into.hint_latest(self.result.current_snapshot_id)
 
     def _take_schemas(self) -> None:
-        ours, theirs = (each.schemas_in_force().newest.id for each in (self.into, self.branch))
+        ours, theirs = (each.newest_schema().id for each in (self.into, self.branch))
         for number in range(ours, self.schemas_alike - 1, -1):
             self.into.store.delete([paths.schema_path(number)])
         for number in range(self.schemas_alike, theirs + 1):
@@ -451,6 +451,6 @@ def _parting(
 
 def _schemas_alike(one: TableMetadata, other: TableMetadata) -> int:
     """How many schemas are the same, from the first one on."""
-    numbers = range(min(each.schemas_in_force().newest.id for each in (one, other)) + 1)
+    numbers = range(min(each.newest_schema().id for each in (one, other)) + 1)
     parted = (number for number in numbers if one.schema(number) != other.schema(number))
     return next(parted, len(numbers))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keytide.format.schema import TableSchema
+from keytide.format.schema import NO_UPSERTS, TableSchema
 from keytide.table.definition.kind import kind_of
 
 __all__ = ["CONVERTED", "SchemasInForce"]
@@ -42,3 +42,13 @@ class SchemasInForce:
         kind = kind_of(schemas[0])
         own = [schema for schema in schemas if kind_of(schema) is kind]
         return cls(own[-1], schemas[-1], is_settled=len(own) == len(schemas))
+
+    @property
+    def way_out(self) -> str:
+        """What to do where they are not settled."""
+        now = self.schema.upsert_mode
+        other = "full" if now == NO_UPSERTS else NO_UPSERTS
+        return (
+            f"Wait until the conversion is done; or call Table.convert or CALL sys.convert, with "
+            f"'{other}' to end it or with '{now}' to take it back"
+        )

@@ -119,6 +119,10 @@ class TableMetadata:
         """The schema in force, see `SchemasInForce`. Raises `NotFoundError` without a table."""
         return self.schemas_in_force().schema
 
+    def newest_schema(self) -> TableSchema:
+        """The newest schema, in force or not. Raises `NotFoundError` when there is no table."""
+        return self._newest_schema(self._look())
+
     def schemas_in_force(self) -> SchemasInForce:
         """The schema in force and the newest one. Raises `NotFoundError` when there is no table."""
         return self._schemas_in_force(self._look())

@@ -51,6 +51,10 @@ class PinnedMetadata(TableMetadata):
     def _remembered_so_far(self) -> Known:
         return self._known_now()
 
+    def newest_schema(self) -> TableSchema:
+        """The newest one of that moment."""
+        return self.seen.schemas.newest
+
     def schemas_in_force(self) -> SchemasInForce:
         """Those of that moment."""
         return self.seen.schemas

@@ -42,7 +42,7 @@ class StoredTable:
     def __init__(self, store: Store, name: str) -> None:
         """Open the table. Raises `NotFoundError` where there is none."""
         self._open(TableMetadata(store, name))
-        self.metadata.latest_schema()
+        self.metadata.newest_schema()
 
     @classmethod
     def of(cls, metadata: TableMetadata) -> StoredTable:

@@ -76,7 +76,7 @@ class Diagnosis:
 
 def doctor(table: StoredTable) -> Diagnosis:
     """How well the table is: small files, sorted runs, skew, tombstones, snapshots, consumers,
-    orphan files, branches, manifests.
+    orphan files, branches, manifests, conversions.
 
     Each sign says what was found, what is well, and what to do where it is not. Reads metadata
     and lists the table, no data. Raises `DataError` where the metadata of the newest snapshot
@@ -100,6 +100,7 @@ def doctor(table: StoredTable) -> Diagnosis:
         _branches(view, table.store),
         _manifests(view, len(manifests)),
         _other_engines(table),
+        _conversion(seen),
     )
     return Diagnosis(table.name, signs)
 
@@ -312,6 +313,19 @@ def _other_engines(table: StoredTable) -> Sign:
         f"{counts} with an operation that they do not know" if counts else "nothing they refuse",
         expected,
         "Call mend_snapshots(), or CALL sys.mend_snapshots" if counts else None,
+    )
+
+
+def _conversion(table: StoredTable) -> Sign:
+    """A schema of another kind of table than the snapshot has."""
+    found = table.metadata.schemas_in_force()
+    begun = f"one to schema {found.newest.id} has begun, and has not ended"
+    return Sign(
+        table.name,
+        "conversion",
+        "none has begun" if found.is_settled else begun,
+        "none that was cut short",
+        None if found.is_settled else found.way_out,
     )
 
 
