@@ -31,6 +31,7 @@ from keytide.format.snapshot import Snapshot
 from keytide.table.commit.change import Change
 from keytide.table.commit.manifest_merging import ManifestMerger
 from keytide.table.commit.manifest_picking import MergeRules, pick, pick_all
+from keytide.table.commit.other_kind import of_unknown_keys
 from keytide.table.state.bucket_index import BucketIndex
 from keytide.table.state.live_files import LiveFiles
 from keytide.table.state.metadata import (
@@ -102,8 +103,11 @@ class SnapshotBuilder:
         """The snapshot that follows `latest`, whose live files are `live`."""
         files = _Files(self._metadata)
         entries = change.changed(live)
+        if change.converts:
+            base, entries = self._converted(entries, live, files)
+        else:
+            base = self._base(change, latest, files)
         delta = [self._manifest(entries, files)] if entries else []
-        base = self._base(change, latest, files)
         base_name, base_size = self._manifest_list(base, files)
         delta_name, delta_size = self._manifest_list(delta, files)
         changelog = self._changelog(change, files)
@@ -160,6 +164,17 @@ class SnapshotBuilder:
         rewrite = picked(manifests, MergeRules.of(self._view.options))
         merger = ManifestMerger(self._metadata, self._view, self._names)
         return merger.rewritten(manifests, rewrite, files) if rewrite.places else manifests
+
+    def _converted(
+        self, entries: Sequence[ManifestEntry], live: LiveFiles, files: _Files
+    ) -> tuple[list[ManifestFileMeta], tuple[ManifestEntry, ...]]:
+        """What a conversion says of the files before, which it deletes, and its own entries."""
+        schema = self._view.schema
+        before = of_unknown_keys(live.entries, schema)
+        gone = (entry for entry in entries if entry.kind is FileKind.DELETE)
+        came = (entry for entry in entries if entry.kind is FileKind.ADD)
+        base = [self._manifest(before, files)] if before else []
+        return base, (*of_unknown_keys(gone, schema), *came)
 
     def _manifest(self, entries: Sequence[ManifestEntry], files: _Files) -> ManifestFileMeta:
         name = self._names.metadata(MetadataFile.MANIFEST)
