@@ -196,7 +196,7 @@ def changes_of(
         )
     shown = None if columns is None else frozenset(columns)
     source = (
-        _compared(table, first, table.state(schema, last), shown)
+        _compared(table, first, last, schema, shown)
         if mode == "diff"
         else _told(table, table.view(schema), start_id, last, mode)
     )
@@ -269,11 +269,14 @@ def _snapshot(table: StoredTable, place: int | str, argument: str) -> Snapshot |
 
 
 def _compared(
-    table: StoredTable, first: Snapshot | None, after: TableState, columns: frozenset[str] | None
-) -> Compared:
+    table: StoredTable, first: Snapshot | None, last: Snapshot | None, schema: TableSchema,
+    columns: frozenset[str] | None,
+) -> Compared:  # fmt: skip
     """A snapshot by its own schema, the state before all by that of the end, and the end."""
-    own = after.view.schema if first is None else table.metadata.schema(first.schema_id)
-    before = table.state(own, first)
+    known = table.in_kind_at(schema, last)
+    own = known if first is None else table.metadata.schema(first.schema_id)
+    before = table.state(own, first)  # first, for the files of the end are derived from it
+    after = table.state(schema, last)
     return Compared(after if _was_converted(table, before, after) else before, after, columns)
 
 

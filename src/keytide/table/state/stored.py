@@ -135,11 +135,15 @@ class StoredTable:
     def state(self, schema: TableSchema, snapshot: Snapshot | None) -> TableState:
         """The table at a snapshot, read by one of its schemas, in the kind that it had there."""
         live = self.live_files(snapshot)
-        if snapshot is not None and snapshot.schema_id != schema.id:
-            schema = as_kind_of(schema, self.metadata.schema(snapshot.schema_id))
-        view = self.view(schema, live)
+        view = self.view(self.in_kind_at(schema, snapshot), live)
         vector_files = self.vector_files(snapshot, view)
         return TableState(view, live, vector_files, key_files=self.key_files(snapshot, view))
+
+    def in_kind_at(self, schema: TableSchema, snapshot: Snapshot | None) -> TableSchema:
+        """One of the table's schemas, as one of the kind of table that a snapshot is of."""
+        if snapshot is None or snapshot.schema_id == schema.id:
+            return schema
+        return as_kind_of(schema, self.metadata.schema(snapshot.schema_id))
 
     def state_to_write(self, view: TableView) -> TableState:
         """The newest snapshot, with what has to be known to write rows through `view`."""
