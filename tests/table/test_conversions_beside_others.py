@@ -137,6 +137,19 @@ def test_writer_whose_commit_a_conversion_overtakes_never_mixes_the_kinds(mode: 
     assert shown(table) == ["0 1 6 b", "0 2 5 a", "0 9 5 new", "1 3 5 a"]
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_statement_that_a_conversion_overtakes_is_carried_out_anew(mode: str) -> None:
+    table = began(mode)
+    convert = partial(as_others_see(table).convert, OTHER[mode])
+    assert overtaken(table, convert).update({"v": "'u'"}, "k < 3").rows == 2
+    assert (mode_of(table), shown(table)) == (OTHER[mode], ["0 1 5 u", "0 2 5 u", "1 3 5 a"])
+    convert = partial(as_others_see(table).convert, mode)
+    overtaken(table, convert).delete("k = 1")
+    write(table, "+I 0 1 4 late")
+    assert (mode_of(table), shown(table)) == (mode, ["0 2 5 u", "1 3 5 a"])
+    assert_sound(table)
+
+
 def test_first_writer_of_an_empty_table_meets_a_conversion() -> None:
     table = new_table()
     convert = partial(as_others_see(table).convert, "full")

@@ -18,7 +18,7 @@ from tests.table.test_conversion import (
 
 import keytide as kt
 from keytide.table.changes.change_scan import changes_of
-from keytide.table.definition.evolution import AddColumn, RenameColumn
+from keytide.table.definition.evolution import AddColumn, ChangeColumnType, RenameColumn
 
 LATE = ("+I 0 1 4 late", "+I 1 4 6 late")
 NEW_COLUMN = AddColumn(("w",), kt.parse_sql_type("INT"))
@@ -170,6 +170,21 @@ def test_rollback_behind_a_conversion_can_be_followed_by_it_again(mode: str) -> 
     write(table, *LATE)
     table.alter(NEW_COLUMN)
     assert (mode_of(table), shown(table)) == (OTHER[mode], THEN)
+    assert_sound(table)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_conversion_that_was_rolled_back_with_alterations_comes_again_with_them(mode: str) -> None:
+    table = with_history(mode)
+    wider = ChangeColumnType(("ts",), kt.parse_sql_type("BIGINT"))
+    table.alter(NEW_COLUMN, wider, RenameColumn(("ts",), "at"), RenameColumn(("v",), "value"))
+    table.rollback_to(1)
+    assert table.schema.names == ["p", "k", "ts", "v"]
+    table.convert(OTHER[mode])
+    table.write([{"p": 0, "k": 1, "at": 4, "value": "late", "w": 1}])
+    table.write([{"p": 1, "k": 4, "at": 6, "value": "late", "w": 1}])
+    rows = sorted(tuple(row.values()) for row in table.scan().to_pylist())
+    assert rows == [(0, 1, 5, "a", None), (0, 2, 5, "a", None), (1, 3, 5, "a", None)]
     assert_sound(table)
 
 

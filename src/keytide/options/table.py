@@ -142,7 +142,8 @@ _ORDER = (
            "its keys, and a write marks the rows that it replaces as dead, so that nothing is "
            "merged when it is read. `partial`: besides, a row is merged with the current one of "
            "its key when it is written, by `fields.<column>.aggregate-function`. `none`: versions "
-           "of a key are merged on reading.", "none", NEVER),
+           "of a key are merged on reading. `Table.convert` makes `full` of `none`, and back.",
+           "none", NEVER),
     Option("upsert.primary-key", EXACT_COLUMNS, "The key of a table with `upsert.mode`, which is "
            "one without a key to other engines; written down when it is made.", change=NEVER),
     Option("upsert.hash-function", choice("none", "uuid", "xxh128", "xxhash", "murmur3", "md5"),

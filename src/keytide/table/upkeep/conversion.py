@@ -26,7 +26,7 @@ from keytide.store import created
 from keytide.table.commit.publish import Committed
 from keytide.table.commit.transaction import Transaction
 from keytide.table.compaction.compact import local_runner
-from keytide.table.definition.conversion import Definition, converted
+from keytide.table.definition.conversion import Definition, as_kind_of, converted
 from keytide.table.state.in_force import SchemasInForce
 from keytide.table.state.schemas import Schemas
 from keytide.table.state.state import TableState
@@ -72,11 +72,12 @@ def convert(table: StoredTable, upsert_mode: str, *, dry_run: bool = False) -> C
     that mean the same stay; those that mean nothing any more are dropped, and named in the
     result.
 
-    Others may read and write meanwhile. A commit that comes first has the work done again on top
-    of it, as often as 'commit.max-retries' says; writers that began before the conversion and
-    come later get a `ConflictError`. After a stop the table is what it was, or what it is to
-    become; until the same call has gone on, or the present mode was asked for, which takes the
-    conversion back, it cannot be altered. `dry_run` tells what would be done.
+    Threads of this process do it, each within its part of 'read.memory' and about four times
+    'write-buffer-size'. Others may read and write meanwhile. A commit that comes first has the
+    work done again on top of it, as often as 'commit.max-retries' says; writers that began before
+    the conversion and come later get a `ConflictError`. After a stop the table is what it was, or
+    what it is to become; until the same call has gone on, or the present mode was asked for,
+    which takes the conversion back, it cannot be altered. `dry_run` tells what would be done.
 
     Raises `InvalidError` for another mode; `UnsupportedError`, before anything is written, for a
     table that has no equivalent of the other kind, naming what stands in the way;
@@ -160,15 +161,16 @@ def _converted(
     pinned: PinnedTable, found: SchemasInForce, wanted: str, *, dry_run: bool
 ) -> ConversionResult | None:
     """What is done where the table has another mode; None where another change came first."""
-    target, view = _target(pinned, found, wanted), writable_view(pinned)
+    target = _target(pinned, found, wanted)
     if not dry_run and show_rows(pinned) is not pinned:
         return None  # rows were hidden, and are not any more
-    state = pinned.state_to_write(view)
+    state = pinned.state_to_write(_view_before(pinned, target.schema))
     result = ConversionResult(None, wanted, len(state.live.files), None, target.dropped)
     if dry_run:
         return result
     is_stored = target.schema.id == found.newest.id
-    begun = Transaction.on(pinned.live, TableState(_view_at(view, target.schema), state.live))
+    view = _view_at(state.view, target.schema)
+    begun = Transaction.on(pinned.live, TableState(view, state.live))
     with followed(pinned.live, begun, done="the table is converted") as transaction:
         local_runner().each(_tasks(state, transaction.state), transaction.take)
         if not is_stored and not _is_created(pinned, target.schema):
@@ -196,6 +198,17 @@ def _target(table: StoredTable, found: SchemasInForce, wanted: str) -> Definitio
 def _is_created(table: StoredTable, schema: TableSchema) -> bool:
     """Whether a schema is there by now as this one, and not one that another change made."""
     return created(table.store, paths.schema_path(schema.id), schema.to_json())
+
+
+def _view_before(table: StoredTable, target: TableSchema) -> TableView:
+    """The table as it is, with the columns that it gets.
+
+    They are others where it was rolled back behind a conversion, after which columns were altered.
+    """
+    view = writable_view(table)
+    if target.fields == view.schema.fields:
+        return view
+    return table.view(as_kind_of(target, view.schema))
 
 
 def _view_at(view: TableView, schema: TableSchema) -> TableView:
