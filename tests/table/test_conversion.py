@@ -213,6 +213,34 @@ def test_rows_that_wait_for_a_compaction_are_there_afterwards() -> None:
     assert shown(table) == ["0 2 6 b", "1 3 5 a"]
 
 
+def test_table_whose_rows_arrival_alone_orders_is_converted() -> None:
+    lake = kt.connect("", store=empty_store())
+    table = lake.create_table("t", SCHEMA, ["p", "k"], ["p"])
+    write(table, "+I 0 1 5 a", "+I 0 2 5 a", "+I 0 3 5 a")
+    write(table, "-D 0 1 4 x", "+I 0 2 4 b")
+    for wanted in ("full", "none", "full"):
+        table.convert(wanted)
+        assert shown(table) == ["0 2 4 b", "0 3 5 a"]
+        write(table, "-D 0 3 1 x", "+I 0 4 1 c")
+        write(table, "-D 0 4 1 x", "+I 0 3 5 a")
+    assert_sound(table)
+
+
+def test_row_whose_delete_was_forgotten_stays_dead() -> None:
+    """It is still stored, in a large file in which a vector marks it."""
+    options = {"deletion-vectors.enabled": "true", "bucket": "1"}
+    lake = kt.connect("", store=empty_store())
+    table = lake.create_table("t", SCHEMA, ["p", "k"], ["p"], options=options)
+    write(table, *(f"+I 0 {k} 5 {k * 7919 % 10_007}" for k in range(3000)))
+    write(table, "-D 0 1 5 x", "+I 0 2 5 b")
+    for key in (2, 3, 4):
+        write(table, f"+I 0 {key} 5 b")
+    files = {e.file.level: e.file.row_count for e in table.stored.newest_files().entries}
+    assert files == {4: 3, 5: 3000}, "no file has the delete any more"
+    table.convert("full")
+    assert (table.scan().count(), table.get((0, 1))) == (2999, None)
+
+
 def test_many_rows_and_runs_take_the_memory_that_the_options_say() -> None:
     table = new_table(**{"write-buffer-size": "32 kb", "read.memory": "1 mb", "bucket": "1"})
     rows = pa.table({"p": pa.array([0] * 30_000, pa.int32()), "k": range(30_000),
