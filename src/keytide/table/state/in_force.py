@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keytide.format.schema import NO_UPSERTS, TableSchema
+from keytide.options import keys
 from keytide.table.definition.kind import kind_of
 
 __all__ = ["CONVERTED", "SchemasInForce"]
 
 CONVERTED = (
-    "another writer converted it to another 'upsert.mode', by which this work was not made; redo it"
+    f"another writer converted it to another '{keys.UPSERT_MODE}', by which this work was not "
+    f"made; redo it"
 )
 
 
