@@ -114,7 +114,7 @@ class Life:
         acts: list[Callable[[], None]] = [
             *[self.write] * 8, *[self.compact] * 4, *[self.restore] * 3, self.overwrite,
             self.change, self.roll_back, self.tag, self.untag, self.branch, self.expire, self.clean,
-            self.rescale, self.index, self.merge_manifests, self.reopen,
+            self.rescale, self.convert, self.index, self.merge_manifests, self.reopen,
         ]  # fmt: skip
         found = len(self.case.findings)
         act = self.case.chance.choice(acts)
@@ -125,6 +125,10 @@ class Life:
         elif "new bucket num" in str(done.error):
             # What came back was laid out otherwise, and the error says what to do.
             self.case.attempt(f"rescale after {self.told}", self.table.rescale)
+            self.note()
+        elif "cannot be altered" in str(done.error):
+            # It was rolled back behind a conversion, and the error says what to do.
+            self.case.attempt(f"convert after {self.told}", self.settle)
             self.note()
         elif not isinstance(done.error, kt.UnsupportedError):
             self.case.note("rows", "refused", f"{self.told}, {act.__name__}: {done.error}")
@@ -352,6 +356,17 @@ class Life:
         self.steps.append(f"rescale {buckets}")
         self.table.alter(SetOption("bucket", str(buckets)))
         self.table.rescale()
+
+    def convert(self) -> None:
+        """The other kind of table, with the same rows and deletes."""
+        mode = "none" if self.table.table_schema.is_indexed else "full"
+        self.steps.append(f"convert {mode}")
+        self.table.convert(mode)
+
+    def settle(self) -> None:
+        """The kind that the table has, once and for all."""
+        self.steps.append("settle")
+        self.table.convert(self.table.table_schema.upsert_mode)
 
     def index(self) -> None:
         """Filters for files that lack them."""

@@ -93,7 +93,7 @@ def convert(table: StoredTable, upsert_mode: str, *, dry_run: bool = False) -> C
         if found.schema.upsert_mode == wanted:
             done = _taken_back(live, found, dry_run=dry_run)
         else:
-            done = _converted(pinned, found, wanted, dry_run=dry_run)
+            done = _carried_out(pinned, found, wanted, dry_run=dry_run)
         if done is not None:
             return done
     raise ConflictError(
@@ -157,7 +157,7 @@ def _numbered(schema: TableSchema, newest: TableSchema) -> TableSchema:
 # -- converting ------------------------------------------------------------------------------------
 
 
-def _converted(
+def _carried_out(
     pinned: PinnedTable, found: SchemasInForce, wanted: str, *, dry_run: bool
 ) -> ConversionResult | None:
     """What is done where the table has another mode; None where another change came first."""
