@@ -139,6 +139,21 @@ def test_stream_begins_where_it_is_told_to_and_keeps_the_columns_that_it_began_w
     ]
 
 
+def test_stream_goes_on_over_conversions_of_the_table(
+    warehouse: str, spark: Any, tmp_path: Path
+) -> None:
+    table = make_table(warehouse)
+    held = fold({}, [row for rows in run(spark, table, tmp_path / "c") for row in rows])
+    table.convert("full")
+    assert run(spark, table, tmp_path / "c") == []
+    rows = spark.createDataFrame([("a", 4, None, "x"), ("b", 101, None, "x")], spark_schema(SCHEMA))
+    table.write(rows)
+    table.convert("none")
+    table.write([{"p": "a", "k": 6, "t": None, "v": "y", "_row_kind": "-D"}])
+    (told,) = run(spark, table, tmp_path / "c")
+    assert fold(held, told) == shown(table)
+
+
 @pytest.mark.parametrize("producer", ["lookup", "full-compaction"])
 def test_stream_of_a_changelog_that_jobs_made_is_the_table(
     producer: str, warehouse: str, spark: Any, tmp_path: Path
