@@ -241,7 +241,7 @@ def test_row_whose_delete_was_forgotten_stays_dead() -> None:
     assert (table.scan().count(), table.get((0, 1))) == (2999, None)
 
 
-def test_many_rows_and_runs_take_the_memory_that_the_options_say() -> None:
+def test_rows_that_are_moved_in_many_pieces_are_all_there() -> None:
     table = new_table(**{"write-buffer-size": "32 kb", "read.memory": "1 mb", "bucket": "1"})
     rows = pa.table({"p": pa.array([0] * 30_000, pa.int32()), "k": range(30_000),
                      "ts": pa.array([1] * 30_000, pa.int32()), "v": ["a"] * 30_000})  # fmt: skip

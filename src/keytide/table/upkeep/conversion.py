@@ -83,19 +83,18 @@ def convert(table: StoredTable, upsert_mode: str, *, dry_run: bool = False) -> C
     table that has no equivalent of the other kind, naming what stands in the way;
     `ConflictError` when too many races were lost; `DataError` when the store fails.
     """
-    wanted = _mode(table, upsert_mode)
-    live = table.live
-    tries = writable_view(table).options.commit_retries_max + 1
+    wanted, seen = _mode(table, upsert_mode), table.pinned()
+    tries = writable_view(seen).options.commit_retries_max + 1
     for _ in range(tries):
-        pinned = live.pinned()
-        found = pinned.metadata.schemas_in_force()
-        _refuse_others(table, found.schema, wanted)
+        found = seen.metadata.schemas_in_force()
+        _refuse_others(seen, found.schema, wanted)
         if found.schema.upsert_mode == wanted:
-            done = _taken_back(live, found, dry_run=dry_run)
+            done = _taken_back(seen.live, found, dry_run=dry_run)
         else:
-            done = _carried_out(pinned, found, wanted, dry_run=dry_run)
+            done = _carried_out(seen, found, wanted, dry_run=dry_run)
         if done is not None:
             return done
+        seen = seen.live.pinned()
     raise ConflictError(
         f"table {table.name}: {counted(tries, 'attempt')} to convert it lost the race against "
         f"other writers; try again when fewer write, or raise '{keys.COMMIT_MAX_RETRIES}'. Until "

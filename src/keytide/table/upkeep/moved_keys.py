@@ -18,6 +18,7 @@ from keytide.format.manifest import ManifestEntry
 from keytide.merge.order import VALUE_KIND
 from keytide.row_kind import RowKind
 from keytide.table.compaction.pile import piled
+from keytide.table.read.merged_versions import rows_in
 from keytide.table.read.runs import StoredVersions
 from keytide.table.read.sections import PlannedFile
 from keytide.table.state.live_files import BucketId
@@ -66,6 +67,8 @@ class MoveKeysTask:
     def _rows(self, on: Bucket) -> Iterator[pa.Table]:
         view = self.there.view
         stored = StoredVersions(view, self.bucket[0], tuple(view.schema.names))
+        size_bytes, files = view.options.write_buffer_bytes, [*map(PlannedFile, self.files)]
+        rows_max = max(1, min(_BATCH_ROWS, rows_in(size_bytes, files, view.schema.fields)))
         every = on.index.every()
         for name, positions in by_name(every.files, every.positions, on.index.names()).items():
             is_dead = np.isin(positions, on.dead.of(name))
@@ -74,7 +77,7 @@ class MoveKeysTask:
                 (RowKind.DELETE, positions[is_dead]),
             ):
                 file = PlannedFile(on.entries[name], has_kinds=False, places=np.sort(places))
-                for frame in stored.of_lone_files([file], _BATCH_ROWS) if len(places) else ():
+                for frame in stored.of_lone_files([file], rows_max) if len(places) else ():
                     rows = to_arrow(frame, view.schema.arrow_schema())
                     kinds = pa.array(np.full(frame.height, int(kind), np.int8))
                     yield rows.append_column(VALUE_KIND, kinds)
