@@ -49,7 +49,7 @@ def to_arrow(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
     it, or one that casts to it without loss.
     """
     # Without views, which the schema does not have and which would be copied once more.
-    table = frame.select(schema.names).to_arrow(compat_level=pl.CompatLevel.oldest())
+    table = frame[schema.names].to_arrow(compat_level=pl.CompatLevel.oldest())
     columns = [
         pa.chunked_array([_restore(chunk, field.type) for chunk in column.chunks], type=field.type)
         for column, field in zip(table.columns, schema, strict=True)

@@ -81,13 +81,13 @@ class Entries(Sequence[ManifestEntry]):
 
     def filter(self, kept: Mask | pl.Series) -> Entries:
         """The entries where `kept` is true."""
-        mask = kept if isinstance(kept, pl.Series) else pl.Series(kept)
+        mask = kept.to_numpy() if isinstance(kept, pl.Series) else kept
         if mask.all():
             return self
         is_made = "made" in self.__dict__ or len(self) <= _FEW_ENTRIES
         if self._columns is not None and not is_made:
-            return Entries(self._columns.filter(mask))
-        return Entries.of(self.made[place] for place in mask.arg_true().to_list())
+            return Entries(self._columns.filter(pl.Series(mask)))
+        return Entries.of(self.made[place] for place in np.flatnonzero(mask).tolist())
 
     def are(self, identities: Collection[Identity]) -> pl.Series:
         """Which of the entries have one of some identities."""

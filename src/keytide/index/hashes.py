@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +38,9 @@ __all__ = [
 Heads = npt.NDArray[np.uint64]
 Checks = npt.NDArray[np.uint32]
 Places = npt.NDArray[np.int64]
+
+
+_FEW_KEYS = 1000
 
 
 @dataclass(frozen=True)
@@ -110,16 +113,21 @@ def hash_keys(keys: pa.Table, fields: Sequence[Field], function: str) -> KeyHash
     `function` is one of `HASH_FUNCTIONS`. Raises `InvalidError` for NULL, which is no part of a
     key, and for a type that none is made of.
     """
-    import polars_hash as plh  # here, for whoever has no such table need not load it
-
     texts = pl.from_arrow(serialized_keys(keys, fields, as_uuids=function == "uuid"))
     assert isinstance(texts, pl.Series)
     frame = texts.alias("key").to_frame()
-    found = frame.select(
-        HASH_FUNCTIONS[function](plh.col("key")).alias("head"),
-        plh.col("key").nchash.crc32c().alias("check"),
-    )
+    # One after the other: to wake another thread takes longer than to hash a few keys.
+    select = frame.select_seq if len(texts) < _FEW_KEYS else frame.select
+    found = select(_head_and_check(function))
     return KeyHashes(found["head"].to_numpy(), found["check"].to_numpy().astype(np.uint32))
+
+
+@cache  # a plugin is found anew for each expression, which takes longer than to hash a key
+def _head_and_check(function: str) -> tuple[pl.Expr, pl.Expr]:
+    import polars_hash as plh  # here, for whoever has no such table need not load it
+
+    head = HASH_FUNCTIONS[function](plh.col("key")).alias("head")
+    return head, plh.col("key").nchash.crc32c().alias("check")
 
 
 def _upper(key: plh.HExpr) -> pl.Expr:

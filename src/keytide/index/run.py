@@ -12,8 +12,9 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from itertools import zip_longest
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from itertools import accumulate, zip_longest
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -67,19 +68,19 @@ class Block:
     """Of heads, checks, files, positions and comparisons; 0 where all are 0."""
     crc: int
 
-    def place(self, column: int) -> tuple[int, int]:
-        """Where a column begins, and its width."""
-        before = (self._aligned(width) for width in self.widths[:column])
-        return self.start + sum(before), self.widths[column]
+    @cached_property
+    def _bounds(self) -> tuple[int, ...]:
+        """Where each column begins, and the last one ends."""
+        return tuple(accumulate(map(self._aligned, self.widths), initial=self.start))
 
     @property
     def end(self) -> int:
         """Where it ends."""
-        return self.start + sum(map(self._aligned, self.widths))
+        return self._bounds[-1]
 
     def places(self, column: int, some: slice) -> tuple[int, int]:
         """Where some entries of a column begin and end."""
-        start, width = self.place(column)
+        start, width = self._bounds[column], self.widths[column]
         return start + width * some.start, start + width * some.stop
 
     def column(self, data: Bytes, column: int, entries: int) -> Column:
@@ -179,6 +180,8 @@ class Run:
     data: Bytes
     path: str
     blocks: tuple[Block, ...]
+    _columns: dict[int, list[Column]] = field(default_factory=dict, compare=False, repr=False)
+    """The columns of the blocks that were looked into, by where these begin."""
 
     @classmethod
     def of(cls, data: Bytes, path: str) -> Run:
@@ -206,12 +209,14 @@ class Run:
 
     def entries(self, block: Block, places: Numbers | slice = slice(None)) -> Entries:
         """Some entries of a block, all of them by default."""
-        return decoded(block, [self._column(block, column)[places] for column in range(5)])
+        return decoded(block, [column[places] for column in self._columns_of(block)])
 
     def cuts(self, stretch: int) -> list[int]:
         """Heads between which at most so many entries lie, the lowest one first."""
         return [
-            int(head) for b in self.blocks for head in self._column(b, HEADS)[::stretch].tolist()
+            int(head)
+            for block in self.blocks
+            for head in self._columns_of(block)[HEADS][::stretch].tolist()
         ]
 
     def between(self, low: int, high: int | None) -> Entries:
@@ -219,7 +224,7 @@ class Run:
         ends = [*(block.first for block in self.blocks[1:]), None]
         return Entries.together(
             [
-                self.entries(block, between(self._column(block, HEADS), low, high))
+                self.entries(block, between(self._columns_of(block)[HEADS], low, high))
                 for block, end in zip(self.blocks, ends, strict=True)
                 if (high is None or block.first < high) and (end is None or end >= low)
             ]
@@ -230,23 +235,32 @@ class Run:
 
         REQUIRES: the probes are in the order of their heads.
         """
-        found = [
-            self._find_in(block, probes, start, end)
-            for block, start, end in probed(self.blocks, probes)
-        ]
-        places = [np.empty(0, np.int64), *(places for places, _ in found)]
-        return np.concatenate(places), Entries.together([entries for _, entries in found])
+        return self.find_in(probed(self.blocks, probes), probes)
 
-    def _column(self, block: Block, column: int) -> Column:
-        start, end = block.places(column, slice(0, block.entries))
-        return block.column(self.data[start:end], column, block.entries)
-
-    def _find_in(
-        self, block: Block, probes: KeyHashes, start: int, end: int
+    def find_in(
+        self, blocks: Iterable[tuple[Block, int, int]], probes: KeyHashes
     ) -> tuple[Numbers, Entries]:
-        known = KeyHashes(self._column(block, HEADS), self._column(block, CHECKS))
-        places, at = found_among(known, probes.take(slice(start, end)))
-        return places + start, self.entries(block, at)
+        """The same, of those blocks that `probed` gives."""
+        places, found = [np.empty(0, np.int64)], []
+        for block, start, end in blocks:
+            heads, checks, *_ = self._columns_of(block)
+            own, at = found_among(KeyHashes(heads, checks), probes.take(slice(start, end)))
+            if len(own):
+                places.append(own + start)
+                found.append(self.entries(block, at))
+        return np.concatenate(places), Entries.together(found)
+
+    def _columns_of(self, block: Block) -> list[Column]:
+        known = self._columns.get(block.start)
+        if known is None:
+            every = slice(0, block.entries)
+            bounds = [block.places(column, every) for column in range(len(block.widths))]
+            known = [
+                block.column(self.data[start:end], column, block.entries)
+                for column, (start, end) in enumerate(bounds)
+            ]
+            self._columns[block.start] = known
+        return known
 
 
 def probed(blocks: Sequence[Block], probes: KeyHashes) -> Iterator[tuple[Block, int, int]]:
@@ -255,8 +269,7 @@ def probed(blocks: Sequence[Block], probes: KeyHashes) -> Iterator[tuple[Block, 
     REQUIRES: the probes are in the order of their heads.
     """
     firsts = np.array([block.first for block in blocks], np.uint64)
-    numbers = np.searchsorted(firsts, probes.heads, side="right") - 1
-    bounds = np.searchsorted(numbers, np.arange(len(blocks) + 1)).tolist()
+    bounds = [*np.searchsorted(probes.heads, firsts).tolist(), len(probes)]
     for block, start, end in zip(blocks, bounds, bounds[1:], strict=False):
         if start < end:
             yield block, start, end

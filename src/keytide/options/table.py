@@ -349,8 +349,8 @@ _READING = (
     _kept("file-reader-async-threshold", SIZE, "10 mb", "Larger files are read ahead.",
           "reads choose by themselves"),
     Option("lookup.cache-max-memory-size", SIZE, "What a process keeps for later reads of the same "
-           "files: footers, file indexes and keys for look-ups, those used last. Every read holds "
-           "what is kept of all tables to its own table's bound.", "256 mb"),
+           "files: footers, file indexes, keys and rows for look-ups, those used last. Every read "
+           "holds what is kept of all tables to its own table's bound.", "256 mb"),
     Option("file-index.read.enabled", BOOLEAN, "Whether reads use file indexes.", "true"),
     Option("file-index.in-manifest-threshold", SIZE, "File indexes up to this size are "
            "written into manifests, larger ones into files.", "500 b"),

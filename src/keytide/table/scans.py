@@ -121,8 +121,8 @@ def get_row(table: StoredTable, key: Mapping[str, Any] | Any) -> dict[str, Any] 
     predicate = _key_predicate(_key_values(key, schema, table.name), schema, table.name)
     scan = _scan(_state_to_look_up(table, schema), schema.names, predicate)
     # Not by `to_pylist`, which has threads read ahead: for one row they cost more than they save.
-    rows = in_python(to_arrow(scan.to_polars(), scan.schema))
-    return rows[0] if rows else None
+    found = scan.to_polars()
+    return in_python(to_arrow(found, scan.schema))[0] if found.height else None
 
 
 def get_rows(table: StoredTable, keys: Sequence[Any]) -> pa.Table:

@@ -10,6 +10,7 @@ a Polars frame in the shape of the table's *current* schema, pairing columns by 
 
 from keytide.format.data_file.filters import ColumnFilter, FileFilters
 from keytide.format.data_file.formats import WRITABLE
+from keytide.format.data_file.kept_rows import read_few
 from keytide.format.data_file.key_spans import Key, key_spans
 from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND, physical_schema
 from keytide.format.data_file.places import begin_footers, read_places
@@ -42,6 +43,7 @@ __all__ = [
     "key_spans",
     "local_wall_clock_ms",
     "physical_schema",
+    "read_few",
     "read_note",
     "read_places",
     "read_side_by_side",

@@ -17,7 +17,8 @@ import polars as pl
 
 from keytide.format.data_file.far_file import WHOLE_BYTES_MAX
 from keytide.format.data_file.formats import format_of
-from keytide.format.data_file.reader import FileReader, read_side_by_side, spans_of
+from keytide.format.data_file.kept_rows import FEW_ROWS, read_few
+from keytide.format.data_file.reader import FileReader, spans_of
 from keytide.format.deletion_vector import living_among
 from keytide.store import Store
 
@@ -29,8 +30,6 @@ Places: TypeAlias = "npt.NDArray[np.int64]"
 _SPANS_MAX = 8
 # More requests would be made than are saved.
 _AHEAD_MAX = 16
-# Rows that are closer to each other are read as one.
-_GAP_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -89,9 +88,9 @@ def read_places(
 def _read(batch: Sequence[_Read], where: pl.Expr | None) -> Iterator[pl.DataFrame]:
     spans = [(read.reader, (read.start, read.length)) for read in batch]
     if all(read.length == 1 and _is_near(read.reader) for read in batch):
-        yield from read_side_by_side(spans, where)  # nothing to leave out
+        yield from read_few(spans, where)  # nothing to leave out
         return
-    for read, frame in zip(batch, read_side_by_side(spans), strict=True):
+    for read, frame in zip(batch, read_few(spans), strict=True):
         rows = frame[read.rows]
         yield rows if where is None else rows.filter(where)
 
@@ -109,7 +108,7 @@ def _living(reader: FileReader, places: Places) -> Places:
 def _spans(reader: FileReader, places: Places, rows_max: int) -> list[tuple[int, int]]:
     if not len(places):
         return []
-    cuts = np.flatnonzero(np.diff(places) > _GAP_ROWS) + 1
+    cuts = np.flatnonzero(np.diff(places) > FEW_ROWS) + 1
     if _is_near(reader) and len(cuts) < _SPANS_MAX:
         parts = np.split(places, cuts)
         return [(int(part[0]), int(part[-1] - part[0]) + 1) for part in parts]

@@ -65,11 +65,11 @@ class CurrentRows:
 
     def holds(self, files: Entries) -> Mask:
         """Which files may hold rows that are asked for."""
-        places = zip(
-            files.column("_PARTITION"), files.column("_BUCKET"), files.column("_FILE_NAME"),
-            strict=True,
-        )  # fmt: skip
-        kept = (name in self.places or (p, b) not in self.buckets for p, b, name in places)
+        kept = (
+            entry.file.file_name in self.places
+            or (entry.partition, entry.bucket) not in self.buckets
+            for entry in files
+        )
         return np.fromiter(kept, np.bool_, len(files))
 
 

@@ -98,6 +98,8 @@ def _combined(columns: Sequence[pa.Array]) -> list[pa.Array] | None:
         return None
     if not count:
         return [column.slice(0, 0) for column in columns]
+    if count == 1:
+        return [*columns]
     combined, step = [], count
     for column in columns:  # keys may have more columns than arrays of numpy have dimensions
         step //= len(column)

@@ -79,9 +79,8 @@ class RowSource:
 
     def to_polars(self) -> pl.DataFrame:
         """The rows as a Polars frame, in Polars' own types. Raises as `to_batches`."""
-        empty = pl.DataFrame(schema=polars_schema(self.fields))
-        rows: pl.DataFrame = pl.concat([empty, *self._frames()], rechunk=False)
-        return rows
+        frames = [*self._frames()] or [pl.DataFrame(schema=polars_schema(self.fields))]
+        return frames[0] if len(frames) == 1 else pl.concat(frames, rechunk=False)
 
     def to_pandas(self) -> pd.DataFrame:
         """The rows as a pandas frame. Raises `SetupError` without pandas, else as `to_pylist`."""

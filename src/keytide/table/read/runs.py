@@ -28,6 +28,7 @@ from keytide.format.data_file import (
     Key,
     Span,
     key_spans,
+    read_few,
     read_places,
     read_side_by_side,
     read_together,
@@ -59,6 +60,8 @@ _TOGETHER_ROWS = 8 << 10
 _TOGETHER_FILES = 100
 # No row group has more.
 _FAR_ROWS = 1 << 62
+
+_INSERT = pl.Series([RowKind.INSERT], dtype=pl.Int8)
 
 
 def table_columns(columns: Iterable[str]) -> tuple[str, ...]:
@@ -170,7 +173,7 @@ class StoredVersions:
             for reader in ([self._reader(file)] if spans else ())
             for span in spans
         ]
-        frames = iter(read_side_by_side(single, self._where) if single else ())
+        frames = iter(read_few(single, self._where))
         for _, spans in reads:
             yield _together([next(frames) for _ in spans])
 
@@ -292,7 +295,7 @@ class StoredVersions:
         """The kind of all rows, where none is stored or none has to be told."""
         has_adds_only = not file.may_retract and not file.keeps_retracts
         if not file.has_kinds or (has_adds_only and not self.tells_kinds):
-            yield VALUE_KIND, pl.Series([RowKind.INSERT], dtype=pl.Int8)
+            yield VALUE_KIND, _INSERT
 
     @cached_property
     def _partition_values(self) -> tuple[tuple[str, pl.Series], ...]:

@@ -56,7 +56,7 @@ class Rows:
 
     def shown(self, versions: pl.DataFrame) -> pl.DataFrame:
         """The rows of merged versions."""
-        return _without_retracts(self.outcomes(versions)).select(self.columns)
+        return _without_retracts(self.outcomes(versions))[list(self.columns)]
 
     @cached_property
     def _table_columns(self) -> tuple[str, ...]:
@@ -76,5 +76,7 @@ class Rows:
 def _without_retracts(versions: pl.DataFrame) -> pl.DataFrame:
     # Looking at the kinds is far cheaper than filtering a frame that has no retracts.
     kinds = versions[VALUE_KIND]
+    if kinds.max() == RowKind.INSERT:  # the lowest of them
+        return versions
     has_retracts = ((kinds == RowKind.DELETE) | (kinds == RowKind.UPDATE_BEFORE)).any()
     return versions.filter(IS_ADD) if has_retracts else versions

@@ -115,7 +115,8 @@ def found_by(
         files[places] = entries.files[new]
         positions[places] = entries.positions[new]
         comparisons[places] = entries.comparisons[new]
-    is_known &= np.isin(files, head.numbers)
+    known = np.flatnonzero(is_known)
+    is_known[known] = np.isin(files[known], head.numbers)
     return is_known, Entries(hashes, files, positions, comparisons)
 
 

@@ -170,8 +170,9 @@ class _NearRun:
 
     def find(self, probes: KeyHashes) -> tuple[Numbers, Entries]:
         """See `Run`. Raises `DataError` for a block that is not what was written."""
-        for block, _, _ in probed(self.run.blocks, probes):
+        blocks = [*probed(self.run.blocks, probes)]
+        for block, _, _ in blocks:
             if block.start not in self.checked:
                 self.run.check_block(block)
                 self.checked.add(block.start)
-        return self.run.find(probes)
+        return self.run.find_in(blocks, probes)

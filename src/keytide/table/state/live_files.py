@@ -84,6 +84,11 @@ class LiveFiles:
         """The files in the order in which they were committed."""
         return _changed(self._base, self._changes)
 
+    @cached_property
+    def schema_ids(self) -> frozenset[int]:
+        """The schemas that the files were written with."""
+        return frozenset(self.files.column("_SCHEMA_ID").unique())
+
     def files_in(self, buckets: Collection[BucketId]) -> Entries:
         """The files of some buckets, in the same order, at the cost of these alone."""
         if "files" in self.__dict__:

@@ -108,19 +108,22 @@ class StoredTable:
         These are all before it. Some writers name an older schema in a snapshot than `files` of
         theirs have; those are there too.
         """
-        numbers = {*range(schema.id + 1), *files.files.column("_SCHEMA_ID").unique()}
-        found = self.metadata.schemas(sorted(numbers))
-        schemas = Schemas(self.name, found)
-        known = self.live._view
-        is_same = known is not None and known.schema == schema and known.schemas == schemas
-        options = known.options if known and is_same else TableOptions.parse(schema.options)
-        _check_columns(self.name, schema, options)
+        numbers = {*range(schema.id + 1), *files.schema_ids}
+        schemas = Schemas(self.name, self.metadata.schemas(sorted(numbers)))
+        known = self._view_of(schema, schemas)
+        options = _options_of(self.name, schema) if known is None else known.options
         functions = registered_functions(options)
-        if known and is_same and known.functions == functions:
+        if known is not None and known.functions == functions:
             return known
         view = TableView(self.store, self.name, schema, schemas, options, functions)
         self.live._view = view
         return view
+
+    def _view_of(self, schema: TableSchema, schemas: Schemas) -> TableView | None:
+        """The view that was asked for last, if it is one of these."""
+        known = self.live._view
+        is_same = known is not None and known.schema == schema and known.schemas == schemas
+        return known if is_same else None
 
     def live_files(self, snapshot: Snapshot | None) -> LiveFiles:
         """The live files of a snapshot; of None, the state before the first one, there are none."""
@@ -241,8 +244,9 @@ class PinnedTable(StoredTable):
         self.live.remember(live)
 
 
-def _check_columns(table: str, schema: TableSchema, options: TableOptions) -> None:
-    """Raise `DataError` where a definition names a column that it does not have."""
+def _options_of(table: str, schema: TableSchema) -> TableOptions:
+    """What a definition says. Raises `DataError` where it names a column that it does not have."""
+    options = TableOptions.parse(schema.options)
     lacking = [name for name in (*options.bucket_key, *options.sequence_field)
                if name not in schema.names]  # fmt: skip
     if lacking:
@@ -250,3 +254,4 @@ def _check_columns(table: str, schema: TableSchema, options: TableOptions) -> No
             f"table {table}: the options of {paths.schema_path(schema.id)} name the column "
             f"{lacking[0]!r}, which it does not have; restore the file from a copy"
         )
+    return options
