@@ -14,6 +14,7 @@ from keytide.errors import DataError, InvalidError, UnsupportedError
 from keytide.format.deletion_vector import (
     VectorPlace,
     VectorRange,
+    dead_in_one,
     dead_positions,
     encode_vector,
     live_rows,
@@ -116,6 +117,20 @@ def test_one_vector_is_read_from_a_store_and_torn_ones_are_noticed(
             dead_positions(store, last)
         with pytest.raises(DataError, match="index/gone"):
             dead_positions(store, VectorPlace("index/gone", ranges[-1]))
+
+
+@given(vectors_of_files)
+def test_rows_that_died_are_dead_in_one_vector_alone(vectors: dict[str, Any]) -> None:
+    stored, ranges = write_vectors(vectors)
+    store = open_store(f"memory://{uuid4().hex}")
+    store.put("index/0", stored)
+    places = [VectorPlace("index/0", found) for found in ranges]
+    for place in places:
+        dead = set(vectors[place.range.data_file_name])
+        assert dead_in_one(store, place, None).tolist() == sorted(dead)
+        for other in places:
+            before = set(vectors[other.range.data_file_name])
+            assert dead_in_one(store, place, other).tolist() == sorted(dead - before)
 
 
 def test_only_asked_vectors_are_read() -> None:

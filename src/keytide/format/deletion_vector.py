@@ -30,6 +30,7 @@ __all__ = [
     "Vector",
     "VectorPlace",
     "VectorRange",
+    "dead_in_one",
     "dead_positions",
     "encode_vector",
     "live_rows",
@@ -84,6 +85,22 @@ def living_among(
     asked = positions.tolist()
     living = BitMap64(asked) - vector if isinstance(vector, BitMap64) else BitMap(asked) - vector
     return np.asarray(living.to_array()).astype(np.int64)
+
+
+def dead_in_one(
+    store: Store, place: VectorPlace, other: VectorPlace | None
+) -> npt.NDArray[np.int64]:
+    """The positions, ascending, that are dead by one vector of a data file and not by another one.
+
+    Raises as above.
+    """
+    vector = _stored_vector(store, place)
+    if other is not None:
+        known = _stored_vector(store, other)
+        if type(known) is not type(vector):  # between two forms there is no difference
+            vector, known = BitMap64(vector), BitMap64(known)
+        vector = vector - known
+    return np.asarray(vector.to_array()).astype(np.int64)
 
 
 def _stored_vector(store: Store, place: VectorPlace) -> Vector:

@@ -43,7 +43,9 @@ def difference(
         side.with_columns(pl.lit(is_after).alias(_IS_AFTER))
         for side, is_after in ((before, False), (after, True))
     ]
-    rows = pl.concat(sides).sort([*key, _IS_AFTER], nulls_last=False)
+    # In one chunk, from which rows are picked several times as fast as from many.
+    both = pl.concat(sides, rechunk=True)
+    rows = both.sort(key, nulls_last=False, maintain_order=True)
     is_last = pl.int_range(pl.len()) == pl.len() - 1
     rows = rows.with_columns((~is_last & _equals_next(key)).alias(_HAS_PARTNER))
     told = rows.with_columns(_kind())

@@ -42,11 +42,13 @@ class _Read:
     living: Future[Places]
 
     @property
-    def rows(self) -> Places:
-        """Which rows of the span are wanted."""
+    def are_wanted(self) -> pl.Series:
+        """Whether each row of the span is wanted."""
         places = self.living.result()
         first, last = np.searchsorted(places, [self.start, self.start + self.length])
-        return places[first:last] - self.start
+        wanted = np.zeros(self.length, np.bool_)
+        wanted[places[first:last] - self.start] = True
+        return pl.Series(wanted)
 
 
 def begin_footers(files: Iterable[tuple[Store, str, int]], kept_bytes_max: int) -> None:
@@ -91,7 +93,7 @@ def _read(batch: Sequence[_Read], where: pl.Expr | None) -> Iterator[pl.DataFram
         yield from read_few(spans, where)  # nothing to leave out
         return
     for read, frame in zip(batch, read_few(spans), strict=True):
-        rows = frame[read.rows]
+        rows = frame.filter(read.are_wanted)  # sooner done than picking rows out of chunks
         yield rows if where is None else rows.filter(where)
 
 

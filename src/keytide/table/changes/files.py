@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import ClassVar
 
 import polars as pl
 
 from keytide.format.data_file import VALUE_KIND
-from keytide.format.deletion_vector import VectorPlace, dead_positions, living_among
+from keytide.format.deletion_vector import VectorPlace, dead_in_one
 from keytide.merge.difference import with_kind
 from keytide.merge.windows import key_windows, with_whole_keys
 from keytide.row_kind import RETRACTS, RowKind
@@ -48,19 +49,27 @@ class FilesTask:
 
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
         """The rows, with `_row_kind` in the first column."""
+        return map(self._told, self.outcomes(memory_bytes))
+
+    def outcomes(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
+        """The rows with the columns of the table and `_VALUE_KIND`, perhaps others."""
         names = self.view.schema.names
         rows_max = _rows_in(memory_bytes)
         shown = Rows(self.view, names)
-        for partition, files in groupby(self.files, lambda file: file.entry.partition):
+        for partition, files in groupby(self._read(), lambda file: file.entry.partition):
             stored = StoredVersions(self.view, partition, (*names, VALUE_KIND))
             for frame in stored.of_lone_files(files, rows_max):
                 if frame.height:
-                    yield self._told(shown.outcomes(frame))
+                    yield shown.outcomes(frame)
 
     @property
     def rows(self) -> int:
         """How many rows there are at most."""
         return sum(file.meta.row_count for file in self.files)
+
+    def _read(self) -> Sequence[PlannedFile]:
+        """The files with the rows that are told of."""
+        return self.files
 
     def _told(self, rows: pl.DataFrame) -> pl.DataFrame:
         names = self.view.schema.names
@@ -79,22 +88,6 @@ class MarkedTask(FilesTask):
 
     dead_elsewhere: tuple[VectorPlace, ...] = ()
 
-    def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
-        """The rows, with `_row_kind` in the first column."""
-        names = self.view.schema.names
-        shown = Rows(self.view, names)
-        for file, place in zip(self.files, self.dead_elsewhere, strict=True):
-            dead = dead_positions(self.view.store, place)
-            if file.dead_rows is not None:
-                dead = living_among(self.view.store, file.dead_rows, dead)
-            if not len(dead):
-                continue
-            stored = StoredVersions(self.view, file.entry.partition, (*names, VALUE_KIND))
-            marked = replace(file, dead_rows=None, places=dead)
-            for rows in stored.of_lone_files([marked], _rows_in(memory_bytes)):
-                if rows.height:
-                    yield self._told(shown.outcomes(rows))
-
     @property
     def rows(self) -> int:
         """See `FilesTask`."""
@@ -103,6 +96,13 @@ class MarkedTask(FilesTask):
             file.meta.row_count if place.range.cardinality is None else place.range.cardinality
             for file, place in marked
         )
+
+    def _read(self) -> Sequence[PlannedFile]:
+        """See `FilesTask`."""
+        store, marked = self.view.store, zip(self.files, self.dead_elsewhere, strict=True)
+        calls = [partial(dead_in_one, store, place, file.dead_rows) for file, place in marked]
+        found = zip(self.files, store.together(calls), strict=True)
+        return [replace(file, dead_rows=None, places=dead) for file, dead in found if len(dead)]
 
 
 class _TurnTask(FilesTask):

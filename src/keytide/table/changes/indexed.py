@@ -70,8 +70,8 @@ class IndexedDiffTask:
         """The rows whose keys are in a part."""
         names, key = self.view.schema.names, self.view.schema.primary_keys
         is_in = pl.struct(key).hash() % parts == part
-        frames = (frame.select(names) for task in tasks for frame in task.frames(memory_bytes))
-        found = [frame.filter(is_in) if parts > 1 else frame for frame in frames]
+        rows = (frame for task in tasks for frame in task.outcomes(memory_bytes))
+        found = [(frame.filter(is_in) if parts > 1 else frame).select(names) for frame in rows]
         return pl.concat([self._none(), *found])
 
     def _none(self) -> pl.DataFrame:
