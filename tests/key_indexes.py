@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import keytide as kt
+from keytide.index.entries import Entries
 from keytide.table.state.dead_rows import load_dead_rows, vector_files_by_bucket
 from keytide.table.state.key_index import KeyIndex, key_files_by_bucket, load_key_index
 from keytide.table.state.live_files import BucketId
@@ -35,7 +36,7 @@ def _indexes(table: kt.Table) -> Iterator[tuple[KeyIndex, KeyIndex, dict[str, se
 
 def _told(index: KeyIndex, dead: dict[str, set[int]]) -> dict[Any, Any]:
     """Of each key what it is compared by, and where its row lies if it lives."""
-    names, every = index.names(), index.every()
+    names, every = index.names(), Entries.together([*index.pieces()])
     columns = (
         every.hashes.heads, every.hashes.checks, every.files, every.positions, every.comparisons,
     )  # fmt: skip

@@ -183,6 +183,9 @@ class Run:
     _columns: dict[int, list[Column]] = field(default_factory=dict, compare=False, repr=False)
     """The columns of the blocks that were looked into, by where these begin."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_columns": {}}  # they are parts of the data
+
     @classmethod
     def of(cls, data: Bytes, path: str) -> Run:
         """The run in a file. What the blocks have is looked at by `check` alone.

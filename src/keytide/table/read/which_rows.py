@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from keytide.errors import DataError
-from keytide.index.run import merged
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.read.plan import ScanPlan, plan_scan
 from keytide.table.read.sections import BucketPlan, PlannedFile, Section
@@ -20,7 +19,6 @@ from keytide.table.state.key_index import (
     key_files_by_bucket,
     load_key_index,
     why_not_covered,
-    without_gone,
 )
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
@@ -81,12 +79,8 @@ def _named(state: TableState, bucket: BucketId) -> Mapping[str, npt.NDArray[np.i
             f"last rows: {reason}; write a row of the bucket, which builds the index anew, or read "
             f"every stored row"
         )
-    pieces = (without_gone(piece, index.head) for piece in merged(index.runs))
-    parts = [(piece.files, piece.positions) for piece in pieces]
-    files = np.concatenate([np.empty(0, np.int64), *(part[0] for part in parts)])
-    positions = np.concatenate([np.empty(0, np.int64), *(part[1] for part in parts)])
-    names = index.names()
-    return {names[n]: np.sort(positions[files == n]) for n in np.unique(files).tolist()}
+    rows = {name: found for name, found in index.rows().items() if found}
+    return {name: np.asarray(at.to_array()).astype(np.int64) for name, at in rows.items()}
 
 
 def _rows(state: TableState, bucket: BucketId) -> dict[str, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import itertools
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,6 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from pyroaring import BitMap64
 
 from keytide.errors import DataError, UnsupportedError
 from keytide.format import paths
@@ -76,17 +78,25 @@ class KeyIndex:
         """The same, where what its files say of their current rows is counted anew."""
         files = tuple(replace(file, current=0) for file in self.head.files)
         head = replace(self.head, files=files)
-        for piece in self._merged():
+        for piece in self.pieces():
             head = head.about(head.files, piece, Entries.none(), piece.comparisons)
         return replace(self, head=head)
 
-    def _merged(self) -> Iterator[Entries]:
-        """The newest entry of each key, in the order of the hashes, in parts."""
+    def pieces(self) -> Iterator[Entries]:
+        """All entries, one of a key, in the order of the hashes; few at a time are in memory."""
         return (without_gone(piece, self.head) for piece in merged([*self.runs, self.later]))
 
-    def every(self) -> Entries:
-        """All entries, one of a key, in the order of the hashes. Held in memory as a whole."""
-        return Entries.together(list(self._merged()))
+    def rows(self) -> dict[str, BitMap64]:
+        """The positions of all entries by data file, in the order of the numbers of these."""
+        found = {file.number: BitMap64() for file in self.head.files}
+        for piece in self.pieces():
+            order = np.argsort(piece.files, kind="stable")
+            numbers, starts = np.unique(piece.files[order], return_index=True)
+            for number, positions in zip(
+                numbers.tolist(), np.split(piece.positions[order], starts[1:]), strict=True
+            ):
+                found[number].update(array("Q", positions.tobytes()))
+        return {name: found[number] for number, name in sorted(self.names().items())}
 
 
 def without_gone(entries: Entries, head: Head) -> Entries:
