@@ -18,7 +18,7 @@ import numpy as np
 from keytide.errors import DataError
 from keytide.index.entries import Entries, Numbers
 from keytide.index.hashes import KeyHashes, found_among
-from keytide.index.run import CHECKS, HEADS, Block, Column, decoded, probed
+from keytide.index.run import HEADS, Block, Column, decoded, probed
 
 __all__ = ["FarRun", "Fetch"]
 
@@ -60,10 +60,11 @@ class FarRun:
             windows[n], columns[n] = whole, fetched
         places, entries = [np.empty(0, np.int64)], []
         for window, found in zip(windows, columns, strict=True):
-            known = KeyHashes(found[HEADS], found[CHECKS])
-            own, at = found_among(known, probes.take(window.probes))
+            heads, checks, *others = found
+            asked = probes.take(window.probes)
+            own, at = found_among(KeyHashes(heads, checks), asked)
             places.append(own + window.probes.start)
-            entries.append(decoded(window.block, [column[at] for column in found]))
+            entries.append(decoded(window.block, asked.take(own), [each[at] for each in others]))
         return np.concatenate(places), Entries.together(entries)
 
     def _windows(self, probes: KeyHashes) -> list[_Window]:

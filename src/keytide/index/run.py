@@ -26,7 +26,6 @@ from keytide.index.hashes import KeyHashes, between, found_among
 
 __all__ = [
     "BLOCK_ENTRIES",
-    "CHECKS",
     "HEADS",
     "TAIL_BYTES",
     "Block",
@@ -93,8 +92,8 @@ class Block:
         return -(-width * self.entries // 8) * 8
 
 
-HEADS, CHECKS = 0, 1
-"""The columns that keys are found by."""
+HEADS = 0
+"""The column that entries are in the order of."""
 
 
 # -- writing ---------------------------------------------------------------------------------------
@@ -212,7 +211,8 @@ class Run:
 
     def entries(self, block: Block, places: Numbers | slice = slice(None)) -> Entries:
         """Some entries of a block, all of them by default."""
-        return decoded(block, [column[places] for column in self._columns_of(block)])
+        heads, checks, *others = (column[places] for column in self._columns_of(block))
+        return decoded(block, KeyHashes(heads, checks), others)
 
     def cuts(self, stretch: int) -> list[int]:
         """Heads between which at most so many entries lie, the lowest one first."""
@@ -246,11 +246,12 @@ class Run:
         """The same, of those blocks that `probed` gives."""
         places, found = [np.empty(0, np.int64)], []
         for block, start, end in blocks:
-            heads, checks, *_ = self._columns_of(block)
-            own, at = found_among(KeyHashes(heads, checks), probes.take(slice(start, end)))
+            heads, checks, *others = self._columns_of(block)
+            asked = probes.take(slice(start, end))
+            own, at = found_among(KeyHashes(heads, checks), asked)
             if len(own):
                 places.append(own + start)
-                found.append(self.entries(block, at))
+                found.append(decoded(block, asked.take(own), [column[at] for column in others]))
         return np.concatenate(places), Entries.together(found)
 
     def _columns_of(self, block: Block) -> list[Column]:
@@ -304,12 +305,12 @@ def _torn(path: str) -> DataError:
     return DataError(f"{path}: this is no index of keys, or a torn one")
 
 
-def decoded(block: Block, columns: Sequence[Column]) -> Entries:
-    """Entries of a block, of which these are the columns as they are stored."""
-    heads, checks, files, positions, above = columns
+def decoded(block: Block, hashes: KeyHashes, others: Sequence[Column]) -> Entries:
+    """Entries of a block, of which these are the other columns as they are stored."""
+    files, positions, above = others
     comparisons = above.astype(np.uint64) + np.int64(block.base).view(np.uint64)
     return Entries(
-        KeyHashes(heads, checks),
+        hashes,
         files.astype(np.int64),
         positions.astype(np.int64),
         comparisons.view(np.int64),
