@@ -10,7 +10,7 @@ from keytide.index.entries import Entries
 from keytide.table.state.dead_rows import load_dead_rows, vector_files_by_bucket
 from keytide.table.state.key_index import KeyIndex, key_files_by_bucket, load_key_index
 from keytide.table.state.live_files import BucketId
-from keytide.table.write.key_bucket import rebuilt
+from keytide.table.write.rebuilding import rebuilt
 from keytide.table.write.writable import writable_view
 
 __all__ = ["assert_index_is_that_of_the_rows"]

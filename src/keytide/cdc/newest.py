@@ -15,7 +15,7 @@ from keytide.table.read.scan import Scan
 from keytide.table.read.task import ReadTask
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
-from keytide.table.write.key_bucket import hashes_of
+from keytide.table.write.row_keys import hashes_of
 from keytide.table.write.task import WriteTask
 from keytide.table.write.upsert import UpsertTask
 

@@ -96,11 +96,14 @@ def dead_in_one(
     """
     vector = _stored_vector(store, place)
     if other is not None:
-        known = _stored_vector(store, other)
-        if type(known) is not type(vector):  # between two forms there is no difference
-            vector, known = BitMap64(vector), BitMap64(known)
-        vector = vector - known
+        vector = _without(vector, _stored_vector(store, other))
     return np.asarray(vector.to_array()).astype(np.int64)
+
+
+def _without(one: Vector, other: Vector) -> Vector:
+    if isinstance(one, BitMap) and isinstance(other, BitMap):
+        return one - other
+    return BitMap64(one) - BitMap64(other)  # of two forms there is no difference
 
 
 def _stored_vector(store: Store, place: VectorPlace) -> Vector:

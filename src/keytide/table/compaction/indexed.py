@@ -36,7 +36,8 @@ from keytide.table.state.key_index import NewKeys, key_files_by_bucket, load_hea
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
-from keytide.table.write.key_bucket import Bucket, found_bucket, keys_of, places_of
+from keytide.table.write.key_bucket import Bucket, found_bucket, places_of
+from keytide.table.write.row_keys import keys_of
 
 __all__ = ["IndexedPackTask", "indexed_tasks", "picks_of"]
 

@@ -53,7 +53,10 @@ _TIMES_LONGER = 2
 
 @dataclass(frozen=True)
 class KeyIndex:
-    """The index of a bucket as a snapshot has it: its head, and its runs, oldest first."""
+    """The index of a bucket as a snapshot has it: its head, and its runs, oldest first.
+
+    Runs that the head does not name are not stored yet, as those of an index that is built anew.
+    """
 
     head: Head
     runs: tuple[Run, ...] = ()
@@ -239,9 +242,10 @@ class NewKeys:
 
     def encoded(self, store: Store, before: Sequence[IndexFile], table: str) -> EncodedIndex:
         """See `BucketIndex`: one more run, into which those before go that are not much longer."""
-        kept, output = list(zip(self.index.head.runs, self.index.runs, strict=True)), io.BytesIO()
-        taken: list[Run] = []
-        count = len(self.index.later)
+        named, output = self.index.head.runs, io.BytesIO()
+        kept = list(zip(named, self.index.runs[: len(named)], strict=True))
+        taken = list(self.index.runs[len(named) :])
+        count = len(self.index.later) + sum(map(len, taken))
         while kept and len(kept[-1][1]) < _TIMES_LONGER * count:
             taken.insert(0, kept.pop()[1])
             count += len(taken[0])

@@ -1,9 +1,9 @@
-"""A bucket with an index of keys as a write finds it, and the index that its rows alone give."""
+"""A bucket with an index of keys as a write finds it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -15,8 +15,7 @@ from keytide.errors import DataError
 from keytide.format.index_manifest import IndexFile
 from keytide.format.manifest import ManifestEntry
 from keytide.index.comparison import NOTHING, Numbers
-from keytide.index.entries import Entries, newest_of_each
-from keytide.index.hashes import KeyHashes, hash_keys
+from keytide.index.entries import Entries
 from keytide.index.head import Head, IndexedFile
 from keytide.merge.order import IS_ADD
 from keytide.table.read.merged_versions import rows_in
@@ -27,16 +26,15 @@ from keytide.table.state.key_index import KeyIndex, load_key_index, why_not_cove
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.view import TableView
 from keytide.table.write.arrivals import Arrivals, Current, Flags, exact, floors
+from keytide.table.write.rebuilding import bare_head, rebuilt
+from keytide.table.write.row_keys import hashes_of
 
 __all__ = [
     "Bucket",
     "arrived",
     "by_name",
     "found_bucket",
-    "hashes_of",
-    "keys_of",
     "places_of",
-    "rebuilt",
 ]
 
 _POSITION_BITS = 40
@@ -141,7 +139,7 @@ def found_bucket(
     dead = load_dead_rows(view.store, vectors, view.name)
     files = {entry.file.file_name: entry for entry in entries}
     if head is None and not entries:
-        return Bucket(KeyIndex(_bare_head(view)), dead)
+        return Bucket(KeyIndex(bare_head(view)), dead)
     stored, reason = () if head is None else (head,), "there is none"
     if head is not None:
         try:
@@ -162,27 +160,11 @@ def found_bucket(
     return Bucket(rebuilt(view, entries, dead), dead, stored, files)
 
 
-def _bare_head(view: TableView) -> Head:
-    return Head(view.options.upsert_hash_function, compared=view.comparison.counted_in)
-
-
 def _why_otherwise(head: Head, view: TableView) -> str | None:
     counted = view.comparison.counted_in
     if head.compared == counted:
         return None
     return f"rows are compared by {counted} now, and it has {head.compared}"
-
-
-def keys_of(rows: pl.DataFrame, view: TableView) -> tuple[KeyHashes, Numbers]:
-    """What stands for the keys of some rows, and what entries have of their comparison."""
-    comparison = view.comparison
-    return hashes_of(rows, view), comparison.in_index(exact(rows, comparison.fields))
-
-
-def hashes_of(rows: pl.DataFrame, view: TableView) -> KeyHashes:
-    """What stands for the keys of some rows."""
-    fields = view.schema.select(view.schema.primary_keys)
-    return hash_keys(exact(rows, fields), fields, view.options.upsert_hash_function)
 
 
 def places_of(
@@ -207,35 +189,3 @@ def by_name(files: Numbers, positions: Numbers, names: Mapping[int, str]) -> dic
     starts = np.flatnonzero(np.diff(files, prepend=-1))
     spans = pairwise([*starts.tolist(), len(files)])
     return {names[int(files[start])]: positions[start:end] for start, end in spans}
-
-
-def rebuilt(view: TableView, entries: Iterable[ManifestEntry], dead: DeadRows) -> KeyIndex:
-    """The index of a bucket, made of its rows alone.
-
-    A key's row that lives is its current one. Of a key without, the freshest of its dead rows is,
-    and of those that are as fresh the last one. Where producers have columns of their own, a row
-    that was current is nowhere behind what came to its key before, so of all of them the last one
-    is the greatest in each column, and late rows are less in that of theirs.
-    """
-    comparison = view.comparison
-    head, parts, compared = _bare_head(view), [], []
-    for entry in sorted(entries, key=lambda e: (e.file.min_sequence_number, e.file.file_name)):
-        names = (*view.schema.primary_keys, *comparison.names)
-        stored = StoredVersions(view, entry.partition, tuple(dict.fromkeys(names)))
-        rows = stored.of_file(PlannedFile(entry, has_kinds=False))
-        hashes, numbers = keys_of(rows, view)
-        compared.append(exact(rows, comparison.fields))
-        files, positions, covered = places_of([entry], head)
-        lives = np.ones(rows.height, np.bool_)
-        lives[dead.of(entry.file.file_name)] = False
-        parts.append((Entries(hashes, files, positions, numbers), lives))
-        known = [replace(f, dead=int((~lives).sum())) for f in covered]
-        head = head.about([*head.files, *known], Entries.none(), Entries.none(), numbers)
-    if not parts:
-        return KeyIndex(head)
-    every = Entries.together([entries for entries, _ in parts])
-    lives = np.concatenate([lives for _, lives in parts])
-    freshness = comparison.numbers(pa.concat_tables(compared))
-    order = np.lexsort((np.arange(len(every)), *freshness[::-1], lives))
-    later = newest_of_each(every.take(order))
-    return KeyIndex(head.about(head.files, later, Entries.none(), later.comparisons), later=later)
