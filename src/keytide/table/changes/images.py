@@ -101,7 +101,7 @@ class ImagesTask:
         """How many rows there are at most."""
         return self.images.rows
 
-    def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
+    def outcomes(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
         """The rows, with the columns that the images are shown with."""
         for run in self.images.runs(memory_bytes):
             yield from (batch.rows for batch in run)

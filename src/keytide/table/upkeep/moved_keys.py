@@ -24,10 +24,7 @@ from keytide.table.read.runs import StoredVersions
 from keytide.table.read.sections import PlannedFile
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.state import TableState
-from keytide.table.write.bucket_writer import SequenceBase
-from keytide.table.write.input_rows import Rows
 from keytide.table.write.key_bucket import Bucket
-from keytide.table.write.layout import Placing
 from keytide.table.write.task import WriteTask, Written
 from keytide.table.write.upsert import UpsertTask
 
@@ -71,24 +68,14 @@ class MoveKeysTask:
     def _rows(self, on: Bucket) -> Iterator[pa.Table]:
         view = self.there.view
         stored = StoredVersions(view, self.bucket[0], tuple(view.schema.names))
+        size_bytes, files = view.options.write_buffer_bytes, [*map(PlannedFile, self.files)]
+        rows_max = max(1, min(_BATCH_ROWS, rows_in(size_bytes, files, view.schema.fields)))
         for name, rows in on.index.rows().items():
             dead = BitMap64(on.dead.vectors.get(name, ()))
             for kind, places in ((RowKind.INSERT, rows - dead), (RowKind.DELETE, rows & dead)):
                 at = np.asarray(places.to_array()).astype(np.int64)
                 file = PlannedFile(on.entries[name], has_kinds=False, places=at)
-                for frame in stored.of_lone_files([file], _BATCH_ROWS) if len(at) else ():
+                for frame in stored.of_lone_files([file], rows_max) if len(at) else ():
                     moved = to_arrow(frame, view.schema.arrow_schema())
                     kinds = pa.array(np.full(frame.height, int(kind), np.int8))
                     yield moved.append_column(VALUE_KIND, kinds)
-
-
-@dataclass(frozen=True)
-class _MovedRows(UpsertTask):
-    """Takes rows as they are stored, each with its `_VALUE_KIND`: nothing is filled in or asked."""
-
-    def _write(
-        self, run: pa.Table, base: SequenceBase, placing: Placing, before: Iterable[Written]
-    ) -> Written:
-        """Write rows bucket by bucket."""
-        rows = Rows(run.drop_columns([VALUE_KIND]), run.column(VALUE_KIND))
-        return self._placed(rows, base, placing, before)
