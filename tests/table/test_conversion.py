@@ -395,6 +395,10 @@ REFUSED: dict[str, tuple[list[str], dict[str, str], str, str]] = {
         ["p", "k"], {"upsert.mode": "full", "sequence.field": "ts", "upsert.metadata-ttl": "9"},
         "none", r"'upsert.metadata-ttl' = '9' .*RESET",
     ),
+    "errors counted": (
+        ["p", "k"], {"upsert.mode": "full", "sequence.field": "ts", "upsert.row-errors": "count"},
+        "none", r"'upsert.row-errors' = 'count' .*RESET",
+    ),
     "deletes forgotten": (
         ["p", "k"],
         {"upsert.mode": "full", "sequence.field": "ts", "upsert.deleted-keys-ttl": "9"}, "none",

@@ -151,6 +151,11 @@ def _of_indexed(schema: TableSchema, options: TableOptions) -> Iterator[str]:
             f"'{keys.UPSERT_OUT_OF_ORDER_COLUMN}' = '{options.out_of_order_column}' is written by "
             f"what an index tells. {_NEW_TABLE}"
         )
+    if options.counts_row_errors:
+        yield (
+            f"'{keys.UPSERT_ROW_ERRORS}' = '{options.row_errors}' leaves rows out that a table "
+            f"that merges refuses. {_RESET}"
+        )
     name = options.delete_record_column
     if name is None:
         return
@@ -174,7 +179,8 @@ _OF_VERSIONS = (
 """What says how long versions stay, or how they are compacted: an index keeps what counts."""
 
 _OF_INDEXES = (
-    keys.UPSERT_HASH_FUNCTION, keys.UPSERT_DELETE_RECORD_COLUMN, keys.UPSERT_DROP_OUT_OF_ORDER,
+    keys.UPSERT_HASH_FUNCTION, keys.UPSERT_DELETE_RECORD_COLUMN, keys.UPSERT_ROW_ERRORS,
+    keys.UPSERT_DROP_OUT_OF_ORDER,
     keys.UPSERT_OUT_OF_ORDER_COLUMN, keys.UPSERT_METADATA_TTL, keys.UPSERT_DELETED_KEYS_TTL,
     keys.UPSERT_COMPACTION_PERCENT, keys.UPSERT_COMPACTION_COUNT, keys.UPSERT_COMPACTION_BUFFER,
     keys.DELETION_VECTORS_BITMAP64,
