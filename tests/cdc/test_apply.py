@@ -56,13 +56,13 @@ def test_each_message_is_applied_late_or_duplicate(
     batch = changes(*((k, s, "v", "+U", []) for k, s in arrivals))
     known = stored(*((k, s, "v", "+I") for k, s in in_table))
 
-    assert count_changes(batch, known, ORDER) == ChangeCounts(applied, late, duplicate)
+    assert count_changes(batch, known, [ORDER]) == ChangeCounts(applied, late, duplicate)
 
 
 def test_a_deleted_key_makes_older_changes_late() -> None:
     batch = changes((1, 4, "v", "+U", []))
 
-    assert count_changes(batch, stored((1, 9, None, "-D")), ORDER) == ChangeCounts(late=1)
+    assert count_changes(batch, stored((1, 9, None, "-D")), [ORDER]) == ChangeCounts(late=1)
 
 
 def test_a_key_change_is_one_message() -> None:
@@ -70,7 +70,7 @@ def test_a_key_change_is_one_message() -> None:
         pl.lit(0, dtype=pl.Int64).alias("_ordinal")
     )
 
-    assert count_changes(batch, stored((1, 3, "v", "+I")), ORDER) == ChangeCounts(applied=1)
+    assert count_changes(batch, stored((1, 3, "v", "+I")), [ORDER]) == ChangeCounts(applied=1)
 
 
 def test_without_ordering_columns_everything_is_applied() -> None:
@@ -78,7 +78,7 @@ def test_without_ordering_columns_everything_is_applied() -> None:
 
     order = MergeOrder(key=("k",))
 
-    assert count_changes(batch, stored(), order) == ChangeCounts(applied=2)
+    assert count_changes(batch, stored(), [order]) == ChangeCounts(applied=2)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_left_out_values_are_those_of_the_version_before(
     values: list[str | None],
     unknown: int,
 ) -> None:
-    filled = fill_unavailable(changes(*batch), stored(*in_table), ORDER, ["v"])
+    filled = fill_unavailable(changes(*batch), stored(*in_table), [ORDER], ["v"])
 
     assert filled.changes["v"].to_list() == values
     assert filled.unknown.height == unknown

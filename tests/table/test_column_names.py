@@ -164,10 +164,10 @@ def test_changes_of_a_feed_may_have_every_name() -> None:
     system = {"_SEQUENCE_NUMBER": [0], "_VALUE_KIND": [0], "_row_kind": ["+I"]}
     stored = pl.DataFrame({**{name: [7 if name == left_out else 1] for name in free}, **system})
     stored = stored.with_columns(pl.lit(0, pl.Int64).alias(rest[0]))
-    filled = fill_unavailable(changes, stored, order, free)
+    filled = fill_unavailable(changes, stored, [order], free)
     assert filled.changes[left_out].to_list() == [7, 1]
     assert filled.unknown.is_empty()
-    assert count_changes(changes, stored, order).applied == 2
+    assert count_changes(changes, stored, [order]).applied == 2
 
 
 def test_scratch_names_are_no_columns() -> None:

@@ -190,6 +190,7 @@ def test_without_rows_every_fixed_option_can_be_set() -> None:
     needs_more = {"tombstone.key", "tombstone.string-key-value"}  # a watermark key beside
     # An index of keys.
     needs_more |= {"upsert.delete-record-column", "upsert.out-of-order-record-column"}
+    needs_more |= {"fields.<column>.post-merge-expression"}
     needs_nested = {option.key for option in fixed if "nested" in option.key}
     needs_map = {option.key for option in fixed if "ts-field" in option.key}
     assert set(missing) <= needs_more | needs_nested | needs_map

@@ -287,6 +287,9 @@ EFFECTS = {
     "fields.<column>.ts-field":
         Effect(MAP, "fields.v.ts-field", "x", folding("merge_map_with_keytime"),
                versions(pair(5, 1), pair(3, 2)), pair(5, 1)),
+    "fields.<column>.post-merge-expression":
+        Effect("k INT, v INT", "fields.v.post-merge-expression", "k + 6",
+               {"upsert.mode": "partial"}, versions(1, 2), 7),
     "fields.<columns>.default-value":
         Effect("k INT, v INT", "fields.v.default-value", "7", {}, versions(None), 7),
 }  # fmt: skip

@@ -17,13 +17,7 @@ from keytide.merge.lateness import RANK, STORED_RANK, is_late, with_ranks
 from keytide.merge.order import MergeOrder
 from keytide.scratch import scratch
 
-__all__ = [
-    "ChangeCounts",
-    "Filled",
-    "count_changes",
-    "fill_unavailable",
-    "fill_unavailable_of_producers",
-]
+__all__ = ["ChangeCounts", "Filled", "count_changes", "fill_unavailable"]
 
 _SOURCE, _ROW, _AT, _UNKNOWN, _ARRIVED = map(scratch, ("source", "row", "at", "unknown", "arrived"))
 
@@ -56,7 +50,9 @@ class Filled:
     unknown: pl.DataFrame
 
 
-def count_changes(changes: pl.DataFrame, stored: pl.DataFrame, *orders: MergeOrder) -> ChangeCounts:
+def count_changes(
+    changes: pl.DataFrame, stored: pl.DataFrame, orders: Sequence[MergeOrder]
+) -> ChangeCounts:
     """Count the messages of a batch; without ordering columns every one is applied.
 
     `changes` come in arrival order. A message with several rows counts once, as the best that
@@ -89,41 +85,48 @@ def _by_producer(
         yield order, (changes.filter(is_its_own), stored.filter(is_its_own))
 
 
-def fill_unavailable_of_producers(
+def fill_unavailable(
     changes: pl.DataFrame,
     stored: pl.DataFrame,
     orders: Sequence[MergeOrder],
     columns: Sequence[str],
 ) -> Filled:
-    """The same as `fill_unavailable` where producers have an order each.
+    """Give left-out values of some columns the value of the version before, in merge order.
 
-    Rows of different producers come in their order of arrival; a late one is no version that a
-    later row has a value from, and needs none itself.
+    `stored` has the `columns` as well. A change stays `unknown` when no earlier version is
+    known and it would be the newest of its key; one that loses anyway needs no value. Rows of
+    different producers, with an order each, come in their order of arrival; a late one is no
+    version that a later row has a value from.
     """
+    left_out = {*changes[UNAVAILABLE_COLUMN].explode().to_list()}
+    names = [name for name in columns if name in left_out]
+    if not names:
+        return Filled(changes, changes.clear())
+    if len(orders) > 1:
+        return _filled_by_producers(changes, stored, orders, names)
+    return _filled(changes, stored, orders[0], names)
+
+
+def _filled_by_producers(
+    changes: pl.DataFrame,
+    stored: pl.DataFrame,
+    orders: Sequence[MergeOrder],
+    names: Sequence[str],
+) -> Filled:
     numbered = changes.with_row_index(_ARRIVED)
     late = pl.concat(
         with_ranks(*of_it, order).filter(is_late(order))[_ARRIVED]
         for order, of_it in _by_producer(numbered, stored, orders)
     )
     is_on_time = ~pl.col(_ARRIVED).is_in(late.implode())
-    arrival = MergeOrder(key=orders[0].key)
-    filled = fill_unavailable(numbered.filter(is_on_time), stored, arrival, columns)
+    filled = _filled(numbered.filter(is_on_time), stored, MergeOrder(key=orders[0].key), names)
     known = pl.concat([filled.changes, numbered.filter(~is_on_time)]).sort(_ARRIVED)
     return Filled(known.drop(_ARRIVED), filled.unknown.drop(_ARRIVED))
 
 
-def fill_unavailable(
-    changes: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder, columns: Sequence[str]
+def _filled(
+    changes: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder, names: Sequence[str]
 ) -> Filled:
-    """Give left-out values the value of the version before, in merge order.
-
-    `stored` has the `columns` as well. A change stays `unknown` when no earlier version is
-    known and it would be the newest of its key; one that loses anyway needs no value.
-    """
-    left_out = {*changes[UNAVAILABLE_COLUMN].explode().to_list()}
-    names = [name for name in columns if name in left_out]
-    if not names:
-        return Filled(changes, changes.clear())
     history = _history(changes, stored, order)
     for name in names:
         history = _fill_column(history, name, order)

@@ -14,13 +14,7 @@ from functools import cached_property
 import polars as pl
 import pyarrow as pa
 
-from keytide.cdc.apply import (
-    ChangeCounts,
-    Filled,
-    count_changes,
-    fill_unavailable,
-    fill_unavailable_of_producers,
-)
+from keytide.cdc.apply import ChangeCounts, count_changes, fill_unavailable
 from keytide.cdc.feed import (
     MESSAGE_COLUMN,
     ORDINAL_COLUMN,
@@ -94,8 +88,8 @@ class ChangeWriter:
         frame, cut = self.task.layout.begin().cut(frame, rows, view)
         for bucket, changes in cut.parts(frame):
             stored = self._stored_versions(bucket, changes)
-            result = self._filled(changes, stored)
-            counts += count_changes(changes, stored, *self._orders)
+            result = fill_unavailable(changes, stored, self._orders, self._columns_to_fill)
+            counts += count_changes(changes, stored, self._orders)
             filled.append(to_arrow(result.changes, self._stored_schema))
             if result.unknown.height:
                 unknown.append(_unknown_changes(result.unknown))
@@ -121,13 +115,13 @@ class ChangeWriter:
         found = self.newest.of(bucket, asked, columns)
         return pl.concat([empty, *(frame.select(*columns, _row_kind()) for frame in found)])
 
-    def _filled(self, changes: pl.DataFrame, stored: pl.DataFrame) -> Filled:
+    @cached_property
+    def _columns_to_fill(self) -> list[str]:
         columns = _columns_to_fill(self.task.view)
-        if len(self._orders) > 1:
-            # A row says by one of the sequence fields whose it is.
-            columns = [name for name in columns if name not in self._order.sequence]
-            return fill_unavailable_of_producers(changes, stored, self._orders, columns)
-        return fill_unavailable(changes, stored, self._order, columns)
+        if len(self._orders) == 1:
+            return columns
+        # A row says by one of the sequence fields whose it is.
+        return [name for name in columns if name not in self._order.sequence]
 
     @cached_property
     def _order(self) -> MergeOrder:
