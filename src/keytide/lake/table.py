@@ -423,8 +423,8 @@ class Table:
 
         Raises, with nothing changed, `InvalidError`, `NotFoundError` or `AlreadyExistsError` for
         what may not be done, saying what may; `UnsupportedError` for what this release cannot
-        keep its promises for; `ConflictError` when a change that came first rules these out;
-        `DataError` when the store fails.
+        keep its promises for; `ConflictError` when a change that came first rules these out, and
+        while a conversion is under way or was cut short; `DataError` when the store fails.
         """
         return alter_table(self.metadata, changes)
 
@@ -635,8 +635,9 @@ class Table:
         goes by itself then. `dry_run` tells what would be done.
 
         Raises `NotFoundError` for a snapshot or tag that is not there, `InvalidError` for what is
-        no partition, `UnsupportedError` where options have changed by which the rows are read, and
-        for parts of a table whose keys move between partitions; `ConflictError`, with nothing
+        no partition, `UnsupportedError` where options have changed by which the rows are read,
+        where the table was converted since, and for parts of a table whose keys move between
+        partitions; `ConflictError`, with nothing
         committed, when too many races were lost; `DataError` when the store fails.
         """
         return restore(self._stored, to, _places(partition), as_of=as_of, dry_run=dry_run)

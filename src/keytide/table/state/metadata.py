@@ -213,9 +213,7 @@ class TableMetadata:
 
     def has_kind_of(self, schema: TableSchema, snapshot: Snapshot | None) -> bool:
         """Whether a snapshot is of the kind of table that a schema defines; None is of any."""
-        if snapshot is None or snapshot.schema_id == schema.id:
-            return True
-        return kind_of(self.schema(snapshot.schema_id)) is kind_of(schema)
+        return snapshot is None or kind_of(self.schema(snapshot.schema_id)) is kind_of(schema)
 
     @property
     def lineage(self) -> Lineage:
