@@ -7,6 +7,9 @@ worst time and the sum.
 
     python benchmarks/key_index.py
     python benchmarks/key_index.py --rows 10000000 --directory /data
+    python benchmarks/key_index.py --index-keys 1000000 10000000 100000000
+
+The last way measures the index alone, and with `--picture` draws how its figures grow.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from index_alone import GOALS, HEADINGS, draw, measured
 from measure import import_lazily_loaded
 from report import print_table
 
@@ -83,6 +87,10 @@ def main() -> None:
     arguments = parse_arguments()
     load_average = os.getloadavg()[0]
     import_lazily_loaded()
+    if arguments.index_keys:
+        index_alone(arguments)
+        print(f"\nload average {load_average:.1f} before, {os.getloadavg()[0]:.1f} after")
+        return
     with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.directory) as folder:
         lines, notes = measure(Path(folder), arguments)
     headings = ["", "median", "worst", "sum", "next to", "its median", "its worst", "ratio"]
@@ -105,8 +113,27 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--gets", type=int, default=200)
     parser.add_argument("--warm", type=int, default=50, help="gets before those measured")
     parser.add_argument("--reads", type=int, default=5)
+    parser.add_argument("--index-keys", type=int, nargs="+", help="of indexes without tables")
+    parser.add_argument("--picture", type=Path, help="of the figures of these indexes")
     parser.add_argument("--directory", type=Path, default=Path.cwd(), help="for the tables")
     return parser.parse_args()
+
+
+def index_alone(arguments: argparse.Namespace) -> None:
+    """Indexes without tables, smallest first; at most one is stored at a time."""
+    figures = []
+    for keys in sorted(arguments.index_keys):
+        with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.directory) as folder:
+            figures.append(measured(Path(folder), keys, arguments.keys))
+            print(f"{keys:,} keys: {figures[-1]}", flush=True)
+    print(f"\nMilliseconds of {arguments.keys:,} look-ups; warm ones and upserts: of a processor\n")
+    print_table(HEADINGS, [each.cells() for each in figures])
+    print()
+    for name, most in GOALS.items():
+        worst = max(getattr(each, name) for each in figures)
+        print(f"- {name}: {worst:.1f} (at most {most:g}): {'pass' if worst <= most else 'FAIL'}")
+    if arguments.picture is not None:
+        draw(figures, arguments.picture)
 
 
 def measure(folder: Path, arguments: argparse.Namespace) -> tuple[list[Line], list[str]]:
@@ -126,7 +153,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> tuple[list[Line], li
     pq.write_table(indexed.scan().to_arrow(), plain, row_group_size=1 << 18)
     lines += reads(indexed, plain, arguments)
     lines += look_ups(tables, arguments, rng)
-    lines.append(changes(indexed, newest, folder / "changes.parquet", arguments))
+    lines += changes(indexed, newest, folder / "changes.parquet", arguments)
     opened, opened_mb = opening(folder / "lake", INDEXED, arguments.reads)
     other, other_mb = opening(folder / "lake", MERGED, arguments.reads)
     lines.append(Line("first upsert of one row, new process", opened, other, "merge on read"))
@@ -195,15 +222,25 @@ def look_ups(
     ]  # fmt: skip
 
 
-def changes(table: kt.Table, before: int, plain: Path, arguments: argparse.Namespace) -> Line:
-    """The changes of one commit, next to reading as many rows."""
-    told = table.changes(before, before + 1).to_arrow()
-    pq.write_table(told, plain)
-    return in_turn(
-        f"changes of a commit, {told.num_rows:,} rows",
-        lambda: table.changes(before, before + 1).to_arrow(),
-        "plain Parquet", lambda: pq.read_table(plain), arguments.reads,
-    )  # fmt: skip
+def changes(table: kt.Table, before: int, plain: Path, arguments: argparse.Namespace) -> list[Line]:
+    """The changes of one commit, next to reading as many rows, and the files that have them."""
+    told = table.changes(before, before + 1)
+    rows = told.to_arrow()
+    pq.write_table(rows, plain)
+    files = {file.meta.file_name for task in told.tasks() for file in task.files}
+    paths = [path for path in Path(table.uri).rglob("*.parquet") if path.name in files]
+    what = f"changes of a commit, {rows.num_rows:,} rows"
+
+    def own() -> pa.Table:
+        return table.changes(before, before + 1).to_arrow()
+
+    return [
+        in_turn(what, own, "plain Parquet", lambda: pq.read_table(plain), arguments.reads),
+        in_turn(
+            what, own, "the files that have them", lambda: [pq.read_table(p) for p in paths],
+            arguments.reads,
+        ),
+    ]  # fmt: skip
 
 
 def opening(lake: Path, table: str, times: int) -> tuple[list[float], float]:
