@@ -103,15 +103,24 @@ def _with_computed(merged: pl.DataFrame, versions: pl.DataFrame, view: TableView
     columns = computed_columns(view.schema, view.options)
     if not columns:
         return merged
-    is_delete = pl.col(VALUE_KIND) == int(RowKind.DELETE)
-    since_delete = versions.filter(is_delete.cum_sum(reverse=True).over(_KEY) == 0)
-    is_one = pl.col(_KEY).is_in(since_delete.filter(pl.len().over(_KEY) > 1)[_KEY].implode())
+    is_one = pl.col(_KEY).is_in(pl.Series(_keys_of_several(versions)).implode())
     made = merged.filter(is_one)
     for column in columns:
         read = exact(made, view.schema.select(column.expression.columns))
         values = column.expression.values(read, column.field, view.name)
         made = made.with_columns(from_arrow(pa.table({column.field.name: values})).to_series())
     return pl.concat([merged.filter(~is_one), made.select(merged.columns)])
+
+
+def _keys_of_several(versions: pl.DataFrame) -> Numbers:
+    """The keys that have two or more versions behind their last delete, in their order."""
+    numbers, kinds = versions[_KEY].to_numpy(), versions[VALUE_KIND].to_numpy()
+    ends = np.flatnonzero(np.diff(numbers, append=-1))
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    places = np.where(kinds == RowKind.DELETE, np.arange(len(numbers)), -1)
+    since = ends - np.maximum(starts - 1, np.maximum.accumulate(places)[ends])
+    several: Numbers = numbers[ends[since > 1]]
+    return several
 
 
 def _in_order(arrivals: Arrivals) -> Numbers:
