@@ -68,3 +68,28 @@ def test_nothing_is_found_wrong_beside_others(
         assert table.verify(quick=True).findings == (), others.requests[request - 1 :]
         if request > len(others.requests):
             return
+
+
+@pytest.mark.parametrize("gap", [1, 2, 3, 5, 8])
+def test_branch_that_goes_and_is_made_anew_meanwhile_is_no_damage(tmp_path: Path, gap: int) -> None:
+    made = kt.connect(tmp_path / "made")
+    made.sql("CREATE TABLE t (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED)")
+    made.table("t").write(ROWS)
+    made.table("t").create_branch("b")
+    for request in itertools.count(1):
+        path = tmp_path / str(request)
+        shutil.copytree(tmp_path / "made", path)
+        branched = kt.connect(path).table("t")
+        steps: list[Callable[[], object]] = [
+            partial(branched.delete_branch, "b"),
+            partial(branched.create_branch, "b"),
+        ]
+        others = Others(partial(_next, steps), {request, request + gap}.__contains__)
+        table = kt.connect(path, store=busy_store(open_store(str(path)), others)).table("t")
+        assert table.verify(quick=True).findings == (), others.requests[request - 1 :]
+        if request > len(others.requests):
+            return
+
+
+def _next(steps: list[Callable[[], object]]) -> None:
+    steps.pop(0)()

@@ -40,7 +40,8 @@ Progress = Callable[[int, int], None]
 """Is told how many of how many files have been checked."""
 
 # While snapshots expire and branches go, what is read of them goes away; then all is looked at once
-# more.
+# more. Of a branch that is made anew under the name of one that went, what was read may belong to
+# both, and only another look at it tells.
 _TRIES = 3
 
 
@@ -51,11 +52,26 @@ def verify_table(
     refuse_forked_child()
     store, commits = main_store(table.store).uncached(), table.metadata.commits
     for tries_left in reversed(range(_TRIES)):
-        work = _Work(store, table_name(table), commits, quick, progress)
+        work = _read(partial(_Work, store, table_name(table), commits, quick, progress))
         found = work.run()
         if found.is_healthy or not tries_left or not work.something_went_away():
             break
     return found
+
+
+def _read(look: Callable[[], _Work]) -> _Work:
+    """A look that read the metadata and found nothing wrong there, or what another look found."""
+    work = look()
+    work.read()
+    for _ in range(_TRIES - 1):
+        before = work.findings.found
+        if not before:
+            break
+        work = look()
+        work.read()
+        if work.findings.found == before:
+            break
+    return work
 
 
 @dataclass
@@ -70,19 +86,23 @@ class _Work:
     files: dict[tuple[str, DataFileMeta], FileCheck] = field(default_factory=dict)
     snapshots: list[str] = field(default_factory=list)
     listed: list[str] = field(default_factory=list)
+    newest: list[tuple[Branch, Seen | None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.findings = Findings(self.name)
         self.branches = Branches.of(self.store)
 
-    def run(self) -> Verification:
-        """Check all there is."""
+    def read(self) -> None:
+        """Read and check all metadata."""
         branches = read_branches(self.store, self.name, self.branches, self.commits, self.findings)
         self.listed += (path for branch in branches for path in branch.listed)
-        newest = [self._read_history(branch) for branch in branches]
+        self.newest += ((branch, self._read_history(branch)) for branch in branches)
+
+    def run(self) -> Verification:
+        """Check the data that the metadata names, which have been read."""
         rows = self._check_files()
         if not self.quick and not self.findings.found:
-            for branch, seen in zip(branches, newest, strict=True):
+            for branch, seen in self.newest:
                 if seen is not None:
                     self._check_keys(branch, seen)
         files = len({path for path, _ in self.files})
