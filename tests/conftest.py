@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from datetime import date
@@ -51,6 +52,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = drawn.left_out(items, int(CASES))
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=list(left_out))
+
+
+def pytest_collection_finish() -> None:
+    """What the collected tests are made of stays, and need not be looked through for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> str:

@@ -16,21 +16,15 @@ from keytide.table.definition.evolution import AddColumn, ChangeColumnType, Rena
 
 COLUMNS = {"k": "INT NOT NULL", "p": "STRING NOT NULL", "ts": "INT", "v": "STRING"}
 FIRST = ["+I 1 x 5 a", "+I 2 y 5 a", "+I 1 x 4 late", "+I 3 x 5 a"]
-SECOND = ["+I 1 x 6 b", "-D 2 y 6 b", "+I 4 y 1 c"]
-LAYOUTS: list[tuple[list[str], list[str], dict[str, str]]] = [
-    (["k"], [], {"bucket": "1"}),
-    (["k"], [], {"bucket": "3"}),
-    (["p", "k"], ["p"], {"bucket": "2"}),
-]
-CHANGES: dict[str, Callable[[kt.Table], object]] = {
-    "write": lambda t: t.write(rows(t, *SECOND)),
-    "delete": lambda t: t.delete("k = 1"),
-    "update": lambda t: t.update({"v": "'u'"}, "k > 1"),
-    "compact": lambda t: t.compact(full=True),
-    "overwrite": lambda t: t.overwrite(rows(t, "+I 7 x 1 o", "+I 7 x 2 o")),
-    "rollback": lambda t: t.rollback_to(1),
-    "conversion": lambda t: (t.convert("none"), t.write(rows(t, "+I 4 y 2 d", "+I 2 y 5 late"))),
-    "conversion and back": lambda t: (t.convert("none"), t.convert("full")),
+LAYOUTS: dict[str, tuple[list[str], list[str], dict[str, str]]] = {
+    "one bucket": (["k"], [], {"bucket": "1"}),
+    "buckets": (["k"], [], {"bucket": "3"}),
+    "partitions": (["p", "k"], ["p"], {"bucket": "2"}),
+    "partial": (
+        ["p", "k"],
+        ["p"],
+        {"bucket": "2", "upsert.mode": "partial", "upsert.drop-out-of-order-record": "true"},
+    ),
 }
 OF_JAVA: dict[str, tuple[list[str], list[str], dict[str, str]]] = {
     "orc": (["k"], [], {"bucket": "3", "file.format": "orc"}),

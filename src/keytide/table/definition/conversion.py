@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from keytide.errors import KeytideError, UnsupportedError
 from keytide.format.schema import NO_UPSERTS, TableSchema
+from keytide.merge.engines import engine_class
 from keytide.options import TableOptions, keys
 from keytide.table.definition.checks import complete_options, validate_definition
 from keytide.table.definition.kind import kind_of
@@ -111,7 +112,8 @@ def _reasons(schema: TableSchema, options: TableOptions, upsert_mode: str) -> It
 
 
 def _of_merged(schema: TableSchema, options: TableOptions) -> Iterator[str]:
-    if options.merge_engine != "deduplicate":
+    engine = engine_class(options)
+    if not engine.picks_a_version or engine.keeps_rows:
         yield (
             f"'{keys.MERGE_ENGINE}' = '{options.merge_engine}' makes rows of several versions, of "
             f"which an index would know the last one alone. {_NEW_TABLE}"

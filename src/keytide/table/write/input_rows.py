@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 from typing import Any
 
 import polars as pl
@@ -54,7 +55,7 @@ class Rows:
         """The rows for which `keep` is true."""
         return Rows(self.table.filter(keep), self.kinds.filter(keep))
 
-    @property
+    @cached_property
     def frame(self) -> pl.DataFrame:
         """The same as a Polars frame, with the kinds as `_VALUE_KIND`."""
         kinds = pl.Series(VALUE_KIND, self.kinds, dtype=pl.Int8)
