@@ -33,6 +33,7 @@ import pyarrow.parquet as pq
 from index_alone import GOALS, HEADINGS, draw, measured
 from measure import import_lazily_loaded
 from report import print_table
+from spark_bench import into_nothing
 
 import keytide as kt
 
@@ -115,6 +116,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--reads", type=int, default=5)
     parser.add_argument("--index-keys", type=int, nargs="+", help="of indexes without tables")
     parser.add_argument("--picture", type=Path, help="of the figures of these indexes")
+    parser.add_argument("--spark", action="store_true", help="read on Spark too")
     parser.add_argument("--directory", type=Path, default=Path.cwd(), help="for the tables")
     return parser.parse_args()
 
@@ -152,6 +154,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> tuple[list[Line], li
     plain = folder / "plain.parquet"
     pq.write_table(indexed.scan().to_arrow(), plain, row_group_size=1 << 18)
     lines += reads(indexed, plain, arguments)
+    lines += reads_on_spark(indexed, folder, arguments) if arguments.spark else []
     lines += look_ups(tables, arguments, rng)
     lines += changes(indexed, newest, folder / "changes.parquet", arguments)
     opened, opened_mb = opening(folder / "lake", INDEXED, arguments.reads)
@@ -204,6 +207,28 @@ def reads(table: kt.Table, plain: Path, arguments: argparse.Namespace) -> list[L
             "plain Parquet", lambda: pq.read_table(plain, filters=where), arguments.reads,
         ),
     ]  # fmt: skip
+
+
+def reads_on_spark(table: kt.Table, folder: Path, arguments: argparse.Namespace) -> list[Line]:
+    """Into Spark's sink that keeps nothing, next to a folder of Parquet that Spark wrote."""
+    spark = kt.spark.session(spark_local_dir=f"{folder}/local")
+    plain = f"{folder}/plain-on-spark"
+    table.scan().to_spark(spark).write.parquet(plain)
+    low, high = arguments.rows // 2, arguments.rows // 2 + arguments.rows // 100
+    where = f"at >= {low} and at < {high}"
+    lines = [
+        in_turn(
+            "full read on Spark", lambda: into_nothing(table.scan().to_spark(spark)),
+            "spark.read.parquet", lambda: into_nothing(spark.read.parquet(plain)), arguments.reads,
+        ),
+        in_turn(
+            "filter on a time, on Spark",
+            lambda: into_nothing(table.scan(where=where).to_spark(spark)), "spark.read.parquet",
+            lambda: into_nothing(spark.read.parquet(plain).where(where)), arguments.reads,
+        ),
+    ]  # fmt: skip
+    spark.stop()
+    return lines
 
 
 def look_ups(

@@ -149,6 +149,7 @@ def test_interop_watermark_and_tombstone_table_reads_alike(
 # -- partitions ----------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 def test_interop_partitions_with_odd_names_read_alike(judge: Judge, lake: kt.Lake) -> None:
     columns = [field("p", "STRING NOT NULL"), field("k", "INT NOT NULL"), field("v", "STRING")]
     table = lake.create_table("db.t", columns, ["p", "k"], ["p"], {"bucket": "2"})
@@ -231,6 +232,7 @@ def test_interop_conditions_keep_the_same_rows(judge: Judge, pruned: kt.Table) -
     }  # fmt: skip
 
 
+@pytest.mark.one_in(4)
 def test_interop_chosen_columns_read_alike(judge: Judge, pruned: kt.Table) -> None:
     for name in pruned.schema.names:
         assert len(assert_reads_alike(judge, pruned, columns=[name])) == 60
@@ -248,6 +250,7 @@ def manifest_count(table: kt.Table, snapshot_id: int) -> int:
     return sum(map(len, manifests))
 
 
+@pytest.mark.one_in(2)
 def test_interop_snapshots_read_alike_after_manifests_were_merged(
     judge: Judge, lake: kt.Lake
 ) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from interop_judges import Judge, assert_reads_alike, write_with
 from interop_values import field, rows
 
 import keytide as kt
 
 
+@pytest.mark.one_in(2)
 def test_interop_merged_manifests_read_alike(judge: Judge, lake: kt.Lake) -> None:
     columns = [field("k", "INT NOT NULL"), field("v", "STRING"), field("p", "INT NOT NULL")]
     table = lake.create_table(

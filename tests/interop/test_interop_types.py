@@ -96,6 +96,7 @@ def assert_versions_meet(judge: Judge, table: kt.Table, keys: dict[str, list[obj
     assert_reads_alike(judge, table)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("sql_type", VALUES)
 def test_interop_value_in_one_file_and_in_merged_files_reads_alike(
     judge: Judge, lake: kt.Lake, sql_type: str
@@ -109,6 +110,7 @@ def test_interop_value_in_one_file_and_in_merged_files_reads_alike(
         assert_reads_alike(judge, table)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("sql_type", VALUES)
 def test_interop_value_written_by_judge_reads_as_written(
     judge: Judge, lake: kt.Lake, sql_type: str

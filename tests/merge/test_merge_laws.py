@@ -219,6 +219,7 @@ def test_sequence_field_makes_arrival_irrelevant(function: Function, data: st.Da
     assert merging.visible(merging.at_once(shuffled)) == at_once
 
 
+@pytest.mark.one_in(4)
 @chosen(can_retract=True)
 @SHARE
 @given(data=st.data())
