@@ -46,17 +46,21 @@ def stored(*rows: tuple[int, int | None, str | None, str]) -> pl.DataFrame:
         ([(1, 5), (2, 5)], [(2, 9)], 1, 1, 0),
     ],
 )
+@pytest.mark.parametrize("sequence", [("s",), ("x", "s"), ("x", "y", "s")])
 def test_each_message_is_applied_late_or_duplicate(
+    sequence: tuple[str, ...],
     arrivals: list[tuple[int, int | None]],
     in_table: list[tuple[int, int]],
     applied: int,
     late: int,
     duplicate: int,
 ) -> None:
-    batch = changes(*((k, s, "v", "+U", []) for k, s in arrivals))
-    known = stored(*((k, s, "v", "+I") for k, s in in_table))
+    alike = [pl.lit(7).alias(name) for name in sequence if name != "s"]
+    batch = changes(*((k, s, "v", "+U", []) for k, s in arrivals)).with_columns(alike)
+    known = stored(*((k, s, "v", "+I") for k, s in in_table)).with_columns(alike)
+    order = MergeOrder(key=("k",), sequence=sequence)
 
-    assert count_changes(batch, known, [ORDER]) == ChangeCounts(applied, late, duplicate)
+    assert count_changes(batch, known, [order]) == ChangeCounts(applied, late, duplicate)
 
 
 def test_a_deleted_key_makes_older_changes_late() -> None:

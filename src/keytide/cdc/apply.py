@@ -79,9 +79,12 @@ def _verdicts(changes: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) ->
 def _by_producer(
     changes: pl.DataFrame, stored: pl.DataFrame, orders: Sequence[MergeOrder]
 ) -> Iterator[tuple[MergeOrder, tuple[pl.DataFrame, pl.DataFrame]]]:
-    """Each order with the rows that have a place in it."""
+    """Each order with the rows that have a place in it; all have one in the only order."""
+    if len(orders) == 1:
+        yield orders[0], (changes, stored)
+        return
     for order in orders:
-        is_its_own = pl.lit(len(orders) == 1) | pl.col(order.sequence).is_not_null()
+        is_its_own = pl.any_horizontal(pl.col(order.sequence).is_not_null())
         yield order, (changes.filter(is_its_own), stored.filter(is_its_own))
 
 
