@@ -143,6 +143,25 @@ def assert_reads_its_life(judge: Judge, table: kt.Table) -> None:
     assert_alike(judge, table.branch("side"))
 
 
+CONVERSIONS: dict[str, Callable[[kt.Table], object]] = {
+    "to a table that merges": lambda t: t.convert("none"),
+    "a write that is merged": write("+I 4 y 2 d", "+I 2 y 4 late", "-D 3 x 9 d"),
+    "and back": lambda t: t.convert("full"),
+    "a write after that": write("+I 4 y 3 e", "+I 3 x 8 late", "+I 1 x 7 e"),
+}
+
+
+def test_interop_judge_reads_a_table_after_each_conversion(judge: Judge, table: kt.Table) -> None:
+    for name, step in CONVERSIONS.items():
+        step(table)
+        try:
+            assert_alike(judge, table)
+        except BaseException as error:
+            error.add_note(f"after {name}")
+            raise
+    assert shown(table) == ["1 x 7 e", "2 y 5 a", "4 y 3 e"]
+
+
 @ANEW
 def test_interop_rows_that_a_judge_appends_are_found_by_the_next_write(
     judge: Judge, table: kt.Table
