@@ -128,15 +128,21 @@ def test_interop_java_reads_them_however_they_are_stored(
     assert_reads_its_life(java, new_table(lake, layout))
 
 
-def assert_reads_its_life(judge: Judge, table: kt.Table) -> None:
-    assert_alike(judge, table)
-    for name, step in LIFE.items():
+def assert_alike_after_each(
+    judge: Judge, table: kt.Table, steps: dict[str, Callable[[kt.Table], object]]
+) -> None:
+    for name, step in steps.items():
         step(table)
         try:
             assert_alike(judge, table)
         except BaseException as error:
             error.add_note(f"after {name}")
             raise
+
+
+def assert_reads_its_life(judge: Judge, table: kt.Table) -> None:
+    assert_alike(judge, table)
+    assert_alike_after_each(judge, table, LIFE)
     for snapshot in [*table.snapshots()][::6]:
         assert_reads_alike(judge, table, snapshot_id=snapshot.id)
     assert_reads_alike(judge, table, tag="second")
@@ -152,13 +158,7 @@ CONVERSIONS: dict[str, Callable[[kt.Table], object]] = {
 
 
 def test_interop_judge_reads_a_table_after_each_conversion(judge: Judge, table: kt.Table) -> None:
-    for name, step in CONVERSIONS.items():
-        step(table)
-        try:
-            assert_alike(judge, table)
-        except BaseException as error:
-            error.add_note(f"after {name}")
-            raise
+    assert_alike_after_each(judge, table, CONVERSIONS)
     assert shown(table) == ["1 x 7 e", "2 y 5 a", "4 y 3 e"]
 
 
