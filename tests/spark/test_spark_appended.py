@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import keytide as kt
+from keytide.spark.dead_rows import _bitmap
 from keytide.spark.read import split_scan
 
 pytestmark = pytest.mark.spark
@@ -45,3 +48,37 @@ def test_rows_change_on_spark_as_they_do_in_a_dict(warehouse: str, spark: Any, k
     assert not split.tasks
     assert {shape.has_dead_rows for shape in split.native} >= {KINDS[kind] == "true"}
     assert table.verify().findings == ()
+
+
+def test_dead_rows_at_the_edges_of_words_and_stretches_are_not_read(
+    warehouse: str, spark: Any
+) -> None:
+    options = {"upsert.mode": "full", "file.format": "parquet"}
+    lake = kt.connect(warehouse, spark=spark)
+    table = lake.create_table(
+        "t", pa.schema([("k", pa.int64()), ("v", pa.int8())]), ["k"], options=options
+    )
+    rows, last, first = 4 * STRETCH, 4 * STRETCH - 1, 5 * STRETCH
+    dead = {0, 1, 62, 63, 64, 127, 128, STRETCH - 1, STRETCH, 3 * STRETCH + 63, last}
+    table.write(pa.table({"k": np.arange(rows), "v": np.zeros(rows, np.int8)}))  # in one file
+    table.write(
+        pa.table({"k": np.arange(first, first + 10), "v": np.ones(10, np.int8)})
+    )  # none dead
+    table.write(pa.table({"k": sorted(dead), "v": np.full(len(dead), 2, np.int8)}))
+    found = table.scan().to_spark(spark)
+    assert {shape.has_dead_rows for shape in split_scan(table.scan()).native} == {True, False}
+    assert {row.k for row in found.where("v = 2").collect()} == dead
+    assert found.where("v = 1").count() == 10
+    kept = found.where("v = 0").toArrow()["k"].to_numpy()
+    assert sorted(kept) == [k for k in range(rows) if k not in dead]
+
+
+STRETCH = 1 << 16
+
+
+def test_bitmap_holds_no_words_for_stretches_without_dead_rows() -> None:
+    bitmap = _bitmap(np.array([3, 64, 5 * STRETCH + 63]))
+    assert [stretch.is_valid for stretch in bitmap] == [True, *[False] * 4, True]
+    assert bitmap[0].as_py()[:2] == [1 << 3, 1]
+    assert bitmap[5].as_py()[0] == -(1 << 63)
+    assert len(bitmap.values) == 2 * STRETCH // 64

@@ -1,7 +1,6 @@
 """Files that Spark's own Parquet reader reads, with its column pruning and filter pushdown.
 
-Whether it can is decided from schemas alone. Deletion vectors are applied to row positions in the
-JVM.
+Whether it can is decided from schemas alone.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from keytide.format.data_file import VALUE_KIND
-from keytide.format.deletion_vector import dead_positions
-from keytide.scratch import scratch
+from keytide.spark.dead_rows import without_dead_rows
 from keytide.spark.pinned import pin
 from keytide.spark.predicate import column, spark_condition
 from keytide.spark.types import spark_schema
@@ -38,8 +36,6 @@ from keytide.types import (
 )
 
 __all__ = ["NativeShape", "native_check", "native_rows", "shape_of"]
-
-_FILE, _ROW = map(scratch, ("file", "row"))
 
 
 @dataclass(frozen=True)
@@ -150,7 +146,7 @@ def native_rows(
     speak_plainly()
     rows = _parquet(view, files, stored, spark, with_kinds=shape.has_retracts)
     if shape.has_dead_rows:
-        rows = _without_dead_rows(rows, view, files, spark)
+        rows = without_dead_rows(rows, view.store, files, spark)
     if shape.has_retracts:
         rows = rows.where(column(VALUE_KIND).isin(0, 2))
     target = spark_schema(arrow_schema(fields))
@@ -210,23 +206,3 @@ _KIND_SCHEMA = spark_schema(pa.schema([pa.field(VALUE_KIND, pa.int8())]))
 def _mapped(old: Field | None, target: StructField) -> Column:
     source = F.lit(None) if old is None else column(old.name)
     return source.cast(target.dataType).alias(target.name)
-
-
-def _without_dead_rows(
-    rows: DataFrame, view: TableView, files: Sequence[PlannedFile], spark: SparkSession
-) -> DataFrame:
-    dead = spark.createDataFrame(
-        pa.concat_tables(
-            pa.table({_FILE: pa.repeat(file.meta.file_name, len(positions)), _ROW: positions})
-            for file in files
-            if file.dead_rows is not None
-            for positions in [dead_positions(view.store, file.dead_rows)]
-        )
-    )
-    # A column of the table may be called `_metadata` too.
-    metadata = rows.metadataColumn("_metadata")
-    return rows.join(
-        F.broadcast(dead),
-        (metadata["file_name"] == dead[_FILE]) & (metadata["row_index"] == dead[_ROW]),
-        "left_anti",
-    )
