@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -79,7 +80,7 @@ class FileReader:
             stored = replace(self, dead_rows=None).read(offset, length)
             # Far cheaper than a look at the position of each row, and for a plan there is no other
             # way.
-            return stored.filter(self._are_live(offset, stored.height))
+            return stored.filter(pl.Series(self._are_live(offset, stored.height)))
         frame = self.lazy(offset, length, where)
         with _naming_file(self.store, self.path):
             return frame.collect()
@@ -109,19 +110,18 @@ class FileReader:
     def read_where(self, where: pl.Expr, spans: Callable[[], Sequence[Span]]) -> pl.DataFrame:
         """All rows that fulfil `where` and are not dead, in file order.
 
-        None does outside of the `spans`. Where few rows do, this takes far less time than `read`,
-        which cannot skip rows whose positions it wants. Raises like `read`.
+        None does outside of the `spans`, which ascend. Where few rows do, this takes far less time
+        than `read`, whose plan looks for each row's position among the dead. Raises like `read`.
         """
-        stored = replace(self, dead_rows=None)
-        found = stored.read(where=where)
-        if self.dead_rows is None or not found.height:
-            return found
-        # The same rows once more, in the same order: the columns that decide, with positions.
-        decide = frozenset(where.meta.root_names())
-        fields = tuple(f for f in self.fields if f.name in decide)
-        numbered = replace(stored, fields=fields, system_columns=(POSITION,))
-        places = pl.concat([numbered.read(*span, where)[POSITION] for span in spans()])
-        return found.filter(~places.is_in(self._dead_positions.cast(pl.Int64).implode()))
+        if self.dead_rows is None:
+            return self.read(where=where)
+        names = [*(f.name for f in self.fields), *self.system_columns]
+        system = tuple(dict.fromkeys((*self.system_columns, POSITION)))
+        numbered = replace(self, dead_rows=None, system_columns=system)
+        found = pl.concat([numbered.read(*span, where) for span in spans() or [(0, 0)]])
+        if found.height:
+            found = found.filter(pl.Series(self._are_live_at(found[POSITION].to_numpy())))
+        return found.select(names)
 
     def spans(self, rows_max: int) -> list[Span]:
         """Spans that cut the file into parts of at most `rows_max` rows.
@@ -172,7 +172,8 @@ class FileReader:
         if self.dead_rows is None:
             is_dead = pl.lit(value=False)
         else:
-            is_dead = pl.col(POSITION).is_in(self._dead_within(offset, length).implode())
+            dead = pl.Series(self._dead_within(offset, length), dtype=pl.UInt32)
+            is_dead = pl.col(POSITION).is_in(dead.implode())
             is_read = ~is_dead
             if self.keeps_retracts:
                 is_read |= pl.col(VALUE_KIND).is_in(list(RETRACTS))
@@ -187,22 +188,27 @@ class FileReader:
     def _leaves_out_dead(self) -> bool:
         return self.dead_rows is not None and not self.keeps_retracts
 
-    def _are_live(self, offset: int, count: int) -> pl.Series:
+    def _are_live(self, offset: int, count: int) -> npt.NDArray[np.bool_]:
         """Whether each of some rows, from `offset` on, is not dead."""
         are_live = np.ones(count, np.bool_)
-        are_live[self._dead_within(offset, count).to_numpy() - offset] = False
-        return pl.Series(are_live)
+        are_live[self._dead_within(offset, count) - offset] = False
+        return are_live
 
-    def _dead_within(self, offset: int, length: int | None) -> pl.Series:
+    def _are_live_at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether the row at each of some ascending positions, at least one, is not dead."""
+        first, last = int(positions[0]), int(positions[-1])
+        return self._are_live(first, last - first + 1)[positions - first]
+
+    def _dead_within(self, offset: int, length: int | None) -> npt.NDArray[np.int64]:
         """The positions of the dead rows among some rows."""
         dead = self._dead_positions
-        stop = len(dead) if length is None else dead.search_sorted(offset + length)
-        return dead[dead.search_sorted(offset) : stop]
+        stop = len(dead) if length is None else np.searchsorted(dead, offset + length)
+        return dead[np.searchsorted(dead, offset) : stop]
 
     @cached_property
-    def _dead_positions(self) -> pl.Series:
+    def _dead_positions(self) -> npt.NDArray[np.int64]:
         assert self.dead_rows is not None
-        return pl.Series(dead_positions(self.table or self.store, self.dead_rows), dtype=pl.UInt32)
+        return dead_positions(self.table or self.store, self.dead_rows)
 
     def _stored_names(self, stored: Sequence[str]) -> list[str]:
         """The columns of the file that the expressions look at."""
