@@ -16,7 +16,7 @@ from keytide.table.write.writable import writable_view
 __all__ = ["assert_index_is_that_of_the_rows"]
 
 
-def _indexes(table: kt.Table) -> Iterator[tuple[KeyIndex, KeyIndex, dict[str, set[int]]]]:
+def indexes_of(table: kt.Table) -> Iterator[tuple[KeyIndex, KeyIndex, dict[str, set[int]]]]:
     """The index of each bucket, that which its rows give, and its dead rows."""
     state = table.stored.state_to_write(writable_view(table.stored))
     heads, vectors = (
@@ -29,7 +29,7 @@ def _indexes(table: kt.Table) -> Iterator[tuple[KeyIndex, KeyIndex, dict[str, se
     assert heads.keys() == buckets.keys()
     for bucket, entries in buckets.items():
         dead = load_dead_rows(state.view.store, vectors.get(bucket, ()), state.view.name)
-        index = load_key_index(state.view.store, heads[bucket])
+        index = load_key_index(state.view.store, heads[bucket], 0)
         places = {e.file.file_name: {*dead.of(e.file.file_name).tolist()} for e in entries}
         yield index, rebuilt(state.view, entries, dead), places
 
@@ -55,7 +55,7 @@ def _files(index: KeyIndex) -> dict[str, tuple[int, int]]:
 
 def assert_index_is_that_of_the_rows(table: kt.Table) -> None:
     """Of each key: what it is compared by, and where its row lies if it lives."""
-    for index, anew, dead in _indexes(table):
+    for index, anew, dead in indexes_of(table):
         assert _told(index, dead) == _told(anew, dead)
         assert _files(index) == _files(anew)
         assert index.head.mark == anew.head.mark

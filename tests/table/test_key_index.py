@@ -6,10 +6,12 @@ A dict is the model. After each step the index is the one that the rows alone gi
 from __future__ import annotations
 
 import itertools
+import pickle
 import time
 import warnings
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -21,11 +23,13 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from busy import Others, busy_store
-from key_indexes import assert_index_is_that_of_the_rows
+from key_indexes import assert_index_is_that_of_the_rows, indexes_of
+from keytide.index.hashes import KeyHashes
 from keytide.store import Store, open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
 from keytide.table.commit.transaction import Transaction
 from keytide.table.definition.evolution import SetOption
+from keytide.table.state.key_index import KeyIndex
 from keytide.table.write.input_rows import to_arrow_table
 from keytide.table.write.writable import writable_view
 
@@ -354,7 +358,7 @@ def test_row_that_sql_deletes_stays_deleted() -> None:
     assert shown(table) == {1: (5, "again")}
 
 
-@pytest.mark.parametrize("harm", ["gone", "torn", "newer"])
+@pytest.mark.parametrize("harm", ["gone", "torn", "rotten", "newer"])
 def test_index_that_cannot_be_read_is_built_anew(harm: str) -> None:
     store = new_store()
     table = new_table(store)
@@ -367,6 +371,8 @@ def test_index_that_cannot_be_read_is_built_anew(harm: str) -> None:
         store.delete([path])
         if harm == "torn":
             store.put(path, data[:-3])
+        elif harm == "rotten":
+            store.put(path, data[:9] + bytes([data[9] ^ 1]) + data[10:])
         elif harm == "newer":
             store.put(path, data.replace(b'"version": 1', b'"version": 9'))
     fresh = kt.connect("", store=store).table("t")
@@ -377,6 +383,51 @@ def test_index_that_cannot_be_read_is_built_anew(harm: str) -> None:
     with pytest.warns(kt.KeytideWarning, match="built anew"):
         write(fresh, *rows_of("+I 1 4 late", "+I 2 4 late"))
     assert shown(fresh) == {1: (5, "a")}
+    assert_index_is_that_of_the_rows(fresh)
+
+
+def test_index_that_a_task_hands_on_does_not_carry_what_is_stored(tmp_path: Path) -> None:
+    table = kt.connect(tmp_path).create_table("t", KEYED, ["k"], options={"upsert.mode": "full"})
+    table.write(pa.table({"k": range(10_000), "v": range(10_000)}, schema=KEYED))
+    ((index, _, _),) = indexes_of(table)
+    asked = next(index.pieces()).hashes
+    assert len(pickle.dumps(index)) < 4000
+    handed_on = pickle.loads(pickle.dumps(index))
+    assert all(
+        (a == b).all() for a, b in zip(places(handed_on, asked), places(index, asked), strict=True)
+    )
+
+
+KEYED = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.int64())])
+
+
+def places(index: KeyIndex, asked: KeyHashes) -> tuple[Any, Any]:
+    is_known, entries = index.find(asked)
+    return entries.files[is_known], entries.positions[is_known]
+
+
+def test_rotten_run_that_a_write_need_not_look_into_is_not_copied_into_a_sound_one() -> None:
+    store = new_store()
+    table = new_table(store)
+    write(table, *rows_of("+I 1 5 a", "+I 2 5 a"))
+    (run,) = (
+        n
+        for n in store.list_names("default.db/t/index")
+        if b"KTKEYIDX" in store.read(f"default.db/t/index/{n}")
+    )
+    path = f"default.db/t/index/{run}"
+    data = store.read(path)
+    store.delete([path])
+    store.put(path, data[:9] + bytes([data[9] ^ 1]) + data[10:])
+    fresh = kt.connect("", store=store).table("t")
+    write(fresh, *rows_of("+I 0 5 below"))
+    snapshot = fresh.metadata.latest_snapshot()
+    assert snapshot is not None
+    named = [each for file in fresh.metadata.index_files(snapshot) for each in file.ranges or ()]
+    assert run in [each.data_file_name for each in named]
+    with pytest.warns(kt.KeytideWarning, match="damaged"):
+        write(fresh, *rows_of("+I 1 6 b"))
+    assert shown(fresh) == {0: (5, "below"), 1: (6, "b"), 2: (5, "a")}
     assert_index_is_that_of_the_rows(fresh)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import accumulate, zip_longest
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,8 @@ __all__ = [
     "TAIL_BYTES",
     "Block",
     "Column",
+    "DamagedRunError",
+    "Part",
     "Run",
     "blocks_of",
     "decoded",
@@ -52,6 +54,10 @@ _STRETCH_ENTRIES = 1 << 15
 
 Bytes = npt.NDArray[np.uint8]
 Column = npt.NDArray[Any]
+
+
+class DamagedRunError(DataError):
+    """A block of a run is not what was written."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +180,11 @@ def _narrow(parts: Sequence[Column]) -> list[Column]:
 
 @dataclass(frozen=True)
 class Run:
-    """A run in a file. `data` is the file, mapped or in memory; `path` is for messages."""
+    """A run in a file. `data` is the file, mapped or in memory; `path` is for messages.
+
+    A block is held against its checksum when it is first looked into; what looks there raises
+    `DamagedRunError` for one that is not what was written.
+    """
 
     data: Bytes
     path: str
@@ -187,7 +197,7 @@ class Run:
 
     @classmethod
     def of(cls, data: Bytes, path: str) -> Run:
-        """The run in a file. What the blocks have is looked at by `check` alone.
+        """The run in a file.
 
         Raises `DataError` for a torn file, and `UnsupportedError` for one of a newer release.
         """
@@ -200,14 +210,9 @@ class Run:
         return sum(block.entries for block in self.blocks)
 
     def check(self) -> None:
-        """Read all of it. Raises `DataError` where it is not what was written."""
+        """Look into all of it. Raises `DamagedRunError` where it is not what was written."""
         for block in self.blocks:
-            self.check_block(block)
-
-    def check_block(self, block: Block) -> None:
-        """The same of one block."""
-        if zlib.crc32(self.data[block.start : block.end].data) != block.crc:
-            raise DataError(f"{self.path}: the index of keys is damaged")
+            self._columns_of(block)
 
     def entries(self, block: Block, places: Numbers | slice = slice(None)) -> Entries:
         """Some entries of a block, all of them by default."""
@@ -257,6 +262,7 @@ class Run:
     def _columns_of(self, block: Block) -> list[Column]:
         known = self._columns.get(block.start)
         if known is None:
+            self._check(block)
             every = slice(0, block.entries)
             bounds = [block.places(column, every) for column in range(len(block.widths))]
             known = [
@@ -265,6 +271,10 @@ class Run:
             ]
             self._columns[block.start] = known
         return known
+
+    def _check(self, block: Block) -> None:
+        if zlib.crc32(self.data[block.start : block.end].data) != block.crc:
+            raise DamagedRunError(f"{self.path}: the index of keys is damaged")
 
 
 def probed(blocks: Sequence[Block], probes: KeyHashes) -> Iterator[tuple[Block, int, int]]:
@@ -320,11 +330,28 @@ def decoded(block: Block, hashes: KeyHashes, others: Sequence[Column]) -> Entrie
 # -- merging ---------------------------------------------------------------------------------------
 
 
-def merged(parts: Sequence[Run | Entries]) -> Iterator[Entries]:
+class Part(Protocol):
+    """Entries in the order of their hashes, one of a key: a run, or what is in memory."""
+
+    def __len__(self) -> int: ...
+
+    def find(self, probes: KeyHashes) -> tuple[Numbers, Entries]:
+        """See `Run`."""
+        ...
+
+    def cuts(self, stretch: int) -> list[int]:
+        """See `Run`."""
+        ...
+
+    def between(self, low: int, high: int | None) -> Entries:
+        """See `Run`."""
+        ...
+
+
+def merged(parts: Sequence[Part]) -> Iterator[Entries]:
     """The newest entry of each key of some parts, the newest part last, in the order of the hashes.
 
-    Parts are runs, or entries in the order of their hashes with one of a key. What is held in
-    memory is small, however long they are.
+    What is held in memory is small, however long they are.
     """
     given = [part for part in parts if len(part)]
     # All parts are cut at the same heads, so that a key lies in one piece.

@@ -71,7 +71,7 @@ def _named(state: TableState, bucket: BucketId) -> Mapping[str, npt.NDArray[np.i
     head = key_files_by_bucket(state.key_files).get(bucket)
     reason: str | None = "there is none"
     if head is not None:
-        index = load_key_index(view.store, head)
+        index = load_key_index(view.store, head, view.options.lookup_cache_bytes_max)
         reason = why_not_covered(index.head, _rows(state, bucket), _dead(state, bucket))
     if head is None or reason is not None:
         raise DataError(

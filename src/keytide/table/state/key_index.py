@@ -13,8 +13,8 @@ import itertools
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import ClassVar
+from functools import cached_property, partial
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +27,11 @@ from keytide.format.index_manifest import KEY_INDEX, IndexFile
 from keytide.index.entries import Entries, Numbers
 from keytide.index.hashes import KeyHashes
 from keytide.index.head import Head, StoredRun
-from keytide.index.run import Run, merged, write_run
+from keytide.index.run import DamagedRunError, Part, Run, merged, write_run
 from keytide.store import Store
 from keytide.table.state.bucket_index import EncodedIndex
 from keytide.table.state.dead_rows import DeadRows
+from keytide.table.state.kept_runs import kept_run
 from keytide.table.state.live_files import BucketId
 
 __all__ = [
@@ -59,7 +60,7 @@ class KeyIndex:
     """
 
     head: Head
-    runs: tuple[Run, ...] = ()
+    runs: tuple[Part, ...] = ()
     later: Entries = field(default_factory=Entries.none)
     """What is not stored yet, one entry of a key, in the order of the hashes."""
 
@@ -155,32 +156,52 @@ def load_heads(store: Store, files: Sequence[IndexFile]) -> list[Head]:
     return [head for head in found if head is not None]
 
 
-def load_key_index(store: Store, file: IndexFile) -> KeyIndex:
-    """The index of a bucket.
+def load_key_index(store: Store, file: IndexFile, kept_bytes_max: int) -> KeyIndex:
+    """The index of a bucket; `kept_bytes_max` bounds what is kept of files for the next time.
 
     Raises `DataError` for a file that is missing or torn, and `UnsupportedError` for one of a newer
     release.
     """
     path = paths.index_path(file.file_name)
     head = Head.decode(store.read(path), store.uri_of(path))
-    return KeyIndex(head, tuple(_opened(store, run) for run in head.runs))
+    runs = tuple(_StoredPart(store, run, kept_bytes_max) for run in head.runs)
+    store.together([run.open for run in runs])
+    return KeyIndex(head, runs)
 
 
-def _opened(store: Store, run: StoredRun) -> Run:
-    path = paths.index_path(run.name)
-    uri = store.uri_of(path)
-    local = store.local_path(path)
-    try:
-        data = (
-            np.frombuffer(store.read(path), np.uint8)
-            if local is None
-            else np.memmap(local, np.uint8, "r")
-        )
-    except (OSError, ValueError) as error:
-        raise DataError(f"{uri}: the index of keys cannot be read: {error}") from error
-    if len(data) != run.size:
-        raise DataError(f"{uri}: {len(data):,} bytes, where {run.size:,} are recorded")
-    return Run.of(np.asarray(data), uri)
+@dataclass(frozen=True)
+class _StoredPart:
+    """A run that is stored. Pickles as its name: whoever unpickles it reads it where it is."""
+
+    store: Store
+    stored: StoredRun
+    kept_bytes_max: int
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_run"}
+
+    def open(self) -> Run:
+        """The run, which is read once. Raises as `load_key_index`."""
+        return self._run
+
+    @cached_property
+    def _run(self) -> Run:
+        return kept_run(self.store, self.stored.name, self.stored.size, self.kept_bytes_max)
+
+    def __len__(self) -> int:
+        return self.stored.entries
+
+    def find(self, probes: KeyHashes) -> tuple[Numbers, Entries]:
+        """See `Run`."""
+        return self._run.find(probes)
+
+    def cuts(self, stretch: int) -> list[int]:
+        """See `Run`."""
+        return self._run.cuts(stretch)
+
+    def between(self, low: int, high: int | None) -> Entries:
+        """See `Run`."""
+        return self._run.between(low, high)
 
 
 LIVING_AGAIN = "rows that were dead live again"
@@ -242,16 +263,19 @@ class NewKeys:
 
     def encoded(self, store: Store, before: Sequence[IndexFile], table: str) -> EncodedIndex:
         """See `BucketIndex`: one more run, into which those before go that are not much longer."""
-        named, output = self.index.head.runs, io.BytesIO()
+        named = self.index.head.runs
         kept = list(zip(named, self.index.runs[: len(named)], strict=True))
         taken = list(self.index.runs[len(named) :])
         count = len(self.index.later) + sum(map(len, taken))
         while kept and len(kept[-1][1]) < _TIMES_LONGER * count:
             taken.insert(0, kept.pop()[1])
             count += len(taken[0])
-        pieces = merged([*taken, self.index.later])
-        entries = write_run((without_gone(piece, self.index.head) for piece in pieces), output)
-        data = output.getvalue()
+        try:
+            entries, data = self._merged(taken)
+        except DamagedRunError:
+            # Whoever looks into it builds the index anew; until then the rest is told apart.
+            kept = list(zip(named, self.index.runs, strict=False))
+            entries, data = self._merged(self.index.runs[len(named) :])
         runs = tuple(stored for stored, _ in kept)
         beside = {}
         if entries:
@@ -261,3 +285,10 @@ class NewKeys:
         head = replace(self.index.head, files=tuple(files), runs=runs)
         ranges = tuple(VectorRange(run.name, 0, run.size, run.entries) for run in runs)
         return EncodedIndex(head.encode(), sum(r.entries for r in runs), ranges, beside)
+
+    def _merged(self, runs: Sequence[Part]) -> tuple[int, bytes]:
+        """Some runs and what is not stored yet as one run: how many entries it has, and the run."""
+        output = io.BytesIO()
+        pieces = merged([*runs, self.index.later])
+        entries = write_run((without_gone(piece, self.index.head) for piece in pieces), output)
+        return entries, output.getvalue()

@@ -7,9 +7,9 @@ what it needs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,10 @@ from keytide.index.entries import Entries, Numbers
 from keytide.index.far_run import FarRun
 from keytide.index.hashes import KeyHashes
 from keytide.index.head import Head
-from keytide.index.run import TAIL_BYTES, Block, Run, blocks_of, probed
+from keytide.index.run import TAIL_BYTES, Block, Run, blocks_of
 from keytide.store import Store
 from keytide.store.base import disk_errors
+from keytide.table.state.kept_runs import kept_run, known_run
 from keytide.table.state.key_index import found_by
 
 __all__ = ["StoredKeys", "open_ahead", "open_keys"]
@@ -35,17 +36,9 @@ _WHOLE_BYTES_MAX = 8 << 20
 _AHEAD_MAX = 16
 # What takes a greater part of what may be kept would drive all else out.
 _PART_OF_KEPT = 8
-_HEAD_TIMES, _RUN_BYTES = 4, 4 << 10
+_HEAD_TIMES, _BLOCKS_BYTES = 4, 4 << 10
 
 Range: TypeAlias = "tuple[int, int]"
-
-
-class _Part(Protocol):
-    """A part of an index."""
-
-    def find(self, probes: KeyHashes) -> tuple[Numbers, Entries]:
-        """See `Run`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -54,7 +47,7 @@ class StoredKeys:
 
     store: Store
     head: Head
-    runs: tuple[_Part, ...]
+    runs: tuple[Run | FarRun, ...]
 
     def find(self, hashes: KeyHashes) -> tuple[npt.NDArray[np.bool_], Entries]:
         """See `KeyIndex`. All runs are asked side by side. Raises `DataError` for damaged ones."""
@@ -105,36 +98,22 @@ def _head(store: Store, path: str) -> Head:
         return METADATA.load((*version_of(store, path), "keys"), load)
 
 
-def _opened(store: Store, place: VectorRange, kept_bytes_max: int) -> _Part:
-    path = paths.index_path(place.data_file_name)
+def _opened(store: Store, place: VectorRange, kept_bytes_max: int) -> Run | FarRun:
+    name, size = place.data_file_name, place.length
+    path = paths.index_path(name)
+    if store.local_path(path) is not None or size <= _WHOLE_BYTES_MAX:
+        return kept_run(store, name, size, kept_bytes_max)
+    whole = known_run(store, name)  # as writers keep it
+    if whole is not None:
+        return whole
     uri = store.uri_of(path)
-    with disk_errors("read", uri):
-        key = (*version_of(store, path), "run")
-        kept: _NearRun | tuple[Block, ...] | None = FILES.find(key)
-        if kept is None:
-            kept, held = _read(store, path, place.length)
-            FILES.keep(key, kept, held + _RUN_BYTES, kept_bytes_max)
-    if isinstance(kept, _NearRun):
-        return kept
+    blocks: tuple[Block, ...] | None = FILES.find((uri, "blocks"))
+    if blocks is None:
+        with disk_errors("read", uri):
+            blocks = _far_blocks(store, path, size)
+        FILES.keep((uri, "blocks"), blocks, _BLOCKS_BYTES, kept_bytes_max)
     # With the store of whoever asks: credentials of an earlier one may be over.
-    return FarRun(partial(_fetched, store, path, kept_bytes_max), uri, kept)
-
-
-def _read(store: Store, path: str, size: int) -> tuple[_NearRun | tuple[Block, ...], int]:
-    """A run, or what its blocks are if it is far and large; and the bytes that are in memory."""
-    uri, local = store.uri_of(path), store.local_path(path)
-    if local is not None:
-        return _NearRun(Run.of(_sized(np.memmap(local, np.uint8, "r"), size, uri), uri)), 0
-    if size <= _WHOLE_BYTES_MAX:
-        data = np.frombuffer(store.read(path), np.uint8)
-        return _NearRun(Run.of(_sized(data, size, uri), uri)), size
-    return _far_blocks(store, path, size), 0
-
-
-def _sized(data: npt.NDArray[np.uint8], size: int, uri: str) -> npt.NDArray[np.uint8]:
-    if len(data) != size:
-        raise DataError(f"{uri}: {len(data):,} bytes, where {size:,} are recorded")
-    return np.asarray(data)
+    return FarRun(partial(_fetched, store, path, kept_bytes_max), uri, blocks)
 
 
 def _far_blocks(store: Store, path: str, size: int) -> tuple[Block, ...]:
@@ -159,20 +138,3 @@ def _fetched(store: Store, path: str, kept_bytes_max: int, ranges: Sequence[Rang
         if held * _PART_OF_KEPT <= kept_bytes_max:
             FILES.keep(key, kept, held, kept_bytes_max)
     return kept
-
-
-@dataclass(frozen=True)
-class _NearRun:
-    """A run that is here, whose blocks are held against their checksums when first looked into."""
-
-    run: Run
-    checked: set[int] = field(default_factory=set)
-
-    def find(self, probes: KeyHashes) -> tuple[Numbers, Entries]:
-        """See `Run`. Raises `DataError` for a block that is not what was written."""
-        blocks = [*probed(self.run.blocks, probes)]
-        for block, _, _ in blocks:
-            if block.start not in self.checked:
-                self.run.check_block(block)
-                self.checked.add(block.start)
-        return self.run.find_in(blocks, probes)

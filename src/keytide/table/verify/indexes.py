@@ -16,9 +16,11 @@ from keytide.format.index_manifest import (
     decode_index_manifest,
 )
 from keytide.format.manifest import ManifestEntry
+from keytide.index.head import Head
 from keytide.plural import counted
 from keytide.store import Store
-from keytide.table.state.key_index import LIVING_AGAIN, load_key_index, why_not_covered
+from keytide.table.state.kept_runs import read_run
+from keytide.table.state.key_index import LIVING_AGAIN, why_not_covered
 from keytide.table.verify.finding import Findings
 from keytide.table.verify.history import Seen
 
@@ -91,7 +93,7 @@ class Indexes:
             if index.index_type == HASH:
                 self._check_hashes(path, index)
             elif index.index_type == KEY_INDEX:
-                self._check_keys(index, seen)
+                self._check_keys(Head.decode(data, self.store.uri_of(path)), index, seen)
             else:
                 self._check_vectors(path, index, data, seen)
 
@@ -103,17 +105,16 @@ class Indexes:
                 f"{_HASH_BYTES} for each of {counted(index.row_count, 'hash value')}",
             )
 
-    def _check_keys(self, index: IndexFile, seen: Seen) -> None:
+    def _check_keys(self, head: Head, index: IndexFile, seen: Seen) -> None:
         """Every byte of the index, and whether it is about the files that are there."""
-        keys = load_key_index(self.store, index)
-        for run in keys.runs:
-            run.check()
+        for run in head.runs:
+            read_run(self.store, run.name, run.size).check()
         rows = {
             entry.file.file_name: entry.file.row_count
             for entry in seen.live.values()
             if (entry.partition, entry.bucket) == (index.partition, index.bucket)
         }
-        reason = why_not_covered(keys.head, rows, {})
+        reason = why_not_covered(head, rows, {})
         if reason is not None and reason != LIVING_AGAIN:
             self.findings.skip(
                 paths.index_path(index.file_name),

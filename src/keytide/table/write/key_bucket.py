@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -50,6 +50,14 @@ class Bucket:
     """The head of the index that a snapshot has."""
     entries: Mapping[str, ManifestEntry] = field(default_factory=dict)
     """The data files by their names."""
+
+    def anew(self, view: TableView, bucket: BucketId, reason: str) -> Bucket:
+        """The same with an index that is made of its rows. Warns, with the reason."""
+        warn_caller(
+            f"table {view.name}: the index of the keys of bucket {bucket[1]} is built anew from "
+            f"its rows: {reason}"
+        )
+        return replace(self, index=rebuilt(view, self.entries.values(), self.dead))
 
     def current(
         self, view: TableView, partition: bytes, known: tuple[Flags, Entries], names: Iterable[str]
@@ -143,7 +151,7 @@ def found_bucket(
     stored, reason = () if head is None else (head,), "there is none"
     if head is not None:
         try:
-            index = load_key_index(view.store, head)
+            index = load_key_index(view.store, head, view.options.lookup_cache_bytes_max)
         except DataError as error:
             reason = str(error)
         else:
@@ -153,11 +161,7 @@ def found_bucket(
             if why is None:
                 return Bucket(index, dead, stored, files)
             reason = why
-    warn_caller(
-        f"table {view.name}: the index of the keys of bucket {bucket[1]} is built anew from its "
-        f"rows: {reason}"
-    )
-    return Bucket(rebuilt(view, entries, dead), dead, stored, files)
+    return Bucket(KeyIndex(bare_head(view)), dead, stored, files).anew(view, bucket, reason)
 
 
 def _why_otherwise(head: Head, view: TableView) -> str | None:

@@ -19,6 +19,7 @@ from keytide.format.index_manifest import DELETION_VECTORS, KEY_INDEX, IndexFile
 from keytide.format.manifest import ManifestEntry
 from keytide.index.comparison import NOTHING
 from keytide.index.entries import Entries, Numbers, newest_of_each
+from keytide.index.run import DamagedRunError
 from keytide.merge.order import IS_ADD
 from keytide.table.state.bucket_index import BucketIndex
 from keytide.table.state.dead_rows import DeadRows, vector_files_by_bucket
@@ -121,7 +122,12 @@ class UpsertTask(WriteTask):
     ) -> Written:
         merges = self.view.options.merges_rows and not self.states_rows
         wanted = self.view.schema.names if merges else ()
-        arrivals = self._unbound(arrived(self.view, bucket, rows, on, wanted), on)
+        try:
+            found = arrived(self.view, bucket, rows, on, wanted)
+        except DamagedRunError as error:
+            on = on.anew(self.view, bucket, str(error))
+            found = arrived(self.view, bucket, rows, on, wanted)
+        arrivals = self._unbound(found, on)
         judged = judge(arrivals)
         late = int(judged.is_late.sum())
         kept = (merged_rows if merges else as_they_came)(arrivals, judged, self.view)
