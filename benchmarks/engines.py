@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 from workload import SCHEMA
@@ -58,6 +59,7 @@ class Keytide(Engine):
     distribution = "keytide"
     has_buckets = True
     compacts = True
+    options: ClassVar[dict[str, str]] = {}
 
     def __init__(self, directory: Path, buckets: int) -> None:
         super().__init__(directory, buckets)
@@ -67,7 +69,7 @@ class Keytide(Engine):
         self.table = self.lake.table("bench.t") if self.lake.tables() else None
 
     def create(self) -> None:
-        options = {"bucket": str(self.buckets)}
+        options = {"bucket": str(self.buckets), **self.options}
         self.table = self.lake.create_table("bench.t", SCHEMA, ["id"], options=options)
 
     def load(self, rows: pa.Table) -> None:
@@ -80,6 +82,12 @@ class Keytide(Engine):
 
     def compact(self) -> None:
         self.table.compact(full=True)
+
+
+class KeytideIndex(Keytide):
+    """A table with an index of keys."""
+
+    options: ClassVar[dict[str, str]] = {"upsert.mode": "full"}
 
 
 class PypaimonRust(Engine):
@@ -268,8 +276,11 @@ class Pyiceberg(Engine):
 
 
 ENGINES: dict[str, type[Engine]] = {
-    engine.distribution: engine
-    for engine in (Keytide, PypaimonRust, Chdb, Pylance, Deltalake, Pypaimon, Pyiceberg)
+    "keytide-index": KeytideIndex,
+    **{
+        engine.distribution: engine
+        for engine in (Keytide, PypaimonRust, Chdb, Pylance, Deltalake, Pypaimon, Pyiceberg)
+    },
 }
 SLOW = ("pypaimon", "pyiceberg")
 """Engines that take minutes for the whole workload and get a fifth of it."""

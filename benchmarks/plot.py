@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from report import GOALS, SUBJECT, Result, verdicts
+from report import GOALS, OWN, SUBJECT, Result, verdicts
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _bars(axes: Any, panel: Panel, results: Sequence[Result], limit: float | Non
         results,
         strict=True,
     ):
-        label.set_fontweight("bold" if result.engine == SUBJECT else "normal")
+        label.set_fontweight("bold" if result.engine in OWN else "normal")
         label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.6})
     shown = [*values, *([limit] if limit is not None else [])]
     is_log = max(shown) > _LINEAR_SPAN_MAX * min(shown)
@@ -119,7 +119,7 @@ def _goal_limits(results: Sequence[Result]) -> dict[str, float]:
 
 
 def _colour(result: Result, most: int) -> str:
-    if result.engine == SUBJECT:
+    if result.engine in OWN:
         return _SUBJECT_COLOUR
     return _PEER_COLOUR if result.rows == most else _SMALLER_COLOUR
 

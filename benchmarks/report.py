@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-SUBJECT = "keytide"
+SUBJECT, INDEXED = OWN = ("keytide", "keytide-index")
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,18 @@ class Goal:
     ratio_max: float
     peers: tuple[str, ...] = ()
     """Empty: every peer."""
+    subject: str = SUBJECT
 
 
 GOALS = (
     Goal("upsert", lambda result: result.upsert_median_s, 0.5),
     Goal("read", lambda result: result.read_best_s, 0.9),
     Goal("load", lambda result: result.load_s, 1.5, ("deltalake",)),
-)
+    Goal(
+        "upsert by an index of keys", lambda result: result.upsert_median_s, 0.2,
+        ("deltalake", "pylance"), INDEXED,
+    ),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -90,10 +95,10 @@ class Verdict:
 
 
 def verdicts(results: Sequence[Result]) -> list[Verdict]:
-    """How the first Keytide result stands to peers that had as many rows."""
+    """How the first Keytide result of each kind stands to peers that had as many rows."""
     finished = [result for result in results if not result.trouble]
-    subject = next((result for result in finished if result.engine == SUBJECT), None)
-    return [_verdict(goal, subject, finished) for goal in GOALS]
+    first = {result.engine: result for result in reversed(finished)}
+    return [_verdict(goal, first.get(goal.subject), finished) for goal in GOALS]
 
 
 def with_buckets(text: str, buckets: int) -> str:
@@ -169,7 +174,7 @@ def _verdict(goal: Goal, subject: Result | None, finished: Sequence[Result]) -> 
         result
         for result in finished
         if subject is not None
-        and result.engine != SUBJECT
+        and result.engine not in OWN
         and result.rows == subject.rows
         and (not goal.peers or result.engine in goal.peers)
     ]
