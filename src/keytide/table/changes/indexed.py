@@ -18,13 +18,14 @@ from keytide.table.changes.files import FilesTask
 from keytide.table.changes.images import ImagesTask
 from keytide.table.changes.kinds import with_shown_kind
 from keytide.table.changes.lanes import Lane
+from keytide.table.read.merged_versions import rows_in
 from keytide.table.read.sections import PlannedFile
 from keytide.table.state.view import TableView
 
 __all__ = ["IndexedDiffTask"]
 
-# What rows take while they are compared, at a guess: sorted, and each with a copy.
-_ROW_BYTES = 1 << 10
+# Rows that are compared are held as they are read and once more when they are sorted.
+_TIMES_HELD = 2
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class IndexedDiffTask:
         """
         names, key = self.view.schema.names, self.view.schema.primary_keys
         rows = sum(task.rows for task in (*self.gone, *self.came))
-        parts = -(-rows * _ROW_BYTES // memory_bytes) or 1
+        rows_max = rows_in(memory_bytes, self.files, self.view.schema.fields)
+        parts = -(-rows * _TIMES_HELD // max(1, rows_max)) or 1  # each reads all files
         for part in range(parts):
             then, now = (self._rows(tasks, part, parts, memory_bytes) for tasks in self._sides)
             told = difference(then, now, key, self.compared)
