@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,8 @@ from keytide.table.commit.author import Author
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
 from keytide.table.runner import Threads
-from keytide.table.state.stored import StoredTable
+from keytide.table.state.expected import as_expected
+from keytide.table.state.stored import PinnedTable, StoredTable
 from keytide.table.upkeep.writing import writing
 from keytide.table.write.input_rows import to_arrow_table
 from keytide.table.write.overwriting import partition_to_replace
@@ -26,7 +28,16 @@ __all__ = ["append", "fill", "overwrite", "truncate"]
 
 def append(table: StoredTable, data: Any, author: Author | None = None) -> WriteResult:
     """Append rows in one atomic commit, as `Table.write` says."""
-    table = table.pinned()
+    if not _can_be_read_again(data):
+        return _append(table.pinned(), data, author)
+    return as_expected(table, partial(_append, data=data, author=author))
+
+
+def _can_be_read_again(data: Any) -> bool:
+    return not isinstance(data, pa.RecordBatchReader)
+
+
+def _append(table: PinnedTable, data: Any, author: Author | None) -> WriteResult:
     view = writable_view(table)
     given = to_arrow_table(data, view.schema, table.name)
     with writing(table, view, author) as transaction:

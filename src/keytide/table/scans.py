@@ -36,6 +36,7 @@ from keytide.table.read.lifetime import Lifetime
 from keytide.table.read.scan import Scan
 from keytide.table.read.which_rows import WhichRows
 from keytide.table.read.why import Why, why_of
+from keytide.table.state.expected import as_expected
 from keytide.table.state.key_runs import open_ahead
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
@@ -116,7 +117,10 @@ def narrowed_scan(
 
 def get_row(table: StoredTable, key: Mapping[str, Any] | Any) -> dict[str, Any] | None:
     """The row of one key, or None. Raises as `Table.get` does."""
-    table = table.pinned()
+    return as_expected(table, partial(_row, key=key))
+
+
+def _row(table: StoredTable, key: Mapping[str, Any] | Any) -> dict[str, Any] | None:
     schema = table.schema
     predicate = _key_predicate(_key_values(key, schema, table.name), schema, table.name)
     scan = _scan(_state_to_look_up(table, schema), schema.names, predicate)
@@ -127,7 +131,10 @@ def get_row(table: StoredTable, key: Mapping[str, Any] | Any) -> dict[str, Any] 
 
 def get_rows(table: StoredTable, keys: Sequence[Any]) -> pa.Table:
     """The rows of some keys, as `Table.get_many` says."""
-    table = table.pinned()
+    return as_expected(table, partial(_rows, keys=keys))
+
+
+def _rows(table: StoredTable, keys: Sequence[Any]) -> pa.Table:
     schema = table.schema
     wanted = _key_frame(keys, schema, table.name)
     scan = _scan(_state_to_look_up(table, schema), schema.names, _among(wanted, schema))

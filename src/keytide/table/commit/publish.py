@@ -31,6 +31,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -93,6 +94,8 @@ class Committer:
     wait: Callable[[float], None] = time.sleep
     settle: Callable[[], None] = lambda: None
     """What waits for files of the change that are still under way, and raises what failed."""
+    begin_check: Callable[[Snapshot | None], Future[bool]] | None = None
+    """What begins to see whether a snapshot is not the newest any more; None for the metadata's."""
 
     def publish(
         self, change: Change, known: LiveFiles, redo: Redo | None = None
@@ -158,6 +161,7 @@ class _Attempt:
         self._tried: set[str | None] = set()
         self._tried_id: int | None = None
         self._settle = committer.settle
+        self._begin_check = committer.begin_check or self._metadata.begin_check
         self._in_doubt = False
         """Whether a snapshot that was tried may be there although the store did not say so."""
         self._superseded: list[str] = []
@@ -218,12 +222,15 @@ class _Attempt:
 
     def run_beside_look(self) -> Committed | Conflict | None:
         """Try on top of what is known, which nobody has to have changed; else as `look_and_run`."""
-        look = self._metadata.store.begin(partial(self._metadata.is_outdated, self._latest))
+        look = self._begin_check(self._latest)
         if look.done() and look.result():
             return self.look_and_run()
         outcome = self._run(look.result)
+        if isinstance(outcome, Committed):
+            return outcome
         # What the look says is known before anything is created: it costs none of the tries.
-        return self.look_and_run() if outcome is None and look.result() else outcome
+        is_outdated = look.result()
+        return self.look_and_run() if outcome is None and is_outdated else outcome
 
     def look_and_run(self) -> Committed | Conflict | None:
         """Look, and try on top of what was seen; None when another writer came first."""
@@ -276,7 +283,7 @@ class _Attempt:
         hint = partial(self._metadata.hint_latest, new.snapshot.id)
         hinted = self._metadata.store.begin(hint)
         is_beside = self._is_beside_the_table(new)
-        hinted.result()
+        hinted.result()  # or it would come after what this process does next, a rollback perhaps
         if is_beside:
             self._withdraw(new.snapshot)
             return None

@@ -337,7 +337,13 @@ class Transaction:
     def _settle(self, change: Change, redo: Redo | None = None) -> Committed | Conflict | None:
         self._is_settled = True
         # From here on the files are the committer's to delete: it knows what a snapshot may name.
-        committer = Committer(self._table.live.metadata, self.view, restamp, settle=self._uploaded)
+        committer = Committer(
+            self._table.live.metadata,
+            self.view,
+            restamp,
+            settle=self._uploaded,
+            begin_check=self._table.begin_check,
+        )
         outcome = committer.publish(change, self.state.live, redo)
         if isinstance(outcome, Committed):
             self.committed = outcome

@@ -43,12 +43,14 @@ class Lineage:
 class Seen:
     """The newest schema and snapshot of a table; None where there is none.
 
-    `schemas` and `snapshots` are all that were read to find them, ascending.
+    `schemas` and `snapshots` are all that were read to find them, ascending. `has_moved` tells
+    whether others had changed the table since the look before.
     """
 
     lineage: Lineage
     schemas: tuple[Found, ...] = ()
     snapshots: tuple[Found, ...] = ()
+    has_moved: bool = False
 
     @property
     def schema(self) -> Found | None:
@@ -93,9 +95,16 @@ def look_at(store: Store, commits: Commits) -> Seen:
     # Of a table that was not seen before, nobody can tell whether what is remembered is this one's.
     has_schema = before.schema is not None and before.schema in schemas
     goes_on = has_schema and (before.snapshot is None or before.snapshot in snapshots)
-    seen = Seen(before.lineage if goes_on else Lineage(), tuple(schemas), tuple(snapshots))
+    lineage = before.lineage if goes_on else Lineage()
+    seen = Seen(lineage, tuple(schemas), tuple(snapshots), _has_moved(before, schemas, snapshots))
     _remember(store, seen)
     return seen
+
+
+def _has_moved(before: Seen, schemas: Sequence[Found], snapshots: Sequence[Found]) -> bool:
+    if before.schema is None:
+        return False
+    return [before.schema] != [*schemas[-1:]] or [*before.snapshots[-1:]] != [*snapshots[-1:]]
 
 
 def known_newest(store: Store) -> Found | None:

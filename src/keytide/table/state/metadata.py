@@ -8,6 +8,7 @@ names can come back (schemas and snapshots).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -101,6 +102,19 @@ class TableMetadata:
         listed.result()
         return Look(seen.lineage, self._schemas_in_force(seen), seen.snapshot)
 
+    def expected_look(self) -> Look | None:
+        """What a look will most likely tell; None where others came before the last one.
+
+        It takes none of its own, for it is what this process saw or made last.
+        """
+        seen = last_seen(self.store)
+        if seen.schema is None or seen.has_moved:
+            return None
+        try:
+            return Look(seen.lineage, self._schemas_in_force(seen), seen.snapshot)
+        except KeytideError:
+            return None  # a look says what is wrong with it
+
     def _list_known(self) -> None:
         """Read from afar what the snapshot that was newest before names: it most often still is.
 
@@ -145,6 +159,10 @@ class TableMetadata:
             known = Found(snapshot.id, snapshot.to_json())
         newest = self.commits.newest(self.store, known)[-1:]
         return not newest or self._is_another(newest[0], snapshot)
+
+    def begin_check(self, snapshot: Snapshot | None) -> Future[bool]:
+        """Begin to see whether a snapshot is outdated."""
+        return self.store.begin(partial(self.is_outdated, snapshot))
 
     def _is_another(self, found: Found, snapshot: Snapshot) -> bool:
         if found.number != snapshot.id:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from keytide.errors import ConflictError, DataError, KeytideError
@@ -73,6 +74,13 @@ class StoredTable:
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self._open(state["metadata"])
+
+    def confirm(self) -> None:
+        """Return once it is certain that this is no table of before, see `as_expected`."""
+
+    def begin_check(self, snapshot: Snapshot | None) -> Future[bool]:
+        """Begin to see whether a snapshot is outdated."""
+        return self.live.metadata.begin_check(snapshot)
 
     @property
     def store(self) -> Store:

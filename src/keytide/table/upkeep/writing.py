@@ -55,8 +55,10 @@ def writing(
     Without a primary key there are no runs, and reads do not slow down with the number of files so
     soon: their compaction is left to `Table.compact`.
     """
-    if view.postpones_buckets and place_postponed(table, view, runner or local_runner()):
-        table = table.live  # what others left to be placed came before, so it has to lie below
+    if view.postpones_buckets:
+        table.confirm()
+        if place_postponed(table, view, runner or local_runner()):
+            table = table.live  # what others left to be placed came before, so it lies below
     with followed(table, Transaction.begin(table, view, author), runner) as transaction:
         look_for_oldest(table.live, view, transaction.state.snapshot)
         yield transaction
