@@ -17,8 +17,8 @@ __all__ = ["begin", "side_by_side"]
 
 T = TypeVar("T")
 
-_IDLE_MAX = {1: 4}
-"""How many are kept of those with so many threads; one of the others."""
+_IDLE_MAX = 4
+"""How many executors are kept of those with as many threads: a look has three at once."""
 
 _idle: dict[int, deque[ThreadPoolExecutor]] = {}
 
@@ -37,21 +37,22 @@ def begin(call: Callable[[], T]) -> Future[T]:
 def side_by_side(calls: Sequence[Callable[[], T]], at_once: int) -> list[T]:
     """What some calls give, in their order, with at most so many of them under way at once.
 
-    Raises what the first of them raises, once those that have begun have ended; the others are
+    The first runs in the caller's own thread, which would wait for nothing else meanwhile. Raises what the first of them raises, once those that have begun have ended; the others are
     dropped then.
     """
     if len(calls) < 2 or at_once < 2:
         return [call() for call in calls]
-    threads = _taken(at_once)
+    first, *others = calls
+    threads = _taken(at_once - 1)
     futures: list[Future[T]] = []
     try:
-        futures += [threads.submit(call) for call in calls]
-        return [future.result() for future in futures]
+        futures += [threads.submit(call) for call in others]
+        return [first(), *(future.result() for future in futures)]
     finally:
         for future in futures:
             future.cancel()
         wait(futures)
-        _give_back(at_once, threads)
+        _give_back(at_once - 1, threads)
 
 
 def _taken(count: int) -> ThreadPoolExecutor:
@@ -63,7 +64,7 @@ def _taken(count: int) -> ThreadPoolExecutor:
 
 def _give_back(count: int, threads: ThreadPoolExecutor) -> None:
     idle = _idle.setdefault(count, deque())
-    if len(idle) < _IDLE_MAX.get(count, 1):
+    if len(idle) < _IDLE_MAX:
         idle.append(threads)
     else:
         threads.shutdown(wait=False)
