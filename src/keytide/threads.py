@@ -37,8 +37,8 @@ def begin(call: Callable[[], T]) -> Future[T]:
 def side_by_side(calls: Sequence[Callable[[], T]], at_once: int) -> list[T]:
     """What some calls give, in their order, with at most so many of them under way at once.
 
-    The first runs in the caller's own thread, which would wait for nothing else meanwhile. Raises what the first of them raises, once those that have begun have ended; the others are
-    dropped then.
+    The first runs in the caller's own thread, which would only wait meanwhile. Raises what the
+    first of them raises, once those that have begun have ended; the others are dropped then.
     """
     if len(calls) < 2 or at_once < 2:
         return [call() for call in calls]

@@ -101,7 +101,8 @@ class Transaction:
 
         The commit waits for it.
         """
-        return replace(task, view=replace(task.view, store=self._uploading))
+        view = replace(task.view, store=self._uploading)
+        return replace(task, view=view, confirm=self._table.confirm)
 
     def task_anew(self, partition: PartitionSpec | None = None) -> WriteTask:
         """The same for partitions to replace."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -33,6 +33,7 @@ __all__ = [
     "Bucket",
     "arrived",
     "by_name",
+    "certain",
     "found_bucket",
     "places_of",
 ]
@@ -131,16 +132,22 @@ def _floors(rows: pl.DataFrame, fresh: Numbers, on: Bucket, view: TableView) -> 
     return np.where(adds, found, NOTHING)
 
 
+def certain() -> None:
+    """What there is to confirm of a snapshot that is the newest: nothing."""
+
+
 def found_bucket(
     view: TableView,
     bucket: BucketId,
     entries: Sequence[ManifestEntry],
     head: IndexFile | None,
     vectors: tuple[IndexFile, ...],
+    confirm: Callable[[], None] = certain,
 ) -> Bucket:
     """A bucket as a snapshot has it: with these data files, head of the index, and vectors.
 
-    Where the index is not that of its rows it is built anew, and a warning says why. Raises
+    Where the index is not that of its rows it is built anew, and a warning says why; before that
+    `confirm` is called, which raises where this is not the newest snapshot any more. Raises
     `DataError` for vectors that cannot be read, and `UnsupportedError` for an index of a newer
     release.
     """
@@ -161,6 +168,7 @@ def found_bucket(
             if why is None:
                 return Bucket(index, dead, stored, files)
             reason = why
+    confirm()
     return Bucket(KeyIndex(bare_head(view)), dead, stored, files).anew(view, bucket, reason)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from keytide.table.state.state import TableState
 from keytide.table.state.view import TableView
 from keytide.table.write.bucket_writer import BucketWriter, SequenceBase
 from keytide.table.write.input_rows import Rows, incoming_rows
+from keytide.table.write.key_bucket import certain
 from keytide.table.write.layout import Layout, Placing
 from keytide.table.write.layouts import layout_of
 from keytide.table.write.out_of_order import count_out_of_order
@@ -109,6 +110,8 @@ class WriteTask:
     partition: PartitionSpec | None = None
     has_changelog: bool = False
     threads: int = 1
+    confirm: Callable[[], None] = certain
+    """Called before work that takes long or warns; raises where all of it would be in vain."""
 
     @classmethod
     def on(cls, state: TableState) -> WriteTask:

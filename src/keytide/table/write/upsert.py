@@ -160,7 +160,8 @@ class UpsertTask(WriteTask):
     def bucket(self, bucket: BucketId) -> Bucket:
         """A bucket as it was found. Raises what `found_bucket` raises."""
         head, vectors = self.key_files.get(bucket), self.vector_files.get(bucket, ())
-        return found_bucket(self.view, bucket, self.entries.get(bucket, ()), head, vectors)
+        entries = self.entries.get(bucket, ())
+        return found_bucket(self.view, bucket, entries, head, vectors, self.confirm)
 
     def _bucket(self, bucket: BucketId, made: Written) -> Bucket:
         """A bucket as this task has left it, if it has written there."""
