@@ -120,10 +120,15 @@ def named(table: kt.Table) -> set[str]:
     return {state.view.file_path(entry) for state in found for entry in state.live.entries}
 
 
-@pytest.mark.parametrize("name", ["t", "rows", "indexed"])
-@pytest.mark.parametrize("come", OTHERS)
+CASES = [("t", come) for come in OTHERS] + [
+    *(("rows", come) for come in ("write", "drop a column")),
+    *(("indexed", come) for come in ("write", "expire", "go another way", "make anew")),
+]
+
+
+@pytest.mark.parametrize(("name", "come"), CASES)
 def test_whatever_others_did_is_found(
-    come: str, name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, come: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for what, action in ACTIONS.items():
         begun = outcome_after(come, action, name)
@@ -175,7 +180,7 @@ def test_write_whose_look_fails_commits_nothing_and_leaves_nothing(
         raise DataError("Cannot read: injected fault")
 
     with monkeypatch.context() as patch:
-        patch.setattr(TableMetadata, "look", fail)
+        patch.setattr(TableMetadata, "look_alone", fail)
         with pytest.raises(DataError, match="injected"):
             ACTIONS["write"](table)
     assert (stored(table), len(table.snapshots())) == before

@@ -65,7 +65,7 @@ class _ExpectedTable(PinnedTable):
 
     def __init__(self, live: StoredTable, expected: Look) -> None:
         super().__init__(live, _pinned_at(live, expected))
-        self._look: Future[Look] = live.store.begin(live.metadata.look)
+        self._look: Future[Look] = live.store.begin(live.metadata.look_alone)
 
     def __reduce__(self) -> Any:
         raise TypeError("a table that is looked at stays in its process")

@@ -98,8 +98,13 @@ class TableMetadata:
         Raises `NotFoundError` when there is no table, `DataError` for a torn schema.
         """
         listed = self.store.begin(self._list_known)
-        seen = self._look()
+        seen = self.look_alone()
         listed.result()
+        return seen
+
+    def look_alone(self) -> Look:
+        """As `look`, for who reads beside it what the snapshot that was newest before names."""
+        seen = self._look()
         return Look(seen.lineage, self._schemas_in_force(seen), seen.snapshot)
 
     def expected_look(self) -> Look | None:
