@@ -45,6 +45,10 @@ class AttachedCatalog(Catalog):
     attached: Mapping[str, Connector] = field(default_factory=dict, compare=False)
     statement: ConnectorSession | None = field(default=None, compare=False)
 
+    def anew(self) -> AttachedCatalog:
+        """The same for one more try of a statement, which sees tables as they are by then."""
+        return self
+
     def find_attached(self, name: str) -> tuple[str, str] | None:
         """What is attached that a name leads to, and the name's rest; None if it leads nowhere."""
         first, dot, rest = name.partition(".")

@@ -187,6 +187,7 @@ def on_newest(
                     f"{conflict}; the statement changed nothing: run it again"
                 ) from (conflict)
             tries -= 1
+            catalog = catalog.anew()
         finally:
             for connector in catalog.attached.values():
                 connector.metadata.end_statement(session)

@@ -21,11 +21,13 @@ from keytide.errors import InvalidError, NotFoundError
 from keytide.sql.dml import delete, merge, update
 from keytide.sql.dml_grammar import delete_from, merge_into, update_from
 from keytide.sql.form_texts import FormTexts
+from keytide.sql.local_engine import LocalEngine
 from keytide.sql.query_engine import Engine
 from keytide.sql.relation import GivenRelation, Relation, StoredRelation
 from keytide.sql.statements import GIVEN, Delete, Merge, Query, Update
 from keytide.table.conditions.condition import Condition
 from keytide.table.definition.checks import refuse_same_names
+from keytide.table.state.expected import as_expected
 from keytide.table.state.stored import PinnedTable, StoredTable
 from keytide.table.warehouse import FolderWarehouse
 from keytide.table.write.input_rows import source_table
@@ -76,6 +78,11 @@ class Around(AttachedCatalog):
             f"here; open it with Lake.table"
         )
 
+    def anew(self) -> Around:
+        """See `AttachedCatalog`."""
+        self.held.confirm()
+        return replace(self, held=self.held.live)
+
     def find(self, name: str) -> str | None:
         """See `Catalog.find`."""
         if name == self.held.name or self.lake is None:
@@ -96,7 +103,19 @@ def delete_where(
         where_tree = _where(texts, where)
         tree = exp.Delete(this=_target(around, texts), where=where_tree)
         statement = _meant(delete_from(tree, texts.cursor()), where)
-        return delete(around, engine, statement, isolation)
+        return _as_expected(around, engine, lambda seen: delete(seen, engine, statement, isolation))
+
+
+def _as_expected(around: Around, engine: Engine, change: Callable[[Around], Changed]) -> Changed:
+    """A change that begins on what was seen last of the table, see `as_expected`."""
+
+    def on(table: PinnedTable) -> Changed:
+        if table.schema.is_indexed:
+            table.confirm()  # or an index of before would be found wanting, and built anew
+        return change(replace(around, held=table))
+
+    # Work on a session is dear: none of it is to be in vain.
+    return as_expected(around.held, on) if isinstance(engine, LocalEngine) else change(around)
 
 
 def update_where(
@@ -113,7 +132,7 @@ def update_where(
         where_tree = _where(texts, where)
         tree = exp.Update(this=_target(around, texts), expressions=pairs, where=where_tree)
         statement = _meant(update_from(tree, texts.cursor()), where)
-        return update(around, engine, statement, isolation)
+        return _as_expected(around, engine, lambda seen: update(seen, engine, statement, isolation))
 
 
 def merge_source(

@@ -34,7 +34,8 @@ def as_expected(table: StoredTable, act: Callable[[PinnedTable], T]) -> T:
 
     So it may be called twice, and what comes of the first time is dropped: it changes nothing but
     by a `Transaction` on the table that it is given, which commits once the look has told that the
-    table is as expected. Raises what `act` and the look raise.
+    table is as expected, and goes on with the `live` table only after `confirm`. Raises what `act`
+    and the look raise.
     """
     expected = _expected(table)
     if expected is None:

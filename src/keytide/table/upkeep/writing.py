@@ -108,6 +108,7 @@ def show_rows(table: PinnedTable, runner: TaskRunner | None = None) -> PinnedTab
         hidden = {bucket for bucket, state in files if bucket[1] >= 0 and state.level_files.get(0)}
         if not hidden:
             break
+        table.confirm()
         if view.options.write_only:
             raise UnsupportedError(
                 f"table {table.name} has rows that no compaction has seen, so what is made of the "
