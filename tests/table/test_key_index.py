@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 import keytide as kt
 from busy import Others, busy_store
 from key_indexes import assert_index_is_that_of_the_rows, indexes_of
+from keytide.format.cache import forget_files
 from keytide.index.hashes import KeyHashes
 from keytide.store import Store, open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
@@ -375,6 +376,7 @@ def test_index_that_cannot_be_read_is_built_anew(harm: str) -> None:
             store.put(path, data[:9] + bytes([data[9] ^ 1]) + data[10:])
         elif harm == "newer":
             store.put(path, data.replace(b'"version": 1', b'"version": 9'))
+    forget_files()
     fresh = kt.connect("", store=store).table("t")
     if harm == "newer":
         with pytest.raises(kt.UnsupportedError, match=r"version 9.*use a newer release"):

@@ -67,6 +67,7 @@ ACTIONS: dict[str, Action] = {
     "`get` by an index of keys": lambda _, t: t.get(17),
     "`get` of another key by it": lambda _, t: t.get(next(KEYS)),
     "`get_many` of 100 by it": lambda _, t: t.get_many(some_keys(100).tolist()),
+    "`write` of 1,000 rows by it": lambda _, t: t.write(rows(some_keys(1_000))),
 }
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +33,7 @@ __all__ = [
     "dead_in_one",
     "dead_positions",
     "encode_vector",
+    "keep_vectors",
     "live_rows",
     "living_among",
     "read_vectors",
@@ -131,8 +132,19 @@ def stored_vectors(store: Store, path: str, ranges: Sequence[VectorRange]) -> di
         return found, sum(map(_sized, ranges))
 
     with disk_errors("read", uri):
-        key = (*version_of(store, path), tuple(ranges))
+        key = _vectors_key(store, path, ranges)
     return {name: vector.copy() for name, vector in METADATA.load(key, load).items()}
+
+
+def keep_vectors(
+    store: Store, path: str, ranges: Sequence[VectorRange], vectors: Mapping[str, Vector]
+) -> None:
+    """Remember the vectors of an index file that was stored just now; nobody changes them."""
+    METADATA.keep(_vectors_key(store, path, ranges), vectors, sum(map(_sized, ranges)))
+
+
+def _vectors_key(store: Store, path: str, ranges: Sequence[VectorRange]) -> Hashable:
+    return (*version_of(store, path), tuple(ranges))
 
 
 def read_vectors(data: bytes, ranges: Iterable[VectorRange], path: str) -> dict[str, Vector]:

@@ -289,6 +289,8 @@ class _Attempt:
             return None
         self._metadata.made(new.snapshot)
         METADATA.keep_all(new.documents)
+        for remember in new.indexes:
+            remember()
         return Committed(new.snapshot, self._live.advance(new.snapshot, new.changed), self._change)
 
     def _is_beside_the_table(self, new: NewSnapshot) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from keytide.format import paths
@@ -32,7 +33,7 @@ from keytide.table.commit.change import Change
 from keytide.table.commit.manifest_merging import ManifestMerger
 from keytide.table.commit.manifest_picking import MergeRules, pick, pick_all
 from keytide.table.commit.other_kind import of_unknown_keys
-from keytide.table.state.bucket_index import BucketIndex
+from keytide.table.state.bucket_index import BucketIndex, EncodedIndex
 from keytide.table.state.live_files import LiveFiles
 from keytide.table.state.metadata import (
     TableMetadata,
@@ -63,6 +64,8 @@ class NewSnapshot:
     files: Mapping[str, bytes]
     changed: tuple[ManifestEntry, ...]
     documents: Mapping[Hashable, tuple[Any, int]]
+    indexes: Sequence[Callable[[], None]] = ()
+    """What has this process remember the indexes among the files, once they are stored."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,7 @@ class _Files(dict[str, bytes]):
     def __init__(self, metadata: TableMetadata) -> None:
         super().__init__()
         self.documents: dict[Hashable, tuple[Any, int]] = {}
+        self.indexes: list[Callable[[], None]] = []
         self._metadata = metadata
 
     def note(self, path: str, data: bytes, document: tuple[Any, int]) -> None:
@@ -142,7 +146,7 @@ class SnapshotBuilder:
             next_row_id=0 if latest is None else latest.next_row_id or 0,
             operation=change.operation,
         )
-        return NewSnapshot(snapshot, files, entries, files.documents)
+        return NewSnapshot(snapshot, files, entries, files.documents, files.indexes)
 
     def _time_millis(self, latest: Snapshot | None) -> int:
         # Time travel searches by time, so times must not fall even where clocks do.
@@ -229,8 +233,15 @@ class SnapshotBuilder:
                 files[paths.index_path(name)] = encoded.data
                 for beside, data in encoded.beside.items():
                     files[paths.index_path(beside)] = data
+                files.indexes += self._remembering(encoded, paths.index_path(name))
                 size = len(encoded.data)
                 yield IndexFile(*key, name, size, encoded.row_count, encoded.ranges)
+
+    def _remembering(self, encoded: EncodedIndex, path: str) -> list[Callable[[], None]]:
+        store, kept_bytes_max = self._metadata.store, self._view.options.lookup_cache_bytes_max
+        if encoded.remember is None or store.local_path(path) is not None:
+            return []  # on local disk a file is mapped, and found by what its folder says of it
+        return [partial(encoded.remember, store, path, kept_bytes_max)]
 
     def _manifest_list(
         self, manifests: Sequence[ManifestFileMeta], files: _Files

@@ -6,9 +6,9 @@ is handed over as values that know how to be stored; a commit stores whatever it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from keytide.format.deletion_vector import VectorRange
 from keytide.format.index_manifest import IndexFile, IndexKey
@@ -19,6 +19,9 @@ __all__ = ["BucketIndex", "EncodedIndex", "by_index_key"]
 
 _I = TypeVar("_I", bound="BucketIndex")
 
+Remember: TypeAlias = "Callable[[Store, str, int], None]"
+"""Called with the store, the path of the index file, and how many bytes of files may be kept."""
+
 
 class EncodedIndex(NamedTuple):
     """The bytes of an index file, and what its index manifest says of it."""
@@ -28,6 +31,8 @@ class EncodedIndex(NamedTuple):
     ranges: tuple[VectorRange, ...] | None = None
     beside: Mapping[str, bytes] = MappingProxyType({})
     """More files to store, by their names, which `ranges` tell of."""
+    remember: Remember | None = None
+    """Has this process remember what is stored here."""
 
 
 class BucketIndex(Protocol):

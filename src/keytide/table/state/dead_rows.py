@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -18,7 +19,13 @@ from pyroaring import BitMap, BitMap64
 
 from keytide.errors import UnsupportedError
 from keytide.format import paths
-from keytide.format.deletion_vector import Vector, stored_vectors, write_vectors
+from keytide.format.deletion_vector import (
+    Vector,
+    VectorRange,
+    keep_vectors,
+    stored_vectors,
+    write_vectors,
+)
 from keytide.format.index_manifest import DELETION_VECTORS, IndexFile
 from keytide.store import Store
 from keytide.table.state.bucket_index import EncodedIndex
@@ -104,7 +111,10 @@ class DeadRows:
         if not self.vectors:
             return None
         data, ranges = write_vectors(self.vectors)
-        return EncodedIndex(data, len(ranges), ranges)
+        # They are copied, for the work may go on to mark more rows.
+        vectors = {name: vector.copy() for name, vector in self.vectors.items()}
+        remember = partial(_remember, vectors, ranges)
+        return EncodedIndex(data, len(ranges), ranges, remember=remember)
 
     def without(self, gone: Collection[str]) -> DeadRows:
         """Without what is said of some files."""
@@ -114,6 +124,12 @@ class DeadRows:
             if len(left) == len(self.vectors)
             else replace(self, vectors=left, has_changed=True)
         )
+
+
+def _remember(
+    vectors: dict[str, Vector], ranges: Sequence[VectorRange], store: Store, path: str, _: int
+) -> None:
+    keep_vectors(store, path, ranges, vectors)
 
 
 _NONE: Positions = np.empty(0, np.int64)

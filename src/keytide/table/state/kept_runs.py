@@ -11,7 +11,7 @@ from keytide.index.run import Run
 from keytide.store import Store
 from keytide.store.base import disk_errors
 
-__all__ = ["kept_run", "known_run", "read_run"]
+__all__ = ["keep_run", "kept_run", "known_run", "read_run"]
 
 # The disk keeps what is mapped although its file was deleted, and a process may map only so many
 # files: so a mapping counts for more than the memory that it takes.
@@ -40,6 +40,13 @@ def kept_run(store: Store, name: str, size: int, kept_bytes_max: int) -> Run:
         with disk_errors("read", store.uri_of(path)):
             FILES.keep((*version_of(store, path), "run"), run, held, kept_bytes_max)
     return run
+
+
+def keep_run(store: Store, name: str, data: bytes, kept_bytes_max: int) -> None:
+    """Keep a far run that was stored just now."""
+    path = paths.index_path(name)
+    run = Run.of(np.frombuffer(data, np.uint8), store.uri_of(path))
+    FILES.keep((*version_of(store, path), "run"), run, len(data), kept_bytes_max)
 
 
 def read_run(store: Store, name: str, size: int) -> Run:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import itertools
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar
@@ -22,6 +22,7 @@ from pyroaring import BitMap64
 
 from keytide.errors import DataError, UnsupportedError
 from keytide.format import paths
+from keytide.format.cache import METADATA, version_of
 from keytide.format.deletion_vector import VectorRange
 from keytide.format.index_manifest import KEY_INDEX, IndexFile
 from keytide.index.entries import Entries, Numbers
@@ -29,9 +30,10 @@ from keytide.index.hashes import KeyHashes
 from keytide.index.head import Head, StoredRun
 from keytide.index.run import DamagedRunError, Part, Run, merged, write_run
 from keytide.store import Store
+from keytide.store.base import disk_errors
 from keytide.table.state.bucket_index import EncodedIndex
 from keytide.table.state.dead_rows import DeadRows
-from keytide.table.state.kept_runs import kept_run
+from keytide.table.state.kept_runs import keep_run, kept_run
 from keytide.table.state.live_files import BucketId
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "NewKeys",
     "found_by",
     "key_files_by_bucket",
+    "load_head",
     "load_heads",
     "load_key_index",
     "why_not_covered",
@@ -50,6 +53,8 @@ __all__ = [
 # of a table there are as many runs as the logarithm of their number says, and each entry is merged
 # as often.
 _TIMES_LONGER = 2
+# What a head holds in memory for each file that it names.
+_NAMED_BYTES = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -157,16 +162,48 @@ def load_heads(store: Store, files: Sequence[IndexFile]) -> list[Head]:
 
 
 def load_key_index(store: Store, file: IndexFile, kept_bytes_max: int) -> KeyIndex:
-    """The index of a bucket; `kept_bytes_max` bounds what is kept of files for the next time.
+    """The index of a bucket, whose files are read side by side.
 
-    Raises `DataError` for a file that is missing or torn, and `UnsupportedError` for one of a newer
-    release.
+    `kept_bytes_max` bounds what is kept of them for the next time. Raises `DataError` for a file
+    that is missing or torn, and `UnsupportedError` for one of a newer release.
     """
-    path = paths.index_path(file.file_name)
-    head = Head.decode(store.read(path), store.uri_of(path))
-    runs = tuple(_StoredPart(store, run, kept_bytes_max) for run in head.runs)
+    named = [StoredRun(p.data_file_name, p.cardinality or 0, p.length) for p in file.ranges or ()]
+    parts = {run: _StoredPart(store, run, kept_bytes_max) for run in named}
+    ahead = store.begin(lambda: store.together([part.open for part in parts.values()]))
+    head = load_head(store, paths.index_path(file.file_name))
+    ahead.exception()  # until none is under way; those that the head names are opened again
+    runs = tuple(parts.get(run) or _StoredPart(store, run, kept_bytes_max) for run in head.runs)
     store.together([run.open for run in runs])
     return KeyIndex(head, runs)
+
+
+def load_head(store: Store, path: str) -> Head:
+    """The head of an index, which is read once. Raises as `load_key_index`."""
+    uri = store.uri_of(path)
+
+    def load() -> tuple[Head, int]:
+        head = Head.decode(store.read(path), uri)
+        return head, _held_bytes(head)
+
+    with disk_errors("read", uri):
+        return METADATA.load(_head_key(store, path), load)
+
+
+def _head_key(store: Store, path: str) -> Hashable:
+    return (*version_of(store, path), "keys")
+
+
+def _held_bytes(head: Head) -> int:
+    return _NAMED_BYTES * (1 + len(head.files) + len(head.runs))
+
+
+def _remember(
+    head: Head, runs: Mapping[str, bytes], store: Store, path: str, kept_bytes_max: int
+) -> None:
+    """Keep what was stored just now as if it had been read from afar."""
+    METADATA.keep(_head_key(store, path), head, _held_bytes(head))
+    for name, data in runs.items():
+        keep_run(store, name, data, kept_bytes_max)
 
 
 @dataclass(frozen=True)
@@ -284,7 +321,8 @@ class NewKeys:
         files = [replace(f, dead=self.dead.count(f.name)) for f in self.index.head.files]
         head = replace(self.index.head, files=tuple(files), runs=runs)
         ranges = tuple(VectorRange(run.name, 0, run.size, run.entries) for run in runs)
-        return EncodedIndex(head.encode(), sum(r.entries for r in runs), ranges, beside)
+        remember = partial(_remember, head, beside)
+        return EncodedIndex(head.encode(), sum(r.entries for r in runs), ranges, beside, remember)
 
     def _merged(self, runs: Sequence[Part]) -> tuple[int, bytes]:
         """Some runs and what is not stored yet as one run: how many entries it has, and the run."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from keytide.errors import DataError
 from keytide.format import paths
-from keytide.format.cache import FILES, METADATA, version_of
+from keytide.format.cache import FILES
 from keytide.format.deletion_vector import VectorRange
 from keytide.format.index_manifest import IndexFile
 from keytide.index.entries import Entries, Numbers
@@ -27,7 +27,7 @@ from keytide.index.run import TAIL_BYTES, Block, Run, blocks_of
 from keytide.store import Store
 from keytide.store.base import disk_errors
 from keytide.table.state.kept_runs import kept_run, known_run
-from keytide.table.state.key_index import found_by
+from keytide.table.state.key_index import found_by, load_head
 
 __all__ = ["StoredKeys", "open_ahead", "open_keys"]
 
@@ -36,7 +36,7 @@ _WHOLE_BYTES_MAX = 8 << 20
 _AHEAD_MAX = 16
 # What takes a greater part of what may be kept would drive all else out.
 _PART_OF_KEPT = 8
-_HEAD_TIMES, _BLOCKS_BYTES = 4, 4 << 10
+_BLOCKS_BYTES = 4 << 10
 
 Range: TypeAlias = "tuple[int, int]"
 
@@ -67,7 +67,7 @@ def open_keys(store: Store, file: IndexFile, kept_bytes_max: int) -> StoredKeys:
     runs = store.begin(
         lambda: store.together([partial(_opened, store, p, kept_bytes_max) for p in places])
     )
-    head = _head(store, paths.index_path(file.file_name))
+    head = load_head(store, paths.index_path(file.file_name))
     opened = tuple(runs.result())
     if [run.name for run in head.runs] != [place.data_file_name for place in places]:
         raise DataError(
@@ -85,17 +85,6 @@ def open_ahead(store: Store, files: Sequence[IndexFile], kept_bytes_max: int) ->
     if len(files) <= _AHEAD_MAX:
         for file in files:
             store.begin(partial(open_keys, store, file, kept_bytes_max))
-
-
-def _head(store: Store, path: str) -> Head:
-    uri = store.uri_of(path)
-
-    def load() -> tuple[Head, int]:
-        data = store.read(path)
-        return Head.decode(data, uri), _HEAD_TIMES * len(data)
-
-    with disk_errors("read", uri):
-        return METADATA.load((*version_of(store, path), "keys"), load)
 
 
 def _opened(store: Store, place: VectorRange, kept_bytes_max: int) -> Run | FarRun:

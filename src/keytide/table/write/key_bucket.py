@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -151,31 +152,36 @@ def found_bucket(
     `DataError` for vectors that cannot be read, and `UnsupportedError` for an index of a newer
     release.
     """
-    dead = load_dead_rows(view.store, vectors, view.name)
-    files = {entry.file.file_name: entry for entry in entries}
-    if head is None and not entries:
-        return Bucket(KeyIndex(bare_head(view)), dead)
-    stored, reason = () if head is None else (head,), "there is none"
+    reading = view.store.begin(partial(load_dead_rows, view.store, vectors, view.name))
+    index, reason = None, "there is none"
     if head is not None:
         try:
             index = load_key_index(view.store, head, view.options.lookup_cache_bytes_max)
         except DataError as error:
             reason = str(error)
-        else:
-            rows = {name: entry.file.row_count for name, entry in files.items()}
-            counts = {name: len(vector) for name, vector in dead.vectors.items()}
-            why = why_not_covered(index.head, rows, counts) or _why_otherwise(index.head, view)
-            if why is None:
-                return Bucket(index, dead, stored, files)
-            reason = why
+    dead = reading.result()
+    if head is None and not entries:
+        return Bucket(KeyIndex(bare_head(view)), dead)
+    stored = () if head is None else (head,)
+    files = {entry.file.file_name: entry for entry in entries}
+    if index is not None:
+        why = _why_not_its(index.head, files, dead, view)
+        if why is None:
+            return Bucket(index, dead, stored, files)
+        reason = why
     confirm()
     return Bucket(KeyIndex(bare_head(view)), dead, stored, files).anew(view, bucket, reason)
 
 
-def _why_otherwise(head: Head, view: TableView) -> str | None:
+def _why_not_its(
+    head: Head, files: Mapping[str, ManifestEntry], dead: DeadRows, view: TableView
+) -> str | None:
+    """Why an index is not that of a bucket with these files; None where it is."""
+    rows = {name: entry.file.row_count for name, entry in files.items()}
+    why = why_not_covered(head, rows, {n: len(vector) for n, vector in dead.vectors.items()})
     counted = view.comparison.counted_in
-    if head.compared == counted:
-        return None
+    if why is not None or head.compared == counted:
+        return why
     return f"rows are compared by {counted} now, and it has {head.compared}"
 
 

@@ -125,6 +125,7 @@ class UpsertTask(WriteTask):
         try:
             found = arrived(self.view, bucket, rows, on, wanted)
         except DamagedRunError as error:
+            self.confirm()
             on = on.anew(self.view, bucket, str(error))
             found = arrived(self.view, bucket, rows, on, wanted)
         arrivals = self._unbound(found, on)
