@@ -24,7 +24,8 @@ from keytide.table.compaction.rewriting import Compacted, CompactTask
 from keytide.table.compaction.thinning import ThinTask
 from keytide.table.runner import TaskRunner, Threads
 from keytide.table.state.dead_rows import vector_files_by_bucket
-from keytide.table.state.live_files import BucketId
+from keytide.table.state.expected import as_expected
+from keytide.table.state.live_files import BucketId, LiveFiles
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
@@ -77,11 +78,21 @@ def local_runner() -> Threads:
 
 def compact_due(
     table: StoredTable, buckets: Collection[BucketId], runner: TaskRunner
-) -> CompactionResult:
-    """Compact what is due of some buckets, as `compact` does."""
-    transaction = begin_compaction(table)
-    units = planner_of(transaction).due(transaction.state.live, buckets)
-    return carried_out(transaction, units, runner)
+) -> tuple[CompactionResult, LiveFiles]:
+    """Compact what is due of some buckets, as `compact` does.
+
+    Gives also the files that are live then; of one that was overtaken, those of before.
+    """
+
+    def on(table: StoredTable) -> tuple[CompactionResult, LiveFiles]:
+        transaction = begin_compaction(table)
+        units = planner_of(transaction).due(transaction.state.live, buckets)
+        result = carried_out(transaction, units, runner)
+        seen = transaction.state if transaction.committed is None else transaction.committed
+        return result, seen.live
+
+    # Tasks on a session are dear: none of them is to be in vain.
+    return as_expected(table, on) if isinstance(runner, Threads) else on(table)
 
 
 def compact_in_full(table: StoredTable, runner: TaskRunner) -> CompactionResult:

@@ -38,6 +38,8 @@ __all__ = [
 # Commits wait for this part of the time that snapshots are kept, so that not each of them expires
 # one: several go at the cost of one.
 _SLACK = 16
+# Its own, and that of the compaction which it made due.
+_COMMITS_OF_A_WRITE = 2
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def _ms(table: StoredTable, older_than: Moment | None) -> int | None:
 
 def look_for_oldest(table: StoredTable, view: TableView, newest: Snapshot | None) -> None:
     """Begin to look for what `expire_due` goes by, where it is not known and will be wanted."""
-    if newest is None or newest.id < view.options.snapshots_retained_min:
+    if newest is None or newest.id + _COMMITS_OF_A_WRITE <= view.options.snapshots_retained_min:
         return
     if table.oldest is None and not view.options.write_only:
         table.store.begin(partial(_see_oldest, table))

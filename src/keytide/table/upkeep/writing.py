@@ -169,8 +169,9 @@ def _compact_touched(
         crowded = planner.may_be_due(live, touched)
         if not crowded:
             break
-        result = compact_due(table, crowded, runner)
-        live = table.newest_files()
+        result, live = compact_due(table, crowded, runner)
+        if result.overtaken:
+            live = table.newest_files()
         is_idle = result.snapshot_id is None and not result.overtaken
         has_more = planner.are_too_many(live, touched) or planner.hides(live, write.entries)
         if is_idle or not has_more:
