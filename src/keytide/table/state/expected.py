@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from keytide.errors import KeytideError
 from keytide.format import paths
 from keytide.format.snapshot import Snapshot
+from keytide.process import refuse_forked_child
 from keytide.table.state.metadata import Look
 from keytide.table.state.pinned import PinnedMetadata
 from keytide.table.state.state import TableState
@@ -57,6 +58,7 @@ def _expected(table: StoredTable) -> _ExpectedTable | None:
     """The table as it was seen last; None where a look costs no wait, or may tell of more."""
     if isinstance(table, PinnedTable) or table.store.local_path(paths.snapshot_dir()) is not None:
         return None
+    refuse_forked_child()  # the look would, in a thread of its own
     look = table.metadata.expected_look()
     return None if look is None else _ExpectedTable(table, look)
 
