@@ -421,6 +421,7 @@ def test_rotten_run_that_a_write_need_not_look_into_is_not_copied_into_a_sound_o
     data = store.read(path)
     store.delete([path])
     store.put(path, data[:9] + bytes([data[9] ^ 1]) + data[10:])
+    forget_files()
     fresh = kt.connect("", store=store).table("t")
     write(fresh, *rows_of("+I 0 5 below"))
     snapshot = fresh.metadata.latest_snapshot()

@@ -13,7 +13,7 @@ import itertools
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -219,26 +219,27 @@ class _StoredPart:
 
     def open(self) -> Run:
         """The run, which is read once. Raises as `load_key_index`."""
-        return self._run
-
-    @cached_property
-    def _run(self) -> Run:
-        return kept_run(self.store, self.stored.name, self.stored.size, self.kept_bytes_max)
+        # No cached property: all of a class share its lock, and runs are opened side by side.
+        run: Run | None = self.__dict__.get("_run")
+        if run is None:
+            run = kept_run(self.store, self.stored.name, self.stored.size, self.kept_bytes_max)
+            self.__dict__["_run"] = run
+        return run
 
     def __len__(self) -> int:
         return self.stored.entries
 
     def find(self, probes: KeyHashes) -> tuple[Numbers, Entries]:
         """See `Run`."""
-        return self._run.find(probes)
+        return self.open().find(probes)
 
     def cuts(self, stretch: int) -> list[int]:
         """See `Run`."""
-        return self._run.cuts(stretch)
+        return self.open().cuts(stretch)
 
     def between(self, low: int, high: int | None) -> Entries:
         """See `Run`."""
-        return self._run.between(low, high)
+        return self.open().between(low, high)
 
 
 LIVING_AGAIN = "rows that were dead live again"
