@@ -5,11 +5,11 @@ C1 to C7 are the scenarios that engines with row-level changes are held to. Proc
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,22 +25,24 @@ KINDS = {
     "vectors": "CREATE TABLE t (id INT, a INT, b INT) WITH ('deletion-vectors.enabled' = 'true')",
     "rewritten": "CREATE TABLE t (id INT, a INT, b INT)",
 }
+Process = subprocess.Popen[str]
 DATABASES = ["sqlite", "postgres", "sqlite-serializable", "postgres-serializable"]
 PROCESS = """
-import sys, keytide as kt
-warehouse, place, isolation, *texts = sys.argv[1:]
-lake = kt.connect(warehouse)
-if place:
-    lake.attach("db", place, isolation=isolation)
-print("ready", flush=True)
-sys.stdin.readline()
-done = 0
-for text in texts:
-    try:
-        done += lake.sql(text).row_count
-    except kt.ConflictError as error:
-        assert "run it again" in str(error), error
-print(done)
+import json, sys, keytide as kt
+while job := sys.stdin.readline():
+    warehouse, place, isolation, texts = json.loads(job)
+    lake = kt.connect(warehouse)
+    if place:
+        lake.attach("db", place, isolation=isolation)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    done = 0
+    for text in texts:
+        try:
+            done += lake.sql(text).row_count
+        except kt.ConflictError as error:
+            assert "run it again" in str(error), error
+    print(done, flush=True)
 """
 
 
@@ -49,12 +51,53 @@ KINDS_AND_DATABASES = pytest.mark.parametrize("kind", [*KINDS, *ALL_DATABASES])
 """Lake tables, and with `make soak` databases too."""
 
 
+class Processes:
+    """Processes that stay from test to test, as most of what each test asks is to start them."""
+
+    def __init__(self) -> None:
+        self._started: list[Process] = []
+
+    def some(self, count: int) -> list[Process]:
+        while len(self._started) < count:
+            self._started.append(start(PROCESS))
+        return self._started[:count]
+
+    def end(self) -> None:
+        for process in self._started:
+            process.communicate(timeout=120)
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    found = Processes()
+    yield found
+    found.end()
+
+
+def start(script: str) -> Process:
+    return subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def tell(process: Process, line: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{line}\n")
+    process.stdin.flush()
+
+
+def told(process: Process) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")
+
+
 @dataclass(frozen=True)
 class Table:
     """The table that statements call `t`, in a lake or in a database that is attached to it."""
 
     lake: kt.Lake
     warehouse: str
+    processes: Processes
     place: str = ""
     isolation: str = ""
 
@@ -67,49 +110,40 @@ class Table:
     def shown(self) -> list[tuple[Any, ...]]:
         return sorted(tuple(row.values()) for row in self.sql("SELECT * FROM t").to_pylist())
 
-    def start(self, script: str, *texts: str) -> subprocess.Popen[str]:
-        arguments = [self.warehouse, self.place, self.isolation, *map(self.spelt, texts)]
-        return subprocess.Popen(
-            [sys.executable, "-c", script, *arguments],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+    def job(self, *texts: str) -> str:
+        """What a process reads: where the table is, and statements."""
+        return json.dumps(
+            [self.warehouse, self.place, self.isolation, list(map(self.spelt, texts))]
+        )
 
     def side_by_side(self, *statements: list[str]) -> list[int]:
         """Processes that begin at once, each with its statements; the rows that each changed."""
-        started = [self.start(PROCESS, *texts) for texts in statements]
-        for process in started:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        answers = []
-        threads = [
-            threading.Thread(target=lambda p=p: answers.append(p.communicate("\n")))
-            for p in started
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(120)
-        assert [process.returncode for process in started] == [0] * len(started)
-        return sorted(int(out) for out, _ in answers)
+        asked = self.processes.some(len(statements))
+        for process, texts in zip(asked, statements, strict=True):
+            tell(process, self.job(*texts))
+        assert [told(process) for process in asked] == ["ready"] * len(asked)
+        for process in asked:
+            tell(process, "go")
+        return sorted(int(told(process)) for process in asked)
 
 
 Make = Callable[[str, str], Table]
 
 
 @pytest.fixture
-def made(warehouse: str, request: pytest.FixtureRequest) -> Make:
+def made(warehouse: str, processes: Processes, request: pytest.FixtureRequest) -> Make:
     """Makes a table of a kind with rows."""
 
     def make(kind: str, rows: str) -> Table:
         lake = kt.connect(warehouse)
         if kind in KINDS:
             lake.sql(f"{KINDS[kind]}; INSERT INTO t VALUES {rows}")
-            return Table(lake, warehouse)
+            return Table(lake, warehouse, processes)
         name, _, isolation = kind.partition("-")
         database: SomeDatabase = request.getfixturevalue(name)
         database.run("CREATE TABLE t (id INTEGER PRIMARY KEY, a INTEGER, b INTEGER)")
         lake.attach("db", database.place, isolation=isolation or "snapshot")
-        table = Table(lake, warehouse, database.place, isolation or "snapshot")
+        table = Table(lake, warehouse, processes, database.place, isolation or "snapshot")
         table.sql(f"INSERT INTO t VALUES {rows}")
         return table
 
@@ -195,17 +229,14 @@ def stored(warehouse: str) -> list[str]:
     return sorted(str(p) for p in found if p.is_file() and "bucket-" in str(p))
 
 
-DYING = PROCESS.replace(
-    "sys.stdin",
-    """
+DYING = f"""
 from keytide.dml import adbc, database_changes
 import time
 def commit(session):
     print("about to commit", flush=True)
     time.sleep(600)
 adbc.commit = database_changes.commit = commit
-sys.stdin""",
-)
+{PROCESS}"""
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres", *ALL_DATABASES[2:]])
@@ -219,12 +250,11 @@ def test_c6_process_that_dies_before_its_commit_changes_nothing_and_holds_nothin
     kind: str, made: Make, text: str
 ) -> None:
     table = made(kind, "(1, 0, 0), (2, 0, 0)")
-    process = table.start(DYING, text)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-    assert [process.stdout.readline() for _ in range(2)] == ["ready\n", "about to commit\n"]
+    process = start(DYING)
+    tell(process, table.job(text))
+    assert told(process) == "ready"
+    tell(process, "go")
+    assert told(process) == "about to commit"
     process.kill()
     process.communicate()
     assert table.shown() == [(1, 0, 0), (2, 0, 0)]
