@@ -64,7 +64,11 @@ def flip_bits(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_flipped_bit_of_a_footer_never_ends_the_process(seed: int) -> None:
     done = subprocess.run(
-        [sys.executable, __file__, str(seed)], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, __file__, str(seed)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (0, f"{FLIPS} flips\n"), done.stderr[-2000:]
 

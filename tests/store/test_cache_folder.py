@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import sha256
@@ -385,8 +386,29 @@ def used_now(folder: CacheFolder) -> int:
     with open(descriptor, "rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         while True:
-            with suppress(FileNotFoundError):  # a writer gives up what another one has made
+            with suppress(FileNotFoundError):  # a writer that waited for too long gives up
                 return used(folder)
+
+
+def test_file_that_is_given_up_goes_while_nobody_counts(
+    folder: CacheFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.keep(key("a"), b"a")
+    before, could_count = used(folder), []
+
+    def unlink(path: str, remove: Callable[[str], None] = os.unlink) -> None:
+        with Path(folder.root, "keytide-1", "lock").open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                could_count.append(path)
+            except BlockingIOError:
+                remove(path)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    with pytest.raises(TypeError):  # from the middle of writing
+        folder.keep(key("b"), memoryview(bytes(100))[::2])
+    assert could_count == []
+    assert used(folder) == before
 
 
 def test_threads_that_fill_one_folder_see_whole_entries(folder: CacheFolder) -> None:

@@ -26,7 +26,7 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock
 from uuid import uuid4
@@ -190,23 +190,28 @@ class CacheFolder:
 
     def _publish(self, key: str, temporary: _Temporary, data: Piece, cost: int) -> None:
         path, is_there = self._path(key), False
-        try:
-            temporary.write(data)
-            with self._locked() as total:
-                if total is None or os.path.exists(path):
-                    return
-                _write_sum(path, len(data), zlib.crc32(data))
-                os.rename(temporary.path, path)
-                is_there = True
-            _CHECKED.note(path, temporary.version)
-        finally:
-            temporary.close()
-            if not is_there:
-                with suppress(OSError):
-                    os.unlink(temporary.path)
+        with closing(temporary):
+            try:
+                temporary.write(data)
                 with self._locked() as total:
-                    if total is not None:
-                        total.add(-cost)
+                    if total is None or os.path.exists(path):
+                        return
+                    _write_sum(path, len(data), zlib.crc32(data))
+                    os.rename(temporary.path, path)
+                    is_there = True
+                _CHECKED.note(path, temporary.version)
+            finally:
+                if not is_there:
+                    self._give_up(temporary.path, cost)
+
+    def _give_up(self, path: str, cost: int) -> None:
+        # Under the lock: whoever counted between the two would not see the file, and its bytes
+        # would be taken off once more.
+        with self._locked() as total:
+            with suppress(OSError):
+                os.unlink(path)
+            if total is not None:
+                total.add(-cost)
 
     # -- room -----------------------------------------------------------------------------------
 
