@@ -41,6 +41,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
 
+@pytest.hookimpl(trylast=True)  # of the cases that are left to run
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that wait for Spark drivers come first, so that no worker is left with them alone."""
     for item in items:

@@ -201,7 +201,7 @@ EXTREMES["tag.creation-delay"] = ("0 ms", "23 h")
 EXTREMES["tag.creation-period-duration"] = ("1 min", "106751 d")
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize(
     ("option", "value"), [(key, value) for key, values in EXTREMES.items() for value in values]
 )
@@ -292,7 +292,7 @@ def test_any_watermark_of_other_writers_is_lived_with(
     call_all(fresh)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("retained", [0, 1, 0.5, 2**62, 2**63, "PT2562047788015215H", "P1D"])
 @pytest.mark.parametrize("made", [[1, 1, 1, 0, 0], [2026, 1, 31, 12, 0], [9999, 12, 31, 23, 59]])
 def test_any_time_of_a_tag_of_other_writers_is_lived_with(

@@ -382,7 +382,7 @@ NONSENSE = (
 )  # fmt: skip
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c != ("ingest",)], ids=" ".join)
 def test_nonsense_is_one_line_or_usage_and_never_a_surprise(
     run: Run, orders: kt.Table, warehouse: str, command: tuple[str, ...]

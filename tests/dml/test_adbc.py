@@ -739,7 +739,7 @@ def strict(lake: kt.Lake, database: SomeDatabase) -> kt.Lake:
     return lake
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize(
     ("text", "count", "after"),
     [

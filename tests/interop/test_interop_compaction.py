@@ -42,7 +42,7 @@ def test_interop_deletes_that_a_compaction_kept_show_nowhere(
     assert shown(table) == ["0 a0 5", "4 back 8"]
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("full", [True, False], ids=["full", "in writes"])
 @pytest.mark.parametrize(
     "engine",

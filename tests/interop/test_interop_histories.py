@@ -220,7 +220,7 @@ CONDITIONS = {
 }
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(7)
 def test_interop_conditions_keep_the_same_rows(judge: Judge, pruned: kt.Table) -> None:
     found = {
         case: len(assert_reads_alike(judge, pruned, where=where))
@@ -232,7 +232,7 @@ def test_interop_conditions_keep_the_same_rows(judge: Judge, pruned: kt.Table) -
     }  # fmt: skip
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(7)
 def test_interop_chosen_columns_read_alike(judge: Judge, pruned: kt.Table) -> None:
     for name in pruned.schema.names:
         assert len(assert_reads_alike(judge, pruned, columns=[name])) == 60

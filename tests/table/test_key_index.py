@@ -120,7 +120,7 @@ ROWS = st.tuples(
 COMMITS = st.lists(st.lists(ROWS, min_size=1, max_size=6), min_size=1, max_size=5)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("buckets", ["1", "3"])
 @pytest.mark.parametrize("function", ["none", "murmur3", "xxhash", "md5"])
 @given(commits=COMMITS)
@@ -231,12 +231,16 @@ def test_compaction_leaves_current_rows_and_deletes_alone() -> None:
     assert shown(table) == {1: (5, "a"), 2: (5, "b")}
 
 
+@copies_of
+def in_six_files(store: Store) -> None:
+    table = new_table(store)
+    for n in range(6):
+        write(table, *rows_of(f"+I 1 {n} a", f"+I {n + 2} 5 b"))
+
+
 def test_compaction_beside_a_write_loses_neither() -> None:
     for request in itertools.count(1):
-        store = new_store()
-        table = new_table(store)
-        for n in range(6):
-            write(table, *rows_of(f"+I 1 {n} a", f"+I {n + 2} 5 b"))
+        store = in_six_files()
         other = kt.connect("", store=store).table("t")
         others = Others(partial(write, other, *rows_of("+I 1 9 new", "+I 20 1 new")))
         table = kt.connect("", store=busy_store(store, others)).table("t")
@@ -277,10 +281,10 @@ def test_rows_are_compared_as_tables_that_merge_do(descending: bool) -> None:
         "t", table.scan().schema, ["k"], options={"sequence.field": "ts", **order}
     )
     values = [None, -(2**31), -1, 0, 7, 2**31 - 1]
-    for key, (one, other) in enumerate((a, b) for a in values for b in values):
-        for each in (table, merged):
-            write(each, ("+I", key, one, "a"))
-            write(each, ("+I", key, other, "b"))
+    pairs = [(one, other) for one in values for other in values]
+    for each in (table, merged):
+        write(each, *(("+I", key, one, "a") for key, (one, _) in enumerate(pairs)))
+        write(each, *(("+I", key, other, "b") for key, (_, other) in enumerate(pairs)))
     assert shown(table) == shown(merged)
 
 
@@ -454,7 +458,7 @@ def changes_of_the_store() -> list[int]:
     return list(range(1, len(changes) + 1))
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(7)
 @pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
 @pytest.mark.parametrize("action", ["crash", "fail", "torn", "lost-response"])
 @pytest.mark.parametrize("nth", changes_of_the_store())

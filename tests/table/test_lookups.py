@@ -56,6 +56,7 @@ def test_any_keys_are_found_as_in_a_dict(
     assert table.get_many(wanted).to_pylist() == expected
 
 
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("text", SCALARS)
 def test_keys_of_every_type_are_found_together(warehouse: str, text: str) -> None:
     kind = kind_of(text)

@@ -85,7 +85,7 @@ def noting(mutation: str) -> Iterator[None]:
         raise
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(7)
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("number", range(12))
 @pytest.mark.parametrize("name", mutations.MADE)

@@ -129,6 +129,7 @@ NOT_ACTING = [
 ]
 
 
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize(("option", "value"), NOT_ACTING)
 def test_option_that_keytide_leaves_to_others_warns_or_is_refused(
     option: Option, value: str
