@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help venv interop-env demo test test-all test-fast soak fuzz interop spark-versions lint types format lock bench clean
+.PHONY: help venv interop-env demo test run-tests test-all test-fast soak fuzz interop spark-versions lint types format lock bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,7 +32,9 @@ demo: venv  ## Run the demonstration
 	@$(WITH_JAVA) $(PY) demo/demo.py
 
 test: venv  ## Lint, check types and run every test but those of `make soak`
-	@$(MAKE) --no-print-directory -j2 interop-env types lint
+	@$(MAKE) --no-print-directory -j3 lint types run-tests
+
+run-tests: venv interop-env
 	@$(WITH_JAVA) sh scripts/run-tests.sh $(PYTEST)
 
 test-all: export KEYTIDE_CASES = all

@@ -2,7 +2,8 @@
 
 Tests that stop at each request, or try each pair of kinds, have hundreds of cases, and most of them
 tell what their neighbours tell. One in so many runs, another one each day, so that all of them have
-run after as many days. `KEYTIDE_CASES=all` runs all, and so does whoever names a test.
+run after as many days, which are a week at most. `KEYTIDE_CASES=all` runs all, and so does whoever
+names a test. Of a test that is to run some case runs each day.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from zlib import crc32
 import pytest
 
 __all__ = ["drawn", "left_out"]
+
+WEEK = 7
 
 
 def left_out(items: Iterable[pytest.Item], day: int) -> set[pytest.Item]:
@@ -30,6 +33,7 @@ def left_out(items: Iterable[pytest.Item], day: int) -> set[pytest.Item]:
 
 def _group(item: pytest.Item, share: int, of_each: str | None = None) -> tuple[int, object, object]:
     assert isinstance(item, pytest.Function)
+    assert share <= WEEK, item.nodeid
     value = None if of_each is None else id(item.callspec.params[of_each])
     return share, item.nodeid.partition("[")[0], value
 

@@ -41,6 +41,12 @@ def imported(root: ast.AST) -> Iterator[str]:
             yield node.module or ""
 
 
+@cache
+def imports_of(module: str) -> frozenset[str]:
+    """All that a module imports, wherever that is written."""
+    return frozenset(imported(source(module)))
+
+
 def test_every_module_stands_in_a_room() -> None:
     rooms = {room for row in ROOMS for room in row}
     assert {room_of(module) for module in MODULES} == rooms
@@ -97,7 +103,7 @@ def libraries(module: str, graph: Graph) -> set[str]:
     while waiting:
         seen |= waiting
         waiting = {name for known in waiting for name in graph[known]} - seen
-    return {name.split(".")[0] for known in seen for name in imported(source(known))}
+    return {name.split(".")[0] for known in seen for name in imports_of(known)}
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if room_of(m) != "cli"])

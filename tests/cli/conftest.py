@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -36,9 +38,16 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
 
 
 @pytest.fixture
-def orders(warehouse: str) -> kt.Table:
+def orders(orders_once: Path, warehouse: str) -> kt.Table:
     """Three orders after two commits: 1 updated, 4 deleted."""
-    table = kt.connect(warehouse).create_table(
+    shutil.copytree(orders_once, warehouse, dirs_exist_ok=True)
+    return kt.connect(warehouse).table("shop.orders")
+
+
+@pytest.fixture(scope="session")
+def orders_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    warehouse = tmp_path_factory.mktemp("orders")
+    table = kt.connect(str(warehouse)).create_table(
         "shop.orders",
         pa.schema([("id", pa.int64()), ("status", pa.string()), ("amount", pa.decimal128(9, 2))]),
         primary_key=["id"],
@@ -52,7 +61,7 @@ def orders(warehouse: str) -> kt.Table:
             {**order(4, "new", "1.00"), "_row_kind": "-D"},
         ]
     )
-    return table
+    return warehouse
 
 
 def order(id: int, status: str | None, amount: str | None) -> dict[str, Any]:

@@ -221,6 +221,7 @@ def sampled(sample: set[str]) -> list[Any]:
     ]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", ON_SPARK)
 @pytest.mark.parametrize("case", sampled(SPARK_SAMPLE))

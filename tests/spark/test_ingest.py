@@ -307,6 +307,7 @@ def test_file_that_was_cut_short_is_named_and_goes_in_when_it_is_whole(feed: Fee
     assert counts(feed.run()) == (500, 0, 0, 500, 0, 0)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("source", ["feed", "feed/", "feed/1.json", "feed/*.json", "feed/[1].json"])
 def test_source_is_a_folder_a_file_or_a_glob(feed: Feed, source: str) -> None:
     feed.add("1.json", change("c", 1, None, row(1, "Ada")))
@@ -327,6 +328,7 @@ def test_a_key_change_moves_the_row_and_counts_once(feed: Feed) -> None:
     assert feed.rows() == [(7, "a")]
 
 
+@pytest.mark.one_in(3)
 @into_both_kinds
 @pytest.mark.parametrize(
     ("type", "first", "again"), [("BIGINT", 1, 1), ("CHAR(9)", "x", "x  "), ("DOUBLE", 0.0, -0.0)]

@@ -7,13 +7,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from crash_query import run_to_the_end
 
 import keytide as kt
 
-pytestmark = [pytest.mark.spark, pytest.mark.driver, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROWS = 30
 
@@ -56,19 +58,12 @@ import os, sys
 os.environ["DRIVER_PID"] = str(os.getpid())
 import keytide as kt
 
-way, source, path, checkpoint = sys.argv[1:]
+from crash_query import run_to_the_end
+
 spark = kt.spark.session(
     master="local[2]", spark_driver_memory="512m", spark_sql_shuffle_partitions=2
 )
-stream = spark.readStream.schema("id long, n long").option("maxFilesPerTrigger", 1).json(source)
-table = kt.open_table(path)
-writer = stream.writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True)
-if way == "sink":
-    query = writer.format("keytide").start(path)
-else:
-    query = writer.foreachBatch(lambda batch, number: table.write(batch)).start()
-query.awaitTermination()
-print("done", flush=True)
+run_to_the_end(spark, *sys.argv[1:])
 """
 
 
@@ -104,8 +99,9 @@ TEN_TIMES = [f"{'before' if n % 2 else 'after'}:snapshot-{n}" for n in range(2, 
     ids=["sink", "sink, twice", "foreachBatch", "index, ten times", "index, foreachBatch"],
 )
 def test_driver_killed_inside_commits_applies_each_batch_once(
-    way: str, crashes: list[str], options: dict[str, str], tmp_path: Path, warehouse: str
-) -> None:
+    way: str, crashes: list[str], options: dict[str, str], tmp_path: Path, warehouse: str,
+    spark: Any,
+) -> None:  # fmt: skip
     files = 1 + len(TEN_TIMES) if options is INDEXED else 3
     expected = make_feed(tmp_path / "feed", files)
     schema = pa.schema([("id", pa.int64()), ("n", pa.int64())])
@@ -116,14 +112,13 @@ def test_driver_killed_inside_commits_applies_each_batch_once(
     source = str(Path(kt.__file__).parents[1])
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(tmp_path / "hook"), source]),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path / "hook"), source, str(Path(__file__).parent)]),
         "FLAGS": str(tmp_path / "flags"),
         "CRASHES": " ".join(crashes),
     }
     arguments = [way, str(tmp_path / "feed"), table.uri, str(tmp_path / "checkpoint")]
 
-    outcomes = []
-    for _ in range(len(crashes) + 1):
+    for _ in crashes:
         done = subprocess.run(
             [sys.executable, "-c", DRIVER, *arguments],
             env=environment,
@@ -132,9 +127,9 @@ def test_driver_killed_inside_commits_applies_each_batch_once(
             timeout=250,
             cwd=tmp_path,
         )
-        outcomes.append(done.returncode)
+        assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    run_to_the_end(spark, *arguments)
 
-    assert outcomes == [-signal.SIGKILL] * len(crashes) + [0], done.stderr[-2000:]
     assert sorted(flag.name for flag in (tmp_path / "flags").iterdir()) == sorted(crashes)
     assert {row["id"]: row["n"] for row in table.scan().to_pylist()} == expected
     assert [s.commit_identifier for s in table.snapshots()] == list(range(files))

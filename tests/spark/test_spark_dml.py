@@ -36,6 +36,7 @@ def ids(lake: kt.Lake) -> list[int]:
     return sorted(row["id"] for row in lake.table("t").scan().to_pylist())
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("where", "gone", "computes"),
     [
@@ -72,6 +73,7 @@ def test_condition_that_is_a_value_leaves_nothing_to_compute(
     assert sorted((r["id"], r["n"]) for r in lake.table("t").scan().to_pylist()) == expected
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("text", "changed", "computes"),
     [
@@ -127,6 +129,7 @@ def frames(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize(
     ("on", "whens", "left"),
@@ -195,6 +198,7 @@ def test_merge_lets_go_of_no_dataframe_that_its_owner_keeps(lake: kt.Lake, spark
     source.unpersist()
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("on", "whens"),
     [

@@ -252,6 +252,7 @@ def test_insert_into_a_view_is_an_append(table: kt.Table, spark: Any) -> None:
 # -- refusals --------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

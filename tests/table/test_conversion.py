@@ -316,7 +316,7 @@ def take(model: Model, step: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"deletion-vectors.enabled": "true"}], ids=str)
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(steps=st.lists(STEPS, min_size=3, max_size=9), data=st.data())
 def test_any_history_with_conversions_gives_the_rows_of_the_model(
     options: dict[str, str], steps: list[Any], data: Any

@@ -184,7 +184,7 @@ STEP = st.one_of(
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("engine", ENGINES)
 @given(steps=st.lists(STEP, min_size=1, max_size=12))
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_rows_are_the_same_whenever_compactions_ran(engine: str, steps: list[Any]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         set_ = at.__wrapped__(patch)  # type: ignore[attr-defined]
