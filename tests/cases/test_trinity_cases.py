@@ -41,6 +41,7 @@ def runnable_cases() -> list[Any]:
     return [pytest.param(case, id=case["id"]) for case in managed]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("case", runnable_cases())
 def test_managed_case(case: Case, warehouse: str) -> None:
