@@ -31,8 +31,8 @@ interop-env: .venv-pypaimon/.ready  ## Make .venv-pypaimon, another reader to co
 demo: venv  ## Run the demonstration
 	@$(WITH_JAVA) $(PY) demo/demo.py
 
-test: venv  ## Lint, check types and run every test but those of `make soak`
-	@$(MAKE) --no-print-directory -j3 lint types run-tests
+test: lint  ## Lint, check types and run every test but those of `make soak`
+	@$(MAKE) --no-print-directory -j2 types run-tests
 
 run-tests: venv interop-env
 	@$(WITH_JAVA) sh scripts/run-tests.sh $(PYTEST)

@@ -118,6 +118,7 @@ def met(lines: list[bytes], key: str) -> tuple[int, int, int]:
     return verdicts["applied"], verdicts["late"], verdicts["duplicate"]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("files", ["growing", "shrinking", "in pieces"])
 def test_real_feed_is_met_in_its_order_however_it_lies_in_the_files_of_a_batch(
     feed: Feed, files: str
@@ -165,6 +166,7 @@ def test_a_second_run_with_the_same_checkpoint_does_nothing(feed: Feed) -> None:
     assert kt.connect(feed.warehouse).table("shop.people").snapshots() == before
 
 
+@pytest.mark.one_in(2)
 @into_both_kinds
 def test_a_feed_delivered_again_is_late_or_duplicate_and_changes_nothing(feed: Feed) -> None:
     feed.add("a.json", change("c", 1, None, row(1, "a")), change("u", 2, row(1, "a"), row(1, "b")))
@@ -174,6 +176,7 @@ def test_a_feed_delivered_again_is_late_or_duplicate_and_changes_nothing(feed: F
     assert feed.rows() == [(1, "b")]
 
 
+@pytest.mark.one_in(2)
 @into_both_kinds
 def test_a_deleted_row_does_not_come_back_with_a_late_change(feed: Feed) -> None:
     feed.add("a.json", change("c", 1, None, row(1, "a")), change("d", 9, row(1, "a"), None))

@@ -183,6 +183,7 @@ def told_first(table: kt.Table) -> list[tuple[Any, ...]]:
     return [tuple(r.values()) for r in table.changes(0, 2, mode="changelog").to_pylist()]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("mode", "producer"), [("delta", "none"), ("changelog", "lookup"), ("diff", "none")]
 )

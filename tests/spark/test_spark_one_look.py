@@ -64,7 +64,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> one_
     return one_look.made_busy(tmp_path_factory.mktemp("drawn"), spark)
 
 
-FEW = settings(max_examples=8, deadline=None)
+FEW = settings(max_examples=5, deadline=None)
 PHASES = st.integers(0, 5)
 
 

@@ -17,7 +17,8 @@ import keytide as kt
 from keytide.spark.source_options import SourceOptions
 from keytide.store import CacheFolder
 
-pytestmark = pytest.mark.spark
+# With filters handed down or without, on one day or the next.
+pytestmark = [pytest.mark.spark, pytest.mark.one_in(2)]
 
 ROWS = pa.table(
     {
