@@ -219,11 +219,12 @@ class _StoredPart:
 
     def open(self) -> Run:
         """The run, which is read once. Raises as `load_key_index`."""
-        # No cached property: all of a class share its lock, and runs are opened side by side.
-        run: Run | None = self.__dict__.get("_run")
+        # Up to Python 3.11 a `cached_property` has one lock for all parts: they would be read one
+        # after the other, and a read that waits for another one would wait for ever.
+        run: Run | None = vars(self).get("_run")
         if run is None:
             run = kept_run(self.store, self.stored.name, self.stored.size, self.kept_bytes_max)
-            self.__dict__["_run"] = run
+            vars(self)["_run"] = run
         return run
 
     def __len__(self) -> int:
