@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,7 @@ from keytide.table.state.bucket_index import EncodedIndex
 from keytide.table.state.dead_rows import DeadRows
 from keytide.table.state.kept_runs import keep_run, kept_run
 from keytide.table.state.live_files import BucketId
+from keytide.threads import side_by_side
 
 __all__ = [
     "LIVING_AGAIN",
@@ -48,6 +50,9 @@ __all__ = [
     "why_not_covered",
     "without_gone",
 ]
+
+# Threads look for so many keys each: for fewer, it takes longer to wake one.
+_SHARE_MIN = 10_000
 
 # A run is merged into the one that comes after it unless it is so many times as long: of the keys
 # of a table there are as many runs as the logarithm of their number says, and each entry is merged
@@ -74,10 +79,16 @@ class KeyIndex:
         return found_by(hashes, self._looks, self.head)
 
     def _looks(self, asked: KeyHashes) -> Iterable[tuple[Numbers, Entries]]:
-        """What each part says of some keys, the newest part first."""
-        yield self.later.find(asked)
-        for run in reversed(self.runs):
-            yield run.find(asked)
+        """What each part says of some keys, in their order; of each key the newest part first."""
+        shares = min(os.cpu_count() or 1, len(asked) // _SHARE_MIN) or 1
+        ends = [len(asked) * n // shares for n in range(shares + 1)]
+        calls = [partial(self._share, asked, slice(*ends)) for ends in itertools.pairwise(ends)]
+        return itertools.chain.from_iterable(side_by_side(calls, shares))
+
+    def _share(self, asked: KeyHashes, some: slice) -> list[tuple[Numbers, Entries]]:
+        share = asked.take(some)
+        looks = [part.find(share) for part in (self.later, *reversed(self.runs))]
+        return [(places + some.start, entries) for places, entries in looks]
 
     def names(self) -> dict[int, str]:
         """The data files by their numbers."""
