@@ -12,6 +12,7 @@ import pytest
 import keytide as kt
 from keytide.spark.dead_rows import _bitmap
 from keytide.spark.read import split_scan
+from keytide.store import LocalStore
 
 pytestmark = pytest.mark.spark
 
@@ -72,6 +73,21 @@ def test_dead_rows_at_the_edges_of_words_and_stretches_are_not_read(
     assert found.where("v = 1").count() == 10
     kept = found.where("v = 0").toArrow()["k"].to_numpy()
     assert sorted(kept) == [k for k in range(rows) if k not in dead]
+
+
+def test_files_of_one_size_are_told_apart_by_their_names(warehouse: str, spark: Any) -> None:
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    lake = kt.connect(warehouse, spark=spark)
+    options = {"upsert.mode": "full", "file.compression": "none"}
+    table = lake.create_table("t", schema, ["k"], options=options)
+    for start in (0, 100):
+        table.write(pa.table({"k": np.arange(start, start + 100), "v": np.arange(100)}))
+    sizes = [file.size for file in (*LocalStore(warehouse).list(),) if ".parquet" in file.path]
+    assert len(sizes) == 2
+    assert len({*sizes}) == 1
+    table.write(pa.table({"k": [1, 102], "v": [-1, -2]}))
+    found = {(row.k, row.v) for row in table.scan().to_spark(spark).collect()}
+    assert found == {(k, k % 100) for k in range(200) if k not in (1, 102)} | {(1, -1), (102, -2)}
 
 
 STRETCH = 1 << 16

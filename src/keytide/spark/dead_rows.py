@@ -1,14 +1,14 @@
 """Rows that deletion vectors mark, taken out of what Spark's own reader reads.
 
-Each file's vector goes to the executors as a bitmap, broadcast by the file's name, in which a row's
-bit is found by its position: a look-up for each row, with no set of dead rows to be hashed. A
-bitmap is a list of stretches of 65,536 rows, as a Roaring bitmap's containers, and a stretch with
-no dead row is NULL, so what is broadcast grows with dead rows and not with files.
+Each file's vector goes to the executors as a bitmap, broadcast by what tells the file apart, in
+which a row's bit is found by its position: a look-up for each row, with no set of dead rows to be
+hashed. A bitmap is a list of stretches of 65,536 rows, as a Roaring bitmap's containers, and a
+stretch with no dead row is NULL, so what is broadcast grows with dead rows and not with files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,9 @@ from pyspark.sql import functions as F
 
 from keytide.format.deletion_vector import dead_positions
 from keytide.scratch import scratch
-from keytide.store.base import Store
+from keytide.store.base import Store, disk_errors
 from keytide.table.read.sections import PlannedFile
+from keytide.table.state.view import TableView
 
 __all__ = ["without_dead_rows"]
 
@@ -31,19 +32,36 @@ _WORDS = _STRETCH >> _WORD_SHIFT
 
 
 def without_dead_rows(
-    rows: DataFrame, store: Store, files: Iterable[PlannedFile], spark: SparkSession
+    rows: DataFrame, view: TableView, files: Sequence[PlannedFile], spark: SparkSession
 ) -> DataFrame:
     """Rows that Spark's file reader reads, lazily, without those that files' vectors mark.
 
-    Vectors are read on the driver, and their bitmaps broadcast when the frame is evaluated.
-    Raises `DataError` when a vector is missing or torn.
+    `files` are the ones that it reads, each with a vector and on local disk. Vectors are read on
+    the driver, and their bitmaps broadcast when the frame is evaluated. Raises `DataError` when a
+    file or a vector is missing or torn.
     """
-    bitmaps = spark.createDataFrame(_bitmaps(store, files))
     # A column of the table may be called `_metadata` too.
     metadata = rows.metadataColumn("_metadata")
-    known = rows.join(F.broadcast(bitmaps), metadata["file_name"] == bitmaps[_FILE], "left")
+    known_by, values = _told_apart(view, files)
+    bitmaps = spark.createDataFrame(pa.table({_FILE: values, _BITS: _bitmaps(view.store, files)}))
+    marked = rows.join(F.broadcast(bitmaps), metadata[known_by] == bitmaps[_FILE], "left")
     dead = _bit(bitmaps[_BITS], metadata["row_index"])
-    return known.where(F.coalesce(dead, F.lit(0)) == 0).drop(_FILE, _BITS)
+    return marked.where(F.coalesce(dead, F.lit(0)) == 0).drop(_FILE, _BITS)
+
+
+def _told_apart(view: TableView, files: Sequence[PlannedFile]) -> tuple[str, pa.Array]:
+    """What of Spark's metadata tells some files apart, and its value for each of them.
+
+    Their sizes if no two are alike, for a number is found in a fraction of the time of a name. They
+    are looked at and not believed: by a wrong one, dead rows would be read.
+    """
+    places = [view.data_file(file.entry) for file in files]
+    with disk_errors("read", view.store.uri):
+        paths = (store.local_path(path) for store, path in places)
+        sizes = [path.stat().st_size for path in paths if path is not None]
+    if len({*sizes}) == len(files):
+        return "file_size", pa.array(sizes, pa.int64())
+    return "file_name", pa.array([file.meta.file_name for file in files], pa.string())
 
 
 def _bit(bits: Column, row: Column) -> Column:
@@ -54,17 +72,11 @@ def _bit(bits: Column, row: Column) -> Column:
     return F.getbit(F.get(stretch, word.cast("int")), in_word.cast("int"))
 
 
-def _bitmaps(store: Store, files: Iterable[PlannedFile]) -> pa.Table:
-    """A row for each file with dead rows: its name, and its bitmap."""
-    dead = {
-        file.meta.file_name: _bitmap(dead_positions(store, file.dead_rows))
-        for file in files
-        if file.dead_rows is not None
-    }
-    ends = np.cumsum([0, *map(len, dead.values())])
-    stretches = pa.concat_arrays(dead.values())
-    bitmaps = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), stretches)
-    return pa.table({_FILE: pa.array(dead, pa.string()), _BITS: bitmaps})
+def _bitmaps(store: Store, files: Sequence[PlannedFile]) -> pa.Array:
+    """The bitmap of each file."""
+    found = [_bitmap(dead_positions(store, f.dead_rows)) for f in files if f.dead_rows is not None]
+    ends = np.cumsum([0, *map(len, found)])
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.concat_arrays(found))
 
 
 def _bitmap(positions: npt.NDArray[np.int64]) -> pa.Array:

@@ -146,7 +146,7 @@ def native_rows(
     speak_plainly()
     rows = _parquet(view, files, stored, spark, with_kinds=shape.has_retracts)
     if shape.has_dead_rows:
-        rows = without_dead_rows(rows, view.store, files, spark)
+        rows = without_dead_rows(rows, view, files, spark)
     if shape.has_retracts:
         rows = rows.where(column(VALUE_KIND).isin(0, 2))
     target = spark_schema(arrow_schema(fields))
