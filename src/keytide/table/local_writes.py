@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 
 from keytide.table.commit.author import Author
@@ -34,7 +35,8 @@ def append(table: StoredTable, data: Any, author: Author | None = None) -> Write
 
 
 def _can_be_read_again(data: Any) -> bool:
-    return not isinstance(data, pa.RecordBatchReader)
+    # A reader cannot, and what a plan gives a second time costs as much as the first time.
+    return not isinstance(data, pa.RecordBatchReader | pl.LazyFrame)
 
 
 def _append(table: PinnedTable, data: Any, author: Author | None) -> WriteResult:
