@@ -128,7 +128,7 @@ def index_alone(arguments: argparse.Namespace) -> None:
         with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.directory) as folder:
             figures.append(measured(Path(folder), keys, arguments.keys))
             print(f"{keys:,} keys: {figures[-1]}", flush=True)
-    print(f"\nMilliseconds of {arguments.keys:,} look-ups; warm ones and upserts: of a processor\n")
+    print(f"\nMilliseconds of {arguments.keys:,} look-ups\n")
     print_table(HEADINGS, [each.cells() for each in figures])
     print()
     for name, most in GOALS.items():

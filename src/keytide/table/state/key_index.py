@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,7 @@ from keytide.threads import side_by_side
 
 __all__ = [
     "LIVING_AGAIN",
+    "Found",
     "KeyIndex",
     "NewKeys",
     "found_by",
@@ -47,9 +48,13 @@ __all__ = [
     "load_head",
     "load_heads",
     "load_key_index",
+    "looks",
     "why_not_covered",
     "without_gone",
 ]
+
+Found: TypeAlias = "tuple[Numbers, Entries]"
+"""The places of those keys that have an entry somewhere, and these entries."""
 
 # Threads look for so many keys each: for fewer, it takes longer to wake one.
 _SHARE_MIN = 10_000
@@ -78,17 +83,8 @@ class KeyIndex:
         """Which of some keys the index knows, and the entry of each; of others it says nothing."""
         return found_by(hashes, self._looks, self.head)
 
-    def _looks(self, asked: KeyHashes) -> Iterable[tuple[Numbers, Entries]]:
-        """What each part says of some keys, in their order; of each key the newest part first."""
-        shares = min(os.cpu_count() or 1, len(asked) // _SHARE_MIN) or 1
-        ends = [len(asked) * n // shares for n in range(shares + 1)]
-        calls = [partial(self._share, asked, slice(*ends)) for ends in itertools.pairwise(ends)]
-        return itertools.chain.from_iterable(side_by_side(calls, shares))
-
-    def _share(self, asked: KeyHashes, some: slice) -> list[tuple[Numbers, Entries]]:
-        share = asked.take(some)
-        looks = [part.find(share) for part in (self.later, *reversed(self.runs))]
-        return [(places + some.start, entries) for places, entries in looks]
+    def _looks(self, asked: KeyHashes) -> Iterable[Found]:
+        return looks((*self.runs, self.later), asked)
 
     def names(self) -> dict[int, str]:
         """The data files by their numbers."""
@@ -125,10 +121,25 @@ def without_gone(entries: Entries, head: Head) -> Entries:
     return entries if is_there.all() else entries.take(np.flatnonzero(is_there))
 
 
+def looks(parts: Sequence[Part], asked: KeyHashes) -> Iterable[Found]:
+    """What each of some parts, oldest first, says of keys in the order of their heads.
+
+    Of each key the newest part comes first. All cores look, each for a share of the keys.
+    """
+    shares = min(os.cpu_count() or 1, len(asked) // _SHARE_MIN) or 1
+    ends = [len(asked) * n // shares for n in range(shares + 1)]
+    calls = [partial(_share, parts, asked, slice(*two)) for two in itertools.pairwise(ends)]
+    return itertools.chain.from_iterable(side_by_side(calls, shares))
+
+
+def _share(parts: Sequence[Part], asked: KeyHashes, some: slice) -> list[Found]:
+    share = asked.take(some)
+    found = [part.find(share) for part in reversed(parts)]
+    return [(places + some.start, entries) for places, entries in found]
+
+
 def found_by(
-    hashes: KeyHashes,
-    look: Callable[[KeyHashes], Iterable[tuple[Numbers, Entries]]],
-    head: Head,
+    hashes: KeyHashes, look: Callable[[KeyHashes], Iterable[Found]], head: Head
 ) -> tuple[npt.NDArray[np.bool_], Entries]:
     """Which of some keys are known, and the entry of each; of others it says nothing.
 

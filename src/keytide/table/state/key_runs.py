@@ -19,7 +19,7 @@ from keytide.format import paths
 from keytide.format.cache import FILES
 from keytide.format.deletion_vector import VectorRange
 from keytide.format.index_manifest import IndexFile
-from keytide.index.entries import Entries, Numbers
+from keytide.index.entries import Entries
 from keytide.index.far_run import FarRun
 from keytide.index.hashes import KeyHashes
 from keytide.index.head import Head
@@ -27,7 +27,7 @@ from keytide.index.run import TAIL_BYTES, Block, Run, blocks_of
 from keytide.store import Store
 from keytide.store.base import disk_errors
 from keytide.table.state.kept_runs import kept_run, known_run
-from keytide.table.state.key_index import found_by, load_head
+from keytide.table.state.key_index import Found, found_by, load_head, looks
 
 __all__ = ["StoredKeys", "open_ahead", "open_keys"]
 
@@ -50,10 +50,13 @@ class StoredKeys:
     runs: tuple[Run | FarRun, ...]
 
     def find(self, hashes: KeyHashes) -> tuple[npt.NDArray[np.bool_], Entries]:
-        """See `KeyIndex`. All runs are asked side by side. Raises `DataError` for damaged ones."""
+        """See `KeyIndex`. Far runs are asked side by side. Raises `DataError` for damaged ones."""
         return found_by(hashes, self._looks, self.head)
 
-    def _looks(self, probes: KeyHashes) -> Iterable[tuple[Numbers, Entries]]:
+    def _looks(self, probes: KeyHashes) -> Iterable[Found]:
+        near = [run for run in self.runs if isinstance(run, Run)]
+        if len(near) == len(self.runs):
+            return looks(near, probes)
         return self.store.together([partial(run.find, probes) for run in reversed(self.runs)])
 
 
