@@ -1,7 +1,7 @@
 #!/bin/sh
 # run-tests.sh PYTEST...: every test but those of `make soak`. Those with a session of Spark have a
 # process of their own, since a session takes long to begin and works on all cores; the others go on
-# beside it in two processes, which often wait for a process of their own. What it says comes last.
+# beside it in three processes, which often wait for a process of their own. What it says comes last.
 # All of it runs, whatever fails.
 
 # What tests write lies in memory where there is room: they make thousands of commits, and would
@@ -22,7 +22,7 @@ export POLARS_MAX_THREADS=1
 TMPDIR="$SCRATCH/spark" "$@" -n 0 -m "spark and not driver and not soak" \
     $(grep -rlE 'mark\.spark\b' --include='test_*.py' tests) > "$SCRATCH/said" 2>&1 &
 SPARK=$!
-TMPDIR="$SCRATCH/local" "$@" -n 2 --dist worksteal -m "(not spark or driver) and not soak"
+TMPDIR="$SCRATCH/local" "$@" -n 3 --dist worksteal -m "(not spark or driver) and not soak"
 status=$?
 wait "$SPARK" || status=$?
 cat "$SCRATCH/said"

@@ -199,6 +199,8 @@ def is_plain(tree: Predicate) -> bool:
 
 
 @given(condition=conditions)
+@example(condition="(k = 0 OR k = 0)")
+@example(condition="(k != 0 AND k != 0)")
 def test_expression_that_filters_rows_is_read_as_the_same_tree(condition: str) -> None:
     tree = tree_of(condition)
     assume(is_plain(tree))

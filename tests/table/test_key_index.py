@@ -398,7 +398,7 @@ def test_index_that_a_task_hands_on_does_not_carry_what_is_stored(tmp_path: Path
     ((index, _, _),) = indexes_of(table)
     asked = next(index.pieces()).hashes
     assert len(pickle.dumps(index)) < 4000
-    handed_on = pickle.loads(pickle.dumps(index))
+    handed_on = pickle.loads(pickle.dumps(index)).on(table.metadata.store)
     assert all(
         (a == b).all() for a, b in zip(places(handed_on, asked), places(index, asked), strict=True)
     )

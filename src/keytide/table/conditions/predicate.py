@@ -112,14 +112,14 @@ def conjunction(terms: Iterable[Predicate]) -> Predicate | None:
     flat = [part for term in terms for part in conjuncts(term)]
     if len(flat) <= 1:
         return flat[0] if flat else None
-    merged = _with_one_list(flat, _excluded, lambda column, values: Not(In(column, values)))
+    merged = _with_one_list(flat, _excluded, _none_of)
     return And(merged) if len(merged) > 1 else merged[0]
 
 
 def disjunction(terms: Iterable[Predicate]) -> Predicate:
     """At least one of some terms, of which there is one; `=` of a column become one IN."""
     flat = [part for term in terms for part in (term.terms if isinstance(term, Or) else (term,))]
-    merged = _with_one_list(flat, _included, In)
+    merged = _with_one_list(flat, _included, _any_of)
     return Or(merged) if len(merged) > 1 else merged[0]
 
 
@@ -161,6 +161,14 @@ def without_columns(predicate: Predicate | None, columns: Container[str]) -> Pre
     """The terms of a conjunction that look at none of some columns: a weaker predicate."""
     terms = conjuncts(predicate)
     return conjunction(t for t in terms if not any(name in columns for name in columns_of(t)))
+
+
+def _any_of(column: str, values: tuple[Any, ...]) -> Predicate:
+    return Comparison(column, "=", values[0]) if len(values) == 1 else In(column, values)
+
+
+def _none_of(column: str, values: tuple[Any, ...]) -> Predicate:
+    return Comparison(column, "!=", values[0]) if len(values) == 1 else Not(In(column, values))
 
 
 def _included(term: Predicate) -> tuple[str, tuple[Any, ...]] | None:

@@ -86,6 +86,11 @@ class KeyIndex:
     def _looks(self, asked: KeyHashes) -> Iterable[Found]:
         return looks((*self.runs, self.later), asked)
 
+    def on(self, store: Store) -> KeyIndex:
+        """The same with its runs in a store, for one that was pickled has them in none."""
+        runs = (run.on(store) if isinstance(run, _StoredPart) else run for run in self.runs)
+        return replace(self, runs=tuple(runs))
+
     def names(self) -> dict[int, str]:
         """The data files by their numbers."""
         return {file.number: file.name for file in self.head.files}
@@ -230,14 +235,19 @@ def _remember(
 
 @dataclass(frozen=True)
 class _StoredPart:
-    """A run that is stored. Pickles as its name: whoever unpickles it reads it where it is."""
+    """A run that is stored. Pickles as its name: whoever unpickles it says where it is, by `on`."""
 
-    store: Store
+    store: Store | None
     stored: StoredRun
     kept_bytes_max: int
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_run"}
+        state = {k: v for k, v in self.__dict__.items() if k != "_run"}
+        return {**state, "store": None}  # a store may be of this process alone
+
+    def on(self, store: Store) -> _StoredPart:
+        """The same in a store, if it is in none."""
+        return replace(self, store=store) if self.store is None else self
 
     def open(self) -> Run:
         """The run, which is read once. Raises as `load_key_index`."""
@@ -245,6 +255,7 @@ class _StoredPart:
         # after the other, and a read that waits for another one would wait for ever.
         run: Run | None = vars(self).get("_run")
         if run is None:
+            assert self.store is not None
             run = kept_run(self.store, self.stored.name, self.stored.size, self.kept_bytes_max)
             vars(self)["_run"] = run
         return run
@@ -324,9 +335,9 @@ class NewKeys:
 
     def encoded(self, store: Store, before: Sequence[IndexFile], table: str) -> EncodedIndex:
         """See `BucketIndex`: one more run, into which those before go that are not much longer."""
-        named = self.index.head.runs
-        kept = list(zip(named, self.index.runs[: len(named)], strict=True))
-        taken = list(self.index.runs[len(named) :])
+        named, runs = self.index.head.runs, self.index.on(store).runs
+        kept = list(zip(named, runs[: len(named)], strict=True))
+        taken = list(runs[len(named) :])
         count = len(self.index.later) + sum(map(len, taken))
         while kept and len(kept[-1][1]) < _TIMES_LONGER * count:
             taken.insert(0, kept.pop()[1])
@@ -335,18 +346,18 @@ class NewKeys:
             entries, data = self._merged(taken)
         except DamagedRunError:
             # Whoever looks into it builds the index anew; until then the rest is told apart.
-            kept = list(zip(named, self.index.runs, strict=False))
-            entries, data = self._merged(self.index.runs[len(named) :])
-        runs = tuple(stored for stored, _ in kept)
+            kept = list(zip(named, runs, strict=False))
+            entries, data = self._merged(runs[len(named) :])
+        stored = tuple(run for run, _ in kept)
         beside = {}
         if entries:
             name = paths.FileNames().metadata(paths.MetadataFile.INDEX)
-            runs, beside = (*runs, StoredRun(name, entries, len(data))), {name: data}
+            stored, beside = (*stored, StoredRun(name, entries, len(data))), {name: data}
         files = [replace(f, dead=self.dead.count(f.name)) for f in self.index.head.files]
-        head = replace(self.index.head, files=tuple(files), runs=runs)
-        ranges = tuple(VectorRange(run.name, 0, run.size, run.entries) for run in runs)
+        head = replace(self.index.head, files=tuple(files), runs=stored)
+        ranges = tuple(VectorRange(run.name, 0, run.size, run.entries) for run in stored)
         remember = partial(_remember, head, beside)
-        return EncodedIndex(head.encode(), sum(r.entries for r in runs), ranges, beside, remember)
+        return EncodedIndex(head.encode(), sum(r.entries for r in stored), ranges, beside, remember)
 
     def _merged(self, runs: Sequence[Part]) -> tuple[int, bytes]:
         """Some runs and what is not stored yet as one run: how many entries it has, and the run."""
