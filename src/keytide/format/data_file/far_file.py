@@ -76,6 +76,8 @@ def far_file(store: Store, path: str, size: int | None, kept_bytes_max: int) -> 
 
 
 def _fetched(store: Store, path: str, size: int) -> FarFile:
+    if size < 0:
+        raise OSError(f"metadata says that it has {size} bytes")
     begin = 0 if size <= WHOLE_BYTES_MAX else size - _TAIL_BYTES
     end = _bytes(store, path, begin, size)
     footer_bytes = int.from_bytes(end[-8:-4], "little") + 8
