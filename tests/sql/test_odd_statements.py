@@ -22,10 +22,11 @@ STATEMENTS = [
     "SELECT row_number() OVER (PARTITION BY v ORDER BY k) FROM t",
     "UPDATE t SET v = CASE WHEN v > 1 THEN 2 ELSE v + 1 END WHERE k = 1",
     "DELETE FROM t WHERE k IN (SELECT k FROM t WHERE v IS NULL)",
+    "INSERT INTO t VALUES (1, 2), (3, 4)",
     "MERGE INTO t USING (SELECT 1 AS k) AS s ON t.k = s.k WHEN MATCHED THEN UPDATE SET v = 3",
 ]
 WORDS = re.compile(r"\w+|[^\w\s]")
-ADDED = [".", ",", "(", ")", "*", "[", "AS"]
+ADDED = [".", ",", "(", ")", "*", "[", "AS", "JOIN t AS j ON true"]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def lake() -> kt.Lake:
 
 def mutations(statement: str) -> Iterator[str]:
     words = WORDS.findall(statement)
-    for place in range(1, len(words)):
+    for place in range(1, len(words) + 1):
         yield " ".join([*words[:place], *words[place + 1 :]])
         for word in ADDED:
             yield " ".join([*words[:place], word, *words[place:]])

@@ -162,10 +162,11 @@ def _table_nodes(tree: exp.Expr, query: Query) -> tuple[list[exp.Table], list[ex
     except SqlglotError as error:  # what parses is not yet a query: `(SELECT 1) AS x UNION ...`
         message = f"this is no query that SQL knows ({error})"
         raise error_at(query.text, 0, message) from error
-    for scope in scopes:
-        for _, source in scope.references:
-            if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier):
-                (local if _is_local_name(scope, source) else names).append(source)
+    # A table that is joined to VALUES is mentioned in the scopes of both.
+    mentions = {id(source): (scope, source) for scope in scopes for _, source in scope.references}
+    for scope, source in mentions.values():
+        if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier):
+            (local if _is_local_name(scope, source) else names).append(source)
     return names, local
 
 
