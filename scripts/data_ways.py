@@ -39,7 +39,7 @@ DATA = (
     pl.DataFrame, pl.LazyFrame, pl.Series, pd.DataFrame,
 )  # fmt: skip
 VOCABULARY = {
-    "arguments", "errors", "options", "process", "row_kind", "scratch", "store", "threads",
+    "arguments", "errors", "options", "process", "row_engine", "row_kind", "scratch", "store", "threads",
     "types",
 }  # fmt: skip
 ASKING = {

@@ -26,7 +26,7 @@ Graph = dict[str, frozenset[str]]
 # before it in its row.
 ROOMS = [
     ["errors"],
-    ["arguments", "callers", "extras", "html", "moments", "plural", "process", "record", "threads"],
+    ["arguments", "callers", "extras", "html", "moments", "plural", "process", "record", "row_engine", "threads"],
     ["types", "row_kind", "scratch", "options"],
     ["store"],
     ["format"],

@@ -6,14 +6,13 @@ so :func:`exact_numbers` puts the long ones in quotes before the document is rea
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
-import duckdb
 import polars as pl
 import pyarrow as pa
+
+from keytide.row_engine import row_engine
 
 __all__ = [
     "JsonValues",
@@ -50,7 +49,7 @@ def query(sql: str, **tables: pa.Table) -> pa.Table:
 
     One thread: a Spark task has one core, and order must not depend on scheduling.
     """
-    with _engine().cursor() as connection:
+    with row_engine().cursor() as connection:
         for name, table in tables.items():
             connection.register(name, table)
         return connection.sql(sql).to_arrow_table()
@@ -149,22 +148,6 @@ def _quote_outside_strings(documents: pl.Series) -> pl.Series:
     never start inside a string. The empty pair of quotes that it leaves at the end is cut off.
     """
     return documents.str.replace_all(_UP_TO_FRACTION, '${1}"${2}"').str.strip_chars_end('"')
-
-
-@lru_cache(maxsize=1)
-def _engine() -> duckdb.DuckDBPyConnection:
-    settings: dict[str, str | bool | int | float | list[str]] = {
-        "threads": 1,
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
-        "python_enable_replacements": False,
-    }
-    return duckdb.connect(config=settings)
-
-
-# Threads of Spark's gateway outlive the interpreter, what they see of modules does too, and DuckDB
-# reports a connection that it finds there as leaked.
-atexit.register(_engine.cache_clear)
 
 
 def _documents(values: JsonValues, type_: str) -> pa.Table:

@@ -7,7 +7,6 @@ such an expression.
 
 from __future__ import annotations
 
-import atexit
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from keytide.errors import InvalidError
+from keytide.row_engine import row_engine
 from keytide.table.values.columns import stored_column
 from keytide.types import AtomicType, Field, arrow_schema
 
@@ -80,7 +80,7 @@ class RowExpression:
         if not self.columns:  # a table of Arrow without columns has no rows
             rows = pa.table({"": pa.nulls(rows.num_rows, pa.int8())})
         query = f"SELECT {taken} FROM (SELECT (\n{self.text}\n) FROM given)"
-        with _engine().cursor() as connection:
+        with row_engine().cursor() as connection:
             connection.register("given", rows)
             try:
                 return connection.sql(query).to_arrow_table()
@@ -99,7 +99,7 @@ def row_expression(text: str) -> RowExpression:
 
     Raises `InvalidError` for what does not parse, and names what is no matter of one row alone.
     """
-    with _engine().cursor() as connection:
+    with row_engine().cursor() as connection:
         written = f"SELECT (\n{text}\n)"
         answer = connection.execute("SELECT json_serialize_sql(?)", [written]).fetchall()[0][0]
         parsed, bare = json.loads(answer), _shape(connection, "SELECT 1")
@@ -204,29 +204,7 @@ def _is_binary(type_: pa.DataType) -> bool:
     return bool(types.is_binary(type_) or types.is_fixed_size_binary(type_))
 
 
-@lru_cache(maxsize=1)
-def _engine() -> duckdb.DuckDBPyConnection:
-    """One thread: rows stay in their order, and a task of Spark has one core."""
-    import duckdb
-
-    settings: dict[str, str | bool | int | float | list[str]] = {
-        "threads": 1,
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
-        "python_enable_replacements": False,
-        "enable_external_access": False,
-    }
-    connection = duckdb.connect(config=settings)
-    connection.execute("SET GLOBAL TimeZone = 'UTC'; SET lock_configuration = true")
-    return connection
-
-
 def _failures() -> tuple[type[Exception], ...]:
     import duckdb
 
     return (duckdb.Error, pa.ArrowException)
-
-
-# Threads of Spark's gateway outlive the interpreter, and DuckDB reports a connection that it finds
-# there as leaked.
-atexit.register(_engine.cache_clear)
