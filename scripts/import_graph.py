@@ -26,7 +26,18 @@ Graph = dict[str, frozenset[str]]
 # before it in its row.
 ROOMS = [
     ["errors"],
-    ["arguments", "callers", "extras", "html", "moments", "plural", "process", "record", "row_engine", "threads"],
+    [
+        "arguments",
+        "callers",
+        "extras",
+        "html",
+        "moments",
+        "plural",
+        "process",
+        "record",
+        "row_engine",
+        "threads",
+    ],
     ["types", "row_kind", "scratch", "options"],
     ["store"],
     ["format"],
