@@ -39,8 +39,8 @@ DATA = (
     pl.DataFrame, pl.LazyFrame, pl.Series, pd.DataFrame,
 )  # fmt: skip
 VOCABULARY = {
-    "arguments", "errors", "options", "process", "row_engine", "row_kind", "scratch", "store",
-    "threads", "types",
+    "arguments", "errors", "lazily", "options", "process", "row_engine", "row_kind", "scratch",
+    "store", "threads", "types",
 }  # fmt: skip
 ASKING = {
     "copy", "create", "delete", "delete_tree", "discard", "exists", "hint", "list", "list_names",

@@ -31,6 +31,7 @@ ROOMS = [
         "callers",
         "extras",
         "html",
+        "lazily",
         "moments",
         "plural",
         "process",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from functools import cached_property
 from types import FunctionType, ModuleType
 
 import keytide
@@ -17,6 +16,7 @@ import keytide.pinot
 import keytide.spark
 import keytide.sql.result
 import keytide.table.definition.evolution
+from keytide.lazily import cached_property
 from keytide.record import Record
 
 

@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from pyspark.conf import SparkConf
 from pyspark.java_gateway import launch_gateway
 
 import keytide as kt
+from keytide.lazily import cached_property
 from keytide.types import ArrayType, AtomicType, DataType, MapType, MultisetType, RowType
 
 JAVA_RELEASES = {

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import polars as pl
 import pyarrow as pa
@@ -26,6 +25,7 @@ from keytide.cdc.newest import NewestVersions, newest_of
 from keytide.errors import UnsupportedError
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.data_file import VALUE_KIND
+from keytide.lazily import cached_property
 from keytide.merge.functions.registry import DEFAULT_FUNCTION, function_names
 from keytide.merge.order import MergeOrder, order_of
 from keytide.row_kind import ROW_KIND

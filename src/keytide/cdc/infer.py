@@ -24,7 +24,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import polars as pl
 import pyarrow as pa
@@ -37,6 +36,7 @@ from keytide.cdc.json_sql import JsonValues, read_entries, read_members
 from keytide.cdc.parse import read_events, stated
 from keytide.cdc.values import Encoding, convert, has_offset
 from keytide.errors import InvalidError
+from keytide.lazily import cached_property
 from keytide.types import STRING, AtomicType, DataType, Field
 
 __all__ = ["Sample", "default_sequence", "infer_columns", "infer_primary_key"]

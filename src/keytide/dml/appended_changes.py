@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from keytide.errors import InvalidError
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import POSITION, VALUE_KIND
 from keytide.format.manifest import FileSource
+from keytide.lazily import cached_property
 from keytide.table.compaction.appends import Rewriting
 from keytide.table.conditions.predicate import Predicate, columns_of
 from keytide.table.read.merged_versions import rows_in

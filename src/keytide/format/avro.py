@@ -14,7 +14,6 @@ import io
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
 import fastavro
@@ -24,6 +23,7 @@ import pyarrow as pa
 from keytide.errors import DataError, InvalidError, KeytideError, UnsupportedError
 from keytide.format.checksum import HEADER_SEAL, SEAL_KEY, UNSEALED
 from keytide.format.encoded_records import EncodedRecords
+from keytide.lazily import cached_property
 
 __all__ = [
     "MILLISECONDS",

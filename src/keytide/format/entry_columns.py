@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import fields
-from functools import cached_property
 from itertools import repeat
 from operator import attrgetter
 from typing import Any, TypeVar, overload
@@ -19,6 +18,7 @@ import polars as pl
 
 from keytide.format.entry import DataFileMeta, FileKind, Identity, ManifestEntry, file_name_of
 from keytide.format.stats import SimpleStats
+from keytide.lazily import cached_property
 from keytide.process import without_collection
 
 __all__ = ["NO_ENTRIES", "Entries", "Mask", "is_live", "without_pairs"]

@@ -11,7 +11,6 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +28,7 @@ from keytide.format.json_document import (
     read_document,
     write_document,
 )
+from keytide.lazily import cached_property
 from keytide.options import keys
 from keytide.types import (
     ArrayType,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy.typing as npt
 from keytide.errors import DataError, UnsupportedError
 from keytide.index.comparison import NOTHING, Numbers
 from keytide.index.entries import Entries
+from keytide.lazily import cached_property
 
 __all__ = ["Head", "IndexedFile", "StoredRun"]
 

@@ -13,7 +13,6 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from itertools import accumulate, zip_longest
 from typing import Any, BinaryIO, Protocol
 
@@ -23,6 +22,7 @@ import numpy.typing as npt
 from keytide.errors import DataError, UnsupportedError
 from keytide.index.entries import Entries, Numbers, newest_of_each
 from keytide.index.hashes import KeyHashes, between, found_among
+from keytide.lazily import cached_property
 
 __all__ = [
     "BLOCK_ENTRIES",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import polars as pl
 
+from keytide.lazily import cached_property
 from keytide.merge.engine import MergeEngine
 from keytide.merge.functions.first_last import FirstNonNullValue, FirstValue, LastValue
 from keytide.merge.functions.numeric import Sum

@@ -23,12 +23,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 import polars as pl
 
+from keytide.lazily import cached_property
 from keytide.merge.engine import MergeEngine, Thinned
 from keytide.merge.folding import depending_on_order, one_place
 from keytide.merge.functions.inputs import AggregatedColumn, Inputs, leaves_null

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
 from typing import Any, TypeAlias
 
 from keytide.errors import InvalidError
+from keytide.lazily import cached_property
 from keytide.options.value_types import ValueType
 
 __all__ = ["ACTS", "Acts", "Change", "ForOthers", "Option", "Refused", "Use"]

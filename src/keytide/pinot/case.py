@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 
 from sqlglot import exp
 
+from keytide.lazily import cached_property
 from keytide.pinot.config import Column, Schema, TableConfig, Upsert
 from keytide.pinot.functions import parsed
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypeAlias
 
 from keytide.errors import InvalidError
+from keytide.lazily import cached_property
 from keytide.pinot.document import (
     Document,
     Given,

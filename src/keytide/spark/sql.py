@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from sqlglot import exp
 
+from keytide.lazily import cached_property
 from keytide.spark.dml import SparkMergeHost, SparkRowHost
 from keytide.spark.errors import on_driver
 from keytide.spark.matching import Source

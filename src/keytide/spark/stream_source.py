@@ -10,7 +10,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from pyspark.sql.types import StructType
 from keytide.errors import ConflictError, InvalidError
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind
+from keytide.lazily import cached_property
 from keytide.moments import epoch_ms
 from keytide.row_kind import ROW_KIND
 from keytide.spark.change_scan import bins_of

@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.data_file.layout import physical_schema
 from keytide.format.data_file.stored_file import GroupEnds, Rows, StoredFile, numbered_rows
 from keytide.format.schema import TableSchema
+from keytide.lazily import cached_property
 from keytide.store import Store
 
 __all__ = ["group_ends", "group_rows", "stored_file"]

@@ -12,7 +12,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from keytide.format.data_file.layout import physical_schema
 from keytide.format.data_file.stored_file import GroupEnds, Rows, StoredFile, numbered_rows
 from keytide.format.encoding import densest
 from keytide.format.schema import TableSchema
+from keytide.lazily import cached_property
 from keytide.options.keys import FILE_FORMAT
 from keytide.store import Store
 

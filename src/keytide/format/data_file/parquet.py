@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -45,6 +45,7 @@ from keytide.format.data_file.stored_file import (
 )
 from keytide.format.encoding import codecs, dictionary_columns
 from keytide.format.schema import TableSchema
+from keytide.lazily import cached_property
 from keytide.store import Store
 
 __all__ = ["group_ends", "group_rows", "note", "stored_file", "write"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from keytide.format.data_file.layout import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.format.data_file.stored_file import IS_DEAD, POSITION
 from keytide.format.deletion_vector import VectorPlace, dead_positions
 from keytide.format.schema import TableSchema
+from keytide.lazily import cached_property
 from keytide.row_kind import RETRACTS
 from keytide.store import Store
 from keytide.types import Field

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 import polars as pl
 
 from keytide.errors import InvalidError
+from keytide.lazily import cached_property
 from keytide.merge.refusal import Refusal
 from keytide.merge.slices import KeySlices, Marks, Positions, take
 from keytide.options import keys

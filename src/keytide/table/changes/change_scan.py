@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TypeAlias
 
 import polars as pl
@@ -15,6 +14,7 @@ from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.manifest import FileKind
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind, Snapshot
+from keytide.lazily import cached_property
 from keytide.plural import counted
 from keytide.process import refuse_forked_child
 from keytide.row_kind import ROW_KIND

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TypeAlias
 
 import polars as pl
 
 from keytide.format.index_manifest import IndexFile
 from keytide.format.manifest import Identity, ManifestEntry
+from keytide.lazily import cached_property
 from keytide.merge.difference import difference
 from keytide.merge.engines import engine_class
 from keytide.merge.windows import key_windows

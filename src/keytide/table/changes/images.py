@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import polars as pl
 
 from keytide.format.data_file import VALUE_KIND
 from keytide.format.data_file.evolved import evolved_column
+from keytide.lazily import cached_property
 from keytide.merge.windows import Batch
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.read.lifetime import Lifetime

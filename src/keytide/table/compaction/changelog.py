@@ -8,7 +8,6 @@ tells what becomes of the keys there: the rows that were told before them, and t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 
 import polars as pl
 import pyarrow as pa
@@ -17,6 +16,7 @@ from keytide.format import paths
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.format.manifest import FileSource, ManifestEntry
+from keytide.lazily import cached_property
 from keytide.merge.difference import difference
 from keytide.merge.order import IS_ADD
 from keytide.merge.touched import with_keys

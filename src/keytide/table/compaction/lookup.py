@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import polars as pl
 
 from keytide.format.data_file import IS_DEAD, POSITION, VALUE_KIND
 from keytide.format.deletion_vector import dead_positions
+from keytide.lazily import cached_property
 from keytide.merge.touched import merge_runs, with_keys, without_contained, without_keys
 from keytide.merge.windows import Batch, key_windows
 from keytide.row_kind import RETRACTS

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ import polars as pl
 
 from keytide.format.arrow import polars_schema
 from keytide.format.data_file import IS_DEAD, POSITION
+from keytide.lazily import cached_property
 from keytide.merge.order import IS_ADD
 from keytide.merge.touched import merge_runs, without_contained, without_outlived
 from keytide.row_kind import RETRACTS

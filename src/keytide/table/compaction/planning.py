@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from keytide.format.data_file import local_wall_clock_ms
 from keytide.format.manifest import ManifestEntry
+from keytide.lazily import cached_property
 from keytide.merge.engines import compacts_by_lookup
 from keytide.options import keys
 from keytide.table.compaction.changelog import tells

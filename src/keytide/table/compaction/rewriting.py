@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 import polars as pl
@@ -26,6 +25,7 @@ from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.format.deletion_vector import VectorPlace, dead_positions
 from keytide.format.index_manifest import IndexFile
 from keytide.format.manifest import DataFileMeta, FileKind, FileSource, ManifestEntry
+from keytide.lazily import cached_property
 from keytide.merge.engines import compacts_by_lookup
 from keytide.merge.folding import OlderNeededError
 from keytide.row_kind import RETRACTS, RowKind

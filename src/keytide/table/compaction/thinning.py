@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -27,6 +26,7 @@ from keytide.format import paths
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.format.manifest import FileKind, FileSource, ManifestEntry
+from keytide.lazily import cached_property
 from keytide.merge.slices import KeySlices
 from keytide.table.compaction.picking import Unit
 from keytide.table.compaction.pile import Pile

@@ -12,10 +12,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from functools import cached_property
 from typing import Any
 
 from keytide.errors import InvalidError
+from keytide.lazily import cached_property
 from keytide.options import TableOptions, keys
 from keytide.types import Field
 

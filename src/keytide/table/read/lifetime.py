@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from functools import cached_property
 
 import polars as pl
 import pyarrow as pa
 
+from keytide.lazily import cached_property
 from keytide.row_kind import RowKind
 from keytide.table.conditions.matching import row_filter
 from keytide.table.conditions.predicate import (

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import groupby
 
 import polars as pl
 import pyarrow as pa
 
 from keytide.format.data_file import IS_DEAD, SEQUENCE_NUMBER, VALUE_KIND
+from keytide.lazily import cached_property
 from keytide.merge.folding import Merging, Standing
 from keytide.merge.touched import merge_runs, without_contained, without_outlived
 from keytide.merge.windows import Batch

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import pyarrow as pa
 
@@ -18,6 +17,7 @@ from keytide.format.deletion_vector import VectorPlace
 from keytide.format.entry_columns import NO_ENTRIES, Entries
 from keytide.format.index_manifest import IndexFile
 from keytide.format.manifest import ManifestEntry
+from keytide.lazily import cached_property
 from keytide.process import without_collection
 from keytide.table.conditions.predicate import (
     Predicate,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ from keytide.format.data_file import (
     spans_of,
 )
 from keytide.format.schema import TableSchema
+from keytide.lazily import cached_property
 from keytide.merge.touched import with_keys
 from keytide.merge.windows import Batch
 from keytide.row_kind import RowKind

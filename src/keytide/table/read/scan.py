@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import pyarrow as pa
 
 from keytide import html
 from keytide.errors import UnsupportedError
 from keytide.format.snapshot import Snapshot
+from keytide.lazily import cached_property
 from keytide.plural import counted
 from keytide.process import refuse_forked_child
 from keytide.table.conditions.predicate import Predicate

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import polars as pl
 
+from keytide.lazily import cached_property
 from keytide.merge.windows import Batch, key_windows
 from keytide.table.read.prefetch import prefetched
 from keytide.table.read.runs import StoredVersions

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import polars as pl
 import pyarrow as pa
 
 from keytide.format.data_file import VALUE_KIND
+from keytide.lazily import cached_property
 from keytide.merge.order import IS_ADD
 from keytide.row_kind import RowKind
 from keytide.table.conditions.matching import row_filter

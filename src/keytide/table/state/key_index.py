@@ -30,6 +30,7 @@ from keytide.index.entries import Entries, Numbers
 from keytide.index.hashes import KeyHashes
 from keytide.index.head import Head, StoredRun
 from keytide.index.run import DamagedRunError, Part, Run, merged, write_run
+from keytide.lazily import cached_property
 from keytide.store import Store
 from keytide.store.base import disk_errors
 from keytide.table.state.bucket_index import EncodedIndex
@@ -251,14 +252,12 @@ class _StoredPart:
 
     def open(self) -> Run:
         """The run, which is read once. Raises as `load_key_index`."""
-        # Up to Python 3.11 a `cached_property` has one lock for all parts: they would be read one
-        # after the other, and a read that waits for another one would wait for ever.
-        run: Run | None = vars(self).get("_run")
-        if run is None:
-            assert self.store is not None
-            run = kept_run(self.store, self.stored.name, self.stored.size, self.kept_bytes_max)
-            vars(self)["_run"] = run
-        return run
+        return self._run
+
+    @cached_property
+    def _run(self) -> Run:
+        assert self.store is not None
+        return kept_run(self.store, self.stored.name, self.stored.size, self.kept_bytes_max)
 
     def __len__(self) -> int:
         return self.stored.entries

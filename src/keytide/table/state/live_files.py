@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TypeAlias
 
 import polars as pl
@@ -18,6 +17,7 @@ from keytide.errors import NotFoundError
 from keytide.format.entry_columns import Entries, is_live
 from keytide.format.manifest import FileKind, Identity, ManifestEntry
 from keytide.format.snapshot import Snapshot
+from keytide.lazily import cached_property
 from keytide.table.state.metadata import TableMetadata
 
 __all__ = ["NO_FILES", "BucketId", "BucketState", "LiveFiles", "files_of", "load_live_files"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ from keytide.format.manifest import ManifestEntry
 from keytide.format.partition import partition_paths
 from keytide.format.schema import TableSchema
 from keytide.index.comparison import Comparison
+from keytide.lazily import cached_property
 from keytide.merge.engine import Elsewhere, MergeEngine
 from keytide.merge.engines import engine_of
 from keytide.merge.functions.user import MergeFunction

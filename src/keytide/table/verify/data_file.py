@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import polars as pl
@@ -19,6 +18,7 @@ from keytide.format.checksum import check_every_block
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND, FileReader, physical_schema
 from keytide.format.manifest import DataFileMeta, ManifestEntry
 from keytide.format.schema import KEY_PREFIX, SYSTEM_NAMES, TableSchema
+from keytide.lazily import cached_property
 from keytide.plural import counted
 from keytide.row_kind import RowKind
 from keytide.store import Store

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +13,7 @@ from keytide.format.arrow import to_arrow
 from keytide.index.comparison import NOTHING, Numbers, behind
 from keytide.index.entries import Entries
 from keytide.index.hashes import KeyHashes
+from keytide.lazily import cached_property
 from keytide.types import Field, arrow_schema
 
 __all__ = ["Arrivals", "Current", "Flags", "Judged", "Kept", "exact", "floors", "judge"]

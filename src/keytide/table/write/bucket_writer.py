@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -30,6 +29,7 @@ from keytide.format.data_file import (
 )
 from keytide.format.file_index import index_name
 from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
+from keytide.lazily import cached_property
 from keytide.merge.layers import layers
 from keytide.merge.order import IS_ADD, MergeOrder
 from keytide.merge.padding import padded_sequence

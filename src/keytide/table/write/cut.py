@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.format.binary_row import encode_rows
+from keytide.lazily import cached_property
 from keytide.scratch import scratch
 from keytide.table.state.live_files import BucketId
 from keytide.types import Field

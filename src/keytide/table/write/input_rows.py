@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cached_property
 from typing import Any
 
 import polars as pl
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 from keytide.errors import InvalidError, KeytideError, NotFoundError
 from keytide.format.arrow import from_arrow
 from keytide.format.schema import TableSchema
+from keytide.lazily import cached_property
 from keytide.merge.engines import engine_class
 from keytide.merge.order import VALUE_KIND
 from keytide.options import TableOptions, keys
