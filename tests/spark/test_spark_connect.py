@@ -33,6 +33,11 @@ found["native"] = table.scan(where="id < 7").to_spark(spark).count()
 table.write(rows.where("id < 50").selectExpr("id", "'new' as v"))
 merged = table.scan().to_spark(spark)
 found["merged"] = merged.groupBy((merged.v == "new").alias("new")).count().orderBy("new").collect()
+indexed = lake.create_table("i", schema, ["id"], options={"upsert.mode": "full"})
+indexed.write(rows)
+indexed.write(rows.where("id < 10").selectExpr("id", "'new' as v"))
+shown = indexed.scan().to_spark(spark)
+found["indexed"] = [shown.count(), shown.where("v = 'new'").count()]
 found["source"] = spark.read.format("keytide").option("where", "id < 60").load(table.uri).count()
 rows.selectExpr("id + 1000 as id", "v").write.format("keytide").mode("append").save(table.uri)
 found["appended"] = table.scan().count()
@@ -117,6 +122,10 @@ def test_frame_is_written_in_one_commit(found: Any) -> None:
 
 def test_scan_is_read_natively_and_merged(found: Any) -> None:
     assert (found["native"], found["merged"]) == (7, [[False, 50], [True, 50]])
+
+
+def test_dead_rows_of_a_table_with_an_index_are_left_out(found: Any) -> None:
+    assert found["indexed"] == [100, 10]
 
 
 def test_data_source_reads_and_appends(found: Any) -> None:
