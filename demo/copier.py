@@ -12,7 +12,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property  # noqa: TID251  # users have this one
 from pathlib import Path
 from threading import Thread
 
