@@ -66,7 +66,8 @@ def _joined(view: TableView, parts: Sequence[NewKeys]) -> tuple[NewKeys, DeadRow
     later = newest_of_each(every.take(order))
     dead = _without_replaced(parts, every, later, {file.number: file.name for file in files})
     head = replace(heads[0], mark=max(head.mark for head in heads), next_number=number)
-    index = replace(first.index, head=replace(head, files=tuple(files)), later=later)
+    known_runs = first.index.on(view.store)
+    index = replace(known_runs, head=replace(head, files=tuple(files)), later=later)
     return NewKeys(index.counted(), dead, first.based_on), dead
 
 
