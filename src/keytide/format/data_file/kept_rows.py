@@ -1,6 +1,6 @@
 """Row groups that look-ups come back to, decoded and kept.
 
-To read a few rows of a near file takes about an eighth of what decoding all of their group takes,
+To read a few rows of a near file takes about a third of what decoding all of their group takes,
 most of it before the first row. So a group is decoded once as many reads have come to it: who never
 comes back has lost nothing, and who does has spent at most twice what was needed.
 """
@@ -21,7 +21,7 @@ __all__ = ["FEW_ROWS", "read_few"]
 FEW_ROWS = 64
 """So many rows beside each other are read in the time of one."""
 
-_READS_OF_A_GROUP = 8
+_READS_OF_A_GROUP = 3
 # A group that takes a greater part of what may be kept would drive all else out.
 _PART_OF_KEPT = 8
 _NUMBER_BYTES, _GROUP_BYTES = 32, 1 << 10

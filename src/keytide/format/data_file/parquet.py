@@ -62,9 +62,10 @@ _Read: TypeAlias = "tuple[tuple[str, ...], int, int | None]"
 _WRITE_BYTES = 4 << 20
 _WRITE_BATCH_ROWS = 1 << 14
 _ROW_GROUP_BYTES = 64 << 20
-_ROW_GROUP_ROWS_MIN = 64 << 10
-# Readers take whole row groups at a time, so windows of a merge can be no finer.
-_ROW_GROUP_ROWS_MAX = 1 << 18
+_ROW_GROUP_ROWS_MIN = 16 << 10
+# Readers take whole row groups at a time, so windows of a merge can be no finer; and to read one row
+# Polars takes in the column chunks of its group. Smaller groups save nothing that can be measured.
+_ROW_GROUP_ROWS_MAX = 64 << 10
 
 
 def stored_file(
