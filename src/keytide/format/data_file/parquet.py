@@ -63,8 +63,8 @@ _WRITE_BYTES = 4 << 20
 _WRITE_BATCH_ROWS = 1 << 14
 _ROW_GROUP_BYTES = 64 << 20
 _ROW_GROUP_ROWS_MIN = 16 << 10
-# Readers take whole row groups at a time, so windows of a merge can be no finer; and to read one row
-# Polars takes in the column chunks of its group. Smaller groups save nothing that can be measured.
+# Readers take whole row groups at a time, so windows of a merge can be no finer; and to read one
+# row, Polars takes in all column chunks of its group. Yet smaller ones save little more.
 _ROW_GROUP_ROWS_MAX = 64 << 10
 
 
