@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
@@ -201,8 +202,23 @@ def decide(
     also where a file is gone of which it marks rows, and where one is to come back that is live by
     another identity. A conversion conflicts with every other commit.
     """
+    conflicts = itertools.chain(
+        _conflicting_files(change, live), _conflicting_rows(change, live, moved, dead_rows)
+    )
+    for reason in conflicts:
+        return Conflict(reason)
+    # A compaction keeps the numbers of the rows that it rewrites: higher ones would put them above
+    # what was written since.
+    if change.kind is not CommitKind.APPEND or not change.renumbers:
+        return Fits()
+    numbers = _numbers_needed(change, live)
+    return Restamp(numbers) if numbers else Fits()
+
+
+def _conflicting_files(change: Change, live: LiveFiles) -> Iterator[str]:
+    """What happened to the files that a change takes away, marks, moves or adds."""
     if change.converts and (change.source is None or change.source.snapshot != live.snapshot):
-        return Conflict(
+        yield (
             "another commit came to the table while it was converted; read it again and redo the "
             "work"
         )
@@ -212,40 +228,43 @@ def decide(
     for entry in change.entries:
         reason = _stands_against(entry, change, live, present)
         if reason is not None:
-            return Conflict(reason)
+            yield reason
     if not marked <= present:
-        return Conflict(
+        yield (
             "a file was replaced by another commit of whose rows this one marks some as dead; redo "
             "the work on the newest snapshot"
         )
     if change.restored.files and moved_since(change.restored.files, live):
-        return Conflict(
+        yield (
             "another commit moved a file that is to come back to another level; redo the work on "
             "the newest snapshot"
         )
+
+
+def _conflicting_rows(
+    change: Change,
+    live: LiveFiles,
+    moved: Iterable[MovedKeys],
+    dead_rows: Mapping[BucketId, DeadRows],
+) -> Iterator[str]:
+    """What happened to the rows that a change was made from, to keys it places, to dead rows."""
     if change.source is not None and _has_changed(change, change.source, live):
-        return Conflict(
+        yield (
             "another writer changed rows of a bucket from which this commit's rows were made; "
             "read them again and redo the work"
         )
     if any(each.stands_against() for each in moved):
-        return Conflict(
+        yield (
             "another writer put keys of this commit into other buckets, or replaced the rows of "
             "their partition; redo the work on the newest snapshot"
         )
     replaced = change.replaces or (lambda _: False)
     dead = [each for each in change.made.dead.items() if not replaced(each[0][0])]
     if any(rows.is_outdated(dead_rows.get(bucket, NOTHING_DEAD)) for bucket, rows in dead):
-        return Conflict(
+        yield (
             "another commit marked rows of a bucket as dead, in whose deletion vectors this one "
             "marks rows too; redo the work on the newest snapshot"
         )
-    # A compaction keeps the numbers of the rows that it rewrites: higher ones would put them above
-    # what was written since.
-    if change.kind is not CommitKind.APPEND or not change.renumbers:
-        return Fits()
-    numbers = _numbers_needed(change, live)
-    return Restamp(numbers) if numbers else Fits()
 
 
 def _stands_against(
