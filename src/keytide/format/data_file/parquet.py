@@ -228,7 +228,8 @@ def _mapped(local: Path, version: tuple[int, ...], numbered: bool, bytes_max: in
     key = (local, version, numbered)
     found: _Mapping | None = FILES.find(key)
     if found is None:
-        # A row index keeps Polars from skipping row groups, so only deletion vectors get one.
+        # A row index keeps some releases of Polars from skipping row groups, so only deletion
+        # vectors get one.
         frame = pl.scan_parquet(
             local,
             glob=False,

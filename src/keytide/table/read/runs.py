@@ -225,7 +225,7 @@ class StoredVersions:
     def _spans(self, file: PlannedFile, reader: FileReader, rows_max: int) -> list[Span]:
         """The parts of a file to read one by one."""
         if self.condition is not None and file.dead_rows is not None:
-            # Where the positions of rows are wanted, Polars skips no groups by itself.
+            # Where the positions of rows are wanted, some releases of Polars skip no groups.
             return self._matching_spans(reader, rows_max)
         return [WHOLE_FILE] if file.meta.row_count <= rows_max else reader.spans(rows_max)
 
