@@ -54,6 +54,7 @@ ROOMS = [
     ["table.verify"],
     ["table"],
     ["dml"],
+    ["external"],
     ["testing"],
     ["cdc", "sql"],
     ["spark"],

@@ -1,0 +1,105 @@
+"""Where versions of rows lie that others wrote: a folder, a Delta or an Iceberg table, a database.
+
+A source is opened once for a statement. What it is then, `PinnedSource`, is one version of what lies
+there: columns, and parts that can be read anywhere, each by itself. Whether a part is a file, a range
+of files or a query is the source's affair.
+
+The order in which versions arrived decides between equal watermarks (rule R2 of docs/semantics.md), so
+a source tells it where it knows it: from the versions of a Delta table or the sequence numbers of
+Iceberg, never from the times or names of files (R3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from keytide.table.conditions.predicate import Predicate
+
+__all__ = ["PinnedSource", "Source", "SourcePart"]
+
+
+class SourcePart(Protocol):
+    """Rows that are read together. Pickles, without any secret in what `repr` shows."""
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows there are, dead ones counted; None where that is not known."""
+        ...
+
+    @property
+    def stored_bytes(self) -> int | None:
+        """What they take where they are stored; None where that is not known."""
+        ...
+
+    @property
+    def commit(self) -> int:
+        """The commit that brought them: of a later one the number is higher.
+
+        0 for all parts of a source whose commits are in no order.
+        """
+        ...
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether rows of this part came in the order in which they lie.
+
+        Not in files that another engine put together of older ones, nor where there is no order.
+        """
+        ...
+
+    def batches(
+        self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows that are not deleted there, in their order, about `rows_max` at a time.
+
+        They have these columns, in this order, in the types of `PinnedSource.schema`. Rows that do
+        not meet `about_key` may be left out; it names columns of the primary key alone. Raises
+        `DataError` naming what cannot be read.
+        """
+        ...
+
+
+class PinnedSource(Protocol):
+    """One version of what lies there."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, partition columns among them, in types that Keytide's tables can have."""
+        ...
+
+    @property
+    def version(self) -> str | None:
+        """What people call this version; None where there are no versions."""
+        ...
+
+    def parts(self, about_key: Predicate | None = None) -> Sequence[SourcePart]:
+        """The parts, by ascending commit and, in one commit, in the order in which they came.
+
+        Those may be left out of which it is known that no row meets `about_key`.
+        """
+        ...
+
+
+class Source(Protocol):
+    """Something that lies at a location."""
+
+    @property
+    def location(self) -> str:
+        """Where it is, for messages: without any secret."""
+        ...
+
+    def pin(self, version: str | int | None = None) -> PinnedSource:
+        """What is there now, or was at a version: one look.
+
+        Raises `NotFoundError` where nothing is there, or no such version; `UnsupportedError` naming
+        what this release cannot read, `DataError` for what is damaged or does not answer,
+        `SetupError` naming the extra that is not installed. No message shows a secret.
+        """
+        ...
+
+
+SourceOptions = Mapping[str, str]
+"""What a definition says of how to open a source, as it is stored: without secrets."""
