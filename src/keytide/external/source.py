@@ -1,12 +1,12 @@
 """Where versions of rows lie that others wrote: a folder, a Delta or an Iceberg table, a database.
 
-A source is opened once for a statement. What it is then, `PinnedSource`, is one version of what lies
-there: columns, and parts that can be read anywhere, each by itself. Whether a part is a file, a range
-of files or a query is the source's affair.
+A source is opened once for a statement. What it is then, `PinnedSource`, is one version of what
+lies there: columns, and parts that can be read anywhere, each by itself. Whether a part is a file,
+a range of files or a query is the source's affair.
 
-The order in which versions arrived decides between equal watermarks (rule R2 of docs/semantics.md), so
-a source tells it where it knows it: from the versions of a Delta table or the sequence numbers of
-Iceberg, never from the times or names of files (R3).
+The order in which versions arrived decides between equal watermarks (rule R2 of
+docs/semantics.md), so a source tells it where it knows it: from the versions of a Delta table or
+the sequence numbers of Iceberg, never from the times or names of files (R3).
 """
 
 from __future__ import annotations
