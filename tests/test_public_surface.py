@@ -9,6 +9,7 @@ from types import FunctionType, ModuleType
 import keytide
 import keytide.cdc
 import keytide.lake.changes
+import keytide.lake.external_table
 import keytide.lake.lake
 import keytide.lake.scan
 import keytide.lake.table
@@ -45,6 +46,7 @@ MODULES = (
     keytide.pinot,
     keytide.spark,
     keytide.lake.changes,
+    keytide.lake.external_table,
     keytide.lake.lake,
     keytide.lake.scan,
     keytide.lake.table,
@@ -58,7 +60,9 @@ RAISE_NOTHING = {
         Table.uri Table.metadata Table.stored Scan.view Scan.live Scan.fields Scan.schema
         Scan.snapshot Scan.snapshot_ids
         Changes.snapshot_ids Changes.view Changes.fields Changes.schema Why.to_arrow
-        Verification.is_healthy Verification.summary Diagnosis.is_healthy""",
+        Verification.is_healthy Verification.summary Diagnosis.is_healthy
+        ExternalTable.name ExternalScan.view ExternalScan.version ExternalScan.fields
+        ExternalScan.schema ExternalScan.snapshot_ids ExternalScan.pages""",
     "they spell a sound value in another way": """
         Table.of Scan.of Changes.of RowKind.short RowKind.is_add Field.sql Field.to_arrow
         Field.to_json SequenceSource.to_field FeedSpec.image_columns FeedSpec.rows_schema""",

@@ -25,7 +25,9 @@ from keytide.errors import (
     SetupError,
     UnsupportedError,
 )
+from keytide.external.scan import ExternalExplanation
 from keytide.lake.changes import Changes
+from keytide.lake.external_table import ExternalScan, ExternalTable
 from keytide.lake.lake import Lake, connect, open_table
 from keytide.lake.merge import MergeBuilder
 from keytide.lake.scan import Scan
@@ -67,6 +69,9 @@ __all__ = [
     "Diagnosis",
     "ExpiryResult",
     "Explanation",
+    "ExternalExplanation",
+    "ExternalScan",
+    "ExternalTable",
     "FastForwardResult",
     "Field",
     "Finding",

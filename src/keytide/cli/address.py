@@ -46,7 +46,8 @@ def open_named_table(table: str, warehouse: str | None) -> Table:
         raise typer.BadParameter(
             f"{_NO_WAREHOUSE}, or write the table's path (./{table} when it lies here)"
         )
-    return connect(warehouse, **cache_arguments()).table(table)
+    lake = connect(warehouse, **cache_arguments())
+    return Table.of(lake.catalog.table(table), lake.spark, lake.catalog)
 
 
 def split_table_path(table: str, warehouse: str | None) -> tuple[str, str]:

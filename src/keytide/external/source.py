@@ -12,13 +12,15 @@ the sequence numbers of Iceberg, never from the times or names of files (R3).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
+from keytide.store import Store
 from keytide.table.conditions.predicate import Predicate
 
-__all__ = ["PinnedSource", "Source", "SourcePart"]
+__all__ = ["PinnedSource", "Place", "Source", "SourceOptions", "SourcePart"]
 
 
 class SourcePart(Protocol):
@@ -103,3 +105,18 @@ class Source(Protocol):
 
 SourceOptions = Mapping[str, str]
 """What a definition says of how to open a source, as it is stored: without secrets."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a source is to be opened, and by what.
+
+    `near` is the lake's own store, whose options count where the location is in the same bucket.
+    `columns` are those that a definition has, in its types, for formats that know none by
+    themselves; None where the source is to tell them.
+    """
+
+    location: str
+    options: SourceOptions
+    near: Store
+    columns: pa.Schema | None = None

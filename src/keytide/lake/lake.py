@@ -15,8 +15,11 @@ from keytide.dml.adbc import adbc_connector
 from keytide.dml.attached import AttachedCatalog
 from keytide.dml.spi import Connector, Isolation
 from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError
+from keytide.external.creation import NewExternalTable, create_external
 from keytide.lake.engines import engine_of
+from keytide.lake.external_table import ExternalTable
 from keytide.lake.table import Table, is_spark_dataframe
+from keytide.options.keys import TOMBSTONE_KEY, TOMBSTONE_STRING_KEY_VALUE, WATERMARK_KEY
 from keytide.sql.result import Result
 from keytide.store import Store, open_store
 from keytide.table.caching import cache_folder, near
@@ -24,10 +27,12 @@ from keytide.table.catalog import (
     DEFAULT_DATABASE,
     SYSTEM_DATABASE,
     NewTable,
+    fields_of,
     open_stored,
 )
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
+from keytide.table.definition.external import is_external
 from keytide.table.local_writes import fill
 from keytide.table.warehouse import FolderWarehouse
 from keytide.table.write.input_rows import to_arrow_table
@@ -206,12 +211,15 @@ class Lake:
         return self._catalog.tables(database)
 
     @checked
-    def table(self, name: str) -> Table:
-        """Open a table.
+    def table(self, name: str) -> Table | ExternalTable:
+        """Open a table, which is an `ExternalTable` where others keep its rows.
 
         Raises `NotFoundError` naming the tables there are, `InvalidError` for what is no name.
         """
-        return Table.of(self._catalog.table(name), self._spark, self._catalog)
+        entry = self._catalog.entry(name)
+        if is_external(entry.schema):
+            return ExternalTable(entry.live, self._catalog)
+        return Table.of(self._catalog.managed(entry), self._spark, self._catalog)
 
     @checked
     def find(self, name: str) -> str | None:
@@ -247,6 +255,55 @@ class Lake:
         wanted = NewTable(schema, primary_key, partition_by, options, comment)
         made = self._catalog.create_table(name, wanted, exists_ok=exists_ok)
         return Table.of(made, self._spark, self._catalog)
+
+    @checked
+    def create_external_table(
+        self,
+        name: str,
+        *,
+        format: str,
+        location: str | Path,
+        primary_key: Sequence[str],
+        watermark_key: Sequence[str] = (),
+        tombstone_key: str | None = None,
+        tombstone_string_key_value: str | None = None,
+        schema: pa.Schema | Sequence[Field] | None = None,
+        options: Mapping[str, str] | None = None,
+        comment: str | None = None,
+        exists_ok: bool = False,
+    ) -> ExternalTable:
+        """Define a table whose rows others keep, as versions of keys; atomic, as `create_table`.
+
+        Of the rows with one `primary_key` readers see the freshest by `watermark_key`, or none
+        where its `tombstone_key` says that it is deleted (docs/external-tables.md). `format` is
+        'parquet', 'csv' or 'json' for files in the folder `location`. The columns are those of
+        `schema` or, without one, those that lie there now; see `ExternalTable.refresh`. `options`
+        are 'read.memory', 'upsert.on-tie', those of the format such as
+        'external.option.delimiter', and 'user.' ones. Nothing is written but the definition, and
+        it never holds a secret: what opens the location comes from the environment, or from
+        `connect` where it is in the lake's own bucket.
+
+        Raises `AlreadyExistsError` unless `exists_ok`, `NotFoundError` where nothing lies there,
+        `InvalidError` for a definition that cannot work or does not fit what lies there, and for
+        a location or an option with a secret in it, which is not shown; `UnsupportedError` for an
+        option that nothing would obey; `SetupError` and `DataError` as the format has it.
+        """
+        keyed = {
+            WATERMARK_KEY: ",".join(watermark_key) or None,
+            TOMBSTONE_KEY: tombstone_key,
+            TOMBSTONE_STRING_KEY_VALUE: tombstone_string_key_value,
+        }
+        given = {key: value for key, value in keyed.items() if value is not None}
+        if twice := sorted(given.keys() & (options or {}).keys()):
+            raise InvalidError(
+                f"table {name}: {twice[0]!r} is given as an argument and as an option; give it once"
+            )
+        fields = () if schema is None else fields_of(schema)
+        wanted = NewExternalTable(
+            format, str(location), primary_key, fields, {**(options or {}), **given}, comment
+        )
+        entry = create_external(self._catalog, name, wanted, exists_ok=exists_ok)
+        return ExternalTable(entry.live, self._catalog)
 
     @checked
     def create_table_as(

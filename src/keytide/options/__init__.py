@@ -71,6 +71,7 @@ class TableOptions:
     ignore_update_before: bool = _option("ignore-update-before")
     watermark_key: tuple[str, ...] = _option("watermark.key")
     dml_watermark: str = _option("upsert.dml-watermark")
+    on_tie: str | None = _option("upsert.on-tie")
     upsert_mode: str = _option("upsert.mode")
     upsert_hash_function: str = _option("upsert.hash-function")
     delete_record_column: str | None = _option("upsert.delete-record-column")

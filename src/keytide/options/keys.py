@@ -95,6 +95,15 @@ PARTIAL_UPDATE_REMOVE_RECORD_ON_SEQUENCE_GROUP = _key(
 )
 AGGREGATION_REMOVE_RECORD_ON_DELETE = _key("aggregation.remove-record-on-delete")
 
+# -- tables that others keep -----------------------------------------------------------------------
+
+TYPE = _key("type")
+EXTERNAL_FORMAT = _key("external.format")
+EXTERNAL_LOCATION = _key("external.location")
+EXTERNAL_SCHEMA_ON_READ = _key("external.schema-on-read")
+EXTERNAL_OPTION = _key("external.option.<name>")
+UPSERT_ON_TIE = _key("upsert.on-tie")
+
 # -- columns ---------------------------------------------------------------------------------------
 
 AGGREGATE_FUNCTION = _key("fields.<column>.aggregate-function")

@@ -52,6 +52,8 @@ def _refused(
     return Option(key, type_, meaning, default, use=Refused(*refused))
 
 
+_DEFINE = "define one by Lake.create_external_table, or CREATE EXTERNAL TABLE"
+
 # -- keys and layout -------------------------------------------------------------------------------
 
 _LAYOUT = (
@@ -93,9 +95,11 @@ _LAYOUT = (
            change=FIXED),
     Option("primary-key.nullable", BOOLEAN, "Whether key columns may be NULL, which is then a "
            "value like any other: equal to itself.", "false", FIXED),
-    Option("type", choice("table", "format-table", "materialized-table", "object-table"),
-           "The type of the table.", "table", NEVER,
-           Refused("Keytide makes tables of its own files only", "leave it out")),
+    Option("type", choice("table", "format-table", "materialized-table", "object-table",
+                          "external-table"),
+           "The type of the table: `external-table` for one whose rows others keep.", "table",
+           NEVER, Refused("Keytide makes tables of its own files only", "leave it out"),
+           {"external-table": Refused("it is for tables whose rows others keep", _DEFINE)}),
     Option("branch", TEXT, "The branch that is read and written where none is named; "
            "`t$branch_main` is the main one even then.", "main"),
     _refused("auto-create", BOOLEAN, "false", "Whether reading makes a missing table.",
@@ -193,6 +197,30 @@ _ORDER = (
            "whose `-D` removes the row.", change=FIXED),
     Option("aggregation.remove-record-on-delete", BOOLEAN, "Whether a `-D` removes the row.",
            "false", FIXED),
+)  # fmt: skip
+
+# -- tables that others keep -----------------------------------------------------------------------
+
+
+def _external(key: str, type_: ValueType, default: str | None, meaning: str) -> Option:
+    use = Refused("it is for tables whose rows others keep", _DEFINE)
+    return Option(key, type_, meaning, default, NEVER, use)
+
+
+_EXTERNAL = (
+    _external("external.format", TEXT, None, "What lies at the location: `parquet`, `csv` or "
+              "`json` files in a folder, or a table of a format or a database."),
+    _external("external.location", TEXT, None, "Where the rows lie: a path or an address, without "
+              "secrets."),
+    _external("external.schema-on-read", BOOLEAN, "false", "Whether the columns are those that the "
+              "rows had when the table was defined, or refreshed last."),
+    _external("external.option.<name>", TEXT, None, "An option of the format, such as `delimiter` "
+              "of `csv`."),
+    _external("upsert.on-tie", choice("last-write", "tombstone-wins", "error"), None, "Which of "
+              "the versions of a key with equal watermarks is the row: the one that was committed "
+              "last; a delete, if one of them is, else the one with the larger values; or none, "
+              "and the read fails. Left out, `last-write` where the format tells the order of commits, "
+              "`tombstone-wins` where it does not."),
 )  # fmt: skip
 
 # -- columns ---------------------------------------------------------------------------------------
@@ -664,6 +692,7 @@ _WRITERS = (
 SECTIONS: dict[str, tuple[Option, ...]] = {
     "Keys and layout": _LAYOUT,
     "Which version wins": _ORDER,
+    "Tables that others keep": _EXTERNAL,
     "Columns": _COLUMNS,
     "Writing": _WRITING,
     "Reading": _READING,

@@ -50,7 +50,7 @@ def create_table(
     try:
         return lake.create_table(name, fields, case.schema.primary_key, options=options)
     except AlreadyExistsError:
-        table = lake.table(name)
+        table = Table.of(lake.catalog.table(name), lake.spark, lake.catalog)
     _check_immutable(table, case)
     _warn_of_columns(table, case)
     _warn_of_ttls(table, case)

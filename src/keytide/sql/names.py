@@ -6,29 +6,34 @@ from collections.abc import Iterable
 
 from keytide.errors import InvalidError, NotFoundError
 from keytide.table.catalog import Catalog
-from keytide.table.state.stored import StoredTable
+from keytide.table.state.stored import PinnedTable, StoredTable
 
-__all__ = ["column_of", "table_of"]
+__all__ = ["column_of", "entry_of", "table_of"]
 
 
 def table_of(catalog: Catalog, name: str) -> StoredTable:
-    """Open the table of a name.
+    """Open the table of a name. Raises as `entry_of`, `UnsupportedError` for an external table."""
+    return catalog.managed(entry_of(catalog, name))
+
+
+def entry_of(catalog: Catalog, name: str) -> PinnedTable:
+    """What has a name: a table, or the definition of an external one.
 
     Raises `NotFoundError` when there is none, `InvalidError` when several differ in case only and
     none is spelled like this.
     """
     try:
-        return catalog.table(name)
+        return catalog.entry(name)
     except NotFoundError:
         known = catalog.find(name)
         if known is None:
             raise
-        found = catalog.table(known)
-        return found if catalog.pins is None else catalog.pins.named(name, found.pinned)
+        found = catalog.entry(known)
+        return found if catalog.pins is None else catalog.pins.named(name, lambda: found)
 
 
 def column_of(name: str, columns: Iterable[str], table: str) -> str:
-    """The column of a name. Raises as `table_of`."""
+    """The column of a name. Raises as `entry_of`."""
     known = list(columns)
     if name in known:
         return name

@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from keytide.dml.attached import PagesScan
 from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
+from keytide.external.connector import ExternalHandle
+from keytide.external.scan import ExternalScan
 from keytide.table.conditions.predicate import Predicate, conjunction
 from keytide.table.conditions.text import text_of
 from keytide.table.read.scan import Scan
@@ -23,7 +25,14 @@ from keytide.table.state.stored import PinnedTable, StoredTable
 from keytide.table.system_tables import changes_log, system_table
 from keytide.types import Field, type_from_arrow
 
-__all__ = ["AttachedRelation", "GivenRelation", "Relation", "StoredRelation", "SystemRelation"]
+__all__ = [
+    "AttachedRelation",
+    "ExternalRelation",
+    "GivenRelation",
+    "Relation",
+    "StoredRelation",
+    "SystemRelation",
+]
 
 
 @dataclass(frozen=True)
@@ -175,6 +184,33 @@ class AttachedRelation(Relation):
     def _all(self) -> PagesScan:
         schema = self.connector.metadata.get_table_schema(self.session, self.handle)
         return PagesScan(self.connector, self.session, self.handle, schema.columns)
+
+
+@dataclass(frozen=True)
+class ExternalRelation(AttachedRelation):
+    """An external table of the lake, at one version."""
+
+    handle: ExternalHandle
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self.handle.table.name
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The columns it has, in the types of its definition."""
+        return self.handle.table.view.schema.fields
+
+    def explained(self) -> list[str]:
+        """What is read, and which conditions before versions are merged (rule R17)."""
+        scan = ExternalScan(self.handle.table, self.fields_read, conjunction(self.terms))
+        return [*str(scan.explain()).splitlines(), *self._needs()]
+
+    @property
+    def fields_read(self) -> tuple[str, ...]:
+        """The names of the columns that are needed."""
+        return tuple(f.name for f in self.fields) if self.columns is None else self.columns
 
 
 @dataclass(frozen=True)

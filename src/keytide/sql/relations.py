@@ -19,24 +19,32 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from keytide.dml.attached import AttachedCatalog, target_of
 from keytide.dml.spi import ConnectorSession
-from keytide.errors import InvalidError, NotFoundError
+from keytide.errors import InvalidError, NotFoundError, UnsupportedError
+from keytide.external.connector import EXTERNAL_TABLES, external_handle
 from keytide.format.branch import BRANCH_MARK, split_branch
 from keytide.options import keys, stored_name
 from keytide.sql.conditions import marked_conditions, refused_condition
 from keytide.sql.dialect import Keytide, error_at
 from keytide.sql.engine_text import LostClauseError, engine_text
 from keytide.sql.external import is_file, refuse_reaching_out, refused
-from keytide.sql.names import table_of
+from keytide.sql.names import entry_of, table_of
 from keytide.sql.pushing import balanced_chains, pushed
 from keytide.sql.qualified import drop_databases
-from keytide.sql.relation import AttachedRelation, Relation, StoredRelation, SystemRelation
+from keytide.sql.relation import (
+    AttachedRelation,
+    ExternalRelation,
+    Relation,
+    StoredRelation,
+    SystemRelation,
+)
 from keytide.sql.statements import GIVEN, Query
 from keytide.sql.tree_types import schema_of
 from keytide.sql.unnest import resolve_unnests
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.definition.checks import refuse_same_names
+from keytide.table.definition.external import is_external
 from keytide.table.state.branches import open_branch
-from keytide.table.state.stored import StoredTable
+from keytide.table.state.stored import PinnedTable, StoredTable
 from keytide.types import Field, RowType, quoted
 
 __all__ = ["BoundQuery", "bind", "split_system_name"]
@@ -227,7 +235,7 @@ def _relation(node: exp.Table, view: str, query: Query, catalog: AttachedCatalog
     if given is not None:
         return replace(given, view=view)
     attached = _attached(node, view, query, catalog)
-    return _stored(node, view, query, catalog) if attached is None else attached
+    return _of_lake(node, view, query, catalog) if attached is None else attached
 
 
 def _attached(
@@ -253,6 +261,38 @@ def _name_of(node: exp.Table) -> str:
 
 def _start(node: exp.Table) -> int:
     return int(node.this.meta["start"])
+
+
+def _of_lake(node: exp.Table, view: str, query: Query, catalog: AttachedCatalog) -> Relation:
+    """A table of the lake, or one that others keep."""
+    name, system = split_system_name(_name_of(node))
+    try:
+        entry = entry_of(catalog, name)
+    except NotFoundError as error:
+        raise NotFoundError(str(error_at(query.text, _start(node), str(error)))) from error
+    if is_external(entry.schema):
+        return _external(node, view, query, entry, system)
+    return _stored(node, view, query, catalog)
+
+
+def _external(
+    node: exp.Table, view: str, query: Query, entry: PinnedTable, system: str | None
+) -> ExternalRelation:
+    if system is not None or query.hints.get(node.this.meta["end"] + 1):
+        raise UnsupportedError(
+            f"{entry.name} is an external table, which has neither system tables nor OPTIONS of "
+            f"reads; name a version by VERSION AS OF, where its format has them"
+        )
+    given, version = node.args.get("version"), None
+    if given is not None:
+        literal = _literal_of(given, entry)
+        if given.name.upper() != "VERSION":
+            raise UnsupportedError(
+                f"table {entry.name}: an external table is read by VERSION AS OF, not by a time"
+            )
+        version = str(literal.this)
+    handle = external_handle(entry, version)
+    return ExternalRelation(view, EXTERNAL_TABLES, handle, ConnectorSession(), entry.name)
 
 
 def _stored(
@@ -351,6 +391,16 @@ def _whole(key: str, value: str, table: StoredTable) -> int:
 
 
 def _from_version(version: exp.Version, table: StoredTable) -> dict[str, Any]:
+    literal = _literal_of(version, table)
+    value = str(literal.this)
+    if version.name.upper() == "VERSION":
+        return _version(value, table)
+    # A bare number is in seconds, as in Spark.
+    return {"as_of": value if literal.is_string else int(float(value) * 1000)}
+
+
+def _literal_of(version: exp.Version, table: StoredTable) -> exp.Literal:
+    """What AS OF names. Raises `InvalidError` for anything but a literal."""
     if version.text("kind").upper() != "AS OF":
         raise InvalidError(
             f"table {table.name}: expected AS OF to say which snapshot is read, found "
@@ -365,11 +415,7 @@ def _from_version(version: exp.Version, table: StoredTable) -> dict[str, Any]:
             f"table {table.name}: AS OF needs a literal, such as a number or a time in quotes, "
             f"found {found}"
         )
-    value = str(literal.this)
-    if version.name.upper() == "VERSION":
-        return _version(value, table)
-    # A bare number is in seconds, as in Spark.
-    return {"as_of": value if literal.is_string else int(float(value) * 1000)}
+    return literal
 
 
 def _version(value: str, table: StoredTable) -> dict[str, Any]:
@@ -393,7 +439,7 @@ def _is_in_lake(node: exp.Table, query: Query, catalog: AttachedCatalog) -> bool
     if catalog.find_attached(name) is not None:
         return True
     with suppress(NotFoundError, InvalidError):
-        table_of(catalog, split_system_name(name)[0])
+        entry_of(catalog, split_system_name(name)[0])
         return True
     if catalog.allows_external_files:
         return False

@@ -23,7 +23,7 @@ from keytide.format.branch import split_branch
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, stored_names
 from keytide.options.keys import BRANCH, PARTITION, PRIMARY_KEY
-from keytide.store import CacheFolder
+from keytide.store import CacheFolder, Store
 from keytide.table.caching import open_near
 from keytide.table.commit.result import WriteResult
 from keytide.table.commit.transaction import Transaction
@@ -34,6 +34,7 @@ from keytide.table.definition.checks import (
     refuse_same_names,
     validate_definition,
 )
+from keytide.table.definition.external import is_external, refuse_external
 from keytide.table.state.branches import open_table, pinned_table
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.pins import Pins
@@ -42,7 +43,7 @@ from keytide.table.warehouse import DATABASE_SUFFIX, Warehouse
 from keytide.table.write.trial import try_definition
 from keytide.types import Field, type_from_arrow
 
-__all__ = ["DEFAULT_DATABASE", "SYSTEM_DATABASE", "Catalog", "NewTable", "open_stored"]
+__all__ = ["DEFAULT_DATABASE", "SYSTEM_DATABASE", "Catalog", "NewTable", "fields_of", "open_stored"]
 
 DEFAULT_DATABASE = "default"
 SYSTEM_DATABASE = "sys"
@@ -140,16 +141,23 @@ class Catalog:
         """Open a table.
 
         `t$branch_x` is the branch x of t. Raises `NotFoundError` naming the tables, or branches,
-        there are, `InvalidError` for what is no name.
+        there are, `InvalidError` for what is no name, `UnsupportedError` for an external table.
         """
-        return (
-            self.look(name).live
-            if self.pins is None
-            else self.pins.named(name, partial(self.look, name))
-        )
+        return self.managed(self.entry(name))
+
+    def managed(self, entry: PinnedTable) -> StoredTable:
+        """The table of an entry. Raises `UnsupportedError` for an external table."""
+        refuse_external(entry.schema, entry.name)
+        return entry.live if self.pins is None else entry
+
+    def entry(self, name: str) -> PinnedTable:
+        """What has a name: a table, or the definition of an external one. One look, as `table`."""
+        if self.pins is None:
+            return self.look(name)
+        return self.pins.named(name, partial(self.look, name))
 
     def look(self, name: str) -> PinnedTable:
-        """A table as it is now, whatever a statement has seen of it. Raises as `table`."""
+        """What has a name as it is now, whatever a statement has seen of it. Raises as `entry`."""
         whole, branch = split_branch(name)
         database, table = self._split(whole)
         try:
@@ -208,6 +216,29 @@ class Catalog:
         if not created:
             _check_same_keys(made, definition)
         return made
+
+    def store_for(self, name: str) -> Store:
+        """Where a table that is to be made will lie. Raises `InvalidError` for what is no name."""
+        return self.warehouse.metadata(*self._split_new(name)).store
+
+    def create_external(
+        self, name: str, definition: TableSchema, *, exists_ok: bool = False
+    ) -> PinnedTable:
+        """Make the definition of an external table; atomic, as `create_table`.
+
+        Raises `AlreadyExistsError` unless `exists_ok`, and where another kind of table exists.
+        """
+        database, table = self._split_new(name)
+        full_name = f"{database}.{table}"
+        if self.warehouse.create(database, table, definition):
+            return self.look(full_name)
+        known = self.look(full_name)
+        if not exists_ok or not is_external(known.schema):
+            raise AlreadyExistsError(
+                f"table {full_name} exists in {self.uri}; open it with table({name!r}), or choose "
+                f"another name"
+            )
+        return known
 
     def create_filled(
         self, name: str, wanted: NewTable, fill: Callable[[Transaction], None]
@@ -281,7 +312,7 @@ def _definition(metadata: TableMetadata, wanted: NewTable) -> TableSchema:
         given = stored_names({} if wanted.options is None else wanted.options)
         keys = _named_columns("primary_key", wanted.primary_key, given.pop(PRIMARY_KEY, None))
         partitions = _named_columns("partition_by", wanted.partition_by, given.pop(PARTITION, None))
-        fields = _fields(wanted.schema)
+        fields = fields_of(wanted.schema)
         bare = TableSchema.create(
             fields,
             partition_keys=partitions,
@@ -334,7 +365,8 @@ def _named_columns(what: str, given: Sequence[str], option: str | None) -> tuple
     return tuple(given) or listed
 
 
-def _fields(schema: pa.Schema | Sequence[Field]) -> list[Field]:
+def fields_of(schema: pa.Schema | Sequence[Field]) -> list[Field]:
+    """Columns as a table has them. Raises `InvalidError` for types that it cannot have."""
     if not isinstance(schema, pa.Schema):
         return list(schema)
     fields = []

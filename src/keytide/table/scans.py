@@ -47,8 +47,11 @@ from keytide.types import Field, arrow_schema
 __all__ = [
     "get_row",
     "get_rows",
+    "key_condition",
+    "keys_condition",
     "narrowed_scan",
     "scan_table",
+    "selected_columns",
     "which_rows",
     "whole_scan",
     "why_row",
@@ -71,7 +74,7 @@ def scan_table(
     # A reader who travels back sees the columns of that time; others see today's columns.
     schema = table.schema if snapshot is None else table.metadata.schema(snapshot.schema_id)
     predicate = None if where is None else predicate_of(where, schema.fields, table.name)
-    selected = _selected(table.name, schema, columns)
+    selected = selected_columns(table.name, schema, columns)
     which = which_rows(schema, table.name, skip_upsert, skip_upsert_delete)
     state = table.newest_state(schema) if snapshot is None else table.state(schema, snapshot)
     return replace(_scan(state, selected, predicate), which=which)
@@ -111,7 +114,7 @@ def narrowed_scan(
     """
     view = scan.view
     terms = [*conjuncts(predicate), *conjuncts(scan.predicate)]
-    selected = _selected(view.name, view.schema, columns)
+    selected = selected_columns(view.name, view.schema, columns)
     return replace(scan, columns=selected, predicate=conjunction(terms))
 
 
@@ -122,7 +125,7 @@ def get_row(table: StoredTable, key: Mapping[str, Any] | Any) -> dict[str, Any] 
 
 def _row(table: StoredTable, key: Mapping[str, Any] | Any) -> dict[str, Any] | None:
     schema = table.schema
-    predicate = _key_predicate(_key_values(key, schema, table.name), schema, table.name)
+    predicate = key_condition(key, schema, table.name)
     scan = _scan(_state_to_look_up(table, schema), schema.names, predicate)
     # Not by `to_pylist`, which has threads read ahead: for one row they cost more than they save.
     found = scan.to_polars()
@@ -136,8 +139,8 @@ def get_rows(table: StoredTable, keys: Sequence[Any]) -> pa.Table:
 
 def _rows(table: StoredTable, keys: Sequence[Any]) -> pa.Table:
     schema = table.schema
-    wanted = _key_frame(keys, schema, table.name)
-    scan = _scan(_state_to_look_up(table, schema), schema.names, _among(wanted, schema))
+    wanted, condition = keys_condition(keys, schema, table.name)
+    scan = _scan(_state_to_look_up(table, schema), schema.names, condition)
     scan = replace(scan, keys=_exact(wanted, schema))
     names = list(schema.primary_keys)
     rows = scan.to_polars().join(wanted, on=names, how="inner", nulls_equal=True)
@@ -200,7 +203,28 @@ def _snapshot_to_travel_to(
     return None
 
 
-def _selected(table: str, schema: TableSchema, columns: Sequence[str] | None) -> tuple[str, ...]:
+def key_condition(
+    key: Mapping[str, Any] | Any, schema: TableSchema, table: str
+) -> Predicate | None:
+    """What the row of one key meets. Raises `InvalidError` for what is no key of the table."""
+    return _key_predicate(_key_values(key, schema, table), schema, table)
+
+
+def keys_condition(
+    keys: Sequence[Any], schema: TableSchema, table: str
+) -> tuple[pl.DataFrame, Predicate | None]:
+    """Keys, each once, as a frame of its place and the key columns; and what narrows a scan down.
+
+    Rows of other keys may meet it. Raises as `key_condition`.
+    """
+    wanted = _key_frame(keys, schema, table)
+    return wanted, _among(wanted, schema)
+
+
+def selected_columns(
+    table: str, schema: TableSchema, columns: Sequence[str] | None
+) -> tuple[str, ...]:
+    """The columns that a reader names, or all. Raises `NotFoundError` and `InvalidError`."""
     if columns is None:
         return schema.names
     for name in columns:

@@ -28,7 +28,15 @@ from keytide.table.definition.post_merge import check_post_merge
 from keytide.table.definition.tag_period import TagPeriod
 from keytide.types import AtomicType, Field, RowType
 
-__all__ = ["check_uses", "complete_options", "refuse_same_names", "validate_definition"]
+__all__ = [
+    "check_types",
+    "check_upsert_keys",
+    "check_uses",
+    "complete_options",
+    "doubts_of_keys",
+    "refuse_same_names",
+    "validate_definition",
+]
 
 _STORABLE = frozenset(
     (
@@ -67,8 +75,8 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
     Raises `InvalidError`, or `UnsupportedError` for types and layouts that this release cannot keep
     its promises for.
     """
-    _check_types(schema)
-    _check_watermark_and_tombstone(schema, options)
+    check_types(schema)
+    check_upsert_keys(schema, options)
     _check_dml_watermark(schema, options)
     _check_indexed_alone(schema, options)
     validate_merge_options(schema.fields, schema.primary_keys, schema.partition_keys, options)
@@ -118,7 +126,8 @@ def refuse_same_names(fields: Iterable[Field]) -> None:
             refuse_same_names(field.type.fields)
 
 
-def _check_types(schema: TableSchema) -> None:
+def check_types(schema: TableSchema) -> None:
+    """Raise `InvalidError` or `UnsupportedError` for columns that rows cannot have here."""
     for field in schema.fields:
         if field.name == ROW_KIND:
             raise InvalidError(
@@ -183,7 +192,8 @@ def _check_partition_expiry(schema: TableSchema, options: TableOptions) -> None:
         PartitionTimes.of(schema.partition_fields(), options)
 
 
-def _check_watermark_and_tombstone(schema: TableSchema, options: TableOptions) -> None:
+def check_upsert_keys(schema: TableSchema, options: TableOptions) -> None:
+    """Raise `InvalidError` for watermark and tombstone keys that cannot work: rules R9 to R13."""
     watermark, tombstone = options.watermark_key, options.tombstone_key
     if watermark and not schema.primary_keys:
         raise InvalidError(f"'{keys.WATERMARK_KEY}' requires a primary key")
@@ -286,13 +296,19 @@ def _check_tombstone(field: Field, marker: str | None) -> None:
 
 
 def _warnings(schema: TableSchema, options: TableOptions) -> list[str]:
-    messages = [
+    return [
         *_idle_options(options),
         *_idle_bucket_options(schema, options),
         *_untold(schema, options),
         *_idle_lifetime(schema, options),
         *_idle_version_retention(schema, options),
+        *doubts_of_keys(schema, options),
     ]
+
+
+def doubts_of_keys(schema: TableSchema, options: TableOptions) -> list[str]:
+    """What is probably a mistake in watermark and tombstone keys (rules R8 and R27)."""
+    messages = []
     for name in options.tombstone_key:
         type_ = schema.field(name).type
         if type_.root in ("TINYINT", "SMALLINT", "INT", "BIGINT"):

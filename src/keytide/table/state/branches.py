@@ -7,6 +7,7 @@ from keytide.format import paths
 from keytide.format.branch import BRANCH_MARK, BranchStore, branch_of, branched_name, main_store
 from keytide.options import TableOptions, keys
 from keytide.store import Store
+from keytide.table.definition.external import refuse_external
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.stored import PinnedTable, StoredTable
 
@@ -24,9 +25,12 @@ __all__ = [
 def open_table(store: Store, name: str, branch: str | None = None) -> StoredTable:
     """The table that a store is rooted at, in a branch: that of its options where none is named.
 
-    Raises `NotFoundError` where there is no such table or branch.
+    Raises `NotFoundError` where there is no such table or branch, `UnsupportedError` for an
+    external table.
     """
-    return pinned_table(TableMetadata(store, name), branch).live
+    found = pinned_table(TableMetadata(store, name), branch)
+    refuse_external(found.schema, found.name)
+    return found.live
 
 
 def pinned_table(metadata: TableMetadata, branch: str | None = None) -> PinnedTable:

@@ -16,6 +16,7 @@ from keytide.merge.functions.register import registered_functions
 from keytide.options import TableOptions
 from keytide.store import Store
 from keytide.table.definition.conversion import as_kind_of
+from keytide.table.definition.external import refuse_external
 from keytide.table.state.dynamic_buckets import HashFiles, hash_files
 from keytide.table.state.in_force import CONVERTED
 from keytide.table.state.live_files import NO_FILES, LiveFiles, load_live_files
@@ -41,9 +42,12 @@ class StoredTable:
     """
 
     def __init__(self, store: Store, name: str) -> None:
-        """Open the table. Raises `NotFoundError` where there is none."""
+        """Open the table.
+
+        Raises `NotFoundError` where there is none, `UnsupportedError` for an external one.
+        """
         self._open(TableMetadata(store, name))
-        self.metadata.newest_schema()
+        refuse_external(self.metadata.newest_schema(), name)
 
     @classmethod
     def of(cls, metadata: TableMetadata) -> StoredTable:

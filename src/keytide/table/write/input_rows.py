@@ -28,7 +28,8 @@ from keytide.table.definition.defaults import write_default
 from keytide.table.values.columns import key_column, stored_column
 from keytide.table.values.nesting import refuse_nested_types, refuse_nested_values
 from keytide.table.values.single import array_of, key_value
-from keytide.types import AtomicType, Field
+from keytide.table.write.tombstones import with_tombstones
+from keytide.types import Field
 
 __all__ = [
     "Rows",
@@ -205,7 +206,7 @@ def typed_rows(data: pa.Table, schema: TableSchema, options: TableOptions, table
     columns |= _filled_with_defaults(columns, schema, table)
     if options.out_of_order_column is not None:
         columns[options.out_of_order_column] = _not_late_yet(len(kinds))
-    return Rows(pa.table(columns), _with_tombstones(kinds, columns, schema, options))
+    return Rows(pa.table(columns), with_tombstones(kinds, columns, schema, options))
 
 
 def ignored_kinds(options: TableOptions) -> list[RowKind]:
@@ -265,46 +266,6 @@ def _parse_kinds(column: pa.ChunkedArray, name: str, table: str) -> pa.ChunkedAr
 def _is_add(kinds: pa.ChunkedArray) -> pa.ChunkedArray:
     adds = pa.array([RowKind.INSERT, RowKind.UPDATE_AFTER], type=pa.int8())
     return pc.is_in(kinds, adds)
-
-
-def _with_tombstones(
-    kinds: pa.ChunkedArray,
-    columns: Mapping[str, pa.ChunkedArray],
-    schema: TableSchema,
-    options: TableOptions,
-) -> pa.ChunkedArray:
-    if options.tombstone_key:
-        (name,) = options.tombstone_key
-        dead = _is_tombstone(columns[name], schema.field(name), options.tombstone_string_key_value)
-    elif options.delete_record_column is not None:
-        dead = _is_delete_record(columns[options.delete_record_column])
-    else:
-        return kinds
-    # Last, and whatever kind the row was given: rule R8.
-    return pc.if_else(dead, pa.scalar(int(RowKind.DELETE), pa.int8()), kinds)
-
-
-def _is_tombstone(column: pa.ChunkedArray, field: Field, marker: str | None) -> pa.ChunkedArray:
-    assert isinstance(field.type, AtomicType)
-    if field.type.root == "BOOLEAN":
-        return pc.fill_null(column, False)
-    if marker is None:
-        return pc.is_valid(column)
-    if field.type.root == "CHAR":
-        column, marker = pc.utf8_rtrim(column, " "), marker.rstrip(" ")
-    return pc.fill_null(pc.equal(column, pa.scalar(marker, column.type)), False)
-
-
-def _is_delete_record(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """What a column of `upsert.delete-record-column` says of each row; NULL deletes nothing."""
-    if pa.types.is_string(column.type):
-        text = pc.ascii_lower(pc.utf8_rtrim(column, " "))  # CHAR is padded
-        dead = pc.or_(pc.equal(text, "true"), pc.equal(text, "1"))
-    elif pa.types.is_boolean(column.type):
-        dead = column
-    else:
-        dead = pc.and_(pc.greater_equal(column, 1), pc.less(column, 2))
-    return pc.fill_null(dead, False)
 
 
 # -- columns -------------------------------------------------------------------------------------

@@ -1,0 +1,116 @@
+"""External tables as those of a connector, so that SQL and Spark read them.
+
+It offers no changes: whoever keeps the rows makes them. A table is one split, because its rows are
+in no order of keys; the split is merged in the memory that 'read.memory' of the definition allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from keytide.dml.spi import (
+    ColumnHandle,
+    Connector,
+    ConnectorMetadata,
+    ConnectorPageSource,
+    ConnectorPageSourceProvider,
+    ConnectorSession,
+    ConnectorSplitManager,
+    ConnectorTableSchema,
+)
+from keytide.external.merging import Merging, split_condition
+from keytide.external.pinned import PinnedExternal, pin_external
+from keytide.external.versions import SourceVersions
+from keytide.format.arrow import to_arrow
+from keytide.table.conditions.predicate import Predicate, conjunction, conjuncts
+from keytide.table.state.stored import PinnedTable
+
+__all__ = ["EXTERNAL_TABLES", "ExternalHandle", "external_handle"]
+
+
+def external_handle(entry: PinnedTable, version: str | int | None = None) -> ExternalHandle:
+    """The handle of an external table, at its newest version or another one: one look an entry."""
+    return ExternalHandle(pin_external(entry, version))
+
+
+@dataclass(frozen=True)
+class ExternalHandle:
+    """An external table at one version, and the condition that its rows meet."""
+
+    table: PinnedExternal
+    predicate: Predicate | None = None
+
+    def __str__(self) -> str:
+        return f"table {self.table.name}"
+
+
+class _Metadata(ConnectorMetadata):
+    """See `ConnectorMetadata`. Names are the affair of the catalog, which has the definitions."""
+
+    def list_tables(self, session: ConnectorSession) -> Sequence[str]:
+        return ()
+
+    def get_table_handle(self, session: ConnectorSession, name: str) -> None:
+        return None
+
+    def get_table_schema(
+        self, session: ConnectorSession, table: ExternalHandle
+    ) -> ConnectorTableSchema:
+        schema = table.table.view.schema
+        columns = (ColumnHandle(f.name, f.type, f.nullable) for f in schema.arrow_schema())
+        return ConnectorTableSchema(table.table.name, tuple(columns), schema.primary_keys)
+
+    def apply_filter(
+        self, session: ConnectorSession, table: ExternalHandle, terms: Sequence[Predicate]
+    ) -> tuple[ExternalHandle, Sequence[Predicate]]:
+        """See `ConnectorMetadata`. All terms are taken, most of them to be asked after merging."""
+        predicate = conjunction([*conjuncts(table.predicate), *terms])
+        return replace(table, predicate=predicate), ()
+
+
+@dataclass(frozen=True)
+class _Splits(ConnectorSplitManager):
+    def get_splits(
+        self, session: ConnectorSession, table: ExternalHandle
+    ) -> Sequence[SourceVersions]:
+        about_key, _ = split_condition(table.predicate, table.table.view.schema.primary_keys)
+        return [table.table.versions(about_key)]
+
+
+@dataclass(frozen=True)
+class _Pages(ConnectorPageSourceProvider):
+    def create_page_source(
+        self,
+        session: ConnectorSession,
+        table: ExternalHandle,
+        split: SourceVersions,
+        columns: Sequence[ColumnHandle],
+    ) -> _PageSource:
+        _, rest = split_condition(table.predicate, split.view.schema.primary_keys)
+        return _PageSource(Merging(split, tuple(column.name for column in columns), rest))
+
+
+class _PageSource(ConnectorPageSource):
+    def __init__(self, merging: Merging) -> None:
+        self._pages = _pages(merging)
+
+    def get_next_page(self) -> pa.RecordBatch | None:
+        return next(self._pages, None)
+
+    def close(self) -> None:
+        self._pages.close()
+
+
+def _pages(merging: Merging) -> Generator[pa.RecordBatch, None, None]:
+    view = merging.view
+    whole = view.schema.arrow_schema()
+    schema = pa.schema([whole.field(name) for name in merging.columns])
+    for frame in merging.frames(view.options.read_memory_bytes):
+        yield from to_arrow(frame, schema).to_batches()
+
+
+EXTERNAL_TABLES = Connector("external tables", _Metadata(), _Splits(), _Pages())
+"""What reads external tables by their handles."""

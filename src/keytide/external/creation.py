@@ -1,0 +1,160 @@
+"""Definitions of external tables, made and made anew."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from keytide.callers import warn_caller
+from keytide.errors import ConflictError, InvalidError, KeytideError
+from keytide.external.formats import format_named, open_source
+from keytide.external.pinned import pin_external, source_of
+from keytide.external.source import Place
+from keytide.format import paths
+from keytide.format.schema import TableSchema
+from keytide.options import TableOptions, keys
+from keytide.store import Store, created
+from keytide.table.catalog import Catalog, fields_of
+from keytide.table.definition.external import (
+    checked_options,
+    external_schema,
+    is_read_on_demand,
+    location_of,
+    refuse_secret,
+    source_options,
+    with_fields,
+)
+from keytide.table.state.stored import PinnedTable
+from keytide.table.values.columns import convert_column
+from keytide.types import Field, arrow_schema
+
+__all__ = ["NewExternalTable", "create_external", "refresh_external"]
+
+
+@dataclass(frozen=True)
+class NewExternalTable:
+    """What an external table to define should be: see `Lake.create_external_table`.
+
+    Without `fields` the columns are those that lie there.
+    """
+
+    format: str
+    location: str = field(repr=False)
+    primary_key: Sequence[str]
+    fields: Sequence[Field] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    comment: str | None = None
+
+
+def create_external(
+    catalog: Catalog, name: str, wanted: NewExternalTable, *, exists_ok: bool = False
+) -> PinnedTable:
+    """Define an external table; atomic: of several callers one does.
+
+    Raises as `Lake.create_external_table` does, with nothing made; warns of doubts.
+    """
+    near = catalog.store_for(name)
+    try:
+        definition, doubts = _definition(wanted, near)
+    except KeytideError as error:
+        raise type(error)(f"table {name}: {error}") from error
+    entry = catalog.create_external(name, definition, exists_ok=exists_ok)
+    for doubt in doubts:
+        warn_caller(f"table {entry.name}: {doubt}")
+    return entry
+
+
+def refresh_external(entry: PinnedTable) -> bool:
+    """Take the columns anew of what lies there; returns whether they are others than before.
+
+    Columns that were given are held against what lies there, and stay. Raises `InvalidError` where
+    a column of a key is gone, or a given one; `ConflictError` where somebody else did so meanwhile.
+    """
+    schema = entry.schema
+    if not is_read_on_demand(schema):
+        pin_external(entry).check_columns()
+        return False
+    try:
+        there = source_of(schema, entry.store, anew=True).pin().schema
+        made, doubts = with_fields(schema, fields_of(there), _now_ms())
+    except KeytideError as error:
+        raise type(error)(f"table {entry.name}: {error}") from error
+    if [(f.name, f.type) for f in made.fields] == [(f.name, f.type) for f in schema.fields]:
+        return False
+    if not created(entry.store, paths.schema_path(made.id), made.to_json()):
+        raise ConflictError(
+            f"table {entry.name}: somebody else refreshed its definition meanwhile; look again"
+        )
+    for doubt in doubts:
+        warn_caller(f"table {entry.name}: {doubt}")
+    return True
+
+
+def _definition(wanted: NewExternalTable, near: Store) -> tuple[TableSchema, list[str]]:
+    refuse_secret(wanted.location)
+    given = checked_options(wanted.options)
+    format_ = wanted.format.lower()
+    _check_ties(format_, TableOptions.parse(given))
+    columns = arrow_schema(wanted.fields) if wanted.fields else None
+    place = Place(_absolute(wanted.location), source_options(given), near, columns)
+    source = open_source(format_, place).pin()
+    made = external_schema(
+        wanted.fields or fields_of(source.schema),
+        wanted.primary_key,
+        given,
+        format_=format_,
+        location=place.location,
+        on_read=not wanted.fields,
+        comment=wanted.comment,
+        time_millis=_now_ms(),
+    )
+    _check_types(made[0], source.schema)
+    return made
+
+
+def _check_ties(format_: str, options: TableOptions) -> None:
+    """Refuse what would leave it to chance which of a key's versions is the row (rule R3)."""
+    if format_named(format_).tells_order:
+        return
+    if options.on_tie == "last-write":
+        raise InvalidError(
+            f"'{keys.UPSERT_ON_TIE}' = 'last-write' needs a format that tells in which order rows "
+            f"were committed, and {format_} files do not; take 'tombstone-wins' or 'error'"
+        )
+    if not options.watermark_key and options.on_tie is None:
+        raise InvalidError(
+            f"{format_} files do not tell which of the rows of a key is the latest: name the "
+            f"columns that do as '{keys.WATERMARK_KEY}'; or set '{keys.UPSERT_ON_TIE}' to 'error' "
+            f"where every key has one row, or to 'tombstone-wins' where the larger row may stand"
+        )
+
+
+def _check_types(schema: TableSchema, there: pa.Schema) -> None:
+    """Refuse columns that are not there, or whose values could not become those of their type."""
+    lacking = [name for name in schema.names if name not in there.names]
+    if lacking:
+        raise InvalidError(
+            f"there is no column {lacking[0]!r} at {location_of(schema)}; it has: "
+            f"{', '.join(there.names) or 'none'}"
+        )
+    for column in schema.fields:
+        empty = pa.chunked_array([], there.field(column.name).type)
+        try:
+            convert_column(empty, column, location_of(schema))
+        except InvalidError as error:
+            raise InvalidError(f"{error} or list the columns in types that they fit") from error
+
+
+def _absolute(location: str) -> str:
+    """A location that means the same to every process."""
+    if "://" in location or location.startswith("file:"):
+        return location
+    return os.path.abspath(os.path.expanduser(location))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,271 @@
+"""Files of rows that others wrote, by their format: Parquet, CSV, JSON lines.
+
+Parquet says of itself which columns it has and how many rows. CSV says the names alone, JSON
+nothing: their columns have the types that the definition of a table says, or those that all of
+their values fit into.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as arrow_csv
+import pyarrow.json as arrow_json
+import pyarrow.parquet as pq
+
+from keytide.errors import DataError, InvalidError, KeytideError
+from keytide.store import Store
+
+__all__ = ["CsvFiles", "FileFacts", "FileFormat", "JsonFiles", "ParquetFiles"]
+
+_BLOCK_BYTES = 8 << 20
+"""What is parsed of a text at a time: a line has to fit in it."""
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """What is known of a file before its rows are read; None for what it does not say."""
+
+    schema: pa.Schema
+    rows: int | None
+
+
+class FileFormat(ABC):
+    """How files of one format are read. Pickles."""
+
+    name: ClassVar[str]
+    """What messages call the format."""
+    names_its_columns: ClassVar[bool] = True
+    """Whether a column that no file has is known to be missing, and is not NULL everywhere."""
+
+    @abstractmethod
+    def facts(self, store: Store, path: str, declared: pa.Schema | None) -> FileFacts:
+        """The columns of a file, in the types that are declared where its own say nothing.
+
+        Raises `DataError` naming the file where it is none of the format.
+        """
+
+    @abstractmethod
+    def batches(
+        self, store: Store, path: str, wanted: pa.Schema, rows_max: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Some columns of a file, which has them, about so many rows at a time.
+
+        Parquet's in the file's types, others in the wanted ones. Raises as `facts`.
+        """
+
+
+@dataclass(frozen=True)
+class ParquetFiles(FileFormat):
+    """Parquet, with whatever codec."""
+
+    name = "parquet"
+
+    def facts(self, store: Store, path: str, declared: pa.Schema | None) -> FileFacts:
+        """See `FileFormat`. Reads the footer."""
+        with _reading(self, store, path), store.open_input(path) as opened:
+            file = pq.ParquetFile(opened)
+            return FileFacts(file.schema_arrow.remove_metadata(), file.metadata.num_rows)
+
+    def batches(
+        self, store: Store, path: str, wanted: pa.Schema, rows_max: int
+    ) -> Iterator[pa.RecordBatch]:
+        """See `FileFormat`."""
+        with _reading(self, store, path), store.open_input(path) as opened:
+            yield from pq.ParquetFile(opened).iter_batches(rows_max, columns=wanted.names)
+
+
+@dataclass(frozen=True)
+class CsvFiles(FileFormat):
+    """CSV with a line of names; plain, or packed as the end of the file's name says.
+
+    An empty field is NULL, one in quotes the empty text.
+    """
+
+    name = "csv"
+    delimiter: str = ","
+    quote: str = '"'
+    null_value: str = ""
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> CsvFiles:
+        """The format with its options. Raises `InvalidError` for a value that makes no sense."""
+        for key in ("delimiter", "quote"):
+            if len(options.get(key, ",").encode()) != 1:
+                raise InvalidError(
+                    f"option {key!r} of csv is {options[key]!r}; expected one character of ASCII"
+                )
+        given = {key.replace("-", "_"): value for key, value in options.items()}
+        return cls(**given)
+
+    def facts(self, store: Store, path: str, declared: pa.Schema | None) -> FileFacts:
+        """See `FileFormat`. Reads the first lines where types are declared, else the whole file."""
+        with _reading(self, store, path):
+            if declared is None:
+                with _unpacked(store, path) as opened:
+                    return FileFacts(self._inferred(opened), None)
+            types = {field.name: field.type for field in declared}
+            names = self._names(store, path)
+        return FileFacts(pa.schema([(name, types.get(name, pa.string())) for name in names]), None)
+
+    def batches(
+        self, store: Store, path: str, wanted: pa.Schema, rows_max: int
+    ) -> Iterator[pa.RecordBatch]:
+        """See `FileFormat`."""
+        with _reading(self, store, path):
+            texts = dict.fromkeys(self._names(store, path), pa.string())
+            with _unpacked(store, path) as opened:
+                for batch in self._reader(opened, texts, wanted.names) if texts else ():
+                    yield _typed(batch, wanted)
+
+    def _names(self, store: Store, path: str) -> list[str]:
+        """The names in the first line; none in a file that is empty."""
+        with _unpacked(store, path) as opened:
+            first = opened.read(_BLOCK_BYTES)
+        if not first:
+            return []
+        # What is cut off at the end of the block would be an error, and is not looked at.
+        line = first[: first.find(b"\n") + 1] or first
+        names = self._reader(pa.BufferReader(line), {}, None).schema.names
+        if len({*names}) < len(names):
+            raise InvalidError(f"two columns have one name among {', '.join(names)}")
+        return list(names)
+
+    def _reader(
+        self, opened: pa.NativeFile, types: Mapping[str, pa.DataType], wanted: list[str] | None
+    ) -> arrow_csv.CSVStreamingReader:
+        return arrow_csv.open_csv(
+            opened,
+            read_options=arrow_csv.ReadOptions(block_size=_BLOCK_BYTES),
+            parse_options=arrow_csv.ParseOptions(
+                delimiter=self.delimiter, quote_char=self.quote, newlines_in_values=True
+            ),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types=types,
+                include_columns=wanted,
+                null_values=[self.null_value],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+
+    def _inferred(self, opened: pa.NativeFile) -> pa.Schema:
+        text = opened.read()
+        if not text:
+            return pa.schema([])
+        frame = pl.scan_csv(
+            text,
+            separator=self.delimiter,
+            quote_char=self.quote,
+            null_values=[self.null_value],
+            infer_schema_length=None,
+            try_parse_dates=True,
+        )
+        return _arrow_schema(frame.collect_schema())
+
+
+@dataclass(frozen=True)
+class JsonFiles(FileFormat):
+    """A JSON object in each line; plain, or packed as the end of the file's name says.
+
+    A member that is missing is NULL, and so is `null`. Times and dates are texts of ISO 8601.
+    """
+
+    name = "json"
+    names_its_columns = False
+
+    def facts(self, store: Store, path: str, declared: pa.Schema | None) -> FileFacts:
+        """See `FileFormat`. Reads the whole file where no types are declared, else nothing."""
+        if declared is not None:
+            return FileFacts(declared, None)
+        with _reading(self, store, path), _unpacked(store, path) as opened:
+            frame = pl.read_ndjson(opened.read(), infer_schema_length=None)
+            return FileFacts(_arrow_schema(frame.schema), None)
+
+    def batches(
+        self, store: Store, path: str, wanted: pa.Schema, rows_max: int
+    ) -> Iterator[pa.RecordBatch]:
+        """See `FileFormat`."""
+        read = pa.schema([(field.name, _as_read_of_json(field.type)) for field in wanted])
+        with _reading(self, store, path), _unpacked(store, path) as opened:
+            for batch in arrow_json.open_json(
+                opened,
+                read_options=arrow_json.ReadOptions(block_size=_BLOCK_BYTES),
+                parse_options=arrow_json.ParseOptions(
+                    explicit_schema=read, unexpected_field_behavior="ignore"
+                ),
+            ):
+                yield _typed(batch, wanted)
+
+
+def _as_read_of_json(type_: pa.DataType) -> pa.DataType:
+    """The type in which values are read, where Arrow's parser does not know their own."""
+    is_text = pa.types.is_date(type_) or pa.types.is_time(type_)
+    return pa.string() if is_text else type_
+
+
+def _arrow_schema(types: pl.Schema) -> pa.Schema:
+    return pl.DataFrame(schema=types).to_arrow(compat_level=pl.CompatLevel.oldest()).schema
+
+
+# -- texts to values -------------------------------------------------------------------------------
+
+
+def _typed(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    """Columns of texts as those of the wanted types. Raises `InvalidError` naming the column."""
+    columns = []
+    for field in wanted:
+        column = batch.column(field.name)
+        try:
+            is_typed = column.type.equals(field.type)
+            columns.append(column if is_typed else _parsed(column, field.type))
+        except (pa.ArrowException, pl.exceptions.PolarsError) as error:
+            reason = str(error).splitlines()[0]
+            raise InvalidError(f"column {field.name!r} should be {field.type}: {reason}") from error
+    return pa.record_batch(columns, schema=pa.schema([f.with_nullable(True) for f in wanted]))
+
+
+def _parsed(texts: pa.Array, type_: pa.DataType) -> pa.Array:
+    if pa.types.is_time(type_):  # which Arrow makes of no text
+        times = pl.Series(texts).str.to_time("%H:%M:%S%.f", strict=True)
+        return times.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(type_)
+    return pc.cast(texts, type_)
+
+
+# -- opening ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _unpacked(store: Store, path: str) -> Iterator[pa.NativeFile]:
+    codec = _CODECS.get(path.rpartition(".")[2].lower())
+    with store.open_input(path) as opened:
+        if codec is None:
+            yield opened
+        else:
+            with pa.CompressedInputStream(opened, codec) as unpacked:
+                yield unpacked
+
+
+_CODECS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4"}
+
+
+@contextmanager
+def _reading(format_: FileFormat, store: Store, path: str) -> Iterator[None]:
+    """A block whose errors name the file."""
+    try:
+        yield
+    except DataError:
+        raise
+    except (KeytideError, pa.ArrowException, pl.exceptions.PolarsError, OSError, EOFError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(
+            f"{store.uri_of(path)} cannot be read as {format_.name}: {reason}; mend or remove the "
+            f"file, or name what lies there in another way"
+        ) from error

@@ -1,0 +1,292 @@
+"""Folders of files that others wrote, on local disk or in an object store.
+
+Files lie in the folder or at any depth below it, where `name=value` in a path is a column (Hive's
+partitions). What begins with `_` or `.` is no data. In which order files and rows came nobody can
+tell: neither times nor names of files say it (rule R3 of docs/semantics.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from urllib.parse import unquote
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError, UnsupportedError
+from keytide.external.files import CsvFiles, FileFacts, FileFormat, JsonFiles, ParquetFiles
+from keytide.external.source import Place
+from keytide.lazily import cached_property
+from keytide.store import ObjectInfo, Store, store_of_file
+from keytide.table.conditions.matching import row_filter
+from keytide.table.conditions.predicate import Predicate, columns_of, conjunction, conjuncts
+from keytide.table.values.columns import stored_column
+from keytide.types import Field, type_from_arrow
+
+__all__ = ["FolderSource", "csv_folder", "json_folder", "parquet_folder"]
+
+_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+
+
+def parquet_folder(place: Place) -> FolderSource:
+    """A folder of Parquet files."""
+    return _folder(place, ParquetFiles())
+
+
+def csv_folder(place: Place) -> FolderSource:
+    """A folder of CSV files. Options: `delimiter`, `quote` and `null-value`."""
+    return _folder(place, CsvFiles.of(place.options))
+
+
+def json_folder(place: Place) -> FolderSource:
+    """A folder of files with a JSON object in each line."""
+    return _folder(place, JsonFiles())
+
+
+def _folder(place: Place, format_: FileFormat) -> FolderSource:
+    store = store_of_file(f"{place.location.rstrip('/')}/x", place.near)[0].uncached()
+    return FolderSource(store, format_, place.columns)
+
+
+@dataclass(frozen=True)
+class FolderSource:
+    """Files in a folder. `store` is rooted there; `declared` are columns that somebody named."""
+
+    store: Store
+    format: FileFormat
+    declared: pa.Schema | None = None
+
+    @property
+    def location(self) -> str:
+        """See `Source`."""
+        return self.store.uri
+
+    def pin(self, version: str | int | None = None) -> PinnedFolder:
+        """See `Source`. A folder has no versions; what is pinned are the files that are there."""
+        if version is not None:
+            raise UnsupportedError(
+                f"{self.location}: a folder of files has no versions, found {version!r}; read "
+                f"it as it is now"
+            )
+        files = sorted(filter(_is_data, self.store.list()), key=lambda file: file.path)
+        if not files and not self._is_there():
+            raise NotFoundError(
+                f"nothing lies at {self.location}; check the path, which names a folder"
+            )
+        return PinnedFolder(self.store, self.format, tuple(files), self.declared)
+
+    def _is_there(self) -> bool:
+        local = self.store.local_path("x")
+        return local is not None and local.parent.is_dir()
+
+
+def _is_data(file: ObjectInfo) -> bool:
+    return file.size > 0 and not any(part[:1] in ("_", ".") for part in file.path.split("/"))
+
+
+@dataclass(frozen=True)
+class PinnedFolder:
+    """The files that were in a folder at one moment."""
+
+    store: Store
+    format: FileFormat
+    files: tuple[ObjectInfo, ...]
+    declared: pa.Schema | None
+
+    @property
+    def version(self) -> None:
+        """See `PinnedSource`: there are none."""
+        return
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """See `PinnedSource`. Columns of the files first, then those of paths."""
+        types = dict(self._file_types)
+        for name in self._partition_names:
+            types.pop(name, None)
+            types[name] = self._partition_type(name)
+        return pa.schema(list(types.items()))
+
+    def parts(self, about_key: Predicate | None = None) -> list[FilePart]:
+        """See `PinnedSource`."""
+        schema = self.schema
+        return [
+            FilePart(self.store, self.format, file, facts, schema, partition)
+            for file, facts, partition in zip(
+                self.files, self._facts, self._partitions, strict=True
+            )
+            if _may_have(partition, schema, about_key)
+        ]
+
+    @cached_property
+    def _facts(self) -> list[FileFacts]:
+        """What each file says of itself, read side by side."""
+        reads = [
+            partial(self.format.facts, self.store, file.path, self.declared) for file in self.files
+        ]
+        return self.store.together(reads)
+
+    @cached_property
+    def _partitions(self) -> list[dict[str, str | None]]:
+        """The values in the paths. Raises `DataError` where files have them of other columns."""
+        found = [_partition(file.path) for file in self.files]
+        other = next((place for place, one in enumerate(found) if [*one] != [*found[0]]), None)
+        if other is not None:
+            raise DataError(
+                f"{self.store.uri} has the partition columns ({', '.join(found[0])}) in the path "
+                f"of {self.files[0].path} and ({', '.join(found[other])}) in that of "
+                f"{self.files[other].path}; expected the same in all of them"
+            )
+        return found
+
+    @property
+    def _partition_names(self) -> list[str]:
+        return [*self._partitions[0]] if self.files else []
+
+    @cached_property
+    def _file_types(self) -> dict[str, pa.DataType]:
+        """The columns of the files, each in the type that the values of all of them fit."""
+        if not self.files:
+            return {} if self.declared is None else {f.name: f.type for f in self.declared}
+        types: dict[str, pa.DataType] = {}
+        for file, facts in zip(self.files, self._facts, strict=True):
+            for field in facts.schema:
+                known = types.get(field.name, field.type)
+                try:
+                    types[field.name] = _common(known, field.type)
+                except (pa.ArrowException, KeytideError) as error:
+                    raise DataError(
+                        f"{self.store.uri_of(file.path)}: column {field.name!r} is {field.type} "
+                        f"there and {known} in other files ({error}); a table has one type for it"
+                    ) from error
+        return types
+
+    def _partition_type(self, name: str) -> pa.DataType:
+        if self.declared is not None and name in self.declared.names:
+            return self.declared.field(name).type
+        values = [partition[name] for partition in self._partitions]
+        texts = pa.array(values, pa.string())
+        for type_ in (pa.int64(), pa.date32()):
+            try:
+                # A number that is not written as such, like 007, is a text.
+                if texts.cast(type_).cast(pa.string()).equals(texts):
+                    return type_
+            except pa.ArrowException:  # noqa: PERF203  # one of two types
+                continue
+        return pa.string()
+
+
+def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    types = [type_from_arrow(each).to_arrow() if not pa.types.is_null(each) else each
+             for each in (one, other)]  # fmt: skip
+    if types[0].equals(types[1]):
+        return types[0]
+    fields = [pa.schema([("c", each)]) for each in types]
+    return pa.unify_schemas(fields, promote_options="permissive").field(0).type
+
+
+def _partition(path: str) -> dict[str, str | None]:
+    """The columns in a path, with their values."""
+    pairs = [part.partition("=") for part in path.split("/")[:-1]]
+    return {
+        unquote(name): None if value == _NULL_PARTITION else unquote(value)
+        for name, sign, value in pairs
+        if sign
+    }
+
+
+def _may_have(
+    partition: Mapping[str, str | None], schema: pa.Schema, about_key: Predicate | None
+) -> bool:
+    """Whether a file of a partition may have rows with a key that meets a condition."""
+    terms = [t for t in conjuncts(about_key) if columns_of(t) <= partition.keys()]
+    about_path = conjunction(terms)
+    if about_path is None:
+        return True
+    fields = [Field(-1, n, type_from_arrow(schema.field(n).type)) for n in columns_of(about_path)]
+    row = {n: _constants(partition, schema.field(n), 1) for n in columns_of(about_path)}
+    frame = pl.from_arrow(pa.table(row))
+    assert isinstance(frame, pl.DataFrame)
+    return frame.filter(row_filter(about_path, fields)).height > 0
+
+
+def _constants(partition: Mapping[str, str | None], field: pa.Field, rows: int) -> pa.Array:
+    """A column of a path's value. Raises `DataError` where it is none of the type."""
+    try:
+        value = pa.array([partition[field.name]], pa.string()).cast(field.type)[0]
+    except pa.ArrowException as error:
+        raise DataError(
+            f"the path of a file says {field.name}={partition[field.name]}, which is no "
+            f"{field.type}: {error}"
+        ) from error
+    return pa.repeat(value, rows)
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """One file of a folder."""
+
+    store: Store
+    format: FileFormat
+    file: ObjectInfo
+    facts: FileFacts
+    schema: pa.Schema
+    partition: Mapping[str, str | None]
+
+    def __str__(self) -> str:
+        return self.file.path
+
+    @property
+    def rows(self) -> int | None:
+        """See `SourcePart`."""
+        return self.facts.rows
+
+    @property
+    def stored_bytes(self) -> int:
+        """See `SourcePart`."""
+        return self.file.size
+
+    @property
+    def commit(self) -> int:
+        """See `SourcePart`: commits are in no order."""
+        return 0
+
+    @property
+    def is_in_order(self) -> bool:
+        """See `SourcePart`."""
+        return False
+
+    def batches(
+        self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
+    ) -> Iterator[pa.RecordBatch]:
+        """See `SourcePart`. Raises `DataError` naming the file."""
+        given = pa.schema(
+            [self.schema.field(n) for n in columns
+             if n in self.facts.schema.names and n not in self.partition]
+        )  # fmt: skip
+        # Of a file without any of the columns its rows are counted by whatever it has.
+        read = given if given.names else self.facts.schema
+        for batch in self.format.batches(self.store, self.file.path, read, rows_max):
+            yield self._whole(batch, columns)
+
+    def _whole(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+        fields = [self.schema.field(name) for name in columns]
+        values = [self._column(batch, field) for field in fields]
+        return pa.record_batch(values, schema=pa.schema(fields))
+
+    def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+        if field.name in self.partition:
+            return _constants(self.partition, field, batch.num_rows)
+        if field.name not in batch.schema.names:
+            return pa.nulls(batch.num_rows, field.type)
+        column = batch.column(field.name)
+        if column.type.equals(field.type):
+            return column
+        as_field = Field(-1, field.name, type_from_arrow(field.type))
+        try:
+            chunks = stored_column(pa.chunked_array([column]), as_field, str(self.file.path))
+        except InvalidError as error:
+            raise DataError(f"{self.store.uri_of(self.file.path)}: {error}") from error
+        return chunks.combine_chunks()

@@ -1,0 +1,56 @@
+"""The formats that external tables may have, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from keytide.arguments import shown
+from keytide.errors import InvalidError, UnsupportedError
+from keytide.external.folder import csv_folder, json_folder, parquet_folder
+from keytide.external.source import Place, Source
+
+__all__ = ["FORMATS", "ExternalFormat", "format_named", "open_source"]
+
+
+@dataclass(frozen=True)
+class ExternalFormat:
+    """A format: what opens it, the names of its options, and whether it tells when rows came.
+
+    `open` looks at nothing yet. Where `tells_order` is false, no version of a key is later than
+    another one but by its watermark (rule R3 of docs/semantics.md).
+    """
+
+    open: Callable[[Place], Source]
+    options: tuple[str, ...] = ()
+    tells_order: bool = True
+
+
+FORMATS: Mapping[str, ExternalFormat] = {
+    "parquet": ExternalFormat(parquet_folder, tells_order=False),
+    "csv": ExternalFormat(csv_folder, ("delimiter", "quote", "null-value"), tells_order=False),
+    "json": ExternalFormat(json_folder, tells_order=False),
+}
+_NOT_HERE = ("delta", "iceberg", "postgresql", "sqlite", "keytide", "paimon")
+
+
+def format_named(name: str) -> ExternalFormat:
+    """The format of a name in lower case. Raises `InvalidError` naming those there are."""
+    if name in FORMATS:
+        return FORMATS[name]
+    there = ", ".join(FORMATS)
+    if name in _NOT_HERE:
+        raise UnsupportedError(
+            f"this release reads no external tables of format {name!r}; it reads {there}"
+        )
+    raise InvalidError(f"{shown(name)} is no format of external tables; there is {there}")
+
+
+def open_source(name: str, place: Place) -> Source:
+    """What lies at a place. Raises `InvalidError` for options that the format does not know."""
+    found = format_named(name)
+    unknown = [option for option in place.options if option not in found.options]
+    if unknown:
+        there = ", ".join(found.options) or "none"
+        raise InvalidError(f"format {name} has no option {unknown[0]!r}; it has: {there}")
+    return found.open(place)

@@ -1,0 +1,106 @@
+"""An external table at one version, for all that a statement reads of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from keytide.errors import InvalidError
+from keytide.external.formats import open_source
+from keytide.external.source import PinnedSource, Place, Source
+from keytide.external.versions import SourceVersions
+from keytide.format.schema import TableSchema
+from keytide.options import TableOptions
+from keytide.store import Store
+from keytide.table.conditions.predicate import Predicate
+from keytide.table.definition.external import (
+    format_of,
+    is_read_on_demand,
+    location_of,
+    source_options,
+)
+from keytide.table.state.stored import PinnedTable
+from keytide.table.state.view import TableView
+
+__all__ = ["PinnedExternal", "pin_external", "source_of"]
+
+
+@dataclass(frozen=True)
+class PinnedExternal:
+    """A definition, and the version of a source that is read by it. Pickles."""
+
+    view: TableView
+    source: PinnedSource
+    location: str
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self.view.name
+
+    def __str__(self) -> str:
+        version = "" if self.source.version is None else f", version {self.source.version}"
+        return f"{format_of(self.view.schema)} at {self.location}{version}"
+
+    def versions(self, about_key: Predicate | None = None) -> SourceVersions:
+        """The versions of keys, of which those may be left out whose key meets no condition.
+
+        Raises `InvalidError` where the definition names columns that are not there.
+        """
+        self.check_columns()
+        return SourceVersions(self.view, tuple(self.source.parts(about_key)), about_key)
+
+    def check_columns(self) -> None:
+        """Raise `InvalidError` where the definition names columns that are not there."""
+        there = self.source.schema.names
+        lacking = [name for name in self.view.schema.names if name not in there]
+        if not lacking:
+            return
+        role = _role(self.view.schema, lacking)
+        way_out = (
+            "CALL sys.refresh, or ExternalTable.refresh, takes the columns anew"
+            if is_read_on_demand(self.view.schema) and not role
+            else "have whoever keeps the rows bring it back, or DROP the definition and make anew"
+        )
+        raise InvalidError(
+            f"table {self.name}: {self} has no column {lacking[0]!r}, which the definition has"
+            f"{role}; it has {', '.join(there) or 'none'}. {way_out}"
+        )
+
+
+def _role(schema: TableSchema, lacking: list[str]) -> str:
+    """What a column that is gone was for, where rows cannot be merged without it."""
+    options = TableOptions.parse(schema.options)
+    roles = (
+        ("in its primary key", schema.primary_keys),
+        ("as its watermark key", options.watermark_key),
+        ("as its tombstone key", options.tombstone_key),
+    )
+    found = [role for role, names in roles if set(names) & set(lacking)]
+    return f" {found[0]}" if found else ""
+
+
+def source_of(schema: TableSchema, near: Store, *, anew: bool = False) -> Source:
+    """What a definition says lies at its location; nothing is looked at yet.
+
+    With `anew` its columns are those that are there, whatever the definition says.
+    """
+    columns = None if anew else schema.arrow_schema()
+    place = Place(location_of(schema), source_options(schema.options), near, columns)
+    return open_source(format_of(schema), place)
+
+
+def pin_external(entry: PinnedTable, version: str | int | None = None) -> PinnedExternal:
+    """An external table as it is now, or was at a version: one look for all who ask this entry.
+
+    Raises what `Source.pin` does.
+    """
+    return entry.once(("external", version), partial(_pin, entry, version))
+
+
+def _pin(entry: PinnedTable, version: str | int | None) -> PinnedExternal:
+    schema = entry.schema
+    options = TableOptions.parse(schema.options)
+    view = TableView(entry.store, entry.name, schema, {schema.id: schema}, options)
+    source = source_of(schema, entry.store)
+    return PinnedExternal(view, source.pin(version), source.location)

@@ -1,0 +1,175 @@
+"""A scan of an external table: some columns of the rows of one version that meet a condition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from keytide import html
+from keytide.dml.attached import PagesScan
+from keytide.dml.spi import ColumnHandle, ConnectorSession
+from keytide.external.connector import EXTERNAL_TABLES, ExternalHandle
+from keytide.external.merging import Merging, split_condition
+from keytide.external.pinned import PinnedExternal
+from keytide.format.arrow import in_python, to_arrow
+from keytide.plural import counted
+from keytide.process import refuse_forked_child
+from keytide.table.conditions.condition import Condition, predicate_of
+from keytide.table.conditions.predicate import Predicate
+from keytide.table.conditions.text import text_of
+from keytide.table.read.row_source import RowSource
+from keytide.table.scans import key_condition, keys_condition, selected_columns
+from keytide.table.state.view import TableView
+from keytide.types import Field
+
+__all__ = [
+    "ExternalExplanation",
+    "ExternalScan",
+    "get_external",
+    "get_many_external",
+    "scan_external",
+]
+
+
+def scan_external(
+    table: PinnedExternal, columns: Sequence[str] | None = None, where: Condition | None = None
+) -> ExternalScan:
+    """A scan. Raises `NotFoundError` and `InvalidError` for wrong columns and conditions."""
+    schema = table.view.schema
+    predicate = None if where is None else predicate_of(where, schema.fields, table.name)
+    return ExternalScan(table, selected_columns(table.name, schema, columns), predicate)
+
+
+def get_external(table: PinnedExternal, key: Mapping[str, Any] | Any) -> dict[str, Any] | None:
+    """The row of one key, or None."""
+    schema = table.view.schema
+    scan = ExternalScan(table, schema.names, key_condition(key, schema, table.name))
+    found = scan.to_polars()
+    return in_python(to_arrow(found, scan.schema))[0] if found.height else None
+
+
+def get_many_external(table: PinnedExternal, keys: Sequence[Any]) -> pa.Table:
+    """The rows of some keys, in the order of these, each key once."""
+    schema = table.view.schema
+    wanted, condition = keys_condition(keys, schema, table.name)
+    scan = ExternalScan(table, schema.names, condition)
+    names = list(schema.primary_keys)
+    places = wanted.columns[0]
+    rows = scan.to_polars().join(wanted, on=names, how="inner", nulls_equal=True)
+    return to_arrow(rows.sort(places), scan.schema)
+
+
+@dataclass(frozen=True)
+class ExternalScan(RowSource):
+    """Rows of one version: one merged row per key, in no promised order.
+
+    A scan is lazy and stays with its version, as far as whoever keeps the rows keeps that. Methods
+    that return everything need memory for the result; `to_batches` needs only what 'read.memory'
+    allows.
+    """
+
+    table: PinnedExternal
+    columns: tuple[str, ...]
+    predicate: Predicate | None = None
+    threads: int = 1
+
+    @property
+    def view(self) -> TableView:
+        """The table as its definition says."""
+        return self.table.view
+
+    @property
+    def version(self) -> str | None:
+        """The version that is read; None where there are none."""
+        return self.table.source.version
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The columns of the result."""
+        return self.view.schema.select(self.columns)
+
+    @property
+    def snapshot_ids(self) -> tuple[int, ...]:
+        """None of the lake's own."""
+        return ()
+
+    def tasks(self) -> list[MergeTask]:
+        """The scan as picklable tasks: one. Raises what reading the source's metadata does."""
+        refuse_forked_child()
+        about_key, rest = split_condition(self.predicate, self.view.schema.primary_keys)
+        return [MergeTask(Merging(self.table.versions(about_key), self.columns, rest))]
+
+    def pages(self) -> PagesScan:
+        """The same as a scan of a connector."""
+        handle = ExternalHandle(self.table, self.predicate)
+        columns = (ColumnHandle(f.name, f.type, f.nullable) for f in self.schema)
+        session = ConnectorSession()
+        return PagesScan(EXTERNAL_TABLES, session, handle, tuple(columns))
+
+    def count(self) -> int:
+        """The number of rows. Raises as `to_batches`."""
+        one_column = replace(self, columns=self.view.schema.primary_keys[:1])
+        return sum(frame.height for frame in one_column._frames())
+
+    def explain(self) -> ExternalExplanation:
+        """How the scan will be carried out. Reads no rows. Raises as `tasks`."""
+        about_key, rest = split_condition(self.predicate, self.view.schema.primary_keys)
+        parts = self.table.source.parts(about_key)
+        rows = [part.rows for part in parts]
+        fields = self.view.schema.fields
+        return ExternalExplanation(
+            table=self.view.name,
+            source=str(self.table),
+            parts=len(parts),
+            rows=None if None in rows else sum(n or 0 for n in rows),
+            before_merge=None if about_key is None else text_of(about_key, fields),
+            after_merge=None if rest is None else text_of(rest, fields),
+        )
+
+    def _repr_html_(self) -> str:
+        columns = html.table(("column", "type"), [(f.name, f.type.sql()) for f in self.fields])
+        return columns + html.preformatted(str(self.explain()))
+
+
+@dataclass(frozen=True)
+class MergeTask:
+    """Reads and merges. Pickles."""
+
+    merging: Merging
+
+    @property
+    def view(self) -> TableView:
+        """See `FramesTask`."""
+        return self.merging.view
+
+    def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
+        """See `FramesTask`."""
+        return self.merging.frames(memory_bytes)
+
+
+@dataclass(frozen=True)
+class ExternalExplanation:
+    """How a scan will be carried out; `rows` counts all versions, None where nobody knows."""
+
+    table: str
+    source: str
+    parts: int
+    rows: int | None
+    before_merge: str | None
+    after_merge: str | None
+
+    def __str__(self) -> str:
+        rows = "" if self.rows is None else f" with {counted(self.rows, 'version')}"
+        return (
+            f"external table {self.table}: {self.source}\n"
+            f"read: {counted(self.parts, 'part')}{rows}\n"
+            f"conditions before merging: {self.before_merge or 'none'}\n"
+            f"conditions after merging: {self.after_merge or 'none'}"
+        )
+
+    def _repr_html_(self) -> str:
+        return html.preformatted(str(self))

@@ -1,0 +1,91 @@
+"""The rows of a source as versions of keys: typed as the table, each with a number and a kind.
+
+`_SEQUENCE_NUMBER` tells in which order versions came, as far as the source knows it: that of the
+commits, and in a commit that of its rows. `_VALUE_KIND` is -D for what the tombstone key marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.errors import DataError, InvalidError
+from keytide.external.source import SourcePart
+from keytide.format.arrow import from_arrow
+from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
+from keytide.row_kind import RowKind
+from keytide.table.conditions.matching import row_filter
+from keytide.table.conditions.predicate import Predicate, columns_of
+from keytide.table.state.view import TableView
+from keytide.table.values.columns import key_column, stored_column
+from keytide.table.write.tombstones import with_tombstones
+
+__all__ = ["SourceVersions"]
+
+_COMMIT_ROWS_BITS = 40
+"""Numbers of a commit have room for so many rows, and there is room for as many commits."""
+
+
+@dataclass(frozen=True)
+class SourceVersions:
+    """Versions of some columns, of keys that meet a condition. Pickles."""
+
+    view: TableView
+    parts: tuple[SourcePart, ...]
+    about_key: Predicate | None = None
+
+    @property
+    def are_in_order(self) -> bool:
+        """Whether it is known of all rows which came later."""
+        return all(part.is_in_order for part in self.parts)
+
+    def frames(self, columns: Sequence[str], rows_max: int) -> Iterator[pl.DataFrame]:
+        """The versions in the order in which they came, about so many at a time.
+
+        Raises `DataError` for what cannot be read, and for values that the table cannot have.
+        """
+        unordered = {part.commit for part in self.parts if not part.is_in_order}
+        ranks = {commit: rank for rank, commit in enumerate(sorted({p.commit for p in self.parts}))}
+        seen = dict.fromkeys(ranks, 0)
+        for part in self.parts:
+            first = ranks[part.commit] << _COMMIT_ROWS_BITS
+            for batch in part.batches(columns, self.about_key, rows_max):
+                frame = self._typed(batch, columns, part)
+                if part.commit in unordered:
+                    number = pl.lit(first, pl.Int64)
+                else:
+                    start = first + seen[part.commit]
+                    number = pl.int_range(start, start + pl.len(), dtype=pl.Int64)
+                    seen[part.commit] += frame.height
+                yield self._meeting(frame.with_columns(number.alias(SEQUENCE_NUMBER)))
+
+    def _typed(
+        self, batch: pa.RecordBatch, columns: Sequence[str], part: SourcePart
+    ) -> pl.DataFrame:
+        """A batch in the types of the table, with kinds."""
+        schema, table = self.view.schema, self.view.name
+        given = dict(zip(columns, pa.Table.from_batches([batch]).columns, strict=True))
+        try:
+            typed = {
+                name: (key_column if name in schema.primary_keys else stored_column)(
+                    column, schema.field(name), table
+                )
+                for name, column in given.items()
+            }
+        except InvalidError as error:
+            raise DataError(
+                f"{error}; found in {part}. Others keep these rows: refresh the definition, or "
+                f"define the table with types that they fit"
+            ) from error
+        inserts = pa.repeat(pa.scalar(int(RowKind.INSERT), pa.int8()), batch.num_rows)
+        kinds = with_tombstones(pa.chunked_array([inserts]), typed, schema, self.view.options)
+        return from_arrow(pa.table({**typed, VALUE_KIND: kinds}))
+
+    def _meeting(self, frame: pl.DataFrame) -> pl.DataFrame:
+        if self.about_key is None:
+            return frame
+        fields = self.view.schema.select(sorted(columns_of(self.about_key)))
+        return frame.filter(row_filter(self.about_key, fields))

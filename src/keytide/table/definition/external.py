@@ -1,0 +1,212 @@
+"""External tables: what is stored of a table whose rows others keep.
+
+Such a definition is a schema like any other, whose options say what lies where. Nothing that
+writes, compacts or expires has anything to do there, so whoever opens a table of the lake's own
+refuses it by `refuse_external`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from keytide.errors import InvalidError, UnsupportedError
+from keytide.format.schema import TableSchema
+from keytide.options import TableOptions, keys, stored_names
+from keytide.table.definition.checks import (
+    check_types,
+    check_upsert_keys,
+    doubts_of_keys,
+    refuse_same_names,
+)
+from keytide.types import Field
+
+__all__ = [
+    "checked_options",
+    "external_schema",
+    "format_of",
+    "given_options",
+    "is_external",
+    "is_read_on_demand",
+    "location_of",
+    "refuse_external",
+    "refuse_secret",
+    "source_options",
+    "with_fields",
+]
+
+_TYPE = "external-table"
+_IMPLIED = {
+    keys.TYPE, keys.EXTERNAL_FORMAT, keys.EXTERNAL_LOCATION, keys.EXTERNAL_SCHEMA_ON_READ,
+    keys.SEQUENCE_FIELD, keys.PRIMARY_KEY_NULLABLE,
+}  # fmt: skip
+_TAKEN = (
+    keys.WATERMARK_KEY, keys.TOMBSTONE_KEY, keys.TOMBSTONE_STRING_KEY_VALUE, keys.UPSERT_ON_TIE,
+    keys.READ_MEMORY,
+)  # fmt: skip
+_OPTION_PREFIX = keys.key_of(keys.EXTERNAL_OPTION, "")
+_USER_PREFIX = keys.key_of(keys.USER, "")
+
+
+def is_external(schema: TableSchema) -> bool:
+    """Whether a schema is the definition of an external table."""
+    return schema.options.get(keys.TYPE) == _TYPE
+
+
+def refuse_external(schema: TableSchema, name: str) -> None:
+    """Raise `UnsupportedError` for an external table, in the place of whatever was to be done."""
+    if is_external(schema):
+        raise UnsupportedError(
+            f"table {name} is an external table, {format_of(schema)} at {location_of(schema)}: "
+            f"others keep its rows, which are read-only here, so this cannot be done with it. What "
+            f"works: SELECT and joins, scan, get, get_many, why, changes between versions, "
+            f"refresh, SHOW CREATE TABLE and DESCRIBE; DROP TABLE forgets the definition"
+        )
+
+
+# -- what a definition says ------------------------------------------------------------------------
+
+
+def format_of(schema: TableSchema) -> str:
+    """What lies at the location."""
+    return schema.options[keys.EXTERNAL_FORMAT]
+
+
+def location_of(schema: TableSchema) -> str:
+    """Where the rows lie, without any secret."""
+    return schema.options[keys.EXTERNAL_LOCATION]
+
+
+def is_read_on_demand(schema: TableSchema) -> bool:
+    """Whether the columns were taken from what lies there."""
+    return schema.options.get(keys.EXTERNAL_SCHEMA_ON_READ) == "true"
+
+
+def source_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Those of a definition's options that are for the format, under its own names."""
+    return {
+        key.removeprefix(_OPTION_PREFIX): value
+        for key, value in options.items()
+        if key.startswith(_OPTION_PREFIX)
+    }
+
+
+def given_options(schema: TableSchema) -> dict[str, str]:
+    """The options that its maker gave, without those that clauses of their own say."""
+    return {key: value for key, value in schema.options.items() if key not in _IMPLIED}
+
+
+# -- making one ------------------------------------------------------------------------------------
+
+
+def external_schema(
+    fields: Sequence[Field],
+    primary_key: Sequence[str],
+    options: Mapping[str, str],
+    *,
+    format_: str,
+    location: str,
+    on_read: bool,
+    comment: str | None,
+    time_millis: int,
+) -> tuple[TableSchema, list[str]]:
+    """The first schema of an external table, and doubts about it.
+
+    REQUIRES: `options` and `location` were checked. Raises `InvalidError` for keys that cannot work
+    (rules R9 to R13 of docs/semantics.md).
+    """
+    stored = dict(options) | {
+        keys.TYPE: _TYPE,
+        keys.EXTERNAL_FORMAT: format_,
+        keys.EXTERNAL_LOCATION: location,
+        keys.PRIMARY_KEY_NULLABLE: "true",  # rule R12: what others wrote may have NULL there
+    }
+    if on_read:
+        stored[keys.EXTERNAL_SCHEMA_ON_READ] = "true"
+    watermark = TableOptions.parse(options).watermark_key
+    if watermark:
+        stored[keys.SEQUENCE_FIELD] = ",".join(watermark)
+    schema = TableSchema.create(
+        fields, primary_keys=primary_key, options=stored, comment=comment, time_millis=time_millis
+    )
+    return schema, _checked(schema)
+
+
+def with_fields(
+    schema: TableSchema, fields: Sequence[Field], time_millis: int
+) -> tuple[TableSchema, list[str]]:
+    """The next version of a definition, with the columns that the rows have now.
+
+    Raises `InvalidError` where a column of a key is gone.
+    """
+    bare = TableSchema.create(
+        fields,
+        primary_keys=schema.primary_keys,
+        options=schema.options,
+        comment=schema.comment,
+        time_millis=time_millis,
+    )
+    made = replace(bare, id=schema.id + 1)
+    return made, _checked(made)
+
+
+def _checked(schema: TableSchema) -> list[str]:
+    if not schema.primary_keys:
+        raise InvalidError(
+            "an external table needs a primary key, of which its rows are versions; name it"
+        )
+    options = TableOptions.parse(schema.options)
+    check_types(schema)
+    check_upsert_keys(schema, options)
+    refuse_same_names(schema.fields)
+    return doubts_of_keys(schema, options)
+
+
+def checked_options(options: Mapping[str, str]) -> dict[str, str]:
+    """The options that a user gives, under their stored names.
+
+    Raises `InvalidError` for one that is unknown, has a wrong value, or may be a secret, which is
+    not shown; `UnsupportedError` for one that nothing would obey.
+    """
+    given = stored_names(options)
+    for key in given:
+        if key.startswith(_OPTION_PREFIX):
+            if _SECRET.search(key.removeprefix(_OPTION_PREFIX)):
+                raise InvalidError(
+                    f"option {key!r} may be a secret, which definitions never hold; {_WAY_OUT}"
+                )
+        elif key not in _TAKEN and not key.startswith(_USER_PREFIX):
+            raise UnsupportedError(
+                f"'{key}' cannot be set: it means nothing to a table whose rows others keep, which "
+                f"takes {', '.join(map(repr, _TAKEN))}, and options that begin with "
+                f"'{_OPTION_PREFIX}' or '{_USER_PREFIX}'; leave it out"
+            )
+    return given
+
+
+# -- secrets ---------------------------------------------------------------------------------------
+
+_SECRET = re.compile(
+    r"pass(word|wd|phrase)?\b|pwd\b|secret|token|credential|private|access[_.-]?key|account[_.-]?key"
+    r"|\bsas|\bsig(nature)?\b",
+    re.IGNORECASE,
+)
+_USER_INFO = re.compile(r"://[^/@]*:[^/@]*@")
+_ASSIGNED = re.compile(r"([\w.-]+)\s*=")
+_WAY_OUT = (
+    "leave it to the environment of each process that reads (PGPASSWORD or ~/.pgpass, or the "
+    "variables of an object store), or give the lake's own store its options by "
+    "kt.connect(..., options=...)"
+)
+
+
+def refuse_secret(location: str) -> None:
+    """Raise `InvalidError`, which shows nothing of it, for a location with a secret in it."""
+    _, _, query = location.partition("?")
+    named = _ASSIGNED.findall(query if "://" in location else location)
+    if _USER_INFO.search(location) or any(map(_SECRET.search, named)):
+        raise InvalidError(
+            f"the location has a password or another secret in it, and is not shown: definitions "
+            f"never hold one; {_WAY_OUT}"
+        )
