@@ -219,8 +219,8 @@ _EXTERNAL = (
     _external("upsert.on-tie", choice("last-write", "tombstone-wins", "error"), None, "Which of "
               "the versions of a key with equal watermarks is the row: the one that was committed "
               "last; a delete, if one of them is, else the one with the larger values; or none, "
-              "and the read fails. Left out, `last-write` where the format tells the order of commits, "
-              "`tombstone-wins` where it does not."),
+              "and the read fails. Left out, `last-write` where the format tells the order of "
+              "commits, `tombstone-wins` where it does not."),
 )  # fmt: skip
 
 # -- columns ---------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 from keytide.errors import InvalidError
 from keytide.options import keys
 from keytide.sql.cursor import Cursor
-from keytide.sql.statements import AlterTable, CreateTable, Query
+from keytide.sql.statements import AlterTable, CreateExternalTable, CreateTable, Query
 from keytide.table.definition.evolution import (
     AddColumn,
     After,
@@ -25,9 +25,10 @@ from keytide.table.definition.evolution import (
     SchemaChange,
     SetOption,
 )
+from keytide.table.definition.external import refuse_secret, refuse_secret_options
 from keytide.types import DataType, Field, parse_sql_type
 
-__all__ = ["alter_table", "create_table", "options"]
+__all__ = ["alter_table", "create_external_table", "create_table", "options"]
 
 Path = tuple[str, ...]
 
@@ -68,6 +69,47 @@ def create_table(cursor: Cursor, query: Callable[[Cursor], Query]) -> CreateTabl
     )
 
 
+def create_external_table(cursor: Cursor) -> CreateExternalTable:
+    """Parse what follows CREATE EXTERNAL."""
+    cursor.expect("TABLE")
+    exists_ok = cursor.accept("IF", "NOT", "EXISTS")
+    name = cursor.table()
+    parts = _Parts()
+    if cursor.peek() == "(":
+        cursor.listed(lambda: _element(cursor, parts))
+    while _external_clause(cursor, parts):
+        pass
+    for word in ("USING", "LOCATION"):
+        if word not in parts.clauses:
+            raise cursor.error(f"an external table needs {word}")
+    return CreateExternalTable(
+        name=name,
+        format=parts.clauses["USING"],
+        location=parts.clauses["LOCATION"],
+        columns=tuple(parts.columns),
+        primary_key=_key(name, parts, keys.PRIMARY_KEY, parts.primary_key),
+        options=parts.options,
+        comment=parts.clauses.get("COMMENT"),
+        exists_ok=exists_ok,
+    )
+
+
+def _external_clause(cursor: Cursor, parts: _Parts) -> bool:
+    """Take one clause behind the columns of an external table, if one comes next."""
+    start = cursor.start
+    if cursor.accept("USING"):
+        _once(cursor, start, parts.clauses, "USING", cursor.name("a format"))
+    elif cursor.accept("LOCATION"):
+        _once(cursor, start, parts.clauses, "LOCATION", cursor.string())
+        # Before any error further on could show the text of the statement.
+        refuse_secret(parts.clauses["LOCATION"])
+    else:
+        found = _described_or_set(cursor, parts)
+        refuse_secret_options(parts.options)
+        return found
+    return True
+
+
 def _element(cursor: Cursor, parts: _Parts) -> None:
     is_constraint = cursor.accept("CONSTRAINT") and cursor.name("a constraint's name")
     if not cursor.accept("PRIMARY", "KEY"):
@@ -88,16 +130,25 @@ def _clause(cursor: Cursor, parts: _Parts) -> bool:
         engine = cursor.name("a format")
         if engine.lower() not in ("keytide", "paimon"):
             raise cursor.error(
-                f"found USING {engine}; this makes keytide tables only, leave USING out"
+                f"found USING {engine}; this makes keytide tables only, leave USING out, or write "
+                f"CREATE EXTERNAL TABLE for rows that others keep"
             )
-    elif cursor.accept("COMMENT"):
-        cursor.accept("=")
-        _once(cursor, start, parts.clauses, "COMMENT", cursor.string())
     elif cursor.accept("PARTITIONED", "BY"):
         names = cursor.listed(lambda: _partition_column(cursor, parts))
         _once(cursor, start, parts.clauses, "PARTITIONED BY", names)
     elif cursor.accept("LIKE"):
         _once(cursor, start, parts.clauses, "LIKE", cursor.table())
+    else:
+        return _described_or_set(cursor, parts)
+    return True
+
+
+def _described_or_set(cursor: Cursor, parts: _Parts) -> bool:
+    """Take COMMENT or options, if one of them comes next."""
+    start = cursor.start
+    if cursor.accept("COMMENT"):
+        cursor.accept("=")
+        _once(cursor, start, parts.clauses, "COMMENT", cursor.string())
     elif cursor.accept("WITH") or cursor.accept("TBLPROPERTIES") or cursor.accept("OPTIONS"):
         given = options(cursor)
         if twice := sorted(given.keys() & parts.options.keys()):

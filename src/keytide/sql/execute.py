@@ -11,6 +11,7 @@ from sqlglot import exp
 
 from keytide.dml.attached import AttachedCatalog
 from keytide.errors import AlreadyExistsError, InvalidError
+from keytide.external.creation import NewExternalTable, create_external
 from keytide.plural import counted
 from keytide.sql.assign import assign
 from keytide.sql.dialect import refusing_slips
@@ -29,6 +30,7 @@ from keytide.sql.show import describe, explain, show
 from keytide.sql.statements import (
     AlterTable,
     Call,
+    CreateExternalTable,
     CreateTable,
     Delete,
     Describe,
@@ -145,6 +147,26 @@ def _create_as(
         statement.name, wanted, lambda transaction: engine.fill(transaction, rows)
     )
     return _written(statement.name, written)
+
+
+def _create_external(
+    catalog: AttachedCatalog, engine: Engine, statement: CreateExternalTable
+) -> Result:
+    known = catalog.find(statement.name)
+    if known is not None and statement.exists_ok:
+        return changed()
+    if known is not None:
+        raise AlreadyExistsError(f"table {known} exists; drop it, or choose another name")
+    wanted = NewExternalTable(
+        statement.format,
+        statement.location,
+        statement.primary_key,
+        statement.columns,
+        statement.options,
+        statement.comment,
+    )
+    create_external(catalog, statement.name, wanted, exists_ok=statement.exists_ok)
+    return changed()
 
 
 def _alter(catalog: AttachedCatalog, engine: Engine, statement: AlterTable) -> Result:
@@ -279,6 +301,7 @@ _ACTIONS: dict[type, Callable[[AttachedCatalog, Engine, Any], Result]] = {
     Query: _query,
     Explain: _explain,
     CreateTable: _create,
+    CreateExternalTable: _create_external,
     AlterTable: _alter,
     DropTable: _drop,
     Truncate: _truncate,

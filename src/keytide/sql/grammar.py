@@ -17,13 +17,14 @@ from sqlglot import Token, TokenType, exp
 
 from keytide.errors import InvalidError
 from keytide.sql.cursor import Cursor
-from keytide.sql.definition_grammar import alter_table, create_table, options
+from keytide.sql.definition_grammar import alter_table, create_external_table, create_table, options
 from keytide.sql.dialect import error_at, tokenize
 from keytide.sql.dml_grammar import change
 from keytide.sql.literals import literal_rows
 from keytide.sql.statements import (
     AlterTable,
     Call,
+    CreateExternalTable,
     CreateTable,
     Describe,
     DropTable,
@@ -142,8 +143,10 @@ def _hint(comment: re.Match[str]) -> dict[str, str]:
 # -- statements ------------------------------------------------------------------------------------
 
 
-def _create(cursor: Cursor) -> CreateTable:
+def _create(cursor: Cursor) -> CreateTable | CreateExternalTable:
     cursor.expect("CREATE")
+    if cursor.accept("EXTERNAL"):
+        return create_external_table(cursor)
     return create_table(cursor, _query)
 
 

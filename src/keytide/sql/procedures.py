@@ -13,15 +13,17 @@ import pyarrow as pa
 
 from keytide.arguments import checked
 from keytide.errors import InvalidError, KeytideError, NotFoundError, UnsupportedError
+from keytide.external.creation import refresh_external
 from keytide.options import keys
 from keytide.sql.expiring import EXPIRING
 from keytide.sql.foreign_statements import ELSEWHERE
 from keytide.sql.history import HISTORY
-from keytide.sql.names import table_of
+from keytide.sql.names import entry_of, table_of
 from keytide.sql.procedure import Procedure, chosen, done, places, procedure
 from keytide.sql.statements import Call
 from keytide.table.catalog import Catalog
 from keytide.table.compaction.compact import CompactionResult
+from keytide.table.definition.external import is_external
 from keytide.table.local_writes import truncate
 from keytide.table.scans import why_row
 from keytide.table.state.stored import StoredTable
@@ -98,6 +100,18 @@ def _unknown_argument(
 @checked
 def _why(catalog: Catalog, table: str, *key: Any) -> pa.Table:
     return why_row(table_of(catalog, table), key).to_arrow()
+
+
+@checked
+def _refresh(catalog: Catalog, table: str) -> pa.Table:
+    """Take the columns of an external table anew; whether they are others than before."""
+    entry = entry_of(catalog, table)
+    if not is_external(entry.schema):
+        raise UnsupportedError(
+            f"sys.refresh: table {entry.name} is one of the lake's own, and always as it is; it is "
+            f"for external tables"
+        )
+    return pa.table({"changed": [refresh_external(entry)]})
 
 
 _Strategy = Literal["full", "minor"]
@@ -192,6 +206,7 @@ PROCEDURES: dict[str, Procedure] = {
     "compact_manifest": procedure(compact_manifest),
     "convert": procedure(convert),
     "drop_partition": _drop_partition,
+    "refresh": _refresh,
     "rescale": _rescale,
     "rewrite_file_index": procedure(_rewrite_file_index),
     "why": _why,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -11,10 +11,18 @@ import pyarrow as pa
 from keytide.dml.attached import AttachedCatalog, attached_tables, target_of
 from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
 from keytide.format.schema import TableSchema
-from keytide.sql.names import table_of
+from keytide.options import keys
+from keytide.sql.names import entry_of, table_of
 from keytide.sql.relations import BoundQuery
 from keytide.sql.result import LocalResult, Result
 from keytide.sql.statements import Show
+from keytide.table.definition.external import (
+    format_of,
+    given_options,
+    is_external,
+    is_read_on_demand,
+    location_of,
+)
 from keytide.table.system_tables import system_table
 from keytide.types import Field, quoted, type_from_arrow
 
@@ -35,18 +43,20 @@ def show(catalog: AttachedCatalog, statement: Show) -> pa.Table:
         return _tables(catalog, statement)
     if statement.what == "COLUMNS":
         return describe(catalog, statement.name or "", extended=False)
-    table = table_of(catalog, statement.name or "")
+    if statement.what == "PARTITIONS":
+        return system_table(table_of(catalog, statement.name or ""), "partitions")
+    table = entry_of(catalog, statement.name or "")
     if statement.what == "CREATE TABLE":
         return pa.table({"create_table": [create_statement(table.schema, table.name)]})
     if statement.what == "TBLPROPERTIES":
-        options = table.schema.options
+        options = _options(table.schema)
         return pa.table(
             {
                 "key": pa.array(options, pa.string()),
                 "value": pa.array(options.values(), pa.string()),
             }
         )
-    return system_table(table, "partitions")
+    raise AssertionError(statement.what)
 
 
 def describe(catalog: AttachedCatalog, name: str, *, extended: bool) -> pa.Table:
@@ -57,12 +67,13 @@ def describe(catalog: AttachedCatalog, name: str, *, extended: bool) -> pa.Table
     target = target_of(catalog, name)
     if target is not None:
         return _described([*_attached_columns(*target)])
-    table = table_of(catalog, name)
+    table = entry_of(catalog, name)
     schema = table.schema
     rows = [(f.name, f.type.sql(), _role(schema, f.name), f.description) for f in schema.fields]
     if extended:
-        rows += [(key, value, "option", None) for key, value in schema.options.items()]
-        rows.append(("location", table.uri, "table", schema.comment))
+        rows += [(key, value, "option", None) for key, value in _options(schema).items()]
+        place = location_of(schema) if is_external(schema) else table.uri
+        rows.append(("location", place, "table", schema.comment))
     return _described(rows)
 
 
@@ -82,19 +93,24 @@ def _described(rows: Sequence[tuple[str | None, ...]]) -> pa.Table:
 
 
 def create_statement(schema: TableSchema, name: str) -> str:
-    """CREATE TABLE that makes the table as it is now."""
-    lines = [_column(f) for f in schema.fields]
+    """CREATE TABLE that makes the table, or defines the external one, as it is now."""
+    outside = is_external(schema)
+    lines = [] if outside and is_read_on_demand(schema) else [_column(f) for f in schema.fields]
     if schema.primary_keys:
         keys = ", ".join(quoted(key) for key in schema.primary_keys)
         lines.append(f"PRIMARY KEY ({keys}) NOT ENFORCED")
-    text = f"CREATE TABLE {'.'.join(map(quoted, name.split('.')))} (\n  "
+    what = "EXTERNAL TABLE" if outside else "TABLE"
+    text = f"CREATE {what} {'.'.join(map(quoted, name.split('.')))} (\n  "
     text += ",\n  ".join(lines) + "\n)"
+    if outside:
+        text += f" USING {format_of(schema)} LOCATION {_text(location_of(schema))}"
     if schema.comment:
         text += f" COMMENT {_text(schema.comment)}"
     if schema.partition_keys:
         text += f" PARTITIONED BY ({', '.join(map(quoted, schema.partition_keys))})"
-    if schema.options:
-        pairs = (f"  {_text(k)} = {_text(v)}" for k, v in sorted(schema.options.items()))
+    options = given_options(schema) if outside else schema.options
+    if options:
+        pairs = (f"  {_text(k)} = {_text(v)}" for k, v in sorted(options.items()))
         text += " WITH (\n" + ",\n".join(pairs) + "\n)"
     return text
 
@@ -125,13 +141,29 @@ def _tables(catalog: AttachedCatalog, statement: Show) -> pa.Table:
     )
 
 
+def _options(schema: TableSchema) -> Mapping[str, str]:
+    """The options to tell people of."""
+    if not is_external(schema):
+        return schema.options
+    return {keys.EXTERNAL_FORMAT: format_of(schema), **given_options(schema)}
+
+
 def _role(schema: TableSchema, name: str) -> str:
     roles = []
     if name in schema.primary_keys:
         roles.append("primary key")
+    if is_external(schema):
+        roles += [role for key, role in _UPSERT_ROLES.items() if name in _listed(schema, key)]
     if name in schema.partition_keys:
         roles.append("partition")
     return ", ".join(roles)
+
+
+_UPSERT_ROLES = {keys.WATERMARK_KEY: "watermark key", keys.TOMBSTONE_KEY: "tombstone key"}
+
+
+def _listed(schema: TableSchema, key: str) -> list[str]:
+    return [name.strip() for name in schema.options.get(key, "").split(",")]
 
 
 def _column(field: Field) -> str:

@@ -18,6 +18,7 @@ __all__ = [
     "GIVEN",
     "AlterTable",
     "Call",
+    "CreateExternalTable",
     "CreateTable",
     "Delete",
     "Describe",
@@ -73,6 +74,20 @@ class CreateTable:
     exists_ok: bool = False
     like: str | None = None
     query: Query | None = None
+
+
+@dataclass(frozen=True)
+class CreateExternalTable:
+    """CREATE EXTERNAL TABLE; without columns they are those that lie at the location."""
+
+    name: str
+    format: str
+    location: str = field(repr=False)
+    columns: tuple[Field, ...] = ()
+    primary_key: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    comment: str | None = None
+    exists_ok: bool = False
 
 
 @dataclass(frozen=True)
@@ -190,6 +205,6 @@ class Call:
 
 
 Statement: TypeAlias = (
-    "Query | CreateTable | Insert | Delete | Update | Merge | AlterTable | DropTable | Truncate | "
-    "Show | Describe | Explain | Call"
+    "Query | CreateTable | CreateExternalTable | Insert | Delete | Update | Merge | AlterTable | "
+    "DropTable | Truncate | Show | Describe | Explain | Call"
 )

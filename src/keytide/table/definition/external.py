@@ -8,7 +8,7 @@ refuses it by `refuse_external`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from keytide.errors import InvalidError, UnsupportedError
@@ -32,6 +32,7 @@ __all__ = [
     "location_of",
     "refuse_external",
     "refuse_secret",
+    "refuse_secret_options",
     "source_options",
     "with_fields",
 ]
@@ -169,14 +170,10 @@ def checked_options(options: Mapping[str, str]) -> dict[str, str]:
     Raises `InvalidError` for one that is unknown, has a wrong value, or may be a secret, which is
     not shown; `UnsupportedError` for one that nothing would obey.
     """
+    refuse_secret_options(options)
     given = stored_names(options)
     for key in given:
-        if key.startswith(_OPTION_PREFIX):
-            if _SECRET.search(key.removeprefix(_OPTION_PREFIX)):
-                raise InvalidError(
-                    f"option {key!r} may be a secret, which definitions never hold; {_WAY_OUT}"
-                )
-        elif key not in _TAKEN and not key.startswith(_USER_PREFIX):
+        if key not in _TAKEN and not key.startswith((_OPTION_PREFIX, _USER_PREFIX)):
             raise UnsupportedError(
                 f"'{key}' cannot be set: it means nothing to a table whose rows others keep, which "
                 f"takes {', '.join(map(repr, _TAKEN))}, and options that begin with "
@@ -199,6 +196,15 @@ _WAY_OUT = (
     "variables of an object store), or give the lake's own store its options by "
     "kt.connect(..., options=...)"
 )
+
+
+def refuse_secret_options(names: Iterable[str]) -> None:
+    """Raise `InvalidError` for an option whose value may be a secret, which is not shown."""
+    for key in names:
+        if _SECRET.search(key):
+            raise InvalidError(
+                f"option {key!r} may be a secret, which definitions never hold; {_WAY_OUT}"
+            )
 
 
 def refuse_secret(location: str) -> None:
