@@ -106,6 +106,7 @@ OTHERS: Mapping[str, Mapping[str, str]] = {
         "drop_partition compact compact_database rescale rewrite_file_index": PLACES,
         "restore rollback_to_as_latest": f"{PLACES}, and {CHOICE}",
         "trigger_tag_automatic_creation": "does what every commit does",
+        "refresh": "is for tables that others keep",
     },
     "cli": {
         "ls describe scan get why snapshots explain sql ingest": ROWS,

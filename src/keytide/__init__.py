@@ -25,6 +25,7 @@ from keytide.errors import (
     SetupError,
     UnsupportedError,
 )
+from keytide.external.changes import ExternalChanges
 from keytide.external.scan import ExternalExplanation
 from keytide.lake.changes import Changes
 from keytide.lake.external_table import ExternalScan, ExternalTable
@@ -69,6 +70,7 @@ __all__ = [
     "Diagnosis",
     "ExpiryResult",
     "Explanation",
+    "ExternalChanges",
     "ExternalExplanation",
     "ExternalScan",
     "ExternalTable",

@@ -8,20 +8,18 @@ are spilled to local disk and merged one after the other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass
 
 import polars as pl
 
-from keytide.dml.spool import Spool
 from keytide.errors import DataError
+from keytide.external.cut import KeyCut
 from keytide.external.ties import TieOrder, refuse_ties
 from keytide.external.versions import SourceVersions
-from keytide.format.arrow import from_arrow
 from keytide.lazily import cached_property
 from keytide.merge.engine import MergeEngine
 from keytide.merge.order import IS_ADD, MergeOrder, is_searchable
-from keytide.scratch import scratch
 from keytide.table.conditions.matching import row_filter
 from keytide.table.conditions.predicate import Predicate, columns_of, conjunction, conjuncts
 from keytide.table.read.prefetch import prefetched
@@ -112,27 +110,23 @@ class Merging:
     ) -> Iterator[pl.DataFrame]:
         """The same of more versions than fit, of which some are held and others are to come."""
         count = self._cuts(held_bytes, sum(frame.height for frame in held), budget)
-        with ExitStack() as closing:
-            spools = [Spool(budget // count) for _ in range(count)]
-            for spool in spools:
-                closing.callback(spool.close)
+        with closing(KeyCut(self.order.key, count, budget)) as cut:
             while held:
-                _spill(held.pop(), self.order.key, spools)
+                cut.add(held.pop(0))
             for frame in coming:
-                _spill(frame, self.order.key, spools)
-            for spool in spools:
-                yield from self._of_spool(spool, budget)
-                spool.close()
+                cut.add(frame)
+            for part in cut.parts():
+                yield from self._of_part(part, budget)
 
-    def _of_spool(self, spool: Spool, budget: int) -> Iterator[pl.DataFrame]:
+    def _of_part(self, frames: Iterator[pl.DataFrame], budget: int) -> Iterator[pl.DataFrame]:
         """The rows of a part; of one that is too large the versions so far are merged, then more.
 
         Merging is associative, so rows stand for the versions that they were made of.
         """
         held: list[pl.DataFrame] = []
-        for table in spool.tables():
-            held.append(from_arrow(table))
-            if sum(frame.estimated_size() for frame in held) > budget and not self._refuses_ties:
+        for frame in frames:
+            held.append(frame)
+            if sum(each.estimated_size() for each in held) > budget and not self._refuses_ties:
                 held = self._merged(pl.concat(held))
         if held:
             yield from self._merged(pl.concat(held))
@@ -218,16 +212,3 @@ def _occurs_again(versions: pl.DataFrame, key: Sequence[str]) -> pl.Series:
     values = first.to_physical()
     ordered = values.sort()
     return values.is_in(ordered.filter(ordered == ordered.shift(1)).unique().implode())
-
-
-def _spill(frame: pl.DataFrame, key: Sequence[str], spools: Sequence[Spool]) -> None:
-    places = frame.select(key).hash_rows(seed=0) % len(spools)
-    for (place,), rows in frame.with_columns(places.alias(_PLACE)).partition_by(
-        _PLACE, include_key=False, as_dict=True
-    ).items():  # fmt: skip
-        table = rows.to_arrow(compat_level=pl.CompatLevel.newest())
-        for batch in table.combine_chunks().to_batches():
-            spools[place].add(batch)
-
-
-_PLACE = scratch("place")

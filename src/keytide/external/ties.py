@@ -31,6 +31,11 @@ class TieOrder(MergeOrder):
     whole: tuple[str, ...] = ()
     tombstone_wins: bool = False
 
+    @property
+    def settles_ties(self) -> str:
+        """See `MergeOrder`."""
+        return "they came in no order: a delete wins, else the one with the larger values"
+
     def sort(self, versions: pl.DataFrame, *, arrival_decides: bool = False) -> pl.DataFrame:
         """See `MergeOrder`."""
         number, is_delete = pl.col(SEQUENCE_NUMBER), ~IS_ADD

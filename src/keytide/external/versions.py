@@ -45,6 +45,15 @@ class SourceVersions:
     def frames(self, columns: Sequence[str], rows_max: int) -> Iterator[pl.DataFrame]:
         """The versions in the order in which they came, about so many at a time.
 
+        Raises as `of_parts`.
+        """
+        return (frame for _, frame in self.of_parts(columns, rows_max))
+
+    def of_parts(
+        self, columns: Sequence[str], rows_max: int
+    ) -> Iterator[tuple[SourcePart, pl.DataFrame]]:
+        """The same, each with the part that it is in.
+
         Raises `DataError` for what cannot be read, and for values that the table cannot have.
         """
         unordered = {part.commit for part in self.parts if not part.is_in_order}
@@ -60,7 +69,7 @@ class SourceVersions:
                     start = first + seen[part.commit]
                     number = pl.int_range(start, start + pl.len(), dtype=pl.Int64)
                     seen[part.commit] += frame.height
-                yield self._meeting(frame.with_columns(number.alias(SEQUENCE_NUMBER)))
+                yield part, self._meeting(frame.with_columns(number.alias(SEQUENCE_NUMBER)))
 
     def _typed(
         self, batch: pa.RecordBatch, columns: Sequence[str], part: SourcePart

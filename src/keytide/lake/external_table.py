@@ -11,9 +11,11 @@ from keytide import html
 from keytide.arguments import checked
 from keytide.dml.attached import AttachedCatalog
 from keytide.external import scan as core
+from keytide.external.changes import ExternalChanges
 from keytide.external.creation import refresh_external
 from keytide.external.pinned import PinnedExternal, pin_external
 from keytide.external.scan import get_external, get_many_external, scan_external
+from keytide.external.why import why_external
 from keytide.format.schema import TableSchema
 from keytide.lake.table import Table
 from keytide.table.conditions.condition import Condition
@@ -23,9 +25,10 @@ from keytide.table.definition.external import (
     location_of,
     refuse_external,
 )
+from keytide.table.read.why import Why
 from keytide.table.state.stored import PinnedTable, StoredTable
 
-__all__ = ["ExternalScan", "ExternalTable"]
+__all__ = ["ExternalChanges", "ExternalScan", "ExternalTable"]
 
 
 class ExternalScan(core.ExternalScan):
@@ -148,6 +151,24 @@ class ExternalTable:
         Raises as `scan`.
         """
         return get_many_external(self._pinned(), keys)
+
+    @checked
+    def why(self, key: Mapping[str, Any] | Any, *, version: int | str | None = None) -> Why:
+        """Every version of a key that lies there, in merge order, and what became of each.
+
+        As `Table.why`; `file` says where a version lies. Raises as `scan`.
+        """
+        return why_external(self._pinned(version), key)
+
+    @checked
+    def changes(self, start: int | str, end: int | str | None = None) -> ExternalChanges:
+        """What happened after version `start` up to `end`, the newest one without it.
+
+        The rows of both are compared by key: '+I', '-D', and pairs of '-U' and '+U'. Raises
+        `UnsupportedError` where the format has no versions, and as `scan`.
+        """
+        entry = self._entry()
+        return ExternalChanges(pin_external(entry, start), pin_external(entry, end))
 
     @checked
     def refresh(self) -> bool:

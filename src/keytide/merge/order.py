@@ -45,6 +45,11 @@ class MergeOrder:
     padded: frozenset[str] = frozenset()
 
     @property
+    def settles_ties(self) -> str | None:
+        """How versions are ordered that tie in all else; None where the later one comes last."""
+        return None
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Table columns that a merge has to see, wanted by the reader or not."""
         return tuple(dict.fromkeys((*self.key, *self.sequence)))

@@ -234,6 +234,9 @@ class _Teller:
             ties.append(name)
         tie = f"{', '.join(ties)} {'ties' if len(ties) == 1 else 'tie'}, and " if ties else ""
         before, after = lost[SEQUENCE_NUMBER], won[SEQUENCE_NUMBER]
+        settled = self.order.settles_ties
+        if settled is not None and before >= after:
+            return f"{tie}{settled}"
         if before < after:
             return f"{tie}it arrived later ({SEQUENCE_NUMBER} {before} < {after})"
         if self._is_retract(loser) and not self._is_retract(winner):

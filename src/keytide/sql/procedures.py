@@ -14,6 +14,8 @@ import pyarrow as pa
 from keytide.arguments import checked
 from keytide.errors import InvalidError, KeytideError, NotFoundError, UnsupportedError
 from keytide.external.creation import refresh_external
+from keytide.external.pinned import pin_external
+from keytide.external.why import why_external
 from keytide.options import keys
 from keytide.sql.expiring import EXPIRING
 from keytide.sql.foreign_statements import ELSEWHERE
@@ -99,7 +101,10 @@ def _unknown_argument(
 
 @checked
 def _why(catalog: Catalog, table: str, *key: Any) -> pa.Table:
-    return why_row(table_of(catalog, table), key).to_arrow()
+    entry = entry_of(catalog, table)
+    if is_external(entry.schema):
+        return why_external(pin_external(entry), key).to_arrow()
+    return why_row(catalog.managed(entry), key).to_arrow()
 
 
 @checked

@@ -48,6 +48,7 @@ __all__ = [
     "get_row",
     "get_rows",
     "key_condition",
+    "key_values_of",
     "keys_condition",
     "narrowed_scan",
     "scan_table",
@@ -157,7 +158,7 @@ def why_row(
     """Every stored version of a key, and what became of each. Raises as `Table.why` does."""
     scan = scan_table(table, snapshot_id=snapshot_id, tag=tag, as_of=as_of)
     schema = scan.view.schema
-    values = _key_values(key, schema, table.name)
+    values = key_values_of(key, schema, table.name)
     predicate = _key_predicate(values, schema, table.name)
     return why_of(replace(scan, state=scan.state.with_history, predicate=predicate), values)
 
@@ -207,7 +208,7 @@ def key_condition(
     key: Mapping[str, Any] | Any, schema: TableSchema, table: str
 ) -> Predicate | None:
     """What the row of one key meets. Raises `InvalidError` for what is no key of the table."""
-    return _key_predicate(_key_values(key, schema, table), schema, table)
+    return _key_predicate(key_values_of(key, schema, table), schema, table)
 
 
 def keys_condition(
@@ -237,7 +238,8 @@ def selected_columns(
     return tuple(columns)
 
 
-def _key_values(key: Any, schema: TableSchema, table: str) -> dict[str, Any]:
+def key_values_of(key: Any, schema: TableSchema, table: str) -> dict[str, Any]:
+    """The values of a key by column. Raises `InvalidError` for what is no key of the table."""
     _require_key(schema, table)
     names = schema.primary_keys
     if isinstance(key, Mapping):
@@ -273,7 +275,7 @@ def _key_frame(keys: Sequence[Any], schema: TableSchema, table: str) -> pl.DataF
     ):
         columns = {fields[0].name: key_values(keys, fields[0], table)}
     else:
-        given = [_key_values(key, schema, table) for key in keys]
+        given = [key_values_of(key, schema, table) for key in keys]
         columns = {
             f.name: key_values([values[f.name] for values in given], f, table) for f in fields
         }

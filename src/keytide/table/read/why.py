@@ -29,7 +29,7 @@ from keytide.table.read.why_indexed import THE_ROW, judged_rows
 from keytide.table.state.view import TableView
 from keytide.types import Field, arrow_schema
 
-__all__ = ["Why", "why_of"]
+__all__ = ["Why", "versions_schema", "why_of"]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ class Why:
             columns = [f"{name} = {shown(v)}" for name, v in told if name not in self.key]
             yield f"{number:>3} {kind} {', '.join(columns)}".rstrip()
             yield f"       {row[-1]}"
-            yield f"       level {level}, {SEQUENCE_NUMBER} {sequence}, {file}"
+            place = "" if level is None else f"level {level}, "
+            yield f"       {place}{SEQUENCE_NUMBER} {sequence}, {file}"
 
     def _row_lines(self) -> Iterator[str]:
         if self.row is None:
@@ -263,7 +264,7 @@ class _History:
             *to_arrow(self.versions, _nullable(fields)).columns,
             self.outcomes,
         ]
-        schema = _schema(fields)
+        schema = versions_schema(fields)
         arrays = [
             column if isinstance(column, pa.ChunkedArray) else pa.array(column, each.type)
             for column, each in zip(columns, schema, strict=True)
@@ -282,7 +283,7 @@ _SYSTEM_COLUMNS = {
 _OUTCOME = ("outcome", pa.string())
 
 
-def _schema(fields: Sequence[Field]) -> pa.Schema:
+def versions_schema(fields: Sequence[Field]) -> pa.Schema:
     """The columns of `Why.versions`."""
     own = _nullable(fields)
 
@@ -301,5 +302,5 @@ def _nullable(fields: Sequence[Field]) -> pa.Schema:
 def _versions_table(histories: Sequence[_History], view: TableView) -> pa.Table:
     fields = view.schema.fields
     return pa.concat_tables(
-        [_schema(fields).empty_table(), *(history.table(fields) for history in histories)]
+        [versions_schema(fields).empty_table(), *(history.table(fields) for history in histories)]
     )

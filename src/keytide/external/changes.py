@@ -1,0 +1,100 @@
+"""What happened between two versions of an external table: their rows, compared by key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import polars as pl
+
+from keytide.external.cut import KeyCut
+from keytide.external.merging import Merging
+from keytide.external.pinned import PinnedExternal
+from keytide.format.arrow import polars_schema
+from keytide.merge.difference import difference
+from keytide.process import refuse_forked_child
+from keytide.row_kind import ROW_KIND
+from keytide.table.changes.kinds import with_shown_kind
+from keytide.table.read.row_source import RowSource
+from keytide.table.state.view import TableView
+from keytide.types import Field, parse_sql_type
+
+__all__ = ["ExternalChanges"]
+
+_KIND_FIELD = Field(-1, ROW_KIND, parse_sql_type("STRING NOT NULL"))
+_PARTS = 16
+
+
+@dataclass(frozen=True)
+class ExternalChanges(RowSource):
+    """What happened after one version up to another one, as rows with their `_row_kind`.
+
+    '+I' and '-D' for keys that only one of them has, '-U' and '+U' with both images, one behind the
+    other, for rows that differ. Lazy: nothing is read before it is asked for.
+    """
+
+    before: PinnedExternal
+    after: PinnedExternal
+    threads: int = 1
+
+    @property
+    def view(self) -> TableView:
+        """The table as its definition says."""
+        return self.after.view
+
+    @property
+    def versions(self) -> tuple[str | None, str | None]:
+        """The two versions."""
+        return self.before.source.version, self.after.source.version
+
+    @property
+    def snapshot_ids(self) -> tuple[int, ...]:
+        """None of the lake's own."""
+        return ()
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The columns of the result: `_row_kind` and those of the table."""
+        return (_KIND_FIELD, *self.view.schema.fields)
+
+    def tasks(self) -> list[ChangesTask]:
+        """The work as picklable tasks: one. Raises what reading the source's metadata does."""
+        refuse_forked_child()
+        names = self.view.schema.names
+        sides = [Merging(side.versions(), names) for side in (self.before, self.after)]
+        return [ChangesTask(*sides)]
+
+    def count(self) -> int:
+        """The number of rows. Raises as `to_batches`."""
+        return sum(frame.height for frame in self._frames())
+
+
+@dataclass(frozen=True)
+class ChangesTask:
+    """Merges both versions and compares them, by parts of the keys. Pickles."""
+
+    before: Merging
+    after: Merging
+
+    @property
+    def view(self) -> TableView:
+        """See `FramesTask`."""
+        return self.after.view
+
+    def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
+        """See `FramesTask`."""
+        names, key = self.view.schema.names, self.view.schema.primary_keys
+        share = memory_bytes // 4
+        with (
+            closing(KeyCut(key, _PARTS, share)) as then,
+            closing(KeyCut(key, _PARTS, share)) as now,
+        ):
+            for cut, side in ((then, self.before), (now, self.after)):
+                for rows in side.frames(memory_bytes - 2 * share):
+                    cut.add(rows)
+            empty = pl.DataFrame(schema=polars_schema(self.view.schema.fields))
+            for before, after in zip(then.parts(), now.parts(), strict=True):
+                told = difference(pl.concat([empty, *before]), pl.concat([empty, *after]), key)
+                if told.height:
+                    yield with_shown_kind(told, names)

@@ -1,0 +1,78 @@
+"""Why a key's row is what it is: the versions that lie there, and what became of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from keytide.external.merging import Merging, split_condition
+from keytide.external.pinned import PinnedExternal
+from keytide.external.scan import get_external
+from keytide.format.arrow import polars_schema, to_arrow
+from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
+from keytide.merge.outcomes import outcomes
+from keytide.merge.provenance import VERSION, provenance_of
+from keytide.row_kind import RowKind
+from keytide.scratch import scratch
+from keytide.table.read.why import Why, versions_schema
+from keytide.table.scans import key_condition, key_values_of
+
+__all__ = ["why_external"]
+
+_FILE = scratch("file")
+
+
+def why_external(table: PinnedExternal, key: Mapping[str, Any] | Any) -> Why:
+    """Every version of a key that lies there, in merge order, and what became of it.
+
+    Where rows came in no order all of them have the number 0. Raises as a scan does.
+    """
+    schema = table.view.schema
+    condition = key_condition(key, schema, table.name)
+    about_key, _ = split_condition(condition, schema.primary_keys)
+    merging = Merging(table.versions(about_key), schema.names)
+    values = [name for name in schema.names if name not in schema.primary_keys]
+    versions = merging.order.sort(_versions(merging)).with_row_index(VERSION, 1)
+    versions = versions.with_columns(pl.col(VERSION).cast(pl.Int64))
+    provenance = provenance_of(versions, merging.order, merging.engine)
+    told = outcomes(versions, provenance, merging.order, merging.engine, values)
+    return Why(
+        table=table.name,
+        key=key_values_of(key, schema, table.name),
+        snapshot_id=None,
+        merge_engine=table.view.options.merge_engine,
+        versions=_as_rows(versions, told, table),
+        row=get_external(table, key),
+        taken={n: provenance.taken.get(n, ()) if provenance.row.height else () for n in values},
+    )
+
+
+def _versions(merging: Merging) -> pl.DataFrame:
+    names = merging.view.schema.names
+    found = [
+        frame.with_columns(pl.lit(str(part)).alias(_FILE))
+        for part, frame in merging.versions.of_parts(names, _ROWS)
+    ]
+    types = polars_schema(merging.view.schema.fields)
+    others = {VALUE_KIND: pl.Int8, SEQUENCE_NUMBER: pl.Int64, _FILE: pl.String}
+    return pl.concat([pl.DataFrame(schema={**types, **others}), *found])
+
+
+_ROWS = 1 << 18
+
+
+def _as_rows(versions: pl.DataFrame, told: list[str], table: PinnedExternal) -> Any:
+    """The versions as `Why.versions` has them, of which no file is on a level or of a schema."""
+    schema = versions_schema(table.view.schema.fields)
+    kinds = [RowKind(kind).short for kind in versions[VALUE_KIND]]
+    system = [
+        versions[VERSION], versions[_FILE], pl.Series([None] * versions.height, dtype=pl.Int32),
+        pl.Series([None] * versions.height, dtype=pl.Int64), versions[SEQUENCE_NUMBER],
+        pl.Series(kinds, dtype=pl.String),
+    ]  # fmt: skip
+    own = [versions[name] for name in table.view.schema.names]
+    columns = [*system, *own, pl.Series(told, dtype=pl.String)]
+    frame = pl.DataFrame([c.alias(n) for c, n in zip(columns, schema.names, strict=True)])
+    return to_arrow(frame, schema)

@@ -1,0 +1,279 @@
+"""What versions become that others wrote: the laws, ties, conditions, memory."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from histories import HISTORIES, History, register
+from hypothesis import given
+from hypothesis import strategies as st
+
+import keytide as kt
+from keytide.external import merging
+
+SCHEMA = pa.schema([("k", pa.int32()), ("w", pa.int64()), ("d", pa.bool_()), ("v", pa.string())])
+KEYS: dict[str, Any] = {"primary_key": ["k"], "watermark_key": ["w"], "tombstone_key": "d"}
+
+
+@pytest.fixture
+def history(monkeypatch: pytest.MonkeyPatch) -> History:
+    register(monkeypatch)
+    HISTORIES["h"] = History(SCHEMA)
+    return HISTORIES["h"]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> kt.Lake:
+    return kt.connect(tmp_path / "lake")
+
+
+def define(lake: kt.Lake, **more: Any) -> kt.ExternalTable:
+    given = {"format": "history", "location": "test://h", **KEYS, **more}
+    return lake.create_external_table("e", **given)
+
+
+def rows(scan: Any) -> set[tuple[Any, ...]]:
+    return {tuple(row.values()) for row in scan.to_pylist()}
+
+
+# -- equal watermarks ------------------------------------------------------------------------------
+
+
+def test_of_equal_watermarks_the_later_commit_wins(lake: kt.Lake, history: History) -> None:
+    history.commit((1, 7, True, None), (2, 7, None, "b"))
+    history.commit((1, 7, None, "a"), (2, 7, True, None))
+    assert rows(define(lake).scan()) == {(1, 7, None, "a")}
+
+
+def test_of_equal_watermarks_in_one_commit_the_later_row_wins(
+    lake: kt.Lake, history: History
+) -> None:
+    history.commit((1, 7, None, "z"), (1, 7, None, "a"))
+    assert rows(define(lake).scan()) == {(1, 7, None, "a")}
+
+
+def test_in_a_commit_that_was_rewritten_a_tombstone_wins_and_then_the_larger_row(
+    lake: kt.Lake, history: History
+) -> None:
+    history.commit(
+        (1, 7, True, None), (1, 7, None, "b"), (2, 7, None, "y"), (2, 7, None, "x"), rewritten=True
+    )
+    assert rows(define(lake).scan()) == {(2, 7, None, "y")}
+    history.commit((1, 7, None, "later"))
+    assert (1, 7, None, "later") in rows(define(lake, exists_ok=True).scan())
+
+
+def test_tombstone_wins_over_later_commits_where_that_is_asked_for(
+    lake: kt.Lake, history: History
+) -> None:
+    history.commit((1, 7, True, None))
+    history.commit((1, 7, None, "a"))
+    table = define(lake, options={"upsert.on-tie": "tombstone-wins"})
+    assert rows(table.scan()) == set()
+
+
+def test_tie_is_refused_where_that_is_asked_for_and_rows_differ(
+    lake: kt.Lake, history: History
+) -> None:
+    history.commit((1, 7, None, "a"), (2, 7, None, "b"), (2, 6, None, "c"))
+    history.commit((1, 7, None, "a"))
+    table = define(lake, options={"upsert.on-tie": "error"})
+    assert rows(table.scan()) == {(1, 7, None, "a"), (2, 7, None, "b")}
+    history.commit((2, 7, None, "other"))
+    with pytest.raises(kt.InvalidError, match=r"default\.e: key k = 2 has versions .* as fresh"):
+        table.scan().to_arrow()
+
+
+def test_tie_of_older_versions_is_no_error(lake: kt.Lake, history: History) -> None:
+    history.commit((1, 1, None, "a"), (1, 1, None, "b"), (1, 2, None, "c"))
+    table = define(lake, options={"upsert.on-tie": "error"})
+    assert rows(table.scan()) == {(1, 2, None, "c")}
+
+
+def test_without_a_watermark_the_later_commit_wins(lake: kt.Lake, history: History) -> None:
+    history.commit((1, 9, None, "a"))
+    history.commit((1, 1, None, "b"))
+    table = define(lake, watermark_key=[], tombstone_key=None)
+    assert rows(table.scan()) == {(1, 1, None, "b")}
+
+
+def test_null_keys_are_one_key(lake: kt.Lake, history: History) -> None:
+    history.commit((None, 1, None, "a"), (1, 1, None, "b"), (None, 2, None, "c"))
+    table = define(lake)
+    assert rows(table.scan()) == {(None, 2, None, "c"), (1, 1, None, "b")}
+    assert table.get(None) == {"k": None, "w": 2, "d": None, "v": "c"}
+
+
+# -- conditions ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["scan", "sql"])
+def test_only_conditions_on_the_key_are_asked_before_the_merge(
+    lake: kt.Lake, history: History, way: str
+) -> None:
+    history.commit((1, 1, None, "red"), (2, 1, None, "red"), (3, 1, None, "red"))
+    history.commit((1, 200, None, "blue"), (3, 2, True, None))
+    table = define(lake)
+    history.asked.clear()
+    where = "v = 'red' AND w <= 150 AND k < 3 AND d IS NULL"
+    found = table.scan(where=where) if way == "scan" else lake.sql(f"SELECT * FROM e WHERE {where}")
+    # Key 1 was red once, and key 3 had no tombstone once: neither comes back.
+    assert rows(found) == {(2, 1, None, "red")}
+    assert history.asked_columns == {"k"}
+
+
+def test_limit_count_and_extremes_are_those_of_merged_rows(lake: kt.Lake, history: History) -> None:
+    history.commit((1, 1, None, "z"), (2, 1, None, "a"))
+    history.commit((1, 2, None, "b"), (2, 2, True, None))
+    define(lake)
+    found = lake.sql("SELECT count(*) AS n, max(v) AS high, max(w) AS fresh FROM e")
+    assert found.to_pylist() == [{"n": 1, "high": "b", "fresh": 2}]
+
+
+def test_columns_that_decide_are_read_though_nobody_asks_for_them(
+    lake: kt.Lake, history: History
+) -> None:
+    history.commit((1, 2, None, "a"), (2, 2, None, "b"))
+    history.commit((1, 1, None, "late"), (2, 3, True, None))
+    assert rows(define(lake).scan(["v"])) == {("a",)}
+
+
+def test_columns_that_decide_nothing_are_not_read_where_the_order_is_known(
+    lake: kt.Lake, history: History
+) -> None:
+    history.commit((1, 2, None, "a"))
+    table = define(lake)
+    history.read.clear()
+    assert table.scan().count() == 1
+    assert {*history.read} == {("k", "w", "d")}
+
+
+# -- versions --------------------------------------------------------------------------------------
+
+
+def test_version_shows_what_had_been_committed_by_then(lake: kt.Lake, history: History) -> None:
+    history.commit((1, 1, None, "a"))
+    history.commit((1, 2, True, None))
+    table = define(lake)
+    assert rows(table.scan(version=1)) == {(1, 1, None, "a")}
+    assert rows(lake.sql("SELECT v FROM e VERSION AS OF 1")) == {("a",)}
+    assert rows(table.scan()) == set()
+    with pytest.raises(kt.NotFoundError, match="no version 3"):
+        table.scan(version=3)
+
+
+def test_changes_are_the_difference_of_two_versions(lake: kt.Lake, history: History) -> None:
+    history.commit((1, 1, None, "a"), (2, 1, None, "b"), (3, 1, None, "c"))
+    history.commit((1, 2, None, "A"), (2, 2, True, None), (4, 1, None, "d"), (3, 0, None, "late"))
+    changes = define(lake).changes(1, 2)
+    assert changes.versions == ("1", "2")
+    assert rows(changes) == {
+        ("-U", 1, 1, None, "a"), ("+U", 1, 2, None, "A"), ("-D", 2, 1, None, "b"),
+        ("+I", 4, 1, None, "d"),
+    }  # fmt: skip
+    assert changes.count() == 4
+
+
+def test_statement_sees_one_version_however_often_it_names_the_table(
+    lake: kt.Lake, history: History
+) -> None:
+    history.commit((1, 1, None, "a"))
+    define(lake)
+    history.pins = 0
+    query = "SELECT count(*) AS n FROM e JOIN E AS again USING (k) WHERE k IN (SELECT k FROM e)"
+    assert lake.sql(query).to_pylist() == [{"n": 1}]
+    assert history.pins == 1
+
+
+def test_why_tells_what_became_of_each_version(lake: kt.Lake, history: History) -> None:
+    history.commit((1, 1, None, "a"), (1, 3, None, "b"))
+    history.commit((1, 2, True, None))
+    why = define(lake).why(1)
+    assert why.row == {"k": 1, "w": 3, "d": None, "v": "b"}
+    assert why.versions.column("outcome").to_pylist() == [
+        "replaced by version 3: sequence field w 1 < 3",
+        "replaced by version 3: sequence field w 2 < 3",
+        "is the row",
+    ]
+    assert lake.sql("CALL sys.why('e', 1)").to_pylist() == why.versions.to_pylist()
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+def test_more_than_memory_holds_is_cut_by_key_and_merged_alike(
+    lake: kt.Lake, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "_BATCH_ROWS", (16, 64))
+    for commit in range(6):
+        keys = [None, float(commit % 2), *range(commit, 200, commit + 1)]
+        history.commit(*((k and int(k), commit % 4, k == 5, f"{commit} {k}") for k in keys))
+    table = define(lake)
+    expected = rows(table.scan())
+    cut = define_again(lake, "4 kb")
+    assert rows(cut.scan()) == expected
+    assert len(rows(cut.scan(where="v >= '3'"))) == sum(row[3] >= "3" for row in expected)
+
+
+def test_many_versions_of_one_key_are_merged_as_they_come(
+    lake: kt.Lake, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "_BATCH_ROWS", (16, 16))
+    for commit in range(8):
+        history.commit(*((7, commit * 100 + n, None, f"{n}") for n in range(100)))
+    assert rows(define_again(lake, "4 kb").scan()) == {(7, 799, None, "99")}
+
+
+def define_again(lake: kt.Lake, memory: str) -> kt.ExternalTable:
+    return lake.create_external_table(
+        "cut", format="history", location="test://h", **KEYS, options={"read.memory": memory}
+    )
+
+
+# -- the same as a table of the lake's own ---------------------------------------------------------
+
+VERSIONS = st.lists(
+    st.tuples(
+        st.integers(0, 5), st.integers(0, 4) | st.none(), st.sampled_from([None, False, True]),
+        st.sampled_from(["a", "b"]) | st.none(),
+    ),
+    max_size=6,
+)  # fmt: skip
+
+
+def unlike(versions: list[Any]) -> list[Any]:
+    """Versions of which no two have the same key and watermark, so that nothing is a tie."""
+    return list({(k, w): (k, w, d, v) for k, w, d, v in versions}.values())
+
+
+@given(st.lists(VERSIONS, max_size=4))
+def test_versions_in_a_folder_become_the_rows_of_a_table(appends: list[list[Any]]) -> None:
+    # a fixture would be one folder for all examples
+
+    seen: set[Any] = set()
+    with tempfile.TemporaryDirectory() as path:
+        lake = kt.connect(Path(path) / "lake")
+        fields = [
+            kt.Field(-1, f.name, kt.parse_sql_type(t))
+            for f, t in zip(SCHEMA, ("INT", "BIGINT", "BOOLEAN", "STRING"), strict=True)
+        ]
+        options = {"watermark.key": "w", "tombstone.key": "d"}
+        own = lake.create_table("own", fields, ["k"], options=options)
+        (Path(path) / "theirs").mkdir()
+        for number, append in enumerate(appends):
+            fresh = [row for row in unlike(append) if row[:2] not in seen]
+            seen |= {row[:2] for row in fresh}
+            written = [dict(zip(SCHEMA.names, row, strict=True)) for row in fresh]
+            rows_ = pa.Table.from_pylist(written, schema=SCHEMA)
+            own.write(rows_)
+            # Names tell nothing: the oldest file may come last.
+            pq.write_table(rows_, Path(path) / f"theirs/{9 - number}.parquet")
+        theirs = lake.create_external_table(
+            "e", format="parquet", location=f"{path}/theirs", schema=fields, **KEYS
+        )
+        assert rows(theirs.scan()) == rows(own.scan())
