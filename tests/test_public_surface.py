@@ -61,8 +61,10 @@ RAISE_NOTHING = {
         Scan.snapshot Scan.snapshot_ids
         Changes.snapshot_ids Changes.view Changes.fields Changes.schema Why.to_arrow
         Verification.is_healthy Verification.summary Diagnosis.is_healthy
-        ExternalTable.name ExternalChanges.view ExternalChanges.versions ExternalChanges.fields
-        ExternalChanges.schema ExternalChanges.snapshot_ids ExternalScan.view ExternalScan.version ExternalScan.fields
+        ExternalTable.name
+        ExternalChanges.view ExternalChanges.versions ExternalChanges.fields
+        ExternalChanges.schema ExternalChanges.snapshot_ids
+        ExternalScan.view ExternalScan.version ExternalScan.fields
         ExternalScan.schema ExternalScan.snapshot_ids ExternalScan.pages""",
     "they spell a sound value in another way": """
         Table.of Scan.of Changes.of RowKind.short RowKind.is_add Field.sql Field.to_arrow

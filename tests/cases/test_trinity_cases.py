@@ -1,4 +1,5 @@
-"""Every case of upserts by watermark and tombstone keys, over managed tables."""
+"""Every case of upserts by watermark and tombstone keys, over tables of the lake's own, folders of
+files of others, and a source of others that tells its commits."""
 
 from __future__ import annotations
 
@@ -9,18 +10,22 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 
 import keytide as kt
+from external_history import HISTORIES, History, register
 from json_values import arrow_table, rows_as_text
 
 CASES = json.loads((Path(__file__).parents[1] / "data/cases/trinity.json").read_text())
 
-# Tables that another system keeps: this release keeps its own only.
-NOT_IN_THIS_RELEASE = {
-    "EXTERNAL": "tables over files of another writer cannot be defined",
-    "FEDERATED": "tables of another database cannot be defined",
-}
+NOT_IN_THIS_RELEASE = {"FEDERATED": "tables of another database cannot be written to"}
+BY_ARRIVAL = {
+    "wm-null-vs-null-later-commit", "wm-tie-same-commit-later-row-wins", "wm-tie-live-then-delete",
+    "wm-tie-delete-then-live", "wm-negative-zero-ties",
+}  # fmt: skip
+"""What was written last is the row there, which a folder of files does not tell (rule R3)."""
 SQL_TYPES = {
     "varchar": "STRING",
     "float8": "DOUBLE",
@@ -36,14 +41,38 @@ QUERY = re.compile(
 Case = dict[str, Any]
 
 
-def runnable_cases() -> list[Any]:
-    managed = [case for case in CASES if case["table"]["table_type"] not in NOT_IN_THIS_RELEASE]
-    return [pytest.param(case, id=case["id"]) for case in managed]
+def managed_cases() -> list[Any]:
+    return [pytest.param(c, id=c["id"]) for c in CASES if c["table"]["table_type"] == "MANAGED"]
+
+
+def is_read_only(case: Case) -> bool:
+    return "statement" not in case and case["table"]["table_type"] not in NOT_IN_THIS_RELEASE
+
+
+def has_versions(case: Case) -> bool:
+    return "SYSTEM_VERSION" in case.get("query", "")
+
+
+def folder_cases() -> list[Any]:
+    """Cases that a folder of files can hold, in each of the formats."""
+    held = [c for c in CASES if is_read_only(c) and not has_versions(c)]
+    return [
+        pytest.param(case, format_, id=f"{case['id']}-{format_}")
+        for case in held
+        for format_ in ("parquet", "csv", "json")
+        if case["id"] not in BY_ARRIVAL
+    ]
+
+
+def commit_cases() -> list[Any]:
+    """Cases that a source with commits can hold."""
+    held = [c for c in CASES if is_read_only(c) and c["table"].get("commit_order", True)]
+    return [pytest.param(case, id=case["id"]) for case in held]
 
 
 @pytest.mark.one_in(3)
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("case", runnable_cases())
+@pytest.mark.parametrize("case", managed_cases())
 def test_managed_case(case: Case, warehouse: str) -> None:
     lake = kt.connect(warehouse)
     if "expect_error" in case:
@@ -52,7 +81,7 @@ def test_managed_case(case: Case, warehouse: str) -> None:
         assert key_words(case["expect_error"]) - key_words(str(caught.value)) == set()
         return
     table = create(lake, case)
-    for append in case["appends"]:
+    for append in case.get("appends", []):
         table.write(arrow_table(append["rows"], names(case), types(case)))
     if "statement" in case:
         changed = lake.sql(case["statement"])
@@ -66,10 +95,71 @@ def test_the_cases_left_out_are_the_ones_that_are_listed() -> None:
         case["id"] for case in CASES if case["table"]["table_type"] in NOT_IN_THIS_RELEASE
     )
     assert left_out == [
-        "external-merge-on-read",
         "federated-merge-on-read",
-        "wm-tie-no-commit-order-tombstone-wins",
     ]
+
+
+@pytest.mark.one_in(7)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("case", "format_"), folder_cases())
+def test_case_over_a_folder_of_files(case: Case, format_: str, tmp_path: Path) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    for append in case.get("appends", []):
+        rows = arrow_table(append["rows"], names(case), types(case))
+        # Later commits have names that come before.
+        write_file(rows, folder / f"{9 - append['commit']}.{format_}")
+    check_external(case, kt.connect(tmp_path / "lake"), format_, str(folder))
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("case", commit_cases())
+def test_case_over_commits_of_others(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(monkeypatch)
+    fields = zip(names(case), types(case), strict=True)
+    schema = pa.schema([(name, type_.to_arrow()) for name, type_ in fields])
+    HISTORIES["case"] = History(schema)
+    for append in case.get("appends", []):
+        rows = arrow_table(append["rows"], names(case), types(case))
+        HISTORIES["case"].commits.append(rows)
+    check_external(case, kt.connect(tmp_path / "lake"), "history", "test://case")
+
+
+def check_external(case: Case, lake: kt.Lake, format_: str, location: str) -> None:
+    table = case["table"]
+
+    def define() -> kt.ExternalTable:
+        return lake.create_external_table(
+            "t",
+            format=format_,
+            location=location,
+            primary_key=table["primary_key"],
+            watermark_key=table["watermark_key"],
+            tombstone_key=table["tombstone_key"],
+            tombstone_string_key_value=table["tombstone_string_key_value"],
+            schema=columns(case),
+        )
+
+    if "expect_error" in case:
+        with pytest.raises(kt.InvalidError) as caught:
+            define()
+        assert key_words(case["expect_error"]) - key_words(str(caught.value)) == set()
+        return
+    result = query(define(), case.get("query", "SELECT * FROM t"))
+    assert rows_as_text(result) == expected_text(result, case)
+
+
+def write_file(rows: pa.Table, path: Path) -> None:
+    if path.suffix == ".parquet":
+        pq.write_table(rows, path)
+    elif path.suffix == ".csv":
+        csv.write_csv(rows, path)
+    else:
+        lines = (json.dumps(row, default=str) for row in rows.to_pylist())
+        path.write_text("\n".join(lines))
 
 
 def create(lake: kt.Lake, case: Case) -> kt.Table:
@@ -81,10 +171,14 @@ def create(lake: kt.Lake, case: Case) -> kt.Table:
     }
     return lake.create_table(
         "t",
-        [kt.Field(-1, name, kind) for name, kind in zip(names(case), types(case), strict=True)],
+        columns(case),
         primary_key=table["primary_key"],
         options={key: value for key, value in options.items() if value},
     )
+
+
+def columns(case: Case) -> list[kt.Field]:
+    return [kt.Field(-1, name, kind) for name, kind in zip(names(case), types(case), strict=True)]
 
 
 def names(case: Case) -> list[str]:
@@ -100,17 +194,18 @@ def types(case: Case) -> list[Any]:
     ]
 
 
-def query(table: kt.Table, text: str) -> pa.Table:
+def query(table: kt.Table | kt.ExternalTable, text: str) -> pa.Table:
     """Carry out a query; columns, condition and version go to the scan, only counting is left."""
     match = QUERY.fullmatch(text)
     assert match, text
     columns = match["columns"]
     version = match["version"]
+    travel = "version" if isinstance(table, kt.ExternalTable) else "snapshot_id"
     plain = columns != "*" and "(" not in columns
     scan = table.scan(
         columns=[name.strip() for name in columns.split(",")] if plain else None,
         where=match["where"],
-        snapshot_id=int(version) if version else None,
+        **({travel: int(version)} if version else {}),
     )
     rows = scan.to_arrow()
     if plain or columns == "*":

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from histories import HISTORIES, History, register
 from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
+from external_history import HISTORIES, History, register
 from keytide.external import merging
 
 SCHEMA = pa.schema([("k", pa.int32()), ("w", pa.int64()), ("d", pa.bool_()), ("v", pa.string())])
@@ -66,6 +66,14 @@ def test_in_a_commit_that_was_rewritten_a_tombstone_wins_and_then_the_larger_row
     assert rows(define(lake).scan()) == {(2, 7, None, "y")}
     history.commit((1, 7, None, "later"))
     assert (1, 7, None, "later") in rows(define(lake, exists_ok=True).scan())
+
+
+def test_tombstone_of_a_rewritten_commit_wins_over_larger_values(
+    lake: kt.Lake, history: History
+) -> None:
+    history.commit((1, 7, None, "gone"), (1, 7, None, "zzz"), rewritten=True)
+    table = define(lake, tombstone_key="v", tombstone_string_key_value="gone")
+    assert rows(table.scan()) == set()
 
 
 def test_tombstone_wins_over_later_commits_where_that_is_asked_for(

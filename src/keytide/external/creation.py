@@ -98,7 +98,6 @@ def _definition(wanted: NewExternalTable, near: Store) -> tuple[TableSchema, lis
     refuse_secret(wanted.location)
     given = checked_options(wanted.options)
     format_ = wanted.format.lower()
-    _check_ties(format_, TableOptions.parse(given))
     columns = arrow_schema(wanted.fields) if wanted.fields else None
     place = Place(_absolute(wanted.location), source_options(given), near, columns)
     source = open_source(format_, place).pin()
@@ -112,6 +111,7 @@ def _definition(wanted: NewExternalTable, near: Store) -> tuple[TableSchema, lis
         comment=wanted.comment,
         time_millis=_now_ms(),
     )
+    _check_ties(format_, TableOptions.parse(given))
     _check_types(made[0], source.schema)
     return made
 

@@ -153,13 +153,13 @@ def with_fields(
 
 
 def _checked(schema: TableSchema) -> list[str]:
+    options = TableOptions.parse(schema.options)
+    check_types(schema)
+    check_upsert_keys(schema, options)
     if not schema.primary_keys:
         raise InvalidError(
             "an external table needs a primary key, of which its rows are versions; name it"
         )
-    options = TableOptions.parse(schema.options)
-    check_types(schema)
-    check_upsert_keys(schema, options)
     refuse_same_names(schema.fields)
     return doubts_of_keys(schema, options)
 
