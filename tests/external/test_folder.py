@@ -1,0 +1,236 @@
+"""Folders of files: partitions in paths, formats, what is no data, what cannot be read."""
+
+from __future__ import annotations
+
+import gzip
+from datetime import date, datetime, time, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import keytide as kt
+from keytide.store import open_store
+
+KEYS: dict[str, Any] = {"primary_key": ["k"], "watermark_key": ["w"]}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> kt.Lake:
+    return kt.connect(tmp_path / "lake")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "theirs"
+
+
+def put(path: Path, **columns: list[Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+
+
+def say(path: Path, *lines: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def define(lake: kt.Lake, folder: Path, format_: str, **more: Any) -> kt.ExternalTable:
+    return lake.create_external_table("e", format=format_, location=folder, **{**KEYS, **more})
+
+
+def rows(scan: Any) -> set[tuple[Any, ...]]:
+    return {tuple(row.values()) for row in scan.to_pylist()}
+
+
+# -- partitions ------------------------------------------------------------------------------------
+
+
+def test_values_in_paths_are_columns(lake: kt.Lake, folder: Path) -> None:
+    put(folder / "day=2026-01-01/nr=1/a.parquet", k=[1], w=[1])
+    put(folder / "day=2026-01-02/nr=__HIVE_DEFAULT_PARTITION__/b.parquet", k=[2], w=[1])
+    table = define(lake, folder, "parquet")
+    assert rows(table.scan()) == {(1, 1, date(2026, 1, 1), 1), (2, 1, date(2026, 1, 2), None)}
+
+
+def test_number_that_is_not_written_as_one_is_a_text(lake: kt.Lake, folder: Path) -> None:
+    put(folder / "code=007/a.parquet", k=[1], w=[1])
+    put(folder / "code=a%2Fb/a.parquet", k=[2], w=[1])
+    assert rows(define(lake, folder, "parquet").scan()) == {(1, 1, "007"), (2, 1, "a/b")}
+
+
+def test_declared_type_of_a_path_counts(lake: kt.Lake, folder: Path) -> None:
+    put(folder / "p=7/a.parquet", k=[1], w=[1])
+    fields = pa.schema([("k", pa.int64()), ("w", pa.int64()), ("p", pa.string())])
+    assert rows(define(lake, folder, "parquet", schema=fields).scan()) == {(1, 1, "7")}
+
+
+def test_key_moves_between_partitions_that_are_no_part_of_it(lake: kt.Lake, folder: Path) -> None:
+    put(folder / "p=1/a.parquet", k=[1, 2], w=[1, 1])
+    put(folder / "p=2/a.parquet", k=[1], w=[2])
+    table = define(lake, folder, "parquet")
+    assert rows(table.scan()) == {(1, 2, 2), (2, 1, 1)}
+    # The older version in p=1 must not come back (rule R17).
+    assert rows(table.scan(where="p = 1")) == {(2, 1, 1)}
+    assert table.scan(where="p = 1").explain().parts == 2
+
+
+def test_files_of_other_partitions_are_passed_over_where_the_key_says_so(
+    lake: kt.Lake, folder: Path
+) -> None:
+    for p in (1, 2, 3):
+        put(folder / f"p={p}/a.parquet", k=[1], w=[p])
+    table = define(lake, folder, "parquet", primary_key=["p", "k"])
+    assert rows(table.scan(where="p >= 2 AND w > 0")) == {(1, 2, 2), (1, 3, 3)}
+    assert table.scan(where="p >= 2").explain().parts == 2
+
+
+def test_files_of_unlike_partitions_are_refused(lake: kt.Lake, folder: Path) -> None:
+    put(folder / "a=1/x.parquet", k=[1], w=[1])
+    put(folder / "b=1/x.parquet", k=[1], w=[1])
+    with pytest.raises(kt.DataError, match=r"partition columns \(a\) .* and \(b\)"):
+        define(lake, folder, "parquet")
+
+
+# -- formats ---------------------------------------------------------------------------------------
+
+TYPED = {
+    "k": "INT", "w": "TIMESTAMP(3)", "z": "TIMESTAMP(6) WITH LOCAL TIME ZONE", "day": "DATE",
+    "at": "TIME(3)", "amount": "DECIMAL(6, 2)", "f": "DOUBLE", "ok": "BOOLEAN", "t": "STRING",
+}  # fmt: skip
+ROW = (
+    1, datetime(2026, 1, 2, 3, 4, 5, 600_000), datetime(2026, 1, 2, 2, tzinfo=timezone.utc),
+    date(2026, 1, 2), time(3, 4, 5, 250_000), Decimal("12.50"), -0.5, True, "",
+)  # fmt: skip
+FIELDS = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in TYPED.items()]
+
+
+def test_csv_has_values_of_every_plain_type(lake: kt.Lake, folder: Path) -> None:
+    line = (
+        "1,2026-01-02T03:04:05.6,2026-01-02T03:00:00+01:00,2026-01-02,03:04:05.25,12.50,-0.5,true,"
+        '""'
+    )
+    say(folder / "a.csv", ",".join(TYPED), line, "2,2026-01-01 00:00:00,,,,,,,")
+    expected = {ROW, (2, datetime(2026, 1, 1), *[None] * 7)}
+    assert rows(define(lake, folder, "csv", schema=FIELDS).scan()) == expected
+
+
+def test_json_has_values_of_every_plain_type(lake: kt.Lake, folder: Path) -> None:
+    say(
+        folder / "a.json",
+        '{"k": 1, "w": "2026-01-02T03:04:05.6", "z": "2026-01-02T03:00:00+01:00", '
+        '"day": "2026-01-02", "at": "03:04:05.25", "amount": 12.50, "f": -0.5, "ok": true, '
+        '"t": ""}',
+        '{"k": 2, "w": "2026-01-01T00:00:00", "other": [1], "t": null}',
+    )
+    expected = {ROW, (2, datetime(2026, 1, 1), *[None] * 7)}
+    assert rows(define(lake, folder, "json", schema=FIELDS).scan()) == expected
+
+
+@pytest.mark.parametrize("format_", ["csv", "json"])
+def test_columns_that_nobody_names_are_those_of_the_values(
+    lake: kt.Lake, folder: Path, format_: str
+) -> None:
+    if format_ == "csv":
+        say(folder / "1.csv", "k,w,v", "1,1,2.5", "2,1,")
+        say(folder / "2.csv", "k,w,v,more", "1,2,3,x")
+    else:
+        say(folder / "1.json", '{"k": 1, "w": 1, "v": 2.5}', '{"k": 2, "w": 1}')
+        say(folder / "2.json", '{"k": 1, "w": 2, "v": 3.0, "more": "x"}')
+    table = define(lake, folder, format_)
+    assert rows(table.scan()) == {(1, 2, 3.0, "x"), (2, 1, None, None)}
+
+
+def test_csv_goes_by_its_options_and_is_unpacked(lake: kt.Lake, folder: Path) -> None:
+    folder.mkdir()
+    (folder / "a.csv.gz").write_bytes(gzip.compress(b"k;w;v\n1;1;'a;b'\n1;2;-\n"))
+    options = {
+        "external.option.delimiter": ";", "external.option.quote": "'",
+        "external.option.null-value": "-",
+    }  # fmt: skip
+    fields = pa.schema([("k", pa.int64()), ("w", pa.int64()), ("v", pa.string())])
+    table = define(lake, folder, "csv", schema=fields, options=options)
+    assert rows(table.scan()) == {(1, 2, None)}
+    assert table.why(1).versions.column("v").to_pylist() == ["a;b", None]
+
+
+def test_parquet_columns_have_one_type_that_fits_all_files(lake: kt.Lake, folder: Path) -> None:
+    put(
+        folder / "1.parquet",
+        k=pa.array([1], pa.int32()),
+        w=[1],
+        v=pa.array(["a"], pa.large_string()),
+    )
+    put(
+        folder / "2.parquet",
+        k=pa.array([2], pa.int64()),
+        w=[1],
+        v=pa.array(["b"]).dictionary_encode(),
+    )
+    table = define(lake, folder, "parquet")
+    assert table.schema.field("k").type == pa.int64()
+    assert rows(table.scan()) == {(1, 1, "a"), (2, 1, "b")}
+    put(folder / "3.parquet", k=["text"], w=[1])
+    with pytest.raises(kt.DataError, match=r"3\.parquet: column 'k' is string there and int64"):
+        table.scan().to_arrow()
+
+
+# -- what is there ---------------------------------------------------------------------------------
+
+
+def test_what_begins_with_a_dot_or_a_line_is_no_data(lake: kt.Lake, folder: Path) -> None:
+    put(folder / "a.parquet", k=[1], w=[1])
+    for name in ("_SUCCESS", ".part.crc", "_delta_log/0.json", ".hidden/x.parquet"):
+        say(folder / name, "nothing")
+    assert rows(define(lake, folder, "parquet").scan()) == {(1, 1)}
+
+
+def test_folder_without_files_has_no_rows(lake: kt.Lake, folder: Path) -> None:
+    folder.mkdir()
+    fields = pa.schema([("k", pa.int64()), ("w", pa.int64())])
+    assert define(lake, folder, "parquet", schema=fields).scan().count() == 0
+
+
+@pytest.mark.parametrize(
+    ("format_", "text", "message"),
+    [
+        ("parquet", "no parquet", r"bad\.parquet cannot be read as parquet"),
+        ("csv", "k,w\n1,one\n", r"bad\.csv cannot be read as csv: column 'w' should be int64"),
+        ("csv", "k,w\n1\n", r"bad\.csv cannot be read as csv"),
+        ("json", '{"k": 1, "w": ', r"bad\.json cannot be read as json"),
+        ("json", '{"k": 1, "w": "one"}', r"bad\.json cannot be read as json"),
+    ],
+)
+def test_file_that_cannot_be_read_is_named(
+    lake: kt.Lake, folder: Path, format_: str, text: str, message: str
+) -> None:
+    folder.mkdir()
+    fields = pa.schema([("k", pa.int64()), ("w", pa.int64())])
+    table = define(lake, folder, format_, schema=fields)
+    (folder / f"bad.{format_}").write_text(text)
+    with pytest.raises(kt.DataError, match=message):
+        table.scan().to_arrow()
+    with pytest.raises(kt.DataError, match=message):
+        lake.sql("SELECT * FROM e")
+
+
+def test_value_that_does_not_fit_its_column_is_refused(lake: kt.Lake, folder: Path) -> None:
+    put(folder / "a.parquet", k=[1 << 40], w=[1])
+    fields = pa.schema([("k", pa.int32()), ("w", pa.int64())])
+    with pytest.raises(kt.DataError, match=r"column 'k' is INT, .* found in a\.parquet"):
+        define(lake, folder, "parquet", schema=fields).scan().to_arrow()
+
+
+def test_folder_may_lie_in_an_object_store(tmp_path: Path) -> None:
+    lake = kt.connect("memory://external-folder/lake")
+    path = tmp_path / "a.parquet"
+    put(path, k=[1, 1], w=[1, 2])
+    store = open_store("memory://external-folder/theirs")
+    store.put("x/a.parquet", path.read_bytes())
+    table = lake.create_external_table(
+        "e", format="parquet", location="memory://external-folder/theirs", **KEYS
+    )
+    assert rows(table.scan()) == {(1, 2)}
