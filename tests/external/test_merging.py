@@ -161,6 +161,30 @@ def test_columns_that_decide_nothing_are_not_read_where_the_order_is_known(
     assert {*history.read} == {("k", "w", "d")}
 
 
+WIDE = pa.schema([("k", pa.int32()), ("a", pa.string()), ("w", pa.int64()), ("b", pa.string())])
+
+
+def test_of_rows_that_tie_those_columns_are_shown_that_belong_together(
+    lake: kt.Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(monkeypatch)
+    history = HISTORIES["h"] = History(WIDE)
+    # Of keys 1 and 2 column a decides, which need not be asked for; key 3 has one row twice.
+    rows_ = [(1, "z", 7, "x"), (1, "a", 7, "y"), (2, "z", 7, "y"), (2, "a", 7, "x"),
+             (3, "m", 7, "m"), (3, "m", 7, "m"), (4, "q", 7, "q")]  # fmt: skip
+    history.commit(*rows_, rewritten=True)
+    table = define(lake, tombstone_key=None)
+    history.read.clear()
+    expected = {1: ("z", "x"), 2: ("z", "y"), 3: ("m", "m"), 4: ("q", "q")}
+    assert rows(table.scan(["k", "b"])) == {(k, b) for k, (_, b) in expected.items()}
+    assert {*history.read} == {("k", "w", "b"), ("k", "a", "w", "b")}
+    assert rows(table.scan()) == {(k, a, 7, b) for k, (a, b) in expected.items()}
+    assert rows(table.scan(["k"], where="b = 'y'")) == {(2,)}
+    history.read.clear()
+    assert table.scan().count() == 4
+    assert {*history.read} == {("k", "w")}
+
+
 # -- versions --------------------------------------------------------------------------------------
 
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
 from keytide.errors import DataError
 from keytide.external.cut import KeyCut
-from keytide.external.ties import TieOrder, refuse_ties
+from keytide.external.ties import TieOrder, refuse_ties, undecided_keys
 from keytide.external.versions import SourceVersions
 from keytide.lazily import cached_property
 from keytide.merge.engine import MergeEngine
 from keytide.merge.order import IS_ADD, MergeOrder, is_searchable
+from keytide.merge.touched import without_keys
 from keytide.table.conditions.matching import row_filter
 from keytide.table.conditions.predicate import Predicate, columns_of, conjunction, conjuncts
 from keytide.table.read.prefetch import prefetched
@@ -49,11 +50,17 @@ def split_condition(
 
 @dataclass(frozen=True)
 class Merging:
-    """Some columns of the rows that versions become, of those that meet a condition. Pickles."""
+    """Some columns of the rows that versions become, of those that meet a condition. Pickles.
+
+    Rows with equal watermarks that came in no order are told apart by all of their columns. Few of
+    them do so, and most queries want few columns, so whole rows are read only of keys that need it,
+    unless it `compares_rows` at once.
+    """
 
     versions: SourceVersions
     columns: tuple[str, ...]
     condition: Predicate | None = None
+    compares_rows: bool = False
 
     @property
     def view(self) -> TableView:
@@ -62,63 +69,75 @@ class Merging:
 
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
         """The rows, in frames that together with their making fit in about `memory_bytes`."""
-        for rows in self.merged(memory_bytes):
-            live = rows.filter(IS_ADD)
-            if self._check is not None:
-                live = live.filter(self._check)
-            self._refuse_nulls(live)
-            yield live.select(self.columns)
+        undecided: list[pl.DataFrame] = []
+        key = self.order.key
+        for rows in self.merged(memory_bytes, undecided):
+            yield self._shown(without_keys(rows, undecided, key))
+        if undecided:
+            some = replace(self.versions, keys=pl.concat(undecided))
+            whole = replace(self, versions=some, compares_rows=True)
+            yield from map(self._shown, whole.merged(memory_bytes, []))
 
-    def merged(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
-        """What each key became: a row, or a delete."""
+    def merged(self, memory_bytes: int, undecided: list[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+        """What each key became: a row, or a delete.
+
+        Keys of which whole rows have to be compared are put into `undecided`, and come with any of
+        the rows that are as good, unless whole rows are read.
+        """
         budget = memory_bytes // _COPIES
         held: list[pl.DataFrame] = []
         held_bytes = 0
         coming = prefetched(self.versions.frames(self._read, self._rows_in(budget)))
         for frame in coming:
             held.append(frame)
-            held_bytes += frame.estimated_size()
+            held_bytes += int(frame.estimated_size())
             if held_bytes > budget:
-                yield from self._cut(held, coming, budget, held_bytes)
+                with closing(self._cut(held, held_bytes, budget)) as cut:
+                    for more in coming:
+                        cut.add(more)
+                    for part in cut.parts():
+                        yield from self._of_part(part, budget, undecided)
                 return
         if held:
-            yield from self._merged(pl.concat(held))
+            yield from self._merged(pl.concat(held), undecided)
 
-    # -- in memory ---------------------------------------------------------------------------------
+    def _shown(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Of merged rows those that are shown."""
+        live = rows.filter(IS_ADD)
+        if self._check is not None:
+            live = live.filter(self._check)
+        self._refuse_nulls(live)
+        return live.select(self.columns)
 
-    def _merged(self, versions: pl.DataFrame) -> list[pl.DataFrame]:
+    def _merged(self, versions: pl.DataFrame, undecided: list[pl.DataFrame]) -> list[pl.DataFrame]:
         """One row for each key; together they are all of them, in no order."""
         occurs_again = _occurs_again(versions, self.order.key)
         if not occurs_again.any():
             return [versions]
         lone, several = versions.filter(~occurs_again), versions.filter(occurs_again)
-        sorted_ = self.order.sort(several)
+        order, sorted_ = self.order, self.order.sort(several)
         if self._refuses_ties:
-            assert isinstance(self.order, TieOrder)
-            refuse_ties(sorted_, self.order, self.view.name)
+            assert isinstance(order, TieOrder)
+            refuse_ties(sorted_, order, self.view.name)
+        elif isinstance(order, TieOrder) and not self._reads_whole_rows:
+            tied = undecided_keys(sorted_, order)
+            undecided += [tied] if tied.height else []
         with self.view.reading():
             return [lone, self.engine.merge(sorted_, in_key_order=False)]
 
     # -- by parts on disk --------------------------------------------------------------------------
 
-    def _cut(
-        self,
-        held: list[pl.DataFrame],
-        coming: Iterator[pl.DataFrame],
-        budget: int,
-        held_bytes: int,
-    ) -> Iterator[pl.DataFrame]:
-        """The same of more versions than fit, of which some are held and others are to come."""
-        count = self._cuts(held_bytes, sum(frame.height for frame in held), budget)
-        with closing(KeyCut(self.order.key, count, budget)) as cut:
-            while held:
-                cut.add(held.pop(0))
-            for frame in coming:
-                cut.add(frame)
-            for part in cut.parts():
-                yield from self._of_part(part, budget)
+    def _cut(self, held: list[pl.DataFrame], held_bytes: int, budget: int) -> KeyCut:
+        """The versions so far, cut by their key, with room for those to come; none stays held."""
+        rows = sum(frame.height for frame in held)
+        cut = KeyCut(self.order.key, self._cuts(held_bytes, rows, budget), budget)
+        while held:
+            cut.add(held.pop(0))
+        return cut
 
-    def _of_part(self, frames: Iterator[pl.DataFrame], budget: int) -> Iterator[pl.DataFrame]:
+    def _of_part(
+        self, frames: Iterator[pl.DataFrame], budget: int, undecided: list[pl.DataFrame]
+    ) -> Iterator[pl.DataFrame]:
         """The rows of a part; of one that is too large the versions so far are merged, then more.
 
         Merging is associative, so rows stand for the versions that they were made of.
@@ -127,9 +146,9 @@ class Merging:
         for frame in frames:
             held.append(frame)
             if sum(each.estimated_size() for each in held) > budget and not self._refuses_ties:
-                held = self._merged(pl.concat(held))
+                held = self._merged(pl.concat(held), undecided)
         if held:
-            yield from self._merged(pl.concat(held))
+            yield from self._merged(pl.concat(held), undecided)
 
     def _cuts(self, held_bytes: int, held_rows: int, budget: int) -> int:
         """How many parts to cut into, so that each fits."""
@@ -154,7 +173,7 @@ class Merging:
             order.sequence,
             order.descending,
             order.padded,
-            self.view.schema.names,
+            self.view.schema.names if self._compares_whole_rows else self._needed,
             tombstone_wins=policy == "tombstone-wins",
         )
 
@@ -172,13 +191,25 @@ class Merging:
     def _refuses_ties(self) -> bool:
         return self._on_tie == "error"
 
+    @property
+    def _compares_whole_rows(self) -> bool:
+        """Whether all columns are read, however few are wanted, as ties may depend on them."""
+        return self.compares_rows or self._refuses_ties
+
+    @property
+    def _reads_whole_rows(self) -> bool:
+        return {*self._read} == {*self.view.schema.names}
+
     @cached_property
-    def _read(self) -> tuple[str, ...]:
-        """What is wanted and what decides, which is all where whole rows are compared."""
-        if isinstance(self.order, TieOrder):
-            return self.view.schema.names
-        wanted = self.engine.columns((*self.columns, *sorted(columns_of(self.condition))))
+    def _needed(self) -> tuple[str, ...]:
+        """What is wanted and what decides, but between versions that tie."""
+        wanted = self.view.engine.columns((*self.columns, *sorted(columns_of(self.condition))))
         return tuple(dict.fromkeys((*wanted, *self.view.options.tombstone_key)))
+
+    @property
+    def _read(self) -> tuple[str, ...]:
+        """The columns to read."""
+        return self.view.schema.names if self._compares_whole_rows else self._needed
 
     def _rows_in(self, budget: int) -> int:
         least, most = _BATCH_ROWS

@@ -16,19 +16,21 @@ from keytide.errors import InvalidError
 from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, MergeOrder
 from keytide.merge.outcomes import shown
 from keytide.options import keys
+from keytide.scratch import scratch
 
-__all__ = ["TieOrder", "refuse_ties"]
+__all__ = ["TieOrder", "refuse_ties", "undecided_keys"]
 
 
 @dataclass(frozen=True)
 class TieOrder(MergeOrder):
     """The order of versions of which some came in no order.
 
-    `whole` names all columns of the table. Where `tombstone_wins` a delete comes last among equal
-    watermarks even if it was committed before the others.
+    `compared` names the columns that decide then: all of the table, for the order to be the same
+    to every reader. Where `tombstone_wins` a delete comes last among equal watermarks even if it
+    was committed before the others.
     """
 
-    whole: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ()
     tombstone_wins: bool = False
 
     @property
@@ -41,7 +43,7 @@ class TieOrder(MergeOrder):
         number, is_delete = pl.col(SEQUENCE_NUMBER), ~IS_ADD
         between = [is_delete, number] if self.tombstone_wins else [number, is_delete]
         by = [*map(pl.col, self.key), *self.sequence_terms(versions.schema), *between,
-              *canonical(versions, self.whole)]  # fmt: skip
+              *canonical(versions, self.compared)]  # fmt: skip
         descending = [False] * len(by)
         descending[len(self.key) : len(self.key) + len(self.sequence)] = [self.descending] * len(
             self.sequence
@@ -60,28 +62,48 @@ def _comparable(name: str, type_: pl.DataType) -> pl.Expr:
     return pl.col(name) + 0.0 if type_.is_float() else pl.col(name)
 
 
+def undecided_keys(versions: pl.DataFrame, order: TieOrder) -> pl.DataFrame:
+    """The keys whose freshest versions tie in all that decides, and differ in what is compared.
+
+    Each once, as a frame of the key's columns. REQUIRES: `versions` are sorted by the order.
+    """
+    deciding = [*order.sequence_terms(versions.schema), pl.col(SEQUENCE_NUMBER), IS_ADD]
+    return _differing_keys(versions, order, deciding)
+
+
 def refuse_ties(versions: pl.DataFrame, order: TieOrder, table: str) -> None:
     """Raise `InvalidError` for a key whose freshest versions are as fresh and differ.
 
     REQUIRES: `versions` are sorted by the order.
     """
-    terms = [
-        expression.alias(name)
-        for name, expression in zip(
-            order.sequence, order.sequence_terms(versions.schema), strict=True
-        )
-    ]
-    told = versions.with_columns(terms)
-    same = [pl.col(n).eq_missing(pl.col(n).last().over(order.key)) for n in order.sequence]
-    freshest = told.filter(pl.all_horizontal(pl.lit(value=True), *same))
-    plain = freshest.select(*order.key, *(e.alias(f"c{i}") for i, e in
-                            enumerate(canonical(freshest, order.whole))))  # fmt: skip
-    many = plain.unique().select(order.key).filter(pl.struct(order.key).is_duplicated())
+    many = _differing_keys(versions, order, order.sequence_terms(versions.schema))
     if many.height:
         key = ", ".join(f"{n} = {shown(v)}" for n, v in zip(order.key, many.row(0), strict=True))
         raise InvalidError(
             f"table {table}: key {key} has versions that are as fresh as each other and differ, "
-            f"and '{keys.UPSERT_ON_TIE}' is 'error'; "
-            f"make '{keys.WATERMARK_KEY}' tell them apart, or "
-            f"define the table with another '{keys.UPSERT_ON_TIE}'"
+            f"and '{keys.UPSERT_ON_TIE}' is 'error'; make '{keys.WATERMARK_KEY}' tell them apart, "
+            f"or define the table with another '{keys.UPSERT_ON_TIE}'"
         )
+
+
+def _differing_keys(
+    versions: pl.DataFrame, order: TieOrder, deciding: Sequence[pl.Expr]
+) -> pl.DataFrame:
+    """Keys with versions that are as the last one in what decides, and not in what is compared."""
+    key, compared = list(order.key), canonical(versions, order.compared)
+    told = versions.select(
+        *key,
+        *(term.alias(f"{_DECIDES}{place}") for place, term in enumerate(deciding)),
+        *(term.alias(f"{_COMPARED}{place}") for place, term in enumerate(compared)),
+    )
+    decides = [pl.col(name) for name in told.columns if name.startswith(_DECIDES)]
+    repeats = [each.eq_missing(each.shift(-1)) for each in (*map(pl.col, key), *decides)]
+    if not told.select(pl.all_horizontal(repeats).any()).item():
+        return told.select(key).clear()
+    # As fresh as the last one of their key, which is the freshest.
+    freshest = [each.eq_missing(each.last().over(key)) for each in decides]
+    found = told.filter(pl.all_horizontal(pl.lit(value=True), *freshest)).unique().select(key)
+    return found.filter(found.is_duplicated()).unique()
+
+
+_DECIDES, _COMPARED = scratch("decides_"), scratch("compared_")

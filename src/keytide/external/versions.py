@@ -7,7 +7,7 @@ commits, and in a commit that of its rows. `_VALUE_KIND` is -D for what the tomb
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 import pyarrow as pa
@@ -16,6 +16,7 @@ from keytide.errors import DataError, InvalidError
 from keytide.external.source import SourcePart
 from keytide.format.arrow import from_arrow
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
+from keytide.merge.touched import with_keys
 from keytide.row_kind import RowKind
 from keytide.table.conditions.matching import row_filter
 from keytide.table.conditions.predicate import Predicate, columns_of
@@ -31,11 +32,12 @@ _COMMIT_ROWS_BITS = 40
 
 @dataclass(frozen=True)
 class SourceVersions:
-    """Versions of some columns, of keys that meet a condition. Pickles."""
+    """Versions of keys that meet a condition and are among some, if these are given. Pickles."""
 
     view: TableView
     parts: tuple[SourcePart, ...]
     about_key: Predicate | None = None
+    keys: pl.DataFrame | None = field(default=None, compare=False)
 
     @property
     def are_in_order(self) -> bool:
@@ -94,6 +96,8 @@ class SourceVersions:
         return from_arrow(pa.table({**typed, VALUE_KIND: kinds}))
 
     def _meeting(self, frame: pl.DataFrame) -> pl.DataFrame:
+        if self.keys is not None:
+            frame = with_keys(frame, self.keys)
         if self.about_key is None:
             return frame
         fields = self.view.schema.select(sorted(columns_of(self.about_key)))

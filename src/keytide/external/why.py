@@ -32,7 +32,7 @@ def why_external(table: PinnedExternal, key: Mapping[str, Any] | Any) -> Why:
     schema = table.view.schema
     condition = key_condition(key, schema, table.name)
     about_key, _ = split_condition(condition, schema.primary_keys)
-    merging = Merging(table.versions(about_key), schema.names)
+    merging = Merging(table.versions(about_key), schema.names, compares_rows=True)
     values = [name for name in schema.names if name not in schema.primary_keys]
     versions = merging.order.sort(_versions(merging)).with_row_index(VERSION, 1)
     versions = versions.with_columns(pl.col(VERSION).cast(pl.Int64))
