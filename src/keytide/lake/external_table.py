@@ -18,6 +18,7 @@ from keytide.external.scan import get_external, get_many_external, scan_external
 from keytide.external.why import why_external
 from keytide.format.schema import TableSchema
 from keytide.lake.table import Table
+from keytide.options import TableOptions
 from keytide.table.conditions.condition import Condition
 from keytide.table.definition.external import (
     format_of,
@@ -107,9 +108,10 @@ class ExternalTable:
 
     def _repr_html_(self) -> str:
         schema = self.table_schema
+        options = TableOptions.parse(schema.options)
         roles = {
-            **dict.fromkeys(schema.options.get("watermark.key", "").split(","), "watermark"),
-            **dict.fromkeys(schema.options.get("tombstone.key", "").split(","), "tombstone"),
+            **dict.fromkeys(options.watermark_key, "watermark key"),
+            **dict.fromkeys(options.tombstone_key, "tombstone key"),
             **dict.fromkeys(schema.primary_keys, "primary key"),
         }
         rows = [(f.name, f.type.sql(), roles.get(f.name, "")) for f in schema.fields]
