@@ -215,6 +215,7 @@ SECRET = "geheim"
         {"location": f"host=h password={SECRET}"},
         {"location": f"s3://key:{SECRET}@bucket/x"},
         {"location": f"https://host/x?sig={SECRET}"},
+        {"options": {"external.option.uri": f"postgresql://me:{SECRET}@host/db"}},
         {"options": {"external.option.secret_access_key": SECRET}},
         {"options": {"external.option.sas-token": SECRET}},
     ],

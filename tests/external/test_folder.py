@@ -234,3 +234,34 @@ def test_folder_may_lie_in_an_object_store(tmp_path: Path) -> None:
         "e", format="parquet", location="memory://external-folder/theirs", **KEYS
     )
     assert rows(table.scan()) == {(1, 2)}
+
+
+def test_row_groups_without_the_key_are_not_read(
+    lake: kt.Lake, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.mkdir()
+    keys = pa.array([f"{n:03}" for n in range(100)])
+    rows_ = pa.table({"k": keys, "n": range(100), "w": [1] * 100})
+    pq.write_table(rows_, folder / "a.parquet", row_group_size=10)
+    table = define(lake, folder, "parquet", primary_key=["k", "n"])
+    read: list[int] = []
+    iter_batches = pq.ParquetFile.iter_batches
+
+    def noting(self: Any, rows_max: int, row_groups: list[int], columns: list[str]) -> Any:
+        read.extend(row_groups)
+        return iter_batches(self, rows_max, row_groups=row_groups, columns=columns)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", noting)
+    assert table.get(("042", 42)) == {"k": "042", "n": 42, "w": 1}
+    assert read == [4]
+    read.clear()
+    assert table.scan(where="n >= 85 AND w = 1").count() == 15
+    assert read == [8, 9]
+    read.clear()
+    wider = [("k", pa.string()), ("n", pa.int32()), ("w", pa.int64())]
+    other = lake.create_external_table(
+        "f", format="parquet", location=folder, schema=pa.schema(wider), primary_key=["k", "n"],
+        watermark_key=["w"],
+    )  # fmt: skip
+    assert other.scan(where="n = 7").count() == 1
+    assert read == [*range(10)]

@@ -99,7 +99,10 @@ def _definition(wanted: NewExternalTable, near: Store) -> tuple[TableSchema, lis
     given = checked_options(wanted.options)
     format_ = wanted.format.lower()
     columns = arrow_schema(wanted.fields) if wanted.fields else None
-    place = Place(_absolute(wanted.location), source_options(given), near, columns)
+    opening = source_options(given)
+    is_name = any(option in opening for option in format_named(format_).named_by)
+    location = wanted.location if is_name else _absolute(wanted.location)
+    place = Place(location, opening, near, columns)
     source = open_source(format_, place).pin()
     made = external_schema(
         wanted.fields or fields_of(source.schema),

@@ -21,7 +21,9 @@ import pyarrow.json as arrow_json
 import pyarrow.parquet as pq
 
 from keytide.errors import DataError, InvalidError, KeytideError
+from keytide.external.key_conditions import which_may_meet
 from keytide.store import Store
+from keytide.table.conditions.predicate import Predicate, columns_of
 
 __all__ = ["CsvFiles", "FileFacts", "FileFormat", "JsonFiles", "ParquetFiles"]
 
@@ -54,11 +56,17 @@ class FileFormat(ABC):
 
     @abstractmethod
     def batches(
-        self, store: Store, path: str, wanted: pa.Schema, rows_max: int
+        self,
+        store: Store,
+        path: str,
+        wanted: pa.Schema,
+        rows_max: int,
+        about_key: Predicate | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Some columns of a file, which has them, about so many rows at a time.
 
-        Parquet's in the file's types, others in the wanted ones. Raises as `facts`.
+        Parquet's in the file's types, others in the wanted ones. Rows that do not meet `about_key`,
+        a condition on wanted columns of their types, may be left out. Raises as `facts`.
         """
 
 
@@ -75,11 +83,55 @@ class ParquetFiles(FileFormat):
             return FileFacts(file.schema_arrow.remove_metadata(), file.metadata.num_rows)
 
     def batches(
-        self, store: Store, path: str, wanted: pa.Schema, rows_max: int
+        self,
+        store: Store,
+        path: str,
+        wanted: pa.Schema,
+        rows_max: int,
+        about_key: Predicate | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """See `FileFormat`."""
         with _reading(self, store, path), store.open_input(path) as opened:
-            yield from pq.ParquetFile(opened).iter_batches(rows_max, columns=wanted.names)
+            file = pq.ParquetFile(opened, pre_buffer=store.local_path(path) is None)
+            # One after the other: what was fetched of a group is let go with the next.
+            for group in _groups_that_may_meet(file, wanted, about_key):
+                yield from file.iter_batches(rows_max, row_groups=[group], columns=wanted.names)
+
+
+def _groups_that_may_meet(
+    file: pq.ParquetFile, wanted: pa.Schema, about_key: Predicate | None
+) -> list[int]:
+    """The row groups whose bounds do not rule a condition out."""
+    groups = range(file.num_row_groups)
+    bounded = {
+        field.name: field.type
+        for field in file.schema_arrow
+        if field.name in columns_of(about_key) and _has_bounds(field, wanted)
+    }
+    if about_key is None or not bounded.keys() >= columns_of(about_key):
+        return list(groups)
+    places = {file.metadata.schema.column(i).path: i for i in range(file.metadata.num_columns)}
+    bounds: dict[str, pa.Array] = {
+        "rows": pa.array([file.metadata.row_group(group).num_rows for group in groups], pa.int64())
+    }
+    for name, type_ in bounded.items():
+        told = [file.metadata.row_group(group).column(places[name]).statistics for group in groups]
+        known = [each if each is not None and each.has_min_max else None for each in told]
+        bounds[f"{name}.min"] = pa.array([each and each.min for each in known], type_)
+        bounds[f"{name}.max"] = pa.array([each and each.max for each in known], type_)
+        nulls = [each.null_count if each and each.has_null_count else None for each in told]
+        bounds[f"{name}.nulls"] = pa.array(nulls, pa.int64())
+    may = which_may_meet(pa.table(bounds), about_key, pa.schema(list(bounded.items())))
+    return [group for group, is_possible in zip(groups, may, strict=True) if is_possible]
+
+
+def _has_bounds(field: pa.Field, wanted: pa.Schema) -> bool:
+    """Whether bounds of a column are of its type and say what its values are compared by."""
+    type_ = field.type
+    is_plain = (
+        pa.types.is_signed_integer(type_) or pa.types.is_string(type_) or pa.types.is_date32(type_)
+    )
+    return bool(is_plain) and wanted.field(field.name).type.equals(type_)
 
 
 @dataclass(frozen=True)
@@ -116,7 +168,12 @@ class CsvFiles(FileFormat):
         return FileFacts(pa.schema([(name, types.get(name, pa.string())) for name in names]), None)
 
     def batches(
-        self, store: Store, path: str, wanted: pa.Schema, rows_max: int
+        self,
+        store: Store,
+        path: str,
+        wanted: pa.Schema,
+        rows_max: int,
+        about_key: Predicate | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """See `FileFormat`."""
         with _reading(self, store, path):
@@ -190,7 +247,12 @@ class JsonFiles(FileFormat):
             return FileFacts(_arrow_schema(frame.schema), None)
 
     def batches(
-        self, store: Store, path: str, wanted: pa.Schema, rows_max: int
+        self,
+        store: Store,
+        path: str,
+        wanted: pa.Schema,
+        rows_max: int,
+        about_key: Predicate | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """See `FileFormat`."""
         read = pa.schema([(field.name, _as_read_of_json(field.type)) for field in wanted])

@@ -268,7 +268,8 @@ class FilePart:
         )  # fmt: skip
         # Of a file without any of the columns its rows are counted by whatever it has.
         read = given if given.names else self.facts.schema
-        for batch in self.format.batches(self.store, self.file.path, read, rows_max):
+        found = self.format.batches(self.store, self.file.path, read, rows_max, about_key)
+        for batch in found:
             yield self._whole(batch, columns)
 
     def _whole(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:

@@ -17,13 +17,15 @@ __all__ = ["FORMATS", "ExternalFormat", "format_named", "open_source"]
 class ExternalFormat:
     """A format: what opens it, the names of its options, and whether it tells when rows came.
 
-    `open` looks at nothing yet. Where `tells_order` is false, no version of a key is later than
+    `open` looks at nothing yet. With one of the options `named_by` a location is a name, and no
+    path or address. Where `tells_order` is false, no version of a key is later than
     another one but by its watermark (rule R3 of docs/semantics.md).
     """
 
     open: Callable[[Place], Source]
     options: tuple[str, ...] = ()
     tells_order: bool = True
+    named_by: tuple[str, ...] = ()
 
 
 FORMATS: Mapping[str, ExternalFormat] = {

@@ -7,6 +7,7 @@ from functools import partial
 
 from keytide.errors import InvalidError
 from keytide.external.formats import open_source
+from keytide.external.key_conditions import asked_of_source
 from keytide.external.source import PinnedSource, Place, Source
 from keytide.external.versions import SourceVersions
 from keytide.format.schema import TableSchema
@@ -48,7 +49,9 @@ class PinnedExternal:
         Raises `InvalidError` where the definition names columns that are not there.
         """
         self.check_columns()
-        return SourceVersions(self.view, tuple(self.source.parts(about_key)), about_key)
+        asked = asked_of_source(about_key, self.view.schema.fields, self.source.schema)
+        parts = tuple(self.source.parts(asked))
+        return SourceVersions(self.view, parts, about_key, asked)
 
     def check_columns(self) -> None:
         """Raise `InvalidError` where the definition names columns that are not there."""

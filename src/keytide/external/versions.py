@@ -37,6 +37,8 @@ class SourceVersions:
     view: TableView
     parts: tuple[SourcePart, ...]
     about_key: Predicate | None = None
+    asked: Predicate | None = None
+    """What of the condition means the same of the source's columns."""
     keys: pl.DataFrame | None = field(default=None, compare=False)
 
     @property
@@ -63,7 +65,7 @@ class SourceVersions:
         seen = dict.fromkeys(ranks, 0)
         for part in self.parts:
             first = ranks[part.commit] << _COMMIT_ROWS_BITS
-            for batch in part.batches(columns, self.about_key, rows_max):
+            for batch in part.batches(columns, self.asked, rows_max):
                 frame = self._typed(batch, columns, part)
                 if part.commit in unordered:
                     number = pl.lit(first, pl.Int64)

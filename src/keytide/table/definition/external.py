@@ -8,7 +8,7 @@ refuses it by `refuse_external`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from keytide.errors import InvalidError, UnsupportedError
@@ -198,9 +198,10 @@ _WAY_OUT = (
 )
 
 
-def refuse_secret_options(names: Iterable[str]) -> None:
-    """Raise `InvalidError` for an option whose value may be a secret, which is not shown."""
-    for key in names:
+def refuse_secret_options(options: Mapping[str, str]) -> None:
+    """Raise `InvalidError` for an option that may be a secret, or have one in it; none is shown."""
+    for key, value in options.items():
+        refuse_secret(value)
         if _SECRET.search(key):
             raise InvalidError(
                 f"option {key!r} may be a secret, which definitions never hold; {_WAY_OUT}"
@@ -213,6 +214,6 @@ def refuse_secret(location: str) -> None:
     named = _ASSIGNED.findall(query if "://" in location else location)
     if _USER_INFO.search(location) or any(map(_SECRET.search, named)):
         raise InvalidError(
-            f"the location has a password or another secret in it, and is not shown: definitions "
-            f"never hold one; {_WAY_OUT}"
+            f"the location, or an option, has a password or another secret in it, and is not "
+            f"shown: definitions never hold one; {_WAY_OUT}"
         )

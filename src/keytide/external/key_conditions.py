@@ -1,0 +1,72 @@
+"""Conditions on the primary key, asked of rows and of the bounds of files that others wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from keytide.format.arrow import from_arrow
+from keytide.table.conditions.matching import may_match, row_filter
+from keytide.table.conditions.predicate import Predicate, columns_of, without_columns
+from keytide.types import Field, type_from_arrow
+
+__all__ = ["asked_of_source", "bounds_table", "rows_that_meet", "which_may_meet"]
+
+
+def asked_of_source(
+    about_key: Predicate | None, fields: Sequence[Field], schema: pa.Schema
+) -> Predicate | None:
+    """The terms of a condition on a table's columns that mean the same of those of a source.
+
+    A definition may give a column another type than the source has: values are in its ticks then,
+    or compare without trailing blanks. All that these terms keep is to meet the condition itself.
+    """
+    differing = [
+        field.name
+        for field in fields
+        if field.type.root == "CHAR" or schema.field(field.name).type != field.type.to_arrow()
+    ]
+    return without_columns(about_key, differing)
+
+
+def rows_that_meet(
+    batches: Iterator[pa.RecordBatch], about_key: Predicate | None
+) -> Iterator[pa.RecordBatch]:
+    """The rows that meet a condition, and no empty batches; all rows where a column is missing."""
+    names = sorted(columns_of(about_key))
+    for batch in batches:
+        if about_key is None or not set(names) <= set(batch.schema.names):
+            kept = batch
+        else:
+            keys = batch.select(names)
+            chosen = from_arrow(pa.Table.from_batches([keys])).select(
+                row_filter(about_key, _fields(keys.schema)).fill_null(value=False).alias("kept")
+            )
+            kept = batch.filter(chosen.to_series().to_arrow())
+        if kept.num_rows:
+            yield kept
+
+
+def which_may_meet(bounds: pa.Table, about_key: Predicate, schema: pa.Schema) -> Sequence[bool]:
+    """For each file, whether one of its rows can meet a condition.
+
+    `bounds` has a row for each: `rows`, and of columns `<name>.min`, `<name>.max` and
+    `<name>.nulls`, each NULL where it is not known. Floats have none: NaN lies in no bounds.
+    """
+    fields = _fields(pa.schema([schema.field(name) for name in sorted(columns_of(about_key))]))
+    frame = from_arrow(bounds)
+    return frame.select(may_match(about_key, fields).alias("may")).to_series().to_list()
+
+
+def bounds_table(schema: pa.Schema, names: Sequence[str], files: int) -> dict[str, pa.Array]:
+    """Bounds of which none is known, for a number of files."""
+    made: dict[str, pa.Array] = {"rows": pa.nulls(files, pa.int64())}
+    for name in names:
+        made[f"{name}.min"] = made[f"{name}.max"] = pa.nulls(files, schema.field(name).type)
+        made[f"{name}.nulls"] = pa.nulls(files, pa.int64())
+    return made
+
+
+def _fields(schema: pa.Schema) -> list[Field]:
+    return [Field(-1, field.name, type_from_arrow(field.type)) for field in schema]
