@@ -1,9 +1,13 @@
-"""A source for tests: commits of versions in memory, of which each is a version to travel to."""
+"""A source for tests: commits of versions in memory, of which each is a version to travel to.
+
+With a `meeting` a part is given once as many are asked for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from threading import Barrier
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +31,7 @@ class History:
     pins: int = 0
     asked: list[Predicate | None] = field(default_factory=list)
     read: list[tuple[str, ...]] = field(default_factory=list)
+    meeting: Barrier | None = None
 
     def commit(self, *rows: tuple[Any, ...], rewritten: bool = False) -> None:
         written = [dict(zip(self.schema.names, row, strict=True)) for row in rows]
@@ -69,6 +74,8 @@ class _Part:
     ) -> Iterator[pa.RecordBatch]:
         self._history.asked.append(about_key)
         self._history.read.append(tuple(columns))
+        if self._history.meeting is not None:
+            self._history.meeting.wait(timeout=20)
         table = self._history.commits[self.number - 1].select(list(columns))
         yield from table.to_batches(max_chunksize=rows_max)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pyarrow as pa
@@ -265,6 +266,16 @@ def define_again(lake: kt.Lake, memory: str) -> kt.ExternalTable:
     return lake.create_external_table(
         "cut", format="history", location="test://h", **KEYS, options={"read.memory": memory}
     )
+
+
+def test_small_parts_are_read_side_by_side_and_come_in_their_order(
+    lake: kt.Lake, history: History
+) -> None:
+    for number in range(3):
+        history.commit((1, 7, None, f"{number}"))
+    table = define(lake)
+    history.meeting = Barrier(3)
+    assert rows(table.scan()) == {(1, 7, None, "2")}
 
 
 # -- the same as a table of the lake's own ---------------------------------------------------------

@@ -13,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.errors import DataError, InvalidError
+from keytide.external.read_ahead import read_in_order
 from keytide.external.source import SourcePart
 from keytide.format.arrow import from_arrow
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
@@ -63,17 +64,20 @@ class SourceVersions:
         unordered = {part.commit for part in self.parts if not part.is_in_order}
         ranks = {commit: rank for rank, commit in enumerate(sorted({p.commit for p in self.parts}))}
         seen = dict.fromkeys(ranks, 0)
-        for part in self.parts:
-            first = ranks[part.commit] << _COMMIT_ROWS_BITS
+
+        def read(part: SourcePart) -> Iterator[pl.DataFrame]:
             for batch in part.batches(columns, self.asked, rows_max):
-                frame = self._typed(batch, columns, part)
-                if part.commit in unordered:
-                    number = pl.lit(first, pl.Int64)
-                else:
-                    start = first + seen[part.commit]
-                    number = pl.int_range(start, start + pl.len(), dtype=pl.Int64)
-                    seen[part.commit] += frame.height
-                yield part, self._meeting(frame.with_columns(number.alias(SEQUENCE_NUMBER)))
+                yield self._typed(batch, columns, part)
+
+        for part, frame in read_in_order(self.parts, read, rows_max):
+            first = ranks[part.commit] << _COMMIT_ROWS_BITS
+            if part.commit in unordered:
+                number = pl.lit(first, pl.Int64)
+            else:
+                start = first + seen[part.commit]
+                number = pl.int_range(start, start + pl.len(), dtype=pl.Int64)
+                seen[part.commit] += frame.height
+            yield part, self._meeting(frame.with_columns(number.alias(SEQUENCE_NUMBER)))
 
     def _typed(
         self, batch: pa.RecordBatch, columns: Sequence[str], part: SourcePart

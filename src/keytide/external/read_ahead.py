@@ -1,0 +1,61 @@
+"""Parts of a source read one after the other, small ones side by side.
+
+A part far away is a wait, and one near may be decoded while another one is; what is read together
+is as much as would be read of one large part at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+
+from keytide.external.source import SourcePart
+from keytide.threads import side_by_side
+
+__all__ = ["read_in_order"]
+
+T = TypeVar("T")
+
+_AT_ONCE = 16
+# What a row takes where it is stored, where nobody says how many there are.
+_ROW_BYTES = 8
+
+
+def read_in_order(
+    parts: Sequence[SourcePart], read: Callable[[SourcePart], Iterator[T]], rows_max: int
+) -> Iterator[tuple[SourcePart, T]]:
+    """What `read` gives of each part, in their order; about `rows_max` rows are read ahead."""
+    for together in _groups(parts, rows_max):
+        if len(together) == 1:
+            yield from ((together[0], batch) for batch in read(together[0]))
+            continue
+        whole = side_by_side([partial(_all, read, part) for part in together], _AT_ONCE)
+        for part, batches in zip(together, whole, strict=True):
+            yield from ((part, batch) for batch in batches)
+
+
+def _all(read: Callable[[SourcePart], Iterator[T]], part: SourcePart) -> list[T]:
+    return list(read(part))
+
+
+def _groups(parts: Sequence[SourcePart], rows_max: int) -> Iterator[list[SourcePart]]:
+    """Parts that follow each other and have no more rows together, or only one of them."""
+    group: list[SourcePart] = []
+    rows = 0
+    for part in parts:
+        own = _rows_of(part, rows_max)
+        if group and (rows + own > rows_max or len(group) == _AT_ONCE):
+            yield group
+            group, rows = [], 0
+        group.append(part)
+        rows += own
+    if group:
+        yield group
+
+
+def _rows_of(part: SourcePart, rows_max: int) -> int:
+    """How many rows a part has, as far as that is known; one of unknown size is large."""
+    if part.rows is not None:
+        return part.rows
+    return rows_max if part.stored_bytes is None else part.stored_bytes // _ROW_BYTES
