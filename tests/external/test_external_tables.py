@@ -118,6 +118,21 @@ def test_drop_forgets_the_definition_and_leaves_the_rows(lake: kt.Lake, folder: 
         table.scan()
 
 
+def test_name_that_another_kind_of_table_has_by_now_is_not_taken_for_the_old_one(
+    lake: kt.Lake, folder: Path
+) -> None:
+    theirs = define(lake, folder)
+    lake.drop_table("e")
+    own = lake.create_table("e", SCHEMA, ["k"])
+    with pytest.raises(kt.NotFoundError, match="was dropped"):
+        theirs.scan()
+    lake.drop_table("e")
+    define(lake, folder)
+    for use in (lambda: own.write([{"k": 1}]), lambda: own.scan().to_arrow(), own.compact):
+        with pytest.raises(kt.UnsupportedError, match="external table"):
+            use()
+
+
 # -- columns ---------------------------------------------------------------------------------------
 
 
@@ -192,6 +207,8 @@ def test_null_in_a_not_null_column_is_refused_unless_it_is_that_of_a_tombstone(
         ({"options": {"merge-engine": "first-row"}}, kt.UnsupportedError, "'merge-engine'"),
         ({"options": {"external.option.x": "1"}}, kt.InvalidError, "has no option 'x'"),
         ({"options": {"watermark.key": "v"}}, kt.InvalidError, "as an argument and as an option"),
+        ({"location": "{lake}"}, kt.InvalidError, "neither may lie within the other"),
+        ({"location": "{lake}/default.db/e/x"}, kt.InvalidError, "neither may lie"),
         ({"location": "/nowhere/at/all"}, kt.NotFoundError, "nothing lies at"),
         ({"location": "ftp://host/x"}, kt.InvalidError, "no store has the scheme"),
     ],
@@ -199,6 +216,8 @@ def test_null_in_a_not_null_column_is_refused_unless_it_is_that_of_a_tombstone(
 def test_definition_that_cannot_work_is_refused_with_nothing_made(
     lake: kt.Lake, folder: Path, more: dict[str, Any], error: type[Exception], message: str
 ) -> None:
+    if "location" in more:
+        more = {"location": more["location"].format(lake=lake.uri)}
     with pytest.raises(error, match=message):
         define(lake, folder, **more)
     assert not lake.exists

@@ -102,6 +102,7 @@ def _definition(wanted: NewExternalTable, near: Store) -> tuple[TableSchema, lis
     opening = source_options(given)
     is_name = any(option in opening for option in format_named(format_).named_by)
     location = wanted.location if is_name else _absolute(wanted.location)
+    _check_apart(location, near)
     place = Place(location, opening, near, columns)
     source = open_source(format_, place).pin()
     made = external_schema(
@@ -117,6 +118,16 @@ def _definition(wanted: NewExternalTable, near: Store) -> tuple[TableSchema, lis
     _check_ties(format_, TableOptions.parse(given))
     _check_types(made[0], source.schema)
     return made
+
+
+def _check_apart(location: str, near: Store) -> None:
+    """Refuse rows where the definition would lie, which DROP TABLE deletes, and above it."""
+    own, theirs = f"{near.uri}/", f"{location.rstrip('/')}/"
+    if theirs.startswith(own) or own.startswith(theirs):
+        raise InvalidError(
+            f"the definition would lie in {near.uri}, and the rows in {location}: neither may lie "
+            f"within the other; move the rows elsewhere, or choose another name"
+        )
 
 
 def _check_ties(format_: str, options: TableOptions) -> None:

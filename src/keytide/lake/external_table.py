@@ -10,6 +10,7 @@ import pyarrow as pa
 from keytide import html
 from keytide.arguments import checked
 from keytide.dml.attached import AttachedCatalog
+from keytide.errors import NotFoundError
 from keytide.external import scan as core
 from keytide.external.changes import ExternalChanges
 from keytide.external.creation import refresh_external
@@ -23,6 +24,7 @@ from keytide.table.conditions.condition import Condition
 from keytide.table.definition.external import (
     format_of,
     given_options,
+    is_external,
     location_of,
     refuse_external,
 )
@@ -74,8 +76,11 @@ class ExternalTable:
 
     @property
     def table_schema(self) -> TableSchema:
-        """The newest definition: columns, keys, options. Raises `NotFoundError` after a DROP."""
-        return self._definition.schema
+        """The newest definition: columns, keys, options.
+
+        Raises `NotFoundError` after a DROP, also where another kind of table has the name by now.
+        """
+        return self._entry().schema
 
     @property
     def schema(self) -> pa.Schema:
@@ -192,7 +197,13 @@ class ExternalTable:
         raise AttributeError(f"ExternalTable has no {name!r}")
 
     def _entry(self) -> PinnedTable:
-        return self._definition.pinned()
+        entry = self._definition.pinned()
+        if not is_external(entry.schema):
+            raise NotFoundError(
+                f"the external table {self.name} was dropped, and there is a table of the lake's "
+                f"own by that name now; open it with Lake.table"
+            )
+        return entry
 
     def _pinned(self, version: int | str | None = None) -> PinnedExternal:
         return pin_external(self._entry(), version)

@@ -118,8 +118,9 @@ class StoredTable:
         """The table at one of its schemas, with those that stored files refer to.
 
         These are all before it. Some writers name an older schema in a snapshot than `files` of
-        theirs have; those are there too.
+        theirs have; those are there too. Raises `UnsupportedError` for an external table.
         """
+        refuse_external(schema, self.name)
         numbers = {*range(schema.id + 1), *files.schema_ids}
         schemas = Schemas(self.name, self.metadata.schemas(sorted(numbers)))
         known = self._view_of(schema, schemas)
