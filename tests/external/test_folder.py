@@ -13,7 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import keytide as kt
-from keytide.store import open_store
+from keytide.external.files import FileFacts
+from keytide.external.folder import FilePart, PinnedFolder, parquet_folder
+from keytide.external.source import Place
+from keytide.store import ObjectInfo, open_store
 
 KEYS: dict[str, Any] = {"primary_key": ["k"], "watermark_key": ["w"]}
 
@@ -222,6 +225,20 @@ def test_value_that_does_not_fit_its_column_is_refused(lake: kt.Lake, folder: Pa
     fields = pa.schema([("k", pa.int32()), ("w", pa.int64())])
     with pytest.raises(kt.DataError, match=r"column 'k' is INT, .* found in a\.parquet"):
         define(lake, folder, "parquet", schema=fields).scan().to_arrow()
+
+
+def test_options_of_a_store_are_shown_by_nothing() -> None:
+    secret = {"secret_access_key": "geheim", "access_key_id": "me", "region": "here"}
+    near = open_store("s3://bucket/lake", secret)
+    fields = pa.schema([("k", pa.int64())])
+    source = parquet_folder(Place("s3://bucket/theirs", {}, near, fields))
+    assert ("secret_access_key", "geheim") in vars(source.store)["options"]
+    file = ObjectInfo("a.parquet", 1, 0)
+    pinned = PinnedFolder(source.store, source.format, (file,), fields)
+    part = FilePart(source.store, source.format, file, FileFacts(fields, 1), fields, {})
+    shown = f"{source} {source.location} {pinned} {part} {part!r} {pinned!r}"
+    assert "s3://bucket/theirs" in shown
+    assert "geheim" not in shown
 
 
 def test_folder_may_lie_in_an_object_store(tmp_path: Path) -> None:

@@ -24,7 +24,10 @@ __all__ = ["PinnedSource", "Place", "Source", "SourceOptions", "SourcePart"]
 
 
 class SourcePart(Protocol):
-    """Rows that are read together. Pickles, without any secret in what `repr` shows."""
+    """Rows that are read together. Pickles, without any secret in what `repr` shows.
+
+    `str` names them to people: a file, a query.
+    """
 
     @property
     def rows(self) -> int | None:
