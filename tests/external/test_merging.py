@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import keytide as kt
 from external_history import HISTORIES, History, register
 from keytide.external import merging
+from keytide.table.state.metadata import TableMetadata
 
 SCHEMA = pa.schema([("k", pa.int32()), ("w", pa.int64()), ("d", pa.bool_()), ("v", pa.string())])
 KEYS: dict[str, Any] = {"primary_key": ["k"], "watermark_key": ["w"], "tombstone_key": "d"}
@@ -212,15 +213,16 @@ def test_changes_are_the_difference_of_two_versions(lake: kt.Lake, history: Hist
     assert changes.count() == 4
 
 
-def test_statement_sees_one_version_however_often_it_names_the_table(
-    lake: kt.Lake, history: History
+def test_statement_looks_once_at_the_definition_and_at_what_lies_there(
+    lake: kt.Lake, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history.commit((1, 1, None, "a"))
     define(lake)
-    history.pins = 0
-    query = "SELECT count(*) AS n FROM e JOIN E AS again USING (k) WHERE k IN (SELECT k FROM e)"
+    history.pins, looks, look = 0, [], TableMetadata.look
+    monkeypatch.setattr(TableMetadata, "look", lambda self: looks.append(self.name) or look(self))
+    query = "SELECT count(*) AS n FROM e JOIN e AS again USING (k) WHERE k IN (SELECT k FROM e)"
     assert lake.sql(query).to_pylist() == [{"n": 1}]
-    assert history.pins == 1
+    assert (history.pins, looks) == (1, ["default.e"])
 
 
 def test_why_tells_what_became_of_each_version(lake: kt.Lake, history: History) -> None:
