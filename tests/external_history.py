@@ -1,6 +1,7 @@
 """A source for tests: commits of versions in memory, of which each is a version to travel to.
 
-With a `meeting` a part is given once as many are asked for.
+With a `meeting` a part is given once as many are asked for; one that `is_asked` tells no sizes, as a
+query.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class History:
     asked: list[Predicate | None] = field(default_factory=list)
     read: list[tuple[str, ...]] = field(default_factory=list)
     meeting: Barrier | None = None
+    is_asked: bool = False
 
     def commit(self, *rows: tuple[Any, ...], rewritten: bool = False) -> None:
         written = [dict(zip(self.schema.names, row, strict=True)) for row in rows]
@@ -54,12 +56,14 @@ class _Part:
         return HISTORIES[self.name]
 
     @property
-    def rows(self) -> int:
-        return self._history.commits[self.number - 1].num_rows
+    def rows(self) -> int | None:
+        table = self._history.commits[self.number - 1]
+        return None if self._history.is_asked else table.num_rows
 
     @property
-    def stored_bytes(self) -> int:
-        return self._history.commits[self.number - 1].nbytes
+    def stored_bytes(self) -> int | None:
+        table = self._history.commits[self.number - 1]
+        return None if self._history.is_asked else table.nbytes
 
     @property
     def commit(self) -> int:

@@ -187,6 +187,15 @@ def test_of_rows_that_tie_those_columns_are_shown_that_belong_together(
     assert {*history.read} == {("k", "w")}
 
 
+def test_query_is_asked_once_for_whole_rows(lake: kt.Lake, history: History) -> None:
+    history.is_asked = True
+    history.commit((1, 7, None, "a"), (1, 7, None, "b"), rewritten=True)
+    table = define(lake)
+    history.read.clear()
+    assert rows(table.scan(["k"])) == {(1,)}
+    assert history.read == [("k", "w", "d", "v")]
+
+
 # -- versions --------------------------------------------------------------------------------------
 
 

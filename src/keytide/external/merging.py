@@ -33,7 +33,8 @@ _COPIES = 4
 _BATCH_ROWS = 4 << 10, 1 << 20
 _VALUE_BYTES = 32
 """About what a value takes, where nothing is known of it."""
-_CUTS_MIN, _CUTS_MAX = 4, 256
+_TIMES_STORED = 8
+_CUTS_MIN, _CUTS_UNKNOWN, _CUTS_MAX = 4, 64, 256
 
 
 def split_condition(
@@ -153,11 +154,13 @@ class Merging:
     def _cuts(self, held_bytes: int, held_rows: int, budget: int) -> int:
         """How many parts to cut into, so that each fits."""
         rows = [part.rows for part in self.versions.parts]
-        if None in rows:
-            stored = sum(part.stored_bytes or 0 for part in self.versions.parts)
-            estimated = 8 * stored
-        else:
+        stored = [part.stored_bytes for part in self.versions.parts]
+        if None not in rows:
             estimated = sum(n or 0 for n in rows) * held_bytes // max(1, held_rows)
+        elif None not in stored:
+            estimated = _TIMES_STORED * sum(n or 0 for n in stored)
+        else:
+            return _CUTS_UNKNOWN
         return min(_CUTS_MAX, max(_CUTS_MIN, 2 * estimated // max(1, budget)))
 
     # -- what is read ------------------------------------------------------------------------------
@@ -193,8 +196,12 @@ class Merging:
 
     @property
     def _compares_whole_rows(self) -> bool:
-        """Whether all columns are read, however few are wanted, as ties may depend on them."""
-        return self.compares_rows or self._refuses_ties
+        """Whether all columns are read, however few are wanted, as ties may depend on them.
+
+        So it is of queries: asked a second time they may tell of another state.
+        """
+        asks = any(part.stored_bytes is None for part in self.versions.parts)
+        return self.compares_rows or self._refuses_ties or asks
 
     @property
     def _reads_whole_rows(self) -> bool:
