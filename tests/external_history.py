@@ -1,7 +1,7 @@
 """A source for tests: commits of versions in memory, of which each is a version to travel to.
 
-With a `meeting` a part is given once as many are asked for; one that `is_asked` tells no sizes, as a
-query.
+With a `meeting` a part is given once as many are asked for; one that `is_asked` tells no sizes, as
+a query.
 """
 
 from __future__ import annotations

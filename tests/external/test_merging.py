@@ -305,29 +305,49 @@ def unlike(versions: list[Any]) -> list[Any]:
     return list({(k, w): (k, w, d, v) for k, w, d, v in versions}.values())
 
 
+def own_table(lake: kt.Lake) -> kt.Table:
+    types = ("INT", "BIGINT", "BOOLEAN", "STRING")
+    fields = [
+        kt.Field(-1, f.name, kt.parse_sql_type(t)) for f, t in zip(SCHEMA, types, strict=True)
+    ]
+    options = {"watermark.key": "w", "tombstone.key": "d"}
+    return lake.create_table("own", fields, ["k"], options=options)
+
+
+def written(versions: list[Any]) -> pa.Table:
+    dicts = [dict(zip(SCHEMA.names, row, strict=True)) for row in versions]
+    return pa.Table.from_pylist(dicts, schema=SCHEMA)
+
+
 @given(st.lists(VERSIONS, max_size=4))
 def test_versions_in_a_folder_become_the_rows_of_a_table(appends: list[list[Any]]) -> None:
-    # a fixture would be one folder for all examples
-
     seen: set[Any] = set()
     with tempfile.TemporaryDirectory() as path:
-        lake = kt.connect(Path(path) / "lake")
-        fields = [
-            kt.Field(-1, f.name, kt.parse_sql_type(t))
-            for f, t in zip(SCHEMA, ("INT", "BIGINT", "BOOLEAN", "STRING"), strict=True)
-        ]
-        options = {"watermark.key": "w", "tombstone.key": "d"}
-        own = lake.create_table("own", fields, ["k"], options=options)
-        (Path(path) / "theirs").mkdir()
+        lake, theirs = kt.connect(Path(path) / "lake"), Path(path) / "theirs"
+        own = own_table(lake)
+        theirs.mkdir()
         for number, append in enumerate(appends):
             fresh = [row for row in unlike(append) if row[:2] not in seen]
             seen |= {row[:2] for row in fresh}
-            written = [dict(zip(SCHEMA.names, row, strict=True)) for row in fresh]
-            rows_ = pa.Table.from_pylist(written, schema=SCHEMA)
-            own.write(rows_)
+            own.write(written(fresh))
             # Names tell nothing: the oldest file may come last.
-            pq.write_table(rows_, Path(path) / f"theirs/{9 - number}.parquet")
-        theirs = lake.create_external_table(
-            "e", format="parquet", location=f"{path}/theirs", schema=fields, **KEYS
+            pq.write_table(written(fresh), theirs / f"{9 - number}.parquet")
+        table = lake.create_external_table(
+            "e", format="parquet", location=theirs, schema=SCHEMA, **KEYS
         )
-        assert rows(theirs.scan()) == rows(own.scan())
+        assert rows(table.scan()) == rows(own.scan())
+
+
+@given(st.lists(VERSIONS, min_size=1, max_size=4))
+def test_commits_of_others_become_the_rows_of_a_table_that_was_written_so(
+    appends: list[list[Any]],
+) -> None:
+    HISTORIES["h"] = History(SCHEMA)
+    with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
+        register(patch)
+        lake = kt.connect(Path(path) / "lake")
+        own = own_table(lake)
+        for append in appends:
+            own.write(written(append))
+            HISTORIES["h"].commits.append(written(append))
+        assert rows(define(lake).scan()) == rows(own.scan())

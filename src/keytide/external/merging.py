@@ -200,7 +200,8 @@ class Merging:
 
         So it is of queries: asked a second time they may tell of another state.
         """
-        asks = any(part.stored_bytes is None for part in self.versions.parts)
+        parts = self.versions.parts
+        asks = any(part.stored_bytes is None and not part.is_in_order for part in parts)
         return self.compares_rows or self._refuses_ties or asks
 
     @property
