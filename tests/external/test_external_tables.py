@@ -116,6 +116,7 @@ def test_drop_forgets_the_definition_and_leaves_the_rows(lake: kt.Lake, folder: 
     assert lake.tables() == []
     with pytest.raises(kt.NotFoundError):
         table.scan()
+    assert "default.e" in repr(table)
 
 
 def test_name_that_another_kind_of_table_has_by_now_is_not_taken_for_the_old_one(
@@ -207,6 +208,7 @@ def test_null_in_a_not_null_column_is_refused_unless_it_is_that_of_a_tombstone(
         ({"options": {"merge-engine": "first-row"}}, kt.UnsupportedError, "'merge-engine'"),
         ({"options": {"external.option.x": "1"}}, kt.InvalidError, "has no option 'x'"),
         ({"options": {"watermark.key": "v"}}, kt.InvalidError, "as an argument and as an option"),
+        ({"location": "file://{lake}"}, kt.InvalidError, "neither may lie within the other"),
         ({"location": "{lake}"}, kt.InvalidError, "neither may lie within the other"),
         ({"location": "{lake}/default.db/e/x"}, kt.InvalidError, "neither may lie"),
         ({"location": "/nowhere/at/all"}, kt.NotFoundError, "nothing lies at"),

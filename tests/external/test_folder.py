@@ -181,6 +181,19 @@ def test_parquet_columns_have_one_type_that_fits_all_files(lake: kt.Lake, folder
         table.scan().to_arrow()
 
 
+@pytest.mark.parametrize("format_", ["parquet", "csv"])
+def test_two_columns_of_one_name_are_refused(lake: kt.Lake, folder: Path, format_: str) -> None:
+    folder.mkdir()
+    if format_ == "csv":
+        say(folder / "a.csv", "k,w,w", "1,1,1")
+    else:
+        twice = pa.table([[1], [1], [1]], names=["k", "w", "w"])
+        pq.write_table(twice, folder / "a.parquet")
+    fields = pa.schema([("k", pa.int64()), ("w", pa.int64())])
+    with pytest.raises(kt.DataError, match=r"a\.(csv|parquet) .*two columns .*one name"):
+        define(lake, folder, format_, schema=fields)
+
+
 # -- what is there ---------------------------------------------------------------------------------
 
 

@@ -102,9 +102,10 @@ def _definition(wanted: NewExternalTable, near: Store) -> tuple[TableSchema, lis
     opening = source_options(given)
     is_name = any(option in opening for option in format_named(format_).named_by)
     location = wanted.location if is_name else _absolute(wanted.location)
-    _check_apart(location, near)
     place = Place(location, opening, near, columns)
-    source = open_source(format_, place).pin()
+    opened = open_source(format_, place)
+    _check_apart(opened.location, near)
+    source = opened.pin()
     made = external_schema(
         wanted.fields or fields_of(source.schema),
         wanted.primary_key,

@@ -152,6 +152,11 @@ class PinnedFolder:
             return {} if self.declared is None else {f.name: f.type for f in self.declared}
         types: dict[str, pa.DataType] = {}
         for file, facts in zip(self.files, self._facts, strict=True):
+            if len({*facts.schema.names}) < len(facts.schema.names):
+                raise DataError(
+                    f"{self.store.uri_of(file.path)} has two columns of one name among "
+                    f"{', '.join(facts.schema.names)}; rename one of them there"
+                )
             for field in facts.schema:
                 known = types.get(field.name, field.type)
                 try:

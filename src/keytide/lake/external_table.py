@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from keytide import html
 from keytide.arguments import checked
-from keytide.dml.attached import AttachedCatalog
 from keytide.errors import NotFoundError
 from keytide.external import scan as core
 from keytide.external.changes import ExternalChanges
@@ -29,7 +28,7 @@ from keytide.table.definition.external import (
     refuse_external,
 )
 from keytide.table.read.why import Why
-from keytide.table.state.stored import PinnedTable, StoredTable
+from keytide.table.state.stored import PinnedTable
 
 __all__ = ["ExternalChanges", "ExternalScan", "ExternalTable"]
 
@@ -62,10 +61,10 @@ class ExternalTable:
     threads.
     """
 
-    def __init__(self, definition: StoredTable, catalog: AttachedCatalog) -> None:
+    def __init__(self, definition: PinnedTable) -> None:
         """The table of a definition; `Lake.table` and `Lake.create_external_table` give it."""
-        self._definition = definition
-        self._catalog = catalog
+        self._definition = definition.live
+        self._as_opened = definition.schema
 
     # -- what it is --------------------------------------------------------------------------------
 
@@ -108,7 +107,7 @@ class ExternalTable:
         return location_of(self.table_schema)
 
     def __repr__(self) -> str:
-        schema = self.table_schema
+        schema = self._as_opened
         return f"ExternalTable({self.name!r}, {format_of(schema)!r}, {location_of(schema)!r})"
 
     def _repr_html_(self) -> str:
@@ -193,7 +192,7 @@ class ExternalTable:
     def __getattr__(self, name: str) -> Any:
         """Refuse what `Table` does and this does not."""
         if not name.startswith("_") and hasattr(Table, name):
-            refuse_external(self.table_schema, self.name)
+            refuse_external(self._as_opened, self.name)
         raise AttributeError(f"ExternalTable has no {name!r}")
 
     def _entry(self) -> PinnedTable:

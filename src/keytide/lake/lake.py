@@ -218,7 +218,7 @@ class Lake:
         """
         entry = self._catalog.entry(name)
         if is_external(entry.schema):
-            return ExternalTable(entry.live, self._catalog)
+            return ExternalTable(entry)
         return Table.of(self._catalog.managed(entry), self._spark, self._catalog)
 
     @checked
@@ -303,7 +303,7 @@ class Lake:
             format, str(location), primary_key, fields, {**(options or {}), **given}, comment
         )
         entry = create_external(self._catalog, name, wanted, exists_ok=exists_ok)
-        return ExternalTable(entry.live, self._catalog)
+        return ExternalTable(entry)
 
     @checked
     def create_table_as(
