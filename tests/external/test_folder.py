@@ -17,6 +17,7 @@ from keytide.external.files import FileFacts
 from keytide.external.folder import FilePart, PinnedFolder, parquet_folder
 from keytide.external.source import Place
 from keytide.store import ObjectInfo, open_store
+from keytide.store.objects import ObjectStore
 
 KEYS: dict[str, Any] = {"primary_key": ["k"], "watermark_key": ["w"]}
 
@@ -254,16 +255,26 @@ def test_options_of_a_store_are_shown_by_nothing() -> None:
     assert "geheim" not in shown
 
 
-def test_folder_may_lie_in_an_object_store(tmp_path: Path) -> None:
+def test_folder_may_lie_in_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = kt.connect("memory://external-folder/lake")
-    path = tmp_path / "a.parquet"
+    path, store = tmp_path / "a.parquet", open_store("memory://external-folder/theirs")
     put(path, k=[1, 1], w=[1, 2])
-    store = open_store("memory://external-folder/theirs")
     store.put("x/a.parquet", path.read_bytes())
     table = lake.create_external_table(
         "e", format="parquet", location="memory://external-folder/theirs", **KEYS
     )
     assert rows(table.scan()) == {(1, 2)}
+    opened: list[str] = []
+    open_input = ObjectStore.open_input
+    monkeypatch.setattr(
+        ObjectStore, "open_input", lambda self, path: opened.append(path) or open_input(self, path)
+    )
+    assert table.scan().count() == 1
+    # What a file says of itself is known, unless it is another one.
+    assert [path for path in opened if path.endswith(".parquet")] == ["x/a.parquet"]
+    put(path, k=[1, 2, 3], w=[1, 2, 3])
+    store.put("x/a.parquet", path.read_bytes())
+    assert table.scan().count() == 3
 
 
 def test_row_groups_without_the_key_are_not_read(

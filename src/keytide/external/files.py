@@ -27,7 +27,7 @@ from keytide.table.conditions.predicate import Predicate, columns_of
 
 __all__ = ["CsvFiles", "FileFacts", "FileFormat", "JsonFiles", "ParquetFiles"]
 
-_BLOCK_BYTES = 8 << 20
+_HEAD_BYTES, _BLOCK_BYTES = 64 << 10, 8 << 20
 """What is parsed of a text at a time: a line has to fit in it."""
 
 
@@ -185,7 +185,9 @@ class CsvFiles(FileFormat):
     def _names(self, store: Store, path: str) -> list[str]:
         """The names in the first line; none in a file that is empty."""
         with _unpacked(store, path) as opened:
-            first = opened.read(_BLOCK_BYTES)
+            first = opened.read(_HEAD_BYTES)
+            if b"\n" not in first:
+                first += opened.read(_BLOCK_BYTES)
         if not first:
             return []
         # What is cut off at the end of the block would be an error, and is not looked at.
