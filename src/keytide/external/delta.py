@@ -1,0 +1,360 @@
+"""Delta Lake tables, through the library `deltalake`.
+
+The library opens a version and tells its files, their bounds and which rows deletion vectors take
+away. Files are read here, each by itself and in its order, which the library does not promise.
+The commit of a part is the version that brought its rows, as far as the log still tells; see
+`delta_log` for what it no longer tells.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from keytide.errors import (
+    DataError,
+    InvalidError,
+    KeytideError,
+    NotFoundError,
+    UnsupportedError,
+)
+from keytide.external.commit_order import places
+from keytide.external.delta_log import LogHistory, history_of, read_commits
+from keytide.external.delta_schema import delta_columns
+from keytide.external.key_conditions import bounds_table, rows_that_meet, which_may_meet
+from keytide.external.parquet_rows import Finder, StoredColumn, by_id, by_name, parquet_batches
+from keytide.extras import library
+from keytide.lazily import cached_property
+from keytide.store import Store, open_store, store_of_file
+from keytide.table.conditions.predicate import Predicate, columns_of
+
+__all__ = ["DeltaSource", "delta_errors", "open_delta", "open_source"]
+
+_READER_VERSION_MAX = 3
+_FEATURES = {
+    "columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview",
+    "v2Checkpoint", "vacuumProtocolCheck", "variantType", "variantType-preview",
+}  # fmt: skip
+"""Features that readers must know, and these do; columns of VARIANT are refused by their type."""
+
+
+def open_source(
+    location: str, options: Mapping[str, str], storage: Mapping[str, str] | None = None
+) -> DeltaSource:
+    """The Delta table in a folder, of which nothing is read yet.
+
+    `storage` has options of the store, which may be secrets and are never shown. Raises
+    `InvalidError` for other options, and as `open_store`.
+    """
+    if options:
+        raise InvalidError(
+            f"a Delta table at {location} takes no options, found {sorted(options)}: leave them out"
+        )
+    return DeltaSource(open_store(location, storage))
+
+
+@dataclass(frozen=True)
+class DeltaSource:
+    """A Delta table at a location. See `Source`."""
+
+    store: Store
+
+    @property
+    def location(self) -> str:
+        """The folder."""
+        return self.store.uri
+
+    def pin(self, version: str | int | None = None) -> PinnedDelta:
+        """See `Source`; a version is a number of Delta's log."""
+        number = _number(version, self.location)
+        with delta_errors(self.store):
+            table = self._opened(number)
+            _refuse_features(table, self.location)
+            columns = delta_columns(table.schema().to_json(), f"Delta table {self.location}")
+            return PinnedDelta(self.store, table, tuple(columns))
+
+    def _opened(self, version: int | None) -> Any:
+        deltalake = library("deltalake", "delta", f"Delta table {self.location}")
+        if version is None:
+            return open_delta(self.store)
+        try:
+            return open_delta(self.store, version)
+        except deltalake.exceptions.DeltaError as error:
+            newest = open_delta(self.store).version()  # raises again what is not of the version
+            raise NotFoundError(
+                f"Delta table {self.location} has no version {version} that could be read; its "
+                f"newest one is {newest} ({_first_line(error)})"
+            ) from error
+
+
+@dataclass(frozen=True)
+class PinnedDelta:
+    """One version of a Delta table. See `PinnedSource`."""
+
+    store: Store
+    table: Any = field(repr=False)
+    columns: tuple[StoredColumn, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """See `PinnedSource`."""
+        return pa.schema([pa.field(column.name, column.type) for column in self.columns])
+
+    @property
+    def version(self) -> str:
+        """The number of the version."""
+        return str(self.table.version())
+
+    def parts(self, about_key: Predicate | None = None) -> list[DeltaPart]:
+        """See `PinnedSource`."""
+        adds, dead, history = self._adds, self._dead, self._history
+        paths = adds.column("path").to_pylist()
+        found = places([history.origin(path) for path in paths])
+        chosen = self._may_meet(about_key)
+        turns = sorted(range(len(paths)), key=lambda i: (found[i].commit, history.turn(paths[i])))
+        read = DeltaFiles(self.columns, self._find)
+        return [
+            DeltaPart(
+                *_placed(self.store, paths[i]),
+                rows=adds.column("num_records")[i].as_py(),
+                stored_bytes=adds.column("size_bytes")[i].as_py(),
+                commit=found[i].commit,
+                is_in_order=found[i].is_in_order,
+                files=read,
+                constants=self._constants(i),
+                dead=dead.get(paths[i]),
+            )
+            for i in turns
+            if chosen[i]
+        ]
+
+    @cached_property
+    def _adds(self) -> pa.Table:
+        with delta_errors(self.store):
+            return pa.table(self.table.get_add_actions()).combine_chunks()
+
+    @cached_property
+    def _history(self) -> LogHistory:
+        version = self.table.version()
+        return history_of(read_commits(self.store, version), version)
+
+    @property
+    def _find(self) -> Finder:
+        mode = self.table.metadata().configuration.get("delta.columnMapping.mode", "none")
+        if mode not in ("none", "name", "id"):
+            raise UnsupportedError(
+                f"Delta table {self.store.uri}: delta.columnMapping.mode is {mode!r}; known are "
+                f"none, name and id"
+            )
+        return by_id if mode == "id" else by_name
+
+    @cached_property
+    def _dead(self) -> Mapping[str, bytes]:
+        """The positions of dead rows, by the paths of files that have such."""
+        if "deletionVectors" not in (self.table.protocol().reader_features or ()):
+            return {}
+        paths = self._adds.column("path").to_pylist()
+        known = {_full_name(self.store, path): path for path in paths}
+        found = {}
+        with delta_errors(self.store):
+            for batch in pa.RecordBatchReader.from_stream(self.table.deletion_vectors()):
+                for uri, kept in zip(*(batch.column(i) for i in (0, 1)), strict=True):
+                    path = known.get(unquote(uri.as_py()))
+                    if path is None:
+                        raise DataError(
+                            f"Delta table {self.store.uri}: a deletion vector is of {uri.as_py()}, "
+                            f"which is no file of this version"
+                        )
+                    mask = np.asarray(kept.values.to_numpy(zero_copy_only=False), dtype=bool)
+                    found[path] = bytes(BitMap64(np.flatnonzero(~mask)).serialize())
+        return found
+
+    def _constants(self, file: int) -> Mapping[str, pa.Scalar]:
+        """The values of partition columns, which are in no file."""
+        if "partition" not in self._adds.schema.names:
+            return {}
+        values = self._adds.column("partition")[file]
+        types = {column.name: column.type for column in self.columns}
+        return {name: value.cast(types[name]) for name, value in values.items()}
+
+    def _may_meet(self, about_key: Predicate | None) -> Sequence[bool]:
+        if about_key is None or not self._adds.num_rows:
+            return [True] * self._adds.num_rows
+        return which_may_meet(self._bounds(sorted(columns_of(about_key))), about_key, self.schema)
+
+    def _bounds(self, names: Sequence[str]) -> pa.Table:
+        adds, types = self._adds, self.schema
+        bounds = bounds_table(types, names, adds.num_rows)
+        rows = bounds["rows"] = adds.column("num_records")
+        stored = {column.name: column.stored.name for column in self.columns}
+        for name in names:
+            type_ = types.field(name).type
+            partition = _member(adds, "partition", name)
+            if partition is not None:
+                values = partition.cast(type_)
+                bounds[f"{name}.min"] = bounds[f"{name}.max"] = values
+                bounds[f"{name}.nulls"] = pc.if_else(pc.is_null(values), rows, 0)
+                continue
+            low, high, nulls = (
+                _member(adds, what, stored[name]) for what in ("min", "max", "null_count")
+            )
+            if low is not None and high is not None and _has_exact_bounds(type_):
+                bounds[f"{name}.min"] = low.cast(type_)
+                bounds[f"{name}.max"] = _rounded_up(high.cast(type_))
+            if nulls is not None:
+                bounds[f"{name}.nulls"] = nulls
+        return pa.table(bounds)
+
+
+@dataclass(frozen=True)
+class DeltaFiles:
+    """How the files of a table are read."""
+
+    columns: tuple[StoredColumn, ...] = field(repr=False)
+    find: Finder = field(repr=False)
+
+
+@dataclass(frozen=True)
+class DeltaPart:
+    """A file of a Delta table. See `SourcePart`."""
+
+    store: Store
+    path: str
+    rows: int | None
+    stored_bytes: int | None
+    commit: int
+    is_in_order: bool
+    files: DeltaFiles = field(repr=False)
+    constants: Mapping[str, pa.Scalar] = field(repr=False)
+    dead: bytes | None = field(repr=False)
+
+    def batches(
+        self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
+    ) -> Iterator[pa.RecordBatch]:
+        """See `SourcePart`."""
+        known = {column.name: column for column in self.files.columns}
+        dead = BitMap64() if self.dead is None else BitMap64.deserialize(self.dead)
+        read = parquet_batches(
+            partial(self.store.open_input, self.path),
+            self.store.uri_of(self.path),
+            [known[name] for name in columns],
+            self.files.find,
+            self.constants,
+            np.fromiter(dead, np.int64, len(dead)),
+            rows_max,
+        )
+        return rows_that_meet(read, about_key)
+
+
+def open_delta(store: Store, version: int | None = None) -> Any:
+    """A table of `deltalake`. Raises what it raises, and `SetupError` where it is missing."""
+    deltalake = library("deltalake", "delta", f"Delta table {store.uri}")
+    options = dict(store.polars_options() or {})
+    if options.get("endpoint", "").startswith("http:"):
+        options.setdefault("allow_http", "true")
+    return deltalake.DeltaTable(_root(store), version=version, storage_options=options or None)
+
+
+@contextmanager
+def delta_errors(store: Store) -> Iterator[None]:
+    """Turn what `deltalake` raises into `KeytideError`s that show no secret."""
+    shown = f"Delta table {store.uri}"
+    try:
+        yield
+    except KeytideError:
+        raise
+    except Exception as error:
+        names = {kind.__name__ for kind in type(error).__mro__}
+        text = _first_line(error)
+        for value in (store.polars_options() or {}).values():
+            text = text.replace(value, "***") if len(value) > 3 else text
+        if "TableNotFoundError" in names:
+            raise NotFoundError(f"{shown}: there is no such table ({text})") from None
+        if not names & {"DeltaError", "DeltaProtocolError", "OSError", "ArrowException"}:
+            raise
+        if "DeltaProtocolError" in names or _UNSUPPORTED.search(text):
+            raise UnsupportedError(f"{shown} needs what this release cannot read: {text}") from None
+        raise DataError(f"{shown} cannot be read: {text}") from None
+
+
+_UNSUPPORTED = re.compile("unsupported|not supported|protocol|catalog-managed", re.IGNORECASE)
+
+
+def _first_line(error: Exception) -> str:
+    """What a library says, without the trace of its calls."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    said = [line for line in lines if line and not re.match(r"\d+: |at ", line)]
+    return " ".join(said[:3]) or type(error).__name__
+
+
+def _root(store: Store) -> str:
+    local = store.local_path("_")
+    return store.uri if local is None else str(local.parent)
+
+
+def _number(version: str | int | None, location: str) -> int | None:
+    if version is None or (isinstance(version, int) and version >= 0):
+        return version
+    if isinstance(version, str) and version.isdecimal():
+        return int(version)
+    raise InvalidError(
+        f"Delta table {location}: a version is a number of its log, from 0; found {version!r}"
+    )
+
+
+def _refuse_features(table: Any, location: str) -> None:
+    protocol = table.protocol()
+    unknown = sorted(set(protocol.reader_features or ()) - _FEATURES)
+    if protocol.min_reader_version > _READER_VERSION_MAX or unknown:
+        raise UnsupportedError(
+            f"Delta table {location} asks its readers for version {protocol.min_reader_version} "
+            f"and for {', '.join(unknown) or 'no features'}, which this release does not know; "
+            f"known are version {_READER_VERSION_MAX} and {', '.join(sorted(_FEATURES))}"
+        )
+
+
+def _placed(store: Store, path: str) -> tuple[Store, str]:
+    """The store and the name of a file; clones have files of other folders."""
+    plain = unquote(path)
+    return store_of_file(plain, store) if urlsplit(path).scheme else (store, plain)
+
+
+def _full_name(store: Store, path: str) -> str:
+    if urlsplit(path).scheme:
+        return unquote(path)
+    local = store.local_path("_")
+    root = store.uri if local is None else f"file://{local.parent}"
+    return f"{root}/{unquote(path)}"
+
+
+def _member(adds: pa.Table, struct: str, name: str) -> pa.ChunkedArray | None:
+    if struct not in adds.schema.names:
+        return None
+    type_ = adds.schema.field(struct).type
+    return (
+        pc.struct_field(adds.column(struct), [name]) if type_.get_field_index(name) >= 0 else None
+    )
+
+
+def _has_exact_bounds(type_: pa.DataType) -> bool:
+    """Whether no bound was rounded on its way through the log, but for what is known."""
+    checks = (pa.types.is_integer, pa.types.is_string, pa.types.is_date, pa.types.is_timestamp)
+    return any(check(type_) for check in checks)
+
+
+def _rounded_up(bounds: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Upper bounds of times, of which writers cut what is finer than milliseconds."""
+    if not pa.types.is_timestamp(bounds.type):
+        return bounds
+    ticks = bounds.cast(pa.int64())
+    return pc.add(ticks, 999).cast(bounds.type)

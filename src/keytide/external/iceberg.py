@@ -1,0 +1,361 @@
+"""Iceberg tables, through the library `pyiceberg`.
+
+The library reads metadata and manifests and plans which files to read; files are read here, each
+by itself, in its order, and in batches. The commit of a part is its data sequence number, as far as
+rows did not move between files; see `iceberg_origins`. Files of version 1 have no such numbers, and
+are in no order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyroaring import BitMap64
+
+from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
+from keytide.external.commit_order import places
+from keytide.external.iceberg_origins import SnapshotFacts, origins_of
+from keytide.external.iceberg_place import IcebergPlace, iceberg_place
+from keytide.external.iceberg_terms import planned
+from keytide.external.key_conditions import rows_that_meet
+from keytide.external.parquet_rows import (
+    FIELD_ID,
+    MisfitError,
+    StoredColumn,
+    column_type,
+    parquet_batches,
+    reading,
+)
+from keytide.extras import library
+from keytide.lazily import cached_property
+from keytide.table.conditions.predicate import Predicate, columns_of
+from keytide.threads import side_by_side
+
+__all__ = ["IcebergSource", "open_source"]
+
+_PARALLEL_REQUESTS = 32
+_FORMAT_VERSION_MAX = 3
+
+
+def open_source(
+    location: str, options: Mapping[str, str], storage: Mapping[str, str] | None = None
+) -> IcebergSource:
+    """The Iceberg table at a location, of which nothing is read yet.
+
+    `location` is the folder of a table, a metadata file, or, with `catalog.uri`, a name in a
+    catalog: of SQLite (`sqlite:///path`, type `sql`) or one that is asked by REST. `storage` has
+    options of the store and of the catalog which may be secrets; they are never shown. Raises
+    `InvalidError` for other options.
+    """
+    return IcebergSource(iceberg_place(location, options, storage))
+
+
+@dataclass(frozen=True)
+class IcebergSource:
+    """An Iceberg table. See `Source`."""
+
+    place: IcebergPlace
+
+    @property
+    def location(self) -> str:
+        """The folder, the metadata file or the name."""
+        return self.place.name
+
+    def pin(self, version: str | int | None = None) -> PinnedIceberg:
+        """See `Source`; a version is the id of a snapshot."""
+        with self.place.errors():
+            table = self.place.open()
+            snapshot = _snapshot(table, version, self.place.shown)
+            _refuse_features(table, snapshot, self.place.shown)
+            schema = table.schema()
+            if snapshot is not None and snapshot.schema_id is not None and version is not None:
+                schema = table.schemas()[snapshot.schema_id]
+            columns = _columns(schema, self.place.shown)
+            return PinnedIceberg(self.place, table, snapshot, schema, columns)
+
+
+@dataclass(frozen=True)
+class PinnedIceberg:
+    """One snapshot of an Iceberg table. See `PinnedSource`."""
+
+    place: IcebergPlace
+    table: Any = field(repr=False)
+    snapshot: Any = field(repr=False)
+    described: Any = field(repr=False)
+    columns: tuple[StoredColumn, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """See `PinnedSource`."""
+        return pa.schema([pa.field(column.name, column.type) for column in self.columns])
+
+    @property
+    def version(self) -> str | None:
+        """The id of the snapshot; None for a table that never had one."""
+        return None if self.snapshot is None else str(self.snapshot.snapshot_id)
+
+    def parts(self, about_key: Predicate | None = None) -> list[IcebergPart]:
+        """See `PinnedSource`."""
+        if self.snapshot is None:
+            return []
+        with self.place.errors():
+            entries = self._entries
+            ordered = places(self._origins())
+            deletes = self._planned(about_key)
+            found = [
+                self._part(entry, place.commit, place.is_in_order, deletes[entry.data_file.file_path])
+                for entry, place in zip(entries, ordered, strict=True)
+                if entry.data_file.file_path in deletes
+            ]
+        return sorted(found, key=lambda part: part.commit)
+
+    @cached_property
+    def _entries(self) -> list[Any]:
+        """The live data files, in the order of the manifests, oldest first."""
+        manifests = self.snapshot.manifests(self.table.io)
+        read = side_by_side(
+            [partial(m.fetch_manifest_entry, self.table.io) for m in manifests], _PARALLEL_REQUESTS
+        )
+        entries = [entry for part in read for entry in part]
+        for entry in entries:
+            _refuse_file(entry.data_file, self.place.shown)
+        data = [entry for entry in entries if entry.data_file.content.name == "DATA"]
+        return sorted(data, key=lambda entry: entry.sequence_number or 0)
+
+    def _origins(self) -> list[Any]:
+        files = [
+            (entry.snapshot_id, entry.file_sequence_number or entry.sequence_number or 0)
+            for entry in self._entries
+        ]
+        return origins_of(files, self._ancestors(), self._removed_by)
+
+    def _ancestors(self) -> dict[int, SnapshotFacts]:
+        found: dict[int, SnapshotFacts] = {}
+        snapshot = self.snapshot
+        while snapshot is not None and snapshot.snapshot_id not in found:
+            operation = snapshot.summary.operation.value if snapshot.summary else "unknown"
+            number = snapshot.sequence_number or 0
+            found[snapshot.snapshot_id] = SnapshotFacts(snapshot.snapshot_id, number, operation)
+            parent = snapshot.parent_snapshot_id
+            snapshot = None if parent is None else self.table.metadata.snapshot_by_id(parent)
+        return found
+
+    def _removed_by(self, snapshot_id: int) -> list[int]:
+        io = self.table.io
+        snapshot = self.table.metadata.snapshot_by_id(snapshot_id)
+        own = [m for m in snapshot.manifests(io) if m.added_snapshot_id == snapshot_id]
+        read = side_by_side(
+            [partial(m.fetch_manifest_entry, io, discard_deleted=False) for m in own],
+            _PARALLEL_REQUESTS,
+        )
+        return [
+            entry.file_sequence_number or entry.sequence_number or 0
+            for part in read
+            for entry in part
+            if entry.status.name == "DELETED" and entry.data_file.content.name == "DATA"
+        ]
+
+    def _planned(self, about_key: Predicate | None) -> dict[str, tuple[Any, ...]]:
+        """The paths of files that may have wanted rows, with their files of deletes."""
+        expressions = library("pyiceberg.expressions", "iceberg", self.place.shown)
+        condition = expressions.AlwaysTrue()
+        if about_key is not None and self._keeps_names(about_key):
+            condition = planned(about_key, self.schema, expressions)
+        scan = self.table.scan(row_filter=condition, snapshot_id=self.snapshot.snapshot_id)
+        return {task.file.file_path: tuple(task.delete_files) for task in scan.plan_files()}
+
+    def _keeps_names(self, about_key: Predicate) -> bool:
+        """Whether columns are called today as at this snapshot: plans are made by today's names."""
+        now = {f.name: f.field_id for f in self.table.schema().fields}
+        then = {f.name: f.field_id for f in self.described.fields}
+        return all(now.get(name) == then[name] for name in columns_of(about_key))
+
+    def _part(
+        self, entry: Any, commit: int, is_in_order: bool, deletes: Sequence[Any]
+    ) -> IcebergPart:
+        file = entry.data_file
+        mapping = self.table.name_mapping()
+        return IcebergPart(
+            self.table.io,
+            file.file_path,
+            file.record_count,
+            file.file_size_in_bytes,
+            commit,
+            is_in_order,
+            self.columns,
+            ByIds({} if mapping is None else dict(_mapped_names(mapping.root))),
+            self._constants(file),
+            tuple((f.file_path, str(f.file_format.value).lower()) for f in deletes),
+        )
+
+    def _constants(self, file: Any) -> dict[str, pa.Scalar]:
+        """Values for columns that a file lacks: of its partition, else what they were added with."""
+        transforms = library("pyiceberg.transforms", "iceberg", self.place.shown)
+        spec = self.table.specs()[file.spec_id]
+        identity = {
+            f.source_id: file.partition[i]
+            for i, f in enumerate(spec.fields)
+            if isinstance(f.transform, transforms.IdentityTransform)
+        }
+        found = {}
+        for member, column in zip(self.described.fields, self.columns, strict=True):
+            value = identity.get(member.field_id, getattr(member, "initial_default", None))
+            if value is not None:
+                found[column.name] = pa.scalar(value, column.type)
+        return found
+
+
+@dataclass(frozen=True)
+class ByIds:
+    """Finds fields by their ids; in files that have none, by the names that ids stand for."""
+
+    names: Mapping[int, Sequence[str]]
+
+    def __call__(self, fields: Sequence[pa.Field], wanted: pa.Field) -> int | None:
+        """See `Finder`."""
+        id_ = int(wanted.metadata[FIELD_ID])
+        ids = [(field.metadata or {}).get(FIELD_ID) for field in fields]
+        if any(found is not None for found in ids):
+            return next((i for i, found in enumerate(ids) if found and int(found) == id_), None)
+        if not self.names:
+            raise MisfitError("its fields have no ids, and the table has no mapping of names")
+        names = self.names.get(id_, ())
+        return next((i for i, field in enumerate(fields) if field.name in names), None)
+
+
+@dataclass(frozen=True)
+class IcebergPart:
+    """A data file of an Iceberg table. See `SourcePart`."""
+
+    io: Any = field(repr=False)
+    path: str
+    rows: int | None
+    stored_bytes: int | None
+    commit: int
+    is_in_order: bool
+    columns: tuple[StoredColumn, ...] = field(repr=False)
+    find: ByIds = field(repr=False)
+    constants: Mapping[str, pa.Scalar] = field(repr=False)
+    deletes: tuple[tuple[str, str], ...] = field(repr=False)
+
+    def batches(
+        self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
+    ) -> Iterator[pa.RecordBatch]:
+        """See `SourcePart`."""
+        known = {column.name: column for column in self.columns}
+        read = parquet_batches(
+            partial(self._opened, self.path),
+            self.path,
+            [known[name] for name in columns],
+            self.find,
+            self.constants,
+            self._dead(),
+            rows_max,
+        )
+        return rows_that_meet(read, about_key)
+
+    def _opened(self, path: str) -> Any:
+        return self.io.new_input(path).open()
+
+    def _dead(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The positions of dead rows, ascending."""
+        found = []
+        for path, kind in self.deletes:
+            with reading(path), self._opened(path) as file:
+                found.append(
+                    _from_puffin(file.read(), self.path, path)
+                    if kind == "puffin"
+                    else _from_parquet(file, self.path)
+                )
+        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+
+
+def _from_parquet(file: Any, path: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The positions that a file of position deletes has for a data file."""
+    found = [np.empty(0, np.int64)]
+    for batch in pq.ParquetFile(file).iter_batches(columns=["file_path", "pos"]):
+        mine = pc.equal(batch.column("file_path").cast(pa.string()), path)
+        found.append(batch.column("pos").filter(mine).to_numpy(zero_copy_only=False))
+    return np.concatenate(found)
+
+
+def _from_puffin(data: bytes, path: str, uri: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The positions of a deletion vector: a length, a magic number, the bitmap, a checksum."""
+    puffin = library("pyiceberg.table.puffin", "iceberg", uri).PuffinFile(data)
+    found = [np.empty(0, np.int64)]
+    for blob in puffin.footer.blobs:
+        if blob.properties.get("referenced-data-file") == path:
+            payload = data[blob.offset : blob.offset + blob.length]
+            bitmap = BitMap64.deserialize(payload[8:-4])
+            found.append(np.fromiter(bitmap, np.int64, len(bitmap)))
+    return np.concatenate(found)
+
+
+def _snapshot(table: Any, version: str | int | None, shown: str) -> Any:
+    if version is None:
+        return table.current_snapshot()
+    if isinstance(version, bool) or not str(version).isdecimal():
+        raise InvalidError(f"{shown}: a version is the id of a snapshot; found {version!r}")
+    found = table.metadata.snapshot_by_id(int(version))
+    if found is None:
+        raise NotFoundError(f"{shown} has no snapshot {version}, or it has expired")
+    return found
+
+
+def _refuse_features(table: Any, snapshot: Any, shown: str) -> None:
+    version = table.metadata.format_version
+    if version > _FORMAT_VERSION_MAX:
+        raise UnsupportedError(
+            f"{shown} has format version {version}; known are up to {_FORMAT_VERSION_MAX}"
+        )
+    summary = snapshot.summary if snapshot is not None else None
+    deletes = summary.additional_properties.get("total-equality-deletes", "0") if summary else "0"
+    if deletes != "0":
+        raise UnsupportedError(_EQUALITY_DELETES.format(shown=shown))
+
+
+_EQUALITY_DELETES = (
+    "{shown} has equality deletes, which this release does not read; let the table's own engine "
+    "rewrite its data files (rewrite_data_files), or write position deletes"
+)
+
+
+def _refuse_file(file: Any, shown: str) -> None:
+    """Refuse a file of data or deletes that would be read wrongly, or not at all."""
+    content, kind = file.content.name, str(file.file_format.value).lower()
+    if content == "EQUALITY_DELETES":
+        raise UnsupportedError(_EQUALITY_DELETES.format(shown=shown))
+    if kind not in ("parquet", "puffin") or (kind == "puffin" and content == "DATA"):
+        raise UnsupportedError(f"{shown}: {file.file_path} is a file of {kind}; read are Parquet "
+                               f"files alone")  # fmt: skip
+    if file.key_metadata is not None:
+        raise UnsupportedError(f"{shown}: {file.file_path} is encrypted, which cannot be read")
+
+
+def _columns(schema: Any, shown: str) -> tuple[StoredColumn, ...]:
+    arrow = library("pyiceberg.io.pyarrow", "iceberg", shown)
+    columns = []
+    for member in schema.fields:
+        try:
+            (stored,) = arrow.schema_to_pyarrow(type(schema)(member))
+        except Exception as error:
+            raise UnsupportedError(
+                f"{shown}: column {member.name!r} has the type {member.field_type}, of which there "
+                f"are no columns here; leave the column out there, or give it another type"
+            ) from error
+        columns.append(StoredColumn(member.name, column_type(member.name, stored.type, shown), stored))
+    return tuple(columns)
+
+
+def _mapped_names(fields: Sequence[Any]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    for mapped in fields:
+        if mapped.field_id is not None:
+            yield mapped.field_id, tuple(mapped.names)
+        yield from _mapped_names(mapped.fields)

@@ -1,0 +1,167 @@
+"""Where an Iceberg table is: a folder, a metadata file, or a name in a catalog."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from keytide.dml.addresses import without_secrets
+from keytide.errors import (
+    ConflictError,
+    DataError,
+    InvalidError,
+    KeytideError,
+    NotFoundError,
+    UnsupportedError,
+)
+from keytide.extras import library
+from keytide.store import open_store
+
+__all__ = ["IcebergPlace", "iceberg_place"]
+
+_CATALOG_OPTIONS = ("catalog.type", "catalog.uri", "catalog.warehouse")
+_CATALOG_TYPES = ("sql", "rest")
+_METADATA = re.compile(r"v?(\d+)(?:-[\w-]+)?(?:\.gz)?\.metadata\.json(?:\.gz)?")
+_HINT = "metadata/version-hint.text"
+_FILE_OPTIONS = {
+    "endpoint": "s3.endpoint",
+    "region": "s3.region",
+    "access_key_id": "s3.access-key-id",
+    "secret_access_key": "s3.secret-access-key",
+    "session_token": "s3.session-token",
+    "token": "s3.session-token",
+}
+
+
+@dataclass(frozen=True)
+class IcebergPlace:
+    """How a table is opened. `catalog` has the options of a catalog, if the table is in one.
+
+    `storage` may be secret and is never shown.
+    """
+
+    name: str
+    catalog: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    storage: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @property
+    def shown(self) -> str:
+        """What messages call the table."""
+        kind = dict(self.catalog).get("type")
+        return f"Iceberg table {self.name}" + (f" in a {kind} catalog" if kind else "")
+
+    def open(self) -> Any:
+        """The table as `pyiceberg` has it, at its newest state.
+
+        Raises `NotFoundError` where there is none, and as `errors`; `SetupError` without the extra.
+        """
+        if not self.catalog:
+            library("pyiceberg", "iceberg", self.shown)
+            table = library("pyiceberg.table", "iceberg", self.shown)
+            uri = self.name if self.name.endswith(_ENDINGS) else self._newest_metadata()
+            return table.StaticTable.from_metadata(uri, self._file_properties())
+        catalogs = library("pyiceberg.catalog", "iceberg", self.shown)
+        properties = {**self._file_properties(), **dict(self.storage), **dict(self.catalog)}
+        return catalogs.load_catalog("keytide", **properties).load_table(self.name)
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turn what `pyiceberg` raises into `KeytideError`s that show no secret."""
+        try:
+            yield
+        except KeytideError:
+            raise
+        except Exception as error:
+            text = self._without_secrets(" ".join(str(error).split()) or type(error).__name__)
+            raise _translated(error, self.shown, text) from None
+
+    def _newest_metadata(self) -> str:
+        """The metadata file with the highest number; of equal ones that of the hint."""
+        store = open_store(self.name, dict(self.storage))
+        names = store.list_names("metadata")
+        numbers = {name: int(m[1]) for name in names if (m := _METADATA.fullmatch(name))}
+        if not numbers:
+            raise NotFoundError(
+                f"{self.shown}: the folder has no metadata/*.metadata.json; name the folder of a "
+                f"table, its metadata file, or a catalog"
+            )
+        highest = max(numbers.values())
+        newest = sorted(name for name, number in numbers.items() if number == highest)
+        if len(newest) > 1:
+            (hint,) = store.read_present([_HINT])
+            told = (hint or b"").decode(errors="replace").strip()
+            newest = [name for name in newest if told in (name, name.split(".")[0])]
+        if len(newest) != 1:
+            raise DataError(
+                f"{self.shown}: several metadata files have the number {highest}, and no "
+                f"{_HINT} tells which is the table's; name the file, or the table's catalog"
+            )
+        return store.uri_of(f"metadata/{newest[0]}")
+
+    def _file_properties(self) -> dict[str, str]:
+        given = {name.removeprefix("aws_"): value for name, value in self.storage}
+        return {_FILE_OPTIONS[name]: value for name, value in given.items() if name in _FILE_OPTIONS}
+
+    def _without_secrets(self, text: str) -> str:
+        for _, value in self.storage:
+            text = text.replace(value, "***") if len(value) > 3 else text
+        return without_secrets(text, dict(self.catalog).get("uri", ""))
+
+
+_ENDINGS = (".metadata.json", ".metadata.json.gz")
+
+
+def iceberg_place(
+    location: str, options: Mapping[str, str], storage: Mapping[str, str] | None
+) -> IcebergPlace:
+    """A place by what a definition says of it; nothing is looked at.
+
+    Raises `InvalidError` for options that are not known, and for secrets among them.
+    """
+    unknown = sorted(set(options) - set(_CATALOG_OPTIONS))
+    if unknown:
+        raise InvalidError(
+            f"Iceberg table {location} has no option {unknown[0]!r}; known are "
+            f"{', '.join(_CATALOG_OPTIONS)}; credentials belong into the options of the store or "
+            f"into the environment"
+        )
+    given = {name.removeprefix("catalog."): value for name, value in options.items()}
+    secrets = tuple(sorted((storage or {}).items()))
+    if not given:
+        return IcebergPlace(location, storage=secrets)
+    uri = given.get("uri", "")
+    if not uri or re.search(r"//[^/]*@|[?&;]", uri):
+        raise InvalidError(
+            f"Iceberg table {location}: catalog.uri is missing, or has a user, a password or a "
+            f"query in it; expected sqlite:///path or https://host, with credentials in the "
+            f"options of the store or in the environment"
+        )
+    kind = given.setdefault("type", "rest" if uri.startswith(("http:", "https:")) else "sql")
+    if kind not in _CATALOG_TYPES:
+        raise InvalidError(
+            f"Iceberg table {location}: catalog.type is {kind!r}; expected "
+            f"{' or '.join(_CATALOG_TYPES)}"
+        )
+    return IcebergPlace(location, tuple(sorted(given.items())), secrets)
+
+
+_NOT_FOUND = ("NoSuchTableError", "NoSuchNamespaceError", "NoSuchIcebergTableError")
+_CONFLICTS = ("CommitFailedException", "CommitStateUnknownException", "ValidationException")
+
+
+def _translated(error: Exception, shown: str, text: str) -> KeytideError:
+    name = type(error).__name__
+    if name in _NOT_FOUND:
+        return NotFoundError(f"{shown}: there is no such table ({text})")
+    if name in _CONFLICTS:
+        return ConflictError(f"{shown}: another writer came first ({text})")
+    if isinstance(error, FileNotFoundError):
+        return NotFoundError(f"{shown}: a file of it is not there ({text})")
+    if isinstance(error, NotImplementedError) or re.search(
+        "not (yet )?support|unsupported|not supported|format.version", text, re.IGNORECASE
+    ):
+        return UnsupportedError(f"{shown} needs what this release cannot do: {text}")
+    return DataError(f"{shown} cannot be read: {text}")

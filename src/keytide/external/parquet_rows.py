@@ -1,0 +1,210 @@
+"""The rows of a Parquet file that another engine wrote, in the columns that its table has now.
+
+Tables change while files stay: columns of a file are found by their name or by their id, those
+that it lacks have one value in all rows, and types may have become wider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from keytide.errors import DataError, InvalidError, KeytideError, UnsupportedError
+from keytide.types import type_from_arrow
+
+__all__ = [
+    "Finder",
+    "MisfitError",
+    "StoredColumn",
+    "by_id",
+    "by_name",
+    "column_type",
+    "parquet_batches",
+]
+
+FIELD_ID = b"PARQUET:field_id"
+
+Finder: TypeAlias = Callable[[Sequence[pa.Field], pa.Field], "int | None"]
+"""The place among a file's fields of one that a table has; None where the file lacks it."""
+
+
+class MisfitError(Exception):
+    """What is stored has not the shape that the table says."""
+
+
+@dataclass(frozen=True)
+class StoredColumn:
+    """A column: what it is called now, its type, and the field that files have of it.
+
+    Fields within `stored` and `type` are the same in the same order; names may differ.
+    """
+
+    name: str
+    type: pa.DataType
+    stored: pa.Field
+
+
+def column_type(name: str, type_: pa.DataType, owner: str) -> pa.DataType:
+    """The type that a table of Keytide has for a column of another engine.
+
+    Raises `UnsupportedError` naming the column where there is none.
+    """
+    try:
+        return type_from_arrow(type_).to_arrow()
+    except InvalidError as error:
+        raise UnsupportedError(
+            f"{owner}: column {name!r} has the type {type_}, of which there are no columns here "
+            f"({error}); leave the column out there, or give it another type"
+        ) from error
+
+
+def by_name(fields: Sequence[pa.Field], wanted: pa.Field) -> int | None:
+    """The field of the same name."""
+    return next((i for i, field in enumerate(fields) if field.name == wanted.name), None)
+
+
+def by_id(fields: Sequence[pa.Field], wanted: pa.Field) -> int | None:
+    """The field of the same id, whatever its name. Of fields without ids nothing can be told."""
+    id_ = (wanted.metadata or {}).get(FIELD_ID)
+    ids = [(field.metadata or {}).get(FIELD_ID) for field in fields]
+    if id_ is None or None in ids:
+        raise MisfitError("a field has no id, by which the table finds its columns")
+    return ids.index(id_) if id_ in ids else None
+
+
+def parquet_batches(
+    open_file: Callable[[], AbstractContextManager[Any]],
+    uri: str,
+    columns: Sequence[StoredColumn],
+    find: Finder,
+    constants: Mapping[str, pa.Scalar],
+    dead: np.ndarray[Any, np.dtype[np.int64]],
+    rows_max: int,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file but those at the positions `dead`, which ascend; in their order.
+
+    A column that the file lacks has its value of `constants`, or NULL. Raises `DataError` naming
+    the file, and the column where it is one, for what cannot be read.
+    """
+    with reading(uri), open_file() as opened:
+        file = pq.ParquetFile(opened, pre_buffer=True, coerce_int96_timestamp_unit="us")
+        fields = list(file.schema_arrow)
+        found = [find(fields, column.stored) for column in columns]
+        first = 0
+        for batch in _read(file, [fields[i].name for i in found if i is not None], rows_max):
+            keep = _alive(dead, first, batch.num_rows)
+            first += batch.num_rows
+            arrays = [
+                _column(batch, None if i is None else fields[i].name, column, find, constants, uri)
+                for i, column in zip(found, columns, strict=True)
+            ]
+            schema = pa.schema([pa.field(c.name, c.type) for c in columns])
+            made = pa.record_batch(arrays, schema=schema)
+            yield made if keep is None else made.filter(keep)
+
+
+@contextmanager
+def _errors(uri: str) -> Iterator[None]:
+    try:
+        yield
+    except KeytideError:
+        raise
+    except (OSError, pa.ArrowException, MisfitError) as error:
+        raise DataError(
+            f"Cannot read {uri}: {str(error).strip() or type(error).__name__}. If the table's own "
+            f"engine has removed the file since, read a newer version; else mend the file"
+        ) from error
+
+
+def _read(file: pq.ParquetFile, names: list[str], rows_max: int) -> Iterator[pa.RecordBatch]:
+    """Batches of some columns; of none, Arrow would not know how many rows there are."""
+    read = names or file.schema_arrow.names[:1]
+    for group in range(file.num_row_groups):  # what was fetched of one is let go with the next
+        yield from file.iter_batches(rows_max, row_groups=[group], columns=read)
+
+
+def _alive(dead: np.ndarray[Any, np.dtype[np.int64]], first: int, rows: int) -> pa.Array | None:
+    """Which of some rows are not dead; None where none of them is."""
+    begin, end = np.searchsorted(dead, [first, first + rows])
+    if begin == end:
+        return None
+    keep = np.ones(rows, dtype=bool)
+    keep[dead[begin:end] - first] = False
+    return pa.array(keep)
+
+
+def _column(
+    batch: pa.RecordBatch,
+    name: str | None,
+    column: StoredColumn,
+    find: Finder,
+    constants: Mapping[str, pa.Scalar],
+    uri: str,
+) -> pa.Array:
+    if name is None:
+        value = constants.get(column.name, pa.scalar(None, column.type))
+        return pa.repeat(value.cast(column.type), batch.num_rows)
+    try:
+        return _fitted(batch.column(name), column.stored.type, column.type, find)
+    except (pa.ArrowException, MisfitError) as error:
+        raise DataError(
+            f"{uri}: column {name!r} is stored as {batch.column(name).type}, and cannot be read as "
+            f"{column.type}, which the table says it is: {error}"
+        ) from error
+
+
+def _fitted(array: pa.Array, stored: pa.DataType, wanted: pa.DataType, find: Finder) -> pa.Array:
+    """Values of a file in the type of a column; `stored` says how their members are found."""
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if not pa.types.is_nested(wanted):
+        return array if array.type.equals(wanted) else array.cast(wanted)
+    if not _is_alike(array.type, wanted):
+        raise MisfitError("the shapes differ")
+    if pa.types.is_struct(wanted):
+        return _struct(array, stored, wanted, find)
+    if pa.types.is_map(wanted):
+        parts = ((array.keys, "key"), (array.items, "item"))
+        keys, items = (
+            _fitted(part, getattr(stored, f"{p}_type"), getattr(wanted, f"{p}_type"), find)
+            for part, p in parts
+        )
+        entries = pa.StructArray.from_arrays(
+            [keys, items], fields=[wanted.key_field, wanted.item_field]
+        )
+        return _relisted(array, wanted, entries)
+    return _relisted(
+        array, wanted, _fitted(array.values, stored.value_type, wanted.value_type, find)
+    )
+
+
+def _is_alike(found: pa.DataType, wanted: pa.DataType) -> bool:
+    checks = (pa.types.is_struct, pa.types.is_map, pa.types.is_list)
+    return any(check(found) and check(wanted) for check in checks)
+
+
+def _struct(array: pa.Array, stored: pa.DataType, wanted: pa.DataType, find: Finder) -> pa.Array:
+    members = []
+    for stored_member, member in zip(stored, wanted, strict=True):
+        i = find(list(array.type), stored_member)
+        members.append(
+            pa.nulls(len(array), member.type)
+            if i is None
+            else _fitted(array.field(i), stored_member.type, member.type, find)
+        )
+    mask = array.is_null() if array.null_count else None
+    return pa.StructArray.from_arrays(members, fields=list(wanted), mask=mask)
+
+
+def _relisted(array: pa.Array, wanted: pa.DataType, children: pa.Array) -> pa.Array:
+    """Lists or maps with other children: where they begin, and NULLs, stay as they are."""
+    validity, offsets = array.buffers()[:2]
+    return pa.Array.from_buffers(
+        wanted, len(array), [validity, offsets], array.null_count, array.offset, [children]
+    )
