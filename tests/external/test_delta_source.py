@@ -340,7 +340,7 @@ def test_no_table_or_version_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=re.escape(str(tmp_path / "t"))):
         pinned(tmp_path / "t")
     append(tmp_path / "t", n=[0])
-    with pytest.raises(NotFoundError, match="no version 7.*newest one is 0"):
+    with pytest.raises(NotFoundError, match=r"no version 7.*newest one is 0"):
         pinned(tmp_path / "t", 7)
 
 

@@ -107,7 +107,9 @@ def _origin(commit: Commit, path: str, origins: Mapping[str, Origin], unknown: O
 def _commit(version: int, uri: str, text: bytes) -> Commit:
     try:
         actions = [json.loads(line) for line in text.splitlines() if line.strip()]
-        info: Mapping[str, Any] = next((a["commitInfo"] for a in actions if a.get("commitInfo")), {})
+        info: Mapping[str, Any] = next(
+            (a["commitInfo"] for a in actions if a.get("commitInfo")), {}
+        )
         added = {a["add"]["path"]: bool(a["add"]["dataChange"]) for a in actions if a.get("add")}
         removed = frozenset(a["remove"]["path"] for a in actions if a.get("remove"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
+from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.external.commit_order import places
 from keytide.external.iceberg_origins import SnapshotFacts, origins_of
 from keytide.external.iceberg_place import IcebergPlace, iceberg_place
@@ -110,7 +110,9 @@ class PinnedIceberg:
             ordered = places(self._origins())
             deletes = self._planned(about_key)
             found = [
-                self._part(entry, place.commit, place.is_in_order, deletes[entry.data_file.file_path])
+                self._part(
+                    entry, place.commit, place.is_in_order, deletes[entry.data_file.file_path]
+                )
                 for entry, place in zip(entries, ordered, strict=True)
                 if entry.data_file.file_path in deletes
             ]
@@ -126,7 +128,7 @@ class PinnedIceberg:
         entries = [entry for part in read for entry in part]
         for entry in entries:
             _refuse_file(entry.data_file, self.place.shown)
-        data = [entry for entry in entries if entry.data_file.content.name == "DATA"]
+        data = [entry for entry in entries if _content(entry.data_file) == _DATA]
         return sorted(data, key=lambda entry: entry.sequence_number or 0)
 
     def _origins(self) -> list[Any]:
@@ -159,7 +161,7 @@ class PinnedIceberg:
             entry.file_sequence_number or entry.sequence_number or 0
             for part in read
             for entry in part
-            if entry.status.name == "DELETED" and entry.data_file.content.name == "DATA"
+            if entry.status.name == "DELETED" and _content(entry.data_file) == _DATA
         ]
 
     def _planned(self, about_key: Predicate | None) -> dict[str, tuple[Any, ...]]:
@@ -196,7 +198,7 @@ class PinnedIceberg:
         )
 
     def _constants(self, file: Any) -> dict[str, pa.Scalar]:
-        """Values for columns that a file lacks: of its partition, else what they were added with."""
+        """Values of columns that a file lacks: of its partition, else those they were added with."""
         transforms = library("pyiceberg.transforms", "iceberg", self.place.shown)
         spec = self.table.specs()[file.spec_id]
         identity = {
@@ -321,6 +323,14 @@ def _refuse_features(table: Any, snapshot: Any, shown: str) -> None:
         raise UnsupportedError(_EQUALITY_DELETES.format(shown=shown))
 
 
+_DATA, _EQUALITY = 0, 2
+"""What files have, by the numbers of the format."""
+
+
+def _content(file: Any) -> int:
+    return int(file.content)  # a plain number in files of version 1
+
+
 _EQUALITY_DELETES = (
     "{shown} has equality deletes, which this release does not read; let the table's own engine "
     "rewrite its data files (rewrite_data_files), or write position deletes"
@@ -329,10 +339,10 @@ _EQUALITY_DELETES = (
 
 def _refuse_file(file: Any, shown: str) -> None:
     """Refuse a file of data or deletes that would be read wrongly, or not at all."""
-    content, kind = file.content.name, str(file.file_format.value).lower()
-    if content == "EQUALITY_DELETES":
+    content, kind = _content(file), str(file.file_format.value).lower()
+    if content == _EQUALITY:
         raise UnsupportedError(_EQUALITY_DELETES.format(shown=shown))
-    if kind not in ("parquet", "puffin") or (kind == "puffin" and content == "DATA"):
+    if kind not in ("parquet", "puffin") or (kind == "puffin" and content == _DATA):
         raise UnsupportedError(f"{shown}: {file.file_path} is a file of {kind}; read are Parquet "
                                f"files alone")  # fmt: skip
     if file.key_metadata is not None:
@@ -350,7 +360,9 @@ def _columns(schema: Any, shown: str) -> tuple[StoredColumn, ...]:
                 f"{shown}: column {member.name!r} has the type {member.field_type}, of which there "
                 f"are no columns here; leave the column out there, or give it another type"
             ) from error
-        columns.append(StoredColumn(member.name, column_type(member.name, stored.type, shown), stored))
+        columns.append(
+            StoredColumn(member.name, column_type(member.name, stored.type, shown), stored)
+        )
     return tuple(columns)
 
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from keytide.dml.addresses import without_secrets
 from keytide.errors import (
     ConflictError,
@@ -22,7 +24,7 @@ from keytide.store import open_store
 
 __all__ = ["IcebergPlace", "iceberg_place"]
 
-_CATALOG_OPTIONS = ("catalog.type", "catalog.uri", "catalog.warehouse")
+_CATALOG_OPTIONS = ("catalog.name", "catalog.type", "catalog.uri", "catalog.warehouse")
 _CATALOG_TYPES = ("sql", "rest")
 _METADATA = re.compile(r"v?(\d+)(?:-[\w-]+)?(?:\.gz)?\.metadata\.json(?:\.gz)?")
 _HINT = "metadata/version-hint.text"
@@ -65,7 +67,8 @@ class IcebergPlace:
             return table.StaticTable.from_metadata(uri, self._file_properties())
         catalogs = library("pyiceberg.catalog", "iceberg", self.shown)
         properties = {**self._file_properties(), **dict(self.storage), **dict(self.catalog)}
-        return catalogs.load_catalog("keytide", **properties).load_table(self.name)
+        name = properties.pop("name", "default")  # a SQL catalog keeps tables by its own name
+        return catalogs.load_catalog(name, **properties).load_table(self.name)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -75,6 +78,8 @@ class IcebergPlace:
         except KeytideError:
             raise
         except Exception as error:
+            if not isinstance(error, _PLAIN_ERRORS) and not _is_of_library(error):
+                raise
             text = self._without_secrets(" ".join(str(error).split()) or type(error).__name__)
             raise _translated(error, self.shown, text) from None
 
@@ -103,7 +108,9 @@ class IcebergPlace:
 
     def _file_properties(self) -> dict[str, str]:
         given = {name.removeprefix("aws_"): value for name, value in self.storage}
-        return {_FILE_OPTIONS[name]: value for name, value in given.items() if name in _FILE_OPTIONS}
+        return {
+            _FILE_OPTIONS[name]: value for name, value in given.items() if name in _FILE_OPTIONS
+        }
 
     def _without_secrets(self, text: str) -> str:
         for _, value in self.storage:
@@ -146,6 +153,14 @@ def iceberg_place(
             f"{' or '.join(_CATALOG_TYPES)}"
         )
     return IcebergPlace(location, tuple(sorted(given.items())), secrets)
+
+
+_PLAIN_ERRORS = (OSError, ValueError, NotImplementedError, pa.ArrowException)
+_LIBRARIES = ("pyiceberg", "sqlalchemy", "requests", "pydantic_core", "botocore")
+
+
+def _is_of_library(error: Exception) -> bool:
+    return type(error).__module__.split(".")[0] in _LIBRARIES
 
 
 _NOT_FOUND = ("NoSuchTableError", "NoSuchNamespaceError", "NoSuchIcebergTableError")

@@ -1,4 +1,4 @@
-"""Conditions on the key as `pyiceberg` plans by them: true for every file that may have such rows."""
+"""Conditions on the key as `pyiceberg` plans by them, true for every file that may have rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ def planned(predicate: Predicate, schema: pa.Schema, expressions: ModuleType) ->
         join = expressions.And if isinstance(predicate, And) else expressions.Or
         return join(*terms)
     if isinstance(predicate, IsNull):
-        return expressions.IsNull(predicate.column) if _is_plain(predicate.column) else _all(expressions)
+        return (
+            expressions.IsNull(predicate.column)
+            if _is_plain(predicate.column)
+            else _all(expressions)
+        )
     if isinstance(predicate, Not) and isinstance(predicate.term, IsNull):
         name = predicate.term.column
         return expressions.NotNull(name) if _is_plain(name) else _all(expressions)

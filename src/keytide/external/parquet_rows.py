@@ -110,7 +110,8 @@ def parquet_batches(
 
 
 @contextmanager
-def _errors(uri: str) -> Iterator[None]:
+def reading(uri: str) -> Iterator[None]:
+    """Turn what fails in the body into the `DataError` for reading a file."""
     try:
         yield
     except KeytideError:

@@ -1,0 +1,376 @@
+"""Iceberg tables as sources: the rows that the library reads, in the order in which they came."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("pyiceberg")
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from iceberg_tables import catalog, create, delete_positions, live_files, rewrite
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField, StringType, TimeType
+from sources import all_rows, check_order, counted, rows_of
+
+from keytide.errors import DataError, InvalidError, NotFoundError, SetupError, UnsupportedError
+from keytide.external.iceberg import PinnedIceberg, open_source
+from keytide.external.iceberg_origins import SnapshotFacts, origins_of
+from keytide.table.conditions.predicate import And, Comparison, In, IsNull, Not, Or
+
+NUMBERS = pa.schema([("k", pa.int64()), ("n", pa.int64())])
+
+
+def pinned(folder: Path, version: str | int | None = None) -> PinnedIceberg:
+    options = {"catalog.uri": f"sqlite:///{folder}/c.db"}
+    return open_source("n.t", options).pin(version)
+
+
+def numbered(*numbers: int) -> pa.Table:
+    return pa.table({"k": [n % 5 for n in numbers], "n": numbers}, schema=NUMBERS)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.lists(st.integers(0, 4), min_size=1, max_size=4)),
+        st.tuples(st.just("delete"), st.lists(st.integers(0, 4), min_size=1, max_size=1)),
+        st.tuples(st.just("positions"), st.lists(st.integers(0, 9), min_size=2, max_size=2)),
+        st.tuples(st.just("rewrite"), st.lists(st.integers(0, 9), min_size=2, max_size=2)),
+    ),
+    min_size=1,
+    max_size=7,
+)
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(STEPS)
+def test_rows_are_those_of_the_library_in_the_order_in_which_they_came(
+    tmp_path_factory: pytest.TempPathFactory, steps: Sequence[tuple[str, list[int]]]
+) -> None:
+    folder = tmp_path_factory.mktemp("iceberg")
+    table = create(folder, NUMBERS)
+    table.append(numbered(0, 1))
+    written = 2
+    for step, given_ in steps:
+        files = live_files(table)
+        if step == "append":
+            table.append(numbered(*range(written, written + len(given_))))
+            written += len(given_)
+        elif step == "delete":
+            table.delete(f"k = {given_[0]}")
+        elif files and step == "positions":
+            file = files[given_[0] % len(files)]
+            delete_positions(table, {file.file_path: [given_[1] % file.record_count]})
+        elif files and not any(task.delete_files for task in table.scan().plan_files()):
+            chosen = {files[i % len(files)].file_path: files[i % len(files)] for i in given_}
+            rewrite(table, list(chosen.values()), Operation.OVERWRITE)
+    source = pinned(folder)
+    assert counted(all_rows(source)) == counted(table.scan().to_arrow().to_pylist())
+    check_order(source, "n")
+    about_key = Comparison("k", "<=", 1)
+    expected = table.scan("k <= 1").to_arrow().to_pylist()
+    assert counted(all_rows(source, about_key)) == counted(expected)
+
+
+def places(source: PinnedIceberg) -> list[tuple[int, bool]]:
+    return [(part.commit, part.is_in_order) for part in source.parts()]
+
+
+def test_appended_files_have_their_sequence_numbers(tmp_path: Path) -> None:
+    table = create(tmp_path, NUMBERS)
+    for n in range(3):
+        table.append(numbered(n))
+    assert places(pinned(tmp_path)) == [(1, True), (2, True), (3, True)]
+
+
+def test_rows_that_a_delete_copied_are_not_taken_for_later_ones(tmp_path: Path) -> None:
+    """0 and 1 come first, then 2; a DELETE of 1 copies 0, which stays older than 2."""
+    table = create(tmp_path, NUMBERS)
+    table.append(numbered(0, 1))
+    table.append(numbered(2))
+    table.delete("n = 1")
+    table.append(numbered(3))
+    assert places(pinned(tmp_path)) == [(3, False), (3, False), (4, True)]
+
+
+def test_rows_of_expired_snapshots_are_in_no_order_and_before_all_others(tmp_path: Path) -> None:
+    table = create(tmp_path, NUMBERS)
+    for n in range(3):
+        table.append(numbered(n))
+    first, second, _ = table.snapshots()
+    table.maintenance.expire_snapshots().by_ids([first.snapshot_id, second.snapshot_id]).commit()
+    source = pinned(tmp_path)
+    assert places(source) == [(2, False), (2, False), (3, True)]
+    check_order(source, "n")
+
+
+def test_file_that_replaced_others_has_the_commits_of_those() -> None:
+    """1 and 2 appended, 3 appended, 4 replaced 1 and 2; of 5 nothing is known but its number."""
+    snapshots = {i: SnapshotFacts(i, i, "append") for i in (1, 2, 3)}
+    snapshots[4] = SnapshotFacts(4, 4, "replace")
+    removed = {4: [1, 2]}
+    found = origins_of([(3, 3), (4, 4), (99, 5)], snapshots, removed.__getitem__)
+    assert [(o.first, o.last, o.is_in_order) for o in found] == [
+        (3, 3, True), (1, 2, False), (0, 5, False),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("puffin", [False, True])
+def test_rows_of_position_deletes_are_left_out(tmp_path: Path, *, puffin: bool) -> None:
+    table = create(tmp_path, NUMBERS)
+    table.append(numbered(*range(8)))
+    table.append(numbered(8, 9))
+    paths = {part.commit: part.path for part in pinned(tmp_path).parts()}
+    delete_positions(table, {paths[1]: [0, 3, 7], paths[2]: [1]}, puffin=puffin)
+    source = pinned(tmp_path)
+    assert [row["n"] for row in all_rows(source)] == [1, 2, 4, 5, 6, 8]
+    assert places(source) == [(1, True), (2, True)]
+
+
+def test_equality_deletes_are_refused_by_name(tmp_path: Path) -> None:
+    table = create(tmp_path, NUMBERS)
+    table.append(numbered(0))
+    (file,) = live_files(table)
+    delete_positions(table, {file.file_path: [0]}, equality=True)
+    with pytest.raises(UnsupportedError, match="equality deletes"):
+        pinned(tmp_path).parts()
+
+
+def test_snapshot_is_the_rows_and_columns_that_were_there_then(tmp_path: Path) -> None:
+    table = create(tmp_path, NUMBERS)
+    table.append(numbered(0))
+    then = table.current_snapshot().snapshot_id
+    with table.update_schema() as changes:
+        changes.rename_column("n", "m")
+        changes.add_column("more", StringType())
+    assert all_rows(pinned(tmp_path)) == [{"k": 0, "m": 0, "more": None}]
+    table.append(pa.table({"k": [1], "m": [1], "more": ["x"]}))
+    assert all_rows(pinned(tmp_path, then)) == [{"k": 0, "n": 0}]
+    source = pinned(tmp_path, str(then))
+    assert all_rows(source, Comparison("n", "=", 0)) == [{"k": 0, "n": 0}]
+    assert source.version == str(then)
+
+
+def test_newest_metadata_file_of_a_folder_is_read(tmp_path: Path) -> None:
+    table = create(tmp_path, NUMBERS)
+    table.append(numbered(0))
+    source = open_source(table.location(), {}).pin()
+    table.append(numbered(1))
+    assert [row["n"] for row in all_rows(source)] == [0]
+    assert [row["n"] for row in all_rows(open_source(table.location(), {}).pin())] == [0, 1]
+    named = open_source(table.metadata_location, {}).pin()
+    assert [row["n"] for row in all_rows(named)] == [0, 1]
+
+
+def test_hint_decides_between_metadata_files_of_one_number(tmp_path: Path) -> None:
+    table = create(tmp_path, NUMBERS)
+    table.append(numbered(0))
+    folder = Path(table.location().removeprefix("file://"))
+    newest = Path(table.metadata_location.removeprefix("file://"))
+    (newest.parent / (newest.name.split("-")[0] + "-lost.metadata.json")).write_text("{}")
+    with pytest.raises(DataError, match="several metadata files have the number 1"):
+        open_source(str(folder), {}).pin()
+    (newest.parent / "version-hint.text").write_text(newest.name)
+    assert all_rows(open_source(str(folder), {}).pin()) == [{"k": 0, "n": 0}]
+
+
+def test_table_without_a_snapshot_has_no_rows(tmp_path: Path) -> None:
+    create(tmp_path, NUMBERS)
+    source = pinned(tmp_path)
+    assert source.schema == NUMBERS
+    assert source.version is None
+    assert source.parts() == []
+
+
+def test_conditions_on_the_key_leave_files_out(tmp_path: Path) -> None:
+    table = create(
+        tmp_path, pa.schema([("k", pa.int64()), ("s", pa.string()), ("f", pa.float64())])
+    )
+    for k in range(4):
+        table.append(pa.table({"k": [k, k + 10], "s": [f"s{k}", None], "f": [float("nan"), 1.0]}))
+    source = pinned(tmp_path)
+    assert len(source.parts(Comparison("k", "=", 12))) == 2
+    assert len(source.parts(In("k", (0, 99)))) == 1
+    assert len(source.parts(Or((Comparison("k", ">", 12), Comparison("s", "=", "s0"))))) == 2
+    assert len(source.parts(And((Comparison("k", ">", 12), Not(Comparison("k", "=", 7)))))) == 1
+    assert len(source.parts(IsNull("k"))) == 0
+    assert len(source.parts(Not(IsNull("s")))) == 4
+    assert len(source.parts(Comparison("f", ">", 5.0))) == 4  # NaN is larger, and in no bounds
+    assert len(all_rows(source, Comparison("f", ">", 5.0))) == 4
+
+
+def test_partition_leaves_files_out_and_gives_a_column_that_files_lack(tmp_path: Path) -> None:
+    schema = Schema(NestedField(1, "k", LongType()), NestedField(2, "p", StringType()))
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "p"))
+    table = catalog(tmp_path).create_table("n.t", schema, partition_spec=spec)
+    table.append(pa.table({"k": [1, 2, 3], "p": ["x", "y", "x"]}))
+    assert len(pinned(tmp_path).parts(Comparison("p", "=", "x"))) == 1
+    for file in live_files(table):
+        path = file.file_path.removeprefix("file://")
+        pq.write_table(pq.read_table(path, partitioning=None).select(["k"]), path)
+    rows = [{"k": 1, "p": "x"}, {"k": 2, "p": "y"}, {"k": 3, "p": "x"}]
+    assert counted(all_rows(pinned(tmp_path))) == counted(rows)
+
+
+def test_files_without_ids_are_read_by_the_mapping_of_names(tmp_path: Path) -> None:
+    table = create(tmp_path, NUMBERS)
+    pq.write_table(numbered(5).rename_columns(["key", "n"]), tmp_path / "f.parquet")
+    with pytest.raises(DataError, match="no ids"):
+        _with_file(table, tmp_path, None)
+    mapping = [{"field-id": 1, "names": ["k", "key"]}, {"field-id": 2, "names": ["n"]}]
+    assert _with_file(table, tmp_path, json.dumps(mapping)) == [{"k": 0, "n": 5}]
+
+
+def _with_file(table: Any, folder: Path, mapping: str | None) -> list[Any]:
+    """The rows when a file of the table is one without ids."""
+    if table.current_snapshot() is None:
+        table.append(numbered(1))
+    (file,) = live_files(table)
+    path = Path(file.file_path.removeprefix("file://"))
+    path.write_bytes((folder / "f.parquet").read_bytes())
+    if mapping is not None:
+        with table.transaction() as transaction:
+            transaction.set_properties({"schema.name-mapping.default": mapping})
+    return all_rows(pinned(folder))
+
+
+def test_every_type_is_read_as_it_is(tmp_path: Path) -> None:
+    at = datetime(2024, 5, 6, 7, 8, 9, 123456)
+    rows = pa.table(
+        {
+            "i": pa.array([3, None], pa.int32()), "f": pa.array([0.5, None], pa.float32()),
+            "g": [1.5, None], "b": [True, None], "s": ["ä", None], "y": [b"\x00\xff", None],
+            "d": pa.array([date(2020, 2, 29), None], pa.date32()),
+            "t": pa.array([at, None], pa.timestamp("us")),
+            "z": pa.array([at.replace(tzinfo=timezone.utc), None], pa.timestamp("us", "UTC")),
+            "m": pa.array([Decimal("1.25"), None], pa.decimal128(9, 2)),
+            "l": [[1, None], None], "st": [{"x": 1, "y": ["q"]}, None],
+            "mp": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int64())),
+        }
+    )  # fmt: skip
+    create(tmp_path, rows.schema).append(rows)
+    source = pinned(tmp_path)
+    assert all_rows(source) == rows.to_pylist()
+    assert source.schema.types[:10] == rows.schema.types[:10]
+
+
+def test_column_of_a_type_that_tables_lack_is_refused_by_name(tmp_path: Path) -> None:
+    schema = Schema(NestedField(1, "k", LongType()), NestedField(2, "at", TimeType()))
+    catalog(tmp_path).create_table("n.t", schema)
+    with pytest.raises(UnsupportedError, match=r"'at'.*time"):
+        pinned(tmp_path)
+
+
+def of_version(table: Any, version: int) -> PinnedIceberg:
+    """The table as if its metadata were of another version of the format."""
+    path = Path(table.metadata_location.removeprefix("file://"))
+    told = json.loads(path.read_text()) | {"format-version": version, "next-row-id": 9}
+    path.write_text(json.dumps(told))
+    return open_source(str(path), {}).pin()
+
+
+def test_newer_format_version_is_refused_by_name(tmp_path: Path) -> None:
+    table = create(tmp_path, NUMBERS)
+    table.append(numbered(0))
+    with pytest.raises(UnsupportedError, match="4"):
+        of_version(table, 4)
+
+
+def test_deletion_vectors_of_format_version_3_are_read(tmp_path: Path) -> None:
+    table = create(tmp_path, NUMBERS)
+    table.append(numbered(0, 1, 2))
+    (file,) = live_files(table)
+    delete_positions(table, {file.file_path: [1]}, puffin=True)
+    assert [row["n"] for row in all_rows(of_version(table, 3))] == [0, 2]
+
+
+def test_files_of_format_version_1_are_in_no_order(tmp_path: Path) -> None:
+    table = create(tmp_path, NUMBERS, **{"format-version": "1"})
+    table.append(numbered(0))
+    table.append(numbered(1))
+    assert places(pinned(tmp_path)) == [(0, False), (0, False)]
+    assert len(all_rows(pinned(tmp_path))) == 2
+
+
+def test_no_table_or_snapshot_is_not_found(tmp_path: Path) -> None:
+    catalog(tmp_path)
+    with pytest.raises(NotFoundError, match=r"n\.t"):
+        pinned(tmp_path)
+    with pytest.raises(NotFoundError, match=re.escape(str(tmp_path))):
+        open_source(str(tmp_path), {}).pin()
+    with pytest.raises(NotFoundError, match="nothing"):
+        open_source(str(tmp_path / "nothing.metadata.json"), {}).pin()
+    create(tmp_path, NUMBERS)
+    with pytest.raises(NotFoundError, match="no snapshot 7"):
+        pinned(tmp_path, 7)
+    with pytest.raises(InvalidError, match="'tomorrow'"):
+        pinned(tmp_path, "tomorrow")
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"speed": "high"}, "speed"),
+        ({"catalog.uri": "x", "catalog.token": "s3cret"}, r"catalog\.token"),
+        ({"catalog.warehouse": "w"}, r"catalog\.uri"),
+        ({"catalog.uri": "postgresql://user:s3cret@host/db"}, r"catalog\.uri"),
+        ({"catalog.uri": "sqlite:///x", "catalog.type": "glue"}, "glue"),
+    ],
+)
+def test_options_that_are_not_known_or_secret_are_refused(
+    options: dict[str, str], names: str
+) -> None:
+    with pytest.raises(InvalidError, match=names) as raised:
+        open_source("n.t", options)
+    assert "s3cret" not in str(raised.value)
+
+
+def test_no_secret_is_shown(tmp_path: Path) -> None:
+    table = create(tmp_path, NUMBERS)
+    table.append(numbered(0))
+    source = open_source(table.location(), {}, {})
+    secret = open_source("n.t", {"catalog.uri": "http://127.0.0.1:1"}, {"token": "s3cret"})
+    with pytest.raises(DataError) as raised:
+        secret.pin()
+    shown = [repr(secret), str(raised.value), repr(source.pin()), *map(repr, source.pin().parts())]
+    assert not any("s3cret" in text for text in shown)
+
+
+def test_missing_or_torn_file_is_named(tmp_path: Path) -> None:
+    table = create(tmp_path, NUMBERS)
+    table.append(numbered(0))
+    (file,) = live_files(table)
+    delete_positions(table, {file.file_path: [5]})
+    source = pinned(tmp_path)
+    (part,) = source.parts()
+    deletes = Path(part.deletes[0][0].removeprefix("file://"))
+    whole = deletes.read_bytes()
+    deletes.unlink()
+    with pytest.raises(DataError, match=deletes.name):
+        rows_of(part, source.schema)
+    deletes.write_bytes(whole)
+    path = Path(part.path.removeprefix("file://"))
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DataError, match=path.name):
+        rows_of(part, source.schema)
+
+
+def test_extra_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(tmp_path, NUMBERS)
+    monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
+    with pytest.raises(SetupError, match=r"keytide\[iceberg\]"):
+        pinned(tmp_path)
