@@ -22,7 +22,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keytide.dml.addresses import check_postgres, is_plain_path
 from keytide.dml.database import (
     VERSION,
     Database,
@@ -39,11 +38,11 @@ from keytide.dml.database_changes import (
     id_names,
     value_names,
 )
+from keytide.dml.database_places import database_at
 from keytide.dml.database_terms import Condition, condition_of
 from keytide.dml.database_transactions import Transactions
 from keytide.dml.fragments import Told, new_attempt, read_fragments, write_fragment
 from keytide.dml.pages import channel_columns
-from keytide.dml.postgres import PostgresDatabase
 from keytide.dml.spi import (
     ROW_ID,
     ColumnHandle,
@@ -62,8 +61,7 @@ from keytide.dml.spi import (
     UpdatablePageSource,
 )
 from keytide.dml.spool import Spool
-from keytide.dml.sqlite import SqliteDatabase
-from keytide.errors import ConflictError, DataError, InvalidError, NotFoundError, UnsupportedError
+from keytide.errors import ConflictError, InvalidError, UnsupportedError
 from keytide.table.conditions.predicate import Predicate
 
 __all__ = ["adbc_connector"]
@@ -81,31 +79,13 @@ def adbc_connector(name: str, place: str | Path) -> Connector:
     `SetupError` without the drivers (`pip install 'keytide[databases]'`), `DataError` where the
     database does not answer or the file is none of SQLite.
     """
-    database = _database(os.fspath(place))
+    database = database_at(os.fspath(place))
     with database.session() as connection:
         database.tables(connection)  # a connection alone need not have looked at anything
     pages, sinks = _Pages(database), _MergeSinks()
     transactions = Transactions(database)
     metadata = _Metadata(database, transactions)
     return Connector(name, metadata, _Splits(transactions), pages, sinks)
-
-
-def _database(place: str) -> Database:
-    scheme, separator, rest = place.partition("://")
-    if separator and scheme in ("postgresql", "postgres"):
-        check_postgres(place)
-        return PostgresDatabase(place)
-    if separator and scheme != "sqlite":
-        raise InvalidError(
-            "no database can be reached by an address of this kind; expected "
-            "postgresql://user:password@host:port/database, sqlite:///path, or the path of a file "
-            "of SQLite"
-        )
-    path = os.path.abspath(rest.removeprefix("/") if separator else os.path.expanduser(place))
-    if not os.path.isfile(path):
-        shown = path if is_plain_path(place.removeprefix("sqlite://")) else "of that name"
-        raise NotFoundError(f"there is no file {shown}; make the database first, with its tables")
-    return SqliteDatabase(path)
 
 
 @dataclass(frozen=True)
@@ -428,7 +408,10 @@ class _Reading:
         arrays, place = [], 0
         for column in self._columns:
             if column.name != ROW_ID:
-                arrays.append(self._decoded(batch.column(place), column.name))
+                described = self._table.table.column(column.name)
+                arrays.append(
+                    self._database.values(self._table.table, described, batch.column(place))
+                )
                 place += 1
                 continue
             members = [
@@ -439,16 +422,6 @@ class _Reading:
             place += len(members)
         schema = pa.schema([pa.field(c.name, c.type, c.nullable) for c in self._columns])
         return pa.record_batch(arrays, schema=schema) if arrays else batch.select([])
-
-    def _decoded(self, values: pa.Array, name: str) -> pa.Array:
-        column = self._table.table.column(name)
-        try:
-            return self._database.decoded(values, column)
-        except pa.ArrowException as error:
-            raise DataError(
-                f"{self._table}: column {name!r} is declared {column.declared} and holds a value "
-                f"that is none: {error}; mend the value, or leave the column out"
-            ) from error
 
 
 class _Staged:

@@ -230,6 +230,16 @@ class Database(ABC):
 
     # -- values ------------------------------------------------------------------------------------
 
+    def values(self, table: DatabaseTable, column: DatabaseColumn, found: pa.Array) -> pa.Array:
+        """What a query gave for a column, in the column's type. Raises `DataError` naming it."""
+        try:
+            return self.decoded(found, column)
+        except pa.ArrowException as error:
+            raise DataError(
+                f"{table}: column {column.name!r} is declared {column.declared} and holds a value "
+                f"that is none: {error}; mend the value, or leave the column out"
+            ) from error
+
     @abstractmethod
     def decoded(self, values: pa.Array, column: DatabaseColumn) -> pa.Array:
         """What `read_expression` gave, in the column's type. Raises Arrow's errors."""

@@ -198,7 +198,7 @@ class PinnedIceberg:
         )
 
     def _constants(self, file: Any) -> dict[str, pa.Scalar]:
-        """Values of columns that a file lacks: of its partition, else those they were added with."""
+        """Values of columns that a file lacks: of its partition, or as the columns were added."""
         transforms = library("pyiceberg.transforms", "iceberg", self.place.shown)
         spec = self.table.specs()[file.spec_id]
         identity = {

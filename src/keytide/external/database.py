@@ -1,0 +1,152 @@
+"""Tables of SQLite and PostgreSQL, through ADBC.
+
+Which row came first a database does not tell: there is one part, and it is in no order. What a
+query gives is of one state of the table, that at which its first row is asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from keytide.dml.database import Database, DatabaseTable, quoted
+from keytide.dml.database_places import database_at
+from keytide.dml.database_terms import condition_of
+from keytide.errors import InvalidError, NotFoundError, UnsupportedError
+from keytide.external.key_conditions import rows_that_meet
+from keytide.external.parquet_rows import column_type
+from keytide.table.conditions.predicate import Predicate, conjunction, conjuncts
+
+__all__ = ["DatabaseSource", "open_source"]
+
+
+def open_source(
+    location: str, options: Mapping[str, str], storage: Mapping[str, str] | None = None
+) -> DatabaseSource:
+    """A table of a database, to which nothing is connected yet.
+
+    `location` is an address without a password, see `database_at`; the option `table` names the
+    table. The password of PostgreSQL is `password` of `storage`, or where the server's own clients
+    look for it: in PGPASSWORD, or in a password file. Raises `InvalidError` for other options and
+    for an address with a password in it, and as `database_at`.
+    """
+    if set(options) != {"table"} or not options["table"]:
+        raise InvalidError(
+            f"a table of a database takes the option 'table', its name, and no other; found "
+            f"{sorted(options)}"
+        )
+    if re.search(r"//[^/]*:[^/]*@|[?&](ssl)?passw", location):
+        raise InvalidError(
+            "the address of a database has a password in it, which would be stored with the "
+            "definition: give it as PGPASSWORD, in a password file or with the options of the store"
+        )
+    return DatabaseSource(database_at(_with_password(location, storage or {})), options["table"])
+
+
+@dataclass(frozen=True)
+class DatabaseSource:
+    """A table of a database. See `Source`."""
+
+    database: Database
+    table: str
+
+    @property
+    def location(self) -> str:
+        """The table, and the database without user and password."""
+        return f"table {self.table} in {self.database.label}"
+
+    def pin(self, version: str | int | None = None) -> PinnedDatabase:
+        """See `Source`. A database has no versions."""
+        if version is not None:
+            raise UnsupportedError(
+                f"{self.location} has no versions, found {version!r}: read what is there now"
+            )
+        with self.database.session(self.location) as session:
+            found = self.database.find(session, self.table)
+        if found is None:
+            raise NotFoundError(f"there is no {self.location}")
+        for column in found.columns:
+            column_type(column.name, column.type, str(found))
+        return PinnedDatabase(self.database, found)
+
+
+@dataclass(frozen=True)
+class PinnedDatabase:
+    """The columns of a table, whose rows are those that are there when they are read."""
+
+    database: Database
+    table: DatabaseTable
+
+    @property
+    def schema(self) -> pa.Schema:
+        """See `PinnedSource`."""
+        return pa.schema([pa.field(column.name, column.type) for column in self.table.columns])
+
+    @property
+    def version(self) -> None:
+        """There is none."""
+        return None
+
+    def parts(self, about_key: Predicate | None = None) -> list[DatabasePart]:
+        """See `PinnedSource`; several queries would see several states of the table."""
+        return [DatabasePart(self.database, self.table)]
+
+
+@dataclass(frozen=True)
+class DatabasePart:
+    """All rows of a table, by one query. See `SourcePart`."""
+
+    database: Database
+    table: DatabaseTable
+
+    rows = None
+    stored_bytes = None
+    commit = 0
+    is_in_order = False
+
+    def batches(
+        self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
+    ) -> Iterator[pa.RecordBatch]:
+        """See `SourcePart`. The database leaves out rows by the terms that mean the same there."""
+        condition, left = condition_of(self.database, self.table, conjuncts(about_key))
+        found = self._found(columns, condition.text, condition.given)
+        cut = (
+            batch.slice(begin, rows_max)
+            for batch in found
+            for begin in range(0, batch.num_rows, rows_max)
+        )
+        return rows_that_meet(cut, conjunction(left))
+
+    def _found(
+        self, columns: Sequence[str], condition: str, given: pa.RecordBatch | None
+    ) -> Iterator[pa.RecordBatch]:
+        described = [self.table.column(name) for name in columns]
+        items = [
+            (self.database.read_expression(c, f"t.{quoted(c.name)}"), c.type) for c in described
+        ]
+        schema = pa.schema([pa.field(c.name, c.type) for c in described])
+        text = self.database.select(self.table, items)
+        with self.database.session(str(self.table)) as session:
+            reader = session.read(f"{text} WHERE {condition}" if condition else text, given)
+            for batch in self.database.rows_of(reader):
+                values = [
+                    self.database.values(self.table, column, array)
+                    for column, array in zip(described, batch.columns, strict=True)
+                ]
+                yield pa.record_batch(values, schema=schema)
+
+
+def _with_password(location: str, storage: Mapping[str, str]) -> str:
+    unknown = sorted(set(storage) - {"password"})
+    if unknown:
+        raise InvalidError(f"a database takes 'password' and nothing else; found {unknown}")
+    if not storage:
+        return location
+    if not location.startswith(("postgresql://", "postgres://")):
+        raise InvalidError("a file of SQLite takes no password: leave it out")
+    mark = "&" if "?" in location else "?"
+    return f"{location}{mark}password={quote(storage['password'], safe='')}"
