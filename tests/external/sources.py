@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from keytide.external.source import PinnedSource, SourcePart
+from keytide.external.source import PinnedSource, Place, SourcePart
+from keytide.store import LocalStore
 from keytide.table.conditions.predicate import Predicate
 
 ROWS_MAX = 3
+
+
+def place(location: object, options: Mapping[str, str] | None = None) -> Place:
+    """A place that is near an empty lake on local disk."""
+    return Place(str(location), options or {}, LocalStore("/nonexistent"))
 
 
 def rows_of(part: SourcePart, schema: pa.Schema, about_key: Predicate | None = None) -> list[Any]:
@@ -28,7 +34,8 @@ def rows_of(part: SourcePart, schema: pa.Schema, about_key: Predicate | None = N
 
 
 def all_rows(pinned: PinnedSource, about_key: Predicate | None = None) -> list[Any]:
-    """The rows of all parts."""
+    """The rows of all parts, which a source tells that has travelled."""
+    pinned = pickle.loads(pickle.dumps(pinned))
     return [
         row for part in pinned.parts(about_key) for row in rows_of(part, pinned.schema, about_key)
     ]

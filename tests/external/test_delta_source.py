@@ -24,7 +24,7 @@ from delta_tables import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sources import all_rows, check_order, counted, rows_of
+from sources import all_rows, check_order, counted, place, rows_of
 
 from keytide.errors import DataError, InvalidError, NotFoundError, SetupError, UnsupportedError
 from keytide.external.delta import PinnedDelta, open_source
@@ -34,7 +34,7 @@ deltalake = pytest.importorskip("deltalake")
 
 
 def pinned(table: Path, version: str | int | None = None) -> PinnedDelta:
-    return open_source(str(table), {}).pin(version)
+    return open_source(place(table)).pin(version)
 
 
 def append(table: Path, **columns: Any) -> None:
@@ -348,11 +348,6 @@ def test_no_table_or_version_is_not_found(tmp_path: Path) -> None:
 def test_version_is_a_number(tmp_path: Path, version: Any) -> None:
     with pytest.raises(InvalidError, match="from 0"):
         pinned(tmp_path, version)
-
-
-def test_options_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidError, match="speed"):
-        open_source(str(tmp_path), {"speed": "high"})
 
 
 def test_missing_or_torn_file_is_named(tmp_path: Path) -> None:

@@ -25,19 +25,22 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType, TimeType
-from sources import all_rows, check_order, counted, rows_of
+from sources import all_rows, check_order, counted, place, rows_of
 
 from keytide.errors import DataError, InvalidError, NotFoundError, SetupError, UnsupportedError
 from keytide.external.iceberg import PinnedIceberg, open_source
 from keytide.external.iceberg_origins import SnapshotFacts, origins_of
+from keytide.external.source import Place
+from keytide.store import open_store
 from keytide.table.conditions.predicate import And, Comparison, In, IsNull, Not, Or
 
+KEYS = {"access_key_id": "me", "secret_access_key": "s3cret"}
 NUMBERS = pa.schema([("k", pa.int64()), ("n", pa.int64())])
 
 
 def pinned(folder: Path, version: str | int | None = None) -> PinnedIceberg:
     options = {"catalog.uri": f"sqlite:///{folder}/c.db"}
-    return open_source("n.t", options).pin(version)
+    return open_source(place("n.t", options)).pin(version)
 
 
 def numbered(*numbers: int) -> pa.Table:
@@ -168,11 +171,11 @@ def test_snapshot_is_the_rows_and_columns_that_were_there_then(tmp_path: Path) -
 def test_newest_metadata_file_of_a_folder_is_read(tmp_path: Path) -> None:
     table = create(tmp_path, NUMBERS)
     table.append(numbered(0))
-    source = open_source(table.location(), {}).pin()
+    source = open_source(place(table.location())).pin()
     table.append(numbered(1))
     assert [row["n"] for row in all_rows(source)] == [0]
-    assert [row["n"] for row in all_rows(open_source(table.location(), {}).pin())] == [0, 1]
-    named = open_source(table.metadata_location, {}).pin()
+    assert [row["n"] for row in all_rows(open_source(place(table.location())).pin())] == [0, 1]
+    named = open_source(place(table.metadata_location)).pin()
     assert [row["n"] for row in all_rows(named)] == [0, 1]
 
 
@@ -183,9 +186,9 @@ def test_hint_decides_between_metadata_files_of_one_number(tmp_path: Path) -> No
     newest = Path(table.metadata_location.removeprefix("file://"))
     (newest.parent / (newest.name.split("-")[0] + "-lost.metadata.json")).write_text("{}")
     with pytest.raises(DataError, match="several metadata files have the number 1"):
-        open_source(str(folder), {}).pin()
+        open_source(place(folder)).pin()
     (newest.parent / "version-hint.text").write_text(newest.name)
-    assert all_rows(open_source(str(folder), {}).pin()) == [{"k": 0, "n": 0}]
+    assert all_rows(open_source(place(folder)).pin()) == [{"k": 0, "n": 0}]
 
 
 def test_table_without_a_snapshot_has_no_rows(tmp_path: Path) -> None:
@@ -280,7 +283,7 @@ def of_version(table: Any, version: int) -> PinnedIceberg:
     path = Path(table.metadata_location.removeprefix("file://"))
     told = json.loads(path.read_text()) | {"format-version": version, "next-row-id": 9}
     path.write_text(json.dumps(told))
-    return open_source(str(path), {}).pin()
+    return open_source(place(path)).pin()
 
 
 def test_newer_format_version_is_refused_by_name(tmp_path: Path) -> None:
@@ -311,9 +314,9 @@ def test_no_table_or_snapshot_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"n\.t"):
         pinned(tmp_path)
     with pytest.raises(NotFoundError, match=re.escape(str(tmp_path))):
-        open_source(str(tmp_path), {}).pin()
+        open_source(place(tmp_path)).pin()
     with pytest.raises(NotFoundError, match="nothing"):
-        open_source(str(tmp_path / "nothing.metadata.json"), {}).pin()
+        open_source(place(tmp_path / "nothing.metadata.json")).pin()
     create(tmp_path, NUMBERS)
     with pytest.raises(NotFoundError, match="no snapshot 7"):
         pinned(tmp_path, 7)
@@ -335,19 +338,18 @@ def test_options_that_are_not_known_or_secret_are_refused(
     options: dict[str, str], names: str
 ) -> None:
     with pytest.raises(InvalidError, match=names) as raised:
-        open_source("n.t", options)
+        open_source(place("n.t", options))
     assert "s3cret" not in str(raised.value)
 
 
 def test_no_secret_is_shown(tmp_path: Path) -> None:
     table = create(tmp_path, NUMBERS)
     table.append(numbered(0))
-    source = open_source(table.location(), {}, {})
-    secret = open_source("n.t", {"catalog.uri": "http://127.0.0.1:1"}, {"token": "s3cret"})
-    with pytest.raises(DataError) as raised:
-        secret.pin()
-    shown = [repr(secret), str(raised.value), repr(source.pin()), *map(repr, source.pin().parts())]
-    assert not any("s3cret" in text for text in shown)
+    lake = open_store("s3://b/lake", KEYS)
+    far = open_source(Place("s3://b/t", {}, lake))
+    near = open_source(place(table.location()))
+    assert dict(far.place.storage) == KEYS
+    assert not any("s3cret" in text for text in (repr(far), repr(near.pin().parts())))
 
 
 def test_missing_or_torn_file_is_named(tmp_path: Path) -> None:

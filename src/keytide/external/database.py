@@ -7,9 +7,8 @@ query gives is of one state of the table, that at which its first row is asked f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -19,32 +18,33 @@ from keytide.dml.database_terms import condition_of
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.external.key_conditions import rows_that_meet
 from keytide.external.parquet_rows import column_type
+from keytide.external.source import Place
 from keytide.table.conditions.predicate import Predicate, conjunction, conjuncts
 
-__all__ = ["DatabaseSource", "open_source"]
+__all__ = ["OPTIONS", "DatabaseSource", "open_source"]
 
 
-def open_source(
-    location: str, options: Mapping[str, str], storage: Mapping[str, str] | None = None
-) -> DatabaseSource:
+OPTIONS = ("table",)
+"""The options of a definition: the name of the table."""
+
+
+def open_source(place: Place) -> DatabaseSource:
     """A table of a database, to which nothing is connected yet.
 
     `location` is an address without a password, see `database_at`; the option `table` names the
-    table. The password of PostgreSQL is `password` of `storage`, or where the server's own clients
-    look for it: in PGPASSWORD, or in a password file. Raises `InvalidError` for other options and
-    for an address with a password in it, and as `database_at`.
+    table. The password of PostgreSQL is where the server's own clients look for it: in PGPASSWORD,
+    or in a password file. Raises `InvalidError` without a table and for an address with a password
+    in it, and as `database_at`.
     """
-    if set(options) != {"table"} or not options["table"]:
-        raise InvalidError(
-            f"a table of a database takes the option 'table', its name, and no other; found "
-            f"{sorted(options)}"
-        )
-    if re.search(r"//[^/]*:[^/]*@|[?&](ssl)?passw", location):
+    table = place.options.get("table")
+    if not table:
+        raise InvalidError("a table of a database needs the option 'table', which names it")
+    if re.search(r"//[^/]*:[^/]*@|[?&](ssl)?passw", place.location):
         raise InvalidError(
             "the address of a database has a password in it, which would be stored with the "
-            "definition: give it as PGPASSWORD, in a password file or with the options of the store"
+            "definition: give it as PGPASSWORD, or in a password file"
         )
-    return DatabaseSource(database_at(_with_password(location, storage or {})), options["table"])
+    return DatabaseSource(database_at(place.location), table)
 
 
 @dataclass(frozen=True)
@@ -138,15 +138,3 @@ class DatabasePart:
                     for column, array in zip(described, batch.columns, strict=True)
                 ]
                 yield pa.record_batch(values, schema=schema)
-
-
-def _with_password(location: str, storage: Mapping[str, str]) -> str:
-    unknown = sorted(set(storage) - {"password"})
-    if unknown:
-        raise InvalidError(f"a database takes 'password' and nothing else; found {unknown}")
-    if not storage:
-        return location
-    if not location.startswith(("postgresql://", "postgres://")):
-        raise InvalidError("a file of SQLite takes no password: leave it out")
-    mark = "&" if "?" in location else "?"
-    return f"{location}{mark}password={quote(storage['password'], safe='')}"

@@ -33,9 +33,10 @@ from keytide.external.delta_log import LogHistory, history_of, read_commits
 from keytide.external.delta_schema import delta_columns
 from keytide.external.key_conditions import bounds_table, rows_that_meet, which_may_meet
 from keytide.external.parquet_rows import Finder, StoredColumn, by_id, by_name, parquet_batches
+from keytide.external.source import Place
 from keytide.extras import library
 from keytide.lazily import cached_property
-from keytide.store import Store, open_store, store_of_file
+from keytide.store import Store, store_of_file
 from keytide.table.conditions.predicate import Predicate, columns_of
 
 __all__ = ["DeltaSource", "delta_errors", "open_delta", "open_source"]
@@ -48,19 +49,12 @@ _FEATURES = {
 """Features that readers must know, and these do; columns of VARIANT are refused by their type."""
 
 
-def open_source(
-    location: str, options: Mapping[str, str], storage: Mapping[str, str] | None = None
-) -> DeltaSource:
-    """The Delta table in a folder, of which nothing is read yet.
+def open_source(place: Place) -> DeltaSource:
+    """The Delta table in a folder, of which nothing is read yet. It has no options.
 
-    `storage` has options of the store, which may be secrets and are never shown. Raises
-    `InvalidError` for other options, and as `open_store`.
+    Raises as `open_store`.
     """
-    if options:
-        raise InvalidError(
-            f"a Delta table at {location} takes no options, found {sorted(options)}: leave them out"
-        )
-    return DeltaSource(open_store(location, storage))
+    return DeltaSource(store_of_file(f"{place.location.rstrip('/')}/x", place.near)[0].uncached())
 
 
 @dataclass(frozen=True)
@@ -81,7 +75,11 @@ class DeltaSource:
             table = self._opened(number)
             _refuse_features(table, self.location)
             columns = delta_columns(table.schema().to_json(), f"Delta table {self.location}")
-            return PinnedDelta(self.store, table, tuple(columns))
+            pinned = PinnedDelta(
+                self.store, table.version(), tuple(columns), _finder(table, self.location)
+            )
+            vars(pinned)["_table"] = table  # what travels opens it anew
+            return pinned
 
     def _opened(self, version: int | None) -> Any:
         deltalake = library("deltalake", "delta", f"Delta table {self.location}")
@@ -102,8 +100,12 @@ class PinnedDelta:
     """One version of a Delta table. See `PinnedSource`."""
 
     store: Store
-    table: Any = field(repr=False)
+    number: int
     columns: tuple[StoredColumn, ...]
+    find: Finder = field(repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PinnedDelta, (self.store, self.number, self.columns, self.find)
 
     @property
     def schema(self) -> pa.Schema:
@@ -113,7 +115,7 @@ class PinnedDelta:
     @property
     def version(self) -> str:
         """The number of the version."""
-        return str(self.table.version())
+        return str(self.number)
 
     def parts(self, about_key: Predicate | None = None) -> list[DeltaPart]:
         """See `PinnedSource`."""
@@ -122,7 +124,7 @@ class PinnedDelta:
         found = places([history.origin(path) for path in paths])
         chosen = self._may_meet(about_key)
         turns = sorted(range(len(paths)), key=lambda i: (found[i].commit, history.turn(paths[i])))
-        read = DeltaFiles(self.columns, self._find)
+        read = DeltaFiles(self.columns, self.find)
         return [
             DeltaPart(
                 *_placed(self.store, paths[i]),
@@ -139,35 +141,29 @@ class PinnedDelta:
         ]
 
     @cached_property
+    def _table(self) -> Any:
+        with delta_errors(self.store):
+            return open_delta(self.store, self.number)
+
+    @cached_property
     def _adds(self) -> pa.Table:
         with delta_errors(self.store):
-            return pa.table(self.table.get_add_actions()).combine_chunks()
+            return pa.table(self._table.get_add_actions()).combine_chunks()
 
     @cached_property
     def _history(self) -> LogHistory:
-        version = self.table.version()
-        return history_of(read_commits(self.store, version), version)
-
-    @property
-    def _find(self) -> Finder:
-        mode = self.table.metadata().configuration.get("delta.columnMapping.mode", "none")
-        if mode not in ("none", "name", "id"):
-            raise UnsupportedError(
-                f"Delta table {self.store.uri}: delta.columnMapping.mode is {mode!r}; known are "
-                f"none, name and id"
-            )
-        return by_id if mode == "id" else by_name
+        return history_of(read_commits(self.store, self.number), self.number)
 
     @cached_property
     def _dead(self) -> Mapping[str, bytes]:
         """The positions of dead rows, by the paths of files that have such."""
-        if "deletionVectors" not in (self.table.protocol().reader_features or ()):
+        if "deletionVectors" not in (self._table.protocol().reader_features or ()):
             return {}
         paths = self._adds.column("path").to_pylist()
         known = {_full_name(self.store, path): path for path in paths}
         found = {}
         with delta_errors(self.store):
-            for batch in pa.RecordBatchReader.from_stream(self.table.deletion_vectors()):
+            for batch in pa.RecordBatchReader.from_stream(self._table.deletion_vectors()):
                 for uri, kept in zip(*(batch.column(i) for i in (0, 1)), strict=True):
                     path = known.get(unquote(uri.as_py()))
                     if path is None:
@@ -321,6 +317,16 @@ def _refuse_features(table: Any, location: str) -> None:
             f"and for {', '.join(unknown) or 'no features'}, which this release does not know; "
             f"known are version {_READER_VERSION_MAX} and {', '.join(sorted(_FEATURES))}"
         )
+
+
+def _finder(table: Any, location: str) -> Finder:
+    mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+    if mode not in ("none", "name", "id"):
+        raise UnsupportedError(
+            f"Delta table {location}: delta.columnMapping.mode is {mode!r}; known are none, name "
+            f"and id"
+        )
+    return by_id if mode == "id" else by_name
 
 
 def _placed(store: Store, path: str) -> tuple[Store, str]:

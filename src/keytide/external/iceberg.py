@@ -22,7 +22,7 @@ from pyroaring import BitMap64
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.external.commit_order import places
 from keytide.external.iceberg_origins import SnapshotFacts, origins_of
-from keytide.external.iceberg_place import IcebergPlace, iceberg_place
+from keytide.external.iceberg_place import CATALOG_OPTIONS, IcebergPlace, iceberg_place
 from keytide.external.iceberg_terms import planned
 from keytide.external.key_conditions import rows_that_meet
 from keytide.external.parquet_rows import (
@@ -33,28 +33,32 @@ from keytide.external.parquet_rows import (
     parquet_batches,
     reading,
 )
+from keytide.external.source import Place
 from keytide.extras import library
 from keytide.lazily import cached_property
 from keytide.table.conditions.predicate import Predicate, columns_of
 from keytide.threads import side_by_side
 
-__all__ = ["IcebergSource", "open_source"]
+__all__ = ["OPTIONS", "IcebergSource", "open_source"]
 
 _PARALLEL_REQUESTS = 32
 _FORMAT_VERSION_MAX = 3
 
 
-def open_source(
-    location: str, options: Mapping[str, str], storage: Mapping[str, str] | None = None
-) -> IcebergSource:
+OPTIONS = CATALOG_OPTIONS
+"""The options of a definition: those of a catalog."""
+
+
+def open_source(place: Place) -> IcebergSource:
     """The Iceberg table at a location, of which nothing is read yet.
 
     `location` is the folder of a table, a metadata file, or, with `catalog.uri`, a name in a
-    catalog: of SQLite (`sqlite:///path`, type `sql`) or one that is asked by REST. `storage` has
-    options of the store and of the catalog which may be secrets; they are never shown. Raises
-    `InvalidError` for other options.
+    catalog: of SQLite (`sqlite:///path`, type `sql`) or one that is asked by REST. What a catalog
+    is to be told in secret stands in the environment, as `pyiceberg` reads it:
+    PYICEBERG_CATALOG__DEFAULT__TOKEN for the catalog of the name `default`. Raises `InvalidError`
+    for other options, and for secrets among them.
     """
-    return IcebergSource(iceberg_place(location, options, storage))
+    return IcebergSource(iceberg_place(place))
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,10 @@ class IcebergSource:
             if snapshot is not None and snapshot.schema_id is not None and version is not None:
                 schema = table.schemas()[snapshot.schema_id]
             columns = _columns(schema, self.place.shown)
-            return PinnedIceberg(self.place, table, snapshot, schema, columns)
+            number = None if snapshot is None else snapshot.snapshot_id
+            pinned = PinnedIceberg(self.place, number, schema.schema_id, columns)
+            vars(pinned)["_table"] = table  # what travels opens it anew
+            return pinned
 
 
 @dataclass(frozen=True)
@@ -86,10 +93,12 @@ class PinnedIceberg:
     """One snapshot of an Iceberg table. See `PinnedSource`."""
 
     place: IcebergPlace
-    table: Any = field(repr=False)
-    snapshot: Any = field(repr=False)
-    described: Any = field(repr=False)
+    snapshot_id: int | None
+    schema_id: int
     columns: tuple[StoredColumn, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PinnedIceberg, (self.place, self.snapshot_id, self.schema_id, self.columns)
 
     @property
     def schema(self) -> pa.Schema:
@@ -99,11 +108,11 @@ class PinnedIceberg:
     @property
     def version(self) -> str | None:
         """The id of the snapshot; None for a table that never had one."""
-        return None if self.snapshot is None else str(self.snapshot.snapshot_id)
+        return None if self.snapshot_id is None else str(self.snapshot_id)
 
     def parts(self, about_key: Predicate | None = None) -> list[IcebergPart]:
         """See `PinnedSource`."""
-        if self.snapshot is None:
+        if self.snapshot_id is None:
             return []
         with self.place.errors():
             entries = self._entries
@@ -119,11 +128,24 @@ class PinnedIceberg:
         return sorted(found, key=lambda part: part.commit)
 
     @cached_property
+    def _table(self) -> Any:
+        with self.place.errors():
+            return self.place.open()
+
+    @property
+    def _snapshot(self) -> Any:
+        return _snapshot(self._table, self.version, self.place.shown)
+
+    @property
+    def _described(self) -> Any:
+        return self._table.schemas()[self.schema_id]
+
+    @cached_property
     def _entries(self) -> list[Any]:
         """The live data files, in the order of the manifests, oldest first."""
-        manifests = self.snapshot.manifests(self.table.io)
+        manifests = self._snapshot.manifests(self._table.io)
         read = side_by_side(
-            [partial(m.fetch_manifest_entry, self.table.io) for m in manifests], _PARALLEL_REQUESTS
+            [partial(m.fetch_manifest_entry, self._table.io) for m in manifests], _PARALLEL_REQUESTS
         )
         entries = [entry for part in read for entry in part]
         for entry in entries:
@@ -140,18 +162,18 @@ class PinnedIceberg:
 
     def _ancestors(self) -> dict[int, SnapshotFacts]:
         found: dict[int, SnapshotFacts] = {}
-        snapshot = self.snapshot
+        snapshot = self._snapshot
         while snapshot is not None and snapshot.snapshot_id not in found:
             operation = snapshot.summary.operation.value if snapshot.summary else "unknown"
             number = snapshot.sequence_number or 0
             found[snapshot.snapshot_id] = SnapshotFacts(snapshot.snapshot_id, number, operation)
             parent = snapshot.parent_snapshot_id
-            snapshot = None if parent is None else self.table.metadata.snapshot_by_id(parent)
+            snapshot = None if parent is None else self._table.metadata.snapshot_by_id(parent)
         return found
 
     def _removed_by(self, snapshot_id: int) -> list[int]:
-        io = self.table.io
-        snapshot = self.table.metadata.snapshot_by_id(snapshot_id)
+        io = self._table.io
+        snapshot = self._table.metadata.snapshot_by_id(snapshot_id)
         own = [m for m in snapshot.manifests(io) if m.added_snapshot_id == snapshot_id]
         read = side_by_side(
             [partial(m.fetch_manifest_entry, io, discard_deleted=False) for m in own],
@@ -170,22 +192,22 @@ class PinnedIceberg:
         condition = expressions.AlwaysTrue()
         if about_key is not None and self._keeps_names(about_key):
             condition = planned(about_key, self.schema, expressions)
-        scan = self.table.scan(row_filter=condition, snapshot_id=self.snapshot.snapshot_id)
+        scan = self._table.scan(row_filter=condition, snapshot_id=self.snapshot_id)
         return {task.file.file_path: tuple(task.delete_files) for task in scan.plan_files()}
 
     def _keeps_names(self, about_key: Predicate) -> bool:
         """Whether columns are called today as at this snapshot: plans are made by today's names."""
-        now = {f.name: f.field_id for f in self.table.schema().fields}
-        then = {f.name: f.field_id for f in self.described.fields}
+        now = {f.name: f.field_id for f in self._table.schema().fields}
+        then = {f.name: f.field_id for f in self._described.fields}
         return all(now.get(name) == then[name] for name in columns_of(about_key))
 
     def _part(
         self, entry: Any, commit: int, is_in_order: bool, deletes: Sequence[Any]
     ) -> IcebergPart:
         file = entry.data_file
-        mapping = self.table.name_mapping()
+        mapping = self._table.name_mapping()
         return IcebergPart(
-            self.table.io,
+            self._table.io,
             file.file_path,
             file.record_count,
             file.file_size_in_bytes,
@@ -200,14 +222,14 @@ class PinnedIceberg:
     def _constants(self, file: Any) -> dict[str, pa.Scalar]:
         """Values of columns that a file lacks: of its partition, or as the columns were added."""
         transforms = library("pyiceberg.transforms", "iceberg", self.place.shown)
-        spec = self.table.specs()[file.spec_id]
+        spec = self._table.specs()[file.spec_id]
         identity = {
             f.source_id: file.partition[i]
             for i, f in enumerate(spec.fields)
             if isinstance(f.transform, transforms.IdentityTransform)
         }
         found = {}
-        for member, column in zip(self.described.fields, self.columns, strict=True):
+        for member, column in zip(self._described.fields, self.columns, strict=True):
             value = identity.get(member.field_id, getattr(member, "initial_default", None))
             if value is not None:
                 found[column.name] = pa.scalar(value, column.type)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,12 +19,13 @@ from keytide.errors import (
     NotFoundError,
     UnsupportedError,
 )
+from keytide.external.source import Place
 from keytide.extras import library
-from keytide.store import open_store
+from keytide.store import Store, open_store, store_of_file
 
-__all__ = ["IcebergPlace", "iceberg_place"]
+__all__ = ["CATALOG_OPTIONS", "IcebergPlace", "iceberg_place"]
 
-_CATALOG_OPTIONS = ("catalog.name", "catalog.type", "catalog.uri", "catalog.warehouse")
+CATALOG_OPTIONS = ("catalog.name", "catalog.type", "catalog.uri", "catalog.warehouse")
 _CATALOG_TYPES = ("sql", "rest")
 _METADATA = re.compile(r"v?(\d+)(?:-[\w-]+)?(?:\.gz)?\.metadata\.json(?:\.gz)?")
 _HINT = "metadata/version-hint.text"
@@ -121,30 +122,27 @@ class IcebergPlace:
 _ENDINGS = (".metadata.json", ".metadata.json.gz")
 
 
-def iceberg_place(
-    location: str, options: Mapping[str, str], storage: Mapping[str, str] | None
-) -> IcebergPlace:
+def iceberg_place(place: Place) -> IcebergPlace:
     """A place by what a definition says of it; nothing is looked at.
 
     Raises `InvalidError` for options that are not known, and for secrets among them.
     """
-    unknown = sorted(set(options) - set(_CATALOG_OPTIONS))
+    location, options = place.location, place.options
+    unknown = sorted(set(options) - set(CATALOG_OPTIONS))
     if unknown:
         raise InvalidError(
             f"Iceberg table {location} has no option {unknown[0]!r}; known are "
-            f"{', '.join(_CATALOG_OPTIONS)}; credentials belong into the options of the store or "
-            f"into the environment"
+            f"{', '.join(CATALOG_OPTIONS)}; credentials belong into the environment"
         )
     given = {name.removeprefix("catalog."): value for name, value in options.items()}
-    secrets = tuple(sorted((storage or {}).items()))
     if not given:
-        return IcebergPlace(location, storage=secrets)
+        return IcebergPlace(location, storage=_options_of_store(location, place.near))
     uri = given.get("uri", "")
     if not uri or re.search(r"//[^/]*@|[?&;]", uri):
         raise InvalidError(
             f"Iceberg table {location}: catalog.uri is missing, or has a user, a password or a "
             f"query in it; expected sqlite:///path or https://host, with credentials in the "
-            f"options of the store or in the environment"
+            f"environment"
         )
     kind = given.setdefault("type", "rest" if uri.startswith(("http:", "https:")) else "sql")
     if kind not in _CATALOG_TYPES:
@@ -152,7 +150,14 @@ def iceberg_place(
             f"Iceberg table {location}: catalog.type is {kind!r}; expected "
             f"{' or '.join(_CATALOG_TYPES)}"
         )
-    return IcebergPlace(location, tuple(sorted(given.items())), secrets)
+    storage = _options_of_store(given["warehouse"], place.near) if "warehouse" in given else ()
+    return IcebergPlace(location, tuple(sorted(given.items())), storage)
+
+
+def _options_of_store(location: str, near: Store) -> tuple[tuple[str, str], ...]:
+    """The options of a store at a location, which are those of the lake in the same bucket."""
+    store = store_of_file(f"{location.rstrip('/')}/x", near)[0].uncached()
+    return tuple(sorted((store.polars_options() or {}).items()))
 
 
 _PLAIN_ERRORS = (OSError, ValueError, NotImplementedError, pa.ArrowException)
