@@ -3,7 +3,7 @@
 The library opens a version and tells its files, their bounds and which rows deletion vectors take
 away. Files are read here, each by itself and in its order, which the library does not promise.
 The commit of a part is the version that brought its rows, as far as the log still tells; see
-`delta_log` for what it no longer tells.
+`file_history` for what it no longer tells.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from keytide.errors import (
     UnsupportedError,
 )
 from keytide.external.commit_order import places
-from keytide.external.delta_log import LogHistory, history_of, read_commits
+from keytide.external.delta_log import read_commits
 from keytide.external.delta_schema import delta_columns
+from keytide.external.file_history import FileHistory, history_of
 from keytide.external.key_conditions import bounds_table, rows_that_meet, which_may_meet
 from keytide.external.parquet_rows import Finder, StoredColumn, by_id, by_name, parquet_batches
 from keytide.external.source import Place
@@ -151,7 +152,7 @@ class PinnedDelta:
             return pa.table(self._table.get_add_actions()).combine_chunks()
 
     @cached_property
-    def _history(self) -> LogHistory:
+    def _history(self) -> FileHistory:
         return history_of(read_commits(self.store, self.number), self.number)
 
     @cached_property

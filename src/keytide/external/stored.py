@@ -1,0 +1,173 @@
+"""Tables of this format, Keytide's own or Paimon's, as sources of versions.
+
+Of an append table each file is a part. The commit of a part is the snapshot that brought its rows,
+as far as snapshots that have not expired tell it. Of a table with a primary key the rows are those
+that it has now, one for each of its keys: which came when is its own affair, and is not told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import pyarrow as pa
+
+from keytide.errors import InvalidError
+from keytide.external.commit_order import Place as FilePlace
+from keytide.external.commit_order import places
+from keytide.external.file_history import FileCommit, FileHistory, RowsAre, history_of
+from keytide.external.parquet_rows import column_type
+from keytide.external.source import Place
+from keytide.format.entry import FileKind
+from keytide.format.entry_columns import Entries
+from keytide.format.snapshot import CommitKind, Snapshot
+from keytide.store import Store, store_of_file
+from keytide.table.conditions.predicate import Predicate
+from keytide.table.read.scan import Scan
+from keytide.table.read.sections import BucketPlan, PlannedFile, Section
+from keytide.table.read.task import ReadTask
+from keytide.table.scans import scan_table
+from keytide.table.state.metadata import TableMetadata
+from keytide.table.state.stored import StoredTable
+from keytide.types import arrow_schema
+
+__all__ = ["StoredSource", "open_source"]
+
+
+def open_source(place: Place) -> StoredSource:
+    """The table in a folder, of which nothing is read yet. It has no options."""
+    return StoredSource(store_of_file(f"{place.location.rstrip('/')}/x", place.near)[0])
+
+
+@dataclass(frozen=True)
+class StoredSource:
+    """A table that lies in a folder. See `Source`."""
+
+    store: Store
+
+    @property
+    def location(self) -> str:
+        """The folder."""
+        return self.store.uri
+
+    def pin(self, version: str | int | None = None) -> PinnedStored:
+        """See `Source`; a version is the id of a snapshot, or the name of a tag."""
+        table = StoredTable(self.store, self.location)
+        if isinstance(version, bool) or version == "":
+            raise InvalidError(
+                f"table {self.location}: a version is the id of a snapshot or the name of a tag; "
+                f"found {version!r}"
+            )
+        if version is None:
+            scan = scan_table(table)
+        elif isinstance(version, int) or version.isdecimal():
+            scan = scan_table(table, snapshot_id=int(version))
+        else:
+            scan = scan_table(table, tag=version)
+        for column in arrow_schema(scan.view.schema.fields):
+            column_type(column.name, column.type, f"table {self.location}")
+        return PinnedStored(table, scan)
+
+
+@dataclass(frozen=True)
+class PinnedStored:
+    """One snapshot of a table. See `PinnedSource`."""
+
+    table: StoredTable
+    scan: Scan = field(repr=False)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """See `PinnedSource`."""
+        return arrow_schema(self.scan.view.schema.fields)
+
+    @property
+    def version(self) -> str | None:
+        """The id of the snapshot; None for a table that nobody has written to."""
+        return None if self.scan.snapshot is None else str(self.scan.snapshot.id)
+
+    def parts(self, about_key: Predicate | None = None) -> list[StoredPart]:
+        """See `PinnedSource`."""
+        scan = replace(self.scan, predicate=about_key)
+        tasks = scan.tasks()
+        if self.scan.view.schema.primary_keys:
+            return [_part(task, FilePlace(0, is_in_order=False)) for task in tasks]
+        if self.scan.snapshot is None:
+            return []
+        alone = [one for task in tasks for one in _by_file(task)]
+        names = [_file(task).meta.file_name for task in alone]
+        history = self._history(self.scan.snapshot)
+        live = [entry.file.file_name for entry in self.scan.live.files]
+        placed = dict(zip(live, places([history.origin(name) for name in live]), strict=True))
+        turns = sorted(
+            range(len(names)), key=lambda i: (placed[names[i]].commit, history.turn(names[i]))
+        )
+        return [_part(alone[i], placed[names[i]]) for i in turns]
+
+    def _history(self, newest: Snapshot) -> FileHistory:
+        """Where files come from, by the snapshots that follow each other up to the one read."""
+        metadata = self.table.metadata
+        there = {snapshot.id: snapshot for snapshot in metadata.snapshots()}
+        first = newest.id
+        while first - 1 in there:
+            first -= 1
+        chain = [there.get(number, newest) for number in range(first, newest.id + 1)]
+        deltas = self.table.store.together([partial(_delta, metadata, s) for s in chain])
+        commits = [_commit(snapshot, delta) for snapshot, delta in zip(chain, deltas, strict=True)]
+        return history_of(commits, newest.id)
+
+
+@dataclass(frozen=True)
+class StoredPart:
+    """Rows of a file or of a bucket. See `SourcePart`."""
+
+    task: ReadTask = field(repr=False)
+    rows: int | None
+    stored_bytes: int | None
+    commit: int
+    is_in_order: bool
+
+    def batches(
+        self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
+    ) -> Iterator[pa.RecordBatch]:
+        """See `SourcePart`."""
+        task = replace(self.task, columns=tuple(columns), predicate=about_key)
+        for table in task.tables(self.task.view.options.read_memory_bytes):
+            yield from table.to_batches(max_chunksize=rows_max)
+
+
+def _delta(metadata: TableMetadata, snapshot: Snapshot) -> Entries:
+    return metadata.entries(metadata.delta_manifests(snapshot))
+
+
+def _commit(snapshot: Snapshot, delta: Entries) -> FileCommit:
+    added = {e.file.file_name: e for e in delta if e.kind == FileKind.ADD}
+    gone = frozenset(e.file.file_name for e in delta if e.kind == FileKind.DELETE)
+    kinds = {CommitKind.APPEND: RowsAre.NEW, CommitKind.COMPACT: RowsAre.COPIED}
+    rows = kinds.get(snapshot.commit_kind, RowsAre.MIXED)
+    by_sequence = sorted(added, key=lambda name: added[name].file.min_sequence_number)
+    known = {name: RowsAre.KNOWN if name in gone else rows for name in by_sequence}
+    return FileCommit(snapshot.id, known, gone - added.keys())
+
+
+def _by_file(task: ReadTask) -> Iterator[ReadTask]:
+    for section in task.bucket.sections:
+        for file in section.files:
+            alone: BucketPlan = replace(task.bucket, sections=(Section(((file,),)),))
+            yield replace(task, bucket=alone)
+
+
+def _file(task: ReadTask) -> PlannedFile:
+    return task.bucket.sections[0].files[0]
+
+
+def _part(task: ReadTask, place: FilePlace) -> StoredPart:
+    files = [file.meta for section in task.bucket.sections for file in section.files]
+    return StoredPart(
+        task,
+        sum(file.row_count for file in files),
+        sum(file.file_size for file in files),
+        place.commit,
+        place.is_in_order,
+    )

@@ -1,0 +1,33 @@
+"""A table of either database as a source of versions."""
+
+from __future__ import annotations
+
+import pickle
+
+from databases import SomeDatabase
+
+from keytide.external.database import open_source
+from keytide.external.source import Place
+from keytide.store import LocalStore
+from keytide.table.conditions.predicate import And, Comparison, In, Like, Predicate
+
+
+def test_rows_are_read_in_batches_and_conditions_are_met(database: SomeDatabase) -> None:
+    database.run(
+        "CREATE TABLE events (k BIGINT, name TEXT, amount DECIMAL(9, 2), at TIMESTAMP)",
+        "INSERT INTO events VALUES (1, 'a', 1.5, '2024-01-02 03:04:05'), (1, 'a', 1.5, NULL), "
+        "(2, 'b', NULL, NULL), (3, NULL, 7, NULL), (4, 'd', 8, NULL)",
+    )
+    place = Place(database.place, {"table": "events"}, LocalStore("/nonexistent"))
+    pinned = pickle.loads(pickle.dumps(open_source(place).pin()))
+    (part,) = pickle.loads(pickle.dumps(pinned.parts()))
+
+    def keys(about_key: Predicate | None) -> list[int]:
+        batches = list(part.batches(["name", "k"], about_key, 2))
+        assert all(b.schema.names == ["name", "k"] and 0 < b.num_rows <= 2 for b in batches)
+        return sorted(row["k"] for batch in batches for row in batch.to_pylist())
+
+    assert keys(None) == [1, 1, 2, 3, 4]
+    assert keys(In("k", (2, 4))) == [2, 4]
+    assert keys(And((Comparison("k", ">", 1), Like("name", "%d")))) == [4]
+    assert repr(part).find("keytide@") < 0
