@@ -73,7 +73,7 @@ def delete_by_vector(table: Path, path: str, positions: Iterable[int], *, inline
     commit(
         table,
         last + 1,
-        {"commitInfo": {"operation": "DELETE"}},
+        {"commitInfo": {"operation": "UPDATE"}},
         protocol(3, 7, "deletionVectors"),
         {"remove": removed},
         {"add": kept},

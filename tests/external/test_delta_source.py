@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Sequence
@@ -192,6 +193,18 @@ def test_files_older_than_the_log_are_in_no_order_and_before_all_others(tmp_path
     check_order(source, "n")
 
 
+def test_old_file_of_which_rows_died_later_is_no_later_for_that(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    append(table, n=[0, 1])
+    (path,) = [a["add"]["path"] for a in actions(table, 0) if "add" in a]
+    deltalake.DeltaTable(str(table)).create_checkpoint()
+    append(table, n=[2])
+    delete_by_vector(table, path, [0], inline=True)
+    (table / "_delta_log" / f"{0:020d}.json").unlink()
+    places = [(part.commit, part.is_in_order) for part in pinned(table).parts()]
+    assert places == [(0, False), (1, True)]
+
+
 def test_gap_in_the_log_is_as_the_end_of_what_it_tells(tmp_path: Path) -> None:
     table = tmp_path / "t"
     append(table, n=[0])
@@ -276,6 +289,29 @@ def test_old_files_are_read_in_the_wider_type(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": pa.array([7], pa.int32())}), path)
     commit(tmp_path, 0, protocol(3, 7, "typeWidening"), metadata(field("n", "long")), add(path, 1))
     assert all_rows(pinned(tmp_path)) == [{"n": 7}]
+
+
+def test_all_row_groups_of_a_file_are_read_and_dead_rows_counted_through_them(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "f.parquet"
+    pq.write_table(pa.table({"n": range(7)}), path, row_group_size=2)
+    commit(tmp_path, 0, protocol(1, 2), metadata(field("n", "long")), add(path, 7))
+    delete_by_vector(tmp_path, path.name, [1, 4], inline=True)
+    assert [row["n"] for row in all_rows(pinned(tmp_path))] == [0, 2, 3, 5, 6]
+
+
+def test_bounds_of_times_are_cut_to_milliseconds_and_leave_out_no_later_row(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "f.parquet"
+    pq.write_table(pa.table({"t": pa.array([1_500], pa.timestamp("us", "UTC"))}), path)
+    at = "1970-01-01T00:00:00.001Z"
+    stats = {"numRecords": 1, "minValues": {"t": at}, "maxValues": {"t": at}, "nullCount": {"t": 0}}
+    told = add(path, 1, stats=json.dumps(stats))
+    commit(tmp_path, 0, protocol(1, 2), metadata(field("t", "timestamp")), told)
+    assert len(all_rows(pinned(tmp_path), Comparison("t", "=", 1_500))) == 1
+    assert pinned(tmp_path).parts(Comparison("t", "=", 2_500)) == []
 
 
 def test_partition_columns_have_their_types_and_take_null(tmp_path: Path) -> None:

@@ -81,6 +81,15 @@ def test_commits_of_an_append_table_are_its_snapshots(tmp_path: Path) -> None:
     assert [row["n"] for row in all_rows(pinned(tmp_path, "first"))] == [0]
 
 
+def test_files_put_together_have_the_commits_of_those_in_no_order(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    for n in range(3):
+        table.write(numbered(n))
+    table.compact(full=True)
+    table.write(numbered(3))
+    assert places(pinned(tmp_path)) == [(3, False), (5, True)]
+
+
 def test_files_of_expired_snapshots_are_in_no_order_and_before_all_others(tmp_path: Path) -> None:
     table = create(tmp_path)
     for n in range(4):
