@@ -19,7 +19,7 @@ pytest.importorskip("pyiceberg")
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from iceberg_tables import catalog, create, delete_positions, live_files, rewrite
+from iceberg_tables import as_version, catalog, create, delete_positions, live_files, rewrite
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
@@ -280,10 +280,8 @@ def test_column_of_a_type_that_tables_lack_is_refused_by_name(tmp_path: Path) ->
 
 def of_version(table: Any, version: int) -> PinnedIceberg:
     """The table as if its metadata were of another version of the format."""
-    path = Path(table.metadata_location.removeprefix("file://"))
-    told = json.loads(path.read_text()) | {"format-version": version, "next-row-id": 9}
-    path.write_text(json.dumps(told))
-    return open_source(place(path)).pin()
+    as_version(table, version)
+    return open_source(place(table.metadata_location)).pin()
 
 
 def test_newer_format_version_is_refused_by_name(tmp_path: Path) -> None:

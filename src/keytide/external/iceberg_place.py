@@ -169,7 +169,7 @@ def _is_of_library(error: Exception) -> bool:
 
 
 _NOT_FOUND = ("NoSuchTableError", "NoSuchNamespaceError", "NoSuchIcebergTableError")
-_CONFLICTS = ("CommitFailedException", "CommitStateUnknownException", "ValidationException")
+_CONFLICTS = ("CommitFailedException", "ValidationException")
 
 
 def _translated(error: Exception, shown: str, text: str) -> KeytideError:
@@ -178,6 +178,8 @@ def _translated(error: Exception, shown: str, text: str) -> KeytideError:
         return NotFoundError(f"{shown}: there is no such table ({text})")
     if name in _CONFLICTS:
         return ConflictError(f"{shown}: another writer came first ({text})")
+    if name == "CommitStateUnknownException":
+        return DataError(f"{shown} may have the rows, or not: read it before you repeat ({text})")
     if isinstance(error, FileNotFoundError):
         return NotFoundError(f"{shown}: a file of it is not there ({text})")
     if isinstance(error, NotImplementedError) or re.search(

@@ -1,0 +1,53 @@
+"""Rows appended to a table of SQLite or PostgreSQL, by one INSERT in a transaction of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from keytide.dml.database_changes import Insertion
+from keytide.errors import NotFoundError
+from keytide.external.appending import again_after_conflicts, fitting
+from keytide.external.database import DatabaseSource, open_source
+from keytide.external.source import Place
+
+__all__ = ["DatabaseAppender", "open_appender"]
+
+
+def open_appender(place: Place) -> DatabaseAppender:
+    """A table of a database, to which nothing is connected yet. Raises as `open_source`."""
+    return DatabaseAppender(open_source(place))
+
+
+@dataclass(frozen=True)
+class DatabaseAppender:
+    """A table of a database. See `Appender`."""
+
+    source: DatabaseSource
+
+    @property
+    def location(self) -> str:
+        """The table, and the database without user and password."""
+        return self.source.location
+
+    def append(self, rows: pa.Table, key: Sequence[str]) -> None:
+        """See `Appender`. A row whose unique key is taken is an `InvalidError`."""
+        again_after_conflicts(lambda: self._append(rows, key))
+
+    def _append(self, rows: pa.Table, key: Sequence[str]) -> None:
+        database = self.source.database
+        with database.session(self.location) as session:
+            table = database.find(session, self.source.table)
+        if table is None:
+            raise NotFoundError(f"there is no {self.location}")
+        schema = pa.schema([pa.field(c.name, c.type, c.nullable) for c in table.columns])
+        fit = fitting(rows, schema, key, str(table))
+        insertion = Insertion(database, table, schema.names, None)
+        try:
+            for batch in fit.to_batches():
+                insertion.stage(batch)
+            insertion.insert()
+        finally:
+            insertion.close()

@@ -1,0 +1,91 @@
+"""Rows appended to a Delta table, by one commit of `deltalake`.
+
+The library refuses by itself, before it writes, features that it cannot write and rows that meet
+no constraint; it maps columns and keeps what tables derive from rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from keytide.errors import ConflictError, DataError, InvalidError, KeytideError, UnsupportedError
+from keytide.external.appending import again_after_conflicts, fitting
+from keytide.external.delta import delta_errors, open_delta
+from keytide.external.delta_schema import delta_columns
+from keytide.external.source import Place
+from keytide.extras import library
+from keytide.store import Store, store_of_file
+
+__all__ = ["DeltaAppender", "open_appender"]
+
+
+def open_appender(place: Place) -> DeltaAppender:
+    """The Delta table in a folder, of which nothing is read yet."""
+    return DeltaAppender(store_of_file(f"{place.location.rstrip('/')}/x", place.near)[0].uncached())
+
+
+@dataclass(frozen=True)
+class DeltaAppender:
+    """A Delta table. See `Appender`."""
+
+    store: Store
+
+    @property
+    def location(self) -> str:
+        """The folder."""
+        return self.store.uri
+
+    def append(self, rows: pa.Table, key: Sequence[str]) -> str:
+        """See `Appender`; returns the version."""
+        return again_after_conflicts(lambda: self._appended(rows, key))
+
+    def _appended(self, rows: pa.Table, key: Sequence[str]) -> str:
+        owner = f"Delta table {self.location}"
+        with delta_errors(self.store), _append_errors(owner):
+            table = open_delta(self.store)
+            columns = delta_columns(table.schema().to_json(), owner)
+            schema = pa.schema([pa.field(c.name, c.type, c.stored.nullable) for c in columns])
+            fit = fitting(rows, schema, key, owner)
+            write: Any = library("deltalake", "delta", owner).write_deltalake
+            write(table, fit, mode="append")
+            return str(table.version())
+
+
+@contextmanager
+def _append_errors(owner: str) -> Iterator[None]:
+    """Tell apart what rows, the table and other writers have to do with an error."""
+    try:
+        yield
+    except KeytideError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())
+        if re.search("failed validation|invariant|constraint", text, re.IGNORECASE):
+            raise InvalidError(
+                f"{owner}: rows do not meet a constraint of the table, and nothing was written: "
+                f"{text}"
+            ) from None
+        if "Unsupported table features" in text:
+            raise UnsupportedError(
+                f"{owner}: deltalake cannot write a table with these features, and nothing was "
+                f"written: {text}; append with the table's own engine"
+            ) from None
+        if type(error).__name__ != "CommitFailedError":
+            raise
+        if _LOST.search(text):
+            raise ConflictError(f"{owner}: another writer came first: {text}") from None
+        raise DataError(
+            f"{owner} may have the rows, or not: read it before you repeat ({text})"
+        ) from None
+
+
+_LOST = re.compile(
+    "(metadata|protocol) changed|concurrent|conflict|attempts|already exists", re.IGNORECASE
+)
+"""What the library says when it is certain that nothing was committed."""

@@ -1,0 +1,82 @@
+"""Rows appended to an Iceberg table of a catalog, by one commit of `pyiceberg`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from keytide.errors import SetupError, UnsupportedError
+from keytide.external.appending import again_after_conflicts, fitting
+from keytide.external.iceberg_place import IcebergPlace, iceberg_place
+from keytide.external.source import Place
+from keytide.extras import library
+
+__all__ = ["IcebergAppender", "open_appender"]
+
+_VERSION_MAX = 2
+
+
+def open_appender(place: Place) -> IcebergAppender:
+    """The Iceberg table of a name in a catalog, of which nothing is read yet.
+
+    Raises `UnsupportedError` for the folder of a table: nobody there keeps writers apart.
+    """
+    found = iceberg_place(place)
+    if not found.catalog:
+        raise UnsupportedError(
+            f"{found.shown}: rows are appended through the catalog of a table alone, which keeps "
+            f"writers apart; give the name there, and catalog.uri"
+        )
+    return IcebergAppender(found)
+
+
+@dataclass(frozen=True)
+class IcebergAppender:
+    """An Iceberg table. See `Appender`."""
+
+    place: IcebergPlace
+
+    @property
+    def location(self) -> str:
+        """The name in the catalog."""
+        return self.place.name
+
+    def append(self, rows: pa.Table, key: Sequence[str]) -> str:
+        """See `Appender`; returns the id of the snapshot."""
+        return again_after_conflicts(lambda: self._appended(rows, key))
+
+    def _appended(self, rows: pa.Table, key: Sequence[str]) -> str:
+        shown = self.place.shown
+        with self.place.errors():
+            table = self.place.open()
+            version = table.metadata.format_version
+            if version > _VERSION_MAX:
+                raise UnsupportedError(
+                    f"{shown} has format version {version}, and pyiceberg writes up to "
+                    f"{_VERSION_MAX}; append with the table's own engine"
+                )
+            _check_transforms(table, shown)
+            arrow = library("pyiceberg.io.pyarrow", "iceberg", shown)
+            schema = arrow.schema_to_pyarrow(table.schema(), include_field_ids=False)
+            table.append(fitting(rows, schema, key, shown))
+            return str(table.current_snapshot().snapshot_id)
+
+
+_WITHOUT_CORE = ("IdentityTransform", "VoidTransform")
+
+
+def _check_transforms(table: Any, shown: str) -> None:
+    """Refuse partitions that `pyiceberg` computes by a library which may be missing."""
+    names = {type(member.transform).__name__ for member in table.spec().fields}
+    if names <= set(_WITHOUT_CORE):
+        return
+    try:
+        library("pyiceberg_core", "iceberg", shown)
+    except SetupError as error:
+        raise SetupError(
+            f"{shown} is partitioned by {', '.join(sorted(names - set(_WITHOUT_CORE)))}, which "
+            f"pyiceberg computes by pyiceberg-core: pip install pyiceberg-core"
+        ) from error
