@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import pickle
+from decimal import Decimal
 
+import pyarrow as pa
+import pytest
 from databases import SomeDatabase
 
+from keytide.errors import InvalidError
 from keytide.external.database import open_source
+from keytide.external.database_append import open_appender
 from keytide.external.source import Place
 from keytide.store import LocalStore
 from keytide.table.conditions.predicate import And, Comparison, In, Like, Predicate
@@ -31,3 +36,20 @@ def test_rows_are_read_in_batches_and_conditions_are_met(database: SomeDatabase)
     assert keys(In("k", (2, 4))) == [2, 4]
     assert keys(And((Comparison("k", ">", 1), Like("name", "%d")))) == [4]
     assert repr(part).find("keytide@") < 0
+
+
+def test_rows_are_appended_all_or_none(database: SomeDatabase) -> None:
+    database.run("CREATE TABLE events (k BIGINT PRIMARY KEY, name TEXT, amount DECIMAL(9, 2))")
+    place = Place(database.place, {"table": "events"}, LocalStore("/nonexistent"))
+    appender = open_appender(place)
+
+    def rows(*keys: int) -> pa.Table:
+        amount = pa.array([Decimal("1.50")] * len(keys), pa.decimal128(9, 2))
+        return pa.table({"k": keys, "name": [f"n{k}" for k in keys], "amount": amount})
+
+    appender.append(rows(1, 2), ["k"])
+    with pytest.raises(InvalidError, match="refuses the rows"):
+        appender.append(rows(3, 2), ["k"])
+    (part,) = open_source(place).pin().parts()
+    read = pa.Table.from_batches(part.batches(["k", "name", "amount"], None, 10))
+    assert read.sort_by("k").to_pylist() == rows(1, 2).to_pylist()

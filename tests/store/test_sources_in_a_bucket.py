@@ -1,0 +1,56 @@
+"""Delta and Iceberg tables in a bucket, read and appended to by the options of the lake."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from keytide.external import delta, delta_append, iceberg, iceberg_append
+from keytide.external.source import PinnedSource, Place
+from keytide.store import open_store
+
+deltalake = pytest.importorskip("deltalake")
+pytest.importorskip("pyiceberg")
+
+
+def rows_of(pinned: PinnedSource) -> list[Any]:
+    parts = pickle.loads(pickle.dumps(list(pickle.loads(pickle.dumps(pinned)).parts())))
+    batches = [b for part in parts for b in part.batches(pinned.schema.names, None, 10)]
+    assert not any("FEMI" in repr(part) for part in parts)
+    return pa.Table.from_batches(batches, pinned.schema).to_pylist()
+
+
+def test_delta_table_is_read_and_appended_to(s3_bucket: str, s3_options: dict[str, str]) -> None:
+    near = open_store(f"s3://{s3_bucket}/lake", s3_options)
+    place = Place(f"s3://{s3_bucket}/a table", {}, near)
+    schema = deltalake.Schema.from_arrow(pa.schema([("k", pa.int64())]))
+    told = {**s3_options, "allow_http": "true"}
+    deltalake.DeltaTable.create(place.location, schema, storage_options=told)
+    appender = delta_append.open_appender(place)
+    assert [appender.append(pa.table({"k": [k]}), ["k"]) for k in (1, 2)] == ["1", "2"]
+    pinned = delta.open_source(place).pin()
+    assert rows_of(pinned) == [{"k": 1}, {"k": 2}]
+    assert [part.commit for part in pinned.parts()] == [1, 2]
+
+
+def test_iceberg_table_is_read_and_appended_to(
+    s3_bucket: str, s3_options: dict[str, str], tmp_path: Path
+) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    near = open_store(f"s3://{s3_bucket}/lake", s3_options)
+    warehouse = f"s3://{s3_bucket}/w"
+    files = {f"s3.{name.replace('_', '-')}": value for name, value in s3_options.items()}
+    catalog = SqlCatalog("default", uri=f"sqlite:///{tmp_path}/c.db", warehouse=warehouse, **files)
+    catalog.create_namespace("n")
+    table = catalog.create_table("n.t", pa.schema([("k", pa.int64())]))
+    options = {"catalog.uri": f"sqlite:///{tmp_path}/c.db", "catalog.warehouse": warehouse}
+    place = Place("n.t", options, near)
+    iceberg_append.open_appender(place).append(pa.table({"k": [1]}), ["k"])
+    assert rows_of(iceberg.open_source(place).pin()) == [{"k": 1}]
+    folder = Place(table.location(), {}, near)
+    assert rows_of(iceberg.open_source(folder).pin()) == [{"k": 1}]
