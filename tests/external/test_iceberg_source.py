@@ -20,10 +20,12 @@ pytest.importorskip("pyiceberg")
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from iceberg_tables import as_version, catalog, create, delete_positions, live_files, rewrite
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField, StringType, TimeType
 from sources import all_rows, check_order, counted, place, rows_of
 
@@ -150,6 +152,41 @@ def test_equality_deletes_are_refused_by_name(tmp_path: Path) -> None:
     (file,) = live_files(table)
     delete_positions(table, {file.file_path: [0]}, equality=True)
     with pytest.raises(UnsupportedError, match="equality deletes"):
+        pinned(tmp_path).parts()
+
+
+def test_equality_deletes_that_a_snapshot_counts_are_refused_at_the_first_look(
+    tmp_path: Path,
+) -> None:
+    table = create(tmp_path, NUMBERS)
+    table.append(numbered(0))
+    path = Path(table.metadata_location.removeprefix("file://"))
+    told = path.read_text().replace('"total-equality-deletes":"0"', '"total-equality-deletes":"3"')
+    path.write_text(told)
+    with pytest.raises(UnsupportedError, match="equality deletes"):
+        open_source(place(path)).pin()
+
+
+@pytest.mark.parametrize(
+    ("told", "names"),
+    [
+        ({"file_format": FileFormat.ORC}, r"f\.data is a file of orc"),
+        ({"file_format": FileFormat.AVRO}, r"f\.data is a file of avro"),
+        ({"file_format": FileFormat.PARQUET, "key_metadata": b"k"}, r"f\.data is encrypted"),
+    ],
+)
+def test_file_that_would_be_read_wrongly_is_refused_by_name(
+    tmp_path: Path, told: dict[str, Any], names: str
+) -> None:
+    table = create(tmp_path, NUMBERS)
+    file = DataFile.from_args(
+        content=DataFileContent.DATA, file_path="f.data", partition=Record(), record_count=1,
+        file_size_in_bytes=1, **told,
+    )  # fmt: skip
+    file.spec_id = 0
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+        append.append_data_file(file)
+    with pytest.raises(UnsupportedError, match=names):
         pinned(tmp_path).parts()
 
 
