@@ -205,6 +205,18 @@ def test_old_file_of_which_rows_died_later_is_no_later_for_that(tmp_path: Path) 
     assert places == [(0, False), (1, True)]
 
 
+def test_commit_that_was_read_is_not_read_again(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    append(table, n=[0])
+    append(table, n=[1])
+    deltalake.DeltaTable(str(table)).create_checkpoint()
+    before = [(part.commit, part.is_in_order) for part in pinned(table).parts()]
+    (table / "_delta_log" / f"{0:020d}.json").write_text("no action")
+    append(table, n=[2])
+    after = [(part.commit, part.is_in_order) for part in pinned(table).parts()]
+    assert (before, after) == ([(0, True), (1, True)], [(0, True), (1, True), (2, True)])
+
+
 def test_gap_in_the_log_is_as_the_end_of_what_it_tells(tmp_path: Path) -> None:
     table = tmp_path / "t"
     append(table, n=[0])

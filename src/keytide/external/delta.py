@@ -77,7 +77,11 @@ class DeltaSource:
             _refuse_features(table, self.location)
             columns = delta_columns(table.schema().to_json(), f"Delta table {self.location}")
             pinned = PinnedDelta(
-                self.store, table.version(), tuple(columns), _finder(table, self.location)
+                self.store,
+                str(table.metadata().id),
+                table.version(),
+                tuple(columns),
+                _finder(table, self.location),
             )
             vars(pinned)["_table"] = table  # what travels opens it anew
             return pinned
@@ -101,12 +105,13 @@ class PinnedDelta:
     """One version of a Delta table. See `PinnedSource`."""
 
     store: Store
+    table_id: str
     number: int
     columns: tuple[StoredColumn, ...]
     find: Finder = field(repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PinnedDelta, (self.store, self.number, self.columns, self.find)
+        return PinnedDelta, (self.store, self.table_id, self.number, self.columns, self.find)
 
     @property
     def schema(self) -> pa.Schema:
@@ -153,7 +158,7 @@ class PinnedDelta:
 
     @cached_property
     def _history(self) -> FileHistory:
-        return history_of(read_commits(self.store, self.number), self.number)
+        return history_of(read_commits(self.store, self.table_id, self.number), self.number)
 
     @cached_property
     def _dead(self) -> Mapping[str, bytes]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from keytide.errors import DataError
 from keytide.external.file_history import FileCommit, RowsAre
+from keytide.format.cache import METADATA
 from keytide.store import Store
 
 __all__ = ["read_commits"]
@@ -26,18 +27,25 @@ _WRITES = ("WRITE", "CREATE OR REPLACE TABLE AS SELECT", "REPLACE TABLE AS SELEC
 """Operations whose files have new rows only, if they replace no rows by a condition."""
 
 
-def read_commits(store: Store, version: int) -> list[FileCommit]:
-    """The commits up to a version that are there without a gap, oldest first."""
+def read_commits(store: Store, table_id: str, version: int) -> list[FileCommit]:
+    """The commits up to a version that are there without a gap, oldest first.
+
+    Each is read once by a process: it never changes, and a table that takes the place of another
+    one has another id.
+    """
     found = {int(m[1]) for m in map(_COMMIT.fullmatch, store.list_names(_LOG)) if m is not None}
     first = version + 1
     while first - 1 in found:
         first -= 1
     numbers = range(first, version + 1)
-    paths = [f"{_LOG}/{number:020d}.json" for number in numbers]
-    return [
-        _commit(number, store.uri_of(path), text)
-        for number, path, text in zip(numbers, paths, store.read_all(paths), strict=True)
-    ]
+    keys = {number: ("commit of Delta", store.identity, table_id, number) for number in numbers}
+    known = {number: METADATA.find(keys[number]) for number in numbers}
+    unread = [number for number in numbers if known[number] is None]
+    paths = [f"{_LOG}/{number:020d}.json" for number in unread]
+    for number, path, text in zip(unread, paths, store.read_all(paths), strict=True):
+        known[number] = _commit(number, store.uri_of(path), text)
+        METADATA.keep(keys[number], known[number], len(text))
+    return list(known.values())
 
 
 def _commit(number: int, uri: str, text: bytes) -> FileCommit:

@@ -35,6 +35,7 @@ from keytide.external.parquet_rows import (
 )
 from keytide.external.source import Place
 from keytide.extras import library
+from keytide.format.cache import METADATA
 from keytide.lazily import cached_property
 from keytide.table.conditions.predicate import Predicate, columns_of
 from keytide.threads import side_by_side
@@ -172,6 +173,11 @@ class PinnedIceberg:
         return found
 
     def _removed_by(self, snapshot_id: int) -> list[int]:
+        """See `origins_of`. A snapshot is asked once by a process: it never changes."""
+        key = ("removed by", str(self._table.metadata.table_uuid), snapshot_id)
+        return METADATA.load(key, lambda: _with_size(self._read_removed(snapshot_id)))
+
+    def _read_removed(self, snapshot_id: int) -> list[int]:
         io = self._table.io
         snapshot = self._table.metadata.snapshot_by_id(snapshot_id)
         own = [m for m in snapshot.manifests(io) if m.added_snapshot_id == snapshot_id]
@@ -299,6 +305,10 @@ class IcebergPart:
                     else _from_parquet(file, self.path)
                 )
         return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+
+
+def _with_size(numbers: list[int]) -> tuple[list[int], int]:
+    return numbers, 64 + 32 * len(numbers)
 
 
 def _from_parquet(file: Any, path: str) -> np.ndarray[Any, np.dtype[np.int64]]:
