@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +29,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField, StringType, TimeType
+from pyiceberg.utils.config import Config
 from sources import all_rows, check_order, counted, place, rows_of
 
 from keytide.errors import DataError, InvalidError, NotFoundError, SetupError, UnsupportedError
@@ -411,3 +414,58 @@ def test_extra_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
     with pytest.raises(SetupError, match=r"keytide\[iceberg\]"):
         pinned(tmp_path)
+
+
+@pytest.fixture
+def rest_catalog(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
+    """A catalog that is asked by REST, of one table; and the tokens that it was shown."""
+    table = create(tmp_path, NUMBERS)
+    table.append(numbered(0, 1))
+    path = Path(table.metadata_location.removeprefix("file://"))
+    answers: dict[str, Any] = {
+        "/v1/config": {"defaults": {}, "overrides": {}},
+        "/v1/namespaces/n/tables/t": {
+            "metadata-location": table.metadata_location,
+            "metadata": json.loads(path.read_text()),
+            "config": {},
+        },
+    }
+    tokens: list[str] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            tokens.append(self.headers.get("Authorization", ""))
+            found = answers.get(self.path.partition("?")[0])
+            missing = {"error": {"message": "none", "type": "NoSuchTableException", "code": 404}}
+            body = json.dumps(found or missing).encode()
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", tokens
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_table_of_a_rest_catalog_is_read_and_its_token_is_shown_to_nobody_else(
+    rest_catalog: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, tokens = rest_catalog
+    monkeypatch.setenv("PYICEBERG_CATALOG__DEFAULT__TOKEN", "s3cret")
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # it is read with the library
+    source = open_source(place("n.t", {"catalog.uri": uri}))
+    found = source.pin()
+    assert [row["n"] for row in all_rows(found)] == [0, 1]
+    assert tokens[-1] == "Bearer s3cret"
+    shown = [repr(source), repr(found), *map(repr, found.parts())]
+    with pytest.raises(NotFoundError, match=r"n\.other") as raised:
+        open_source(place("n.other", {"catalog.uri": uri})).pin()
+    assert not any("s3cret" in text for text in (*shown, str(raised.value)))
