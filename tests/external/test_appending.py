@@ -226,6 +226,23 @@ def test_delta_append_that_lost_is_made_again_by_the_columns_of_then(
     assert sum("add" in action for action in actions(tmp_path / "t", 2)) == 1
 
 
+def test_delta_append_that_always_loses_is_a_conflict_and_keeps_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(tmp_path / "t", 0, protocol(1, 2), metadata(field("n", "long")))
+    opened = delta_append.open_delta
+
+    def overtaken(store: Any) -> Any:
+        table = opened(store)
+        commit(tmp_path / "t", table.version() + 1, metadata(field("n", "long")))
+        return table
+
+    monkeypatch.setattr(delta_append, "open_delta", overtaken)
+    with pytest.raises(ConflictError, match="another writer came first"):
+        delta_append.open_appender(place(tmp_path / "t")).append(pa.table({"n": [7]}), [])
+    assert all_rows(delta.open_source(place(tmp_path / "t")).pin()) == []
+
+
 # -- Iceberg
 
 

@@ -203,6 +203,8 @@ def test_snapshot_is_the_rows_and_columns_that_were_there_then(tmp_path: Path) -
     assert all_rows(pinned(tmp_path)) == [{"k": 0, "m": 0, "more": None}]
     table.append(pa.table({"k": [1], "m": [1], "more": ["x"]}))
     assert all_rows(pinned(tmp_path, then)) == [{"k": 0, "n": 0}]
+    table.manage_snapshots().create_tag(then, "first").commit()
+    assert all_rows(pinned(tmp_path, "first")) == [{"k": 0, "n": 0}]
     source = pinned(tmp_path, str(then))
     assert all_rows(source, Comparison("n", "=", 0)) == [{"k": 0, "n": 0}]
     assert source.version == str(then)
@@ -356,10 +358,11 @@ def test_no_table_or_snapshot_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="nothing"):
         open_source(place(tmp_path / "nothing.metadata.json")).pin()
     create(tmp_path, NUMBERS)
-    with pytest.raises(NotFoundError, match="no snapshot 7"):
-        pinned(tmp_path, 7)
-    with pytest.raises(InvalidError, match="'tomorrow'"):
-        pinned(tmp_path, "tomorrow")
+    for version in (7, "tomorrow"):
+        with pytest.raises(NotFoundError, match=f"no snapshot, tag or branch {version}"):
+            pinned(tmp_path, version)
+    with pytest.raises(InvalidError, match="''"):
+        pinned(tmp_path, "")
 
 
 @pytest.mark.parametrize(

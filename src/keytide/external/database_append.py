@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from keytide.dml.database_changes import Insertion
 from keytide.errors import NotFoundError
-from keytide.external.appending import again_after_conflicts, fitting
+from keytide.external.appending import fitting
 from keytide.external.database import DatabaseSource, open_source
 from keytide.external.source import Place
 
@@ -33,10 +33,10 @@ class DatabaseAppender:
         return self.source.location
 
     def append(self, rows: pa.Table, key: Sequence[str]) -> None:
-        """See `Appender`. A row whose unique key is taken is an `InvalidError`."""
-        again_after_conflicts(lambda: self._append(rows, key))
+        """See `Appender`. A row whose unique key is taken is an `InvalidError`.
 
-    def _append(self, rows: pa.Table, key: Sequence[str]) -> None:
+        There is one try: a database has waited for others by itself.
+        """
         database = self.source.database
         with database.session(self.location) as session:
             table = database.find(session, self.source.table)

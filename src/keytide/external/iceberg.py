@@ -74,7 +74,7 @@ class IcebergSource:
         return self.place.name
 
     def pin(self, version: str | int | None = None) -> PinnedIceberg:
-        """See `Source`; a version is the id of a snapshot."""
+        """See `Source`; a version is the id of a snapshot, or the name of a tag or a branch."""
         with self.place.errors():
             table = self.place.open()
             snapshot = _snapshot(table, version, self.place.shown)
@@ -335,11 +335,16 @@ def _from_puffin(data: bytes, path: str, uri: str) -> np.ndarray[Any, np.dtype[n
 def _snapshot(table: Any, version: str | int | None, shown: str) -> Any:
     if version is None:
         return table.current_snapshot()
-    if isinstance(version, bool) or not str(version).isdecimal():
-        raise InvalidError(f"{shown}: a version is the id of a snapshot; found {version!r}")
-    found = table.metadata.snapshot_by_id(int(version))
+    if isinstance(version, bool) or version == "":
+        raise InvalidError(
+            f"{shown}: a version is the id of a snapshot, or the name of a tag or a branch; found "
+            f"{version!r}"
+        )
+    is_id = str(version).isdecimal()
+    metadata = table.metadata
+    found = metadata.snapshot_by_id(int(version)) if is_id else metadata.snapshot_by_name(version)
     if found is None:
-        raise NotFoundError(f"{shown} has no snapshot {version}, or it has expired")
+        raise NotFoundError(f"{shown} has no snapshot, tag or branch {version}, or it has expired")
     return found
 
 
