@@ -131,3 +131,16 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(DataError, match=file.name):
         all_rows(source)
+
+
+SAMPLES = Path(__file__).parents[1] / "data/samples"
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted(SAMPLES.rglob("spec.db/*")),
+    ids=lambda path: f"{path.parents[2].name}-{path.name}",
+)
+def test_tables_that_other_writers_made_have_the_rows_that_a_scan_shows(path: Path) -> None:
+    shown = kt.open_table(path).scan().to_arrow().to_pylist()
+    assert counted(all_rows(open_source(place(path)).pin())) == counted(shown)

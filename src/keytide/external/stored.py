@@ -134,7 +134,7 @@ class StoredPart:
         """See `SourcePart`."""
         task = replace(self.task, columns=tuple(columns), predicate=about_key)
         for table in task.tables(self.task.view.options.read_memory_bytes):
-            yield from table.to_batches(max_chunksize=rows_max)
+            yield from (b for b in table.to_batches(max_chunksize=rows_max) if b.num_rows)
 
 
 def _delta(metadata: TableMetadata, snapshot: Snapshot) -> Entries:
