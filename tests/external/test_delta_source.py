@@ -410,6 +410,16 @@ def test_missing_or_torn_file_is_named(tmp_path: Path) -> None:
         all_rows(source)
 
 
+def test_deletion_vector_that_is_gone_is_named(tmp_path: Path) -> None:
+    append(tmp_path / "t", n=[0, 1])
+    (path,) = [a["add"]["path"] for a in actions(tmp_path / "t", 0) if "add" in a]
+    delete_by_vector(tmp_path / "t", path, [0], inline=False)
+    (vector,) = (tmp_path / "t").glob("deletion_vector_*.bin")
+    vector.unlink()
+    with pytest.raises(DataError, match=vector.name):
+        all_rows(pinned(tmp_path / "t"))
+
+
 def test_damaged_log_is_named(tmp_path: Path) -> None:
     append(tmp_path / "t", n=[0])
     source = pinned(tmp_path / "t")

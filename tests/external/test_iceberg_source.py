@@ -412,6 +412,21 @@ def test_missing_or_torn_file_is_named(tmp_path: Path) -> None:
         rows_of(part, source.schema)
 
 
+@pytest.mark.parametrize("place_of_damage", [0, 14])
+def test_damaged_deletion_vector_is_named(tmp_path: Path, place_of_damage: int) -> None:
+    table = create(tmp_path, NUMBERS)
+    table.append(numbered(0, 1, 2))
+    (file,) = live_files(table)
+    delete_positions(table, {file.file_path: [1]}, puffin=True)
+    (part,) = pinned(tmp_path).parts()
+    vector = Path(part.deletes[0][0].removeprefix("file://"))
+    damaged = bytearray(vector.read_bytes())
+    damaged[place_of_damage] ^= 0xFF
+    vector.write_bytes(damaged)
+    with pytest.raises(DataError, match=vector.name):
+        rows_of(part, NUMBERS)
+
+
 def test_extra_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     create(tmp_path, NUMBERS)
     monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)

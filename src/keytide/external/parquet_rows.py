@@ -116,7 +116,7 @@ def reading(uri: str) -> Iterator[None]:
         yield
     except KeytideError:
         raise
-    except (OSError, pa.ArrowException, MisfitError) as error:
+    except (OSError, ValueError, pa.ArrowException, MisfitError) as error:
         raise DataError(
             f"Cannot read {uri}: {str(error).strip() or type(error).__name__}. If the table's own "
             f"engine has removed the file since, read a newer version; else mend the file"

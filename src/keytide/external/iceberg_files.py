@@ -1,0 +1,125 @@
+"""Data files of Iceberg tables, and the files that say which of their rows are dead."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyroaring import BitMap64
+
+from keytide.errors import DataError
+from keytide.external.key_conditions import rows_that_meet
+from keytide.external.parquet_rows import (
+    FIELD_ID,
+    MisfitError,
+    StoredColumn,
+    parquet_batches,
+    reading,
+)
+from keytide.extras import library
+from keytide.table.conditions.predicate import Predicate
+
+__all__ = ["ByIds", "IcebergPart", "mapped_names"]
+
+
+@dataclass(frozen=True)
+class ByIds:
+    """Finds fields by their ids; in files that have none, by the names that ids stand for."""
+
+    names: Mapping[int, Sequence[str]]
+
+    def __call__(self, fields: Sequence[pa.Field], wanted: pa.Field) -> int | None:
+        """See `Finder`."""
+        id_ = int(wanted.metadata[FIELD_ID])
+        ids = [(field.metadata or {}).get(FIELD_ID) for field in fields]
+        if any(found is not None for found in ids):
+            return next((i for i, found in enumerate(ids) if found and int(found) == id_), None)
+        if not self.names:
+            raise MisfitError("its fields have no ids, and the table has no mapping of names")
+        names = self.names.get(id_, ())
+        return next((i for i, field in enumerate(fields) if field.name in names), None)
+
+
+@dataclass(frozen=True)
+class IcebergPart:
+    """A data file of an Iceberg table. See `SourcePart`."""
+
+    io: Any = field(repr=False)
+    path: str
+    rows: int | None
+    stored_bytes: int | None
+    commit: int
+    is_in_order: bool
+    columns: tuple[StoredColumn, ...] = field(repr=False)
+    find: ByIds = field(repr=False)
+    constants: Mapping[str, pa.Scalar] = field(repr=False)
+    deletes: tuple[tuple[str, str], ...] = field(repr=False)
+
+    def batches(
+        self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
+    ) -> Iterator[pa.RecordBatch]:
+        """See `SourcePart`."""
+        known = {column.name: column for column in self.columns}
+        read = parquet_batches(
+            partial(self._opened, self.path),
+            self.path,
+            [known[name] for name in columns],
+            self.find,
+            self.constants,
+            self._dead(),
+            rows_max,
+        )
+        return rows_that_meet(read, about_key)
+
+    def _opened(self, path: str) -> Any:
+        return self.io.new_input(path).open()
+
+    def _dead(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The positions of dead rows, ascending."""
+        found = []
+        for path, kind in self.deletes:
+            with reading(path), self._opened(path) as file:
+                found.append(
+                    _from_puffin(file.read(), self.path, path)
+                    if kind == "puffin"
+                    else _from_parquet(file, self.path)
+                )
+        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+
+
+def _from_parquet(file: Any, path: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The positions that a file of position deletes has for a data file."""
+    found = [np.empty(0, np.int64)]
+    for batch in pq.ParquetFile(file).iter_batches(columns=["file_path", "pos"]):
+        mine = pc.equal(batch.column("file_path").cast(pa.string()), path)
+        found.append(batch.column("pos").filter(mine).to_numpy(zero_copy_only=False))
+    return np.concatenate(found)
+
+
+def _from_puffin(data: bytes, path: str, uri: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The positions of a deletion vector: a length, a magic number, the bitmap, a checksum."""
+    puffin = library("pyiceberg.table.puffin", "iceberg", uri).PuffinFile(data)
+    found = [np.empty(0, np.int64)]
+    for blob in puffin.footer.blobs:
+        if blob.properties.get("referenced-data-file") == path:
+            payload = data[blob.offset : blob.offset + blob.length]
+            if zlib.crc32(payload[4:-4]) != int.from_bytes(payload[-4:], "big"):
+                raise DataError(f"{uri}: the deletion vector of {path} does not meet its checksum")
+            bitmap = BitMap64.deserialize(payload[8:-4])
+            found.append(np.fromiter(bitmap, np.int64, len(bitmap)))
+    return np.concatenate(found)
+
+
+def mapped_names(fields: Sequence[Any]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """The names that ids stand for, by a mapping of names, at any depth."""
+    for mapped in fields:
+        if mapped.field_id is not None:
+            yield mapped.field_id, tuple(mapped.names)
+        yield from mapped_names(mapped.fields)
