@@ -61,13 +61,10 @@ def delta_target(folder: Path) -> Target:
     return Target(place(folder / "t"), delta_append.open_appender, delta.open_source)
 
 
-def in_catalog(folder: Path) -> Place:
-    return place(f"sqlite:///{folder}/c.db", {"table": "n.t"})
-
-
 def iceberg_target(folder: Path) -> Target:
     create(folder, EVENTS)
-    return Target(in_catalog(folder), iceberg_append.open_appender, iceberg.open_source)
+    options = {"catalog.uri": f"sqlite:///{folder}/c.db"}
+    return Target(place("n.t", options), iceberg_append.open_appender, iceberg.open_source)
 
 
 def database_target(folder: Path) -> Target:
@@ -162,10 +159,11 @@ def test_lost_append_is_made_again_and_given_up_in_the_end() -> None:
 
 def test_no_table_is_not_found(tmp_path: Path) -> None:
     catalog(tmp_path)
+    options = {"catalog.uri": f"sqlite:///{tmp_path}/c.db"}
     with pytest.raises(NotFoundError):
         delta_append.open_appender(place(tmp_path / "t")).append(events(0), ["k"])
     with pytest.raises(NotFoundError):
-        iceberg_append.open_appender(in_catalog(tmp_path)).append(events(0), ["k"])
+        iceberg_append.open_appender(place("n.t", options)).append(events(0), ["k"])
     with sqlite.connect(str(tmp_path / "b.db")):
         pass
     (tmp_path / "b.db").touch()
@@ -250,13 +248,13 @@ def test_delta_append_that_always_loses_is_a_conflict_and_keeps_no_row(
 
 def test_iceberg_table_of_a_folder_is_not_appended_to(tmp_path: Path) -> None:
     table = create(tmp_path, EVENTS)
-    with pytest.raises(UnsupportedError, match="address of the catalog"):
+    with pytest.raises(UnsupportedError, match=r"catalog\.uri"):
         iceberg_append.open_appender(place(table.location()))
 
 
 def test_iceberg_version_3_is_refused_by_name(tmp_path: Path) -> None:
     as_version(create(tmp_path, EVENTS), 3)
-    opened = in_catalog(tmp_path)
+    opened = place("n.t", {"catalog.uri": f"sqlite:///{tmp_path}/c.db"})
     with pytest.raises(UnsupportedError, match="format version 3"):
         iceberg_append.open_appender(opened).append(events(0), ["k"])
 
@@ -270,7 +268,7 @@ def test_iceberg_partitions_that_need_another_library_name_it(
     schema = Schema(NestedField(1, "n", LongType()))
     spec = PartitionSpec(PartitionField(1, 1000, BucketTransform(8), "b"))
     catalog(tmp_path).create_table("n.t", schema, partition_spec=spec)
-    opened = in_catalog(tmp_path)
+    opened = place("n.t", {"catalog.uri": f"sqlite:///{tmp_path}/c.db"})
     with pytest.raises(SetupError, match=r"BucketTransform.*pyiceberg-core"):
         iceberg_append.open_appender(opened).append(pa.table({"n": [1]}), [])
 
@@ -285,7 +283,7 @@ def test_iceberg_append_that_always_loses_is_a_conflict(
         raise CommitFailedException("branch main has changed")
 
     monkeypatch.setattr(Table, "append", lost)
-    opened = in_catalog(tmp_path)
+    opened = place("n.t", {"catalog.uri": f"sqlite:///{tmp_path}/c.db"})
     with pytest.raises(ConflictError, match="branch main has changed"):
         iceberg_append.open_appender(opened).append(events(0), ["k"])
 

@@ -44,7 +44,8 @@ NUMBERS = pa.schema([("k", pa.int64()), ("n", pa.int64())])
 
 
 def pinned(folder: Path, version: str | int | None = None) -> PinnedIceberg:
-    return open_source(place(f"sqlite:///{folder}/c.db", {"table": "n.t"})).pin(version)
+    options = {"catalog.uri": f"sqlite:///{folder}/c.db"}
+    return open_source(place("n.t", options)).pin(version)
 
 
 def numbered(*numbers: int) -> pa.Table:
@@ -365,21 +366,20 @@ def test_no_table_or_snapshot_is_not_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("location", "options", "names"),
+    ("options", "names"),
     [
-        ("x", {"speed": "high"}, "speed"),
-        ("x", {"table": "n.t", "catalog.token": "s3cret"}, r"catalog\.token"),
-        ("x", {"catalog.warehouse": "w"}, "'table' is missing"),
-        ("postgresql://user:s3cret@host/db", {"table": "n.t"}, "password"),
-        ("https://host?token=s3cret", {"table": "n.t"}, "query"),
-        ("sqlite:///x", {"table": "n.t", "catalog.type": "glue"}, "glue"),
+        ({"speed": "high"}, "speed"),
+        ({"catalog.uri": "x", "catalog.token": "s3cret"}, r"catalog\.token"),
+        ({"catalog.warehouse": "w"}, r"catalog\.uri"),
+        ({"catalog.uri": "postgresql://user:s3cret@host/db"}, r"catalog\.uri"),
+        ({"catalog.uri": "sqlite:///x", "catalog.type": "glue"}, "glue"),
     ],
 )
 def test_options_that_are_not_known_or_secret_are_refused(
-    location: str, options: dict[str, str], names: str
+    options: dict[str, str], names: str
 ) -> None:
     with pytest.raises(InvalidError, match=names) as raised:
-        open_source(place(location, options))
+        open_source(place("n.t", options))
     assert "s3cret" not in str(raised.value)
 
 
@@ -479,11 +479,11 @@ def test_table_of_a_rest_catalog_is_read_and_its_token_is_shown_to_nobody_else(
     uri, tokens = rest_catalog
     monkeypatch.setenv("PYICEBERG_CATALOG__DEFAULT__TOKEN", "s3cret")
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # it is read with the library
-    source = open_source(place(uri, {"table": "n.t"}))
+    source = open_source(place("n.t", {"catalog.uri": uri}))
     found = source.pin()
     assert [row["n"] for row in all_rows(found)] == [0, 1]
     assert tokens[-1] == "Bearer s3cret"
     shown = [repr(source), repr(found), *map(repr, found.parts())]
     with pytest.raises(NotFoundError, match=r"n\.other") as raised:
-        open_source(place(uri, {"table": "n.other"})).pin()
+        open_source(place("n.other", {"catalog.uri": uri})).pin()
     assert not any("s3cret" in text for text in (*shown, str(raised.value)))

@@ -48,8 +48,8 @@ def test_iceberg_table_is_read_and_appended_to(
     catalog = SqlCatalog("default", uri=f"sqlite:///{tmp_path}/c.db", warehouse=warehouse, **files)
     catalog.create_namespace("n")
     table = catalog.create_table("n.t", pa.schema([("k", pa.int64())]))
-    options = {"table": "n.t", "catalog.warehouse": warehouse}
-    place = Place(f"sqlite:///{tmp_path}/c.db", options, near)
+    options = {"catalog.uri": f"sqlite:///{tmp_path}/c.db", "catalog.warehouse": warehouse}
+    place = Place("n.t", options, near)
     iceberg_append.open_appender(place).append(pa.table({"k": [1]}), ["k"])
     assert rows_of(iceberg.open_source(place).pin()) == [{"k": 1}]
     folder = Place(table.location(), {}, near)

@@ -19,7 +19,7 @@ from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.external.commit_order import places
 from keytide.external.iceberg_files import ByIds, IcebergPart, mapped_names
 from keytide.external.iceberg_origins import SnapshotFacts, origins_of
-from keytide.external.iceberg_place import OPTIONS, IcebergPlace, iceberg_place
+from keytide.external.iceberg_place import CATALOG_OPTIONS, IcebergPlace, iceberg_place
 from keytide.external.iceberg_terms import planned
 from keytide.external.parquet_rows import (
     StoredColumn,
@@ -38,14 +38,18 @@ _PARALLEL_REQUESTS = 32
 _FORMAT_VERSION_MAX = 3
 
 
+OPTIONS = CATALOG_OPTIONS
+"""The options of a definition: those of a catalog."""
+
+
 def open_source(place: Place) -> IcebergSource:
     """The Iceberg table at a location, of which nothing is read yet.
 
-    The location is the folder of a table, a metadata file or, with the option `table`, the address
-    of a catalog that knows a table by this name: one of SQLite (`sqlite:///path`, type `sql`) or
-    one that is asked by REST. What a catalog is to be told in secret stands in the environment, as
-    `pyiceberg` reads it: PYICEBERG_CATALOG__DEFAULT__TOKEN for the catalog of the name `default`.
-    Raises `InvalidError` for other options, and for an address with a secret in it.
+    `location` is the folder of a table, a metadata file, or, with `catalog.uri`, a name in a
+    catalog: of SQLite (`sqlite:///path`, type `sql`) or one that is asked by REST. What a catalog
+    is to be told in secret stands in the environment, as `pyiceberg` reads it:
+    PYICEBERG_CATALOG__DEFAULT__TOKEN for the catalog of the name `default`. Raises `InvalidError`
+    for other options, and for secrets among them.
     """
     return IcebergSource(iceberg_place(place))
 

@@ -28,7 +28,7 @@ def open_appender(place: Place) -> IcebergAppender:
     if not found.catalog:
         raise UnsupportedError(
             f"{found.shown}: rows are appended through the catalog of a table alone, which keeps "
-            f"writers apart; give the address of the catalog, and the option 'table'"
+            f"writers apart; give the name there, and catalog.uri"
         )
     return IcebergAppender(found)
 

@@ -23,10 +23,9 @@ from keytide.external.source import Place
 from keytide.extras import library
 from keytide.store import Store, open_store, store_of_file
 
-__all__ = ["OPTIONS", "IcebergPlace", "iceberg_place"]
+__all__ = ["CATALOG_OPTIONS", "IcebergPlace", "iceberg_place"]
 
-OPTIONS = ("table", "catalog.name", "catalog.type", "catalog.warehouse")
-"""The options of a definition: a table of a catalog, and what that is."""
+CATALOG_OPTIONS = ("catalog.name", "catalog.type", "catalog.uri", "catalog.warehouse")
 _CATALOG_TYPES = ("sql", "rest")
 _METADATA = re.compile(r"v?(\d+)(?:-[\w-]+)?(?:\.gz)?\.metadata\.json(?:\.gz)?")
 _HINT = "metadata/version-hint.text"
@@ -126,34 +125,33 @@ _ENDINGS = (".metadata.json", ".metadata.json.gz")
 def iceberg_place(place: Place) -> IcebergPlace:
     """A place by what a definition says of it; nothing is looked at.
 
-    Raises `InvalidError` for options that are not known, and for an address with a secret in it.
+    Raises `InvalidError` for options that are not known, and for secrets among them.
     """
-    location, options = place.location, dict(place.options)
-    table = options.pop("table", None)
-    unknown = sorted(set(options) - set(OPTIONS))
-    if unknown or (options and not table):
+    location, options = place.location, place.options
+    unknown = sorted(set(options) - set(CATALOG_OPTIONS))
+    if unknown:
         raise InvalidError(
-            f"Iceberg table {table or location}: the options {sorted(options)} are not known, or "
-            f"'table' is missing, the name in the catalog at the location; known are "
-            f"{', '.join(OPTIONS)}; credentials belong into the environment"
-        )
-    if not table:
-        return IcebergPlace(location, storage=_options_of_store(location, place.near))
-    if re.search(r"//[^/]*:[^/]*@|[?&;]", location):
-        raise InvalidError(
-            f"Iceberg table {table}: the address of its catalog has a password or a query in it, "
-            f"which would be stored with the definition; expected sqlite:///path or https://host, "
-            f"with credentials in the environment"
+            f"Iceberg table {location} has no option {unknown[0]!r}; known are "
+            f"{', '.join(CATALOG_OPTIONS)}; credentials belong into the environment"
         )
     given = {name.removeprefix("catalog."): value for name, value in options.items()}
-    kind = given.setdefault("type", "rest" if location.startswith("http") else "sql")
+    if not given:
+        return IcebergPlace(location, storage=_options_of_store(location, place.near))
+    uri = given.get("uri", "")
+    if not uri or re.search(r"//[^/]*@|[?&;]", uri):
+        raise InvalidError(
+            f"Iceberg table {location}: catalog.uri is missing, or has a user, a password or a "
+            f"query in it; expected sqlite:///path or https://host, with credentials in the "
+            f"environment"
+        )
+    kind = given.setdefault("type", "rest" if uri.startswith(("http:", "https:")) else "sql")
     if kind not in _CATALOG_TYPES:
         raise InvalidError(
-            f"Iceberg table {table}: catalog.type is {kind!r}; expected "
+            f"Iceberg table {location}: catalog.type is {kind!r}; expected "
             f"{' or '.join(_CATALOG_TYPES)}"
         )
     storage = _options_of_store(given["warehouse"], place.near) if "warehouse" in given else ()
-    return IcebergPlace(table, tuple(sorted({**given, "uri": location}.items())), storage)
+    return IcebergPlace(location, tuple(sorted(given.items())), storage)
 
 
 def _options_of_store(location: str, near: Store) -> tuple[tuple[str, str], ...]:
