@@ -56,6 +56,8 @@ CALLS = {
     "datasketches": "make_sketches()",
     "adbc_driver_sqlite": "lake.attach('a', folder + '/a.sqlite')",
     "adbc_driver_postgresql": "lake.attach('a', 'postgresql://localhost/x')",
+    "deltalake": "of_others('delta', folder)",
+    "pyiceberg": "of_others('iceberg', folder + '/x.metadata.json')",
     "adbc_driver_manager": "lake.attach('a', 'postgresql://localhost/x')",
 }
 SCRIPT = """
@@ -80,6 +82,16 @@ t.write([{{"k": 1}}])
 
 with sqlite3.connect(folder + "/a.sqlite") as database:
     database.execute("CREATE TABLE a (k INTEGER PRIMARY KEY)")
+
+
+def of_others(kind, location):
+    from importlib import import_module
+
+    from keytide.external.source import Place
+    from keytide.store import LocalStore
+
+    source = import_module("keytide.external." + kind)
+    source.open_source(Place(location, {{}}, LocalStore(folder))).pin()
 
 
 def make_sketches():

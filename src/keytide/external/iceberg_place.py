@@ -134,24 +134,24 @@ def iceberg_place(place: Place) -> IcebergPlace:
             f"Iceberg table {location} has no option {unknown[0]!r}; known are "
             f"{', '.join(CATALOG_OPTIONS)}; credentials belong into the environment"
         )
-    given = {name.removeprefix("catalog."): value for name, value in options.items()}
-    if not given:
+    catalog = {name.removeprefix("catalog."): value for name, value in options.items()}
+    if not catalog:
         return IcebergPlace(location, storage=_options_of_store(location, place.near))
-    uri = given.get("uri", "")
+    uri = catalog.get("uri", "")
     if not uri or re.search(r"//[^/]*@|[?&;]", uri):
         raise InvalidError(
             f"Iceberg table {location}: catalog.uri is missing, or has a user, a password or a "
             f"query in it; expected sqlite:///path or https://host, with credentials in the "
             f"environment"
         )
-    kind = given.setdefault("type", "rest" if uri.startswith(("http:", "https:")) else "sql")
+    kind = catalog.setdefault("type", "rest" if uri.startswith(("http:", "https:")) else "sql")
     if kind not in _CATALOG_TYPES:
         raise InvalidError(
             f"Iceberg table {location}: catalog.type is {kind!r}; expected "
             f"{' or '.join(_CATALOG_TYPES)}"
         )
-    storage = _options_of_store(given["warehouse"], place.near) if "warehouse" in given else ()
-    return IcebergPlace(location, tuple(sorted(given.items())), storage)
+    storage = _options_of_store(catalog["warehouse"], place.near) if "warehouse" in catalog else ()
+    return IcebergPlace(location, tuple(sorted(catalog.items())), storage)
 
 
 def _options_of_store(location: str, near: Store) -> tuple[tuple[str, str], ...]:
