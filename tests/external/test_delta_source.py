@@ -237,6 +237,30 @@ def test_overwritten_rows_are_gone_and_the_new_ones_are_in_order(tmp_path: Path)
     check_order(source, "n")
 
 
+def test_rows_that_were_restored_are_as_old_as_they_were(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    append(table, n=[0])
+    append(table, n=[1])
+    deltalake.DeltaTable(str(table)).delete("n = 0")
+    deltalake.DeltaTable(str(table)).restore(1)
+    append(table, n=[2])
+    source = pinned(table)
+    assert [(part.commit, part.is_in_order) for part in source.parts()] == [
+        (0, True), (1, True), (4, True),
+    ]  # fmt: skip
+    check_order(source, "n")
+
+
+def test_files_that_a_table_was_made_of_are_in_no_order(tmp_path: Path) -> None:
+    for n in range(2):
+        pq.write_table(pa.table({"n": [n]}), tmp_path / f"{n}.parquet")
+    deltalake.convert_to_deltalake(str(tmp_path))
+    append(tmp_path, n=[2])
+    assert [(part.commit, part.is_in_order) for part in pinned(tmp_path).parts()] == [
+        (0, False), (0, False), (1, True),
+    ]  # fmt: skip
+
+
 def test_version_is_the_rows_that_were_there_then(tmp_path: Path) -> None:
     append(tmp_path / "t", n=[0])
     append(tmp_path / "t", n=[1])
