@@ -33,7 +33,7 @@ from keytide.external.delta_log import read_commits
 from keytide.external.delta_schema import delta_columns
 from keytide.external.file_history import FileHistory, history_of
 from keytide.external.key_conditions import bounds_table, rows_that_meet, which_may_meet
-from keytide.external.parquet_rows import Finder, StoredColumn, by_id, by_name, parquet_batches
+from keytide.external.parquet_rows import Finder, ForeignFile, StoredColumn, by_id, by_name
 from keytide.external.source import Place
 from keytide.extras import library
 from keytide.lazily import cached_property
@@ -246,15 +246,14 @@ class DeltaPart:
         """See `SourcePart`."""
         known = {column.name: column for column in self.files.columns}
         dead = BitMap64() if self.dead is None else BitMap64.deserialize(self.dead)
-        read = parquet_batches(
+        file = ForeignFile(
             partial(self.store.open_input, self.path),
             self.store.uri_of(self.path),
-            [known[name] for name in columns],
             self.files.find,
             self.constants,
             np.fromiter(dead, np.int64, len(dead)),
-            rows_max,
         )
+        read = file.batches([known[name] for name in columns], about_key, rows_max)
         return rows_that_meet(read, about_key)
 
 

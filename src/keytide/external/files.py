@@ -21,9 +21,9 @@ import pyarrow.json as arrow_json
 import pyarrow.parquet as pq
 
 from keytide.errors import DataError, InvalidError, KeytideError
-from keytide.external.key_conditions import which_may_meet
+from keytide.external.row_groups import groups_that_may_meet
 from keytide.store import Store
-from keytide.table.conditions.predicate import Predicate, columns_of
+from keytide.table.conditions.predicate import Predicate
 
 __all__ = ["CsvFiles", "FileFacts", "FileFormat", "JsonFiles", "ParquetFiles"]
 
@@ -94,44 +94,9 @@ class ParquetFiles(FileFormat):
         with _reading(self, store, path), store.open_input(path) as opened:
             file = pq.ParquetFile(opened, pre_buffer=store.local_path(path) is None)
             # One after the other: what was fetched of a group is let go with the next.
-            for group in _groups_that_may_meet(file, wanted, about_key):
+            names = {name: name for name in wanted.names}
+            for group in groups_that_may_meet(file, wanted, names, about_key):
                 yield from file.iter_batches(rows_max, row_groups=[group], columns=wanted.names)
-
-
-def _groups_that_may_meet(
-    file: pq.ParquetFile, wanted: pa.Schema, about_key: Predicate | None
-) -> list[int]:
-    """The row groups whose bounds do not rule a condition out."""
-    groups = range(file.num_row_groups)
-    bounded = {
-        field.name: field.type
-        for field in file.schema_arrow
-        if field.name in columns_of(about_key) and _has_bounds(field, wanted)
-    }
-    if about_key is None or not bounded.keys() >= columns_of(about_key):
-        return list(groups)
-    places = {file.metadata.schema.column(i).path: i for i in range(file.metadata.num_columns)}
-    bounds: dict[str, pa.Array] = {
-        "rows": pa.array([file.metadata.row_group(group).num_rows for group in groups], pa.int64())
-    }
-    for name, type_ in bounded.items():
-        told = [file.metadata.row_group(group).column(places[name]).statistics for group in groups]
-        known = [each if each is not None and each.has_min_max else None for each in told]
-        bounds[f"{name}.min"] = pa.array([each and each.min for each in known], type_)
-        bounds[f"{name}.max"] = pa.array([each and each.max for each in known], type_)
-        nulls = [each.null_count if each and each.has_null_count else None for each in told]
-        bounds[f"{name}.nulls"] = pa.array(nulls, pa.int64())
-    may = which_may_meet(pa.table(bounds), about_key, pa.schema(list(bounded.items())))
-    return [group for group, is_possible in zip(groups, may, strict=True) if is_possible]
-
-
-def _has_bounds(field: pa.Field, wanted: pa.Schema) -> bool:
-    """Whether bounds of a column are of its type and say what its values are compared by."""
-    type_ = field.type
-    is_plain = (
-        pa.types.is_signed_integer(type_) or pa.types.is_string(type_) or pa.types.is_date32(type_)
-    )
-    return bool(is_plain) and wanted.field(field.name).type.equals(type_)
 
 
 @dataclass(frozen=True)

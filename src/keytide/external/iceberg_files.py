@@ -18,9 +18,9 @@ from keytide.errors import DataError
 from keytide.external.key_conditions import rows_that_meet
 from keytide.external.parquet_rows import (
     FIELD_ID,
+    ForeignFile,
     MisfitError,
     StoredColumn,
-    parquet_batches,
     reading,
 )
 from keytide.extras import library
@@ -67,15 +67,9 @@ class IcebergPart:
     ) -> Iterator[pa.RecordBatch]:
         """See `SourcePart`."""
         known = {column.name: column for column in self.columns}
-        read = parquet_batches(
-            partial(self._opened, self.path),
-            self.path,
-            [known[name] for name in columns],
-            self.find,
-            self.constants,
-            self._dead(),
-            rows_max,
-        )
+        opened = partial(self._opened, self.path)
+        file = ForeignFile(opened, self.path, self.find, self.constants, self._dead())
+        read = file.batches([known[name] for name in columns], about_key, rows_max)
         return rows_that_meet(read, about_key)
 
     def _opened(self, path: str) -> Any:

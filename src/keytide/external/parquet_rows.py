@@ -16,16 +16,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from keytide.errors import DataError, InvalidError, KeytideError, UnsupportedError
+from keytide.external.row_groups import groups_that_may_meet
+from keytide.table.conditions.predicate import Predicate
 from keytide.types import type_from_arrow
 
 __all__ = [
     "Finder",
+    "ForeignFile",
     "MisfitError",
     "StoredColumn",
     "by_id",
     "by_name",
     "column_type",
-    "parquet_batches",
 ]
 
 FIELD_ID = b"PARQUET:field_id"
@@ -78,35 +80,56 @@ def by_id(fields: Sequence[pa.Field], wanted: pa.Field) -> int | None:
     return ids.index(id_) if id_ in ids else None
 
 
-def parquet_batches(
-    open_file: Callable[[], AbstractContextManager[Any]],
-    uri: str,
-    columns: Sequence[StoredColumn],
-    find: Finder,
-    constants: Mapping[str, pa.Scalar],
-    dead: np.ndarray[Any, np.dtype[np.int64]],
-    rows_max: int,
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a file but those at the positions `dead`, which ascend; in their order.
+@dataclass(frozen=True)
+class ForeignFile:
+    """A Parquet file: where it is, how columns are found in it, and which rows are dead.
 
-    A column that the file lacks has its value of `constants`, or NULL. Raises `DataError` naming
-    the file, and the column where it is one, for what cannot be read.
+    A column that the file lacks has its value of `constants`, or NULL. `dead` are positions of
+    rows, which ascend.
     """
-    with reading(uri), open_file() as opened:
-        file = pq.ParquetFile(opened, pre_buffer=True, coerce_int96_timestamp_unit="us")
+
+    open: Callable[[], AbstractContextManager[Any]]
+    uri: str
+    find: Finder
+    constants: Mapping[str, pa.Scalar]
+    dead: np.ndarray[Any, np.dtype[np.int64]]
+
+    def batches(
+        self, columns: Sequence[StoredColumn], about_key: Predicate | None, rows_max: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows that are not dead, in their order; row groups may be left out by a condition.
+
+        Raises `DataError` naming the file, and the column where it is one, for what cannot be read.
+        """
+        schema = pa.schema([pa.field(c.name, c.type) for c in columns])
+        with reading(self.uri), self.open() as opened:
+            file = pq.ParquetFile(opened, pre_buffer=True, coerce_int96_timestamp_unit="us")
+            names = self._names(file, columns)
+            groups = groups_that_may_meet(file, schema, names, about_key)
+            for first, batch in _read(file, list(names.values()), groups, rows_max):
+                keep = _alive(self.dead, first, batch.num_rows)
+                arrays = [self._column(batch, names.get(c.name), c) for c in columns]
+                made = pa.record_batch(arrays, schema=schema)
+                yield made if keep is None else made.filter(keep)
+
+    def _names(self, file: pq.ParquetFile, columns: Sequence[StoredColumn]) -> dict[str, str]:
+        """What columns are called in the file, but those that it lacks."""
         fields = list(file.schema_arrow)
-        found = [find(fields, column.stored) for column in columns]
-        first = 0
-        for batch in _read(file, [fields[i].name for i in found if i is not None], rows_max):
-            keep = _alive(dead, first, batch.num_rows)
-            first += batch.num_rows
-            arrays = [
-                _column(batch, None if i is None else fields[i].name, column, find, constants, uri)
-                for i, column in zip(found, columns, strict=True)
-            ]
-            schema = pa.schema([pa.field(c.name, c.type) for c in columns])
-            made = pa.record_batch(arrays, schema=schema)
-            yield made if keep is None else made.filter(keep)
+        found = {column.name: self.find(fields, column.stored) for column in columns}
+        return {name: fields[i].name for name, i in found.items() if i is not None}
+
+    def _column(self, batch: pa.RecordBatch, name: str | None, column: StoredColumn) -> pa.Array:
+        if name is None:
+            value = self.constants.get(column.name, pa.scalar(None, column.type))
+            return pa.repeat(value.cast(column.type), batch.num_rows)
+        found = batch.column(name)
+        try:
+            return _fitted(found, column.stored.type, column.type, self.find)
+        except (pa.ArrowException, MisfitError) as error:
+            raise DataError(
+                f"{self.uri}: column {name!r} is stored as {found.type}, and cannot be read as "
+                f"{column.type}, which the table says it is: {error}"
+            ) from error
 
 
 @contextmanager
@@ -123,11 +146,17 @@ def reading(uri: str) -> Iterator[None]:
         ) from error
 
 
-def _read(file: pq.ParquetFile, names: list[str], rows_max: int) -> Iterator[pa.RecordBatch]:
-    """Batches of some columns; of none, Arrow would not know how many rows there are."""
-    read = names or file.schema_arrow.names[:1]
-    for group in range(file.num_row_groups):  # what was fetched of one is let go with the next
-        yield from file.iter_batches(rows_max, row_groups=[group], columns=read)
+def _read(
+    file: pq.ParquetFile, names: list[str], groups: Sequence[int], rows_max: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Batches of some columns, each with the position of its first row in the file."""
+    read = names or file.schema_arrow.names[:1]  # of none, Arrow would not know the rows
+    counts = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+    for group in groups:  # what was fetched of one is let go with the next
+        first = sum(counts[:group])
+        for batch in file.iter_batches(rows_max, row_groups=[group], columns=read):
+            yield first, batch
+            first += batch.num_rows
 
 
 def _alive(dead: np.ndarray[Any, np.dtype[np.int64]], first: int, rows: int) -> pa.Array | None:
@@ -138,26 +167,6 @@ def _alive(dead: np.ndarray[Any, np.dtype[np.int64]], first: int, rows: int) -> 
     keep = np.ones(rows, dtype=bool)
     keep[dead[begin:end] - first] = False
     return pa.array(keep)
-
-
-def _column(
-    batch: pa.RecordBatch,
-    name: str | None,
-    column: StoredColumn,
-    find: Finder,
-    constants: Mapping[str, pa.Scalar],
-    uri: str,
-) -> pa.Array:
-    if name is None:
-        value = constants.get(column.name, pa.scalar(None, column.type))
-        return pa.repeat(value.cast(column.type), batch.num_rows)
-    try:
-        return _fitted(batch.column(name), column.stored.type, column.type, find)
-    except (pa.ArrowException, MisfitError) as error:
-        raise DataError(
-            f"{uri}: column {name!r} is stored as {batch.column(name).type}, and cannot be read as "
-            f"{column.type}, which the table says it is: {error}"
-        ) from error
 
 
 def _fitted(array: pa.Array, stored: pa.DataType, wanted: pa.DataType, find: Finder) -> pa.Array:
