@@ -29,7 +29,7 @@ from sources import all_rows, check_order, counted, place, rows_of
 
 from keytide.errors import DataError, InvalidError, NotFoundError, SetupError, UnsupportedError
 from keytide.external.delta import PinnedDelta, open_source
-from keytide.table.conditions.predicate import And, Comparison, In, IsNull
+from keytide.table.conditions.predicate import And, Comparison, In, IsNull, Like, Not
 
 deltalake = pytest.importorskip("deltalake")
 
@@ -383,6 +383,19 @@ def test_partition_columns_have_their_types_and_take_null(tmp_path: Path) -> Non
     assert counted(all_rows(pinned(tmp_path / "t"))) == counted(rows.to_pylist())
 
 
+def test_empty_text_in_a_partition_is_null_as_the_format_says(tmp_path: Path) -> None:
+    rows = pa.table({"k": [1], "p": [""]})
+    deltalake.write_deltalake(str(tmp_path / "t"), rows, partition_by=["p"])
+    assert all_rows(pinned(tmp_path / "t")) == [{"k": 1, "p": None}]
+
+
+def test_partition_of_bytes_is_refused_by_its_column(tmp_path: Path) -> None:
+    rows = pa.table({"k": [1], "p": [b"a"]})
+    deltalake.write_deltalake(str(tmp_path / "t"), rows, partition_by=["p"])
+    with pytest.raises(UnsupportedError, match="'p', which is binary"):
+        pinned(tmp_path / "t")
+
+
 def test_conditions_on_the_key_leave_files_out(tmp_path: Path) -> None:
     table = tmp_path / "t"
     for k in range(4):
@@ -392,6 +405,8 @@ def test_conditions_on_the_key_leave_files_out(tmp_path: Path) -> None:
     assert len(source.parts(Comparison("k", ">", 11))) == 2
     assert len(source.parts(In("s", ("s1", "s3", "zz")))) == 2
     assert len(source.parts(IsNull("k"))) == 0
+    assert len(source.parts(Not(IsNull("k")))) == 4
+    assert len(all_rows(source, Like("s", "%2"))) == 2
     both = And((Comparison("k", "<", 1), Comparison("s", "=", "s0")))
     assert [row["k"] for row in all_rows(source, both)] == [0]
 

@@ -76,6 +76,7 @@ class DeltaSource:
             table = self._opened(number)
             _refuse_features(table, self.location)
             columns = delta_columns(table.schema().to_json(), f"Delta table {self.location}")
+            _refuse_partitions(table, columns, self.location)
             pinned = PinnedDelta(
                 self.store,
                 str(table.metadata().id),
@@ -321,6 +322,17 @@ def _refuse_features(table: Any, location: str) -> None:
             f"Delta table {location} asks its readers for version {protocol.min_reader_version} "
             f"and for {', '.join(unknown) or 'no features'}, which this release does not know; "
             f"known are version {_READER_VERSION_MAX} and {', '.join(sorted(_FEATURES))}"
+        )
+
+
+def _refuse_partitions(table: Any, columns: Sequence[StoredColumn], location: str) -> None:
+    """Refuse values that the library does not decode: it takes the escapes for the bytes."""
+    names = table.metadata().partition_columns
+    found = [c.name for c in columns if c.name in names and pa.types.is_binary(c.type)]
+    if found:
+        raise UnsupportedError(
+            f"Delta table {location} is partitioned by column {found[0]!r}, which is binary: its "
+            f"values cannot be read; partition by another column"
         )
 
 
