@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import isnan
 from typing import Any
 
 import pyarrow as pa
@@ -121,6 +122,8 @@ class _Writer:
         for value in values:
             if isinstance(value, str) and "\0" in value:
                 raise _OpenError  # which PostgreSQL knows in no text
+            if isinstance(value, float) and isnan(value):
+                raise _OpenError  # which SQLite takes for NULL
             array = pa.array([value], column.type)
             self.given.append(self.database.staged(array, column))
             mark = self.database.placeholder(len(self.given))
