@@ -338,12 +338,28 @@ def test_key_that_two_compacted_files_show_is_told(tmp_path: Path) -> None:
     """Readers of deletion vectors merge nothing, so a vector that is lost shows a row twice."""
     shutil.copytree(SAMPLES / EXPECTED["m_dv"]["table"], tmp_path, dirs_exist_ok=True)
     table = kt.open_table(tmp_path)
-    (newest,) = [s for s in table.snapshots() if s.id == _newest_snapshot(tmp_path).id]
-    _edit(tmp_path / f"snapshot/snapshot-{newest.id}", indexManifest=None)
+    for snapshot in table.snapshots():
+        _edit(tmp_path / f"snapshot/snapshot-{snapshot.id}", indexManifest=None)
 
     (found,) = table.verify().findings
 
     assert found.what.startswith("2 rows of the key")
+
+
+def test_rows_that_live_again_in_an_old_snapshot_are_told(tmp_path: Path) -> None:
+    """Of a snapshot behind the newest too, whose rows are not read."""
+    options = {"deletion-vectors.enabled": "true"}
+    schema = pa.schema([("k", pa.int32()), ("v", pa.string())])
+    table = kt.connect(tmp_path).create_table("t", schema, ["k"], options=options)
+    for value in "abc":
+        table.write([{"k": 1, "v": value}])
+    marked = next(s.id for s in table.snapshots() if s.index_manifest)
+    assert not table.verify().findings
+    _edit(Path(table.uri) / f"snapshot/snapshot-{marked + 1}", indexManifest=None)
+
+    (found,) = table.verify(quick=True).findings
+
+    assert re.search(f"1 row of data-.* live again .* in snapshot {marked}", found.what)
 
 
 @pytest.mark.parametrize("merges", ["false", "true"])

@@ -32,13 +32,15 @@ Live = Mapping[Identity, ManifestEntry]
 class Seen:
     """A snapshot with its live files; `added` are those that the one before did not have.
 
-    `path` is the file that holds the snapshot.
+    `path` is the file that holds the snapshot. It `follows` where the one that was seen before it
+    is the snapshot before.
     """
 
     path: str
     snapshot: Snapshot
     live: Live
     added: tuple[ManifestEntry, ...]
+    follows: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def history_of(branch: Branch, manifests: Manifests, findings: Findings) -> Iter
         before = walk.step(path, snapshot, known)
         if before is not None:
             added = before.live if known is None else walk.new_in(before.live, known.live)
-            yield Seen(path, snapshot, before.live, tuple(added.values()))
+            yield Seen(path, snapshot, before.live, tuple(added.values()), known is not None)
     for name, tag in branch.tags.items():
         if branch.snapshots.get(tag.snapshot.id) == tag.snapshot:
             continue

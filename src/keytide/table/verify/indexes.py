@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from keytide.errors import DataError
@@ -16,6 +16,7 @@ from keytide.format.index_manifest import (
     decode_index_manifest,
 )
 from keytide.format.manifest import ManifestEntry
+from keytide.format.snapshot import CommitKind
 from keytide.index.head import Head
 from keytide.plural import counted
 from keytide.store import Store
@@ -28,7 +29,32 @@ __all__ = ["Indexes"]
 
 _HASH_BYTES = 4
 
-Rows = Mapping[tuple[bytes, int, str], ManifestEntry]
+
+Place = tuple[bytes, int, str]
+"""The partition, the bucket and the name of a data file."""
+
+
+def _place_of(entry: ManifestEntry) -> Place:
+    return entry.partition, entry.bucket, entry.file.file_name
+
+
+@dataclass(frozen=True)
+class _Dead:
+    """How many rows of each data file are dead in a snapshot; None where that is not recorded."""
+
+    snapshot_id: int
+    rows: Mapping[Place, int | None]
+
+    @classmethod
+    def of(cls, seen: Seen, listed: Iterable[IndexFile]) -> _Dead:
+        """What the index manifest of a snapshot says."""
+        rows = {
+            (index.partition, index.bucket, place.data_file_name): place.cardinality
+            for index in listed
+            if index.index_type == DELETION_VECTORS
+            for place in index.ranges or ()
+        }
+        return cls(seen.snapshot.id, rows)
 
 
 @dataclass
@@ -40,11 +66,14 @@ class Indexes:
     beside_data: bool = False
     """Whether index files lie in the folders of buckets, where this release does not look."""
     _checked: set[IndexFile] = field(default_factory=set)
+    _before: _Dead | None = None
     _manifests: dict[str, list[IndexFile]] = field(default_factory=dict)
 
     def check(self, seen: Seen) -> None:
-        """Check what a snapshot names."""
-        for index in self.listed(seen.snapshot.index_manifest):
+        """Check what a snapshot names; of a branch they are checked one after the other."""
+        listed = self.listed(seen.snapshot.index_manifest)
+        self._check_still_dead(seen, listed)
+        for index in listed:
             if index.index_type == DELETION_VECTORS:
                 self._check_marked(index, seen)
             if index not in self._checked:
@@ -61,6 +90,25 @@ class Indexes:
             with self.findings.reading(path):
                 self._manifests[name] = list(decode_index_manifest(self.store.read(path), path))
         return self._manifests[name]
+
+    def _check_still_dead(self, seen: Seen, listed: Iterable[IndexFile]) -> None:
+        """Whether rows that were dead still are, which only a replacement of rows may change."""
+        before, now = self._before, _Dead.of(seen, listed)
+        self._before = now
+        kinds = (CommitKind.APPEND, CommitKind.COMPACT)
+        if before is None or not seen.follows or seen.snapshot.commit_kind not in kinds:
+            return
+        there = {_place_of(entry) for entry in seen.live.values()}
+        for place in sorted(there & before.rows.keys()):
+            was, known = before.rows[place], now.rows.get(place, 0)
+            if was is not None and known is not None and known < was:
+                self.findings.add(
+                    seen.path,
+                    f"{counted(was - known, 'row')} of {place[2]} live again that were dead in "
+                    f"snapshot {before.snapshot_id}",
+                    f"an index manifest that marks at least {was} as dead",
+                    "Restore the file from a copy, or read a newer snapshot",
+                )
 
     def _check_marked(self, index: IndexFile, seen: Seen) -> None:
         there = {
