@@ -47,6 +47,7 @@ ROOMS = [
     ["table.values", "table.definition", "table.conditions"],
     ["table.state", "table.runner"],
     ["table.read", "table.changes", "table.write", "table.commit"],
+    ["table.publishing"],
     ["table.history"],
     ["table.expiry"],
     ["table.compaction"],

@@ -208,6 +208,7 @@ GIVEN: Mapping[str, tuple[Mapping[str, Any], str, str]] = {
     "expire_snapshots": ({}, "expire_snapshots('t')", "expire t"),
     "fast_forward": ({"name": "b"}, "", "branch fast-forward t b"),
     "mend_snapshots": ({}, "mend_snapshots('t')", ""),
+    "publish": ({}, "publish('t')", "publish t"),
     "purge_files": ({"dry_run": True}, "purge_files('t', true)", "purge-files t --dry-run"),
     "remove_orphan_files": ({}, "remove_orphan_files('t')", ""),
     "rescale": ({}, "rescale('t')", ""),
@@ -225,7 +226,7 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = str(tmp_path_factory.mktemp("lake"))
     lake = kt.connect(folder)
     columns = pa.schema([("k", pa.int64()), ("dt", pa.string())])
-    options = {"bucket": "1", "file-index.bloom-filter.columns": "k"}
+    options = {"bucket": "1", "file-index.bloom-filter.columns": "k", "publish": "delta"}
     table = lake.create_table("t", columns, ["k", "dt"], ["dt"], options=options)
     table.write([{"k": 1, "dt": "2999-01-01"}])
     table.create_branch("b")

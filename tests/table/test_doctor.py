@@ -17,7 +17,7 @@ from keytide.store import LocalStore
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 SIGNS = [
     "small files", "sorted runs", "skew", "tombstones", "snapshots", "consumers", "orphans",
-    "branches", "manifests", "other engines", "conversion",
+    "branches", "manifests", "other engines", "conversion", "publishing",
 ]  # fmt: skip
 
 

@@ -37,7 +37,7 @@ class Publisher:
 def publisher(monkeypatch: pytest.MonkeyPatch) -> Publisher:
     """Follows every change from now on; it comes last, so it is told of what the others did."""
     found = Publisher()
-    follower = Follower("publishing", "CALL sys.publish", found, is_upkeep=False)
+    follower = Follower("publishing", "CALL sys.tell", found, is_upkeep=False)
     monkeypatch.setattr(afterwards, "FOLLOWERS", [*afterwards.FOLLOWERS, follower])
     return found
 
@@ -132,8 +132,8 @@ OF_NO_COMMIT = {
     "alter", "attach", "branch", "branches", "changes", "clear_consumers", "consumers",
     "create_branch", "create_tag", "delete_branch", "delete_tag", "doctor", "expire_changelogs",
     "expire_consumers", "expire_snapshots", "expire_tags", "follow", "get", "get_many", "of",
-    "plot", "remove_orphan_files", "rename_branch", "rename_tag", "replace_tag", "reset_consumer",
-    "scan", "snapshots", "tags", "verify", "why",
+    "plot", "publish", "remove_orphan_files", "rename_branch", "rename_tag", "replace_tag",
+    "reset_consumer", "scan", "snapshots", "tags", "verify", "why",
 }  # fmt: skip
 """Methods of a table that leave the newest snapshot as it is."""
 

@@ -31,6 +31,7 @@ from keytide.cli.upkeep import (
     expire,
     expire_partitions,
     orphans,
+    publish,
     purge_files,
     restore,
     rewrite_file_index,
@@ -124,8 +125,8 @@ def _keytide(
 
 for _command in (
     ls, describe, scan, get, why, snapshots, rollback, restore, expire, expire_partitions, orphans,
-    purge_files, rewrite_file_index, explain, compact, convert, verify, doctor, upsert_estimate,
-    sql, ingest,
+    publish, purge_files, rewrite_file_index, explain, compact, convert, verify, doctor,
+    upsert_estimate, sql, ingest,
 ):  # fmt: skip
     app.command()(_command)
 app.add_typer(tag)

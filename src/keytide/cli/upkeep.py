@@ -17,6 +17,8 @@ from keytide.errors import KeytideWarning
 from keytide.plural import counted
 from keytide.table.expiry.partition_expiry import ExpiredPartitions
 from keytide.table.expiry.snapshot_expiry import ExpiryResult, expire_snapshots
+from keytide.table.publishing import publish as publishing
+from keytide.table.publishing.published import Publications
 from keytide.table.upkeep import compacting, conversion, old_partitions, purging
 from keytide.table.upkeep.conversion import ConversionResult
 from keytide.table.upkeep.indexing import index_files
@@ -24,8 +26,8 @@ from keytide.table.upkeep.purging import PurgeResult
 from keytide.table.upkeep.restore import restore as restored
 
 __all__ = [
-    "compact", "convert", "expire", "expire_partitions", "orphans", "purge_files", "restore",
-    "rewrite_file_index", "rollback",
+    "compact", "convert", "expire", "expire_partitions", "orphans", "publish", "purge_files",
+    "restore", "rewrite_file_index", "rollback",
 ]  # fmt: skip
 
 
@@ -279,6 +281,18 @@ def purge_files(done: PurgeResult, format: Format) -> None:
     Branches, tags, consumers, changelogs and snapshots go, and nothing brings them back.
 
     Example: keytide purge-files -w /data/lake shop.orders --dry-run
+    """
+    write_table(done.to_arrow(), format)
+
+
+@command(publishing.publish)
+def publish(done: Publications, format: Format) -> None:
+    """Publish the newest snapshot for readers of other formats, as the option 'publish' says.
+
+    Each commit does so by itself. Rows that still have to be merged stand against it: compact
+    --full merges them.
+
+    Example: keytide publish -w /data/lake shop.orders
     """
     write_table(done.to_arrow(), format)
 

@@ -39,6 +39,7 @@ from keytide.table.history import tags as tag_verbs
 from keytide.table.history.branches import Branches, branches_of
 from keytide.table.history.consumers import NamedConsumer, consumers_of
 from keytide.table.history.tags import Tags, tags_of
+from keytide.table.publishing.publish import publish
 from keytide.table.read.why import Why
 from keytide.table.runner import TaskRunner
 from keytide.table.scans import get_row, get_rows, scan_table, why_row
@@ -588,6 +589,7 @@ class Table:
         return verify_table(self._stored, quick=quick)
 
     doctor = member(diagnose)
+    publish = member(publish)
 
     def plot(self) -> Any:
         """A picture: levels and buckets, files over time, and what writing cost in bytes.

@@ -175,6 +175,8 @@ class TableOptions:
     consumer_lifetime_ms: int | None = _option("consumer.expiration-time")
     consumers_hold_changelogs_only: bool = _option("consumer.changelog-only")
 
+    publish: tuple[str, ...] = _option("publish")
+
     row_lifetime_ms: int | None = _option("record-level.expire-time")
     row_time_field: str | None = _option("record-level.time-field")
 

@@ -22,6 +22,7 @@ from keytide.options.value_types import (
     EXACT_COLUMNS,
     FILE_NAME,
     FOLDER,
+    FORMS,
     LEVELS,
     NAMES,
     PADDINGS,
@@ -630,6 +631,16 @@ _HISTORY = (
           "When statistics of an idle partition are reported.", _NO_MARKS),
 )  # fmt: skip
 
+# -- publishing ------------------------------------------------------------------------------------
+
+_PUBLISHING = (
+    Option("publish", FORMS, "What readers of other formats find in the table's folder, over the "
+           "same data files: after each commit, and by `Table.publish`, `delta` writes the log of "
+           "Delta Lake and `iceberg` the metadata of Apache Iceberg. A snapshot is published when "
+           "nothing of it has to be merged; until there is one, the last that was stays. Without "
+           "it nothing more is published, and what was published last stays."),
+)  # fmt: skip
+
 # -- writers of other engines ----------------------------------------------------------------------
 
 _SORTS = "writes sort what they are given"
@@ -699,6 +710,7 @@ SECTIONS: dict[str, tuple[Option, ...]] = {
     "Changelogs and streams": _CHANGES,
     "Compaction": _COMPACTION,
     "Snapshots, tags and partitions": _HISTORY,
+    "Publishing": _PUBLISHING,
     "Writers of other engines": _WRITERS,
 }
 """The rows, by subject. A key is matched by the first row that fits."""

@@ -20,6 +20,7 @@ __all__ = [
     "EXACT_COLUMNS",
     "FILE_NAME",
     "FOLDER",
+    "FORMS",
     "LEVELS",
     "NAMES",
     "PADDINGS",
@@ -224,6 +225,16 @@ def _paddings(text: str) -> tuple[str, ...]:
     return names
 
 
+_FORMS = ("delta",)
+
+
+def _forms(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(_names(text.lower())))
+    if not names or any(name not in _FORMS for name in names):
+        raise ValueError("a comma list of " + ", ".join(_FORMS))
+    return names
+
+
 def _levels(text: str) -> dict[int, str]:
     found = {}
     for part in _names(text):
@@ -293,6 +304,7 @@ NAMES = ValueType("names", _names, ("a", "b"), absent=())
 PADDINGS = ValueType(
     ", ".join(f"`{name}`" for name in _PADDINGS), _paddings, ("row-kind-flag",), "?", absent=()
 )
+FORMS = ValueType(", ".join(f"`{name}`" for name in _FORMS), _forms, _FORMS, "?", absent=())
 FILE_NAME = ValueType("a text", _file_name, ("abc", "xyz"), "a/b")
 FOLDER = ValueType("a folder", _folder, ("abc", "x/yz"), "../abc")
 LEVELS = ValueType("levels with a word for each", _levels, ("0:counts", "1:none,5:full"), "some")

@@ -27,6 +27,7 @@ from keytide.table.catalog import Catalog
 from keytide.table.compaction.compact import CompactionResult
 from keytide.table.definition.external import is_external
 from keytide.table.local_writes import truncate
+from keytide.table.publishing.publish import publish
 from keytide.table.scans import why_row
 from keytide.table.state.stored import StoredTable
 from keytide.table.upkeep.compacting import compact
@@ -212,6 +213,7 @@ PROCEDURES: dict[str, Procedure] = {
     "convert": procedure(convert),
     "drop_partition": _drop_partition,
     "refresh": _refresh,
+    "publish": procedure(publish),
     "rescale": _rescale,
     "rewrite_file_index": procedure(_rewrite_file_index),
     "why": _why,

@@ -27,6 +27,7 @@ from keytide.row_kind import RowKind
 from keytide.table.changes.change_scan import changes_of
 from keytide.table.history.branches import branches_of
 from keytide.table.history.consumers import consumers_of
+from keytide.table.publishing.published import publications_of
 from keytide.table.read.scan import Scan
 from keytide.table.read.statistics import value_bounds
 from keytide.table.scans import scan_table
@@ -52,7 +53,8 @@ def system_table(
 
     `snapshot_id`, `tag` or `as_of`, as in `Table.scan`, choose the snapshot that `audit_log`,
     `buckets`, `files`, `manifests`, `options`, `partitions` and `ro` tell of, the newest by
-    default; `branches`, `consumers`, `schemas`, `snapshots` and `tags` list all there are.
+    default; `branches`, `consumers`, `publications`, `schemas`, `snapshots` and `tags` list all
+    there are.
     Raises `NotFoundError` naming the system tables when there is none of that name.
     """
     make = _TABLES.get(name)
@@ -514,6 +516,7 @@ _TABLES: Mapping[str, Callable[[TableMetadata, Scan], pa.Table]] = {
     "manifests": _manifests,
     "options": lambda _, scan: _options(scan),
     "partitions": lambda _, scan: _partitions(scan),
+    "publications": lambda metadata, _: publications_of(StoredTable.of(metadata)).to_arrow(),
     "ro": lambda _, scan: read_optimized(scan).to_arrow(),
     "schemas": lambda metadata, _: _schemas(metadata),
     "snapshots": lambda metadata, _: _snapshots(metadata),

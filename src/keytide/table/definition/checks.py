@@ -25,6 +25,7 @@ from keytide.table.definition.defaults import read_defaults, write_default
 from keytide.table.definition.kind import kind_of
 from keytide.table.definition.partition_times import PartitionTimes
 from keytide.table.definition.post_merge import check_post_merge
+from keytide.table.definition.publication import check_publication
 from keytide.table.definition.tag_period import TagPeriod
 from keytide.types import AtomicType, Field, RowType
 
@@ -89,6 +90,7 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
     _check_retention(options)
     _check_partition_expiry(schema, options)
     _check_tags(options)
+    check_publication(schema, options)
     return _warnings(schema, options)
 
 

@@ -8,6 +8,8 @@ Rules that protect data:
   tag is there, whether the snapshot still is: one of the two sees the other.
 - What is about to be deleted is noted in a file before, so that somebody who dies is followed by
   the next one who comes. That one believes the note nothing: it deletes what nothing names by then.
+- What is published is looked at then, too: whoever publishes a snapshot looks, when that is done,
+  whether the snapshot still is.
 - Where the snapshots are not those that were to be left, because the table was rolled back
   meanwhile, what all of them name stays.
 
@@ -24,6 +26,7 @@ from keytide.format import paths
 from keytide.format.json_document import INTEGER, TEXTS, member, read_document, write_document
 from keytide.format.snapshot import Snapshot
 from keytide.table.expiry.references import Naming, changelogs, held_lines, name_of
+from keytide.table.publishing.published import names_of_published
 from keytide.table.state.metadata import TableMetadata
 from keytide.table.state.retries import again, is_gone
 from keytide.table.state.view import TableView
@@ -85,6 +88,7 @@ def free_files(
     # Changelogs last: a snapshot that expires becomes one.
     outliving = [each for each in changelogs(metadata.store) if each not in gone]
     held |= naming.of_changelogs([*outliving, *told])
+    held |= names_of_published(metadata.store, view)
     return [path for path in known if name_of(path) not in held]
 
 

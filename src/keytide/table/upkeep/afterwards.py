@@ -14,6 +14,7 @@ from keytide.callers import warn_caller
 from keytide.table.expiry.partition_expiry import expire_due_partitions
 from keytide.table.expiry.snapshot_expiry import expire_due
 from keytide.table.history.automatic_tags import tags_after_commit
+from keytide.table.publishing.publish import publish_after
 from keytide.table.state.looks import Looks
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
@@ -90,6 +91,10 @@ def _expire_partitions(made: Made) -> int | None:
     return None
 
 
+def _publish(made: Made) -> None:
+    publish_after(made.table, made.view, made.newest_id)
+
+
 def _expire_snapshots(made: Made) -> None:
     expire_due(made.table, made.view, made.newest_id)
 
@@ -100,9 +105,10 @@ FOLLOWERS = [
     Follower("the compaction after that", "Table.compact", _compact),
     Follower("the making of tags", "CALL sys.trigger_tag_automatic_creation", _make_tags),
     Follower("the expiry of partitions", "Table.expire_partitions", _expire_partitions),
+    Follower("publishing it", "Table.publish", _publish, is_upkeep=False),
     Follower("the expiry of snapshots", "Table.expire_snapshots", _expire_snapshots),
 ]
-"""In their order: the ends of old things come last."""
+"""In their order: the ends of old things come last, and what was made before is published then."""
 
 
 @contextmanager

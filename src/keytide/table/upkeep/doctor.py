@@ -21,6 +21,7 @@ from keytide.table.compaction.planning import why_not_compacted
 from keytide.table.expiry.orphans import AGE_MIN_MS, orphan_files
 from keytide.table.expiry.snapshot_expiry import expire_snapshots, overdue
 from keytide.table.history.consumers import consumers_of
+from keytide.table.publishing.published import Publication, publications_of
 from keytide.table.state.branches import branch_names, torn_branches
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.stored import StoredTable
@@ -76,7 +77,7 @@ class Diagnosis:
 
 def doctor(table: StoredTable) -> Diagnosis:
     """How well the table is: small files, sorted runs, skew, tombstones, snapshots, consumers,
-    orphan files, branches, manifests, conversions.
+    orphan files, branches, manifests, conversions, publishing.
 
     Each sign says what was found, what is well, and what to do where it is not. Reads metadata
     and lists the table, no data. Raises `DataError` where the metadata of the newest snapshot
@@ -101,6 +102,7 @@ def doctor(table: StoredTable) -> Diagnosis:
         _manifests(view, len(manifests)),
         _other_engines(table),
         _conversion(seen),
+        _publishing(seen),
     )
     return Diagnosis(table.name, signs)
 
@@ -327,6 +329,36 @@ def _conversion(table: StoredTable) -> Sign:
         "none that was cut short",
         None if found.is_settled else found.way_out,
     )
+
+
+def _publishing(table: StoredTable) -> Sign:
+    """Snapshots that readers of other formats are not shown yet."""
+    found = publications_of(table)
+    late = [each for each in found if not each.is_current]
+    return Sign(
+        table.name,
+        "publishing",
+        "; ".join(map(_published, found)) or "nothing is published",
+        "the newest snapshot, where the table is published",
+        "; ".join(dict.fromkeys(map(_to_publish, late))) or None,
+    )
+
+
+def _published(found: Publication) -> str:
+    """One form: what is shown in it and, where that is behind, why."""
+    shown = "nothing" if found.snapshot_id is None else f"snapshot {found.snapshot_id}"
+    if found.is_current:
+        return f"{found.form} shows {shown}, the newest"
+    return f"{found.form} shows {shown} of {found.newest_snapshot_id or 0}: {found.reason}"
+
+
+def _to_publish(found: Publication) -> str:
+    if found.is_stopped:
+        return (
+            f"Remove the folder of {found.form} if nobody reads it any more: files that it names "
+            f"stay as long as it is there"
+        )
+    return "Call compact(full=True) where rows are still to be merged, then publish()"
 
 
 def _bytes(entries: Iterable[ManifestEntry]) -> int:

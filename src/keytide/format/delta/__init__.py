@@ -1,0 +1,1 @@
+"""Delta Lake's log: what it says of a table, for readers who know that format."""

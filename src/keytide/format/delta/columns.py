@@ -1,0 +1,95 @@
+"""Columns as Delta Lake names their types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, MultisetType, RowType
+
+__all__ = ["column_json", "has_local_times", "schema_string", "why_no_column"]
+
+_NAMES = {
+    "BOOLEAN": "boolean", "TINYINT": "byte", "SMALLINT": "short", "INT": "integer",
+    "BIGINT": "long", "FLOAT": "float", "DOUBLE": "double", "CHAR": "string", "VARCHAR": "string",
+    "BINARY": "binary", "VARBINARY": "binary", "DATE": "date",
+}  # fmt: skip
+_TIMES = {"TIMESTAMP": "timestamp_ntz", "TIMESTAMP_LTZ": "timestamp"}
+# Finer ones are stored as INT96, which readers take for instants.
+_TIME_PRECISION_MAX = 6
+_NO_NAME = frozenset(" ,;{}()\n\t=")
+
+
+def why_no_column(field: Field) -> str | None:
+    """Why Delta Lake has no such column; None where it has."""
+    found = sorted(_NO_NAME.intersection(field.name))
+    if found:
+        return f"its name has {found[0]!r}, which names of Delta Lake's columns must not have"
+    return _why_no_type(field.type)
+
+
+def _why_no_type(type_: DataType) -> str | None:
+    if isinstance(type_, RowType):
+        return next((why for f in type_.fields if (why := why_no_column(f))), None)
+    if isinstance(type_, AtomicType) and type_.root in _TIMES:
+        if (type_.precision or 0) > _TIME_PRECISION_MAX:
+            return f"Delta Lake has no {type_.sql()}: its times end at microseconds"
+        return None
+    inner = _parts(type_)
+    if inner is not None:
+        return next((why for part in inner if (why := _why_no_type(part))), None)
+    is_known = isinstance(type_, AtomicType) and (type_.root in _NAMES or type_.root == "DECIMAL")
+    return None if is_known else f"Delta Lake has no type for {type_.sql()}"
+
+
+def _parts(type_: DataType) -> tuple[DataType, ...] | None:
+    if isinstance(type_, MapType):
+        return (type_.key, type_.value)
+    return (type_.element,) if isinstance(type_, ArrayType | MultisetType) else None
+
+
+def has_local_times(fields: Iterable[Field]) -> bool:
+    """Whether a column holds times without a zone, which readers have to know of."""
+    return '"timestamp_ntz"' in schema_string(fields)
+
+
+def schema_string(fields: Iterable[Field]) -> str:
+    """The columns, as the log has them. REQUIRES: columns that Delta Lake has."""
+    return json.dumps(_struct(fields), separators=(",", ":"), ensure_ascii=False)
+
+
+def column_json(field: Field) -> dict[str, Any]:
+    """One column."""
+    comment = {} if field.description is None else {"comment": field.description}
+    return {
+        "name": field.name,
+        "type": _type(field.type),
+        "nullable": field.type.nullable,
+        "metadata": comment,
+    }
+
+
+def _struct(fields: Iterable[Field]) -> dict[str, Any]:
+    return {"type": "struct", "fields": [column_json(field) for field in fields]}
+
+
+def _type(type_: DataType) -> Any:
+    # Inside of a column all parts are stored as optional.
+    if isinstance(type_, ArrayType):
+        return {"type": "array", "elementType": _type(type_.element), "containsNull": True}
+    if isinstance(type_, MapType):
+        return _map(_type(type_.key), _type(type_.value))
+    if isinstance(type_, MultisetType):
+        return _map(_type(type_.element), "integer")
+    if isinstance(type_, RowType):
+        struct = _struct(type_.fields)
+        return {**struct, "fields": [{**each, "nullable": True} for each in struct["fields"]]}
+    assert isinstance(type_, AtomicType)
+    if type_.root == "DECIMAL":
+        return f"decimal({type_.precision},{type_.scale})"
+    return _TIMES.get(type_.root) or _NAMES[type_.root]
+
+
+def _map(key: Any, value: Any) -> dict[str, Any]:
+    return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}

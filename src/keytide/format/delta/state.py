@@ -1,0 +1,132 @@
+"""A Delta table as its log tells it: one version as a value, and the actions that lead to the next.
+
+Actions are kept as the documents that they are. Members that this release does not know stay in
+them, and actions that it does not know are passed over, as readers of the log have to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from keytide.errors import DataError
+
+__all__ = [
+    "APP_ID",
+    "NOTHING",
+    "VECTOR_TAG",
+    "Action",
+    "DeltaState",
+    "decode_actions",
+    "encode_actions",
+    "told_snapshot",
+    "vector_id",
+]
+
+Action: TypeAlias = "dict[str, Any]"
+
+APP_ID = "keytide"
+"""The application whose `txn` action says which snapshot a version shows."""
+VECTOR_TAG = "keytide.vector"
+"""The tag of a file that tells its deletion vector from any other."""
+
+
+@dataclass(frozen=True)
+class DeltaState:
+    """One version: the files by their path in the log, and what went and may be read still.
+
+    `snapshot_id` is the snapshot that it shows, None where Keytide did not say so.
+    """
+
+    version: int
+    protocol: Action
+    metadata: Action
+    files: Mapping[str, Action] = field(repr=False)
+    removed: tuple[Action, ...] = field(default=(), repr=False)
+    snapshot_id: int | None = None
+
+    @property
+    def table_id(self) -> str:
+        """What tells the table from any other one that has been at its place."""
+        return str(self.metadata.get("id"))
+
+    def after(self, version: int, actions: Iterable[Action]) -> DeltaState:
+        """The next version, by what its commit says. Members of commits come in any order."""
+        every = list(actions)
+        files, removed = dict(self.files), list(self.removed)
+        for action in _of(every, "remove"):
+            files.pop(action["path"], None)
+            removed.append(action)
+        for action in _of(every, "add"):
+            files[action["path"]] = action
+        told = [a["version"] for a in _of(every, "txn") if a.get("appId") == APP_ID]
+        return DeltaState(
+            version,
+            _last(every, "protocol", self.protocol),
+            _last(every, "metaData", self.metadata),
+            files,
+            tuple(removed),
+            told[-1] if told else self.snapshot_id,
+        )
+
+    def without_removed(self, before_ms: int) -> DeltaState:
+        """Without word of files that went before a time."""
+        left = (a for a in self.removed if a.get("deletionTimestamp", 0) >= before_ms)
+        return replace(self, removed=tuple(left))
+
+    def actions(self) -> list[Action]:
+        """All that leads to it in one step, as a checkpoint has it."""
+        told = [] if self.snapshot_id is None else [told_snapshot(self.snapshot_id)]
+        return [
+            {"protocol": self.protocol},
+            {"metaData": self.metadata},
+            *told,
+            *({"add": action} for action in self.files.values()),
+            *({"remove": action} for action in self.removed),
+        ]
+
+
+NOTHING = DeltaState(-1, {}, {}, {})
+"""The state before the first version."""
+
+
+def told_snapshot(snapshot_id: int) -> Action:
+    """The action that says which snapshot a version shows."""
+    return {"txn": {"appId": APP_ID, "version": snapshot_id}}
+
+
+def vector_id(add: Action) -> str | None:
+    """What tells the deletion vector of a file from any other; None without one.
+
+    Of a vector that somebody else wrote nothing is known, so it equals none of Keytide's.
+    """
+    if add.get("deletionVector") is None:
+        return None
+    return str((add.get("tags") or {}).get(VECTOR_TAG, ""))
+
+
+def encode_actions(actions: Sequence[Action]) -> bytes:
+    """A commit of the log: a line for each action."""
+    lines = (json.dumps(each, separators=(",", ":"), ensure_ascii=False) for each in actions)
+    return "\n".join(lines).encode() + b"\n"
+
+
+def decode_actions(data: bytes, path: str) -> list[Action]:
+    """The actions of a commit. Raises `DataError`, naming `path`, for one that is torn."""
+    try:
+        actions = [json.loads(line) for line in data.splitlines() if line.strip()]
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not a whole commit of a Delta log ({error})") from error
+    if not all(isinstance(each, dict) for each in actions):
+        raise DataError(f"{path}: not a commit of a Delta log, for a line is no JSON object")
+    return actions
+
+
+def _of(actions: Iterable[Action], kind: str) -> list[Action]:
+    return [found for each in actions if isinstance(found := each.get(kind), dict)]
+
+
+def _last(actions: Iterable[Action], kind: str, before: Action) -> Action:
+    return ([before, *_of(actions, kind)])[-1]

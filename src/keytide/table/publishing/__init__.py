@@ -1,0 +1,1 @@
+"""Publishing: a snapshot as others read it, over the same data files."""

@@ -1,0 +1,327 @@
+"""Tables as Delta Lake.
+
+`_delta_log/` names data files of the table, and deletion vectors in files of its own. The table has
+no partition columns there: readers that take them from the names of folders would read the
+format's spellings. Statistics prune partitions as well, for they are exact of such columns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+from urllib.parse import quote, unquote
+from uuid import UUID, uuid4
+
+from keytide.format.delta.columns import has_local_times, schema_string
+from keytide.format.delta.names import commit_path
+from keytide.format.delta.state import (
+    NOTHING,
+    VECTOR_TAG,
+    Action,
+    DeltaState,
+    encode_actions,
+    told_snapshot,
+    vector_id,
+)
+from keytide.format.delta.vector import VECTOR_DIR, DeltaVector, in_file, inline, vector_file
+from keytide.format.manifest import ManifestEntry
+from keytide.store import Store, created
+from keytide.table.definition.publication import DELTA
+from keytide.table.publishing.content import Content, PublishedFile
+from keytide.table.publishing.delta_log import (
+    CHECKPOINT_INTERVAL,
+    drop_old,
+    newest_state,
+    read_on,
+    write_checkpoint,
+)
+from keytide.table.publishing.names_of_columns import why_not_by_name
+from keytide.table.publishing.retention import kept_since_ms
+from keytide.table.publishing.vectors import digests_of, encoded
+from keytide.table.read.statistics import value_bounds
+from keytide.table.state.view import TableView
+from keytide.types import AtomicType
+
+__all__ = ["DeltaForm"]
+
+_ENGINE = "keytide"
+# No writer knows this feature, so none adds files, or takes those for garbage that the log does not
+# name; readers do not ask.
+_WRITTEN_BY_KEYTIDE_ALONE = "keytide"
+# Vectors that are as short together lie in the log itself, which spares a file.
+_INLINE_BYTES_MAX = 16 << 10
+# What libraries that join paths and URLs leave as it is.
+_UNQUOTED = "/=!$&'()*+,;:@"
+
+
+@dataclass(frozen=True)
+class DeltaForm:
+    """See `Form`."""
+
+    @property
+    def name(self) -> str:
+        """See `Form`."""
+        return DELTA
+
+    def why_not(self, content: Content) -> str | None:
+        """See `Form`."""
+        for file in content.files:
+            # Polars looks for the vector of a file under its name as a URL spells it, and shows
+            # dead rows where that is another one.
+            if file.has_dead_rows and _encoded_path(file.path) != file.path:
+                return (
+                    f"{file.path} has dead rows, and characters that a URL spells otherwise, so "
+                    f"that readers would not find out"
+                )
+        return why_not_by_name(content)
+
+    def newest(self, store: Store, known: DeltaState | None) -> DeltaState | None:
+        """See `Form`."""
+        found = None if known is None else read_on(store, known)
+        return newest_state(store) if found is None else found
+
+    def draft(self, before: DeltaState | None, content: Content, now_ms: int) -> DeltaDraft | None:
+        """See `Form`."""
+        return _Difference(before or NOTHING, content, now_ms).draft()
+
+    def is_there(self, store: Store, version: DeltaState) -> bool:
+        """See `Form`."""
+        return store.exists(commit_path(version.version))
+
+    def take_back(self, store: Store, version: DeltaState) -> None:
+        """See `Form`."""
+        store.delete([commit_path(version.version)])
+
+    def tidy(self, store: Store, version: DeltaState, content: Content, now_ms: int) -> None:
+        """See `Form`."""
+        if version.version and version.version % CHECKPOINT_INTERVAL == 0:
+            write_checkpoint(store, version)
+            drop_old(store, version, kept_since_ms(content.view.options, now_ms))
+
+    def named(self, version: DeltaState) -> frozenset[str]:
+        """See `Form`."""
+        return frozenset(unquote(path).rpartition("/")[2] for path in version.files)
+
+
+@dataclass(frozen=True)
+class DeltaDraft:
+    """See `Draft`; `vectors` is the file with new vectors, by its path."""
+
+    actions: Sequence[Action]
+    after: DeltaState
+    vectors: Mapping[str, bytes]
+
+    def create(self, store: Store) -> DeltaState | None:
+        """See `Draft`."""
+        store.put_all(self.vectors)
+        if created(store, commit_path(self.after.version), encode_actions(self.actions)):
+            return self.after
+        store.discard(self.vectors)
+        return None
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """What leads from one version to the next."""
+
+    before: DeltaState
+    content: Content
+    now_ms: int
+
+    def draft(self) -> DeltaDraft | None:
+        """The next version; None where there is no difference."""
+        head = self._head()
+        wanted = {_encoded_path(file.path): file for file in self.content.files}
+        digests = self._digests()
+        new = {path: file for path, file in wanted.items() if self._is_new(path, file, digests)}
+        gone = [add for path, add in self.before.files.items() if path not in wanted or path in new]
+        is_told = self.before.snapshot_id == self.content.snapshot.id
+        if not head and not new and not gone and is_told:
+            return None
+        vectors = _NewVectors.of(self.content, [f for f in new.values() if f.has_dead_rows])
+        bodies = [
+            *head,
+            *({"remove": self._removed(add)} for add in gone),
+            *({"add": add} for add in self._added(new, vectors)),
+        ]
+        actions = [self._commit_info(head), *bodies, told_snapshot(self.content.snapshot.id)]
+        since = kept_since_ms(self.content.view.options, self.now_ms)
+        after = self.before.without_removed(since).after(self.before.version + 1, actions)
+        return DeltaDraft(actions, after, vectors.files)
+
+    def _digests(self) -> Mapping[str, str]:
+        return digests_of(self.content) if any(f.has_dead_rows for f in self.content.files) else {}
+
+    def _is_new(self, path: str, file: PublishedFile, digests: Mapping[str, str]) -> bool:
+        known = self.before.files.get(path)
+        return known is None or vector_id(known) != digests.get(file.entry.file.file_name)
+
+    def _commit_info(self, head: Sequence[Action]) -> Action:
+        ids = [each["metaData"]["id"] for each in head if "metaData" in each]
+        snapshot = self.content.snapshot
+        return {
+            "commitInfo": {
+                "timestamp": self.now_ms,
+                "operation": "PUBLISH",
+                "operationParameters": {"snapshot": str(snapshot.id)},
+                "engineInfo": _ENGINE,
+                # Two publishers never write the same bytes, so each knows its own.
+                "txnId": str(uuid4()),
+                "tableId": ids[0] if ids else self.before.table_id,
+                "snapshotId": snapshot.id,
+            }
+        }
+
+    def _head(self) -> list[Action]:
+        """The actions that say what table it is, where that has changed."""
+        view = self.content.view
+        protocol, metadata = _protocol(view), self._metadata(view)
+        head: list[Action] = []
+        if protocol != self.before.protocol:
+            head.append({"protocol": protocol})
+        if metadata != self.before.metadata:
+            head.append({"metaData": metadata})
+        return head
+
+    def _metadata(self, view: TableView) -> Action:
+        known = self.before.metadata
+        return {
+            "id": known.get("id") or str(uuid4()),
+            "name": view.name,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema_string(view.schema.fields),
+            "partitionColumns": [],
+            "configuration": {},
+            "createdTime": known.get("createdTime", self.now_ms),
+        }
+
+    def _removed(self, add: Action) -> Action:
+        vector = {} if add.get("deletionVector") is None else {
+            "deletionVector": add["deletionVector"]
+        }  # fmt: skip
+        return {
+            "path": add["path"],
+            "deletionTimestamp": self.now_ms,
+            "dataChange": True,
+            "extendedFileMetadata": True,
+            "partitionValues": {},
+            "size": add["size"],
+            **vector,
+        }
+
+    def _added(self, new: Mapping[str, PublishedFile], vectors: _NewVectors) -> list[Action]:
+        return [
+            {
+                "path": path,
+                "partitionValues": {},
+                "size": file.entry.file.file_size,
+                "modificationTime": file.entry.file.creation_time or 0,
+                "dataChange": True,
+                "stats": stats,
+                **vectors.members(file.entry.file.file_name),
+            }
+            for (path, file), stats in zip(new.items(), self._statistics(new), strict=True)
+        ]
+
+    def _statistics(self, new: Mapping[str, PublishedFile]) -> list[str]:
+        """What is told of files; of those with more dead rows what was told before."""
+        known = {path: add["stats"] for path, add in self.before.files.items()
+                 if path in new and "stats" in add}  # fmt: skip
+        unknown = [path for path in new if path not in known]
+        told = _statistics([new[path].entry for path in unknown], self.content.view)
+        known |= {
+            path: json.dumps(each, separators=(",", ":"), ensure_ascii=False)
+            for path, each in zip(unknown, told, strict=True)
+        }
+        return [known[path] for path in new]
+
+
+@dataclass(frozen=True)
+class _NewVectors:
+    """The vectors of files that are new, or have more dead rows than before."""
+
+    vectors: Mapping[str, DeltaVector]
+    descriptors: Mapping[str, Action]
+    files: Mapping[str, bytes]
+
+    @classmethod
+    def of(cls, content: Content, files: Sequence[PublishedFile]) -> _NewVectors:
+        """Those of some files, in the log where they are short."""
+        if not files:
+            return cls({}, {}, {})
+        vectors = encoded(content, [file.entry.file.file_name for file in files])
+        if sum(len(vector.data) for vector in vectors.values()) <= _INLINE_BYTES_MAX:
+            return cls(vectors, {name: inline(each) for name, each in vectors.items()}, {})
+        uuid: UUID = uuid4()
+        data, offsets = vector_file(vectors.values())
+        descriptors = {
+            name: in_file(vector, uuid, offset)
+            for (name, vector), offset in zip(vectors.items(), offsets, strict=True)
+        }
+        return cls(vectors, descriptors, {f"{VECTOR_DIR}/deletion_vector_{uuid}.bin": data})
+
+    def members(self, name: str) -> Action:
+        """What the action of a data file says of its dead rows."""
+        if name not in self.vectors:
+            return {}
+        return {
+            "tags": {VECTOR_TAG: self.vectors[name].digest},
+            "deletionVector": self.descriptors[name],
+        }
+
+
+def _encoded_path(path: str) -> str:
+    return quote(path, safe=_UNQUOTED)
+
+
+def _protocol(view: TableView) -> Action:
+    features = ["deletionVectors"] if view.options.deletion_vectors_enabled else []
+    features += ["timestampNtz"] if has_local_times(view.schema.fields) else []
+    writers = {"minWriterVersion": 7, "writerFeatures": [*features, _WRITTEN_BY_KEYTIDE_ALONE]}
+    if not features:
+        return {"minReaderVersion": 1, **writers}
+    return {"minReaderVersion": 3, "readerFeatures": features, **writers}
+
+
+# -- statistics ------------------------------------------------------------------------------------
+
+
+def _statistics(entries: Sequence[ManifestEntry], view: TableView) -> list[Action]:
+    """What the log tells of files: rows, those that are dead among them, and bounds of columns."""
+    fields = [f for f in view.schema.fields if _has_bounds(f.type)]
+    bounds = value_bounds(entries, fields, view.schemas).to_dicts() if entries and fields else []
+    rows = bounds or [{}] * len(entries)
+    return [_told(entry, row, [f.name for f in fields])
+            for entry, row in zip(entries, rows, strict=True)]  # fmt: skip
+
+
+def _has_bounds(type_: object) -> bool:
+    # Numbers that are not exact, and times, are spelt by readers in more ways than one.
+    return isinstance(type_, AtomicType) and type_.root in _BOUNDED
+
+
+_BOUNDED = frozenset(("TINYINT", "SMALLINT", "INT", "BIGINT", "CHAR", "VARCHAR", "DATE"))
+
+
+def _told(entry: ManifestEntry, row: Mapping[str, Any], names: Sequence[str]) -> Action:
+    bounded = [
+        name
+        for name in names
+        if row.get(f"{name}.min") is not None and row.get(f"{name}.max") is not None
+    ]
+    counted = [name for name in names if row.get(f"{name}.nulls") is not None]
+    return {
+        "numRecords": entry.file.row_count,
+        # Bounds of texts are cut off, and dead rows count in all of them.
+        "tightBounds": False,
+        "minValues": {name: _plain(row[f"{name}.min"]) for name in bounded},
+        "maxValues": {name: _plain(row[f"{name}.max"]) for name in bounded},
+        "nullCount": {name: row[f"{name}.nulls"] for name in counted},
+    }
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, date) else value

@@ -1,0 +1,120 @@
+"""The log of a Delta table in a store: reading it, and keeping it short."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from keytide.errors import DataError
+from keytide.format.delta.checkpoint import decode_checkpoint, encode_checkpoint
+from keytide.format.delta.names import (
+    LAST_CHECKPOINT,
+    LOG_DIR,
+    checkpoint_path,
+    commit_path,
+    parse_checkpoint_name,
+    parse_commit_name,
+    parse_version,
+)
+from keytide.format.delta.state import NOTHING, Action, DeltaState, decode_actions
+from keytide.format.delta.vector import VECTOR_DIR, vector_file_name
+from keytide.store import Store
+from keytide.table.state.retries import again
+
+__all__ = ["CHECKPOINT_INTERVAL", "drop_old", "newest_state", "read_on", "write_checkpoint"]
+
+CHECKPOINT_INTERVAL = 20
+"""Versions from one checkpoint to the next: so many small files a reader looks at, at most."""
+
+# Beyond the newest version that was known, so many are asked for at a time.
+_PROBES = 4
+
+
+def newest_state(store: Store) -> DeltaState | None:
+    """The newest version, by a listing of the log; None where there is no log.
+
+    Raises `DataError` for a log with gaps, and for a file of it that is torn.
+    """
+    return again(lambda: _listed(store))
+
+
+def _listed(store: Store) -> DeltaState | None:
+    names = store.list_names(LOG_DIR)
+    commits = {v for name in names if (v := parse_commit_name(name)) is not None}
+    checkpoints = {v for name in names if (v := parse_checkpoint_name(name)) is not None}
+    if not commits and not checkpoints:
+        return None
+    newest = max(commits | checkpoints)
+    first = max(checkpoints, default=-1) + 1
+    if not commits.issuperset(range(first, newest + 1)):
+        raise DataError(
+            f"{store.uri_of(LOG_DIR)}: commits are missing between {first} and {newest}; remove "
+            f"the folder, and the next publication makes it anew"
+        )
+    files = [checkpoint_path(first - 1)] * (first > 0)
+    data = store.read_all([*files, *(commit_path(v) for v in range(first, newest + 1))])
+    state = NOTHING
+    if first > 0:
+        state = decode_checkpoint(data.pop(0), first - 1, store.uri_of(files[0]))
+    for version, each in enumerate(data, start=first):
+        state = state.after(version, decode_actions(each, store.uri_of(commit_path(version))))
+    return state
+
+
+def read_on(store: Store, known: DeltaState) -> DeltaState | None:
+    """The newest version, by what came after a known one; None where that is of another table."""
+    state = known
+    while True:
+        versions = range(state.version + 1, state.version + 1 + _PROBES)
+        for version, data in zip(
+            versions, store.read_present([commit_path(v) for v in versions]), strict=True
+        ):
+            if data is None:
+                return state
+            actions = decode_actions(data, store.uri_of(commit_path(version)))
+            if table_told(actions) != known.table_id:
+                return None
+            state = state.after(version, actions)
+
+
+def table_told(actions: Sequence[Action]) -> str | None:
+    """The table that a commit of Keytide says it is of."""
+    told = [each["commitInfo"].get("tableId") for each in actions if "commitInfo" in each]
+    return None if not told else told[0]
+
+
+# -- keeping it short ------------------------------------------------------------------------------
+
+
+def write_checkpoint(store: Store, state: DeltaState) -> None:
+    """Sum up all versions up to one, and tell readers where that lies."""
+    data, size = encode_checkpoint(state)
+    store.put(checkpoint_path(state.version), data)
+    hint = {"version": state.version, "size": size, "sizeInBytes": len(data)}
+    store.hint(LAST_CHECKPOINT, json.dumps(hint).encode())
+
+
+def drop_old(store: Store, state: DeltaState, before_ms: int) -> None:
+    """Delete what no reader looks at who began after a time.
+
+    Of the log what lies before the newest checkpoint that is so old; and files with vectors that
+    are so old, and that neither the files of this version name nor those that went since.
+    """
+    listed = [(info, parse_version(info.path.rpartition("/")[2])) for info in store.list(LOG_DIR)]
+    old = [version for info, version in listed if version is not None
+           and info.modified_ms < before_ms and info.path == checkpoint_path(version)]  # fmt: skip
+    kept_from = max(old, default=0)
+    gone = [info.path for info, version in listed if version is not None and version < kept_from]
+    named = {f"{VECTOR_DIR}/{name}" for name in vector_files(state)}
+    gone += [info.path for info in store.list(VECTOR_DIR)
+             if info.modified_ms < before_ms and info.path not in named]  # fmt: skip
+    store.discard(gone)
+
+
+def vector_files(state: DeltaState) -> Iterator[str]:
+    """The names of files with vectors that the files of a version have, or had shortly before."""
+    for action in (*state.files.values(), *state.removed):
+        vector = action.get("deletionVector")
+        name = None if vector is None else vector_file_name(vector)
+        if name is not None:
+            yield name

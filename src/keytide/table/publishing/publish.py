@@ -1,0 +1,162 @@
+"""Publishing the newest snapshot: after commits, and as somebody asks for it.
+
+Who publishes knows the version that is the newest, and looks at the table after that: whoever made
+that version had looked before. So a version never shows an older state than the one before it,
+unless the table itself went back.
+
+Snapshots expire. So when a version is made, its publisher looks whether the snapshot still is
+there; expiry deletes snapshots first, and looks afterwards what is published: one of the two sees
+the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from keytide.errors import ConflictError, InvalidError, KeytideError
+from keytide.format import paths
+from keytide.format.branch import branch_of
+from keytide.format.snapshot import Snapshot
+from keytide.options import keys
+from keytide.table.commit.snapshot_files import wall_clock_ms
+from keytide.table.publishing.content import Content, content_of
+from keytide.table.publishing.form import Version
+from keytide.table.publishing.forms import FORMS, AnyForm
+from keytide.table.publishing.published import NO_SNAPSHOT, Publication, Publications
+from keytide.table.publishing.seen import forget, recall, remember
+from keytide.table.state.retries import is_gone
+from keytide.table.state.stored import StoredTable
+from keytide.table.state.view import TableView
+
+__all__ = ["publish", "publish_after"]
+
+_TRIES = 10
+
+
+def publish(table: StoredTable) -> Publications:
+    """Publish the newest snapshot for readers of other formats, as the option 'publish' says.
+
+    Each commit does so by itself; call it after the option was set, or where a commit warned that
+    publishing failed. With 'delta' the table can be opened as a Delta table and with 'iceberg' as
+    an Iceberg table, at the same place and over the same data files. A snapshot of which rows
+    would have to be merged is not published: the last that could be stays, and `reason` says what
+    stands against the newest. The columns are those of the snapshot.
+
+    Raises `InvalidError` where the option is not set, and for a branch; `ConflictError` when too
+    many races against other publishers were lost, and `DataError` when the store fails or what was
+    published before is damaged; what is published stays as it was then.
+    """
+    view = table.view(table.schema)
+    if branch_of(table.store) != paths.MAIN_BRANCH:
+        raise InvalidError(
+            f"table {table.name} is a branch, and only the table itself is published; fast-forward "
+            f"the table to the branch"
+        )
+    if not view.options.publish:
+        raise InvalidError(
+            f"table {table.name} has no '{keys.PUBLISH}'; set it to "
+            f"{' or '.join(map(repr, FORMS))} to say for whom it is to be published"
+        )
+    return Publications(
+        _Publishing(table.live, FORMS[name]).run(None) for name in view.options.publish
+    )
+
+
+def publish_after(table: StoredTable, view: TableView, newest_id: int) -> None:
+    """Publish, after a commit, what its table's options say. `newest_id` is a recent snapshot.
+
+    Takes no look at the table where this process made both the commit and what is published.
+    Raises as `publish`.
+    """
+    if not view.options.publish or branch_of(table.store) != paths.MAIN_BRANCH:
+        return
+    live = table.live
+    for name in view.options.publish:
+        _Publishing(live, FORMS[name]).run(newest_id)
+
+
+@dataclass(frozen=True)
+class _Publishing:
+    table: StoredTable
+    form: AnyForm
+
+    def run(self, made_id: int | None) -> Publication:
+        """Bring what is published up to the newest snapshot.
+
+        That is `made_id` where this process made it after what it knows to be published.
+        """
+        known = recall(self.table.store, self.form.name)
+        if made_id is not None and known is not None and (known.snapshot_id or made_id) < made_id:
+            step = self._step(known, self.table.metadata.remembered(made_id))
+        else:
+            step = self._look(known)
+        for _ in range(_TRIES):
+            if isinstance(step, Publication):
+                return step
+            step = self._look(step.known)
+        raise ConflictError(
+            f"table {self.table.name}: {_TRIES} attempts to publish it as {self.form.name} lost "
+            f"the race against others; the next commit publishes it, or Table.publish"
+        )
+
+    def _look(self, known: Version | None) -> Publication | _Again:
+        """One attempt, of what is there now: first the published version, then the table."""
+        newest = self.form.newest(self.table.store, known)
+        return self._step(newest, self.table.metadata.latest_snapshot())
+
+    def _step(self, known: Version | None, snapshot: Snapshot | None) -> Publication | _Again:
+        if known is not None:
+            remember(self.table.store, self.form.name, known)
+        if snapshot is None:
+            return self._told(known, None, NO_SNAPSHOT)
+        try:
+            content = content_of(self.table, snapshot)
+            reason = content if isinstance(content, str) else self.form.why_not(content)
+            if reason is not None:
+                return self._told(known, snapshot.id, reason)
+            assert isinstance(content, Content)
+            return self._make(known, content)
+        except KeytideError as error:
+            if not is_gone(error):
+                raise
+            return _Again(known)  # expired, or rolled back, meanwhile
+
+    def _make(self, known: Version | None, content: Content) -> Publication | _Again:
+        store, number = self.table.store, content.snapshot.id
+        draft = self.form.draft(known, content, wall_clock_ms())
+        if draft is None:
+            return self._told(known, number, None)
+        made = draft.create(store)
+        if made is None:
+            return _Again(known)
+        checks = [partial(self.table.metadata.has_snapshot, number)]
+        if known is not None:
+            checks.append(partial(self.form.is_there, store, known))
+        is_there, *goes_on = store.together(checks)
+        if not all(goes_on):
+            # Somebody removed what was published, to begin anew.
+            self.form.take_back(store, made)
+            forget(store, self.form.name)
+            return _Again(None)
+        remember(self.table.store, self.form.name, made)
+        if not is_there:
+            return _Again(made)
+        self.form.tidy(store, made, content, wall_clock_ms())
+        return self._told(made, number, None)
+
+    def _told(self, known: Version | None, newest: int | None, reason: str | None) -> Publication:
+        return Publication(
+            self.form.name,
+            None if known is None else known.version,
+            None if known is None else known.snapshot_id,
+            newest,
+            reason,
+        )
+
+
+@dataclass(frozen=True)
+class _Again:
+    """Another attempt is due, with what is known to be published."""
+
+    known: Version | None

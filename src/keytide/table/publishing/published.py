@@ -1,0 +1,132 @@
+"""What is published of a table: which snapshot, how far it is behind, and which files it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from keytide import html
+from keytide.format import paths
+from keytide.format.branch import branch_of, main_store
+from keytide.format.snapshot import Snapshot
+from keytide.options import keys
+from keytide.record import rows_of
+from keytide.store import Store
+from keytide.table.publishing.content import content_of
+from keytide.table.publishing.form import Version
+from keytide.table.publishing.forms import FORMS, AnyForm
+from keytide.table.publishing.seen import recall, remember
+from keytide.table.state.stored import StoredTable
+from keytide.table.state.view import TableView
+
+__all__ = ["NO_SNAPSHOT", "Publication", "Publications", "names_of_published", "publications_of"]
+
+
+NO_SNAPSHOT = "nobody has written to the table"
+"""Why nothing is published of a new table."""
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What is published of a table in one form.
+
+    `version` is the number that the form has for it and `snapshot_id` the snapshot that it shows,
+    both None where nothing is; `newest_snapshot_id` is the newest one of the table, and `reason`
+    says why that is not what is shown, None where it is.
+    """
+
+    form: str
+    version: int | None
+    snapshot_id: int | None
+    newest_snapshot_id: int | None
+    reason: str | None
+
+    is_stopped: bool = False
+    """Whether the options name the form no more, so that it shows what it showed then."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the newest snapshot is the one that is shown."""
+        return self.reason is None
+
+
+class Publications(list[Publication]):
+    """What is published of a table, which a notebook shows as a table."""
+
+    @classmethod
+    def columns(cls) -> pa.Schema:
+        """The columns of the rows."""
+        return rows_of(Publication, []).schema
+
+    def to_arrow(self) -> pa.Table:
+        """A row for each form."""
+        return rows_of(Publication, self)
+
+    def _repr_html_(self) -> str:
+        rows = self.to_arrow()
+        return html.table(rows.column_names, [[*row.values()] for row in rows.to_pylist()])
+
+
+def publications_of(table: StoredTable) -> Publications:
+    """What is published of a table, in each form that its options name or have named.
+
+    Raises `DataError` for what is damaged.
+    """
+    view = table.view(table.schema)
+    if branch_of(table.store) != paths.MAIN_BRANCH:
+        return Publications()
+    return Publications(_publication(table, view, FORMS[name]) for name in _forms_ever(view))
+
+
+def _publication(table: StoredTable, view: TableView, form: AnyForm) -> Publication:
+    version = _newest(table.store, form)
+    snapshot = table.metadata.latest_snapshot()
+    newest = None if snapshot is None else snapshot.id
+    shown = None if version is None else version.snapshot_id
+    number = None if version is None else version.version
+    if form.name not in view.options.publish:
+        reason = f"'{keys.PUBLISH}' names {form.name} no more"
+        return Publication(form.name, number, shown, newest, reason, is_stopped=True)
+    reason = None if shown == newest else _why_not(table, form, snapshot)
+    return Publication(form.name, number, shown, newest, reason)
+
+
+def _why_not(table: StoredTable, form: AnyForm, snapshot: Snapshot | None) -> str:
+    """Why a snapshot is not published."""
+    if snapshot is None:
+        return NO_SNAPSHOT
+    content = content_of(table, snapshot)
+    reason = content if isinstance(content, str) else form.why_not(content)
+    return reason or "it is still to be published"
+
+
+def names_of_published(store: Store, view: TableView) -> frozenset[str]:
+    """The names of the data files that readers of what is published read.
+
+    `store` is that of a table or of a branch, whose files the table may have taken over. Raises
+    `DataError` where that cannot be told.
+    """
+    main = main_store(store)
+    forms = FORMS.values() if store is not main else [FORMS[n] for n in _forms_ever(view)]
+    names: frozenset[str] = frozenset()
+    for form in forms:
+        version = _newest(main, form)
+        if version is not None:
+            names |= form.named(version)
+    return names
+
+
+def _newest(store: Store, form: AnyForm) -> Version | None:
+    version: Version | None = form.newest(store, recall(store, form.name))
+    if version is not None:
+        remember(store, form.name, version)
+    return version
+
+
+def _forms_ever(view: TableView) -> Iterator[str]:
+    """The forms that options name, or have named before: what was published stays."""
+    told = [schema.options.get(keys.PUBLISH, "") for schema in view.schemas.values()]
+    named = {name.strip().lower() for text in told for name in text.split(",")}
+    return (name for name in FORMS if name in named)

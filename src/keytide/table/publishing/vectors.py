@@ -1,0 +1,68 @@
+"""The deletion vectors of a table as they are published: encoded once, told apart by a digest."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from threading import Lock
+
+from cachetools import LRUCache
+
+from keytide.format.deletion_vector import stored_vectors
+from keytide.format.delta.vector import DeltaVector
+from keytide.format.index_manifest import IndexFile
+from keytide.table.publishing.content import Content
+from keytide.table.state.dead_rows import vector_file_path
+
+__all__ = ["digests_of", "encoded"]
+
+_FILES_MAX = 4096
+
+
+def digests_of(content: Content) -> Mapping[str, str]:
+    """What tells the vector of each data file that has one from any other, by the file's name.
+
+    Vectors of index files that this process has not met are read and encoded.
+    """
+    with _LOCK:
+        kept = [(file, _DIGESTS.get(_key(content, file))) for file in content.state.vector_files]
+    found: dict[str, str] = {}
+    for _, digests in kept:
+        found |= digests or {}
+    new = [file for file, digests in kept if digests is None]
+    for file, vectors in zip(new, _encoded(content, new), strict=True):
+        told = {name: vector.digest for name, vector in vectors.items()}
+        with _LOCK:
+            _DIGESTS[_key(content, file)] = told
+        found |= told
+    return found
+
+
+def encoded(content: Content, names: Collection[str]) -> dict[str, DeltaVector]:
+    """The vectors of some data files."""
+    wanted = frozenset(names)
+    files = [file for file in content.state.vector_files
+             if any(place.data_file_name in wanted for place in file.ranges or ())]  # fmt: skip
+    vectors: dict[str, DeltaVector] = {}
+    for each in _encoded(content, files):
+        vectors |= {name: vector for name, vector in each.items() if name in wanted}
+    return vectors
+
+
+def _encoded(content: Content, files: Sequence[IndexFile]) -> list[dict[str, DeltaVector]]:
+    store = content.view.store
+    return store.together([partial(_vectors_of, content, file) for file in files])
+
+
+def _vectors_of(content: Content, file: IndexFile) -> dict[str, DeltaVector]:
+    path = vector_file_path(file, content.view.name)
+    stored = stored_vectors(content.view.store, path, file.ranges or ())
+    return {name: DeltaVector.of(vector) for name, vector in stored.items() if len(vector)}
+
+
+def _key(content: Content, file: IndexFile) -> tuple[object, str]:
+    return content.view.store.identity, file.file_name
+
+
+_DIGESTS: LRUCache[tuple[object, str], dict[str, str]] = LRUCache(_FILES_MAX)
+_LOCK = Lock()

@@ -1,0 +1,185 @@
+"""Tables published as Delta Lake: after every step of any life, other readers see what is shown.
+
+What they see is a snapshot of the table, the newest one where nothing of it has to be merged.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from other_readers import Rows, delta_readers, scanned
+
+import keytide as kt
+from keytide.table.definition.evolution import AddColumn
+from keytide.table.publishing.seen import forget_publications
+from keytide.types import parse_sql_type
+
+SCHEMA = pa.schema([("k", pa.int64()), ("p", pa.string()), ("v", pa.string())])
+RETAINED = {"snapshot.num-retained.min": "1", "snapshot.time-retained": "1 h"}
+
+KINDS: dict[str, tuple[list[str], dict[str, str]]] = {
+    "indexed": (["k", "p"], {"upsert.mode": "full", "bucket": "2"}),
+    "indexed by parts": (["k", "p"], {"upsert.mode": "partial"}),
+    "appended": ([], {}),
+    "appended, marked": ([], {"deletion-vectors.enabled": "true"}),
+    "marked": (["k", "p"], {"deletion-vectors.enabled": "true", "bucket": "1"}),
+    "merged": (["k", "p"], {"bucket": "1", "num-sorted-run.compaction-trigger": "3"}),
+    "merged over marks": (
+        ["k", "p"],
+        {"bucket": "1", "deletion-vectors.enabled": "true", "deletion-vectors.merge-on-read":
+         "true"},
+    ),
+}  # fmt: skip
+PLAIN = {"indexed", "indexed by parts", "appended", "appended, marked", "marked"}
+"""Kinds of which each snapshot can be published."""
+
+
+@dataclass
+class Life:
+    """A table that is published, and what its readers are to find."""
+
+    lake: kt.Lake
+    table: kt.Table
+    kind: str
+    random: Random
+    version: int | None = None
+    expected: Rows = field(default_factory=list)
+
+    @property
+    def has_key(self) -> bool:
+        return bool(KINDS[self.kind][0])
+
+    def rows(self) -> list[dict[str, Any]]:
+        keys = self.random.sample(range(8), self.random.randint(1, 5))
+        added = dict.fromkeys(self.table.schema.names[3:], self.random.randint(0, 99))
+        return [
+            {"k": k, "p": "ab"[k % 2], "v": f"{self.random.randint(0, 99)}", **added} for k in keys
+        ]
+
+    def publication(self) -> dict[str, Any]:
+        (row,) = self.lake.sql("SELECT * FROM `t$publications`").to_pylist()
+        return row
+
+    def check(self, readers: Callable[[kt.Table], dict[str, Rows]]) -> None:
+        """Whatever happened, readers see the published snapshot, and it is the newest if can be."""
+        told = self.publication()
+        if told["version"] != self.version:
+            self.version = told["version"]
+            self.expected = scanned(self.table, told["snapshot_id"])
+        newest = self.table.metadata.latest_snapshot_id()
+        assert told["newest_snapshot_id"] == newest
+        assert (told["reason"] is None) == (told["snapshot_id"] == newest)
+        if self.kind in PLAIN:
+            assert told["snapshot_id"] == newest, told["reason"]
+        if self.version is not None:
+            for name, rows in readers(self.table).items():
+                assert rows == self.expected, name
+
+
+def write(life: Life) -> None:
+    life.table.write(life.rows())
+
+
+def delete(life: Life) -> None:
+    life.table.delete(f"k % 3 = {life.random.randint(0, 2)}")
+
+
+def update(life: Life) -> None:
+    life.table.update({"v": "'u'"}, f"k < {life.random.randint(1, 8)}")
+
+
+def compact(life: Life) -> None:
+    life.table.compact(full=life.random.random() < 0.7)
+
+
+def expire(life: Life) -> None:
+    life.table.expire_snapshots(retain_max=life.random.randint(1, 3), retain_min=1)
+
+
+def roll_back(life: Life) -> None:
+    ids = [each.id for each in life.table.snapshots()]
+    if ids:
+        life.table.rollback_to(life.random.choice(ids))
+
+
+def restore(life: Life) -> None:
+    ids = [each.id for each in life.table.snapshots()]
+    if ids:
+        life.table.restore(life.random.choice(ids))
+
+
+def tag(life: Life) -> None:
+    if life.table.snapshots():
+        life.table.create_tag(f"t{life.random.random()}")
+
+
+def add_column(life: Life) -> None:
+    name = f"c{len(life.table.schema)}"
+    life.table.alter(AddColumn((name,), parse_sql_type("INT")))
+
+
+def overwrite(life: Life) -> None:
+    life.table.overwrite(life.rows())
+
+
+def truncate(life: Life) -> None:
+    life.table.truncate()
+
+
+def rescale(life: Life) -> None:
+    if life.has_key and life.table.snapshots():
+        life.lake.sql(f"ALTER TABLE t SET ('bucket' = '{life.random.randint(1, 3)}')")
+        life.table.rescale()
+
+
+def begin_anew(life: Life) -> None:
+    """As a process that has published nothing yet."""
+    forget_publications()
+
+
+STEPS = [
+    write, write, write, write, delete, update, compact, compact, expire, roll_back, restore, tag,
+    add_column, overwrite, truncate, rescale, begin_anew,
+]  # fmt: skip
+
+
+def begun(folder: Path, kind: str, seed: int, form: str) -> Life:
+    lake = kt.connect(str(folder))
+    key, options = KINDS[kind]
+    table = lake.create_table(
+        "t", SCHEMA, key, ["p"], options={**RETAINED, **options, "publish": form}
+    )
+    return Life(lake, table, kind, Random(seed))
+
+
+@pytest.fixture(autouse=True)
+def no_warnings() -> Iterator[None]:
+    """A publication that fails is a warning: none may."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", kt.KeytideWarning)
+        yield
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=6)
+@given(seed=st.integers(0, 2**32), steps=st.lists(st.sampled_from(STEPS), min_size=5, max_size=16))
+def test_readers_see_the_published_snapshot_after_every_step(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, seed: int, steps: list[Callable[..., None]]
+) -> None:
+    life = begun(tmp_path_factory.mktemp("lake"), kind, seed, "delta")
+    for step in [write, *steps]:
+        step(life)
+        life.check(delta_readers)
+    life.table.compact(full=True)
+    life.table.publish()
+    assert life.publication()["snapshot_id"] == life.table.metadata.latest_snapshot_id()
+    life.check(delta_readers)
