@@ -10,7 +10,7 @@ import pyarrow as pa
 
 import keytide as kt
 
-__all__ = ["delta_readers", "in_order", "scanned"]
+__all__ = ["READERS", "delta_readers", "in_order", "scanned"]
 
 Rows = list[tuple[Any, ...]]
 
@@ -33,3 +33,7 @@ def delta_readers(table: kt.Table) -> dict[str, Rows]:
         "deltalake": in_order(pa.table(query).to_pylist()),
         "polars": in_order(pl.scan_delta(table.uri).collect().to_dicts()),
     }
+
+
+READERS = {"delta": delta_readers}
+"""The readers of each form."""

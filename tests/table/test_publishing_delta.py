@@ -109,12 +109,14 @@ def roll_back(life: Life) -> None:
     ids = [each.id for each in life.table.snapshots()]
     if ids:
         life.table.rollback_to(life.random.choice(ids))
+        lay_out(life)
 
 
 def restore(life: Life) -> None:
     ids = [each.id for each in life.table.snapshots()]
     if ids:
         life.table.restore(life.random.choice(ids))
+        lay_out(life)
 
 
 def tag(life: Life) -> None:
@@ -138,6 +140,12 @@ def truncate(life: Life) -> None:
 def rescale(life: Life) -> None:
     if life.has_key and life.table.snapshots():
         life.lake.sql(f"ALTER TABLE t SET ('bucket' = '{life.random.randint(1, 3)}')")
+        lay_out(life)
+
+
+def lay_out(life: Life) -> None:
+    """Have partitions as many buckets as the table, as whoever writes expects."""
+    if life.has_key:
         life.table.rescale()
 
 

@@ -87,8 +87,8 @@ def _publication(table: StoredTable, view: TableView, form: AnyForm) -> Publicat
     shown = None if version is None else version.snapshot_id
     number = None if version is None else version.version
     if form.name not in view.options.publish:
-        reason = f"'{keys.PUBLISH}' names {form.name} no more"
-        return Publication(form.name, number, shown, newest, reason, is_stopped=True)
+        stopped = f"'{keys.PUBLISH}' names {form.name} no more"
+        return Publication(form.name, number, shown, newest, stopped, is_stopped=True)
     reason = None if shown == newest else _why_not(table, form, snapshot)
     return Publication(form.name, number, shown, newest, reason)
 

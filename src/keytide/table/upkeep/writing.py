@@ -115,7 +115,10 @@ def show_rows(table: PinnedTable, runner: TaskRunner | None = None) -> PinnedTab
                 f"rows that are shown could undo them. Compact it first, with Table.compact or "
                 f"CALL sys.compact, or set '{keys.DELETION_VECTORS_MERGE_ON_READ}' = 'true'"
             )
-        compact_due(table.live, Planner(view).may_be_due(live, hidden), runner or local_runner())
+        due = Planner(view).may_be_due(live, hidden)
+        done, _ = compact_due(table.live, due, runner or local_runner())
+        if done.snapshot_id is not None:
+            follow(Made(table.live, view, done.snapshot_id, "the table is compacted"))
         table = table.live.pinned()
     return table
 

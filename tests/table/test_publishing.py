@@ -1,0 +1,385 @@
+"""Publishing beside everything that can go wrong: faults, other publishers, expiry, refusals."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+from other_readers import READERS, Rows, scanned
+from stops import stops_of
+
+import keytide as kt
+from keytide.format.cache import forget_files
+from keytide.format.delta.names import LOG_DIR
+from keytide.store import open_store
+from keytide.store.faults import Action, Crash, Fault, FaultyStore
+from keytide.table.definition.evolution import RenameColumn
+from keytide.table.publishing import publish as publishing
+from keytide.table.publishing.delta_log import CHECKPOINT_INTERVAL
+from keytide.table.publishing.seen import forget_publications
+from keytide.table.state.lineage import forget_lineages
+
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
+FOLDERS = {"delta": LOG_DIR}
+
+
+def row(k: int, v: str) -> dict[str, Any]:
+    return {"k": k, "v": v}
+
+
+def lake_in(folder: Path, *faults: Fault) -> tuple[kt.Lake, FaultyStore]:
+    store = FaultyStore(open_store(str(folder)), faults)
+    return kt.connect("", store=store), store
+
+
+def made(folder: Path, form: str, **options: str) -> kt.Table:
+    """A table with an index of keys, three rows, and one of them dead."""
+    every = {"upsert.mode": "full", "publish": form} | options
+    table = kt.connect(str(folder)).create_table("t", SCHEMA, ["k"], options=every)
+    table.write([row(k, "old") for k in range(3)])
+    table.write([row(0, "new")])
+    return table
+
+
+def as_a_new_process() -> None:
+    forget_files()
+    forget_lineages()
+    forget_publications()
+
+
+def seen(table: kt.Table, form: str) -> Rows:
+    """What all readers of a form find, who agree."""
+    (rows, *others) = READERS[form](table).values()
+    assert all(other == rows for other in others)
+    return rows
+
+
+def published(table: kt.Table) -> dict[str, Any]:
+    (found,) = table.publish()
+    return {"snapshot": found.snapshot_id, "newest": found.newest_snapshot_id,
+            "reason": found.reason}  # fmt: skip
+
+
+def make_old(folder: Path) -> None:
+    """Have all files been changed last two days ago."""
+    then = time.time() - 2 * 86_400
+    for path in folder.rglob("*"):
+        os.utime(path, (then, then))
+
+
+# -- faults ----------------------------------------------------------------------------------------
+
+
+def places_of_a_publication(form: str, tmp_path: Path) -> list[tuple[str, int]]:
+    """Where the publication that follows a write of a new process writes, reads or looks."""
+    made(tmp_path, form)
+    as_a_new_process()
+    lake, store = lake_in(tmp_path)
+    lake.table("t").write([row(1, "newer")])
+    first = next(n for n, (_, path) in enumerate(store.log) if is_of(form, path))
+    before = stops_of(store.log[:first])
+    return [stop for stop in stops_of(store.log) if stop not in before]
+
+
+def is_of(form: str, path: str) -> bool:
+    return f"/{FOLDERS[form]}" in path
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+@pytest.mark.parametrize("action", ["fail", "lost-response", "torn", "crash"])
+def test_publication_that_fails_anywhere_is_caught_up_by_the_next(
+    form: str, action: Action, tmp_path: Path
+) -> None:
+    places = places_of_a_publication(form, tmp_path / "trial")
+    assert places
+    for number, (operation, nth) in enumerate(places):
+        folder = tmp_path / f"{number}"
+        table = made(folder, form)
+        before = seen(table, form)
+        as_a_new_process()
+        fault = Fault(operation, nth=nth, action=action)  # type: ignore[arg-type]
+        lake, _ = lake_in(folder, fault)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", kt.KeytideWarning)
+            try:
+                lake.table("t").write([row(1, "newer")])
+            except Crash:
+                assert action == "crash"
+        assert (1, "newer") in scanned(table), "what is published never undoes a commit"
+        assert seen(table, form) in (before, scanned(table))
+        as_a_new_process()
+        table.write([row(2, "newest")])
+        assert seen(table, form) == scanned(table)
+        assert published(table)["reason"] is None
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+def test_publication_that_fails_is_a_warning_and_the_rows_are_written(
+    form: str, tmp_path: Path
+) -> None:
+    table = made(tmp_path, form)
+    lake, _ = lake_in(tmp_path, Fault("create", f"*/{FOLDERS[form]}/*"))
+    with pytest.warns(kt.KeytideWarning, match=r"publishing it failed.*Table\.publish"):
+        lake.table("t").write([row(1, "newer")])
+    assert scanned(table) == [(0, "new"), (1, "newer"), (2, "old")]
+    assert seen(table, form) != scanned(table)
+    assert published(table)["snapshot"] == 3
+    assert seen(table, form) == scanned(table)
+
+
+# -- other publishers ------------------------------------------------------------------------------
+
+
+class Overtaken(FaultyStore):
+    """A store in which somebody else publishes just before a version is made."""
+
+    def __init__(self, folder: Path, form: str, others: list[Callable[[], object]]) -> None:
+        super().__init__(open_store(str(folder)))
+        self.form, self.others = form, others
+
+    def create(self, path: str, data: bytes) -> bool:
+        if is_of(self.form, self._prefix + path) and self.others:
+            self.others.pop()()
+        return super().create(path, data)
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+def test_publisher_who_is_overtaken_looks_again_and_never_goes_back(
+    form: str, tmp_path: Path
+) -> None:
+    table = made(tmp_path, form)
+    store = Overtaken(tmp_path, form, [lambda: table.write([row(7, "by another")])])
+    slow = kt.connect("", store=store).table("t")
+    slow.write([row(1, "newer")])
+    assert not store.others
+    assert (7, "by another") in seen(table, form)
+    assert seen(table, form) == scanned(table)
+    assert published(table)["snapshot"] == 4
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+def test_publications_of_two_processes_alternate(form: str, tmp_path: Path) -> None:
+    table = made(tmp_path, form)
+    other = lake_in(tmp_path)[0].table("t")
+    for number in range(6):
+        (table, other)[number % 2].write([row(number % 3, f"{number}")])
+        assert seen(table, form) == scanned(table)
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+def test_publication_begins_anew_where_somebody_removed_it(form: str, tmp_path: Path) -> None:
+    table = made(tmp_path, form)
+    table.metadata.store.delete_tree(FOLDERS[form])
+    table.write([row(1, "newer")])
+    assert seen(table, form) == scanned(table)
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+def test_table_made_anew_at_the_same_place_is_published_as_itself(
+    form: str, tmp_path: Path
+) -> None:
+    made(tmp_path, form)
+    kt.connect(str(tmp_path)).drop_table("t")
+    table = made(tmp_path, form)
+    assert seen(table, form) == scanned(table)
+
+
+# -- what cannot be published ----------------------------------------------------------------------
+
+MERGED = {"upsert.mode": "none", "bucket": "1"}
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+def test_last_publication_stays_until_nothing_has_to_be_merged(form: str, tmp_path: Path) -> None:
+    table = made(tmp_path, form, **MERGED)
+    assert published(table) == {"snapshot": None, "newest": 2, "reason": table.publish()[0].reason}
+    table.compact(full=True)
+    first = scanned(table)
+    assert seen(table, form) == first
+    table.write([row(1, "newer")])
+    assert published(table)["snapshot"] == 3
+    assert "bucket-0" in str(published(table)["reason"])
+    assert seen(table, form) == first
+    sign = next(sign for sign in table.doctor().signs if sign.subject == "publishing")
+    assert f"{form} shows snapshot 3 of 4" in sign.found
+    assert "compact(full=True)" in (sign.action or "")
+    table.compact(full=True)
+    assert seen(table, form) == scanned(table)
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+def test_expiry_and_orphan_removal_keep_what_is_published(form: str, tmp_path: Path) -> None:
+    table = made(tmp_path, form, **MERGED)
+    table.compact(full=True)
+    first = seen(table, form)
+    for number in range(3):
+        table.write([row(1, f"{number}")])
+    assert published(table)["reason"] is not None
+    table.expire_snapshots(retain_max=1, retain_min=1)
+    make_old(tmp_path)
+    table.remove_orphan_files(dry_run=False)
+    assert [each.id for each in table.snapshots()] == [table.metadata.latest_snapshot_id()]
+    assert seen(table, form) == first
+    table.compact(full=True)
+    assert seen(table, form) == scanned(table)
+
+
+@pytest.mark.parametrize(
+    ("column", "options", "said"),
+    [
+        (pa.field("x", pa.timestamp("ns")), {}, r"column 'x' is TIMESTAMP\(9\)"),
+        (pa.field("x", pa.time32("ms")), {}, r"column 'x' is TIME\(3\)"),
+        (pa.field("x", pa.struct([("t", pa.time32("ms"))])), {}, "column 'x' is ROW"),
+        (pa.field("v", pa.string()), {"file.format": "orc"}, r"'file\.format' = 'parquet'"),
+        (pa.field("v", pa.string()), {"fields.v.default-value": "a"}, "column 'v' has a 'fields"),
+    ],
+)
+@pytest.mark.parametrize("form", FOLDERS)
+def test_table_that_others_would_read_otherwise_is_refused_by_name(
+    form: str, column: pa.Field, options: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    lake = kt.connect(str(tmp_path))
+    schema = pa.schema([pa.field("k", pa.int64()), column])
+    with pytest.raises((kt.UnsupportedError, kt.InvalidError), match=said):
+        lake.create_table("t", schema, ["k"], options={**options, "publish": form})
+    table = lake.create_table("t", schema, ["k"], options=options)
+    with pytest.raises((kt.UnsupportedError, kt.InvalidError), match=said):
+        lake.sql(f"ALTER TABLE t SET ('publish' = '{form}')")
+    assert "publish" not in table.options
+
+
+def test_name_that_delta_has_no_room_for_is_refused(tmp_path: Path) -> None:
+    lake = kt.connect(str(tmp_path))
+    schema = pa.schema([("a b", pa.int64())])
+    with pytest.raises(kt.UnsupportedError, match=r"column 'a b' .* its name has ' '"):
+        lake.create_table("t", schema, [], options={"publish": "delta"})
+
+
+def test_publish_says_what_it_lacks(tmp_path: Path) -> None:
+    lake = kt.connect(str(tmp_path))
+    table = lake.create_table("t", SCHEMA, ["k"])
+    with pytest.raises(kt.InvalidError, match=r"table default\.t has no 'publish'; set it to 'del"):
+        table.publish()
+    lake.sql("ALTER TABLE t SET ('publish' = 'delta')")
+    assert table.publish()[0].reason == "nobody has written to the table"
+    table.write([row(1, "a")])
+    table.create_branch("b")
+    with pytest.raises(kt.InvalidError, match="is a branch"):
+        table.branch("b").publish()
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+def test_branch_is_published_once_the_table_is_forwarded_to_it(form: str, tmp_path: Path) -> None:
+    table = made(tmp_path, form)
+    before = seen(table, form)
+    table.create_branch("b")
+    table.branch("b").write([row(1, "on the branch")])
+    assert seen(table, form) == before
+    table.fast_forward("b")
+    assert seen(table, form) == scanned(table) != before
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+def test_table_that_is_published_no_more_shows_what_it_showed(form: str, tmp_path: Path) -> None:
+    lake = kt.connect(str(tmp_path))
+    table = made(tmp_path, form)
+    before = seen(table, form)
+    lake.sql("ALTER TABLE t RESET ('publish')")
+    for number in range(3):
+        table.write([row(k, f"{number}") for k in range(3)])
+        table.compact(full=True)
+    table.expire_snapshots(retain_max=1, retain_min=1)
+    assert seen(table, form) == before
+    (told,) = lake.sql("SELECT * FROM `t$publications`").to_pylist()
+    assert (told["snapshot_id"], told["is_stopped"]) == (2, True)
+    lake.sql(f"ALTER TABLE t SET ('publish' = '{form}')")
+    table.publish()
+    assert seen(table, form) == scanned(table) != before
+
+
+# -- what is peculiar to Delta ---------------------------------------------------------------------
+
+
+def test_log_is_summed_up_and_read_from_there(tmp_path: Path) -> None:
+    table = made(tmp_path, "delta")
+    for number in range(CHECKPOINT_INTERVAL + 3):
+        table.write([row(number % 4, f"{number}")])
+    names = table.metadata.store.list_names(LOG_DIR)
+    assert f"{CHECKPOINT_INTERVAL:020d}.checkpoint.parquet" in names
+    for name in names:
+        if name < f"{CHECKPOINT_INTERVAL:020d}":
+            table.metadata.store.delete([f"{LOG_DIR}/{name}"])
+    assert seen(table, "delta") == scanned(table)
+    as_a_new_process()
+    table.delete("k = 1")
+    assert seen(table, "delta") == scanned(table)
+
+
+def test_version_of_delta_says_which_snapshot_it_shows(tmp_path: Path) -> None:
+    table = made(tmp_path, "delta")
+    found = deltalake.DeltaTable(table.uri)
+    assert found.transaction_version("keytide") == 2
+    assert [each["snapshotId"] for each in found.history()] == [2, 1]
+
+
+def test_writers_of_delta_are_kept_out(tmp_path: Path) -> None:
+    table = made(tmp_path, "delta")
+    with pytest.raises(Exception, match="keytide"):
+        deltalake.write_deltalake(table.uri, pa.table({"k": [9], "v": ["x"]}), mode="append")
+    assert seen(table, "delta") == scanned(table)
+
+
+def test_column_with_another_name_in_older_files_waits_for_a_compaction(tmp_path: Path) -> None:
+    table = made(tmp_path, "delta")
+    before = seen(table, "delta")
+    table.alter(RenameColumn(("v",), "w"))
+    table.write([{"k": 1, "w": "newer"}])
+    assert published(table)["reason"] == (
+        "files of schema 0 are from before column 'v' was renamed to 'w'"
+    )
+    assert seen(table, "delta") == before
+    table.compact(full=True)
+    assert seen(table, "delta") == scanned(table)
+
+
+def test_dead_rows_below_a_folder_that_urls_spell_otherwise_wait(tmp_path: Path) -> None:
+    lake = kt.connect(str(tmp_path))
+    schema = pa.schema([("k", pa.int64()), ("p", pa.string())])
+    options = {"upsert.mode": "full", "publish": "delta"}
+    table = lake.create_table("t", schema, ["k", "p"], ["p"], options=options)
+    table.write([{"k": 1, "p": "a b"}, {"k": 1, "p": "a/b=c"}, {"k": 2, "p": "a b"}])
+    before = seen(table, "delta")
+    assert before == scanned(table)
+    table.delete("k = 1")
+    assert "characters that a URL spells otherwise" in str(published(table)["reason"])
+    assert seen(table, "delta") == before
+
+
+def test_many_dead_rows_lie_in_a_file_that_goes_with_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = made(tmp_path, "delta")
+    table.write([row(k, "many") for k in range(200_000)])
+    # Every third row, by numbers that no run is shorter for.
+    table.delete("k % 3 = 1 OR k % 7 = 2")
+    folder = Path(table.uri.removeprefix("file://"), "_delta_vectors")
+    assert len([*folder.iterdir()]) == 1
+    assert seen(table, "delta") == scanned(table)
+    table.delete("k % 5 = 3")
+    assert seen(table, "delta") == scanned(table)
+    later_ms = time.time_ns() // 10**6 + 2 * 3_600_000
+    monkeypatch.setattr(publishing, "wall_clock_ms", lambda: later_ms)
+    for number in range(2 * CHECKPOINT_INTERVAL):
+        table.write([row(900_000, f"{number}")])
+    names = table.metadata.store.list_names(LOG_DIR)
+    assert f"{CHECKPOINT_INTERVAL - 1:020d}.json" not in names
+    assert f"{2 * CHECKPOINT_INTERVAL:020d}.checkpoint.parquet" in names
+    assert len([*folder.iterdir()]) == 1
+    assert seen(table, "delta") == scanned(table)
