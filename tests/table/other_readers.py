@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import deltalake
 import polars as pl
 import pyarrow as pa
+from pyiceberg.table import StaticTable
 
 import keytide as kt
 
-__all__ = ["READERS", "delta_readers", "in_order", "scanned"]
+__all__ = ["READERS", "delta_readers", "iceberg_readers", "in_order", "scanned"]
 
 Rows = list[tuple[Any, ...]]
 
@@ -35,5 +37,17 @@ def delta_readers(table: kt.Table) -> dict[str, Rows]:
     }
 
 
-READERS = {"delta": delta_readers}
+def iceberg_readers(table: kt.Table) -> dict[str, Rows]:
+    """The rows that each reader of Iceberg finds."""
+    found = StaticTable.from_metadata(table.uri)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Polars would have another package plan
+        rows = pl.scan_iceberg(found).collect()
+    return {
+        "pyiceberg": in_order(found.scan().to_arrow().to_pylist()),
+        "polars": in_order(rows.to_dicts()),
+    }
+
+
+READERS = {"delta": delta_readers, "iceberg": iceberg_readers}
 """The readers of each form."""

@@ -225,7 +225,7 @@ def _paddings(text: str) -> tuple[str, ...]:
     return names
 
 
-_FORMS = ("delta",)
+_FORMS = ("delta", "iceberg")
 
 
 def _forms(text: str) -> tuple[str, ...]:
@@ -304,7 +304,9 @@ NAMES = ValueType("names", _names, ("a", "b"), absent=())
 PADDINGS = ValueType(
     ", ".join(f"`{name}`" for name in _PADDINGS), _paddings, ("row-kind-flag",), "?", absent=()
 )
-FORMS = ValueType(", ".join(f"`{name}`" for name in _FORMS), _forms, _FORMS, "?", absent=())
+FORMS = ValueType(
+    ", ".join(f"`{name}`" for name in _FORMS), _forms, ("delta", "delta,iceberg"), "?", absent=()
+)
 FILE_NAME = ValueType("a text", _file_name, ("abc", "xyz"), "a/b")
 FOLDER = ValueType("a folder", _folder, ("abc", "x/yz"), "../abc")
 LEVELS = ValueType("levels with a word for each", _levels, ("0:counts", "1:none,5:full"), "some")

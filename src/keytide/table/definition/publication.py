@@ -6,16 +6,21 @@ from collections.abc import Callable, Mapping
 
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.delta import columns as delta
+from keytide.format.iceberg import columns as iceberg
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, keys
 from keytide.table.definition.defaults import read_defaults
 from keytide.types import Field
 
-__all__ = ["DELTA", "check_publication"]
+__all__ = ["DELTA", "ICEBERG", "check_publication"]
 
 DELTA = "delta"
+ICEBERG = "iceberg"
 
-_WHY_NO_COLUMN: Mapping[str, Callable[[Field], str | None]] = {DELTA: delta.why_no_column}
+_WHY_NO_COLUMN: Mapping[str, Callable[[Field], str | None]] = {
+    DELTA: delta.why_no_column,
+    ICEBERG: iceberg.why_no_column,
+}
 
 
 def check_publication(schema: TableSchema, options: TableOptions) -> None:

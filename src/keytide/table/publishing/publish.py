@@ -71,15 +71,25 @@ def publish_after(table: StoredTable, view: TableView, newest_id: int) -> None:
     """
     if not view.options.publish or branch_of(table.store) != paths.MAIN_BRANCH:
         return
-    live = table.live
-    for name in view.options.publish:
-        _Publishing(live, FORMS[name]).run(newest_id)
+    # Where one form fails, the others are published all the same.
+    attempts = [_Publishing(table.live, FORMS[name]) for name in view.options.publish]
+    failed = [error for each in attempts if (error := each.failure(newest_id)) is not None]
+    if failed:
+        raise failed[0]
 
 
 @dataclass(frozen=True)
 class _Publishing:
     table: StoredTable
     form: AnyForm
+
+    def failure(self, made_id: int) -> Exception | None:
+        """What went wrong in a run."""
+        try:
+            self.run(made_id)
+        except Exception as error:
+            return error
+        return None
 
     def run(self, made_id: int | None) -> Publication:
         """Bring what is published up to the newest snapshot.

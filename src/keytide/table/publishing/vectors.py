@@ -8,13 +8,13 @@ from threading import Lock
 
 from cachetools import LRUCache
 
-from keytide.format.deletion_vector import stored_vectors
+from keytide.format.deletion_vector import Vector, stored_vectors
 from keytide.format.delta.vector import DeltaVector
 from keytide.format.index_manifest import IndexFile
 from keytide.table.publishing.content import Content
 from keytide.table.state.dead_rows import vector_file_path
 
-__all__ = ["digests_of", "encoded"]
+__all__ = ["digests_of", "encoded", "stored"]
 
 _FILES_MAX = 4096
 
@@ -30,8 +30,8 @@ def digests_of(content: Content) -> Mapping[str, str]:
     for _, digests in kept:
         found |= digests or {}
     new = [file for file, digests in kept if digests is None]
-    for file, vectors in zip(new, _encoded(content, new), strict=True):
-        told = {name: vector.digest for name, vector in vectors.items()}
+    for file, vectors in zip(new, _stored(content, new), strict=True):
+        told = {name: DeltaVector.of(vector).digest for name, vector in vectors.items()}
         with _LOCK:
             _DIGESTS[_key(content, file)] = told
         found |= told
@@ -39,25 +39,30 @@ def digests_of(content: Content) -> Mapping[str, str]:
 
 
 def encoded(content: Content, names: Collection[str]) -> dict[str, DeltaVector]:
+    """The vectors of some data files, as Delta Lake stores them."""
+    return {name: DeltaVector.of(vector) for name, vector in stored(content, names).items()}
+
+
+def stored(content: Content, names: Collection[str]) -> dict[str, Vector]:
     """The vectors of some data files."""
     wanted = frozenset(names)
     files = [file for file in content.state.vector_files
              if any(place.data_file_name in wanted for place in file.ranges or ())]  # fmt: skip
-    vectors: dict[str, DeltaVector] = {}
-    for each in _encoded(content, files):
+    vectors: dict[str, Vector] = {}
+    for each in _stored(content, files):
         vectors |= {name: vector for name, vector in each.items() if name in wanted}
     return vectors
 
 
-def _encoded(content: Content, files: Sequence[IndexFile]) -> list[dict[str, DeltaVector]]:
+def _stored(content: Content, files: Sequence[IndexFile]) -> list[dict[str, Vector]]:
     store = content.view.store
     return store.together([partial(_vectors_of, content, file) for file in files])
 
 
-def _vectors_of(content: Content, file: IndexFile) -> dict[str, DeltaVector]:
+def _vectors_of(content: Content, file: IndexFile) -> dict[str, Vector]:
     path = vector_file_path(file, content.view.name)
-    stored = stored_vectors(content.view.store, path, file.ranges or ())
-    return {name: DeltaVector.of(vector) for name, vector in stored.items() if len(vector)}
+    found = stored_vectors(content.view.store, path, file.ranges or ())
+    return {name: vector for name, vector in found.items() if len(vector)}
 
 
 def _key(content: Content, file: IndexFile) -> tuple[object, str]:

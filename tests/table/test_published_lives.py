@@ -1,4 +1,4 @@
-"""Tables published as Delta Lake: after every step of any life, other readers see what is shown.
+"""Tables published for others: after every step of any life, all of them see what is shown.
 
 What they see is a snapshot of the table, the newest one where nothing of it has to be merged.
 """
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from other_readers import Rows, delta_readers, scanned
+from other_readers import READERS, Rows, scanned
 
 import keytide as kt
 from keytide.table.definition.evolution import AddColumn
@@ -51,8 +51,8 @@ class Life:
     table: kt.Table
     kind: str
     random: Random
-    version: int | None = None
-    expected: Rows = field(default_factory=list)
+    versions: dict[str, int | None] = field(default_factory=dict)
+    expected: dict[str, Rows] = field(default_factory=dict)
 
     @property
     def has_key(self) -> bool:
@@ -65,24 +65,24 @@ class Life:
             {"k": k, "p": "ab"[k % 2], "v": f"{self.random.randint(0, 99)}", **added} for k in keys
         ]
 
-    def publication(self) -> dict[str, Any]:
-        (row,) = self.lake.sql("SELECT * FROM `t$publications`").to_pylist()
-        return row
+    def publications(self) -> list[dict[str, Any]]:
+        return self.lake.sql("SELECT * FROM `t$publications`").to_pylist()
 
-    def check(self, readers: Callable[[kt.Table], dict[str, Rows]]) -> None:
+    def check(self) -> None:
         """Whatever happened, readers see the published snapshot, and it is the newest if can be."""
-        told = self.publication()
-        if told["version"] != self.version:
-            self.version = told["version"]
-            self.expected = scanned(self.table, told["snapshot_id"])
         newest = self.table.metadata.latest_snapshot_id()
-        assert told["newest_snapshot_id"] == newest
-        assert (told["reason"] is None) == (told["snapshot_id"] == newest)
-        if self.kind in PLAIN:
-            assert told["snapshot_id"] == newest, told["reason"]
-        if self.version is not None:
-            for name, rows in readers(self.table).items():
-                assert rows == self.expected, name
+        for told in self.publications():
+            form, version = told["form"], told["version"]
+            if version != self.versions.get(form):
+                self.versions[form] = version
+                self.expected[form] = scanned(self.table, told["snapshot_id"])
+            assert told["newest_snapshot_id"] == newest
+            assert (told["reason"] is None) == (told["snapshot_id"] == newest)
+            if self.kind in PLAIN:
+                assert told["snapshot_id"] == newest, told["reason"]
+            if version is not None:
+                for name, rows in READERS[form](self.table).items():
+                    assert rows == self.expected[form], f"{name}, {form}"
 
 
 def write(life: Life) -> None:
@@ -160,11 +160,11 @@ STEPS = [
 ]  # fmt: skip
 
 
-def begun(folder: Path, kind: str, seed: int, form: str) -> Life:
+def begun(folder: Path, kind: str, seed: int) -> Life:
     lake = kt.connect(str(folder))
     key, options = KINDS[kind]
     table = lake.create_table(
-        "t", SCHEMA, key, ["p"], options={**RETAINED, **options, "publish": form}
+        "t", SCHEMA, key, ["p"], options={**RETAINED, **options, "publish": "delta,iceberg"}
     )
     return Life(lake, table, kind, Random(seed))
 
@@ -183,11 +183,11 @@ def no_warnings() -> Iterator[None]:
 def test_readers_see_the_published_snapshot_after_every_step(
     tmp_path_factory: pytest.TempPathFactory, kind: str, seed: int, steps: list[Callable[..., None]]
 ) -> None:
-    life = begun(tmp_path_factory.mktemp("lake"), kind, seed, "delta")
+    life = begun(tmp_path_factory.mktemp("lake"), kind, seed)
     for step in [write, *steps]:
         step(life)
-        life.check(delta_readers)
+        life.check()
     life.table.compact(full=True)
     life.table.publish()
-    assert life.publication()["snapshot_id"] == life.table.metadata.latest_snapshot_id()
-    life.check(delta_readers)
+    life.check()
+    assert all(told["reason"] is None for told in life.publications())

@@ -1,0 +1,5 @@
+"""Apache Iceberg's metadata, version 2: what it says of a table, for readers who know that format.
+
+Columns go by the ids that they have in data files. These begin at 0, and parts of nested ones have
+ids that follow from their column's: what the files say, the metadata has to say.
+"""

@@ -1,0 +1,339 @@
+"""Tables as Apache Iceberg, version 2, with deletes by position.
+
+`metadata/` names data files of the table, and files of its own that say which rows are dead: one
+for each bucket, written anew when one of its rows has died, as the table's own vectors are. There
+are no partitions: bounds of columns prune as well, for they are exact of partition columns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from keytide.format.deletion_vector import Vector
+from keytide.format.iceberg.bounds import bound, has_bounds
+from keytide.format.iceberg.columns import is_promoted, schema_json
+from keytide.format.iceberg.deletes import FILE_PATH_ID, delete_file
+from keytide.format.iceberg.manifest import (
+    ADDED,
+    DATA,
+    DELETES,
+    EXISTING,
+    POSITION_DELETES,
+    Entry,
+    Manifest,
+    encode_entries,
+    encode_list,
+)
+from keytide.format.iceberg.metadata import (
+    METADATA_DIR,
+    IcebergState,
+    metadata_document,
+    metadata_path,
+)
+from keytide.store import Store, created
+from keytide.table.definition.publication import ICEBERG
+from keytide.table.publishing.content import Content, PublishedFile
+from keytide.table.publishing.iceberg_metadata import (
+    drop_old,
+    newest_state,
+    read_on,
+    tell_newest,
+)
+from keytide.table.publishing.retention import kept_since_ms
+from keytide.table.publishing.vectors import digests_of, stored
+from keytide.table.read.statistics import value_bounds
+from keytide.table.state.live_files import BucketId
+
+__all__ = ["IcebergForm"]
+
+# Beyond as many, manifests are put together: readers open each of them.
+_MANIFESTS_MAX = 20
+_TIDY_INTERVAL = 20
+
+
+@dataclass(frozen=True)
+class IcebergForm:
+    """See `Form`."""
+
+    @property
+    def name(self) -> str:
+        """See `Form`."""
+        return ICEBERG
+
+    def why_not(self, content: Content) -> str | None:
+        """See `Form`."""
+        for number, older in content.older_schemas.items():
+            before = {field.id: field for field in older.fields}
+            for new in content.view.schema.fields:
+                old = before.get(new.id)
+                if old is not None and not is_promoted(old.type, new.type):
+                    return (
+                        f"files of schema {number} are from before column {new.name!r}, which was "
+                        f"{old.type.sql()}, became {new.type.sql()}"
+                    )
+        return None
+
+    def newest(self, store: Store, known: IcebergState | None) -> IcebergState | None:
+        """See `Form`."""
+        found = None if known is None else read_on(store, known)
+        return newest_state(store) if found is None else found
+
+    def draft(
+        self, before: IcebergState | None, content: Content, now_ms: int
+    ) -> IcebergDraft | None:
+        """See `Form`."""
+        return _Difference.of(before, content, now_ms).draft()
+
+    def is_there(self, store: Store, version: IcebergState) -> bool:
+        """See `Form`."""
+        return store.exists(metadata_path(version.version))
+
+    def take_back(self, store: Store, version: IcebergState) -> None:
+        """See `Form`."""
+        store.delete([metadata_path(version.version)])
+
+    def tidy(self, store: Store, version: IcebergState, content: Content, now_ms: int) -> None:
+        """See `Form`."""
+        tell_newest(store, version)
+        if version.version % _TIDY_INTERVAL == 0:
+            drop_old(store, kept_since_ms(content.view.options, now_ms))
+
+    def named(self, version: IcebergState) -> frozenset[str]:
+        """See `Form`."""
+        return frozenset(path.rpartition("/")[2] for path in version.data)
+
+
+@dataclass(frozen=True)
+class IcebergDraft:
+    """See `Draft`; `files` are those that the version is the first to name, by their paths."""
+
+    files: Mapping[str, bytes]
+    document: bytes
+    after: IcebergState
+
+    def create(self, store: Store) -> IcebergState | None:
+        """See `Draft`."""
+        store.put_all(self.files)
+        if created(store, metadata_path(self.after.version), self.document):
+            return self.after
+        store.discard(self.files)
+        return None
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """What leads from one version to the next."""
+
+    before: IcebergState | None
+    content: Content
+    now_ms: int
+    location: str
+    uuid: str
+
+    @classmethod
+    def of(cls, before: IcebergState | None, content: Content, now_ms: int) -> _Difference:
+        location = content.view.store.uri.rstrip("/")
+        return cls(before, content, now_ms, location, str(uuid4()))
+
+    @property
+    def version(self) -> int:
+        """The number of the next version, and of its snapshot."""
+        return 1 if self.before is None else self.before.version + 1
+
+    def draft(self) -> IcebergDraft | None:
+        """The next version; None where there is no difference."""
+        data = {self._uri(file.path): file for file in self.content.files}
+        dead = self._dead_by_digest()
+        schema = schema_json(self.content.view.schema.fields, self.content.view.schema.id)
+        if self._is_shown(data, dead, schema):
+            return None
+        files: dict[str, bytes] = {}
+        manifests = [
+            *self._manifests(DATA, data.keys(), self._data_entries(data), schema, files),
+            *self._manifests(DELETES, *self._deletes(dead, files), schema, files),
+        ]
+        name = f"snap-{self.version}-{self.uuid}.avro"
+        files[f"{METADATA_DIR}/{name}"] = encode_list(manifests, self.version)
+        after = IcebergState(
+            self.version,
+            str(uuid4()) if self.before is None else self.before.table_id,
+            schema,
+            self.location,
+            self._uri(f"{METADATA_DIR}/{name}"),
+            tuple(manifests),
+            self.content.snapshot.id,
+        )
+        document = metadata_document(after, self.now_ms, self._dropped(after))
+        return IcebergDraft(files, document, after)
+
+    def _uri(self, path: str) -> str:
+        return f"{self.location}/{path}"
+
+    def _is_shown(
+        self, data: Mapping[str, object], dead: Mapping[str, object], schema: Mapping[str, Any]
+    ) -> bool:
+        """Whether the version before shows all of this."""
+        before = self.before
+        return (
+            before is not None
+            and before.snapshot_id == self.content.snapshot.id
+            and before.location == self.location
+            and before.schema == schema
+            and before.data.keys() == data.keys()
+            and {_digest_in(path) for path in before.deletes} == dead.keys()
+        )
+
+    # -- dead rows
+
+    def _dead_by_digest(self) -> dict[str, list[PublishedFile]]:
+        """Files with dead rows, bucket by bucket, by what tells the dead rows of the bucket."""
+        buckets: dict[BucketId, list[PublishedFile]] = {}
+        for file in self.content.files:
+            if file.has_dead_rows:
+                place = (file.entry.partition, file.entry.bucket)
+                buckets.setdefault(place, []).append(file)
+        digests = digests_of(self.content) if buckets else {}
+        return {self._digest(files, digests): files for files in buckets.values()}
+
+    def _digest(self, files: Iterable[PublishedFile], digests: Mapping[str, str]) -> str:
+        told = sorted((self._uri(f.path), digests[f.entry.file.file_name]) for f in files)
+        return hashlib.blake2b(json.dumps(told).encode(), digest_size=12).hexdigest()
+
+    def _deletes(
+        self, dead: Mapping[str, Sequence[PublishedFile]], files: dict[str, bytes]
+    ) -> tuple[set[str], list[Entry]]:
+        """The files with deletes that there are to be, and the entries of new ones."""
+        known = {} if self.before is None else {_digest_in(p): p for p in self.before.deletes}
+        new = {digest: of for digest, of in dead.items() if digest not in known}
+        names = [file.entry.file.file_name for of in new.values() for file in of]
+        vectors = stored(self.content, names) if names else {}
+        wanted = {known[digest] for digest in dead if digest in known}
+        entries = []
+        for digest, of in new.items():
+            path = f"{METADATA_DIR}/deletes-{digest}-{self.uuid}.parquet"
+            by_uri = {self._uri(file.path): vectors[file.entry.file.file_name] for file in of}
+            entry, files[path] = self._delete_entry(self._uri(path), by_uri)
+            entries.append(entry)
+            wanted.add(self._uri(path))
+        return wanted, entries
+
+    def _delete_entry(self, uri: str, vectors: Mapping[str, Vector]) -> tuple[Entry, bytes]:
+        data, rows = delete_file(vectors)
+        told = {
+            "content": POSITION_DELETES,
+            "file_path": uri,
+            "file_format": "PARQUET",
+            "partition": {},
+            "record_count": rows,
+            "file_size_in_bytes": len(data),
+            "lower_bounds": [{"key": FILE_PATH_ID, "value": min(vectors).encode()}],
+            "upper_bounds": [{"key": FILE_PATH_ID, "value": max(vectors).encode()}],
+        }
+        return self._added(told), data
+
+    # -- data files
+
+    def _data_entries(self, data: Mapping[str, PublishedFile]) -> list[Entry]:
+        known = {} if self.before is None else self.before.data
+        new = {uri: file for uri, file in data.items() if uri not in known}
+        fields = [f for f in self.content.view.schema.fields if has_bounds(f.type)]
+        entries = [file.entry for file in new.values()]
+        has_told = bool(entries and fields)
+        bounds = (
+            value_bounds(entries, fields, self.content.view.schemas).to_dicts()
+            if has_told
+            else [{}] * len(entries)
+        )
+        types = {f.name: (f.id, f.type) for f in fields}
+
+        def by_id(row: Mapping[str, Any], part: str) -> list[Entry]:
+            return [
+                {"key": number, "value": bound(row[f"{name}.{part}"], type_)}
+                for name, (number, type_) in types.items()
+                if row.get(f"{name}.{part}") is not None
+            ]
+
+        return [
+            self._added(
+                {
+                    "content": DATA,
+                    "file_path": uri,
+                    "file_format": "PARQUET",
+                    "partition": {},
+                    "record_count": file.entry.file.row_count,
+                    "file_size_in_bytes": file.entry.file.file_size,
+                    "null_value_counts": [
+                        {"key": number, "value": row[f"{name}.nulls"]}
+                        for name, (number, _) in types.items()
+                        if row.get(f"{name}.nulls") is not None
+                    ],
+                    "lower_bounds": by_id(row, "min"),
+                    "upper_bounds": by_id(row, "max"),
+                }
+            )
+            for (uri, file), row in zip(new.items(), bounds, strict=True)
+        ]
+
+    def _added(self, data_file: Entry) -> Entry:
+        return {
+            "status": ADDED,
+            "snapshot_id": self.version,
+            "sequence_number": self.version,
+            "file_sequence_number": self.version,
+            "data_file": data_file,
+        }
+
+    # -- manifests
+
+    def _manifests(
+        self, content: int, wanted: Iterable[str], new: Sequence[Entry],
+        schema: Mapping[str, Any], files: dict[str, bytes],
+    ) -> list[Manifest]:  # fmt: skip
+        """The manifests of one content: those that are as they were, and one with the rest."""
+        known = () if self.before is None else self.before.manifests
+        before = [each for each in known if each.content == content]
+        named = frozenset(wanted)
+        whole = [each for each in before if each.entries.keys() <= named]
+        if len(whole) > _MANIFESTS_MAX:
+            whole = []
+        left = [
+            {**entry, "status": EXISTING}
+            for manifest in before
+            if manifest not in whole
+            for path, entry in manifest.entries.items()
+            if path in named
+        ]
+        entries = [*left, *new]
+        return [*whole, *([self._manifest(content, entries, schema, files)] if entries else [])]
+
+    def _manifest(
+        self, content: int, entries: Sequence[Entry], schema: Mapping[str, Any],
+        files: dict[str, bytes],
+    ) -> Manifest:  # fmt: skip
+        path = f"{METADATA_DIR}/{self.uuid}-m{content}.avro"
+        files[path] = encode_entries(entries, content, schema)
+        by_path = {entry["data_file"]["file_path"]: entry for entry in entries}
+        size = len(files[path])
+        return Manifest(self._uri(path), size, content, self.version, self.version, by_path)
+
+    def _dropped(self, after: IcebergState) -> list[str]:
+        """The names of files that the version before named, and this one does not."""
+        if self.before is None:
+            return []
+        names = {path.rpartition("/")[2] for path in _metadata_files(self.before)}
+        return sorted(names - {path.rpartition("/")[2] for path in _metadata_files(after)})
+
+
+def _metadata_files(state: IcebergState) -> list[str]:
+    manifests = [manifest.path for manifest in state.manifests]
+    return [state.manifest_list, *manifests, *state.deletes]
+
+
+def _digest_in(path: str) -> str:
+    """What a file with deletes says in its name of the dead rows of its bucket."""
+    return path.rpartition("/")[2].removeprefix("deletes-").partition("-")[0]

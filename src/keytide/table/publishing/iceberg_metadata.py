@@ -1,0 +1,131 @@
+"""The metadata of an Iceberg table in a store: reading it, and dropping what is old."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from keytide.errors import DataError
+from keytide.format.iceberg.manifest import Manifest, decode_entries, decode_list
+from keytide.format.iceberg.metadata import (
+    METADATA_DIR,
+    VERSION_HINT,
+    IcebergState,
+    decode_metadata,
+    dropped_names,
+    metadata_path,
+    parse_metadata_name,
+)
+from keytide.store import Store
+from keytide.table.state.retries import again
+
+__all__ = ["drop_old", "newest_state", "read_on", "tell_newest"]
+
+_PROBES = 4
+
+
+def newest_state(store: Store) -> IcebergState | None:
+    """The newest version, by a listing of the metadata; None where there is none.
+
+    Raises `DataError` for a file that is torn or missing.
+    """
+    return again(lambda: _listed(store))
+
+
+def _listed(store: Store) -> IcebergState | None:
+    names = store.list_names(METADATA_DIR)
+    versions = [v for name in names if (v := parse_metadata_name(name)) is not None]
+    if not versions:
+        return None
+    newest = max(versions)
+    return _read(store, newest, store.read(metadata_path(newest)), ())
+
+
+def read_on(store: Store, known: IcebergState) -> IcebergState | None:
+    """The newest version, by what came after a known one; None where that is of another table."""
+    number, data = known.version, None
+    while True:
+        versions = range(number + 1, number + 1 + _PROBES)
+        found = store.read_present([metadata_path(v) for v in versions])
+        there = [each for each in found if each is not None]
+        if there:
+            number, data = number + len(there), there[-1]
+        if len(there) < _PROBES:
+            break
+    if data is None:
+        return known
+    state = _read(store, number, data, known.manifests)
+    return state if state.table_id == known.table_id else None
+
+
+def _read(store: Store, version: int, data: bytes, known: Iterable[Manifest]) -> IcebergState:
+    """A version with its manifests, of which those that are known are not read."""
+    uri = store.uri_of(metadata_path(version))
+    state, _ = decode_metadata(data, version, uri)
+    path = _own_path(store, state, state.manifest_list)
+    listed = decode_list(store.read(path), state.manifest_list)
+    there = {manifest.path: manifest for manifest in known}
+    calls = [partial(_manifest, store, state, told, there) for told in listed]
+    return replace(state, manifests=tuple(store.together(calls)))
+
+
+def _manifest(
+    store: Store, state: IcebergState, told: Mapping[str, Any], known: Mapping[str, Manifest]
+) -> Manifest:
+    path = str(told["manifest_path"])
+    if path in known:
+        return known[path]
+    number = int(told["sequence_number"])
+    data = store.read(_own_path(store, state, path))
+    return Manifest(
+        path,
+        int(told["manifest_length"]),
+        int(told["content"]),
+        number,
+        int(told["added_snapshot_id"]),
+        decode_entries(data, number, path),
+    )
+
+
+def _own_path(store: Store, state: IcebergState, uri: str) -> str:
+    """Where a metadata file lies in the store: the table may have been moved since it was named."""
+    name = uri.rpartition("/")[2]
+    if uri != f"{state.location}/{METADATA_DIR}/{name}":
+        raise DataError(
+            f"{store.uri_of(METADATA_DIR)}: {uri} lies outside of it, so Keytide did not write it; "
+            f"remove the folder, and the next publication makes it anew"
+        )
+    return f"{METADATA_DIR}/{name}"
+
+
+def tell_newest(store: Store, state: IcebergState) -> None:
+    """Tell readers which version is the newest, or a newer one that was made meanwhile."""
+    store.hint(VERSION_HINT, str(state.version).encode())
+    if store.exists(metadata_path(state.version + 1)):
+        newest = newest_state(store)
+        if newest is not None:
+            store.hint(VERSION_HINT, str(newest.version).encode())
+
+
+def drop_old(store: Store, before_ms: int) -> None:
+    """Delete what no reader looks at who began after a time: versions, and what they dropped."""
+    made = {
+        version: info.modified_ms
+        for info in store.list(METADATA_DIR)
+        if (version := parse_metadata_name(info.path.rpartition("/")[2])) is not None
+    }
+    old = sorted(version for version, modified_ms in made.items() if modified_ms < before_ms)
+    if not old:
+        return
+    # The last of them was the newest one at that time.
+    texts = store.read_present([metadata_path(version) for version in old])
+    gone: list[str] = []
+    for version, data in zip(old, texts, strict=True):
+        if data is not None:
+            _, document = decode_metadata(data, version, store.uri_of(metadata_path(version)))
+            gone += [f"{METADATA_DIR}/{name}" for name in dropped_names(document)]
+    # Versions last: they say what is to go.
+    store.discard(gone)
+    store.discard(metadata_path(version) for version in old[:-1])
