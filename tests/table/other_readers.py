@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import os
 from typing import Any
 
 import deltalake
@@ -12,7 +12,15 @@ from pyiceberg.table import StaticTable
 
 import keytide as kt
 
-__all__ = ["READERS", "delta_readers", "iceberg_readers", "in_order", "scanned"]
+__all__ = [
+    "FORMS",
+    "READERS",
+    "delta_readers",
+    "iceberg_readers",
+    "iceberg_table",
+    "in_order",
+    "scanned",
+]
 
 Rows = list[tuple[Any, ...]]
 
@@ -37,17 +45,23 @@ def delta_readers(table: kt.Table) -> dict[str, Rows]:
     }
 
 
+def iceberg_table(table: kt.Table) -> StaticTable:
+    """The table as pyiceberg opens it."""
+    return StaticTable.from_metadata(table.uri)
+
+
 def iceberg_readers(table: kt.Table) -> dict[str, Rows]:
     """The rows that each reader of Iceberg finds."""
-    found = StaticTable.from_metadata(table.uri)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Polars would have another package plan
-        rows = pl.scan_iceberg(found).collect()
+    found = iceberg_table(table)
     return {
         "pyiceberg": in_order(found.scan().to_arrow().to_pylist()),
-        "polars": in_order(rows.to_dicts()),
+        "polars": in_order(pl.scan_iceberg(found).collect().to_dicts()),
     }
 
 
 READERS = {"delta": delta_readers, "iceberg": iceberg_readers}
 """The readers of each form."""
+FORMS = list(READERS)
+
+# Else Polars would have another package, which is not there, plan its reads, and say so each time.
+os.environ["POLARS_ICEBERG_PLANNER"] = "pyiceberg"
