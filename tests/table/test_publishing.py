@@ -21,7 +21,7 @@ from keytide.format.delta.names import LOG_DIR
 from keytide.format.iceberg.metadata import METADATA_DIR, VERSION_HINT
 from keytide.store import open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
-from keytide.table.definition.evolution import RenameColumn
+from keytide.table.definition.evolution import DropColumn, RenameColumn
 from keytide.table.publishing import publish as publishing
 from keytide.table.publishing.delta_log import CHECKPOINT_INTERVAL
 from keytide.table.publishing.seen import forget_publications
@@ -268,6 +268,21 @@ def test_name_that_delta_has_no_room_for_is_refused(tmp_path: Path) -> None:
     schema = pa.schema([("a b", pa.int64())])
     with pytest.raises(kt.UnsupportedError, match=r"column 'a b' .* its name has ' '"):
         lake.create_table("t", schema, [], options={"publish": "delta"})
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+def test_snapshot_with_a_column_that_went_since_waits_for_the_next(
+    form: str, tmp_path: Path
+) -> None:
+    lake = kt.connect(str(tmp_path))
+    schema = pa.schema([*SCHEMA, ("t", pa.time32("ms"))])
+    table = lake.create_table("t", schema, ["k"], options={"upsert.mode": "full"})
+    table.write([{"k": 1, "v": "a", "t": None}])
+    table.alter(DropColumn(("t",)))
+    lake.sql(f"ALTER TABLE t SET ('publish' = '{form}')")
+    assert "column 't' is TIME(3)" in str(published(table)["reason"])
+    table.write([row(2, "b")])
+    assert seen(table, form) == scanned(table)
 
 
 def test_publish_says_what_it_lacks(tmp_path: Path) -> None:

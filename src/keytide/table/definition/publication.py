@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from keytide.errors import InvalidError, UnsupportedError
+from keytide.errors import UnsupportedError
 from keytide.format.delta import columns as delta
 from keytide.format.iceberg import columns as iceberg
 from keytide.format.schema import TableSchema
@@ -12,7 +12,7 @@ from keytide.options import TableOptions, keys
 from keytide.table.definition.defaults import read_defaults
 from keytide.types import Field
 
-__all__ = ["DELTA", "ICEBERG", "check_publication"]
+__all__ = ["DELTA", "ICEBERG", "check_publication", "why_read_otherwise"]
 
 DELTA = "delta"
 ICEBERG = "iceberg"
@@ -28,35 +28,33 @@ def check_publication(schema: TableSchema, options: TableOptions) -> None:
 
     Raises `UnsupportedError` naming the column or option.
     """
+    told = f"'{keys.PUBLISH}' = '{','.join(options.publish)}' cannot be set"
     for form in options.publish:
-        told = f"'{keys.PUBLISH}' = '{','.join(options.publish)}'"
-        for field in schema.fields:
-            reason = _WHY_NO_COLUMN[form](field)
-            if reason is not None:
-                raise UnsupportedError(
-                    f"{told} cannot be set: column {field.name!r} is {field.type.sql()}, and "
-                    f"{reason}; leave it out, or give the column another type"
-                )
-    if options.publish:
-        _check_shown(schema, options, f"'{keys.PUBLISH}' = '{','.join(options.publish)}'")
+        reason = why_read_otherwise(schema, options, form)
+        if reason is not None:
+            raise UnsupportedError(f"{told}: {reason}; leave one of them out")
+    if options.publish and options.file_format != "parquet":
+        raise UnsupportedError(
+            f"{told} with '{keys.FILE_FORMAT}' = '{options.file_format}': other readers know "
+            f"Parquet files only; set it to 'parquet', or leave one of them out"
+        )
 
 
-def _check_shown(schema: TableSchema, options: TableOptions, told: str) -> None:
-    """What Keytide shows otherwise than it is stored, and others would not."""
+def why_read_otherwise(schema: TableSchema, options: TableOptions, form: str) -> str | None:
+    """Why readers of a form would find something else than Keytide shows; None where not."""
+    for field in schema.fields:
+        reason = _WHY_NO_COLUMN[form](field)
+        if reason is not None:
+            return f"column {field.name!r} is {field.type.sql()}, and {reason}"
     defaults = read_defaults(schema, options)
     if defaults:
-        raise UnsupportedError(
-            f"{told} cannot be set: column {next(iter(defaults))!r} has a "
-            f"'{keys.DEFAULT_VALUE}', which other readers do not show in the place of NULL; "
-            f"leave one of them out"
+        return (
+            f"column {next(iter(defaults))!r} has a '{keys.DEFAULT_VALUE}', which other readers do "
+            f"not show in the place of NULL"
         )
     if options.row_lifetime_ms is not None and schema.primary_keys:
-        raise UnsupportedError(
-            f"{told} cannot be set: '{keys.RECORD_LEVEL_EXPIRE_TIME}' hides rows with time, which "
-            f"other readers would go on to show; leave one of them out"
+        return (
+            f"'{keys.RECORD_LEVEL_EXPIRE_TIME}' hides rows with time, which other readers would go "
+            f"on to show"
         )
-    if options.file_format != "parquet":
-        raise InvalidError(
-            f"{told} needs '{keys.FILE_FORMAT}' = 'parquet', found '{options.file_format}'; other "
-            f"readers know no other files"
-        )
+    return None

@@ -54,7 +54,7 @@ class Form(Protocol[V]):
         ...
 
     def why_not(self, content: Content) -> str | None:
-        """Why readers of the form would not see what is to be shown; None where they would."""
+        """Why readers of the form would not see what its files show; None where they would."""
         ...
 
     def newest(self, store: Store, known: V | None) -> V | None:

@@ -20,9 +20,9 @@ from keytide.format.branch import branch_of
 from keytide.format.snapshot import Snapshot
 from keytide.options import keys
 from keytide.table.commit.snapshot_files import wall_clock_ms
-from keytide.table.publishing.content import Content, content_of
+from keytide.table.publishing.content import Content
 from keytide.table.publishing.form import Version
-from keytide.table.publishing.forms import FORMS, AnyForm
+from keytide.table.publishing.forms import FORMS, AnyForm, content_for
 from keytide.table.publishing.published import NO_SNAPSHOT, Publication, Publications
 from keytide.table.publishing.seen import forget, recall, remember
 from keytide.table.state.retries import is_gone
@@ -121,11 +121,9 @@ class _Publishing:
         if snapshot is None:
             return self._told(known, None, NO_SNAPSHOT)
         try:
-            content = content_of(self.table, snapshot)
-            reason = content if isinstance(content, str) else self.form.why_not(content)
-            if reason is not None:
-                return self._told(known, snapshot.id, reason)
-            assert isinstance(content, Content)
+            content = content_for(self.form, self.table, snapshot)
+            if isinstance(content, str):
+                return self._told(known, snapshot.id, content)
             return self._make(known, content)
         except KeytideError as error:
             if not is_gone(error):

@@ -14,9 +14,8 @@ from keytide.format.snapshot import Snapshot
 from keytide.options import keys
 from keytide.record import rows_of
 from keytide.store import Store
-from keytide.table.publishing.content import content_of
 from keytide.table.publishing.form import Version
-from keytide.table.publishing.forms import FORMS, AnyForm
+from keytide.table.publishing.forms import FORMS, AnyForm, content_for
 from keytide.table.publishing.seen import recall, remember
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
@@ -97,9 +96,8 @@ def _why_not(table: StoredTable, form: AnyForm, snapshot: Snapshot | None) -> st
     """Why a snapshot is not published."""
     if snapshot is None:
         return NO_SNAPSHOT
-    content = content_of(table, snapshot)
-    reason = content if isinstance(content, str) else form.why_not(content)
-    return reason or "it is still to be published"
+    content = content_for(form, table, snapshot)
+    return content if isinstance(content, str) else "it is still to be published"
 
 
 def names_of_published(store: Store, view: TableView) -> frozenset[str]:
