@@ -95,6 +95,9 @@ class DeltaForm:
         """See `Form`."""
         store.delete([commit_path(version.version)])
 
+    def announce(self, store: Store, version: DeltaState) -> None:
+        """See `Form`: readers look for the last commit."""
+
     def tidy(self, store: Store, version: DeltaState, content: Content, now_ms: int) -> None:
         """See `Form`."""
         if version.version and version.version % CHECKPOINT_INTERVAL == 0:

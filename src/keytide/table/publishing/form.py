@@ -76,6 +76,10 @@ class Form(Protocol[V]):
         """Remove a version that was made on top of one that is not there any more."""
         ...
 
+    def announce(self, store: Store, version: V) -> None:
+        """Tell readers of a version that was made, where they do not find it by themselves."""
+        ...
+
     def tidy(self, store: Store, version: V, content: Content, now_ms: int) -> None:
         """What is due once a version is made: to sum up the log, and to drop what is old."""
         ...

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from keytide.format.deletion_vector import Vector
 from keytide.format.iceberg.bounds import bound, has_bounds
-from keytide.format.iceberg.columns import is_promoted, schema_json
+from keytide.format.iceberg.columns import is_promoted, schema_json, why_no_column
 from keytide.format.iceberg.deletes import FILE_PATH_ID, delete_file
 from keytide.format.iceberg.manifest import (
     ADDED,
@@ -35,6 +35,7 @@ from keytide.format.iceberg.metadata import (
     metadata_document,
     metadata_path,
 )
+from keytide.format.schema import TableSchema
 from keytide.store import Store, created
 from keytide.table.definition.publication import ICEBERG
 from keytide.table.publishing.content import Content, PublishedFile
@@ -68,14 +69,9 @@ class IcebergForm:
     def why_not(self, content: Content) -> str | None:
         """See `Form`."""
         for number, older in content.older_schemas.items():
-            before = {field.id: field for field in older.fields}
-            for new in content.view.schema.fields:
-                old = before.get(new.id)
-                if old is not None and not is_promoted(old.type, new.type):
-                    return (
-                        f"files of schema {number} are from before column {new.name!r}, which was "
-                        f"{old.type.sql()}, became {new.type.sql()}"
-                    )
+            reason = _why_not_by_id(older, content.view.schema)
+            if reason is not None:
+                return f"files of schema {number} are from before {reason}"
         return None
 
     def newest(self, store: Store, known: IcebergState | None) -> IcebergState | None:
@@ -97,9 +93,12 @@ class IcebergForm:
         """See `Form`."""
         store.delete([metadata_path(version.version)])
 
-    def tidy(self, store: Store, version: IcebergState, content: Content, now_ms: int) -> None:
+    def announce(self, store: Store, version: IcebergState) -> None:
         """See `Form`."""
         tell_newest(store, version)
+
+    def tidy(self, store: Store, version: IcebergState, content: Content, now_ms: int) -> None:
+        """See `Form`."""
         if version.version % _TIDY_INTERVAL == 0:
             drop_old(store, kept_since_ms(content.view.options, now_ms))
 
@@ -327,6 +326,21 @@ class _Difference:
             return []
         names = {path.rpartition("/")[2] for path in _metadata_files(self.before)}
         return sorted(names - {path.rpartition("/")[2] for path in _metadata_files(after)})
+
+
+def _why_not_by_id(older: TableSchema, newer: TableSchema) -> str | None:
+    """Why readers who go by ids would not read files of an older schema."""
+    today = {field.id: field for field in newer.fields}
+    for old in older.fields:
+        new = today.get(old.id)
+        if new is None:
+            # Readers look at the types of all columns that a file has.
+            why = why_no_column(old)
+            if why is not None:
+                return f"column {old.name!r} was dropped, and {why}"
+        elif not is_promoted(old.type, new.type):
+            return f"column {new.name!r}, which was {old.type.sql()}, became {new.type.sql()}"
+    return None
 
 
 def _metadata_files(state: IcebergState) -> list[str]:

@@ -73,9 +73,10 @@ def publish_after(table: StoredTable, view: TableView, newest_id: int) -> None:
         return
     # Where one form fails, the others are published all the same.
     attempts = [_Publishing(table.live, FORMS[name]) for name in view.options.publish]
-    failed = [error for each in attempts if (error := each.failure(newest_id)) is not None]
-    if failed:
-        raise failed[0]
+    outcomes = table.store.together([partial(each.failure, newest_id) for each in attempts])
+    for error in outcomes:
+        if error is not None:
+            raise error
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class _Publishing:
         """
         known = recall(self.table.store, self.form.name)
         if made_id is not None and known is not None and (known.snapshot_id or made_id) < made_id:
-            step = self._step(known, self.table.metadata.remembered(made_id))
+            step = self._step(known, self.table.remembered(made_id))
         else:
             step = self._look(known)
         for _ in range(_TRIES):
@@ -138,11 +139,12 @@ class _Publishing:
         made = draft.create(store)
         if made is None:
             return _Again(known)
-        checks = [partial(self.table.metadata.has_snapshot, number)]
-        if known is not None:
-            checks.append(partial(self.form.is_there, store, known))
-        is_there, *goes_on = store.together(checks)
-        if not all(goes_on):
+        announced = store.begin(partial(self.form.announce, store, made))
+        is_there, goes_on = store.together(
+            [partial(self.table.metadata.has_snapshot, number), partial(self._is_there, known)]
+        )
+        announced.result()
+        if not goes_on:
             # Somebody removed what was published, to begin anew.
             self.form.take_back(store, made)
             forget(store, self.form.name)
@@ -152,6 +154,9 @@ class _Publishing:
             return _Again(made)
         self.form.tidy(store, made, content, wall_clock_ms())
         return self._told(made, number, None)
+
+    def _is_there(self, known: Version | None) -> bool:
+        return known is None or self.form.is_there(self.table.store, known)
 
     def _told(self, known: Version | None, newest: int | None, reason: str | None) -> Publication:
         return Publication(

@@ -201,6 +201,17 @@ class StoredTable:
         """The live files of the newest snapshot."""
         return again(lambda: self.live_files(self.metadata.latest_snapshot()))
 
+    def remembered(self, snapshot_id: int) -> Snapshot:
+        """A snapshot that was there when this process looked last, or that it made since.
+
+        Raises `NotFoundError` where it is not there any more.
+        """
+        with self._lock:
+            known = self._live.snapshot
+        if known is not None and known.id == snapshot_id:
+            return known
+        return self.metadata.remembered(snapshot_id)
+
     def remember(self, live: LiveFiles) -> None:
         """Derive the live files of later snapshots from these."""
         with self._lock:
