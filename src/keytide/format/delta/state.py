@@ -10,8 +10,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
+from urllib.parse import unquote
 
 from keytide.errors import DataError
+from keytide.lazily import cached_property
 
 __all__ = [
     "APP_ID",
@@ -51,6 +53,11 @@ class DeltaState:
     def table_id(self) -> str:
         """What tells the table from any other one that has been at its place."""
         return str(self.metadata.get("id"))
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Action]:
+        """The files by their own names."""
+        return {unquote(path.rpartition("/")[2]): action for path, action in self.files.items()}
 
     def after(self, version: int, actions: Iterable[Action]) -> DeltaState:
         """The next version, by what its commit says. Members of commits come in any order."""

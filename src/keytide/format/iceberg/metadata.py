@@ -15,6 +15,7 @@ from typing import Any
 from keytide.errors import DataError
 from keytide.format.iceberg.columns import column_ids
 from keytide.format.iceberg.manifest import DATA, DELETES, Entry, Manifest
+from keytide.lazily import cached_property
 
 __all__ = [
     "METADATA_DIR",
@@ -69,12 +70,12 @@ class IcebergState:
             for path, entry in manifest.entries.items()
         }
 
-    @property
-    def data(self) -> dict[str, Entry]:
-        """The data files."""
-        return self.files(DATA)
+    @cached_property
+    def by_name(self) -> Mapping[str, str]:
+        """The paths of data files by their names."""
+        return {path.rpartition("/")[2]: path for path in self.files(DATA)}
 
-    @property
+    @cached_property
     def deletes(self) -> dict[str, Entry]:
         """The files that say which of their rows are dead."""
         return self.files(DELETES)

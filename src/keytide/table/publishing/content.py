@@ -2,46 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from keytide.format.manifest import ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
-from keytide.table.read.plan import ScanPlan, plan_files
+from keytide.lazily import cached_property
+from keytide.table.read.plan import plan_files
+from keytide.table.read.sections import BucketPlan
 from keytide.table.state.state import TableState
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 
-__all__ = ["Content", "PublishedFile", "content_of", "why_not_plain"]
-
-
-@dataclass(frozen=True)
-class PublishedFile:
-    """A data file and where it lies in the table; `has_dead_rows` where a vector marks some."""
-
-    path: str
-    entry: ManifestEntry
-    has_dead_rows: bool
+__all__ = ["Content", "content_of"]
 
 
 @dataclass(frozen=True)
 class Content:
-    """A snapshot as plain files, whose rows but the dead ones are what readers are shown."""
+    """A snapshot as plain files, whose rows but the dead ones are what readers are shown.
+
+    `files` are told by their names, which are unique.
+    """
 
     state: TableState
     snapshot: Snapshot
-    files: tuple[PublishedFile, ...]
+    files: Mapping[str, ManifestEntry]
 
     @property
     def view(self) -> TableView:
         """The table at the schema that the snapshot has."""
         return self.state.view
 
+    @cached_property
+    def dead(self) -> frozenset[str]:
+        """The names of files of which some rows are dead."""
+        marked = (place for file in self.state.vector_files for place in file.ranges or ())
+        return frozenset(place.data_file_name for place in marked if place.cardinality != 0)
+
+    @property
+    def marked(self) -> dict[str, ManifestEntry]:
+        """Those files."""
+        return {name: entry for name, entry in self.files.items() if name in self.dead}
+
+    def path(self, name: str) -> str:
+        """Where a file lies in the table."""
+        return self.view.file_path(self.files[name])
+
     @property
     def older_schemas(self) -> Mapping[int, TableSchema]:
         """The other schemas that files were written with."""
-        ids = {each.entry.file.schema_id for each in self.files} - {self.view.schema.id}
+        ids = {entry.file.schema_id for entry in self.files.values()} - {self.view.schema.id}
         return {number: self.view.schemas[number] for number in sorted(ids)}
 
 
@@ -52,30 +63,43 @@ def content_of(table: StoredTable, snapshot: Snapshot) -> Content | str:
     do.
     """
     state = table.state(table.metadata.schema(snapshot.schema_id), snapshot)
+    files = _files(state)
+    if isinstance(files, str):
+        return files
+    reason = next((why for entry in files if (why := _why_not_plain(entry, state.view))), None)
+    return reason or Content(state, snapshot, {entry.file.file_name: entry for entry in files})
+
+
+def _files(state: TableState) -> list[ManifestEntry] | str:
+    """The files that a read of the whole snapshot takes one by one, or why it takes some together.
+
+    Of tables that keep no versions it takes all of them so; what their plan would cost grows with
+    the table, and what a publication should cost with the commit.
+    """
+    if not state.view.kind.keeps_versions:
+        return [entry for entry in state.live.files if entry.bucket >= 0]
     plan = plan_files(state.view, state.live.files, None, state.vector_files)
-    reason = why_not_plain(plan, state.view)
-    return reason or Content(state, snapshot, tuple(_files(plan, state.view)))
+    reason = _why_merged(plan.buckets, state.view)
+    return reason or [file.entry for bucket in plan.buckets for file in bucket.files]
 
 
-def why_not_plain(plan: ScanPlan, view: TableView) -> str | None:
+def _why_merged(buckets: Iterable[BucketPlan], view: TableView) -> str | None:
     """Why a reader would have more to do than to leave out dead rows; None where not."""
-    for bucket in plan.buckets:
-        where = view.bucket_directory(bucket.partition, bucket.bucket)
+    for bucket in buckets:
         for section in bucket.sections:
             if section.needs_merge:
+                where = view.bucket_directory(bucket.partition, bucket.bucket)
                 return f"files of {where} have versions of one key to merge"
             for file in section.files:
-                name = file.meta.file_name
                 if file.may_retract:
-                    return f"{name} in {where} may hold rows that take others back"
-                if file.entry.file.external_path is not None:
-                    return f"{name} lies outside of the table"
-                if not name.endswith(".parquet"):
-                    return f"{name} in {where} is no Parquet file"
+                    return f"{view.shown_path(file.entry)} may hold rows that take others back"
     return None
 
 
-def _files(plan: ScanPlan, view: TableView) -> Iterator[PublishedFile]:
-    for bucket in plan.buckets:
-        for file in bucket.files:
-            yield PublishedFile(view.file_path(file.entry), file.entry, file.dead_rows is not None)
+def _why_not_plain(entry: ManifestEntry, view: TableView) -> str | None:
+    file = entry.file
+    if file.external_path is not None:
+        return f"{file.external_path} lies outside of the table"
+    if not file.file_name.endswith(".parquet"):
+        return f"{view.shown_path(entry)} is no Parquet file"
+    return None

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 from uuid import UUID, uuid4
 
 from keytide.format.delta.columns import has_local_times, schema_string
@@ -30,7 +30,7 @@ from keytide.format.delta.vector import VECTOR_DIR, DeltaVector, in_file, inline
 from keytide.format.manifest import ManifestEntry
 from keytide.store import Store, created
 from keytide.table.definition.publication import DELTA
-from keytide.table.publishing.content import Content, PublishedFile
+from keytide.table.publishing.content import Content
 from keytide.table.publishing.delta_log import (
     CHECKPOINT_INTERVAL,
     drop_old,
@@ -68,13 +68,15 @@ class DeltaForm:
 
     def why_not(self, content: Content) -> str | None:
         """See `Form`."""
-        for file in content.files:
-            # Polars looks for the vector of a file under its name as a URL spells it, and shows
-            # dead rows where that is another one.
-            if file.has_dead_rows and _encoded_path(file.path) != file.path:
+        # Polars looks for the vector of a file under its name as a URL spells it, and shows dead
+        # rows where that is another one.
+        places = {(entry.partition, entry.bucket): name for name, entry in content.marked.items()}
+        for name in places.values():
+            path = content.path(name)
+            if _encoded_path(path) != path:
                 return (
-                    f"{file.path} has dead rows, and characters that a URL spells otherwise, so "
-                    f"that readers would not find out"
+                    f"{path} has dead rows, and characters that a URL spells otherwise, so that "
+                    f"readers would not find out"
                 )
         return why_not_by_name(content)
 
@@ -106,7 +108,7 @@ class DeltaForm:
 
     def named(self, version: DeltaState) -> frozenset[str]:
         """See `Form`."""
-        return frozenset(unquote(path).rpartition("/")[2] for path in version.files)
+        return frozenset(version.by_name)
 
 
 @dataclass(frozen=True)
@@ -136,31 +138,26 @@ class _Difference:
 
     def draft(self) -> DeltaDraft | None:
         """The next version; None where there is no difference."""
-        head = self._head()
-        wanted = {_encoded_path(file.path): file for file in self.content.files}
-        digests = self._digests()
-        new = {path: file for path, file in wanted.items() if self._is_new(path, file, digests)}
-        gone = [add for path, add in self.before.files.items() if path not in wanted or path in new]
+        head, known, wanted = self._head(), self.before.by_name, self.content.files
+        digests = digests_of(self.content) if self.content.dead else {}
+        new = [name for name in wanted
+               if name not in known or vector_id(known[name]) != digests.get(name)]  # fmt: skip
+        again = frozenset(new)
+        gone = [add for name, add in known.items() if name not in wanted or name in again]
         is_told = self.before.snapshot_id == self.content.snapshot.id
         if not head and not new and not gone and is_told:
             return None
-        vectors = _NewVectors.of(self.content, [f for f in new.values() if f.has_dead_rows])
-        bodies = [
+        vectors = _NewVectors.of(self.content, [name for name in new if name in digests])
+        actions = [
+            self._commit_info(head),
             *head,
             *({"remove": self._removed(add)} for add in gone),
             *({"add": add} for add in self._added(new, vectors)),
+            told_snapshot(self.content.snapshot.id),
         ]
-        actions = [self._commit_info(head), *bodies, told_snapshot(self.content.snapshot.id)]
         since = kept_since_ms(self.content.view.options, self.now_ms)
         after = self.before.without_removed(since).after(self.before.version + 1, actions)
         return DeltaDraft(actions, after, vectors.files)
-
-    def _digests(self) -> Mapping[str, str]:
-        return digests_of(self.content) if any(f.has_dead_rows for f in self.content.files) else {}
-
-    def _is_new(self, path: str, file: PublishedFile, digests: Mapping[str, str]) -> bool:
-        known = self.before.files.get(path)
-        return known is None or vector_id(known) != digests.get(file.entry.file.file_name)
 
     def _commit_info(self, head: Sequence[Action]) -> Action:
         ids = [each["metaData"]["id"] for each in head if "metaData" in each]
@@ -215,31 +212,32 @@ class _Difference:
             **vector,
         }
 
-    def _added(self, new: Mapping[str, PublishedFile], vectors: _NewVectors) -> list[Action]:
+    def _added(self, new: Sequence[str], vectors: _NewVectors) -> list[Action]:
+        files = self.content.files
         return [
             {
-                "path": path,
+                "path": _encoded_path(self.content.path(name)),
                 "partitionValues": {},
-                "size": file.entry.file.file_size,
-                "modificationTime": file.entry.file.creation_time or 0,
+                "size": files[name].file.file_size,
+                "modificationTime": files[name].file.creation_time or 0,
                 "dataChange": True,
                 "stats": stats,
-                **vectors.members(file.entry.file.file_name),
+                **vectors.members(name),
             }
-            for (path, file), stats in zip(new.items(), self._statistics(new), strict=True)
+            for name, stats in zip(new, self._statistics(new), strict=True)
         ]
 
-    def _statistics(self, new: Mapping[str, PublishedFile]) -> list[str]:
+    def _statistics(self, new: Sequence[str]) -> list[str]:
         """What is told of files; of those with more dead rows what was told before."""
-        known = {path: add["stats"] for path, add in self.before.files.items()
-                 if path in new and "stats" in add}  # fmt: skip
-        unknown = [path for path in new if path not in known]
-        told = _statistics([new[path].entry for path in unknown], self.content.view)
+        before = self.before.by_name
+        known = {name: before[name]["stats"] for name in new if "stats" in before.get(name, ())}
+        unknown = [name for name in new if name not in known]
+        told = _statistics([self.content.files[name] for name in unknown], self.content.view)
         known |= {
-            path: json.dumps(each, separators=(",", ":"), ensure_ascii=False)
-            for path, each in zip(unknown, told, strict=True)
+            name: json.dumps(each, separators=(",", ":"), ensure_ascii=False)
+            for name, each in zip(unknown, told, strict=True)
         }
-        return [known[path] for path in new]
+        return [known[name] for name in new]
 
 
 @dataclass(frozen=True)
@@ -251,11 +249,11 @@ class _NewVectors:
     files: Mapping[str, bytes]
 
     @classmethod
-    def of(cls, content: Content, files: Sequence[PublishedFile]) -> _NewVectors:
+    def of(cls, content: Content, names: Sequence[str]) -> _NewVectors:
         """Those of some files, in the log where they are short."""
-        if not files:
+        if not names:
             return cls({}, {}, {})
-        vectors = encoded(content, [file.entry.file.file_name for file in files])
+        vectors = encoded(content, names)
         if sum(len(vector.data) for vector in vectors.values()) <= _INLINE_BYTES_MAX:
             return cls(vectors, {name: inline(each) for name, each in vectors.items()}, {})
         uuid: UUID = uuid4()

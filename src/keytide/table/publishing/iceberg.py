@@ -38,7 +38,7 @@ from keytide.format.iceberg.metadata import (
 from keytide.format.schema import TableSchema
 from keytide.store import Store, created
 from keytide.table.definition.publication import ICEBERG
-from keytide.table.publishing.content import Content, PublishedFile
+from keytide.table.publishing.content import Content
 from keytide.table.publishing.iceberg_metadata import (
     drop_old,
     newest_state,
@@ -104,7 +104,7 @@ class IcebergForm:
 
     def named(self, version: IcebergState) -> frozenset[str]:
         """See `Form`."""
-        return frozenset(path.rpartition("/")[2] for path in version.data)
+        return frozenset(version.by_name)
 
 
 @dataclass(frozen=True)
@@ -146,14 +146,16 @@ class _Difference:
 
     def draft(self) -> IcebergDraft | None:
         """The next version; None where there is no difference."""
-        data = {self._uri(file.path): file for file in self.content.files}
+        known = self._known()
+        new = [name for name in self.content.files if name not in known]
         dead = self._dead_by_digest()
         schema = schema_json(self.content.view.schema.fields, self.content.view.schema.id)
-        if self._is_shown(data, dead, schema):
+        if not new and self._is_shown(known, dead, schema):
             return None
         files: dict[str, bytes] = {}
+        data = {uri for name, uri in known.items() if name in self.content.files}
         manifests = [
-            *self._manifests(DATA, data.keys(), self._data_entries(data), schema, files),
+            *self._manifests(DATA, data, self._data_entries(new), schema, files),
             *self._manifests(DELETES, *self._deletes(dead, files), schema, files),
         ]
         name = f"snap-{self.version}-{self.uuid}.avro"
@@ -173,49 +175,54 @@ class _Difference:
     def _uri(self, path: str) -> str:
         return f"{self.location}/{path}"
 
+    def _known(self) -> Mapping[str, str]:
+        """The data files that the version before names here, by their names, with their paths."""
+        is_here = self.before is not None and self.before.location == self.location
+        return self.before.by_name if self.before is not None and is_here else {}
+
     def _is_shown(
-        self, data: Mapping[str, object], dead: Mapping[str, object], schema: Mapping[str, Any]
+        self, known: Mapping[str, str], dead: Mapping[str, object], schema: Mapping[str, Any]
     ) -> bool:
-        """Whether the version before shows all of this."""
+        """Whether the version before shows all of this, where no file is new."""
         before = self.before
         return (
             before is not None
             and before.snapshot_id == self.content.snapshot.id
             and before.location == self.location
             and before.schema == schema
-            and before.data.keys() == data.keys()
+            and len(known) == len(self.content.files)
             and {_digest_in(path) for path in before.deletes} == dead.keys()
         )
 
     # -- dead rows
 
-    def _dead_by_digest(self) -> dict[str, list[PublishedFile]]:
-        """Files with dead rows, bucket by bucket, by what tells the dead rows of the bucket."""
-        buckets: dict[BucketId, list[PublishedFile]] = {}
-        for file in self.content.files:
-            if file.has_dead_rows:
-                place = (file.entry.partition, file.entry.bucket)
-                buckets.setdefault(place, []).append(file)
-        digests = digests_of(self.content) if buckets else {}
-        return {self._digest(files, digests): files for files in buckets.values()}
+    def _dead_by_digest(self) -> dict[str, list[str]]:
+        """The files with dead rows of each bucket, by what tells the dead rows of the bucket."""
+        if not self.content.dead:
+            return {}
+        digests = digests_of(self.content)
+        buckets: dict[BucketId, list[str]] = {}
+        for name, entry in self.content.files.items():
+            if name in digests:
+                buckets.setdefault((entry.partition, entry.bucket), []).append(name)
+        return {self._digest(names, digests): names for names in buckets.values()}
 
-    def _digest(self, files: Iterable[PublishedFile], digests: Mapping[str, str]) -> str:
-        told = sorted((self._uri(f.path), digests[f.entry.file.file_name]) for f in files)
+    def _digest(self, names: Iterable[str], digests: Mapping[str, str]) -> str:
+        told = [self.location, *sorted((name, digests[name]) for name in names)]
         return hashlib.blake2b(json.dumps(told).encode(), digest_size=12).hexdigest()
 
     def _deletes(
-        self, dead: Mapping[str, Sequence[PublishedFile]], files: dict[str, bytes]
+        self, dead: Mapping[str, Sequence[str]], files: dict[str, bytes]
     ) -> tuple[set[str], list[Entry]]:
         """The files with deletes that there are to be, and the entries of new ones."""
         known = {} if self.before is None else {_digest_in(p): p for p in self.before.deletes}
         new = {digest: of for digest, of in dead.items() if digest not in known}
-        names = [file.entry.file.file_name for of in new.values() for file in of]
-        vectors = stored(self.content, names) if names else {}
+        vectors = stored(self.content, [n for of in new.values() for n in of]) if new else {}
         wanted = {known[digest] for digest in dead if digest in known}
         entries = []
         for digest, of in new.items():
             path = f"{METADATA_DIR}/deletes-{digest}-{self.uuid}.parquet"
-            by_uri = {self._uri(file.path): vectors[file.entry.file.file_name] for file in of}
+            by_uri = {self._uri(self.content.path(name)): vectors[name] for name in of}
             entry, files[path] = self._delete_entry(self._uri(path), by_uri)
             entries.append(entry)
             wanted.add(self._uri(path))
@@ -237,11 +244,9 @@ class _Difference:
 
     # -- data files
 
-    def _data_entries(self, data: Mapping[str, PublishedFile]) -> list[Entry]:
-        known = {} if self.before is None else self.before.data
-        new = {uri: file for uri, file in data.items() if uri not in known}
+    def _data_entries(self, new: Sequence[str]) -> list[Entry]:
         fields = [f for f in self.content.view.schema.fields if has_bounds(f.type)]
-        entries = [file.entry for file in new.values()]
+        entries = [self.content.files[name] for name in new]
         has_told = bool(entries and fields)
         bounds = (
             value_bounds(entries, fields, self.content.view.schemas).to_dicts()
@@ -261,11 +266,11 @@ class _Difference:
             self._added(
                 {
                     "content": DATA,
-                    "file_path": uri,
+                    "file_path": self._uri(self.content.path(entry.file.file_name)),
                     "file_format": "PARQUET",
                     "partition": {},
-                    "record_count": file.entry.file.row_count,
-                    "file_size_in_bytes": file.entry.file.file_size,
+                    "record_count": entry.file.row_count,
+                    "file_size_in_bytes": entry.file.file_size,
                     "null_value_counts": [
                         {"key": number, "value": row[f"{name}.nulls"]}
                         for name, (number, _) in types.items()
@@ -275,7 +280,7 @@ class _Difference:
                     "upper_bounds": by_id(row, "max"),
                 }
             )
-            for (uri, file), row in zip(new.items(), bounds, strict=True)
+            for entry, row in zip(entries, bounds, strict=True)
         ]
 
     def _added(self, data_file: Entry) -> Entry:
