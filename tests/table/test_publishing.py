@@ -263,6 +263,13 @@ def test_table_that_others_would_read_otherwise_is_refused_by_name(
     assert "publish" not in table.options
 
 
+def test_two_writers_of_icebergs_metadata_are_refused(tmp_path: Path) -> None:
+    lake = kt.connect(str(tmp_path))
+    options = {"publish": "iceberg", "metadata.iceberg.storage": "table-location"}
+    with pytest.raises(kt.UnsupportedError, match=r"'metadata\.iceberg\.storage' = 'table-loc"):
+        lake.create_table("t", SCHEMA, ["k"], options=options)
+
+
 def test_name_that_delta_has_no_room_for_is_refused(tmp_path: Path) -> None:
     lake = kt.connect(str(tmp_path))
     schema = pa.schema([("a b", pa.int64())])
@@ -328,6 +335,16 @@ def test_table_that_is_published_no_more_shows_what_it_showed(form: str, tmp_pat
     lake.sql(f"ALTER TABLE t SET ('publish' = '{form}')")
     table.publish()
     assert seen(table, form) == scanned(table) != before
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+def test_table_whose_folder_moved_is_published_where_it_is(form: str, tmp_path: Path) -> None:
+    made(tmp_path / "before", form)
+    (tmp_path / "before").rename(tmp_path / "after")
+    as_a_new_process()
+    table = kt.connect(str(tmp_path / "after")).table("t")
+    table.publish()
+    assert seen(table, form) == scanned(table)
 
 
 # -- what is peculiar to Delta ---------------------------------------------------------------------

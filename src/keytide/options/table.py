@@ -607,7 +607,7 @@ _HISTORY = (
           "a lake is a folder, without a metastore"),
     _kept("metadata.iceberg.storage", choice("disabled", "table-location", "hadoop-catalog",
                                              "hive-catalog", "rest-catalog"), "disabled",
-          "Whether Iceberg's metadata is written.", "writes make no Iceberg metadata"),
+          "Whether Iceberg's metadata is written.", "'publish' = 'iceberg' writes it"),
     Option("partition.expiration-time", DURATION, "The age at which partitions are dropped, after "
            "the first commit of a process and then every `partition.expiration-check-interval`; "
            "never when left out."),

@@ -33,10 +33,21 @@ def check_publication(schema: TableSchema, options: TableOptions) -> None:
         reason = why_read_otherwise(schema, options, form)
         if reason is not None:
             raise UnsupportedError(f"{told}: {reason}; leave one of them out")
+    _check_alone(options, told)
     if options.publish and options.file_format != "parquet":
         raise UnsupportedError(
             f"{told} with '{keys.FILE_FORMAT}' = '{options.file_format}': other readers know "
             f"Parquet files only; set it to 'parquet', or leave one of them out"
+        )
+
+
+def _check_alone(options: TableOptions, told: str) -> None:
+    """Refuse to have two writers of Iceberg's metadata, who do not know of each other."""
+    storage = options.value(keys.METADATA_ICEBERG_STORAGE)
+    if ICEBERG in options.publish and storage != "disabled":
+        raise UnsupportedError(
+            f"{told} with '{keys.METADATA_ICEBERG_STORAGE}' = '{storage}', by which other engines "
+            f"write other metadata to the same folder; leave one of them out"
         )
 
 

@@ -55,24 +55,20 @@ class Follower:
 
 def follow(made: Made) -> None:
     """Have all followers act, one after the other. What fails is a warning."""
-    for follower in _wanted(leaves_upkeep=made.leaves_upkeep):
+    for follower in FOLLOWERS:
+        if follower.is_upkeep and made.leaves_upkeep:
+            continue
         with as_warning(made.table, made.done, follower.name, follower.instead):
             made = replace(made, newest_id=follower.act(made) or made.newest_id)
 
 
 def follow_newest(table: StoredTable, done: str, *, leaves_upkeep: bool = False) -> None:
     """The same of a change that led to what is the newest snapshot now, if there is one."""
-    if not _wanted(leaves_upkeep=leaves_upkeep):
-        return  # without a look at the table
     with as_warning(table, done, "what follows that", "Table.compact"):
         newest_id = table.metadata.latest_snapshot_id()
         if newest_id is not None:
             view = table.view(table.schema)
             follow(Made(table, view, newest_id, done, leaves_upkeep=leaves_upkeep))
-
-
-def _wanted(*, leaves_upkeep: bool) -> list[Follower]:
-    return [each for each in FOLLOWERS if not (each.is_upkeep and leaves_upkeep)]
 
 
 def _compact(made: Made) -> int | None:
