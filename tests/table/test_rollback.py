@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import subprocess
 import sys
@@ -530,6 +531,7 @@ def test_history_is_what_a_list_of_dicts_is(steps: list[tuple[Any, ...]]) -> Non
     table = kt.connect("", store=store).create_table("t", SCHEMA, ["k"])
     states: list[dict[int, str]] = [{}]
     tags: dict[str, int] = {}
+    names = (f"t{number}" for number in itertools.count())
     for name, *arguments in steps:
         newest = len(states) - 1
         if name == "write":
@@ -543,7 +545,7 @@ def test_history_is_what_a_list_of_dicts_is(steps: list[tuple[Any, ...]]) -> Non
             table.compact(full=True)
         elif newest and name == "tag":
             number = 1 + arguments[0] % newest
-            tags[table.create_tag(f"t{len(tags)}-{number}", number).name] = number
+            tags[table.create_tag(next(names), number).name] = number
         elif newest:
             number = 1 + arguments[0] % newest
             table.rollback_to(number)
