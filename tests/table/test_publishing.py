@@ -365,6 +365,26 @@ def test_log_is_summed_up_and_read_from_there(tmp_path: Path) -> None:
     assert seen(table, "delta") == scanned(table)
 
 
+def test_old_metadata_of_iceberg_go_with_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = made(tmp_path, "iceberg")
+    store = table.metadata.store
+    first = {*store.list_names(METADATA_DIR)}
+    later_ms = time.time_ns() // 10**6 + 2 * 3_600_000
+    monkeypatch.setattr(publishing, "wall_clock_ms", lambda: later_ms)
+    for number in range(25):
+        table.write([row(number % 4, f"{number}")])
+    left = {*store.list_names(METADATA_DIR)}
+    # Manifests of data files are named until many of them are put together.
+    gone = {name for name in first if not name.endswith(("-m0.avro", ".text"))}
+    assert gone
+    assert not left & gone
+    named = [name for name in left if name.startswith("v") and name.endswith(".json")]
+    assert len(named) == 8, "those since the last one that was old"
+    assert seen(table, "iceberg") == scanned(table)
+
+
 def test_version_of_delta_says_which_snapshot_it_shows(tmp_path: Path) -> None:
     table = made(tmp_path, "delta")
     found = deltalake.DeltaTable(table.uri)

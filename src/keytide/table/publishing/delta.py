@@ -39,7 +39,7 @@ from keytide.table.publishing.delta_log import (
     write_checkpoint,
 )
 from keytide.table.publishing.names_of_columns import why_not_by_name
-from keytide.table.publishing.retention import kept_since_ms
+from keytide.table.publishing.retention import is_time_to_drop, kept_since_ms
 from keytide.table.publishing.vectors import digests_of, encoded
 from keytide.table.read.statistics import value_bounds
 from keytide.table.state.view import TableView
@@ -104,7 +104,8 @@ class DeltaForm:
         """See `Form`."""
         if version.version and version.version % CHECKPOINT_INTERVAL == 0:
             write_checkpoint(store, version)
-            drop_old(store, version, kept_since_ms(content.view.options, now_ms))
+            if is_time_to_drop(store, self.name):
+                drop_old(store, version, kept_since_ms(content.view.options, now_ms))
 
     def named(self, version: DeltaState) -> frozenset[str]:
         """See `Form`."""

@@ -45,7 +45,7 @@ from keytide.table.publishing.iceberg_metadata import (
     read_on,
     tell_newest,
 )
-from keytide.table.publishing.retention import kept_since_ms
+from keytide.table.publishing.retention import is_time_to_drop, kept_since_ms
 from keytide.table.publishing.vectors import digests_of, stored
 from keytide.table.read.statistics import value_bounds
 from keytide.table.state.live_files import BucketId
@@ -99,7 +99,7 @@ class IcebergForm:
 
     def tidy(self, store: Store, version: IcebergState, content: Content, now_ms: int) -> None:
         """See `Form`."""
-        if version.version % _TIDY_INTERVAL == 0:
+        if version.version % _TIDY_INTERVAL == 0 and is_time_to_drop(store, self.name):
             drop_old(store, kept_since_ms(content.view.options, now_ms))
 
     def named(self, version: IcebergState) -> frozenset[str]:
