@@ -191,6 +191,19 @@ def test_follower_that_fails_is_a_warning_and_the_others_follow(
     assert [number for _, number in publisher.told] == [1]
 
 
+def test_compaction_that_a_statement_begins_with_is_told_to_every_follower(
+    tmp_path: object, publisher: Publisher
+) -> None:
+    options = {"deletion-vectors.enabled": "true"}
+    t = kt.connect(str(tmp_path)).create_table("t", SCHEMA, ["k", "p"], options=options)
+    t.write(ROWS)
+    t.rollback_to(1)
+    publisher.told.clear()
+    t.delete("k = 99")
+    assert t.metadata.latest_snapshot_id() == 2, "its rows were not shown before"
+    assert publisher.told == [(t.uri, 2)]
+
+
 def test_restored_partition_is_compacted_where_its_runs_are_too_many(tmp_path: object) -> None:
     options = {"num-sorted-run.compaction-trigger": "3", "write-only": "true"}
     lake = kt.connect(str(tmp_path))

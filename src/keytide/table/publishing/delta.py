@@ -107,10 +107,6 @@ class DeltaForm:
             if is_time_to_drop(store, self.name):
                 drop_old(store, version, kept_since_ms(content.view.options, now_ms))
 
-    def named(self, version: DeltaState) -> frozenset[str]:
-        """See `Form`."""
-        return frozenset(version.by_name)
-
 
 @dataclass(frozen=True)
 class DeltaDraft:

@@ -8,7 +8,8 @@ next.
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeVar
 
 from keytide.store import Store
 from keytide.table.publishing.content import Content
@@ -27,6 +28,11 @@ class Version(Protocol):
     @property
     def snapshot_id(self) -> int | None:
         """The snapshot that it shows; None where that is not told."""
+        ...
+
+    @property
+    def by_name(self) -> Mapping[str, Any]:
+        """The data files that its readers read, by their names."""
         ...
 
 
@@ -82,8 +88,4 @@ class Form(Protocol[V]):
 
     def tidy(self, store: Store, version: V, content: Content, now_ms: int) -> None:
         """What is due once a version is made: to sum up the log, and to drop what is old."""
-        ...
-
-    def named(self, version: V) -> frozenset[str]:
-        """The names of the data files that readers of a version read."""
         ...

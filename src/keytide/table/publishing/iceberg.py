@@ -102,10 +102,6 @@ class IcebergForm:
         if version.version % _TIDY_INTERVAL == 0 and is_time_to_drop(store, self.name):
             drop_old(store, kept_since_ms(content.view.options, now_ms))
 
-    def named(self, version: IcebergState) -> frozenset[str]:
-        """See `Form`."""
-        return frozenset(version.by_name)
-
 
 @dataclass(frozen=True)
 class IcebergDraft:

@@ -112,7 +112,7 @@ def names_of_published(store: Store, view: TableView) -> frozenset[str]:
     for form in forms:
         version = _newest(main, form)
         if version is not None:
-            names |= form.named(version)
+            names |= version.by_name.keys()
     return names
 
 

@@ -12,9 +12,10 @@ from keytide.store import Store
 
 __all__ = ["forget", "forget_publications", "recall", "remember"]
 
-_TABLES_MAX = 256
+# Of all tables together; each takes some hundred bytes.
+_FILES_MAX = 500_000
 
-_SEEN: LRUCache[Hashable, Any] = LRUCache(_TABLES_MAX)
+_SEEN: LRUCache[Hashable, Any] = LRUCache(_FILES_MAX, lambda version: 1 + len(version.by_name))
 _LOCK = Lock()
 
 
@@ -25,9 +26,12 @@ def recall(store: Store, form: str) -> Any:
 
 
 def remember(store: Store, form: str, version: Any) -> None:
-    """Keep a version in mind."""
+    """Keep a version in mind, unless it has more files than there is room for."""
     with _LOCK:
-        _SEEN[store.identity, form] = version
+        if len(version.by_name) < _FILES_MAX:
+            _SEEN[store.identity, form] = version
+        else:
+            _SEEN.pop((store.identity, form), None)
 
 
 def forget(store: Store, form: str) -> None:
