@@ -24,7 +24,7 @@ from keytide.store.faults import Action, Crash, Fault, FaultyStore
 from keytide.table.definition.evolution import DropColumn, RenameColumn
 from keytide.table.publishing import publish as publishing
 from keytide.table.publishing.delta_log import CHECKPOINT_INTERVAL
-from keytide.table.publishing.seen import forget_publications
+from keytide.table.publishing.seen import forget_publications, recall, remember
 from keytide.table.state.lineage import forget_lineages
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
@@ -165,7 +165,9 @@ def test_publisher_who_is_overtaken_looks_again_and_never_goes_back(
     table = made(tmp_path, form)
     store = Overtaken(tmp_path, form, [lambda: table.write([row(7, "by another")])])
     slow = kt.connect("", store=store).table("t")
-    slow.write([row(1, "newer")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        slow.write([row(1, "newer")])
     assert not store.others
     assert (7, "by another") in seen(table, form)
     assert seen(table, form) == scanned(table)
@@ -199,6 +201,29 @@ def test_table_made_anew_at_the_same_place_is_published_as_itself(
     assert seen(table, form) == scanned(table)
 
 
+@pytest.mark.parametrize("form", FOLDERS)
+def test_table_that_others_made_anew_is_read_anew(form: str, tmp_path: Path) -> None:
+    table = made(tmp_path, form)
+    known = recall(table.stored.store, form)
+    kt.connect(str(tmp_path)).drop_table("t")
+    forget_publications()
+    table = made(tmp_path, form)
+    for number in range(6):
+        table.write([row(number, "by another")])
+    remember(table.stored.store, form, known)
+    table.write([row(1, "newest")])
+    assert seen(table, form) == scanned(table)
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+def test_commit_that_is_told_late_takes_nothing_back(form: str, tmp_path: Path) -> None:
+    table = made(tmp_path, form)
+    table.write([row(1, "newest")])
+    stored = table.stored
+    publishing.publish_after(stored, stored.view(stored.schema), 2)
+    assert seen(table, form) == scanned(table)
+
+
 # -- what cannot be published ----------------------------------------------------------------------
 
 MERGED = {"upsert.mode": "none", "bucket": "1"}
@@ -227,9 +252,12 @@ def test_expiry_and_orphan_removal_keep_what_is_published(form: str, tmp_path: P
     table = made(tmp_path, form, **MERGED)
     table.compact(full=True)
     first = seen(table, form)
-    for number in range(3):
-        table.write([row(1, f"{number}")])
-    assert published(table)["reason"] is not None
+    table.write([row(1, "newer")])
+    lake, _ = lake_in(tmp_path, Fault("create", f"*/{FOLDERS[form]}/*"))
+    with pytest.warns(kt.KeytideWarning, match="publishing it failed"):
+        lake.table("t").compact(full=True)  # the files that are published go
+    table.write([row(1, "newest")])
+    assert published(table)["snapshot"] == 3
     table.expire_snapshots(retain_max=1, retain_min=1)
     make_old(tmp_path)
     table.remove_orphan_files(dry_run=False)
