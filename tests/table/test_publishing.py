@@ -175,6 +175,27 @@ def test_publisher_who_is_overtaken_looks_again_and_never_goes_back(
 
 
 @pytest.mark.parametrize("form", FOLDERS)
+def test_snapshot_that_expires_while_it_is_published_makes_room_for_the_newest(
+    form: str, tmp_path: Path
+) -> None:
+    made(tmp_path, form)
+    unable = Fault("create", f"*/{FOLDERS[form]}/*", times=9)
+
+    def replace_all() -> None:
+        """Another writer's rows, which it fails to publish, and the end of all before them."""
+        other = lake_in(tmp_path, unable)[0].table("t")
+        with pytest.warns(kt.KeytideWarning, match="publishing it failed"):
+            other.overwrite([row(7, "by another")])
+        other.expire_snapshots(retain_max=1, retain_min=1)
+
+    store = Overtaken(tmp_path, form, [replace_all])
+    table = kt.connect("", store=store).table("t")
+    table.write([row(1, "newer")])
+    assert not store.others
+    assert seen(table, form) == scanned(table) == [(7, "by another")]
+
+
+@pytest.mark.parametrize("form", FOLDERS)
 def test_publications_of_two_processes_alternate(form: str, tmp_path: Path) -> None:
     table = made(tmp_path, form)
     other = lake_in(tmp_path)[0].table("t")
@@ -213,6 +234,9 @@ def test_table_that_others_made_anew_is_read_anew(form: str, tmp_path: Path) -> 
     remember(table.stored.store, form, known)
     table.write([row(1, "newest")])
     assert seen(table, form) == scanned(table)
+    if form == "delta":
+        found = deltalake.DeltaTable(table.uri)
+        assert {each["tableId"] for each in found.history()} == {found.metadata().id}
 
 
 @pytest.mark.parametrize("form", FOLDERS)
