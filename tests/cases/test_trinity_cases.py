@@ -1,10 +1,12 @@
 """Every case of upserts by watermark and tombstone keys, over tables of the lake's own, folders of
-files of others, and a source of others that tells its commits."""
+files of others, Delta and Iceberg tables, SQLite, and a source that tells its commits."""
 
 from __future__ import annotations
 
 import json
 import re
+import sqlite3
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +130,81 @@ def test_case_over_commits_of_others(
     check_external(case, kt.connect(tmp_path / "lake"), "history", "test://case")
 
 
-def check_external(case: Case, lake: kt.Lake, format_: str, location: str) -> None:
+@pytest.mark.one_in(6)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("format_", ["delta", "iceberg", "sqlite"])
+@pytest.mark.parametrize("case", commit_cases())
+def test_case_over_tables_of_other_engines(case: Case, format_: str, tmp_path: Path) -> None:
+    if format_ == "sqlite" and not sqlite_holds(case):
+        return
+    location, options = MADE[format_](case, tmp_path)
+    check_external(case, kt.connect(tmp_path / "lake"), format_, location, options)
+
+
+def delta(case: Case, folder: Path) -> tuple[str, Mapping[str, str]]:
+    deltalake = pytest.importorskip("deltalake")
+    deltalake.DeltaTable.create(folder / "theirs", arrow_schema(case))  # version 0
+    for rows in appended(case):
+        deltalake.write_deltalake(folder / "theirs", rows, mode="append")
+    return str(folder / "theirs"), {}
+
+
+def iceberg(case: Case, folder: Path) -> tuple[str, Mapping[str, str]]:
+    sql = pytest.importorskip("pyiceberg.catalog.sql")
+    uri = f"sqlite:///{folder}/c.db"
+    catalog = sql.SqlCatalog("default", uri=uri, warehouse=f"file://{folder}/w")
+    catalog.create_namespace("n")
+    table = catalog.create_table("n.t", arrow_schema(case))
+    for number, rows in enumerate(appended(case), 1):
+        table.append(rows)
+        snapshot = table.current_snapshot()
+        table.manage_snapshots().create_tag(snapshot.snapshot_id, f"v{number}").commit()
+    return "n.t", {"external.option.catalog.uri": uri}
+
+
+def sqlite(case: Case, folder: Path) -> tuple[str, Mapping[str, str]]:
+    described = ", ".join(f"{c['name']} {c['type']}" for c in case["table"]["columns"])
+    with sqlite3.connect(folder / "theirs.db") as connection:
+        connection.execute(f"CREATE TABLE theirs ({described})")
+        for rows in appended(case):
+            places = ", ".join("?" * rows.num_columns)
+            given = [tuple(row.values()) for row in rows.to_pylist()]
+            connection.executemany(f"INSERT INTO theirs VALUES ({places})", given)
+    return str(folder / "theirs.db"), {"external.option.table": "theirs"}
+
+
+MADE: dict[str, Callable[[Case, Path], tuple[str, Mapping[str, str]]]] = {
+    "delta": delta,
+    "iceberg": iceberg,
+    "sqlite": sqlite,
+}
+
+
+def sqlite_holds(case: Case) -> bool:
+    held = {"int", "bigint", "varchar", "boolean"}  # there is no NaN
+    kinds = {column["type"] for column in case["table"]["columns"]}
+    return kinds <= held and case["id"] not in BY_ARRIVAL and not has_versions(case)
+
+
+def arrow_schema(case: Case) -> pa.Schema:
+    fields = zip(names(case), types(case), strict=True)
+    return pa.schema([(name, type_.to_arrow()) for name, type_ in fields])
+
+
+def appended(case: Case) -> list[pa.Table]:
+    rows = [
+        arrow_table(append["rows"], names(case), types(case)) for append in case.get("appends", [])
+    ]
+    return [table.cast(arrow_schema(case)) for table in rows]
+
+
+def check_external(
+    case: Case,
+    lake: kt.Lake,
+    format_: str,
+    location: str,
+    options: Mapping[str, str] | None = None,
+) -> None:
     table = case["table"]
 
     def define() -> kt.ExternalTable:
@@ -141,6 +217,7 @@ def check_external(case: Case, lake: kt.Lake, format_: str, location: str) -> No
             tombstone_key=table["tombstone_key"],
             tombstone_string_key_value=table["tombstone_string_key_value"],
             schema=columns(case),
+            options=options,
         )
 
     if "expect_error" in case:
@@ -205,13 +282,19 @@ def query(table: kt.Table | kt.ExternalTable, text: str) -> pa.Table:
     scan = table.scan(
         columns=[name.strip() for name in columns.split(",")] if plain else None,
         where=match["where"],
-        **({travel: int(version)} if version else {}),
+        **({travel: named(table, int(version))} if version else {}),
     )
     rows = scan.to_arrow()
     if plain or columns == "*":
         return rows
     assert scan.count() == rows.num_rows
     return duckdb.from_arrow(rows).aggregate(columns).to_arrow_table()
+
+
+def named(table: kt.Table | kt.ExternalTable, commit: int) -> int | str:
+    """What a version is called that a commit made; a tag in Iceberg, whose versions have ids."""
+    is_iceberg = isinstance(table, kt.ExternalTable) and table.format == "iceberg"
+    return f"v{commit}" if is_iceberg else commit
 
 
 def expected_text(result: pa.Table, case: Case) -> list[str]:

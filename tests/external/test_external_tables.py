@@ -202,8 +202,8 @@ def test_null_in_a_not_null_column_is_refused_unless_it_is_that_of_a_tombstone(
     [
         ({"format": "xls"}, kt.InvalidError, "'xls' is no format"),
         ({"primary_key": []}, kt.InvalidError, "requires a primary key"),
-        ({"watermark_key": [], "tombstone_key": None}, kt.InvalidError, "do not tell which"),
-        ({"options": {"upsert.on-tie": "last-write"}}, kt.InvalidError, "files do not"),
+        ({"watermark_key": [], "tombstone_key": None}, kt.InvalidError, "does not tell which"),
+        ({"options": {"upsert.on-tie": "last-write"}}, kt.InvalidError, "parquet does not"),
         ({"options": {"bucket": "4"}}, kt.UnsupportedError, "'bucket' cannot be set"),
         ({"options": {"merge-engine": "first-row"}}, kt.UnsupportedError, "'merge-engine'"),
         ({"options": {"external.option.x": "1"}}, kt.InvalidError, "has no option 'x'"),

@@ -138,11 +138,11 @@ def _check_ties(format_: str, options: TableOptions) -> None:
     if options.on_tie == "last-write":
         raise InvalidError(
             f"'{keys.UPSERT_ON_TIE}' = 'last-write' needs a format that tells in which order rows "
-            f"were committed, and {format_} files do not; take 'tombstone-wins' or 'error'"
+            f"were committed, and {format_} does not; take 'tombstone-wins' or 'error'"
         )
     if not options.watermark_key and options.on_tie is None:
         raise InvalidError(
-            f"{format_} files do not tell which of the rows of a key is the latest: name the "
+            f"{format_} does not tell which of the rows of a key is the latest: name the "
             f"columns that do as '{keys.WATERMARK_KEY}'; or set '{keys.UPSERT_ON_TIE}' to 'error' "
             f"where every key has one row, or to 'tombstone-wins' where the larger row may stand"
         )

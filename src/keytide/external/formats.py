@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from keytide.arguments import shown
-from keytide.errors import InvalidError, UnsupportedError
+from keytide.errors import InvalidError
+from keytide.external import database, delta, iceberg, stored
 from keytide.external.folder import csv_folder, json_folder, parquet_folder
 from keytide.external.source import Place, Source
 
@@ -32,20 +33,22 @@ FORMATS: Mapping[str, ExternalFormat] = {
     "parquet": ExternalFormat(parquet_folder, tells_order=False),
     "csv": ExternalFormat(csv_folder, ("delimiter", "quote", "null-value"), tells_order=False),
     "json": ExternalFormat(json_folder, tells_order=False),
+    "delta": ExternalFormat(delta.open_source),
+    "iceberg": ExternalFormat(iceberg.open_source, iceberg.OPTIONS, named_by=("catalog.uri",)),
+    "sqlite": ExternalFormat(database.open_source, database.OPTIONS, tells_order=False),
+    "postgresql": ExternalFormat(database.open_source, database.OPTIONS, tells_order=False),
+    "keytide": ExternalFormat(stored.open_source),
+    "paimon": ExternalFormat(stored.open_source),
 }
-_NOT_HERE = ("delta", "iceberg", "postgresql", "sqlite", "keytide", "paimon")
 
 
 def format_named(name: str) -> ExternalFormat:
     """The format of a name in lower case. Raises `InvalidError` naming those there are."""
     if name in FORMATS:
         return FORMATS[name]
-    there = ", ".join(FORMATS)
-    if name in _NOT_HERE:
-        raise UnsupportedError(
-            f"this release reads no external tables of format {name!r}; it reads {there}"
-        )
-    raise InvalidError(f"{shown(name)} is no format of external tables; there is {there}")
+    raise InvalidError(
+        f"{shown(name)} is no format of external tables; there is {', '.join(FORMATS)}"
+    )
 
 
 def open_source(name: str, place: Place) -> Source:

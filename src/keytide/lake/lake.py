@@ -276,7 +276,8 @@ class Lake:
 
         Of the rows with one `primary_key` readers see the freshest by `watermark_key`, or none
         where its `tombstone_key` says that it is deleted (docs/external-tables.md). `format` is
-        'parquet', 'csv' or 'json' for files in the folder `location`. The columns are those of
+        'parquet', 'csv' or 'json' for files in the folder `location`, 'delta', 'iceberg', 'sqlite',
+        'postgresql', or 'keytide' and 'paimon' for a table of this format. The columns are those of
         `schema` or, without one, those that lie there now; see `ExternalTable.refresh`. `options`
         are 'read.memory', 'upsert.on-tie', those of the format such as
         'external.option.delimiter', and 'user.' ones. Nothing is written but the definition, and
