@@ -26,6 +26,7 @@ from keytide.errors import (
     UnsupportedError,
 )
 from keytide.external.changes import ExternalChanges
+from keytide.external.federated import UpsertKeys
 from keytide.external.scan import ExternalExplanation
 from keytide.lake.changes import Changes
 from keytide.lake.external_table import ExternalScan, ExternalTable
@@ -96,6 +97,7 @@ __all__ = [
     "Sign",
     "Table",
     "UnsupportedError",
+    "UpsertKeys",
     "Verification",
     "Why",
     "WriteResult",

@@ -45,6 +45,11 @@ class AttachedCatalog(Catalog):
     attached: Mapping[str, Connector] = field(default_factory=dict, compare=False)
     statement: ConnectorSession | None = field(default=None, compare=False)
 
+    def pinned(self) -> AttachedCatalog:
+        """See `Catalog`. All that one statement reads of what is attached is of one session."""
+        one = super().pinned()
+        return one if one.statement is not None else replace(one, statement=ConnectorSession())
+
     def anew(self) -> AttachedCatalog:
         """The same for one more try of a statement, which sees tables as they are by then."""
         return self

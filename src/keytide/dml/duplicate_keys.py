@@ -6,35 +6,33 @@ theirs, and `new` of rows that come under a key which no row of the table has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import polars as pl
 import pyarrow as pa
 
 from keytide.dml.fragments import Told
-from keytide.dml.handles import KeyedHandle
+from keytide.dml.handles import ChangedByKey
 from keytide.dml.values import among_keys
 from keytide.errors import InvalidError
-from keytide.table.conditions.predicate import conjunction, conjuncts
-from keytide.table.read.scan import Scan
+from keytide.table.conditions.predicate import Predicate
 from keytide.types import arrow_schema
 
-__all__ = ["KEYS", "refuse_taken_keys", "refuse_twice_in_parts"]
+__all__ = ["KEYS", "ShownRows", "refuse_taken_keys", "refuse_twice_in_parts"]
 
 KEYS = "keys"
 """The fact of a fragment that says of which kind its keys are."""
 
 
-def refuse_twice(table: KeyedHandle, keys: Iterable[pa.Table]) -> None:
+def refuse_twice(table: ChangedByKey, keys: Iterable[pa.Table]) -> None:
     """Raise `InvalidError` where a key comes twice."""
     every = _together(table, keys)
     _refuse(table, every.filter(every.is_duplicated()))
 
 
 def refuse_twice_in_parts(
-    table: KeyedHandle, keys: Callable[[], Iterable[pa.Table]], rows: int
+    table: ChangedByKey, keys: Callable[[], Iterable[pa.Table]], rows: int
 ) -> None:
     """The same of keys that are given as often as they are asked for, of which few are held."""
     parts = -(-rows // _PART_ROWS)
@@ -53,23 +51,28 @@ def _part(keys: pa.Table, part: int, parts: int) -> pa.Table:
     return keys.filter((frame.hash_rows(seed=1) % parts == part).to_arrow())
 
 
-def refuse_taken_keys(table: KeyedHandle, told: Sequence[Told], rows: Scan) -> None:
+ShownRows = Callable[[tuple[str, ...], Predicate | None], Iterator[pa.RecordBatch]]
+"""Some columns of the rows that are shown, of all at least that meet a condition."""
+
+
+def refuse_taken_keys(table: ChangedByKey, told: Sequence[Told], rows: ShownRows) -> None:
     """Raise `InvalidError` where a key comes twice, or is that of another row, which keeps it.
 
-    `rows` are those that are shown. Reads keys, of those that are told as `came` and not as `new`.
+    Reads keys, of those that are told as `came` and not as `new`.
     """
     refuse_twice(table, _of_kind(told, "came", "new"))
     came, gone = (_together(table, _of_kind(told, kind)) for kind in ("came", "gone"))
     if came.height:
-        terms = (*conjuncts(rows.predicate), *conjuncts(among_keys(came, table.view)))
-        keys = replace(rows, columns=tuple(came.columns), predicate=conjunction(terms))
-        _refuse(table, _stored_among(keys, came, gone))
+        stored = rows(tuple(came.columns), among_keys(came, table.view))
+        _refuse(table, _stored_among(stored, came, gone))
 
 
-def _stored_among(scan: Scan, came: pl.DataFrame, gone: pl.DataFrame) -> pl.DataFrame:
+def _stored_among(
+    rows: Iterator[pa.RecordBatch], came: pl.DataFrame, gone: pl.DataFrame
+) -> pl.DataFrame:
     """Keys that come and are stored already, but for those that go."""
     join = partial(pl.DataFrame.join, on=came.columns, nulls_equal=True)
-    for batch in scan.to_batches():
+    for batch in rows:
         found = join(came, pl.DataFrame(pl.from_arrow(batch)), how="semi")
         found = join(found, gone, how="anti")
         if found.height:
@@ -81,13 +84,13 @@ def _of_kind(told: Iterable[Told], *kinds: str) -> list[pa.Table]:
     return [each.rows for each in told if each.facts.get(KEYS) in kinds]
 
 
-def _together(table: KeyedHandle, keys: Iterable[pa.Table]) -> pl.DataFrame:
+def _together(table: ChangedByKey, keys: Iterable[pa.Table]) -> pl.DataFrame:
     schema = table.view.schema
     none = arrow_schema(schema.select(schema.primary_keys)).empty_table()
     return pl.concat([pl.DataFrame(pl.from_arrow(rows)) for rows in (none, *keys)])
 
 
-def _refuse(table: KeyedHandle, keys: pl.DataFrame) -> None:
+def _refuse(table: ChangedByKey, keys: pl.DataFrame) -> None:
     if keys.height:
         raise InvalidError(
             f"{table}: two rows would have the primary key {keys.row(0, named=True)}; nothing "

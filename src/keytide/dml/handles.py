@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.read.sections import PlannedFile
@@ -17,9 +17,70 @@ from keytide.table.state.view import TableView
 from keytide.table.write.task import WriteTask
 from keytide.table.write.tasks import task_on
 
-__all__ = ["AppendedHandle", "KeyedHandle", "StoredHandle"]
+__all__ = ["AppendedHandle", "ChangedByKey", "ChangedTable", "KeyedHandle", "StoredHandle"]
 
 _H = TypeVar("_H", bound="StoredHandle")
+
+
+class ChangedTable(Protocol):
+    """What those who work on a table's rows need to know of it."""
+
+    @property
+    def view(self) -> TableView:
+        """The table at the schema of the statement."""
+        ...
+
+    @property
+    def task(self) -> WriteTask | None:
+        """What writes files of a table of the lake; None where workers write none."""
+        ...
+
+    @property
+    def updated(self) -> tuple[str, ...]:
+        """The columns that an UPDATE sets."""
+        ...
+
+    @property
+    def cases(self) -> Mapping[int, tuple[str, ...]]:
+        """Those that each WHEN of a MERGE sets, by its number."""
+        ...
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a statement that changes the table has."""
+        ...
+
+
+class ChangedByKey(ChangedTable, Protocol):
+    """The same of a table of which versions of keys are appended."""
+
+    @property
+    def began_ns(self) -> int | None:
+        """When the statement began."""
+        ...
+
+    @property
+    def gives_keys(self) -> bool:
+        """Whether a row may come under the key of one that goes."""
+        ...
+
+    @property
+    def inserts_new_keys(self) -> bool:
+        """Whether rows that a MERGE inserts have keys that no row has."""
+        ...
+
+    @property
+    def moves_rows(self) -> bool:
+        """Whether rows get other keys."""
+        ...
+
+    @property
+    def fresher_by(self) -> int:
+        """By how many ticks a version is fresher than that whose place it takes, at least.
+
+        0 where of equal ones the later is the row.
+        """
+        ...
 
 
 @dataclass
@@ -61,6 +122,11 @@ class StoredHandle:
         return self.known.view if self.task is None else self.task.view
 
     @property
+    def has_begun(self) -> bool:
+        """Whether a statement that changes the table has."""
+        return self.task is not None
+
+    @property
     def known(self) -> TableState:
         """What the commit goes by. Driver only."""
         assert self.state is not None
@@ -89,6 +155,11 @@ class KeyedHandle(StoredHandle):
     splits: int = 0
     gives_keys: bool = False
     inserts_new_keys: bool = False
+
+    @property
+    def fresher_by(self) -> int:
+        """See `ChangedByKey`: which version came later is known."""
+        return 0
 
     @property
     def moves_rows(self) -> bool:

@@ -10,8 +10,9 @@ a bucket that the statement changed or, when it is serializable, to any bucket.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import pyarrow as pa
@@ -34,7 +35,7 @@ from keytide.errors import UnsupportedError
 from keytide.options import keys
 from keytide.table.catalog import Catalog
 from keytide.table.commit.transaction import Transaction
-from keytide.table.conditions.predicate import conjunction, conjuncts
+from keytide.table.conditions.predicate import Predicate, conjunction, conjuncts
 from keytide.table.read.lifetime import Lifetime
 from keytide.table.read.scan import Scan
 from keytide.table.read.task import ReadTask
@@ -66,7 +67,7 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
 
     def commit(self, session: ConnectorSession, table: KeyedHandle, told: Sequence[Told]) -> None:
         """See `StoredMetadata`. Raises `InvalidError` where two rows would have one key."""
-        refuse_taken_keys(table, told, _scan(replace(table, predicate=None)))
+        refuse_taken_keys(table, told, partial(_shown, table))
         with followed(table.table, Transaction.on(table.table, table.known)) as transaction:
             take_written(transaction, table, told)
             transaction.build_on(serializable=session.isolation == "serializable")
@@ -181,6 +182,12 @@ def _scan(table: KeyedHandle) -> Scan:
     shown = [] if lifetime is None else [lifetime.shown]
     predicate = conjunction([*conjuncts(table.predicate), *shown])
     return Scan(table.known, view.schema.names, predicate)
+
+
+def _shown(
+    table: KeyedHandle, columns: tuple[str, ...], predicate: Predicate | None
+) -> Iterator[pa.RecordBatch]:
+    return replace(_scan(replace(table, predicate=predicate)), columns=columns).to_batches()
 
 
 def _with_splits(table: KeyedHandle) -> KeyedHandle:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.dml.duplicate_keys import KEYS, refuse_twice_in_parts
-from keytide.dml.handles import KeyedHandle
+from keytide.dml.handles import ChangedByKey, KeyedHandle
 from keytide.dml.pages import pages_of
 from keytide.dml.row_changes import Changes, TableSink, TableSource, members_of
 from keytide.dml.spi import (
@@ -36,7 +36,7 @@ from keytide.options import keys
 from keytide.row_kind import ROW_KIND, RowKind
 from keytide.table.read.task import ReadTask
 
-__all__ = ["KeyedPages", "KeyedSinks"]
+__all__ = ["KeyedPages", "KeyedSinks", "Versions", "structs_of"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class KeyedPages(ConnectorPageSourceProvider):
     ) -> UpdatablePageSource:
         """See `ConnectorPageSourceProvider`."""
         number, read = split
-        return _Source(table, columns, _Versions(table, number, max(table.splits, 1)), read)
+        return _Source(table, columns, Versions(table, number, max(table.splits, 1)), read)
 
     def apply_values(
         self,
@@ -74,7 +74,7 @@ class KeyedSinks(ConnectorMergeSinkProvider):
         self, session: ConnectorSession, table: KeyedHandle, number: int, count: int
     ) -> ConnectorMergeSink:
         """See `ConnectorMergeSinkProvider`."""
-        return TableSink(table, _Versions(table, number, count))
+        return TableSink(table, Versions(table, number, count))
 
 
 _KEYS = 8
@@ -88,7 +88,7 @@ class _Source(TableSource):
         self,
         table: KeyedHandle,
         columns: Sequence[ColumnHandle],
-        versions: _Versions,
+        versions: Versions,
         read: ReadTask,
     ) -> None:
         super().__init__(table, columns, versions)
@@ -101,19 +101,19 @@ class _Source(TableSource):
         beside = max(1, min(os.cpu_count() or 1, self._splits))  # others read at the time
         for table in task.tables(max(1, view.options.read_memory_bytes // beside)):
             for rows in pages_of(table):
-                yield rows, partial(_struct, rows)
+                yield rows, partial(structs_of, rows)
 
 
-class _Versions(Changes):
+class Versions(Changes):
     """The versions that one split or sink, of `count`, appends, and the keys that move.
 
     Tombstones have lower numbers than all new images of the statement, whichever split they come
     from: a key that one row leaves another may take.
     """
 
-    _on: KeyedHandle
+    _on: ChangedByKey
 
-    def __init__(self, table: KeyedHandle, number: int, count: int) -> None:
+    def __init__(self, table: ChangedByKey, number: int, count: int) -> None:
         super().__init__(table, number)
         self._count = count
         self._gone = self._spool()
@@ -228,14 +228,19 @@ class _Versions(Changes):
         is_older = pl.repeat(False, new.num_rows, eager=True)
         for each in orders:
             is_older |= _is_older(new, old, each, descends=descends)
+            if self._on.fresher_by:
+                is_older |= ~_is_older(old, new, each, descends=descends)
         if is_older.any():
             place = is_older.arg_max()
             assert place is not None
             found = {name: new.column(name)[place].as_py() for name in order}
             stored = {name: old.column(name)[place].as_py() for name in order}
+            wrong, right = (
+                ("not above", "higher") if self._on.fresher_by else ("older than", "not lower")
+            )
             raise InvalidError(
-                f"{self._on}: the UPDATE sets {found}, which is older than what is stored, "
-                f"{stored}, so it would not be seen; set a value that is not lower"
+                f"{self._on}: the UPDATE sets {found}, which is {wrong} what is stored, "
+                f"{stored}, so it would not be seen; set a value that is {right}"
             )
 
 
@@ -250,7 +255,8 @@ def _with(rows: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBat
     return pa.record_batch(list(named.values()), list(named))
 
 
-def _struct(rows: pa.RecordBatch, type_: pa.StructType) -> pa.Array:
+def structs_of(rows: pa.RecordBatch, type_: pa.StructType) -> pa.Array:
+    """Row ids of a type, whose members are columns of the rows."""
     return pa.StructArray.from_arrays([rows.column(f.name) for f in type_], fields=list(type_))
 
 

@@ -1,4 +1,4 @@
-"""Rows of a lake's own tables that come, change and go, as workers are handed them.
+"""Rows that come, change and go, as workers are handed them.
 
 A page source and a merge sink hand them on to *changes*, which keep them until the split or the
 sink ends, write files, and tell of these in fragments.
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.dml.fragments import Told, new_attempt, write_fragment
-from keytide.dml.handles import StoredHandle
+from keytide.dml.handles import ChangedTable
 from keytide.dml.pages import channel_columns, schema_of
 from keytide.dml.spi import (
     ROW_ID,
@@ -41,7 +41,7 @@ def members_of(structs: pa.StructArray) -> pa.RecordBatch:
 class Changes(ABC):
     """What becomes of the rows of one split, or of those that came to one sink."""
 
-    def __init__(self, table: StoredHandle, number: int) -> None:
+    def __init__(self, table: ChangedTable, number: int) -> None:
         self._on, self._number = table, number
         self._made = self._spool()
         self._rows = 0
@@ -99,8 +99,8 @@ class Changes(ABC):
 
     def _spool(self, parts: int = 1) -> Spool:
         """What holds a write buffer, or one of `parts` of it."""
-        is_begun = self._on.task is not None
-        return Spool(self._on.view.options.write_buffer_bytes // parts if is_begun else 1)
+        has_begun = self._on.has_begun
+        return Spool(self._on.view.options.write_buffer_bytes // parts if has_begun else 1)
 
     def _feed(self, spool: Spool, part: int) -> None:
         """Write what waits in a spool, if anything, as one part of the statement."""
@@ -130,7 +130,7 @@ class TableSource(UpdatablePageSource):
     """The rows of one split, and their changes."""
 
     def __init__(
-        self, table: StoredHandle, columns: Sequence[ColumnHandle], changes: Changes
+        self, table: ChangedTable, columns: Sequence[ColumnHandle], changes: Changes
     ) -> None:
         self._table, self._columns, self._changes = table, tuple(columns), changes
         self._pages: Iterator[pa.RecordBatch] | None = None
@@ -189,7 +189,7 @@ class TableSource(UpdatablePageSource):
 class TableSink(ConnectorMergeSink):
     """Rows of a MERGE, and their changes."""
 
-    def __init__(self, table: StoredHandle, changes: Changes) -> None:
+    def __init__(self, table: ChangedTable, changes: Changes) -> None:
         self._table, self._changes = table, changes
 
     def store_merged_rows(self, page: pa.RecordBatch) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keytide.dml.handles import KeyedHandle
+from keytide.dml.handles import ChangedByKey
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.options import keys
 from keytide.types import AtomicType
@@ -20,7 +20,7 @@ from keytide.types import AtomicType
 __all__ = ["refuse_delete", "refuse_unset", "watermarks"]
 
 
-def refuse_delete(table: KeyedHandle) -> None:
+def refuse_delete(table: ChangedByKey) -> None:
     """Raise `UnsupportedError` where a delete would have to say how fresh it is."""
     if _policy(table) == "explicit":
         raise UnsupportedError(
@@ -29,7 +29,7 @@ def refuse_delete(table: KeyedHandle) -> None:
         )
 
 
-def refuse_unset(table: KeyedHandle, updated: Sequence[str]) -> None:
+def refuse_unset(table: ChangedByKey, updated: Sequence[str]) -> None:
     """Raise `InvalidError` where an UPDATE of these columns lacks some that it has to set."""
     if _policy(table) == "explicit" and not set(table.view.options.watermark_key) <= set(updated):
         raise InvalidError(
@@ -39,7 +39,7 @@ def refuse_unset(table: KeyedHandle, updated: Sequence[str]) -> None:
 
 
 def watermarks(
-    table: KeyedHandle, old: pa.RecordBatch, updated: Sequence[str] = ()
+    table: ChangedByKey, old: pa.RecordBatch, updated: Sequence[str] = ()
 ) -> Mapping[str, pa.Array]:
     """The watermark column of versions in the place of `old`; none where it is copied, or set."""
     columns = table.view.options.watermark_key
@@ -54,12 +54,13 @@ def watermarks(
     began = pa.scalar(table.began_ns // step * step, pa.timestamp("ns"))
     ticks = began.cast(pa.timestamp(type_.to_arrow().unit)).cast(pa.int64())
     stored = old.column(name)
-    return {name: pc.max_element_wise(stored.view(pa.int64()), ticks).view(stored.type)}
+    least = pc.add(stored.view(pa.int64()), table.fresher_by)
+    return {name: pc.max_element_wise(least, ticks).view(stored.type)}
 
 
-def _policy(table: KeyedHandle) -> str:
+def _policy(table: ChangedByKey) -> str:
     return table.view.options.dml_watermark
 
 
-def _named(table: KeyedHandle) -> str:
+def _named(table: ChangedByKey) -> str:
     return ", ".join(map(repr, table.view.options.watermark_key))

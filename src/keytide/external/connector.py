@@ -28,7 +28,14 @@ from keytide.format.arrow import to_arrow
 from keytide.table.conditions.predicate import Predicate, conjunction, conjuncts
 from keytide.table.state.stored import PinnedTable
 
-__all__ = ["EXTERNAL_TABLES", "ExternalHandle", "external_handle"]
+__all__ = [
+    "EXTERNAL_TABLES",
+    "ExternalHandle",
+    "ExternalMetadata",
+    "ExternalSplits",
+    "external_handle",
+    "merged_pages",
+]
 
 
 def external_handle(entry: PinnedTable, version: str | int | None = None) -> ExternalHandle:
@@ -47,18 +54,21 @@ class ExternalHandle:
         return f"table {self.table.name}"
 
 
-class _Metadata(ConnectorMetadata):
+class ExternalMetadata(ConnectorMetadata):
     """See `ConnectorMetadata`. Names are the affair of the catalog, which has the definitions."""
 
     def list_tables(self, session: ConnectorSession) -> Sequence[str]:
+        """None: names are the affair of the catalog."""
         return ()
 
-    def get_table_handle(self, session: ConnectorSession, name: str) -> None:
+    def get_table_handle(self, session: ConnectorSession, name: str) -> ExternalHandle | None:
+        """See `list_tables`."""
         return None
 
     def get_table_schema(
         self, session: ConnectorSession, table: ExternalHandle
     ) -> ConnectorTableSchema:
+        """See `ConnectorMetadata`."""
         schema = table.table.view.schema
         columns = (ColumnHandle(f.name, f.type, f.nullable) for f in schema.arrow_schema())
         return ConnectorTableSchema(table.table.name, tuple(columns), schema.primary_keys)
@@ -72,10 +82,13 @@ class _Metadata(ConnectorMetadata):
 
 
 @dataclass(frozen=True)
-class _Splits(ConnectorSplitManager):
+class ExternalSplits(ConnectorSplitManager):
+    """The only split, which is versions to merge."""
+
     def get_splits(
         self, session: ConnectorSession, table: ExternalHandle
     ) -> Sequence[SourceVersions]:
+        """See `ConnectorSplitManager`."""
         about_key, _ = split_condition(table.predicate, table.table.view.schema.primary_keys)
         return [table.table.versions(about_key)]
 
@@ -89,13 +102,14 @@ class _Pages(ConnectorPageSourceProvider):
         split: SourceVersions,
         columns: Sequence[ColumnHandle],
     ) -> _PageSource:
-        _, rest = split_condition(table.predicate, split.view.schema.primary_keys)
-        return _PageSource(Merging(split, tuple(column.name for column in columns), rest))
+        return _PageSource(table, split, tuple(column.name for column in columns))
 
 
 class _PageSource(ConnectorPageSource):
-    def __init__(self, merging: Merging) -> None:
-        self._pages = _pages(merging)
+    def __init__(
+        self, table: ExternalHandle, split: SourceVersions, columns: tuple[str, ...]
+    ) -> None:
+        self._pages = merged_pages(table, split, columns)
 
     def get_next_page(self) -> pa.RecordBatch | None:
         return next(self._pages, None)
@@ -104,13 +118,18 @@ class _PageSource(ConnectorPageSource):
         self._pages.close()
 
 
-def _pages(merging: Merging) -> Generator[pa.RecordBatch, None, None]:
-    view = merging.view
+def merged_pages(
+    table: ExternalHandle, split: SourceVersions, columns: tuple[str, ...]
+) -> Generator[pa.RecordBatch, None, None]:
+    """Some columns of the rows that a split becomes and that meet the condition of a handle."""
+    view = split.view
+    _, rest = split_condition(table.predicate, view.schema.primary_keys)
+    merging = Merging(split, columns, rest)
     whole = view.schema.arrow_schema()
     schema = pa.schema([whole.field(name) for name in merging.columns])
     for frame in merging.frames(view.options.read_memory_bytes):
         yield from to_arrow(frame, schema).to_batches()
 
 
-EXTERNAL_TABLES = Connector("external tables", _Metadata(), _Splits(), _Pages())
+EXTERNAL_TABLES = Connector("external tables", ExternalMetadata(), ExternalSplits(), _Pages())
 """What reads external tables by their handles."""

@@ -32,7 +32,7 @@ from keytide.table.state.stored import PinnedTable
 from keytide.table.values.columns import convert_column
 from keytide.types import Field, arrow_schema
 
-__all__ = ["NewExternalTable", "create_external", "refresh_external"]
+__all__ = ["NewExternalTable", "check_ties", "create_external", "refresh_external"]
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _definition(wanted: NewExternalTable, near: Store) -> tuple[TableSchema, lis
         comment=wanted.comment,
         time_millis=_now_ms(),
     )
-    _check_ties(format_, TableOptions.parse(given))
+    check_ties(format_, TableOptions.parse(given))
     _check_types(made[0], source.schema)
     return made
 
@@ -131,7 +131,7 @@ def _check_apart(location: str, near: Store) -> None:
         )
 
 
-def _check_ties(format_: str, options: TableOptions) -> None:
+def check_ties(format_: str, options: TableOptions) -> None:
     """Refuse what would leave it to chance which of a key's versions is the row (rule R3)."""
     if format_named(format_).tells_order:
         return

@@ -7,7 +7,7 @@ query gives is of one state of the table, that at which its first row is asked f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -90,6 +90,18 @@ class PinnedDatabase:
     def version(self) -> None:
         """There is none."""
         return None
+
+    tells_order = False
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """See `AppendableSource`: there are none."""
+        return {}
+
+    @property
+    def required(self) -> frozenset[str]:
+        """See `AppendableSource`."""
+        return frozenset(c.name for c in self.table.columns if not c.takes_null)
 
     def parts(self, about_key: Predicate | None = None) -> list[DatabasePart]:
         """See `PinnedSource`; several queries would see several states of the table."""

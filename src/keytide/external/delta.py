@@ -124,6 +124,19 @@ class PinnedDelta:
         """The number of the version."""
         return str(self.number)
 
+    tells_order = True
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """See `AppendableSource`: the configuration of the table."""
+        with delta_errors(self.store):
+            return dict(self._table.metadata().configuration)
+
+    @property
+    def required(self) -> frozenset[str]:
+        """See `AppendableSource`."""
+        return frozenset(c.name for c in self.columns if not c.stored.nullable)
+
     def parts(self, about_key: Predicate | None = None) -> list[DeltaPart]:
         """See `PinnedSource`."""
         adds, dead, history = self._adds, self._dead, self._history

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 from keytide.arguments import shown
 from keytide.errors import InvalidError
-from keytide.external import database, delta, iceberg, stored
+from keytide.external import (
+    database,
+    database_append,
+    delta,
+    delta_append,
+    iceberg,
+    iceberg_append,
+    stored,
+)
+from keytide.external.appending import Appender
 from keytide.external.folder import csv_folder, json_folder, parquet_folder
 from keytide.external.source import Place, Source
 
@@ -18,25 +27,38 @@ __all__ = ["FORMATS", "ExternalFormat", "format_named", "open_source"]
 class ExternalFormat:
     """A format: what opens it, the names of its options, and whether it tells when rows came.
 
-    `open` looks at nothing yet. With one of the options `named_by` a location is a name, and no
-    path or address. Where `tells_order` is false, no version of a key is later than
-    another one but by its watermark (rule R3 of docs/semantics.md).
+    `open` looks at nothing yet; `append` opens what rows are appended by, where that can be. With
+    one of the options `named_by` a location is a name, and no path or address. Where `tells_order`
+    is false, no version of a key is later than another one but by its watermark (rule R3 of
+    docs/semantics.md).
     """
 
     open: Callable[[Place], Source]
     options: tuple[str, ...] = ()
     tells_order: bool = True
     named_by: tuple[str, ...] = ()
+    append: Callable[[Place], Appender] | None = None
 
 
+_DATABASE = ExternalFormat(
+    database.open_source,
+    database.OPTIONS,
+    tells_order=False,
+    append=database_append.open_appender,
+)
 FORMATS: Mapping[str, ExternalFormat] = {
     "parquet": ExternalFormat(parquet_folder, tells_order=False),
     "csv": ExternalFormat(csv_folder, ("delimiter", "quote", "null-value"), tells_order=False),
     "json": ExternalFormat(json_folder, tells_order=False),
-    "delta": ExternalFormat(delta.open_source),
-    "iceberg": ExternalFormat(iceberg.open_source, iceberg.OPTIONS, named_by=("catalog.uri",)),
-    "sqlite": ExternalFormat(database.open_source, database.OPTIONS, tells_order=False),
-    "postgresql": ExternalFormat(database.open_source, database.OPTIONS, tells_order=False),
+    "delta": ExternalFormat(delta.open_source, append=delta_append.open_appender),
+    "iceberg": ExternalFormat(
+        iceberg.open_source,
+        iceberg.OPTIONS,
+        named_by=("catalog.uri",),
+        append=iceberg_append.open_appender,
+    ),
+    "sqlite": _DATABASE,
+    "postgresql": _DATABASE,
     "keytide": ExternalFormat(stored.open_source),
     "paimon": ExternalFormat(stored.open_source),
 }

@@ -8,7 +8,7 @@ are in no order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -102,6 +102,21 @@ class PinnedIceberg:
     def version(self) -> str | None:
         """The id of the snapshot; None for a table that never had one."""
         return None if self.snapshot_id is None else str(self.snapshot_id)
+
+    @property
+    def tells_order(self) -> bool:
+        """See `AppendableSource`; there are no sequence numbers in version 1 of the format."""
+        return int(self._table.metadata.format_version) > 1
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """See `AppendableSource`: the properties of the table."""
+        return dict(self._table.properties)
+
+    @property
+    def required(self) -> frozenset[str]:
+        """See `AppendableSource`."""
+        return frozenset(c.name for c in self.columns if not c.stored.nullable)
 
     def parts(self, about_key: Predicate | None = None) -> list[IcebergPart]:
         """See `PinnedSource`."""

@@ -20,7 +20,7 @@ import pyarrow as pa
 from keytide.store import Store
 from keytide.table.conditions.predicate import Predicate
 
-__all__ = ["PinnedSource", "Place", "Source", "SourceOptions", "SourcePart"]
+__all__ = ["AppendableSource", "PinnedSource", "Place", "Source", "SourceOptions", "SourcePart"]
 
 
 class SourcePart(Protocol):
@@ -85,6 +85,25 @@ class PinnedSource(Protocol):
 
         Those may be left out of which it is known that no row meets `about_key`.
         """
+        ...
+
+
+class AppendableSource(PinnedSource, Protocol):
+    """One version of a table to which rows can be appended."""
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """What the table says of itself; nothing where tables say nothing."""
+        ...
+
+    @property
+    def required(self) -> frozenset[str]:
+        """The columns that take no NULL there."""
+        ...
+
+    @property
+    def tells_order(self) -> bool:
+        """Whether rows that are appended now are known to be later than those that are there."""
         ...
 
 

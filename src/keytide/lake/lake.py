@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,10 @@ from keytide.arguments import checked, shown
 from keytide.dml.adbc import adbc_connector
 from keytide.dml.attached import AttachedCatalog
 from keytide.dml.spi import Connector, Isolation
-from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError
+from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError, UnsupportedError
 from keytide.external.creation import NewExternalTable, create_external
+from keytide.external.federated import UpsertKeys, federated_tables
+from keytide.external.federated_changes import federated_connector
 from keytide.lake.engines import engine_of
 from keytide.lake.external_table import ExternalTable
 from keytide.lake.table import Table, is_spark_dataframe
@@ -145,6 +148,9 @@ class Lake:
         source: Connector | str | Path,
         *,
         isolation: Isolation | None = None,
+        format: str | None = None,
+        options: Mapping[str, str] | None = None,
+        tables: Mapping[str, UpsertKeys] | None = None,
     ) -> None:
         """Let SQL find the tables of a database as `name.table`, as long as this object lives.
 
@@ -153,6 +159,15 @@ class Lake:
         letter case. With the isolation 'serializable', and not 'snapshot', each statement that
         changes a table there reads and writes in one transaction of that isolation, and is carried
         out anew where it conflicts.
+
+        With a `format`, 'delta', 'iceberg', 'sqlite' or 'postgresql', tables are those that others
+        append versions of keys to, and SQL does (docs/external-tables.md#federated-tables): reads
+        merge them as those of an external table, and INSERT, UPDATE, DELETE and MERGE append
+        versions, tombstones among them, by one commit of the table's own engine. `source` is the
+        folder that has the folders of the tables, the namespace of a catalog of Iceberg (with the
+        option 'catalog.uri'), or the address of the database; `tables` has their keys, as far as
+        they are not properties of the tables, see `UpsertKeys`. Nothing is looked at before a
+        statement names a table, and none is stored. There is no isolation but 'snapshot'.
 
         Raises `AlreadyExistsError` where something is attached, or a database of the lake is
         called, by that name; `InvalidError` for what is no name, for `sys` and words that SQL takes
@@ -177,7 +192,23 @@ class Lake:
                 f"{name} is the name of a database of {self.uri}, or of what is attached; choose "
                 f"another one"
             )
-        connector = source if isinstance(source, Connector) else adbc_connector(name, source)
+        if format is not None:
+            if isinstance(source, Connector) or isolation == "serializable":
+                raise UnsupportedError(
+                    f"Lake.attach: a format goes with a location and with isolation 'snapshot', as "
+                    f"tables of {format} are only appended to; leave one of them out"
+                )
+            near = self._catalog.store_for(f"{DEFAULT_DATABASE}.{name}")
+            location = os.fspath(source)
+            connector = federated_connector(
+                federated_tables(name, format, location, options or {}, tables or {}, near)
+            )
+        elif options or tables:
+            raise InvalidError(
+                "Lake.attach: options and tables say something of a format alone; name the format"
+            )
+        else:
+            connector = source if isinstance(source, Connector) else adbc_connector(name, source)
         if isolation is not None:
             connector = replace(connector, isolation=isolation)
         attached = {**self._catalog.attached, name.lower(): connector}

@@ -30,6 +30,7 @@ from keytide.table.definition.tag_period import TagPeriod
 from keytide.types import AtomicType, Field, RowType
 
 __all__ = [
+    "check_dml_watermark",
     "check_types",
     "check_upsert_keys",
     "check_uses",
@@ -78,7 +79,7 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
     """
     check_types(schema)
     check_upsert_keys(schema, options)
-    _check_dml_watermark(schema, options)
+    check_dml_watermark(schema, options)
     _check_indexed_alone(schema, options)
     validate_merge_options(schema.fields, schema.primary_keys, schema.partition_keys, options)
     kind_of(schema).check(schema, options)
@@ -216,7 +217,8 @@ def check_upsert_keys(schema: TableSchema, options: TableOptions) -> None:
         raise InvalidError(f"'{keys.TOMBSTONE_STRING_KEY_VALUE}' requires a '{keys.TOMBSTONE_KEY}'")
 
 
-def _check_dml_watermark(schema: TableSchema, options: TableOptions) -> None:
+def check_dml_watermark(schema: TableSchema, options: TableOptions) -> None:
+    """Raise `InvalidError` for a way of filling watermarks that the keys do not allow."""
     policy, watermark = options.dml_watermark, options.watermark_key
     if policy == "copy":
         return

@@ -1,0 +1,240 @@
+"""Tables of others that rows are appended to: what stands where, and by which keys it is merged.
+
+To SQL they are a connector's. What is read is merged as an external table is; what is changed is
+appended as versions of keys, by one commit of the table's own engine (`federated_changes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from keytide.dml.spi import ConnectorSession
+from keytide.errors import InvalidError, UnsupportedError
+from keytide.external.appending import Appender
+from keytide.external.connector import ExternalHandle
+from keytide.external.creation import check_ties
+from keytide.external.formats import ExternalFormat, format_named
+from keytide.external.pinned import PinnedExternal
+from keytide.external.source import AppendableSource, Place
+from keytide.format.schema import TableSchema
+from keytide.options import TableOptions, keys
+from keytide.store import Store
+from keytide.table.catalog import fields_of
+from keytide.table.definition.checks import check_dml_watermark
+from keytide.table.definition.external import external_schema, refuse_secret, refuse_secret_options
+from keytide.table.state.view import TableView
+from keytide.table.write.task import WriteTask
+
+__all__ = ["FederatedHandle", "FederatedTables", "UpsertKeys", "federated_tables"]
+
+
+@dataclass(frozen=True)
+class UpsertKeys:
+    """By which columns the versions of a table's keys become rows, as on a table of the lake.
+
+    What is left out is what the table's own properties say: `keytide.primary-key`,
+    `keytide.watermark-key`, `keytide.tombstone-key`, `keytide.tombstone-string-key-value` and
+    `keytide.dml-watermark`, in which columns are separated by commas. `dml_watermark` is 'copy',
+    'statement-time' or 'explicit': what an UPDATE, a DELETE and a MERGE store in the watermark key.
+    """
+
+    primary_key: Sequence[str] = ()
+    watermark_key: Sequence[str] = ()
+    tombstone_key: str | None = None
+    tombstone_string_key_value: str | None = None
+    dml_watermark: str | None = None
+
+
+_PRIMARY_KEY = "keytide.primary-key"
+_PROPERTIES = {
+    keys.WATERMARK_KEY: "keytide.watermark-key",
+    keys.TOMBSTONE_KEY: "keytide.tombstone-key",
+    keys.TOMBSTONE_STRING_KEY_VALUE: "keytide.tombstone-string-key-value",
+    keys.UPSERT_DML_WATERMARK: "keytide.dml-watermark",
+}
+
+
+def _options(given: UpsertKeys, properties: Mapping[str, str]) -> dict[str, str]:
+    """The options of a definition by these keys, or those of a table's properties."""
+    named = {
+        keys.WATERMARK_KEY: ",".join(given.watermark_key) or None,
+        keys.TOMBSTONE_KEY: given.tombstone_key,
+        keys.TOMBSTONE_STRING_KEY_VALUE: given.tombstone_string_key_value,
+        keys.UPSERT_DML_WATERMARK: given.dml_watermark,
+    }
+    told = {
+        key: properties.get(_PROPERTIES[key]) if value is None else value
+        for key, value in named.items()
+    }
+    return {key: value for key, value in told.items() if value is not None}
+
+
+def _primary_key(given: UpsertKeys, properties: Mapping[str, str]) -> list[str]:
+    """The columns of the primary key; none where nobody tells them."""
+    told = properties.get(_PRIMARY_KEY, "")
+    return [*given.primary_key] or [name.strip() for name in told.split(",") if name.strip()]
+
+
+@dataclass(frozen=True)
+class FederatedHandle(ExternalHandle):
+    """A table of others at one version, and what a statement does to it. See `ChangedByKey`."""
+
+    name: str = ""
+    required: frozenset[str] = frozenset()
+    tells_order: bool = True
+    has_begun: bool = False
+    updated: tuple[str, ...] = ()
+    cases: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    began_ns: int | None = None
+    gives_keys: bool = False
+    inserts_new_keys: bool = False
+
+    def __str__(self) -> str:
+        return f"table {self.table.name}"
+
+    @property
+    def view(self) -> TableView:
+        """The table as its keys say."""
+        return self.table.view
+
+    @property
+    def task(self) -> WriteTask | None:
+        """None: workers write nothing."""
+        return None
+
+    @property
+    def moves_rows(self) -> bool:
+        """Whether rows get other keys."""
+        return bool({*self.updated} & {*self.view.schema.primary_keys})
+
+    @property
+    def fresher_by(self) -> int:
+        """See `ChangedByKey`."""
+        return 0 if self.tells_order else 1
+
+
+@dataclass(frozen=True)
+class FederatedTables:
+    """The tables of a folder, of a namespace of a catalog, or of a database.
+
+    A statement sees a table as it was when it first asked for it.
+    """
+
+    name: str
+    format: str
+    location: str
+    options: Mapping[str, str]
+    tables: Mapping[str, UpsertKeys]
+    near: Store
+    seen: WeakKeyDictionary[ConnectorSession, dict[str, FederatedHandle]] = field(
+        default_factory=WeakKeyDictionary, compare=False, repr=False
+    )
+
+    def find(self, session: ConnectorSession, name: str) -> FederatedHandle:
+        """A table as the statement sees it. Raises what pinning does, and for wrong keys."""
+        wanted = next((n for n in self.tables if n.lower() == name.lower()), name)
+        seen = self.seen.setdefault(session, {})
+        if wanted not in seen:
+            seen[wanted] = self._pinned(wanted)
+        return seen[wanted]
+
+    def forget(self, session: ConnectorSession) -> None:
+        """Let go of what a statement saw."""
+        self.seen.pop(session, None)
+
+    def appender(self, name: str) -> Appender:
+        """What appends to a table. Raises `UnsupportedError` where nothing can."""
+        assert self._format.append is not None
+        return self._format.append(self._place(name))
+
+    @property
+    def _format(self) -> ExternalFormat:
+        return format_named(self.format)
+
+    def _place(self, name: str) -> Place:
+        if "table" in self._format.options:
+            return Place(self.location, {**self.options, "table": name}, self.near)
+        is_name = any(option in self.options for option in self._format.named_by)
+        location = f"{self.location}.{name}" if is_name else f"{self.location.rstrip('/')}/{name}"
+        return Place(location, self.options, self.near)
+
+    def _pinned(self, name: str) -> FederatedHandle:
+        source = self._format.open(self._place(name))
+        pinned: Any = source.pin()
+        schema = self._schema(name, pinned)
+        options = TableOptions.parse(schema.options)
+        full_name = f"{self.name}.{name}"
+        view = TableView(self.near, full_name, schema, {schema.id: schema}, options)
+        table = PinnedExternal(view, pinned, source.location)
+        return FederatedHandle(
+            table, name=name, required=pinned.required, tells_order=pinned.tells_order
+        )
+
+    def _schema(self, name: str, pinned: AppendableSource) -> TableSchema:
+        """The columns that are there, with the keys. Raises `InvalidError` for wrong ones."""
+        given, properties = self.tables.get(name, UpsertKeys()), pinned.properties
+        key = _primary_key(given, properties)
+        if not key:
+            raise InvalidError(
+                f"table {self.name}.{name}: nobody tells its primary key; name it by "
+                f"Lake.attach(..., tables={{{name!r}: UpsertKeys(primary_key=[...], ...)}}), or as "
+                f"the table's own property {_PRIMARY_KEY!r}"
+            )
+        options = _options(given, properties)
+        try:
+            schema, _ = external_schema(
+                fields_of(pinned.schema),
+                key,
+                options,
+                format_=self.format,
+                location=self.location,
+                on_read=True,
+                comment=None,
+                time_millis=0,
+            )
+            parsed = TableOptions.parse(schema.options)
+            check_ties(self.format, parsed)
+            check_dml_watermark(schema, parsed)
+        except InvalidError as error:
+            raise InvalidError(f"table {self.name}.{name}: {error}") from error
+        return schema
+
+
+def federated_tables(
+    name: str,
+    format_: str,
+    location: str,
+    options: Mapping[str, str],
+    tables: Mapping[str, UpsertKeys],
+    near: Store,
+) -> FederatedTables:
+    """The tables at a location, of which nothing is looked at yet.
+
+    Raises `InvalidError` for an unknown format or option, for names of tables that differ in case
+    alone, and for a secret; `UnsupportedError` for a format to which nothing can be appended.
+    """
+    refuse_secret(location)
+    refuse_secret_options(options)
+    found = format_named(format_.lower())
+    if found.append is None:
+        raise UnsupportedError(
+            f"Lake.attach: rows cannot be appended to {format_}; define an external table, which "
+            f"is read-only, by Lake.create_external_table"
+        )
+    taken = [option for option in found.options if option != "table"]
+    unknown = sorted(set(options) - set(taken))
+    if unknown:
+        raise InvalidError(
+            f"Lake.attach: format {format_} has no option {unknown[0]!r} here; it has: "
+            f"{', '.join(taken) or 'none'}"
+        )
+    folded = [table.lower() for table in tables]
+    if len(set(folded)) < len(folded):
+        raise InvalidError(
+            f"Lake.attach: names of tables ignore letter case, and two of {', '.join(tables)} are "
+            f"one; name each once"
+        )
+    return FederatedTables(name, format_.lower(), location, dict(options), dict(tables), near)
