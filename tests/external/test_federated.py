@@ -1,0 +1,277 @@
+"""Tables of others that SQL appends to: `Lake.attach` with a format."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import iceberg_tables
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import keytide as kt
+
+SCHEMA = pa.schema([("k", pa.int32()), ("w", pa.int32()), ("d", pa.bool_()), ("v", pa.string())])
+KEYS = kt.UpsertKeys(["k"], ["w"], "d")
+PROPERTIES = {
+    "keytide.primary-key": "k",
+    "keytide.watermark-key": "w",
+    "keytide.tombstone-key": "d",
+}
+Rows = list[tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Federated:
+    """An empty table `far.t` of a lake, and what its own engine says that is in it."""
+
+    lake: kt.Lake
+    stored: Callable[[], Rows]
+
+    def sql(self, text: str) -> int | None:
+        return self.lake.sql(text).row_count
+
+    def rows(self, text: str = "SELECT * FROM far.t") -> Rows:
+        return values(self.lake.sql(text).to_arrow())
+
+
+def values(table: pa.Table) -> Rows:
+    return sorted((tuple(row.values()) for row in table.to_pylist()), key=repr)
+
+
+def delta(folder: Path, keys: kt.UpsertKeys | None = KEYS) -> Federated:
+    deltalake.DeltaTable.create(
+        folder / "far/t",
+        SCHEMA,
+        configuration={} if keys else PROPERTIES,
+        raise_if_key_not_exists=False,
+    )
+    lake = kt.connect(folder / "lake")
+    lake.attach("far", folder / "far", format="delta", tables={"t": keys} if keys else {})
+    return Federated(lake, lambda: values(_delta_rows(folder)))
+
+
+def _delta_rows(folder: Path) -> pa.Table:
+    return pa.table(deltalake.DeltaTable(folder / "far/t").to_pyarrow_table())
+
+
+def iceberg(folder: Path, keys: kt.UpsertKeys | None = KEYS) -> Federated:
+    table = iceberg_tables.create(folder / "far", SCHEMA, **({} if keys else PROPERTIES))
+    lake = kt.connect(folder / "lake")
+    options = {"catalog.uri": f"sqlite:///{folder}/far/c.db"}
+    lake.attach("far", "n", format="iceberg", options=options, tables={"t": keys} if keys else {})
+    return Federated(lake, lambda: values(table.refresh().scan().to_arrow()))
+
+
+def sqlite(folder: Path, keys: kt.UpsertKeys) -> Federated:
+    with sqlite3.connect(folder / "far.db") as connection:
+        connection.execute("CREATE TABLE t (k INTEGER, w INTEGER, d BOOLEAN, v TEXT)")
+    lake = kt.connect(folder / "lake")
+    lake.attach("far", folder / "far.db", format="sqlite", tables={"t": keys})
+
+    def stored() -> Rows:
+        with sqlite3.connect(folder / "far.db") as connection:
+            return sorted(connection.execute("SELECT * FROM t").fetchall(), key=repr)
+
+    return Federated(lake, stored)
+
+
+ENGINES = pytest.mark.parametrize("engine", [delta, iceberg])
+FIRST = "INSERT INTO far.t VALUES (1, 5, NULL, 'a'), (2, 6, NULL, 'b')"
+
+
+@ENGINES
+def test_changes_are_appended_as_versions_that_the_tables_engine_shows(
+    engine: Callable[[Path], Federated], tmp_path: Path
+) -> None:
+    far = engine(tmp_path)
+    assert far.sql(FIRST) == 2
+    assert far.sql("UPDATE far.t SET v = 'z' WHERE k = 1") == 1
+    assert far.sql("DELETE FROM far.t WHERE v = 'b'") == 1
+    assert far.sql("UPDATE far.t SET k = 3") == 1
+    merged = far.sql(
+        "MERGE INTO far.t t USING (SELECT 3 AS k UNION ALL SELECT 4) s ON t.k = s.k "
+        "WHEN MATCHED THEN UPDATE SET v = 'm' "
+        "WHEN NOT MATCHED THEN INSERT VALUES (s.k, 1, NULL, 'n')"
+    )
+    assert merged == 2
+    assert far.rows() == [(3, 5, None, "m"), (4, 1, None, "n")]
+    assert far.stored() == [
+        (1, 5, None, "a"), (1, 5, None, "z"), (1, 5, True, None), (2, 6, None, "b"),
+        (2, 6, True, None), (3, 5, None, "m"), (3, 5, None, "z"), (4, 1, None, "n"),
+    ]  # fmt: skip
+
+
+@ENGINES
+def test_keys_are_read_from_the_tables_own_properties(engine: Any, tmp_path: Path) -> None:
+    far = engine(tmp_path, None)
+    far.sql(FIRST)
+    assert far.sql("DELETE FROM far.t WHERE k = 1") == 1
+    assert far.sql("DELETE FROM far.t") == 1
+    assert far.rows() == []
+    assert (1, 5, True, None) in far.stored()
+
+
+@pytest.mark.parametrize(
+    ("keys", "text", "error", "message"),
+    [
+        (kt.UpsertKeys(["k"], ["w"]), "DELETE FROM far.t", kt.UnsupportedError, "no tombstone key"),
+        (kt.UpsertKeys(["k"], ["w"]), "UPDATE far.t SET k = 9 WHERE k = 1", kt.UnsupportedError,
+         "no tombstone key"),
+        (KEYS, "INSERT INTO far.t VALUES (NULL, 1, NULL, '')", kt.InvalidError, "primary key"),
+        (KEYS, "UPDATE far.t SET k = NULL WHERE k = 1", kt.InvalidError, "NULL"),
+        (KEYS, "UPDATE far.t SET w = 1 WHERE k = 1", kt.InvalidError, "older"),
+        (KEYS, "UPDATE far.t SET k = 2 WHERE k = 1", kt.InvalidError, "two rows"),
+        (KEYS, "UPDATE far.t SET k = 9", kt.InvalidError, "two rows"),
+        (KEYS, "UPDATE far.t SET k = k + 1", kt.InvalidError, "would not be seen"),
+        (kt.UpsertKeys(["k"], ["w"], "d", dml_watermark="explicit"), "DELETE FROM far.t",
+         kt.UnsupportedError, "explicit"),
+        (kt.UpsertKeys(["k"], ["w"], "d", dml_watermark="explicit"), "UPDATE far.t SET v = ''",
+         kt.InvalidError, "explicit"),
+        (kt.UpsertKeys(["k"], ["w"], "d", dml_watermark="statement-time"), "SELECT * FROM far.t",
+         kt.InvalidError, "statement-time"),
+        (kt.UpsertKeys(["k"], ["nix"]), "SELECT * FROM far.t", kt.InvalidError, "nix"),
+        (kt.UpsertKeys(), "SELECT * FROM far.t", kt.InvalidError, "primary key"),
+        (KEYS, "SELECT * FROM far.other", kt.NotFoundError, "other"),
+        (KEYS, "SELECT * FROM far.t VERSION AS OF 1", kt.InvalidError, "attached"),
+    ],
+)  # fmt: skip
+def test_what_would_not_be_seen_is_refused_before_anything_is_appended(
+    keys: kt.UpsertKeys, text: str, error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    far = delta(tmp_path, keys)
+    rows = pa.table([[1, 2], [5, 6], [None, None], ["a", "b"]], schema=SCHEMA)
+    deltalake.write_deltalake(tmp_path / "far/t", rows, mode="append")
+    before = far.stored()
+    with pytest.raises(error, match=message):
+        far.rows(text) if text.startswith("SELECT") else far.sql(text)
+    assert far.stored() == before
+
+
+def test_place_that_cannot_be_appended_to_is_refused_by_name(tmp_path: Path) -> None:
+    lake = kt.connect(tmp_path / "lake")
+    with pytest.raises(kt.UnsupportedError, match="cannot be appended to parquet"):
+        lake.attach("far", tmp_path, format="parquet")
+    with pytest.raises(kt.InvalidError, match="no option 'nix'"):
+        lake.attach("far", tmp_path, format="delta", options={"nix": "1"})
+    with pytest.raises(kt.UnsupportedError, match="isolation 'snapshot'"):
+        lake.attach("far", tmp_path, format="delta", isolation="serializable")
+    with pytest.raises(kt.InvalidError, match="name the format"):
+        lake.attach("far", tmp_path / "x.db", tables={"t": KEYS})
+    assert lake.attached == []
+
+
+def test_database_is_changed_with_watermarks_that_are_set_and_rise(tmp_path: Path) -> None:
+    far = sqlite(tmp_path, kt.UpsertKeys(["k"], ["w"], "d", dml_watermark="explicit"))
+    far.sql(FIRST)
+    with pytest.raises(kt.InvalidError, match="not above"):
+        far.sql("UPDATE far.t SET w = 5, v = 'z' WHERE k = 1")
+    assert far.sql("UPDATE far.t SET w = w + 1, v = 'z' WHERE k = 1") == 1
+    assert far.sql("UPDATE far.t SET w = w + 1, d = TRUE WHERE k = 2") == 1
+    assert far.rows() == [(1, 6, None, "z")]
+    assert len(far.stored()) == 4
+
+
+def test_copied_watermark_is_refused_where_nobody_tells_which_row_came_later(
+    tmp_path: Path,
+) -> None:
+    far = sqlite(tmp_path, KEYS)
+    far.sql(FIRST)
+    with pytest.raises(kt.UnsupportedError, match="statement-time"):
+        far.sql("DELETE FROM far.t")
+    assert len(far.rows()) == 2
+
+
+def test_statement_sees_one_version_however_often_it_names_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from keytide.external.delta import DeltaSource
+
+    far, pins, pin = delta(tmp_path), [], DeltaSource.pin
+    monkeypatch.setattr(DeltaSource, "pin", lambda *given: pins.append(1) or pin(*given))
+    far.sql(FIRST)
+    assert far.rows("SELECT a.k FROM far.t a JOIN far.t b ON a.k = b.k") == [(1,), (2,)]
+    assert far.sql("DELETE FROM far.t WHERE k IN (SELECT max(k) FROM far.t)") == 1
+    assert len(pins) == 3
+
+
+@ENGINES
+def test_killed_append_leaves_nothing_that_is_seen(
+    engine: Callable[[Path], Federated], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    far = engine(tmp_path)
+    far.sql(FIRST)
+    if engine is delta:
+        log = tmp_path / "far/t/_delta_log"
+        (log / f"{2:020d}.json").mkdir()  # the files are written, and then no commit can be
+    else:
+
+        def killed(*given: Any) -> Any:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(SqlCatalog, "commit_table", killed)
+    before = len(list((tmp_path / "far").rglob("*.parquet")))
+    with pytest.raises((kt.KeytideError, KeyboardInterrupt)):
+        far.sql("UPDATE far.t SET v = 'z'")
+    assert len(list((tmp_path / "far").rglob("*.parquet"))) > before
+    monkeypatch.undo()
+    if engine is delta:
+        (log / f"{2:020d}.json").rmdir()
+    assert far.rows() == [(1, 5, None, "a"), (2, 6, None, "b")]
+    assert far.sql("UPDATE far.t SET v = 'z'") == 2
+
+
+# -- a table of the lake says what the rows are ----------------------------------------------------
+
+KEY, WATERMARK = st.integers(0, 3), st.integers(0, 3)
+TEXT = st.sampled_from("abc")
+CHANGES = st.one_of(
+    st.builds("INSERT INTO {{}} VALUES ({}, {}, NULL, '{}')".format, KEY, WATERMARK, TEXT),
+    st.builds("UPDATE {{}} SET v = '{}' WHERE k >= {}".format, TEXT, KEY),
+    st.builds("UPDATE {{}} SET w = w + 1 WHERE v < '{}'".format, TEXT),
+    st.builds("UPDATE {{}} SET k = {}, w = 9 WHERE k = {}".format, KEY, KEY),
+    st.builds("DELETE FROM {{}} WHERE k = {} OR v = '{}'".format, KEY, TEXT),
+    st.builds(
+        "MERGE INTO {{}} t USING (SELECT {} AS k, '{}' AS v UNION ALL SELECT 7, 'x') s "
+        "ON t.k = s.k WHEN MATCHED AND t.w = 2 THEN DELETE "
+        "WHEN MATCHED THEN UPDATE SET v = s.v "
+        "WHEN NOT MATCHED THEN INSERT VALUES (s.k, 2, NULL, s.v)".format,
+        KEY,
+        TEXT,
+    ),
+)
+
+
+@ENGINES
+@settings(
+    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(CHANGES, min_size=2, max_size=6))
+def test_history_gives_the_rows_and_the_counts_that_it_gives_in_a_table_of_the_lake(
+    engine: Callable[[Path], Federated],
+    tmp_path_factory: pytest.TempPathFactory,
+    changes: list[str],
+) -> None:
+    far = engine(tmp_path_factory.mktemp("history"))
+    far.lake.create_table(
+        "near", SCHEMA, primary_key=["k"], options={"watermark.key": "w", "tombstone.key": "d"}
+    )
+    for text in changes:
+        outcomes = [outcome(far.lake, text.format(name)) for name in ("far.t", "near")]
+        assert outcomes[0] == outcomes[1], text
+        assert far.rows() == far.rows("SELECT * FROM near"), text
+
+
+def outcome(lake: kt.Lake, text: str) -> object:
+    try:
+        return lake.sql(text).row_count
+    except kt.KeytideError as error:
+        return type(error)
