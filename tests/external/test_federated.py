@@ -69,9 +69,9 @@ def iceberg(folder: Path, keys: kt.UpsertKeys | None = KEYS) -> Federated:
     return Federated(lake, lambda: values(table.refresh().scan().to_arrow()))
 
 
-def sqlite(folder: Path, keys: kt.UpsertKeys) -> Federated:
+def sqlite(folder: Path, keys: kt.UpsertKeys, watermark: str = "INTEGER") -> Federated:
     with sqlite3.connect(folder / "far.db") as connection:
-        connection.execute("CREATE TABLE t (k INTEGER, w INTEGER, d BOOLEAN, v TEXT)")
+        connection.execute(f"CREATE TABLE t (k INTEGER, w {watermark}, d BOOLEAN, v TEXT)")
     lake = kt.connect(folder / "lake")
     lake.attach("far", folder / "far.db", format="sqlite", tables={"t": keys})
 
@@ -176,6 +176,18 @@ def test_database_is_changed_with_watermarks_that_are_set_and_rise(tmp_path: Pat
     assert far.sql("UPDATE far.t SET w = w + 1, d = TRUE WHERE k = 2") == 1
     assert far.rows() == [(1, 6, None, "z")]
     assert len(far.stored()) == 4
+
+
+def test_time_of_a_statement_is_later_than_a_watermark_from_the_future(tmp_path: Path) -> None:
+    far = sqlite(
+        tmp_path, kt.UpsertKeys(["k"], ["w"], "d", dml_watermark="statement-time"), "TIMESTAMP"
+    )
+    far.sql("INSERT INTO far.t VALUES (1, TIMESTAMP '2999-01-01 00:00:00', NULL, 'z')")
+    far.sql("INSERT INTO far.t VALUES (2, TIMESTAMP '2001-01-01 00:00:00', NULL, 'b')")
+    assert far.sql("UPDATE far.t SET v = 'a'") == 2
+    assert far.rows("SELECT k, v FROM far.t") == [(1, "a"), (2, "a")]
+    assert far.sql("DELETE FROM far.t") == 2
+    assert far.rows() == []
 
 
 def test_copied_watermark_is_refused_where_nobody_tells_which_row_came_later(
