@@ -171,7 +171,8 @@ class Lake:
 
         Raises `AlreadyExistsError` where something is attached, or a database of the lake is
         called, by that name; `InvalidError` for what is no name, for `sys` and words that SQL takes
-        for its own, and for what is no address; `NotFoundError` where there is no file,
+        for its own, and for what is no address; `UnsupportedError` for a format to which rows
+        cannot be appended, and 'serializable' with one; `NotFoundError` where there is no file,
         `SetupError` without the drivers (`keytide[databases]`), `DataError` where the database
         does not answer, or the file is none of SQLite. No message shows a password.
         """
