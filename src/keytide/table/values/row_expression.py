@@ -157,6 +157,9 @@ def _nodes(part: Any) -> Iterator[dict[str, Any]]:
             yield from _nodes(each)
 
 
+_CONSTANT = ({"CONSISTENT"}, {"CONSISTENT", "CONSISTENT_WITHIN_QUERY"})
+
+
 def _refuse(connection: duckdb.DuckDBPyConnection, node: dict[str, Any], text: str) -> None:
     """Raise `InvalidError` for a part that does not follow from the columns of one row."""
     kind = node["class"]
@@ -172,7 +175,11 @@ def _refuse(connection: duckdb.DuckDBPyConnection, node: dict[str, Any], text: s
     known = connection.execute(query, [name.lower()]).fetchall()
     if not known:
         raise InvalidError(f"{text!r} calls {name!r}, which DuckDB does not know")
-    is_constant = set(known) == {("scalar", "CONSISTENT")} and name.lower() not in _CHANGING
+    # Of instants some are consistent within a query alone, for they go by the time zone of the
+    # session, which is UTC here.
+    stabilities = {stability for _, stability in known}
+    is_scalar = all(made == "scalar" for made, _ in known)
+    is_constant = is_scalar and stabilities in _CONSTANT and name.lower() not in _CHANGING
     if not is_constant and name.lower() not in _MACROS:
         raise InvalidError(
             f"{text!r} calls {name!r}, which does not give the same value for the same row at any "
