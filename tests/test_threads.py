@@ -42,7 +42,7 @@ def test_no_more_calls_are_under_way_than_asked_for(at_once: int) -> None:
         with lock:
             under_way += 1
             most = max(most, under_way)
-        time.sleep(0.005)
+        time.sleep(0.03)
         with lock:
             under_way -= 1
 

@@ -160,7 +160,7 @@ def test_write_is_under_way_before_the_look_has_told_and_commits_after_it(
     table.scan().to_arrow()
     OTHERS[come](seen_by(store, "others"), "t")
     before = {info.path for info in store.list() if "/data-" in info.path}
-    client.latency_s = 0.05
+    client.latency_s = 0.2
     with client.counted() as requests, suppress(KeytideError):
         ACTIONS["write"](table)
     client.latency_s = 0.001
