@@ -5,7 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.dml.keyed import KeyedMetadata
@@ -186,3 +189,46 @@ def test_policy_may_change_at_any_time(lake: kt.Lake) -> None:
     lake.sql("UPDATE t SET v = 1 WHERE k = 0")
     assert watermarks(lake.table("t"))[0] == BEGAN
     assert watermarks(t)[1] == LATER
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    stamps=st.lists(st.one_of(st.none(), st.integers(0, 3)), min_size=2, max_size=4),
+    moves=st.permutations(range(4)),
+    options=st.sampled_from(
+        [{}, {"bucket": "2"}, {"sequence.field.sort-order": "descending"}, {"upsert.mode": "full"}]
+    ),
+    merges=st.booleans(),
+)
+def test_rows_that_change_their_keys_are_all_seen_or_the_statement_is_refused(
+    tmp_path_factory: pytest.TempPathFactory,
+    stamps: list[int | None],
+    moves: list[int],
+    options: dict[str, str],
+    merges: bool,
+) -> None:
+    lake = kt.connect(tmp_path_factory.mktemp("lake"))
+    order = "sequence.field" if "descending" in options.values() else "watermark.key"
+    schema = pa.schema([("k", pa.int64()), ("n", pa.int64()), ("w", pa.int64())])
+    t = lake.create_table("t", schema, ["k"], options={order: "w", **options})
+    t.write([{"k": k, "n": k, "w": w} for k, w in enumerate(stamps)])
+    target = dict(enumerate(moves[: len(stamps)]))
+    to = "CASE k " + " ".join(f"WHEN {k} THEN {m}" for k, m in target.items()) + " END"
+    statement = f"UPDATE t SET k = {to}"
+    if merges:
+        statement = (
+            f"MERGE INTO t USING (SELECT k AS s FROM t) AS x ON t.k = x.s "
+            f"WHEN MATCHED THEN UPDATE SET k = {to.replace('CASE k', 'CASE t.k')}"
+        )
+    fresh = [-1 if w is None else w for w in stamps]
+    if order == "sequence.field":
+        fresh = [-1 if w is None else 3 - w for w in stamps]
+    taken = {k: m for k, m in target.items() if m != k and m < len(stamps)}
+    if any(fresh[k] < fresh[m] for k, m in taken.items()):
+        with pytest.raises(kt.InvalidError, match="fresher row goes"):
+            lake.sql(statement)
+        target = {k: k for k in target}
+    else:
+        lake.sql(statement)
+    rows = {row["k"]: row["n"] for row in t.scan().to_pylist()}
+    assert rows == {target[n]: n for n in range(len(stamps))}

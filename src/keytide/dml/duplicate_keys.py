@@ -13,9 +13,11 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.dml.fragments import Told
+from keytide.dml.freshness import is_older, orders_of
 from keytide.dml.handles import ChangedByKey
 from keytide.dml.values import among_keys
 from keytide.errors import InvalidError
+from keytide.scratch import scratch
 from keytide.table.conditions.predicate import Predicate
 from keytide.types import arrow_schema
 
@@ -62,9 +64,41 @@ def refuse_taken_keys(table: ChangedByKey, told: Sequence[Told], rows: ShownRows
     """
     refuse_twice(table, _of_kind(told, "came", "new"))
     came, gone = (_together(table, _of_kind(told, kind)) for kind in ("came", "gone"))
+    _refuse_hidden(table, _of_kind(told, "came"), _of_kind(told, "gone"))
     if came.height:
         stored = rows(tuple(came.columns), among_keys(came, table.view))
         _refuse(table, _stored_among(stored, came, gone))
+
+
+def _refuse_hidden(table: ChangedByKey, came: Sequence[pa.Table], gone: Sequence[pa.Table]) -> None:
+    """Raise `InvalidError` where a row comes under a key that a fresher row leaves.
+
+    What deletes that one under the key is as fresh as it was, so nobody would see the row that
+    comes (rule R21).
+    """
+    if not (came and gone and table.view.options.sequence_field):
+        return
+    key = list(table.view.schema.primary_keys)
+    descends = table.view.options.sequence_sort_order == "descending"
+    one, other = (
+        pl.concat([pl.DataFrame(pl.from_arrow(t)) for t in some]) for some in (came, gone)
+    )
+    both = one.join(other, on=key, how="inner", nulls_equal=True, suffix=_LEFT)
+    for order in orders_of(table.view):
+        left = both.select(
+            pl.col(name if name in key else f"{name}{_LEFT}").alias(name) for name in order
+        )
+        hidden = both.filter(is_older(both.select(order), left, order, descends=descends))
+        if hidden.height:
+            taken = hidden.select(key).row(0, named=True)
+            raise InvalidError(
+                f"{table}: a row would get the primary key {taken}, of which a fresher row goes in "
+                f"the same statement, so it would not be seen; nothing was changed. Set "
+                f"{', '.join(map(repr, order))} as well"
+            )
+
+
+_LEFT = scratch("left")
 
 
 def _stored_among(
@@ -87,7 +121,8 @@ def _of_kind(told: Iterable[Told], *kinds: str) -> list[pa.Table]:
 def _together(table: ChangedByKey, keys: Iterable[pa.Table]) -> pl.DataFrame:
     schema = table.view.schema
     none = arrow_schema(schema.select(schema.primary_keys)).empty_table()
-    return pl.concat([pl.DataFrame(pl.from_arrow(rows)) for rows in (none, *keys)])
+    own = (rows.select(none.column_names) for rows in keys)
+    return pl.concat([pl.DataFrame(pl.from_arrow(rows)) for rows in (none, *own)])
 
 
 def _refuse(table: ChangedByKey, keys: pl.DataFrame) -> None:

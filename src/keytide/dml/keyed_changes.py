@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.dml.duplicate_keys import KEYS, refuse_twice_in_parts
+from keytide.dml.freshness import is_older, orders_of
 from keytide.dml.handles import ChangedByKey, KeyedHandle
 from keytide.dml.pages import pages_of
 from keytide.dml.row_changes import Changes, TableSink, TableSource, members_of
@@ -182,7 +183,9 @@ class Versions(Changes):
 
     def _tell(self, kind: str, rows: pa.RecordBatch) -> None:
         if rows.num_rows:
-            self._keys[kind].add(rows.select(list(self._on.view.schema.primary_keys)))
+            order = self._on.view.options.sequence_field
+            names = dict.fromkeys((*self._on.view.schema.primary_keys, *order))
+            self._keys[kind].add(rows.select(list(names)))
 
     def _of_kind(self, rows: pa.RecordBatch, kind: RowKind) -> pa.RecordBatch:
         name = self._on.view.options.rowkind_field or ROW_KIND
@@ -223,15 +226,13 @@ class Versions(Changes):
         if not set(order) & set(updated):
             return
         descends = self._on.view.options.sequence_sort_order == "descending"
-        by_producer = self._on.view.kind.has_key_index
-        orders = [(name,) for name in order] if by_producer else [order]
-        is_older = pl.repeat(False, new.num_rows, eager=True)
-        for each in orders:
-            is_older |= _is_older(new, old, each, descends=descends)
+        are_older = pl.repeat(False, new.num_rows, eager=True)
+        for each in orders_of(self._on.view):
+            are_older |= is_older(new, old, each, descends=descends)
             if self._on.fresher_by:
-                is_older |= ~_is_older(old, new, each, descends=descends)
-        if is_older.any():
-            place = is_older.arg_max()
+                are_older |= ~is_older(old, new, each, descends=descends)
+        if are_older.any():
+            place = are_older.arg_max()
             assert place is not None
             found = {name: new.column(name)[place].as_py() for name in order}
             stored = {name: old.column(name)[place].as_py() for name in order}
@@ -265,19 +266,3 @@ def _differs(old: pa.RecordBatch, new: pa.RecordBatch, names: Sequence[str]) -> 
     before, after = (pl.DataFrame(pl.from_arrow(batch.select(names))) for batch in (old, new))
     same = [before[name].eq_missing(after[name]) for name in names]
     return (~pl.DataFrame(same).select(pl.all_horizontal(pl.all())).to_series()).to_arrow()
-
-
-def _is_older(
-    new: pa.RecordBatch, old: pa.RecordBatch, order: Sequence[str], *, descends: bool
-) -> pl.Series:
-    """Which rows come before others in an order of several columns, in which NULL is lowest."""
-    is_older, is_decided = pl.repeat(False, new.num_rows, eager=True), None
-    for name in order:
-        one, other = pl.Series(new.column(name)), pl.Series(old.column(name))
-        higher, lower = (other, one) if descends else (one, other)
-        before = (higher < lower).fill_null(False) | (one.is_null() & other.is_not_null())
-        after = (lower < higher).fill_null(False) | (other.is_null() & one.is_not_null())
-        open_ = ~is_decided if is_decided is not None else pl.repeat(True, len(one), eager=True)
-        is_older |= before & open_
-        is_decided = before | after if is_decided is None else is_decided | before | after
-    return is_older
