@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,19 @@ def test_versions_are_selected_travelled_and_compared(
     assert [(row["_row_kind"], row["k"]) for row in changes] == [
         ("-D", 2), ("-U", 1), ("+U", 1), ("+I", 3),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [("delta", r"part-\S+\.parquet"), ("iceberg", r"(file://)?/\S+/n/t/data/\S+\.parquet")],
+)
+def test_why_names_the_file_of_each_version(
+    lake: kt.Lake, versions: dict[str, list[str]], kind: str, place: str
+) -> None:
+    why = lake.table(f"theirs_{kind}").why(1)
+    files = why.versions["file"].to_pylist()
+    assert len({*files}) == 2
+    assert all(re.fullmatch(place, file) for file in files), files
 
 
 def test_tables_of_two_formats_are_joined(lake: kt.Lake, versions: dict[str, list[str]]) -> None:

@@ -120,6 +120,9 @@ class DatabasePart:
     commit = 0
     is_in_order = False
 
+    def __str__(self) -> str:
+        return str(self.table)
+
     def batches(
         self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
     ) -> Iterator[pa.RecordBatch]:

@@ -254,6 +254,9 @@ class DeltaPart:
     constants: Mapping[str, pa.Scalar] = field(repr=False)
     dead: bytes | None = field(repr=False)
 
+    def __str__(self) -> str:
+        return self.path
+
     def batches(
         self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
     ) -> Iterator[pa.RecordBatch]:

@@ -48,7 +48,7 @@ class UpsertKeys:
     dml_watermark: str | None = None
 
 
-_PRIMARY_KEY = "keytide.primary-key"
+_PRIMARY_KEY = f"keytide.{keys.PRIMARY_KEY}"
 _PROPERTIES = {
     keys.WATERMARK_KEY: "keytide.watermark-key",
     keys.TOMBSTONE_KEY: "keytide.tombstone-key",

@@ -62,6 +62,9 @@ class IcebergPart:
     constants: Mapping[str, pa.Scalar] = field(repr=False)
     deletes: tuple[tuple[str, str], ...] = field(repr=False)
 
+    def __str__(self) -> str:
+        return self.path
+
     def batches(
         self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
     ) -> Iterator[pa.RecordBatch]:

@@ -128,6 +128,10 @@ class StoredPart:
     commit: int
     is_in_order: bool
 
+    def __str__(self) -> str:
+        files = (f for section in self.task.bucket.sections for f in section.files)
+        return ", ".join(file.meta.file_name for file in files)
+
     def batches(
         self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
     ) -> Iterator[pa.RecordBatch]:
