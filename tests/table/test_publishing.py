@@ -100,6 +100,7 @@ def is_of(form: str, path: str) -> bool:
     return f"/{FOLDERS[form]}" in path
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("form", FOLDERS)
 @pytest.mark.parametrize("action", ["fail", "lost-response", "torn", "crash"])
 def test_publication_that_fails_anywhere_is_caught_up_by_the_next(
