@@ -139,10 +139,10 @@ class Database(ABC):
         """How other connections see what a serializable transaction sees; None if they do."""
         return None
 
-    def join_snapshot(self, session: DatabaseSession, snapshot: str) -> None:  # noqa: B027
+    def join_snapshot(self, session: DatabaseSession, snapshot: str) -> None:  # noqa: B027  # see above
         """Read what an exported snapshot shows, from here on."""
 
-    def touch(  # noqa: B027
+    def touch(  # noqa: B027  # some know by themselves
         self, session: DatabaseSession, table: DatabaseTable, condition: str, given: Any
     ) -> None:
         """Have a serializable transaction know that the rows `t` of a condition are read for it."""

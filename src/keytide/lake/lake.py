@@ -176,6 +176,22 @@ class Lake:
         `SetupError` without the drivers (`keytide[databases]`), `DataError` where the database
         does not answer, or the file is none of SQLite. No message shows a password.
         """
+        self._check_attachable(name)
+        if format is not None:
+            connector = self._federated(name, source, isolation, format, options, tables)
+        elif options or tables:
+            raise InvalidError(
+                "Lake.attach: options and tables say something of a format alone; name the format"
+            )
+        else:
+            connector = source if isinstance(source, Connector) else adbc_connector(name, source)
+        if isolation is not None:
+            connector = replace(connector, isolation=isolation)
+        attached = {**self._catalog.attached, name.lower(): connector}
+        self._catalog = replace(self._catalog, attached=attached)
+
+    def _check_attachable(self, name: str) -> None:
+        """Refuse a name by which nothing can be attached. Raises as `attach`."""
         from keytide.sql.dialect import is_plain_name
 
         if not name.isidentifier():
@@ -193,27 +209,26 @@ class Lake:
                 f"{name} is the name of a database of {self.uri}, or of what is attached; choose "
                 f"another one"
             )
-        if format is not None:
-            if isinstance(source, Connector) or isolation == "serializable":
-                raise UnsupportedError(
-                    f"Lake.attach: a format goes with a location and with isolation 'snapshot', as "
-                    f"tables of {format} are only appended to; leave one of them out"
-                )
-            near = self._catalog.store_for(f"{DEFAULT_DATABASE}.{name}")
-            location = os.fspath(source)
-            connector = federated_connector(
-                federated_tables(name, format, location, options or {}, tables or {}, near)
+
+    def _federated(
+        self,
+        name: str,
+        source: Connector | str | Path,
+        isolation: Isolation | None,
+        format: str,
+        options: Mapping[str, str] | None,
+        tables: Mapping[str, UpsertKeys] | None,
+    ) -> Connector:
+        """What appends to tables of a format. Raises as `attach`."""
+        if isinstance(source, Connector) or isolation == "serializable":
+            raise UnsupportedError(
+                f"Lake.attach: a format goes with a location and with isolation 'snapshot', as "
+                f"tables of {format} are only appended to; leave one of them out"
             )
-        elif options or tables:
-            raise InvalidError(
-                "Lake.attach: options and tables say something of a format alone; name the format"
-            )
-        else:
-            connector = source if isinstance(source, Connector) else adbc_connector(name, source)
-        if isolation is not None:
-            connector = replace(connector, isolation=isolation)
-        attached = {**self._catalog.attached, name.lower(): connector}
-        self._catalog = replace(self._catalog, attached=attached)
+        near = self._catalog.store_for(f"{DEFAULT_DATABASE}.{name}")
+        return federated_connector(
+            federated_tables(name, format, os.fspath(source), options or {}, tables or {}, near)
+        )
 
     @checked
     def detach(self, name: str) -> None:
