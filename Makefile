@@ -17,13 +17,16 @@ help:  ## Show this list
 
 venv: .venv/.ready  ## Make .venv with Keytide, its Spark extra and the development tools
 
-interop-env: .venv-pypaimon/.ready  ## Make .venv-pypaimon, another reader to compare with
+interop-env: .venv-pypaimon/.ready .venv-duckdb/.ready  ## Make .venv-pypaimon and .venv-duckdb, other readers to compare with
 
 .venv/.ready: requirements-dev.lock pyproject.toml
 	@sh scripts/make-venv.sh
 
 .venv-pypaimon/.ready: requirements-pypaimon.lock | venv
 	@sh scripts/make-pypaimon-env.sh
+
+.venv-duckdb/.ready: requirements-duckdb.lock | venv
+	@sh scripts/make-duckdb-env.sh
 
 .venv-java/.ready: scripts/get-paimon-java.sh
 	@sh scripts/get-paimon-java.sh

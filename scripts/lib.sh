@@ -61,6 +61,19 @@ usable_python() {
     return 1
 }
 
+# environment_of FOLDER PYTHON LOCK: makes an environment of its own with what a lock names.
+environment_of() {
+    rm -rf "$1"
+    if .venv/bin/python -m uv --version >/dev/null 2>&1; then
+        pass_pip_settings_to_uv .venv/bin/python
+        .venv/bin/python -m uv venv -p "$2" "$1" &&
+            .venv/bin/python -m uv pip install -p "$1/bin/python" -r "$3"
+    else
+        "$2" -m venv --without-pip "$1" &&
+            .venv/bin/python -m pip --python "$1/bin/python" install -r "$3"
+    fi
+}
+
 # uv does not read pip's configuration: hand the index and the certificate on.
 pass_pip_settings_to_uv() {
     config=$("$1" -m pip config list 2>/dev/null) || return 0

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes requirements-dev.lock, requirements-bench.lock and requirements-pypaimon.lock:
+# Writes requirements-dev.lock and those for benchmarks, pypaimon and DuckDB as a reader:
 # exact pins of the newest versions that pyproject.toml allows, for every supported Python.
 # The pins name no index, so that each machine uses its own.
 set -eu
@@ -27,8 +27,18 @@ header() { echo "# Written by \`make lock\`; do not edit."; }
 
 pins requirements-dev.lock dev
 pins requirements-bench.lock bench
-{
-    header
-    echo "pypaimon==2.1.*" | $uv pip compile -q - --universal --python-version 3.10 \
-        --no-annotate --no-header --no-emit-index-url
-} >requirements-pypaimon.lock
+
+packages() { # FILE REQUIREMENT...
+    file=$1
+    shift
+    {
+        header
+        printf '%s\n' "$@" | $uv pip compile -q - --universal --python-version 3.10 \
+            --no-annotate --no-header --no-emit-index-url
+    } >"$file"
+}
+
+packages requirements-pypaimon.lock "pypaimon==2.1.*"
+# The newest release whose extensions are packages.
+packages requirements-duckdb.lock "duckdb==1.5.*" duckdb-extension-delta \
+    duckdb-extension-iceberg duckdb-extension-avro

@@ -15,21 +15,7 @@ python=$(usable_python 10 13) || {
     exit 0
 }
 
-make_environment() {
-    rm -rf .venv-pypaimon
-    if .venv/bin/python -m uv --version >/dev/null 2>&1; then
-        pass_pip_settings_to_uv .venv/bin/python
-        .venv/bin/python -m uv venv -p "$python" .venv-pypaimon &&
-            .venv/bin/python -m uv pip install -p .venv-pypaimon/bin/python \
-                -r requirements-pypaimon.lock
-    else
-        "$python" -m venv --without-pip .venv-pypaimon &&
-            .venv/bin/python -m pip --python .venv-pypaimon/bin/python install \
-                -r requirements-pypaimon.lock
-    fi
-}
-
 say "installing pypaimon into .venv-pypaimon"
-quietly make_environment || fail \
+quietly environment_of .venv-pypaimon "$python" requirements-pypaimon.lock || fail \
     "pypaimon could not be installed; to test without it, set KEYTIDE_SKIP_PYPAIMON=1"
 touch .venv-pypaimon/.ready

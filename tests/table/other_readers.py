@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import deltalake
+import duckdb_reader
 import polars as pl
 import pyarrow as pa
 from pyiceberg.table import StaticTable
@@ -42,7 +43,7 @@ def delta_readers(table: kt.Table) -> dict[str, Rows]:
     return {
         "deltalake": in_order(pa.table(query).to_pylist()),
         "polars": in_order(pl.scan_delta(table.uri).collect().to_dicts()),
-    }
+    } | duckdb_readers(table, "delta")
 
 
 def iceberg_table(table: kt.Table) -> StaticTable:
@@ -56,7 +57,14 @@ def iceberg_readers(table: kt.Table) -> dict[str, Rows]:
     return {
         "pyiceberg": in_order(found.scan().to_arrow().to_pylist()),
         "polars": in_order(pl.scan_iceberg(found).collect().to_dicts()),
-    }
+    } | duckdb_readers(table, "iceberg")
+
+
+def duckdb_readers(table: kt.Table, form: str) -> dict[str, Rows]:
+    """The rows that DuckDB finds; it is no reader where it has no environment."""
+    if not duckdb_reader.is_here():
+        return {}
+    return {"duckdb": in_order(duckdb_reader.read(table.uri, form).to_pylist())}
 
 
 READERS = {"delta": delta_readers, "iceberg": iceberg_readers}

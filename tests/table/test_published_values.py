@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import duckdb_reader
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -106,6 +107,10 @@ def test_files_that_a_condition_needs_are_not_passed_over(table: kt.Table, name:
     where = text.replace("'20", "DATE '20").replace("'19", "DATE '19")
     rows = pa.table(query.execute(f"SELECT k FROM t WHERE {where}"))
     found["deltalake"] = rows["k"].to_pylist()
+    if duckdb_reader.is_here():
+        for form in FORMS:
+            read = duckdb_reader.read(table.uri, form, "k", where)
+            found[f"duckdb, {form}"] = read["k"].to_pylist()
     assert {reader: sorted(keys) for reader, keys in found.items()} == dict.fromkeys(
         found, expected
     )
