@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -486,4 +487,8 @@ def test_table_of_a_rest_catalog_is_read_and_its_token_is_shown_to_nobody_else(
     shown = [repr(source), repr(found), *map(repr, found.parts())]
     with pytest.raises(NotFoundError, match=r"n\.other") as raised:
         open_source(place("n.other", {"catalog.uri": uri})).pin()
-    assert not any("s3cret" in text for text in (*shown, str(raised.value)))
+    travelling = [repr(pickle.dumps(each)) for each in (source, found, *found.parts())]
+    assert not any("s3cret" in text for text in (*shown, *travelling, str(raised.value)))
+    monkeypatch.setenv("PYICEBERG_CATALOG__DEFAULT__S3__REGION", "of-the-executor")
+    (part,) = pickle.loads(pickle.dumps(found.parts()))
+    assert part.storage.io.properties["s3.region"] == "of-the-executor"

@@ -302,15 +302,19 @@ def delta_errors(store: Store) -> Iterator[None]:
             raise
         if "DeltaProtocolError" in names or _UNSUPPORTED.search(text):
             raise UnsupportedError(f"{shown} needs what this release cannot read: {text}") from None
+        if _REFUSED.search(text):
+            text += ". Check what may be read there, and the credentials"
         raise DataError(f"{shown} cannot be read: {text}") from None
 
 
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+_REFUSED = re.compile("privileges|forbidden|unauthorized", re.IGNORECASE)
 _UNSUPPORTED = re.compile("unsupported|not supported|protocol|catalog-managed", re.IGNORECASE)
 
 
 def _first_line(error: Exception) -> str:
-    """What a library says, without the trace of its calls."""
-    lines = [line.strip() for line in str(error).splitlines()]
+    """What a library says, without the trace of its calls, and without colours."""
+    lines = [line.strip() for line in _COLOUR.sub("", str(error)).splitlines()]
     said = [line for line in lines if line and not re.match(r"\d+: |at ", line)]
     return " ".join(said[:3]) or type(error).__name__
 

@@ -20,6 +20,7 @@ from keytide.external.commit_order import places
 from keytide.external.iceberg_files import ByIds, IcebergPart, mapped_names
 from keytide.external.iceberg_origins import SnapshotFacts, origins_of
 from keytide.external.iceberg_place import CATALOG_OPTIONS, IcebergPlace, iceberg_place
+from keytide.external.iceberg_storage import IcebergStorage
 from keytide.external.iceberg_terms import planned
 from keytide.external.parquet_rows import (
     StoredColumn,
@@ -140,6 +141,10 @@ class PinnedIceberg:
         with self.place.errors():
             return self.place.open()
 
+    @cached_property
+    def _storage(self) -> IcebergStorage:
+        return IcebergStorage.of(self._table, self.place.catalog_name)
+
     @property
     def _snapshot(self) -> Any:
         return _snapshot(self._table, self.version, self.place.shown)
@@ -220,7 +225,7 @@ class PinnedIceberg:
         file = entry.data_file
         mapping = self._table.name_mapping()
         return IcebergPart(
-            self._table.io,
+            self._storage,
             file.file_path,
             file.record_count,
             file.file_size_in_bytes,

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from keytide.errors import DataError
+from keytide.external.iceberg_storage import IcebergStorage
 from keytide.external.key_conditions import rows_that_meet
 from keytide.external.parquet_rows import (
     FIELD_ID,
@@ -51,7 +52,7 @@ class ByIds:
 class IcebergPart:
     """A data file of an Iceberg table. See `SourcePart`."""
 
-    io: Any = field(repr=False)
+    storage: IcebergStorage = field(repr=False)
     path: str
     rows: int | None
     stored_bytes: int | None
@@ -76,7 +77,7 @@ class IcebergPart:
         return rows_that_meet(read, about_key)
 
     def _opened(self, path: str) -> Any:
-        return self.io.new_input(path).open()
+        return self.storage.io.new_input(path).open()
 
     def _dead(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The positions of dead rows, ascending."""

@@ -19,6 +19,7 @@ from keytide.errors import (
     NotFoundError,
     UnsupportedError,
 )
+from keytide.external.iceberg_storage import environment_of
 from keytide.external.source import Place
 from keytide.extras import library
 from keytide.store import Store, open_store, store_of_file
@@ -29,6 +30,8 @@ CATALOG_OPTIONS = ("catalog.name", "catalog.type", "catalog.uri", "catalog.wareh
 _CATALOG_TYPES = ("sql", "rest")
 _METADATA = re.compile(r"v?(\d+)(?:-[\w-]+)?(?:\.gz)?\.metadata\.json(?:\.gz)?")
 _HINT = "metadata/version-hint.text"
+_PLAIN = ("uri", "type", "warehouse", "s3.endpoint", "s3.region")
+"""What the environment says that is no secret; anything else may be one."""
 _FILE_OPTIONS = {
     "endpoint": "s3.endpoint",
     "region": "s3.region",
@@ -56,6 +59,11 @@ class IcebergPlace:
         kind = dict(self.catalog).get("type")
         return f"Iceberg table {self.name}" + (f" in a {kind} catalog" if kind else "")
 
+    @property
+    def catalog_name(self) -> str | None:
+        """The name of the catalog, by which the environment tells of it; None without one."""
+        return dict(self.catalog).get("name", "default") if self.catalog else None
+
     def open(self) -> Any:
         """The table as `pyiceberg` has it, at its newest state.
 
@@ -65,11 +73,11 @@ class IcebergPlace:
             library("pyiceberg", "iceberg", self.shown)
             table = library("pyiceberg.table", "iceberg", self.shown)
             uri = self.name if self.name.endswith(_ENDINGS) else self._newest_metadata()
-            return table.StaticTable.from_metadata(uri, self._file_properties())
+            return table.StaticTable.from_metadata(uri, self._properties())
         catalogs = library("pyiceberg.catalog", "iceberg", self.shown)
-        properties = {**self._file_properties(), **dict(self.storage), **dict(self.catalog)}
-        name = properties.pop("name", "default")  # a SQL catalog keeps tables by its own name
-        return catalogs.load_catalog(name, **properties).load_table(self.name)
+        properties = {**self._properties(), **dict(self.storage), **dict(self.catalog)}
+        properties.pop("name", None)  # a SQL catalog keeps tables by its own name
+        return catalogs.load_catalog(self.catalog_name, **properties).load_table(self.name)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -107,14 +115,18 @@ class IcebergPlace:
             )
         return store.uri_of(f"metadata/{newest[0]}")
 
-    def _file_properties(self) -> dict[str, str]:
+    def _properties(self) -> dict[str, Any]:
+        """What the environment says of catalog and store, and the lake's options of the store."""
         given = {name.removeprefix("aws_"): value for name, value in self.storage}
-        return {
+        of_files = {
             _FILE_OPTIONS[name]: value for name, value in given.items() if name in _FILE_OPTIONS
         }
+        return {**environment_of(self.catalog_name), **of_files}
 
     def _without_secrets(self, text: str) -> str:
-        for _, value in self.storage:
+        told = environment_of(self.catalog_name)
+        of_catalog = [(k, v) for k, v in told.items() if k not in _PLAIN and isinstance(v, str)]
+        for _, value in (*self.storage, *of_catalog):
             text = text.replace(value, "***") if len(value) > 3 else text
         return without_secrets(text, dict(self.catalog).get("uri", ""))
 
