@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from databases import SomeDatabase
 
+import keytide as kt
 from keytide.errors import InvalidError
 from keytide.external.database import open_source
 from keytide.external.database_append import open_appender
@@ -53,3 +56,53 @@ def test_rows_are_appended_all_or_none(database: SomeDatabase) -> None:
     (part,) = open_source(place).pin().parts()
     read = pa.Table.from_batches(part.batches(["k", "name", "amount"], None, 10))
     assert read.sort_by("k").to_pylist() == rows(1, 2).to_pylist()
+
+
+RIGHT, WRONG = "r1ght-g3heim", "wr0ng-g3heim"
+
+
+@pytest.fixture
+def locked(postgres: SomeDatabase) -> Iterator[str]:
+    """The address of a user who needs a password."""
+    ((path,),) = postgres.rows("SELECT setting::text FROM pg_settings WHERE name = 'hba_file'")
+    rules = Path(path)
+    before = rules.read_text()
+    rules.write_text(f"host all locked 127.0.0.1/32 scram-sha-256\n{before}")
+    postgres.run(f"CREATE ROLE locked LOGIN PASSWORD '{RIGHT}'", "SELECT pg_reload_conf()")
+    yield postgres.place.replace("keytide@", "locked@")
+    rules.write_text(before)
+    postgres.run("DROP OWNED BY locked", "DROP ROLE locked", "SELECT pg_reload_conf()")
+
+
+def test_password_of_the_environment_opens_a_table_and_is_told_by_nothing(
+    postgres: SomeDatabase, locked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    postgres.run(
+        "CREATE TABLE events (k BIGINT, w BIGINT)", "INSERT INTO events VALUES (1, 1), (1, 2)",
+        "GRANT USAGE ON SCHEMA public TO locked", "GRANT SELECT ON events TO locked",
+    )  # fmt: skip
+    lake = kt.connect(str(tmp_path / "lake"))
+
+    def define() -> kt.ExternalTable:
+        return lake.create_external_table(
+            "e", format="postgresql", location=locked, options={"external.option.table": "events"},
+            primary_key=["k"], watermark_key=["w"],
+        )  # fmt: skip
+
+    for password in (WRONG, ""):
+        monkeypatch.setenv("PGPASSWORD", password)
+        with pytest.raises(kt.DataError, match=r"events in .*password") as raised:
+            define()
+        assert WRONG not in str(raised.value)
+        assert not lake.exists
+    monkeypatch.setenv("PGPASSWORD", RIGHT)
+    table = define()
+    assert table.scan().to_pylist() == [{"k": 1, "w": 2}]
+    statements = ("SHOW CREATE TABLE e", "EXPLAIN SELECT * FROM e", "DESCRIBE e")
+    told = [str(lake.sql(text).to_pylist()) for text in statements]
+    told += [repr(pickle.dumps(each)) for each in (table, table.scan(), table.scan().tasks())]
+    told += [repr(path.read_bytes()) for path in tmp_path.rglob("schema-*")]
+    assert not any(RIGHT in text for text in told)
+    monkeypatch.setenv("PGPASSWORD", WRONG)
+    with pytest.raises(kt.DataError, match="password"):
+        table.scan().to_pylist()
