@@ -133,6 +133,16 @@ def test_deletion_vector_finds_its_file_in_a_partition_whose_name_is_encoded(
     assert all_rows(pinned(tmp_path / "t")) == [{"k": 2, "p": "a%b ü"}]
 
 
+def test_deletion_vector_finds_its_file_in_the_folder_that_a_clone_is_of(tmp_path: Path) -> None:
+    append(tmp_path / "origin", n=[0, 1, 2])
+    (file,) = (tmp_path / "origin").glob("*.parquet")
+    added = add(file, 3)
+    added["add"]["path"] = f"file:{file}"  # as Spark spells it
+    commit(tmp_path / "t", 0, protocol(3, 7, "deletionVectors"), metadata(field("n", "long")), added)
+    delete_by_vector(tmp_path / "t", f"file:{file}", [1], inline=True)
+    assert [row["n"] for row in all_rows(pinned(tmp_path / "t"))] == [0, 2]
+
+
 def test_file_that_a_deletion_vector_touched_keeps_the_commit_that_brought_it(
     tmp_path: Path,
 ) -> None:

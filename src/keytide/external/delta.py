@@ -185,7 +185,7 @@ class PinnedDelta:
         with delta_errors(self.store):
             for batch in pa.RecordBatchReader.from_stream(self._table.deletion_vectors()):
                 for uri, kept in zip(*(batch.column(i) for i in (0, 1)), strict=True):
-                    path = known.get(unquote(uri.as_py()))
+                    path = known.get(_spelt(unquote(uri.as_py())))
                     if path is None:
                         raise DataError(
                             f"Delta table {self.store.uri}: a deletion vector is of {uri.as_py()}, "
@@ -374,10 +374,15 @@ def _placed(store: Store, path: str) -> tuple[Store, str]:
 
 def _full_name(store: Store, path: str) -> str:
     if urlsplit(path).scheme:
-        return unquote(path)
+        return _spelt(unquote(path))
     local = store.local_path("_")
     root = store.uri if local is None else f"file://{local.parent}"
     return f"{root}/{unquote(path)}"
+
+
+def _spelt(uri: str) -> str:
+    """An address in one spelling: that of a local file may have one slash or three."""
+    return re.sub("^file:/+", "file:///", uri)
 
 
 def _member(adds: pa.Table, struct: str, name: str) -> pa.ChunkedArray | None:

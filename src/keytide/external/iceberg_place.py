@@ -194,6 +194,12 @@ def _translated(error: Exception, shown: str, text: str) -> KeytideError:
         return DataError(f"{shown} may have the rows, or not: read it before you repeat ({text})")
     if isinstance(error, FileNotFoundError):
         return NotFoundError(f"{shown}: a file of it is not there ({text})")
+    unknown = re.search(r"Unsupported field type: '?(\w+)", text)
+    if unknown is not None:
+        return UnsupportedError(
+            f"{shown} has a column of the type {unknown[1]}, of which there are no columns here; "
+            f"leave the column out there, or give it another type"
+        )
     if isinstance(error, NotImplementedError) or re.search(
         "not (yet )?support|unsupported|not supported|format.version", text, re.IGNORECASE
     ):
