@@ -138,7 +138,9 @@ def test_deletion_vector_finds_its_file_in_the_folder_that_a_clone_is_of(tmp_pat
     (file,) = (tmp_path / "origin").glob("*.parquet")
     added = add(file, 3)
     added["add"]["path"] = f"file:{file}"  # as Spark spells it
-    commit(tmp_path / "t", 0, protocol(3, 7, "deletionVectors"), metadata(field("n", "long")), added)
+    commit(
+        tmp_path / "t", 0, protocol(3, 7, "deletionVectors"), metadata(field("n", "long")), added
+    )
     delete_by_vector(tmp_path / "t", f"file:{file}", [1], inline=True)
     assert [row["n"] for row in all_rows(pinned(tmp_path / "t"))] == [0, 2]
 

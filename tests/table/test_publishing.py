@@ -12,8 +12,10 @@ from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from other_readers import READERS, Rows, scanned
+from pyiceberg.table import StaticTable
 
 import keytide as kt
 from keytide.format.cache import forget_files
@@ -28,6 +30,8 @@ from keytide.table.publishing.seen import forget_publications, recall, remember
 from keytide.table.state.lineage import forget_lineages
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
+HIGHEST_ID_OF_ICEBERG = 2147483447
+"""Ids above are not those of columns."""
 FOLDERS = {"delta": LOG_DIR, "iceberg": METADATA_DIR}
 
 
@@ -436,6 +440,20 @@ def test_old_metadata_of_iceberg_go_with_time(
     named = [name for name in left if name.startswith("v") and name.endswith(".json")]
     assert len(named) == 8, "those since the last one that was old"
     assert seen(table, "iceberg") == scanned(table)
+
+
+def test_metadata_of_iceberg_know_the_ids_of_all_columns_in_files(tmp_path: Path) -> None:
+    options = {"upsert.mode": "none", "deletion-vectors.enabled": "true", "bucket": "1"}
+    table = made(tmp_path, "iceberg", **options)
+    highest = StaticTable.from_metadata(table.uri).metadata.last_column_id
+    ids = {
+        int(field.metadata[b"PARQUET:field_id"])
+        for path in tmp_path.rglob("data-*.parquet")
+        for field in pq.read_schema(path)
+    }
+    own = {number for number in ids if number <= HIGHEST_ID_OF_ICEBERG}
+    assert len(own) == 3, "the columns, and a copy of the key"
+    assert max(own) <= highest < HIGHEST_ID_OF_ICEBERG
 
 
 def test_version_of_delta_says_which_snapshot_it_shows(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from keytide.errors import DataError
 from keytide.format.iceberg.columns import column_ids
 from keytide.format.iceberg.manifest import DATA, DELETES, Entry, Manifest
+from keytide.format.schema import KEY_FIELD_ID_START
 from keytide.lazily import cached_property
 
 __all__ = [
@@ -98,7 +99,7 @@ def metadata_document(state: IcebergState, now_ms: int, dropped: Sequence[str]) 
         "location": state.location,
         "last-sequence-number": number,
         "last-updated-ms": now_ms,
-        "last-column-id": max(column_ids(dict(state.schema))),
+        "last-column-id": _highest_id_in_files(state.schema),
         "current-schema-id": state.schema["schema-id"],
         "schemas": [state.schema],
         "default-spec-id": 0,
@@ -114,6 +115,16 @@ def metadata_document(state: IcebergState, now_ms: int, dropped: Sequence[str]) 
         "metadata-log": [],
     }
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _highest_id_in_files(schema: Mapping[str, Any]) -> int:
+    """At least that of every column that files have; some readers refuse a file with a higher one.
+
+    Beside the table's own these are copies of its key, which have ids above all others but those
+    of the format's own columns, which Iceberg sets apart too.
+    """
+    own = [field["id"] for field in schema["fields"]]
+    return max(*column_ids(dict(schema)), KEY_FIELD_ID_START + max(own))
 
 
 def decode_metadata(data: bytes, version: int, path: str) -> tuple[IcebergState, dict[str, Any]]:
