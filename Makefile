@@ -31,6 +31,9 @@ interop-env: .venv-pypaimon/.ready .venv-duckdb/.ready  ## Make .venv-pypaimon a
 .venv-java/.ready: scripts/get-paimon-java.sh
 	@sh scripts/get-paimon-java.sh
 
+.venv-spark-peers/.ready: scripts/get-spark-peers.sh | venv
+	@sh scripts/get-spark-peers.sh || echo "Spark writes no tables of Delta and Iceberg for the tests"
+
 demo: venv  ## Run the demonstration
 	@$(WITH_JAVA) $(PY) demo/demo.py
 
@@ -53,7 +56,7 @@ fuzz: venv  ## Look for faults for MINUTES=10 with random use; FAR=1 puts lakes 
 	@$(PY) tests/fuzz/fuzz_run.py --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) \
 		$(if $(FAR),--far) $(if $(PARTS),--parts $(PARTS)) $(if $(REPLAY),--replay $(REPLAY))
 
-interop: venv interop-env .venv-java/.ready  ## Run the tests that let other readers and writers judge
+interop: venv interop-env .venv-java/.ready .venv-spark-peers/.ready  ## Run the tests that let other readers and writers judge
 	@$(WITH_JAVA) $(PYTEST) -k interop $(ARGS)
 
 spark-versions: venv  ## Run the Spark tests on the oldest pyspark that is supported

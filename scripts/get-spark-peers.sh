@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes .venv-spark-peers: a pyspark for which Delta Lake and Apache Iceberg have jars, and the jars,
-# fetched with Maven. benchmarks/spark_peers.py runs there; the rest comes from .venv.
+# fetched with Maven. benchmarks/spark_peers.py and tests/interop/lake_writers.py run there; the rest
+# comes from .venv.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
@@ -24,3 +25,4 @@ for artifact in $ARTIFACTS; do
     quietly mvn -q dependency:copy -Dartifact="$artifact" -DoutputDirectory="$home/jars" ||
         fail "$artifact could not be fetched"
 done
+touch "$home/.ready"
