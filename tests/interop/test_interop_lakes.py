@@ -135,7 +135,8 @@ def test_metadata_file_is_a_place_too(stored: Path, name: str) -> None:
     assert seen(external("iceberg", oldest)) == {}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("name", CASES)
 def test_tables_written_just_now_are_read_or_refused_the_same(written: Path, name: str) -> None:
     (check if CASES[name].refused is None else check_refused)(written, CASES[name])

@@ -463,6 +463,16 @@ def test_version_of_delta_says_which_snapshot_it_shows(tmp_path: Path) -> None:
     assert [each["snapshotId"] for each in found.history()] == [2, 1]
 
 
+def test_no_column_of_delta_is_required_for_that_is_a_feature_which_spark_asks_for(
+    tmp_path: Path,
+) -> None:
+    table = made(tmp_path, "delta")
+    assert not table.schema.field("k").nullable
+    found = deltalake.DeltaTable(table.uri)
+    assert all(column.nullable for column in found.schema().fields)
+    assert "invariants" not in (found.protocol().writer_features or [])
+
+
 def test_writers_of_delta_are_kept_out(tmp_path: Path) -> None:
     table = made(tmp_path, "delta")
     with pytest.raises(Exception, match="keytide"):

@@ -60,14 +60,13 @@ def schema_string(fields: Iterable[Field]) -> str:
 
 
 def column_json(field: Field) -> dict[str, Any]:
-    """One column."""
+    """One column.
+
+    Older files may lack one that is NOT NULL today, so none is required; Delta Lake would also
+    have the log name a feature for that.
+    """
     comment = {} if field.description is None else {"comment": field.description}
-    return {
-        "name": field.name,
-        "type": _type(field.type),
-        "nullable": field.type.nullable,
-        "metadata": comment,
-    }
+    return {"name": field.name, "type": _type(field.type), "nullable": True, "metadata": comment}
 
 
 def _struct(fields: Iterable[Field]) -> dict[str, Any]:
@@ -83,8 +82,7 @@ def _type(type_: DataType) -> Any:
     if isinstance(type_, MultisetType):
         return _map(_type(type_.element), "integer")
     if isinstance(type_, RowType):
-        struct = _struct(type_.fields)
-        return {**struct, "fields": [{**each, "nullable": True} for each in struct["fields"]]}
+        return _struct(type_.fields)
     assert isinstance(type_, AtomicType)
     if type_.root == "DECIMAL":
         return f"decimal({type_.precision},{type_.scale})"

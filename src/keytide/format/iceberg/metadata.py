@@ -124,7 +124,7 @@ def _highest_id_in_files(schema: Mapping[str, Any]) -> int:
     of the format's own columns, which Iceberg sets apart too.
     """
     own = [field["id"] for field in schema["fields"]]
-    return max(*column_ids(dict(schema)), KEY_FIELD_ID_START + max(own))
+    return int(max(*column_ids(dict(schema)), KEY_FIELD_ID_START + max(own)))
 
 
 def decode_metadata(data: bytes, version: int, path: str) -> tuple[IcebergState, dict[str, Any]]:
