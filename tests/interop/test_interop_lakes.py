@@ -41,16 +41,22 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of tables that were written just now."""
+def written(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """The folder of the tables that are wanted, written just now."""
     if not (WRITERS / ".ready").exists():
         pytest.skip("Spark has no engines of Delta and Iceberg; `make interop` brings them")
     folder = tmp_path_factory.mktemp("written") / "lakes"
+    items = [each for each in request.session.items if isinstance(each, pytest.Function)]
+    wanted = [each.callspec.params["name"] for each in items if "written" in each.fixturenames]
     script = Path(__file__).with_name("lake_writers.py")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run(
-        [WRITERS, script, folder], check=True, env=environment, stderr=subprocess.DEVNULL
-    )
+    done = subprocess.run(
+        [WRITERS / "bin/python", script, folder, *wanted],
+        capture_output=True, text=True, check=False, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout[-500:]}{done.stderr[-2_000:]}"
     yield from standing_in(folder)
 
 
