@@ -61,7 +61,7 @@ RAISE_NOTHING = {
         Scan.snapshot Scan.snapshot_ids
         Changes.snapshot_ids Changes.view Changes.fields Changes.schema Why.to_arrow
         Verification.is_healthy Verification.summary Diagnosis.is_healthy
-        ExternalTable.name
+        ExternalTable.name FederatedTable.name FederatedTable.format FederatedTable.location
         ExternalChanges.view ExternalChanges.versions ExternalChanges.fields
         ExternalChanges.schema ExternalChanges.snapshot_ids
         ExternalScan.view ExternalScan.version ExternalScan.fields

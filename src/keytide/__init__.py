@@ -29,7 +29,9 @@ from keytide.external.changes import ExternalChanges
 from keytide.external.federated import UpsertKeys
 from keytide.external.scan import ExternalExplanation
 from keytide.lake.changes import Changes
-from keytide.lake.external_table import ExternalScan, ExternalTable
+from keytide.lake.external_table import ExternalTable
+from keytide.lake.federated_table import AppendResult, FederatedTable
+from keytide.lake.foreign_table import ExternalScan
 from keytide.lake.lake import Lake, connect, open_table
 from keytide.lake.merge import MergeBuilder
 from keytide.lake.scan import Scan
@@ -62,6 +64,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AlreadyExistsError",
+    "AppendResult",
     "Changed",
     "Changes",
     "CompactionResult",
@@ -76,6 +79,7 @@ __all__ = [
     "ExternalScan",
     "ExternalTable",
     "FastForwardResult",
+    "FederatedTable",
     "Field",
     "Finding",
     "IndexingResult",

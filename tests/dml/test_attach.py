@@ -100,11 +100,11 @@ def test_attached_tables_are_shown(lake: kt.Lake) -> None:
     [
         ("SELECT * FROM mem.nothing", kt.NotFoundError, "no table nothing in memory.*: orders"),
         ("SELECT * FROM other.orders", kt.NotFoundError, "no table other.orders"),
-        ("SELECT * FROM mem.orders VERSION AS OF 1", kt.InvalidError, "neither OPTIONS nor AS OF"),
+        ("SELECT * FROM mem.orders VERSION AS OF 1", kt.UnsupportedError, "no versions"),
         (
             "SELECT * FROM mem.orders /*+ OPTIONS('scan.snapshot-id' = '1') */",
             kt.InvalidError,
-            "neither OPTIONS nor AS OF",
+            "OPTIONS cannot be said",
         ),
         ("DROP TABLE mem.orders", kt.UnsupportedError, "attached as mem"),
         ("CREATE TABLE mem.t (a INT)", kt.UnsupportedError, "attached as mem"),

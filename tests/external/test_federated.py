@@ -139,7 +139,7 @@ def test_keys_are_read_from_the_tables_own_properties(engine: Any, tmp_path: Pat
         (kt.UpsertKeys(["k"], ["nix"]), "SELECT * FROM far.t", kt.InvalidError, "nix"),
         (kt.UpsertKeys(), "SELECT * FROM far.t", kt.InvalidError, "primary key"),
         (KEYS, "SELECT * FROM far.other", kt.NotFoundError, "other"),
-        (KEYS, "SELECT * FROM far.t VERSION AS OF 1", kt.InvalidError, "attached"),
+        (KEYS, "SELECT * FROM far.t TIMESTAMP AS OF 1", kt.UnsupportedError, "not by a time"),
     ],
 )  # fmt: skip
 def test_what_would_not_be_seen_is_refused_before_anything_is_appended(
@@ -287,3 +287,76 @@ def outcome(lake: kt.Lake, text: str) -> object:
         return lake.sql(text).row_count
     except kt.KeytideError as error:
         return type(error)
+
+
+def test_a_table_is_read_and_changed_by_its_methods_as_by_statements(tmp_path: Path) -> None:
+    far = delta(tmp_path)
+    table = far.lake.table("far.t")
+    assert isinstance(table, kt.FederatedTable)
+    row = {"k": 1, "w": 5, "d": None, "v": "a"}
+    assert table.write([row, {**row, "k": 2}]) == kt.AppendResult(2, "1")
+    assert table.write([]) == kt.AppendResult(0, None)
+    assert table.update({"v": "'z'"}, "k = 1").rows == 1
+    assert table.delete("v = 'a'").rows == 1
+    merged = (
+        table.merge(pa.table({"k": [1, 9]}), "target.k = source.k")
+        .when_matched_update({"v": "'m'"})
+        .when_not_matched_insert({"k": "source.k", "w": 1})
+        .execute()
+    )
+    assert merged.rows == 2
+    assert far.rows() == [(1, 5, None, "m"), (9, 1, None, None)]
+    assert values(table.scan().to_arrow()) == far.rows()
+    assert table.get(1) == {**row, "v": "m"}
+    assert table.get_many([9, 2])["k"].to_pylist() == [9]
+    assert table.why(2).versions.num_rows == 2
+    kinds = table.changes(1).to_arrow()["_row_kind"]
+    assert sorted(kinds.to_pylist()) == ["+I", "+U", "-D", "-U"]
+
+
+@ENGINES
+def test_an_older_version_is_read_beside_the_newest(engine: Any, tmp_path: Path) -> None:
+    far = engine(tmp_path)
+    far.sql(FIRST)
+    first = far.lake.table("far.t").scan().version
+    far.sql("UPDATE far.t SET v = 'z' WHERE k = 1")
+    then = f"far.t VERSION AS OF {first}"
+    assert far.rows(f"SELECT k, v FROM {then}") == [(1, "a"), (2, "b")]
+    joined = f"SELECT t.v, n.v AS now FROM {then} t JOIN far.t n ON t.k = n.k WHERE t.k = 1"
+    assert far.rows(joined) == [("a", "z")]
+    assert far.lake.table("far.t").scan(version=first).count() == 2
+    with pytest.raises(kt.NotFoundError, match="77"):
+        far.rows("SELECT * FROM far.t VERSION AS OF 77")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda t: t.compact(), kt.UnsupportedError, "far.t is a federated table.*'compact'"),
+        (lambda t: t.write([{"k": 1}]), kt.InvalidError, "'w', 'd', 'v' are missing"),
+        (lambda t: t.scan(version=77), kt.NotFoundError, "no version 77"),
+        (lambda t: t.delete("nope = 1"), kt.InvalidError, "nope"),
+        (lambda t: t.merge(7, "true"), kt.InvalidError, "cannot read a builtins.int"),
+        (lambda t: t.merge("SELECT 1 AS k", "true").execute(), kt.InvalidError, "without a WHEN"),
+    ],
+)
+def test_a_table_refuses_what_it_cannot_do_and_stays_as_it_was(
+    call: Callable[[Any], Any], error: type[kt.KeytideError], text: str, tmp_path: Path
+) -> None:
+    far = delta(tmp_path)
+    far.sql(FIRST)
+    before = far.stored()
+    with pytest.raises(error, match=text):
+        call(far.lake.table("far.t"))
+    assert far.stored() == before
+
+
+def test_tables_of_a_connector_without_a_format_are_for_sql_alone(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "far.db") as connection:
+        connection.execute("CREATE TABLE t (k INTEGER PRIMARY KEY)")
+    lake = kt.connect(tmp_path / "lake")
+    lake.attach("far", tmp_path / "far.db")
+    with pytest.raises(kt.UnsupportedError, match=r"Lake\.sql alone"):
+        lake.table("far.t")
+    with pytest.raises(kt.UnsupportedError, match="no versions"):
+        lake.sql("SELECT * FROM far.t VERSION AS OF 1")

@@ -61,18 +61,22 @@ class AttachedCatalog(Catalog):
 
 
 def target_of(
-    catalog: AttachedCatalog, name: str, session: ConnectorSession | None = None
+    catalog: AttachedCatalog,
+    name: str,
+    session: ConnectorSession | None = None,
+    version: str | None = None,
 ) -> tuple[Connector, ConnectorTableHandle] | None:
     """The connector and the table that a name means; None where it names nothing attached.
 
-    Raises `NotFoundError` where the connector has no such table.
+    The table is the newest one, or as it was at a version. Raises `NotFoundError` where the
+    connector has no such table or version, `UnsupportedError` where it has no versions.
     """
     found = catalog.find_attached(name)
     if found is None:
         return None
     attached, table = found
     connector = catalog.attached[attached]
-    return connector, open_target(connector, table, session or ConnectorSession())
+    return connector, open_target(connector, table, session or ConnectorSession(), version)
 
 
 def attached_tables(catalog: AttachedCatalog, name: str) -> list[str]:
@@ -84,9 +88,16 @@ def attached_tables(catalog: AttachedCatalog, name: str) -> list[str]:
     return [f"{name.lower()}.{table}" for table in sorted(tables)]
 
 
-def open_target(connector: Connector, name: str, session: ConnectorSession) -> ConnectorTableHandle:
-    """A table of a connector. Raises `NotFoundError` naming those there are."""
-    handle = connector.metadata.get_table_handle(session, name)
+def open_target(
+    connector: Connector, name: str, session: ConnectorSession, version: str | None = None
+) -> ConnectorTableHandle:
+    """A table of a connector. Raises `NotFoundError` naming those there are, and as `target_of`."""
+    metadata = connector.metadata
+    handle = (
+        metadata.get_table_handle(session, name)
+        if version is None
+        else metadata.get_table_version(session, name, version)
+    )
     if handle is None:
         there = ", ".join(connector.metadata.list_tables(session)) or "none"
         raise NotFoundError(f"no table {name} in {connector.name}; it has: {there}")

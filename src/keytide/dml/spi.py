@@ -193,6 +193,17 @@ class ConnectorMetadata(ABC):
         Names ignore letter case. None where there is no such table.
         """
 
+    def get_table_version(
+        self, session: ConnectorSession, name: str, version: str
+    ) -> ConnectorTableHandle | None:
+        """An older state of a table, for reading, by what VERSION AS OF says. As the newest one.
+
+        Raises `NotFoundError` where there is no such version.
+        """
+        raise UnsupportedError(
+            f"table {name}: its connector has no versions, so leave VERSION AS OF out"
+        )
+
     @abstractmethod
     def get_table_schema(
         self, session: ConnectorSession, table: ConnectorTableHandle

@@ -129,16 +129,18 @@ class FederatedTables:
     options: Mapping[str, str]
     tables: Mapping[str, UpsertKeys]
     near: Store
-    seen: WeakKeyDictionary[ConnectorSession, dict[str, FederatedHandle]] = field(
-        default_factory=WeakKeyDictionary, compare=False, repr=False
+    seen: WeakKeyDictionary[ConnectorSession, dict[tuple[str, str | None], FederatedHandle]] = (
+        field(default_factory=WeakKeyDictionary, compare=False, repr=False)
     )
 
-    def find(self, session: ConnectorSession, name: str) -> FederatedHandle:
+    def find(
+        self, session: ConnectorSession, name: str, version: str | None = None
+    ) -> FederatedHandle:
         """A table as the statement sees it. Raises what pinning does, and for wrong keys."""
-        wanted = next((n for n in self.tables if n.lower() == name.lower()), name)
         seen = self.seen.setdefault(session, {})
+        wanted = self._spelled(name), version
         if wanted not in seen:
-            seen[wanted] = self._pinned(wanted)
+            seen[wanted] = self.pinned(name, version)
         return seen[wanted]
 
     def forget(self, session: ConnectorSession) -> None:
@@ -148,22 +150,29 @@ class FederatedTables:
     def appender(self, name: str) -> Appender:
         """What appends to a table. Raises `UnsupportedError` where nothing can."""
         assert self._format.append is not None
-        return self._format.append(self._place(name))
+        return self._format.append(self.place(name))
+
+    def _spelled(self, name: str) -> str:
+        return next((given for given in self.tables if given.lower() == name.lower()), name)
 
     @property
     def _format(self) -> ExternalFormat:
         return format_named(self.format)
 
-    def _place(self, name: str) -> Place:
+    def place(self, name: str) -> Place:
+        """Where a table is. Nothing is looked at."""
+        name = self._spelled(name)
         if "table" in self._format.options:
             return Place(self.location, {**self.options, "table": name}, self.near)
         is_name = any(option in self.options for option in self._format.named_by)
         location = f"{self.location}.{name}" if is_name else f"{self.location.rstrip('/')}/{name}"
         return Place(location, self.options, self.near)
 
-    def _pinned(self, name: str) -> FederatedHandle:
-        source = self._format.open(self._place(name))
-        pinned: Any = source.pin()
+    def pinned(self, name: str, version: str | int | None = None) -> FederatedHandle:
+        """A table as it is now, or was at a version: one look. Raises as `find`."""
+        name = self._spelled(name)
+        source = self._format.open(self.place(name))
+        pinned: Any = source.pin(version)
         schema = self._schema(name, pinned)
         options = TableOptions.parse(schema.options)
         full_name = f"{self.name}.{name}"

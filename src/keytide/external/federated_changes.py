@@ -54,7 +54,7 @@ from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.row_kind import ROW_KIND
 from keytide.table.conditions.predicate import Predicate
 
-__all__ = ["federated_connector"]
+__all__ = ["federated_connector", "tables_of"]
 
 VERSIONS = "versions"
 """The fact of a fragment that says what its rows are: `gone` or `made`."""
@@ -63,6 +63,12 @@ VERSIONS = "versions"
 def federated_connector(tables: FederatedTables) -> Connector:
     """Tables that others keep, to which rows are appended."""
     return Connector(tables.name, _Metadata(tables), ExternalSplits(), _Pages(), _Sinks())
+
+
+def tables_of(connector: Connector) -> FederatedTables | None:
+    """What `federated_connector` was made of; None for any other connector."""
+    metadata = connector.metadata
+    return metadata.tables if isinstance(metadata, _Metadata) else None
 
 
 # -- on the driver ---------------------------------------------------------------------------------
@@ -83,6 +89,11 @@ class _Metadata(ExternalMetadata):
 
     def get_table_handle(self, session: ConnectorSession, name: str) -> FederatedHandle:
         return self.tables.find(session, name)
+
+    def get_table_version(
+        self, session: ConnectorSession, name: str, version: str
+    ) -> FederatedHandle:
+        return self.tables.find(session, name, version)
 
     def get_table_schema(
         self, session: ConnectorSession, table: ExternalHandle

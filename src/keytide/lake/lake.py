@@ -18,9 +18,10 @@ from keytide.dml.spi import Connector, Isolation
 from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError, UnsupportedError
 from keytide.external.creation import NewExternalTable, create_external
 from keytide.external.federated import UpsertKeys, federated_tables
-from keytide.external.federated_changes import federated_connector
+from keytide.external.federated_changes import federated_connector, tables_of
 from keytide.lake.engines import engine_of
 from keytide.lake.external_table import ExternalTable
+from keytide.lake.federated_table import FederatedTable
 from keytide.lake.table import Table, is_spark_dataframe
 from keytide.options.keys import TOMBSTONE_KEY, TOMBSTONE_STRING_KEY_VALUE, WATERMARK_KEY
 from keytide.sql.result import Result
@@ -258,15 +259,31 @@ class Lake:
         return self._catalog.tables(database)
 
     @checked
-    def table(self, name: str) -> Table | ExternalTable:
+    def table(self, name: str) -> Table | ExternalTable | FederatedTable:
         """Open a table, which is an `ExternalTable` where others keep its rows.
 
-        Raises `NotFoundError` naming the tables there are, `InvalidError` for what is no name.
+        `attached.table` is the `FederatedTable` of what is attached with a format.
+
+        Raises `NotFoundError` naming the tables there are, `InvalidError` for what is no name,
+        `UnsupportedError` for the table of another connector, which SQL alone can use.
         """
+        if (found := self._catalog.find_attached(name)) is not None:
+            return self._federated_table(name, *found)
         entry = self._catalog.entry(name)
         if is_external(entry.schema):
             return ExternalTable(entry)
         return Table.of(self._catalog.managed(entry), self._spark, self._catalog)
+
+    def _federated_table(self, name: str, attached: str, table: str) -> FederatedTable:
+        """A table of what is attached by a name. Raises as `table`."""
+        tables = tables_of(self._catalog.attached[attached])
+        if tables is None:
+            raise UnsupportedError(
+                f"{name}: the tables of {attached} are changed and read by Lake.sql alone; attach "
+                f"it with a format to have its rows merged by keys"
+            )
+        tables.pinned(table)  # which tells of a table that is not there, or has no keys
+        return FederatedTable(self._catalog, self._spark, name, tables)
 
     @checked
     def find(self, name: str) -> str | None:

@@ -293,7 +293,7 @@ class Table:
         if not isinstance(source, str):
             schema_of = engine.schema if is_spark_dataframe(source) else None
             rows = source.stored if isinstance(source, Table) else source
-            given = source_of_rows(rows, self._stored, schema_of)
+            given = source_of_rows(rows, Around.of(self._stored, self._catalog), schema_of)
 
         def carry_out(whens: Sequence[WhenForm]) -> Changed:
             around = Around.of(self._stored, self._catalog)

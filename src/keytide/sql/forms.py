@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 from sqlglot import exp
@@ -18,6 +18,7 @@ from keytide.dml.attached import AttachedCatalog
 from keytide.dml.execution import Changed
 from keytide.dml.spi import Isolation
 from keytide.errors import InvalidError, NotFoundError
+from keytide.format.schema import TableSchema
 from keytide.sql.dml import delete, merge, update
 from keytide.sql.dml_grammar import delete_from, merge_into, update_from
 from keytide.sql.form_texts import FormTexts
@@ -33,7 +34,16 @@ from keytide.table.warehouse import FolderWarehouse
 from keytide.table.write.input_rows import source_table
 from keytide.types import Field, type_from_arrow
 
-__all__ = ["Around", "WhenForm", "delete_where", "merge_source", "source_of_rows", "update_where"]
+__all__ = [
+    "Around",
+    "FederatedForm",
+    "FormTable",
+    "WhenForm",
+    "delete_where",
+    "merge_source",
+    "source_of_rows",
+    "update_where",
+]
 
 S = TypeVar("S", Delete, Update)
 TARGET, SOURCE = "target", "source"
@@ -50,12 +60,74 @@ class WhenForm:
     condition: str | None = None
 
 
+class FormTable(Protocol):
+    """The table that a call changes."""
+
+    @property
+    def name(self) -> str:
+        """By what name statements find it."""
+        ...
+
+    @property
+    def schema(self) -> TableSchema:
+        """Its columns."""
+        ...
+
+    @property
+    def catalog(self) -> AttachedCatalog:
+        """What statements about it can name."""
+        ...
+
+    def carry_out(self, engine: Engine, change: Callable[[AttachedCatalog], Changed]) -> Changed:
+        """Change it, by what the catalog is at that time."""
+        ...
+
+
+@dataclass(frozen=True)
+class FederatedForm:
+    """A table that others keep, and that the catalog finds by its name. See `FormTable`."""
+
+    catalog: AttachedCatalog
+    name: str
+    schema: TableSchema
+
+    def carry_out(self, engine: Engine, change: Callable[[AttachedCatalog], Changed]) -> Changed:
+        """See `FormTable`."""
+        return change(self.catalog)
+
+
 @dataclass(frozen=True)
 class Around(AttachedCatalog):
     """What statements about an open table can name: the table itself, and those of its lake."""
 
     held: StoredTable = field(kw_only=True)
     lake: AttachedCatalog | None = field(kw_only=True)
+
+    @property
+    def name(self) -> str:
+        """See `FormTable`."""
+        return self.held.name
+
+    @property
+    def schema(self) -> TableSchema:
+        """See `FormTable`."""
+        return self.held.schema
+
+    @property
+    def catalog(self) -> AttachedCatalog:
+        """See `FormTable`."""
+        return self
+
+    def carry_out(self, engine: Engine, change: Callable[[AttachedCatalog], Changed]) -> Changed:
+        """See `FormTable`. Begins on what was seen last of the table, see `as_expected`."""
+
+        def on(table: PinnedTable) -> Changed:
+            if table.schema.is_indexed:
+                table.confirm()  # or an index of before would be found wanting, and built anew
+            return change(replace(self, held=table))
+
+        # Work on a session is dear: none of it is to be in vain.
+        return as_expected(self.held, on) if isinstance(engine, LocalEngine) else change(self)
 
     @classmethod
     def of(cls, held: StoredTable, lake: AttachedCatalog | None) -> Around:
@@ -95,31 +167,19 @@ class Around(AttachedCatalog):
 
 
 def delete_where(
-    around: Around, engine: Engine, where: Condition | None, isolation: Isolation
+    table: FormTable, engine: Engine, where: Condition | None, isolation: Isolation
 ) -> Changed:
     """Delete the rows that meet a condition, as `Table.delete` says."""
     with _not_too_deep():
         texts = FormTexts()
         where_tree = _where(texts, where)
-        tree = exp.Delete(this=_target(around, texts), where=where_tree)
+        tree = exp.Delete(this=_target(table, texts), where=where_tree)
         statement = _meant(delete_from(tree, texts.cursor()), where)
-        return _as_expected(around, engine, lambda seen: delete(seen, engine, statement, isolation))
-
-
-def _as_expected(around: Around, engine: Engine, change: Callable[[Around], Changed]) -> Changed:
-    """A change that begins on what was seen last of the table, see `as_expected`."""
-
-    def on(table: PinnedTable) -> Changed:
-        if table.schema.is_indexed:
-            table.confirm()  # or an index of before would be found wanting, and built anew
-        return change(replace(around, held=table))
-
-    # Work on a session is dear: none of it is to be in vain.
-    return as_expected(around.held, on) if isinstance(engine, LocalEngine) else change(around)
+        return table.carry_out(engine, lambda seen: delete(seen, engine, statement, isolation))
 
 
 def update_where(
-    around: Around,
+    table: FormTable,
     engine: Engine,
     values: Mapping[str, Any],
     where: Condition | None,
@@ -130,13 +190,13 @@ def update_where(
         texts = FormTexts()
         pairs = _assignments(texts.values(values, "Table.update"))
         where_tree = _where(texts, where)
-        tree = exp.Update(this=_target(around, texts), expressions=pairs, where=where_tree)
+        tree = exp.Update(this=_target(table, texts), expressions=pairs, where=where_tree)
         statement = _meant(update_from(tree, texts.cursor()), where)
-        return _as_expected(around, engine, lambda seen: update(seen, engine, statement, isolation))
+        return table.carry_out(engine, lambda seen: update(seen, engine, statement, isolation))
 
 
 def merge_source(
-    around: Around,
+    table: FormTable,
     engine: Engine,
     source: str | Relation,
     on: str,
@@ -146,16 +206,16 @@ def merge_source(
     """Merge rows, or those of a query, into the table, as `Table.merge` says."""
     if not whens:
         raise InvalidError(
-            f"table {around.held.name}: a merge without a WHEN would change nothing; add one, such "
+            f"table {table.name}: a merge without a WHEN would change nothing; add one, such "
             f"as when_matched_update_all()"
         )
     with _not_too_deep():
-        statement = _merge_statement(around, source, on, whens)
-        return merge(around, engine, statement, isolation)
+        statement = _merge_statement(table, source, on, whens)
+        return merge(table.catalog, engine, statement, isolation)
 
 
 def _merge_statement(
-    around: Around, source: str | Relation, on: str, whens: Sequence[WhenForm]
+    table: FormTable, source: str | Relation, on: str, whens: Sequence[WhenForm]
 ) -> Merge:
     texts = FormTexts()
     condition = texts.condition(on)
@@ -167,7 +227,7 @@ def _merge_statement(
         given[SOURCE] = source
         using = _table(texts, (SOURCE,), SOURCE)
         using.meta[GIVEN] = SOURCE
-    target = _target(around, texts)
+    target = _target(table, texts)
     tree = exp.Merge(this=target, using=using, on=condition, whens=exp.Whens(expressions=branches))
     statement = merge_into(tree, texts.cursor())
     pairs = Query(statement.pairs.tree, statement.pairs.text, statement.pairs.hints, given)
@@ -175,7 +235,7 @@ def _merge_statement(
 
 
 def source_of_rows(
-    source: Any, held: StoredTable, schema_of: Callable[[Any], pa.Schema] | None
+    source: Any, table: FormTable, schema_of: Callable[[Any], pa.Schema] | None
 ) -> Relation:
     """The rows that a caller wants to merge into a table.
 
@@ -187,9 +247,9 @@ def source_of_rows(
         return StoredRelation(SOURCE, source)
     if schema_of is not None:
         schema = schema_of(source)
-        _checked_fields(schema, held.name)
+        _checked_fields(schema, table.name)
         return GivenRelation(SOURCE, source, schema)
-    rows = _plain(source_table(source, held.schema, held.name), held)
+    rows = _plain(source_table(source, table.schema, table.name), table)
     return GivenRelation(SOURCE, rows, rows.schema)
 
 
@@ -239,8 +299,8 @@ def _assignments(values: Mapping[str, exp.Expr]) -> list[exp.Expr]:
     ]
 
 
-def _target(around: Around, texts: FormTexts) -> exp.Table:
-    database, dot, name = around.held.name.partition(".")
+def _target(table: FormTable, texts: FormTexts) -> exp.Table:
+    database, dot, name = table.name.partition(".")
     return _table(texts, (database, name) if dot else (database,), TARGET)
 
 
@@ -270,20 +330,20 @@ def _not_too_deep() -> Iterator[None]:
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def _plain(rows: pa.Table, held: StoredTable) -> pa.Table:
+def _plain(rows: pa.Table, table: FormTable) -> pa.Table:
     """Rows in types that SQL knows, and that hold the same values."""
-    known = {f.name: f.type.to_arrow() for f in held.schema.fields}
+    known = {f.name: f.type.to_arrow() for f in table.schema.fields}
     empty = [
         pa.field(f.name, known.get(f.name, pa.string())) if pa.types.is_null(f.type) else f
         for f in rows.schema
     ]
-    fields = _checked_fields(pa.schema(empty), held.name)
+    fields = _checked_fields(pa.schema(empty), table.name)
     plain = pa.schema([pa.field(f.name, f.type.to_arrow()) for f in fields])
     try:
         columns = [column.cast(f.type) for column, f in zip(rows.columns, plain, strict=True)]
     except pa.ArrowException as error:
         raise InvalidError(
-            f"table {held.name}: the rows given cannot be taken as {plain.to_string()}: {error}"
+            f"table {table.name}: the rows given cannot be taken as {plain.to_string()}: {error}"
         ) from error
     return pa.table(columns, schema=plain)
 

@@ -243,15 +243,17 @@ def _attached(
 ) -> AttachedRelation | None:
     name = _name_of(node)
     session: ConnectorSession = catalog.statement or ConnectorSession()
+    if catalog.find_attached(name) is None:
+        return None
+    if query.hints.get(node.this.meta["end"] + 1):
+        message = f"{name} is attached: OPTIONS cannot be said of it"
+        raise error_at(query.text, _start(node), message)
+    version = _version_number(node.args.get("version"), name)
     try:
-        target = target_of(catalog, name, session)
+        target = target_of(catalog, name, session, version)
     except NotFoundError as error:
         raise NotFoundError(str(error_at(query.text, _start(node), str(error)))) from error
-    if target is None:
-        return None
-    if query.hints.get(node.this.meta["end"] + 1) or node.args.get("version") is not None:
-        message = f"{name} is attached: neither OPTIONS nor AS OF can be said of it"
-        raise error_at(query.text, _start(node), message)
+    assert target is not None
     return AttachedRelation(view, *target, session, name.partition(".")[0])
 
 
@@ -283,16 +285,20 @@ def _external(
             f"{entry.name} is an external table, which has neither system tables nor OPTIONS of "
             f"reads; name a version by VERSION AS OF, where its format has them"
         )
-    given, version = node.args.get("version"), None
-    if given is not None:
-        literal = _literal_of(given, entry)
-        if given.name.upper() != "VERSION":
-            raise UnsupportedError(
-                f"table {entry.name}: an external table is read by VERSION AS OF, not by a time"
-            )
-        version = str(literal.this)
-    handle = external_handle(entry, version)
+    handle = external_handle(entry, _version_number(node.args.get("version"), entry.name))
     return ExternalRelation(view, EXTERNAL_TABLES, handle, ConnectorSession(), entry.name)
+
+
+def _version_number(given: exp.Version | None, table: str) -> str | None:
+    """What VERSION AS OF names of a table that others keep."""
+    if given is None:
+        return None
+    literal = _literal_of(given, table)
+    if given.name.upper() != "VERSION":
+        raise UnsupportedError(
+            f"table {table}: others keep its rows, so it is read by VERSION AS OF, not by a time"
+        )
+    return str(literal.this)
 
 
 def _stored(
@@ -391,7 +397,7 @@ def _whole(key: str, value: str, table: StoredTable) -> int:
 
 
 def _from_version(version: exp.Version, table: StoredTable) -> dict[str, Any]:
-    literal = _literal_of(version, table)
+    literal = _literal_of(version, table.name)
     value = str(literal.this)
     if version.name.upper() == "VERSION":
         return _version(value, table)
@@ -399,12 +405,11 @@ def _from_version(version: exp.Version, table: StoredTable) -> dict[str, Any]:
     return {"as_of": value if literal.is_string else int(float(value) * 1000)}
 
 
-def _literal_of(version: exp.Version, table: StoredTable) -> exp.Literal:
+def _literal_of(version: exp.Version, table: str) -> exp.Literal:
     """What AS OF names. Raises `InvalidError` for anything but a literal."""
     if version.text("kind").upper() != "AS OF":
         raise InvalidError(
-            f"table {table.name}: expected AS OF to say which snapshot is read, found "
-            f"{version.sql()}"
+            f"table {table}: expected AS OF to say which snapshot is read, found {version.sql()}"
         )
     literal = version.expression
     while isinstance(literal, exp.Cast):
@@ -412,7 +417,7 @@ def _literal_of(version: exp.Version, table: StoredTable) -> exp.Literal:
     if not isinstance(literal, exp.Literal):
         found = "nothing" if version.expression is None else version.expression.sql()
         raise InvalidError(
-            f"table {table.name}: AS OF needs a literal, such as a number or a time in quotes, "
+            f"table {table}: AS OF needs a literal, such as a number or a time in quotes, "
             f"found {found}"
         )
     return literal

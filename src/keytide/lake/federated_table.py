@@ -1,0 +1,178 @@
+"""A federated table, as users hold it: others keep its rows, and versions are appended to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from keytide.arguments import checked
+from keytide.dml.attached import AttachedCatalog
+from keytide.dml.execution import Changed
+from keytide.errors import UnsupportedError
+from keytide.external.federated import FederatedTables
+from keytide.external.pinned import PinnedExternal
+from keytide.format.schema import TableSchema
+from keytide.lake.engines import engine_of
+from keytide.lake.foreign_table import ForeignTable
+from keytide.lake.merge import MergeBuilder
+from keytide.lake.table import Table, is_spark_dataframe
+from keytide.table.conditions.condition import Condition
+from keytide.table.write.input_rows import to_arrow_table
+
+if TYPE_CHECKING:
+    from keytide.sql.forms import FederatedForm
+
+__all__ = ["AppendResult", "FederatedTable"]
+
+
+@dataclass(frozen=True)
+class AppendResult:
+    """What a write appended: how many rows, and what the table's own engine calls the commit.
+
+    `version` is None where the engine has no versions, or there was nothing to append.
+    """
+
+    rows: int
+    version: str | None
+
+
+class FederatedTable(ForeignTable):
+    """A table of what is attached with a format: its rows are merged, and its changes appended.
+
+    Columns are those that the table has when they are asked for; each call looks at it once. No row
+    that lies there is ever changed or deleted. What else tables of the lake can do raises
+    `UnsupportedError`. Safe to share between threads.
+    """
+
+    def __init__(
+        self, catalog: AttachedCatalog, spark: Any, name: str, tables: FederatedTables
+    ) -> None:
+        """A table of what is attached; `Lake.table` gives it."""
+        self._catalog, self._spark = catalog, spark
+        self._name, self._tables = name, tables
+
+    # -- what it is --------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The name, as `attached.table`."""
+        return self._name
+
+    @property
+    def table_schema(self) -> TableSchema:
+        """Columns, keys and options. Raises `NotFoundError` where there is no table by now."""
+        return self._pinned().view.schema
+
+    @property
+    def format(self) -> str:
+        """What lies there: `delta`, `iceberg`, `sqlite` or `postgresql`."""
+        return self._tables.format
+
+    @property
+    def location(self) -> str:
+        """Where the rows lie, without secrets."""
+        return self._tables.place(self._inner).location
+
+    def __repr__(self) -> str:
+        return f"FederatedTable({self.name!r}, {self.format!r}, {self.location!r})"
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    @checked
+    def write(self, data: Any) -> AppendResult:
+        """Append rows as they are, each a version of its key, by one commit of the table's engine.
+
+        `data` is what `Table.write` takes, without a column `_row_kind`: deletes are rows whose
+        tombstone key says so. It has all columns of the table, and is held in memory; the rows of a
+        Spark DataFrame come to this process.
+
+        Raises `InvalidError` for rows that do not fit, `UnsupportedError` naming what cannot be
+        written, `NotFoundError` where there is no table: nothing was written then. `ConflictError`
+        after some tries against other writers, with nothing committed. `DataError` where the table
+        does not answer; it may then have the rows, or not.
+        """
+        schema = self.table_schema
+        given = data.toArrow() if is_spark_dataframe(data) else data
+        rows = to_arrow_table(given, schema, self.name)
+        if not rows.num_rows:
+            return AppendResult(0, None)
+        version = self._tables.appender(self._inner).append(rows, schema.primary_keys)
+        return AppendResult(rows.num_rows, version)
+
+    @checked
+    def delete(self, where: Condition | None = None) -> Changed:
+        """Append tombstones of the rows that meet a condition, or of all. See `Table.delete`.
+
+        Raises as `write`, `InvalidError` for a condition that does not parse or cannot run, and
+        `UnsupportedError` where the table has no tombstone key.
+        """
+        from keytide.sql.forms import delete_where
+
+        return delete_where(self._form(), engine_of(self._spark, self._allows), where, "snapshot")
+
+    @checked
+    def update(self, set: Mapping[str, Any], where: Condition | None = None) -> Changed:
+        """Append new versions of the rows that meet a condition, or of all. See `Table.update`.
+
+        Raises as `delete`, and `InvalidError` for values that do not fit.
+        """
+        from keytide.sql.forms import update_where
+
+        engine = engine_of(self._spark, self._allows)
+        return update_where(self._form(), engine, set, where, "snapshot")
+
+    @checked
+    def merge(self, source: Any, on: str) -> MergeBuilder:
+        """Begin a merge of rows into this table, which `execute` appends. See `Table.merge`.
+
+        Raises `InvalidError` as that does, `execute` as `update`.
+        """
+        from keytide.sql.forms import WhenForm, merge_source, source_of_rows
+
+        spark = source.sparkSession if is_spark_dataframe(source) else self._spark
+        engine = engine_of(spark, self._allows)
+        given = source
+        if not isinstance(source, str):
+            schema_of = engine.schema if is_spark_dataframe(source) else None
+            rows = source.stored if isinstance(source, Table) else source
+            given = source_of_rows(rows, self._form(), schema_of)
+
+        def carry_out(whens: Sequence[WhenForm]) -> Changed:
+            return merge_source(self._form(), engine, given, on, whens, "snapshot")
+
+        return MergeBuilder(carry_out)
+
+    # -- what it does not do -----------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse what `Table` does and this does not."""
+        if not name.startswith("_") and hasattr(Table, name):
+            raise UnsupportedError(
+                f"table {self.name} is a federated table, whose versions others keep too: it has "
+                f"no {name!r}; it has scan, get, get_many, why, changes, write, delete, update and "
+                f"merge"
+            )
+        raise AttributeError(f"FederatedTable has no {name!r}")
+
+    @property
+    def _inner(self) -> str:
+        """Its name without that of what is attached."""
+        return self._name.partition(".")[2]
+
+    @property
+    def _allows(self) -> bool:
+        return self._catalog.allows_external_files
+
+    def _form(self) -> FederatedForm:
+        from keytide.sql.forms import FederatedForm
+
+        return FederatedForm(self._catalog, self.name, self.table_schema)
+
+    def _pinned(self, version: int | str | None = None) -> PinnedExternal:
+        return self._tables.pinned(self._inner, version).table
+
+    def _pinned_both(
+        self, start: int | str, end: int | str | None
+    ) -> tuple[PinnedExternal, PinnedExternal]:
+        return self._pinned(start), self._pinned(end)
