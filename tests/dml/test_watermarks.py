@@ -199,6 +199,7 @@ def test_policy_may_change_at_any_time(lake: kt.Lake) -> None:
         [{}, {"bucket": "2"}, {"sequence.field.sort-order": "descending"}, {"upsert.mode": "full"}]
     ),
     merges=st.booleans(),
+    tombstones=st.dictionaries(st.integers(0, 3), st.integers(0, 3), max_size=2),
 )
 def test_rows_that_change_their_keys_are_all_seen_or_the_statement_is_refused(
     tmp_path_factory: pytest.TempPathFactory,
@@ -206,12 +207,15 @@ def test_rows_that_change_their_keys_are_all_seen_or_the_statement_is_refused(
     moves: list[int],
     options: dict[str, str],
     merges: bool,
+    tombstones: dict[int, int],
 ) -> None:
     lake = kt.connect(tmp_path_factory.mktemp("lake"))
     order = "sequence.field" if "descending" in options.values() else "watermark.key"
     schema = pa.schema([("k", pa.int64()), ("n", pa.int64()), ("w", pa.int64())])
     t = lake.create_table("t", schema, ["k"], options={order: "w", **options})
     t.write([{"k": k, "n": k, "w": w} for k, w in enumerate(stamps)])
+    deleted = {k: w for k, w in tombstones.items() if k >= len(stamps)}
+    t.write([{"k": k, "n": None, "w": w, "_row_kind": "-D"} for k, w in deleted.items()])
     target = dict(enumerate(moves[: len(stamps)]))
     to = "CASE k " + " ".join(f"WHEN {k} THEN {m}" for k, m in target.items()) + " END"
     statement = f"UPDATE t SET k = {to}"
@@ -220,12 +224,12 @@ def test_rows_that_change_their_keys_are_all_seen_or_the_statement_is_refused(
             f"MERGE INTO t USING (SELECT k AS s FROM t) AS x ON t.k = x.s "
             f"WHEN MATCHED THEN UPDATE SET k = {to.replace('CASE k', 'CASE t.k')}"
         )
-    fresh = [-1 if w is None else w for w in stamps]
-    if order == "sequence.field":
-        fresh = [-1 if w is None else 3 - w for w in stamps]
-    taken = {k: m for k, m in target.items() if m != k and m < len(stamps)}
+    descends = order == "sequence.field"
+    stored = {**dict(enumerate(stamps)), **deleted}
+    fresh = {k: -1 if w is None else 3 - w if descends else w for k, w in stored.items()}
+    taken = {k: m for k, m in target.items() if m != k and m in fresh}
     if any(fresh[k] < fresh[m] for k, m in taken.items()):
-        with pytest.raises(kt.InvalidError, match="fresher row goes"):
+        with pytest.raises(kt.InvalidError, match=r"fresher row goes|was deleted later"):
             lake.sql(statement)
         target = {k: k for k in target}
     else:

@@ -360,3 +360,14 @@ def test_tables_of_a_connector_without_a_format_are_for_sql_alone(tmp_path: Path
         lake.table("far.t")
     with pytest.raises(kt.UnsupportedError, match="no versions"):
         lake.sql("SELECT * FROM far.t VERSION AS OF 1")
+
+
+@ENGINES
+def test_a_row_cannot_move_to_a_key_that_was_deleted_later(engine: Any, tmp_path: Path) -> None:
+    far = engine(tmp_path)
+    far.sql(FIRST)
+    far.sql("INSERT INTO far.t VALUES (7, 9, true, NULL)")
+    with pytest.raises(kt.InvalidError, match=r"'k': 7\}, which was deleted later"):
+        far.sql("UPDATE far.t SET k = 7 WHERE k = 1")
+    assert far.sql("UPDATE far.t SET k = 7, w = 9 WHERE k = 1") == 1
+    assert far.rows() == [(2, 6, None, "b"), (7, 9, None, "a")]

@@ -1,13 +1,14 @@
 """Keys under which rows come: no two rows of a statement, and none that keeps its own, share one.
 
-Sources and sinks tell keys in three kinds: `came` of rows that come, `gone` of rows that leave
-theirs, and `new` of rows that come under a key which no row of the table has.
+Sources and sinks tell keys in four kinds: `came` of rows that come, `moved` of those among them
+that leave another key, `gone` of rows that leave theirs, and `new` of rows that come under a key
+which no row of the table has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from typing import Literal
 
 import polars as pl
 import pyarrow as pa
@@ -17,11 +18,12 @@ from keytide.dml.freshness import is_older, orders_of
 from keytide.dml.handles import ChangedByKey
 from keytide.dml.values import among_keys
 from keytide.errors import InvalidError
+from keytide.merge.order import IS_ADD
 from keytide.scratch import scratch
 from keytide.table.conditions.predicate import Predicate
 from keytide.types import arrow_schema
 
-__all__ = ["KEYS", "ShownRows", "refuse_taken_keys", "refuse_twice_in_parts"]
+__all__ = ["KEYS", "Outcomes", "refuse_taken_keys", "refuse_twice_in_parts"]
 
 KEYS = "keys"
 """The fact of a fragment that says of which kind its keys are."""
@@ -53,65 +55,71 @@ def _part(keys: pa.Table, part: int, parts: int) -> pa.Table:
     return keys.filter((frame.hash_rows(seed=1) % parts == part).to_arrow())
 
 
-ShownRows = Callable[[tuple[str, ...], Predicate | None], Iterator[pa.RecordBatch]]
-"""Some columns of the rows that are shown, of all at least that meet a condition."""
+Outcomes = Callable[[tuple[str, ...], Predicate | None], Iterator[pl.DataFrame]]
+"""What became of keys, of all at least that meet a condition: columns, and `_VALUE_KIND`.
+
+A delete is told for as long as it is stored.
+"""
 
 
-def refuse_taken_keys(table: ChangedByKey, told: Sequence[Told], rows: ShownRows) -> None:
+def refuse_taken_keys(table: ChangedByKey, told: Sequence[Told], outcomes: Outcomes) -> None:
     """Raise `InvalidError` where a key comes twice, or is that of another row, which keeps it.
 
-    Reads keys, of those that are told as `came` and not as `new`.
+    So it does where a row moves to a key whose delete is fresher than the row. Reads keys and what
+    orders versions, of keys that are told as `came` or `moved`.
     """
-    refuse_twice(table, _of_kind(told, "came", "new"))
-    came, gone = (_together(table, _of_kind(told, kind)) for kind in ("came", "gone"))
-    _refuse_hidden(table, _of_kind(told, "came"), _of_kind(told, "gone"))
-    if came.height:
-        stored = rows(tuple(came.columns), among_keys(came, table.view))
-        _refuse(table, _stored_among(stored, came, gone))
+    refuse_twice(table, _of_kind(told, "came", "moved", "new"))
+    came = _together(table, _of_kind(told, "came", "moved"))
+    gone = _together(table, _of_kind(told, "gone"))
+    moved, left = (_with_order(table, _of_kind(told, kind)) for kind in ("moved", "gone"))
+    coming = pl.concat([_with_order(table, _of_kind(told, "came")), moved])
+    _refuse_hidden(table, coming, left, "of which a fresher row goes in the same statement")
+    if not came.height:
+        return
+    for stored in outcomes(tuple(left.columns), among_keys(came, table.view)):
+        shown = _among(came, stored.filter(IS_ADD), "semi")
+        _refuse(table, _among(shown, gone, "anti"))
+        _refuse_hidden(table, moved, stored.filter(~IS_ADD), "which was deleted later than that")
 
 
-def _refuse_hidden(table: ChangedByKey, came: Sequence[pa.Table], gone: Sequence[pa.Table]) -> None:
-    """Raise `InvalidError` where a row comes under a key that a fresher row leaves.
+def _refuse_hidden(table: ChangedByKey, moved: pl.DataFrame, left: pl.DataFrame, why: str) -> None:
+    """Raise `InvalidError` where a row moves to a key that something fresher has left.
 
-    What deletes that one under the key is as fresh as it was, so nobody would see the row that
-    comes (rule R21).
+    What deletes under the key is as fresh as that was, so nobody would see the row (rule R21).
     """
-    if not (came and gone and table.view.options.sequence_field):
+    if not (moved.height and left.height):
         return
     key = list(table.view.schema.primary_keys)
     descends = table.view.options.sequence_sort_order == "descending"
-    one, other = (
-        pl.concat([pl.DataFrame(pl.from_arrow(t)) for t in some]) for some in (came, gone)
-    )
-    both = one.join(other, on=key, how="inner", nulls_equal=True, suffix=_LEFT)
+    both = moved.join(left, on=key, how="inner", nulls_equal=True, suffix=_LEFT)
     for order in orders_of(table.view):
-        left = both.select(
+        other = both.select(
             pl.col(name if name in key else f"{name}{_LEFT}").alias(name) for name in order
         )
-        hidden = both.filter(is_older(both.select(order), left, order, descends=descends))
+        hidden = both.filter(is_older(both.select(order), other, order, descends=descends))
         if hidden.height:
             taken = hidden.select(key).row(0, named=True)
             raise InvalidError(
-                f"{table}: a row would get the primary key {taken}, of which a fresher row goes in "
-                f"the same statement, so it would not be seen; nothing was changed. Set "
-                f"{', '.join(map(repr, order))} as well"
+                f"{table}: a row would get the primary key {taken}, {why}, so it would not be "
+                f"seen; nothing was changed. Set {', '.join(map(repr, order))} as well"
             )
 
 
 _LEFT = scratch("left")
 
 
-def _stored_among(
-    rows: Iterator[pa.RecordBatch], came: pl.DataFrame, gone: pl.DataFrame
-) -> pl.DataFrame:
-    """Keys that come and are stored already, but for those that go."""
-    join = partial(pl.DataFrame.join, on=came.columns, nulls_equal=True)
-    for batch in rows:
-        found = join(came, pl.DataFrame(pl.from_arrow(batch)), how="semi")
-        found = join(found, gone, how="anti")
-        if found.height:
-            return found
-    return came.clear()
+def _among(keys: pl.DataFrame, others: pl.DataFrame, how: Literal["semi", "anti"]) -> pl.DataFrame:
+    """Those of some keys that others are too, or are not."""
+    return keys.join(others, on=keys.columns, how=how, nulls_equal=True)
+
+
+def _with_order(table: ChangedByKey, rows: Sequence[pa.Table]) -> pl.DataFrame:
+    """Keys with what orders their versions."""
+    schema = table.view.schema
+    names = dict.fromkeys((*schema.primary_keys, *table.view.options.sequence_field))
+    none = arrow_schema(schema.select(list(names))).empty_table()
+    own = (each.select(none.column_names) for each in rows)
+    return pl.concat([pl.DataFrame(pl.from_arrow(each)) for each in (none, *own)])
 
 
 def _of_kind(told: Iterable[Told], *kinds: str) -> list[pa.Table]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
+import polars as pl
 import pyarrow as pa
 
 from keytide.dml.duplicate_keys import refuse_taken_keys
@@ -32,13 +33,16 @@ from keytide.dml.spi import (
 from keytide.dml.stored import StoredMetadata, take_written
 from keytide.dml.watermarks import refuse_delete, refuse_unset
 from keytide.errors import UnsupportedError
+from keytide.merge.order import VALUE_KIND
 from keytide.options import keys
+from keytide.row_kind import RowKind
 from keytide.table.catalog import Catalog
 from keytide.table.commit.transaction import Transaction
 from keytide.table.conditions.predicate import Predicate, conjunction, conjuncts
 from keytide.table.read.lifetime import Lifetime
 from keytide.table.read.scan import Scan
 from keytide.table.read.task import ReadTask
+from keytide.table.read.which_rows import WhichRows
 from keytide.table.state.stored import PinnedTable
 from keytide.table.state.view import TableView
 from keytide.table.upkeep.writing import followed, show_rows
@@ -67,7 +71,7 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
 
     def commit(self, session: ConnectorSession, table: KeyedHandle, told: Sequence[Told]) -> None:
         """See `StoredMetadata`. Raises `InvalidError` where two rows would have one key."""
-        refuse_taken_keys(table, told, partial(_shown, table))
+        refuse_taken_keys(table, told, partial(_outcomes, table))
         with followed(table.table, Transaction.on(table.table, table.known)) as transaction:
             take_written(transaction, table, told)
             transaction.build_on(serializable=session.isolation == "serializable")
@@ -184,10 +188,19 @@ def _scan(table: KeyedHandle) -> Scan:
     return Scan(table.known, view.schema.names, predicate)
 
 
-def _shown(
+def _outcomes(
     table: KeyedHandle, columns: tuple[str, ...], predicate: Predicate | None
-) -> Iterator[pa.RecordBatch]:
-    return replace(_scan(replace(table, predicate=predicate)), columns=columns).to_batches()
+) -> Iterator[pl.DataFrame]:
+    view = table.view
+    scan = replace(_scan(replace(table, predicate=predicate)), columns=columns)
+    for task in scan.tasks():
+        yield from task.outcomes(view.options.read_memory_bytes)
+    if view.schema.is_indexed:
+        # An index leaves deletes out of what is shown, and they judge rows that come late.
+        dead = pl.lit(int(RowKind.DELETE), pl.Int8).alias(VALUE_KIND)
+        for task in replace(scan, which=WhichRows.DELETES).tasks():
+            for frame in task.outcomes(view.options.read_memory_bytes):
+                yield frame.with_columns(dead)
 
 
 def _with_splits(table: KeyedHandle) -> KeyedHandle:

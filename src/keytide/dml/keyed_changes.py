@@ -80,6 +80,8 @@ class KeyedSinks(ConnectorMergeSinkProvider):
 
 _KEYS = 8
 """Keys wait in this part of what rows wait in."""
+_KINDS = ("gone", "came", "moved", "new")
+"""See `duplicate_keys`."""
 
 
 class _Source(TableSource):
@@ -118,7 +120,7 @@ class Versions(Changes):
         super().__init__(table, number)
         self._count = count
         self._gone = self._spool()
-        self._keys = {kind: self._spool(_KEYS) for kind in ("gone", "came", "new")}
+        self._keys = {kind: self._spool(_KEYS) for kind in _KINDS}
 
     def delete(self, row_ids: pa.Array) -> None:
         """Append tombstones."""
@@ -147,7 +149,7 @@ class Versions(Changes):
             left = _with(old, order).filter(moved)
             self._gone.add(self._of_kind(left, RowKind.DELETE))
             self._tell("gone", left)
-            self._tell("came", new.filter(moved))
+            self._tell("moved", new.filter(moved))
 
     def insert(self, rows: pa.RecordBatch) -> None:
         """Append rows that were not there."""
@@ -170,10 +172,10 @@ class Versions(Changes):
         self._feed(self._made, self._count + self._number)
 
     def _told(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
-        kinds = ["gone", "came", "new"]
+        kinds = list(_KINDS)
         if self._count == 1:
             # Nobody else has rows that come, and what no row has needs to be looked up nowhere.
-            come = [self._keys[kind] for kind in ("came", "new")]
+            come = [self._keys[kind] for kind in ("came", "moved", "new")]
             rows = sum(spool.rows for spool in come)
             refuse_twice_in_parts(self._on, lambda: _tables_of(come), rows)
             kinds.remove("new")

@@ -39,7 +39,7 @@ from keytide.dml.spi import (
 )
 from keytide.dml.values import narrowed
 from keytide.dml.watermarks import refuse_delete, refuse_unset
-from keytide.errors import InvalidError, UnsupportedError
+from keytide.errors import UnsupportedError
 from keytide.external.connector import (
     ExternalHandle,
     ExternalMetadata,
@@ -47,10 +47,9 @@ from keytide.external.connector import (
     merged_pages,
 )
 from keytide.external.federated import FederatedHandle, FederatedTables
-from keytide.external.scan import ExternalScan
+from keytide.external.merging import Merging
 from keytide.external.versions import SourceVersions
 from keytide.format.arrow import from_arrow, to_arrow
-from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.row_kind import ROW_KIND
 from keytide.table.conditions.predicate import Predicate
 
@@ -146,7 +145,7 @@ class _Metadata(ExternalMetadata):
         self, session: ConnectorSession, table: FederatedHandle, fragments: Sequence[Fragment]
     ) -> int:
         told = read_fragments(fragments)
-        refuse_taken_keys(table, told, partial(_shown, table))
+        refuse_taken_keys(table, told, partial(_outcomes, table))
         self._append(table, _appended(table, told))
         return sum(int(each.facts["rows"]) for each in told)
 
@@ -241,10 +240,11 @@ def _row_id(table: FederatedHandle, names: Sequence[str]) -> ColumnHandle:
     return ColumnHandle(ROW_ID, pa.struct([schema.field(name) for name in names]), nullable=False)
 
 
-def _shown(
+def _outcomes(
     table: FederatedHandle, columns: tuple[str, ...], predicate: Predicate | None
-) -> Iterator[pa.RecordBatch]:
-    return iter(ExternalScan(table.table, columns, predicate).to_arrow().to_batches())
+) -> Iterator[pl.DataFrame]:
+    merging = Merging(table.table.versions(predicate), columns)
+    return merging.outcomes(table.view.options.read_memory_bytes)
 
 
 # -- what is appended ------------------------------------------------------------------------------
@@ -254,34 +254,19 @@ def _appended(table: FederatedHandle, told: Sequence[Told]) -> pa.Table:
     """The versions that a statement appends, one of each key.
 
     An order among versions of one commit would have to be one of rows in files, which engines do
-    not promise. Raises `InvalidError` for a row that its key's own tombstone would hide.
+    not promise.
     """
     schema = table.view.schema.arrow_schema()
     gone = [_tombstones(table, each.rows) for each in _are(told, "gone")]
     made = [each.rows.select(schema.names).cast(schema) for each in _are(told, "made")]
-    every = pa.concat_tables([schema.empty_table(), *gone, *made])
-    dead = sum(rows.num_rows for rows in gone)
-    order = table.view.order
-    numbers = pl.int_range(pl.len(), dtype=pl.Int64).alias(SEQUENCE_NUMBER)
-    inserts = pl.lit(0, pl.Int8).alias(VALUE_KIND)
-    versions = order.sort(from_arrow(every).with_columns(numbers, inserts))
-    is_last = order.last_of_key()
-    hidden = versions.filter(~is_last & (pl.col(SEQUENCE_NUMBER) >= dead))
-    if hidden.height:
-        raise InvalidError(
-            f"{table}: a row would get the primary key {_key_of(table, hidden)}, of which a "
-            f"fresher row goes in the same statement, so it would not be seen; set the watermark "
-            f"as well"
-        )
-    return to_arrow(versions.filter(is_last).select(schema.names), schema)
+    every = from_arrow(pa.concat_tables([schema.empty_table(), *gone, *made]))
+    # A row that comes is as fresh as what left its key, or the statement would have been refused.
+    last = every.unique(table.view.schema.primary_keys, keep="last", maintain_order=True)
+    return to_arrow(last, schema)
 
 
 def _are(told: Sequence[Told], what: str) -> list[Told]:
     return [each for each in told if each.facts.get(VERSIONS) == what]
-
-
-def _key_of(table: FederatedHandle, rows: pl.DataFrame) -> dict[str, Any]:
-    return rows.select(table.view.schema.primary_keys).row(0, named=True)
 
 
 def _tombstones(table: FederatedHandle, gone: pa.Table) -> pa.Table:

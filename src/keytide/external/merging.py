@@ -70,14 +70,21 @@ class Merging:
 
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
         """The rows, in frames that together with their making fit in about `memory_bytes`."""
+        return map(self._shown, self.outcomes(memory_bytes))
+
+    def outcomes(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
+        """What each key became, deletes among them, likewise; the condition is not asked.
+
+        Frames hold the columns and `_VALUE_KIND`, perhaps others.
+        """
         undecided: list[pl.DataFrame] = []
         key = self.order.key
         for rows in self.merged(memory_bytes, undecided):
-            yield self._shown(without_keys(rows, undecided, key))
+            yield without_keys(rows, undecided, key)
         if undecided:
             some = replace(self.versions, keys=pl.concat(undecided))
             whole = replace(self, versions=some, compares_rows=True)
-            yield from map(self._shown, whole.merged(memory_bytes, []))
+            yield from whole.merged(memory_bytes, [])
 
     def merged(self, memory_bytes: int, undecided: list[pl.DataFrame]) -> Iterator[pl.DataFrame]:
         """What each key became: a row, or a delete.

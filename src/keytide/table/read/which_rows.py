@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import Enum, auto
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from keytide.errors import DataError
 from keytide.table.conditions.predicate import Predicate
 from keytide.table.read.plan import ScanPlan, plan_scan
 from keytide.table.read.sections import BucketPlan, PlannedFile, Section
-from keytide.table.state.dead_rows import load_dead_rows, vector_files_by_bucket
+from keytide.table.state.dead_rows import DeadRows, load_dead_rows, vector_files_by_bucket
 from keytide.table.state.key_index import (
     key_files_by_bucket,
     load_key_index,
@@ -33,6 +34,8 @@ class WhichRows(Enum):
     """The current row of each key that is not deleted, as of any table."""
     LAST = auto()
     """The row by which each key is judged: the current one, or the one that deletes it."""
+    DELETES = auto()
+    """Of the last rows those that delete their keys."""
     STORED = auto()
     """Every one."""
 
@@ -50,12 +53,18 @@ def plan_rows(
     plan = plan_scan(state.as_stored, predicate)
     if which is WhichRows.STORED:
         return plan
-    return replace(plan, buckets=tuple(_last_rows(bucket, state) for bucket in plan.buckets))
+    told = _deletes if which is WhichRows.DELETES else _named
+    return replace(plan, buckets=tuple(_told_rows(b, state, told) for b in plan.buckets))
 
 
-def _last_rows(bucket: BucketPlan, state: TableState) -> BucketPlan:
-    """A bucket, of whose files the rows are read that the index names."""
-    places = _named(state, (bucket.partition, bucket.bucket))
+_Places: TypeAlias = Mapping[str, npt.NDArray[np.int64]]
+
+
+def _told_rows(
+    bucket: BucketPlan, state: TableState, told: Callable[[TableState, BucketId], _Places]
+) -> BucketPlan:
+    """A bucket, of whose files the rows are read that are told."""
+    places = told(state, (bucket.partition, bucket.bucket))
     files = (file for file in bucket.files if file.meta.file_name in places)
     named = (replace(file, places=places[file.meta.file_name]) for file in files)
     return replace(bucket, sections=tuple(map(_alone, named)))
@@ -65,7 +74,17 @@ def _alone(file: PlannedFile) -> Section:
     return Section(((file,),))
 
 
-def _named(state: TableState, bucket: BucketId) -> Mapping[str, npt.NDArray[np.int64]]:
+def _deletes(state: TableState, bucket: BucketId) -> _Places:
+    """The places that the index has of rows that are dead: nothing has followed them."""
+    dead = _dead_rows(state, bucket)
+    found = {
+        name: np.intersect1d(places, dead.of(name), assume_unique=True)
+        for name, places in _named(state, bucket).items()
+    }
+    return {name: places for name, places in found.items() if len(places)}
+
+
+def _named(state: TableState, bucket: BucketId) -> _Places:
     """The places, ascending, that the index of a bucket has in each of its files."""
     view = state.view
     head = key_files_by_bucket(state.key_files).get(bucket)
@@ -89,6 +108,10 @@ def _rows(state: TableState, bucket: BucketId) -> dict[str, int]:
 
 
 def _dead(state: TableState, bucket: BucketId) -> dict[str, int]:
+    dead = _dead_rows(state, bucket)
+    return {name: dead.count(name) for name in dead.vectors}
+
+
+def _dead_rows(state: TableState, bucket: BucketId) -> DeadRows:
     files = vector_files_by_bucket(state.vector_files).get(bucket, ())
-    dead = load_dead_rows(state.view.store, files, state.view.name)
-    return {name: len(vector) for name, vector in dead.vectors.items()}
+    return load_dead_rows(state.view.store, files, state.view.name)
