@@ -52,7 +52,7 @@ def test_changes_are_appended_and_the_freshest_version_is_the_row(
     assert postgres.rows("SELECT count(*) FROM t") == [(7,)]
     with pytest.raises(kt.InvalidError, match="not above"):
         lake.sql("UPDATE far.t SET v = 'late', w = w")
-    with pytest.raises(kt.InvalidError, match="NOT NULL|primary key"):
+    with pytest.raises(kt.InvalidError, match=r"NOT NULL|primary key"):
         lake.table("far.t").write([{"k": None, "w": 1, "d": None, "v": ""}])
     assert postgres.rows("SELECT count(*) FROM t") == [(7,)]
 

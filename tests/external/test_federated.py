@@ -371,3 +371,23 @@ def test_a_row_cannot_move_to_a_key_that_was_deleted_later(engine: Any, tmp_path
         far.sql("UPDATE far.t SET k = 7 WHERE k = 1")
     assert far.sql("UPDATE far.t SET k = 7, w = 9 WHERE k = 1") == 1
     assert far.rows() == [(2, 6, None, "b"), (7, 9, None, "a")]
+
+
+@ENGINES
+def test_rows_of_an_insert_wait_on_disk_and_are_checked_before_any_is_written(
+    engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from keytide.dml.spool import Spool
+    from keytide.external import federated_changes
+
+    monkeypatch.setattr(federated_changes, "Spool", lambda memory_bytes: Spool(1))
+    far = engine(tmp_path)
+    rows = "SELECT CAST(i AS INT), 1, NULL, repeat('x', 9) FROM range(9000) t(i)"
+    before = {*(tmp_path / "far").rglob("*")}
+    with pytest.raises(kt.InvalidError, match="primary key"):
+        far.sql(f"INSERT INTO far.t {rows.replace('CAST(i', 'CAST(nullif(i, 8999)')}")
+    assert {*(tmp_path / "far").rglob("*")} == before
+    assert far.sql(f"INSERT INTO far.t {rows}") == 9000
+    assert far.rows("SELECT count(*), count(DISTINCT k), sum(k) FROM far.t") == [
+        (9000, 9000, 8999 * 4500)
+    ]

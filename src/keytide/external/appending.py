@@ -8,17 +8,21 @@ so one that loses against another writer is made again, on the columns as they a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keytide.dml.spool import Spool
 from keytide.errors import ConflictError, InvalidError
 
-__all__ = ["Appender", "again_after_conflicts", "fitting"]
+__all__ = ["Appender", "FittingRows", "Rows", "again_after_conflicts", "fitting"]
 
 T = TypeVar("T")
+Rows: TypeAlias = pa.Table | Spool
+"""Rows of one schema that are held, or lie on disk, and can be read again and again."""
 
 _TRIES = 5
 
@@ -31,8 +35,10 @@ class Appender(Protocol):
         """Where it is, for messages: without any secret."""
         ...
 
-    def append(self, rows: pa.Table, key: Sequence[str]) -> str | None:
+    def append(self, rows: Rows, key: Sequence[str]) -> str | None:
         """Append rows, all of them or none, as one commit; returns what people call it, if any.
+
+        There is at least one.
 
         `rows` have all columns of the table, in any order; none of `key` is NULL. Raises
         `InvalidError` for other rows, `UnsupportedError` naming what this release cannot write,
@@ -44,11 +50,43 @@ class Appender(Protocol):
         ...
 
 
-def fitting(rows: pa.Table, schema: pa.Schema, key: Sequence[str], owner: str) -> pa.Table:
-    """The rows with the columns of a schema, in its order and its types.
+@dataclass(frozen=True)
+class FittingRows:
+    """Rows with the columns of a schema, in its order and its types."""
 
-    Raises `InvalidError` naming the column that does not fit.
+    schema: pa.Schema
+    parts: Callable[[], Iterator[pa.Table]]
+    """All of them, as often as they are asked for."""
+
+    def reader(self) -> pa.RecordBatchReader:
+        """The rows, of which few are held."""
+        batches = (batch for part in self.parts() for batch in part.to_batches())
+        return pa.RecordBatchReader.from_batches(self.schema, batches)
+
+    def table(self) -> pa.Table:
+        """The rows, held."""
+        return pa.concat_tables(self.parts())
+
+
+def fitting(rows: Rows, schema: pa.Schema, key: Sequence[str], owner: str) -> FittingRows:
+    """The rows as a schema has them.
+
+    Raises `InvalidError` naming the column that does not fit, in whichever row that is.
     """
+    if isinstance(rows, pa.Table):
+        held = _fitted(rows, schema, key, owner)
+        return FittingRows(schema, lambda: iter([held]))
+    spool = rows
+
+    def parts() -> Iterator[pa.Table]:
+        return (_fitted(part, schema, key, owner) for part in spool.tables())
+
+    for _ in parts():  # nothing is written before all rows are known to fit
+        pass
+    return FittingRows(schema, parts)
+
+
+def _fitted(rows: pa.Table, schema: pa.Schema, key: Sequence[str], owner: str) -> pa.Table:
     _check_names(rows.schema.names, schema.names, key, owner)
     columns = [_column(rows.column(field.name), field, owner) for field in schema]
     for name in key:

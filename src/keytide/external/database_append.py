@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from keytide.dml.database_changes import Insertion
 from keytide.errors import NotFoundError
-from keytide.external.appending import fitting
+from keytide.external.appending import Rows, fitting
 from keytide.external.database import DatabaseSource, open_source
 from keytide.external.source import Place
 
@@ -32,7 +32,7 @@ class DatabaseAppender:
         """The table, and the database without user and password."""
         return self.source.location
 
-    def append(self, rows: pa.Table, key: Sequence[str]) -> None:
+    def append(self, rows: Rows, key: Sequence[str]) -> None:
         """See `Appender`. A row whose unique key is taken is an `InvalidError`.
 
         There is one try: a database has waited for others by itself.
@@ -46,7 +46,7 @@ class DatabaseAppender:
         fit = fitting(rows, schema, key, str(table))
         insertion = Insertion(database, table, schema.names, None)
         try:
-            for batch in fit.to_batches():
+            for batch in fit.reader():
                 insertion.stage(batch)
             insertion.insert()
         finally:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from keytide.errors import ConflictError, DataError, InvalidError, KeytideError, UnsupportedError
-from keytide.external.appending import again_after_conflicts, fitting
+from keytide.external.appending import Rows, again_after_conflicts, fitting
 from keytide.external.delta import delta_errors, open_delta
 from keytide.external.delta_schema import delta_columns
 from keytide.external.source import Place
@@ -41,11 +41,11 @@ class DeltaAppender:
         """The folder."""
         return self.store.uri
 
-    def append(self, rows: pa.Table, key: Sequence[str]) -> str:
+    def append(self, rows: Rows, key: Sequence[str]) -> str:
         """See `Appender`; returns the version."""
         return again_after_conflicts(lambda: self._appended(rows, key))
 
-    def _appended(self, rows: pa.Table, key: Sequence[str]) -> str:
+    def _appended(self, rows: Rows, key: Sequence[str]) -> str:
         owner = f"Delta table {self.location}"
         with delta_errors(self.store), _append_errors(owner):
             table = open_delta(self.store)
@@ -53,7 +53,7 @@ class DeltaAppender:
             schema = pa.schema([pa.field(c.name, c.type, c.stored.nullable) for c in columns])
             fit = fitting(rows, schema, key, owner)
             write: Any = library("deltalake", "delta", owner).write_deltalake
-            write(table, fit, mode="append")
+            write(table, fit.reader(), mode="append")
             return str(table.version())
 
 

@@ -37,9 +37,11 @@ from keytide.dml.spi import (
     RowChanges,
     UpdatablePageSource,
 )
+from keytide.dml.spool import Spool
 from keytide.dml.values import narrowed
 from keytide.dml.watermarks import refuse_delete, refuse_unset
 from keytide.errors import UnsupportedError
+from keytide.external.appending import Rows
 from keytide.external.connector import (
     ExternalHandle,
     ExternalMetadata,
@@ -146,7 +148,9 @@ class _Metadata(ExternalMetadata):
     ) -> int:
         told = read_fragments(fragments)
         refuse_taken_keys(table, told, partial(_outcomes, table))
-        self._append(table, _appended(table, told))
+        rows = _appended(table, told)
+        if rows.num_rows:
+            self._append(table, rows)
         return sum(int(each.facts["rows"]) for each in told)
 
     def get_update_row_id_column_handle(
@@ -196,10 +200,8 @@ class _Metadata(ExternalMetadata):
     def _begun(self, table: FederatedHandle) -> FederatedHandle:
         return replace(table, has_begun=True, began_ns=self.clock_ns())
 
-    def _append(self, table: FederatedHandle, rows: pa.Table) -> None:
-        if rows.num_rows:
-            key = table.view.schema.primary_keys
-            self.tables.appender(table.name).append(rows, key)
+    def _append(self, table: FederatedHandle, rows: Rows) -> None:
+        self.tables.appender(table.name).append(rows, table.view.schema.primary_keys)
 
 
 def _check_fresher(table: FederatedHandle) -> None:
@@ -309,25 +311,26 @@ class _InsertSink(ConnectorInsertSink):
         self,
         table: FederatedHandle,
         columns: tuple[str, ...],
-        append: Callable[[pa.Table], None],
+        append: Callable[[Rows], None],
     ) -> None:
-        self._table, self._columns, self._append = table, columns, append
-        self._pages: list[pa.RecordBatch] = []
+        self._columns, self._append = columns, append
+        self._schema = table.view.schema.arrow_schema()
+        self._rows = Spool(table.view.options.read_memory_bytes)
 
     def store_rows(self, page: pa.RecordBatch) -> None:
-        self._pages.append(page)
+        given = pa.table(page.columns, names=list(self._columns))
+        whole = pa.table([_column(given, f) for f in self._schema], self._schema.names)
+        for batch in whole.cast(self._schema).combine_chunks().to_batches():
+            self._rows.add(batch)
 
     def finish(self) -> int:
-        schema = self._table.view.schema.arrow_schema()
-        pages, self._pages = self._pages, []
-        given = [pa.table(page.columns, names=list(self._columns)) for page in pages]
-        whole = [pa.table([_column(rows, f) for f in schema], schema.names) for rows in given]
-        rows = pa.concat_tables([schema.empty_table(), *(each.cast(schema) for each in whole)])
-        self._append(rows)
-        return int(rows.num_rows)
+        if self._rows.rows:
+            self._append(self._rows)
+        self._rows.close()
+        return self._rows.rows
 
     def abort(self) -> None:
-        self._pages = []
+        self._rows.close()
 
 
 def _column(rows: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
 from keytide.errors import SetupError, UnsupportedError
-from keytide.external.appending import again_after_conflicts, fitting
+from keytide.external.appending import Rows, again_after_conflicts, fitting
 from keytide.external.iceberg_place import IcebergPlace, iceberg_place
 from keytide.external.source import Place
 from keytide.extras import library
@@ -44,11 +42,11 @@ class IcebergAppender:
         """The name in the catalog."""
         return self.place.name
 
-    def append(self, rows: pa.Table, key: Sequence[str]) -> str:
+    def append(self, rows: Rows, key: Sequence[str]) -> str:
         """See `Appender`; returns the id of the snapshot."""
         return again_after_conflicts(lambda: self._appended(rows, key))
 
-    def _appended(self, rows: pa.Table, key: Sequence[str]) -> str:
+    def _appended(self, rows: Rows, key: Sequence[str]) -> str:
         shown = self.place.shown
         with self.place.errors():
             table = self.place.open()
@@ -61,7 +59,9 @@ class IcebergAppender:
             _check_transforms(table, shown)
             arrow = library("pyiceberg.io.pyarrow", "iceberg", shown)
             schema = arrow.schema_to_pyarrow(table.schema(), include_field_ids=False)
-            table.append(fitting(rows, schema, key, shown))
+            fit = fitting(rows, schema, key, shown)
+            # pyiceberg cuts rows into partitions only where it has all of them.
+            table.append(fit.table() if table.spec().fields else fit.reader())
             return str(table.current_snapshot().snapshot_id)
 
 
