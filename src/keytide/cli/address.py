@@ -13,6 +13,8 @@ import typer
 
 from keytide.cli.near import cache_arguments
 from keytide.errors import InvalidError, NotFoundError
+from keytide.lake.external_table import ExternalTable
+from keytide.lake.federated_table import FederatedTable
 from keytide.lake.lake import connect, open_table
 from keytide.lake.table import Table
 
@@ -20,6 +22,7 @@ __all__ = [
     "full_path",
     "is_path",
     "open_named_table",
+    "open_readable_table",
     "required_warehouse",
     "split_table_path",
     "way_into",
@@ -48,6 +51,15 @@ def open_named_table(table: str, warehouse: str | None) -> Table:
         )
     lake = connect(warehouse, **cache_arguments())
     return Table.of(lake.catalog.table(table), lake.spark, lake.catalog)
+
+
+def open_readable_table(table: str, warehouse: str | None) -> Table | ExternalTable:
+    """As `open_named_table`; a name may also be that of a table whose rows others keep."""
+    if is_path(table) or not warehouse:
+        return open_named_table(table, warehouse)
+    found = connect(warehouse, **cache_arguments()).table(table)
+    assert not isinstance(found, FederatedTable)  # nothing is attached
+    return found
 
 
 def split_table_path(table: str, warehouse: str | None) -> tuple[str, str]:

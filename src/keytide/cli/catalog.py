@@ -11,7 +11,14 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
-from keytide.cli.address import full_path, is_path, open_named_table, required_warehouse, way_into
+from keytide.cli.address import (
+    full_path,
+    is_path,
+    open_named_table,
+    open_readable_table,
+    required_warehouse,
+    way_into,
+)
 from keytide.cli.grid import Part, Properties, Words, grid
 from keytide.cli.near import cache_arguments
 from keytide.cli.output import Format, note, write_document, write_rows
@@ -19,6 +26,7 @@ from keytide.cli.parameters import FormatOption, Limit, TableArgument, Warehouse
 from keytide.errors import NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
+from keytide.lake.external_table import ExternalTable
 from keytide.lake.lake import Lake, connect
 from keytide.lake.table import Table
 from keytide.moments import utc
@@ -84,7 +92,7 @@ def describe(
 
     Example: keytide describe -w /data/lake shop.orders
     """
-    describe_table(open_named_table(table, warehouse), format)
+    describe_table(open_readable_table(table, warehouse), format)
 
 
 def snapshots(
@@ -113,21 +121,25 @@ def list_tables(lake: Lake, database: str | None, format: Format) -> int:
     return len(tables)
 
 
-def describe_table(found: Table, format: Format) -> None:
-    """Write a table's columns, keys and options, and how much it stores."""
+def describe_table(found: Table | ExternalTable, format: Format) -> None:
+    """Write a table's columns, keys and options, and how much it stores, or others for it."""
     schema = found.table_schema
     columns = _columns(schema)
     if format is Format.CSV:
         rows = pa.Table.from_pylist(columns)
         write_rows(rows.to_batches(), rows.schema, format, limit=len(columns))
         return
-    stored = _stored(found)
-    about = {"table": found.name, "uri": found.uri, "comment": schema.comment}
+    if isinstance(found, Table):
+        uri, stored = found.uri, _stored(found)
+    else:
+        uri, stored = found.location, {"format": found.format}
+    about = {"table": found.name, "uri": uri, "comment": schema.comment}
     keys = {"primary_key": schema.primary_keys, "partition_by": schema.partition_keys}
-    document = {**about, **keys, "columns": columns, "options": dict(schema.options), **stored}
+    options = dict(schema.options) if isinstance(found, Table) else found.options
+    document = {**about, **keys, "columns": columns, "options": options, **stored}
     shown: list[Part] = [Properties(_shown(about | stored)), _BLANK, grid(columns)]
-    if schema.options:
-        shown += [_BLANK, Properties(schema.options)]
+    if options:
+        shown += [_BLANK, Properties(options)]
     write_document(document, shown, format)
 
 

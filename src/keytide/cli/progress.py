@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from keytide.cli.output import note
+from keytide.external.scan import ExternalScan
 from keytide.table.read.scan import Scan
 from keytide.table.runner import Threads
 
@@ -38,11 +39,15 @@ _LONG_ROWS = 1_000_000
 _MEMORY_BYTES_MAX = 128 << 20
 
 
-def tracked_batches(scan: Scan) -> Iterator[pa.RecordBatch]:
+def tracked_batches(scan: Scan | ExternalScan) -> Iterator[pa.RecordBatch]:
     """The scan's batches, with a progress bar over its buckets if it will take a while.
 
     The bar is for people who watch: it needs a terminal that the rows do not go to themselves.
+    Rows that others keep lie in no buckets, and come without one.
     """
+    if isinstance(scan, ExternalScan):
+        yield from scan.to_batches()
+        return
     memory = min(scan.view.options.read_memory_bytes, _MEMORY_BYTES_MAX)
     tasks, rows = scan.tasks(), 0
     with _bar(scan) as progress:

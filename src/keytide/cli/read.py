@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
-from keytide.cli.address import open_named_table
+from keytide.cli.address import open_readable_table
 from keytide.cli.grid import Grid, Words, grid
 from keytide.cli.output import Format, records, write_document, write_rows
 from keytide.cli.parameters import (
@@ -27,7 +27,9 @@ from keytide.cli.parameters import (
     names,
 )
 from keytide.cli.progress import tracked_batches
-from keytide.errors import InvalidError, NotFoundError
+from keytide.errors import InvalidError, NotFoundError, UnsupportedError
+from keytide.external.scan import ExternalExplanation
+from keytide.lake.external_table import ExternalTable
 from keytide.lake.table import Table
 from keytide.plural import counted
 from keytide.table.definition.kind import require_key
@@ -67,13 +69,9 @@ def scan(
 
     Example: keytide scan /data/lake/shop.db/orders --where "status = 'open'" --limit 10
     """
-    wanted = open_named_table(table, warehouse).scan(
-        columns=names(columns) or None,
-        where=where,
-        snapshot_id=snapshot_id,
-        tag=tag,
-        as_of=as_of,
-    )
+    found = open_readable_table(table, warehouse)
+    when = _when(found, snapshot_id, tag, as_of)
+    wanted = found.scan(names(columns) or None, where, **when)
     write_rows(tracked_batches(wanted), wanted.schema, format, limit)
 
 
@@ -89,7 +87,7 @@ def get(
 
     Example: keytide get -w /data/lake shop.order_lines 4711 2
     """
-    found = open_named_table(table, warehouse)
+    found = open_readable_table(table, warehouse)
     values = _key_of(found, key)
     row = found.get(values)
     if row is None:
@@ -114,9 +112,9 @@ def why(
 
     Example: keytide why -w /data/lake shop.order_lines 4711 2
     """
-    found = open_named_table(table, warehouse)
+    found = open_readable_table(table, warehouse)
     values = _key_of(found, key)
-    told = found.why(values, snapshot_id=snapshot_id, tag=tag, as_of=as_of)
+    told = found.why(values, **_when(found, snapshot_id, tag, as_of))
     versions = told.to_arrow()
     if not versions.num_rows:
         raise NotFoundError(f"table {found.name} stores no version of {_told(values, key)}")
@@ -143,17 +141,12 @@ def explain(
 
     Example: keytide explain -w /data/lake shop.orders --where "order_id = 4711"
     """
-    explained = (
-        open_named_table(table, warehouse)
-        .scan(
-            columns=names(columns) or None,
-            where=where,
-            snapshot_id=snapshot_id,
-            tag=tag,
-            as_of=as_of,
-        )
-        .explain()
-    )
+    found = open_readable_table(table, warehouse)
+    when = _when(found, snapshot_id, tag, as_of)
+    explained = found.scan(names(columns) or None, where, **when).explain()
+    if isinstance(explained, ExternalExplanation):
+        _write_explained(explained, format)
+        return
     stages = [asdict(stage) for stage in explained.funnel.stages]
     if format is Format.CSV:
         rows = pa.Table.from_pylist(stages)
@@ -161,6 +154,29 @@ def explain(
         return
     document = {**asdict(explained), "funnel": stages}
     write_document(document, _shown(explained, stages), format)
+
+
+def _write_explained(explained: ExternalExplanation, format: Format) -> None:
+    document = asdict(explained)
+    if format is Format.CSV:
+        rows = pa.Table.from_pylist([document])
+        write_rows(rows.to_batches(), rows.schema, format)
+        return
+    write_document(document, [Words(str(explained))], format)
+
+
+def _when(
+    table: Table | ExternalTable, snapshot_id: int | None, tag: str | None, as_of: Any
+) -> dict[str, Any]:
+    """The arguments by which a table is asked for what it was."""
+    if isinstance(table, Table):
+        return {"snapshot_id": snapshot_id, "tag": tag, "as_of": as_of}
+    if as_of is not None or (snapshot_id is not None and tag is not None):
+        raise UnsupportedError(
+            f"table {table.name}: others keep its rows; name one version by --snapshot-id or by "
+            f"--tag, and no time"
+        )
+    return {"version": snapshot_id if tag is None else tag}
 
 
 def _shown(explained: Explanation, stages: list[dict[str, Any]]) -> tuple[Words, Grid, Words]:
@@ -190,7 +206,7 @@ def _told(values: Mapping[str, Any], texts: Sequence[str]) -> str:
     return ", ".join(f"{name} = {text}" for name, text in zip(values, texts, strict=True))
 
 
-def _key_of(table: Table, texts: list[str]) -> dict[str, Any]:
+def _key_of(table: Table | ExternalTable, texts: list[str]) -> dict[str, Any]:
     schema = table.table_schema
     require_key(schema, table.name, "a lookup by key", "Query it with keytide sql")
     if len(texts) != len(schema.primary_keys):

@@ -68,7 +68,8 @@ class Why:
     def __str__(self) -> str:
         key = ", ".join(f"{name} = {shown(value)}" for name, value in self.key.items())
         count = counted(self.versions.num_rows, "version")
-        title = f"{self.table}, {key}, snapshot {self.snapshot_id}: {count} ({self.merge_engine})"
+        when = "" if self.snapshot_id is None else f", snapshot {self.snapshot_id}"
+        title = f"{self.table}, {key}{when}: {count} ({self.merge_engine})"
         return "\n".join([title, *self._version_lines(), *self._row_lines()])
 
     def _repr_html_(self) -> str:
