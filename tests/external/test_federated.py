@@ -391,3 +391,20 @@ def test_rows_of_an_insert_wait_on_disk_and_are_checked_before_any_is_written(
     assert far.rows("SELECT count(*), count(DISTINCT k), sum(k) FROM far.t") == [
         (9000, 9000, 8999 * 4500)
     ]
+
+
+def test_tables_that_others_keep_are_merged_into_others(tmp_path: Path) -> None:
+    far = delta(tmp_path)
+    far.sql(FIRST)
+    near = far.lake.create_table("near", SCHEMA, ["k"])
+    outer = far.lake.create_external_table(
+        "outer", format="delta", location=str(tmp_path / "far/t"), primary_key=["k"]
+    )
+    for source in (far.lake.table("far.t"), outer):
+        merge = near.merge(source, "target.k = source.k").when_matched_update({"v": "'again'"})
+        assert merge.when_not_matched_insert_all().execute().rows == 2
+    assert [row["v"] for row in near.scan().to_pylist()] == ["again", "again"]
+    table = far.lake.table("far.t")
+    assert isinstance(table, kt.FederatedTable)
+    assert table.merge(outer, "target.k = source.k").when_matched_delete().execute().rows == 2
+    assert far.rows() == []

@@ -135,7 +135,7 @@ class FederatedTable(ForeignTable):
         given = source
         if not isinstance(source, str):
             schema_of = engine.schema if is_spark_dataframe(source) else None
-            rows = source.stored if isinstance(source, Table) else source
+            rows = source.stored if isinstance(source, Table | ForeignTable) else source
             given = source_of_rows(rows, self._form(), schema_of)
 
         def carry_out(whens: Sequence[WhenForm]) -> Changed:

@@ -81,6 +81,11 @@ class ForeignTable(ABC):
         """The primary key columns. Raises as `table_schema`."""
         return self.table_schema.primary_keys
 
+    @property
+    def stored(self) -> PinnedExternal:
+        """The table as the layers below know it, as it is now: one look. Raises as `scan`."""
+        return self._pinned()
+
     def _repr_html_(self) -> str:
         schema = self.table_schema
         options = TableOptions.parse(schema.options)

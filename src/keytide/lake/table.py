@@ -15,6 +15,7 @@ from keytide.dml.execution import Changed
 from keytide.format.schema import TableSchema
 from keytide.lake.changes import Changes
 from keytide.lake.engines import engine_of
+from keytide.lake.foreign_table import ForeignTable
 from keytide.lake.members import member, member_giving
 from keytide.lake.merge import MergeBuilder
 from keytide.lake.picture import picture_of
@@ -273,9 +274,10 @@ class Table:
     ) -> MergeBuilder:
         """Begin a merge of rows into this table; `execute` of what is returned carries it out.
 
-        `source` is what `write` takes, another table, or the SQL text of a query; its columns may
-        have any names. `on` is the condition that says which rows belong together, such as
-        `"target.id = source.id"`. What is to become of them say the calls that follow:
+        `source` is what `write` takes, another table, one whose rows others keep too, or the SQL
+        text of a query; its columns may have any names. `on` is the condition that says which rows
+        belong together, such as `"target.id = source.id"`. What is to become of them say the calls
+        that follow:
 
             t.merge(rows, "target.id = source.id")
                 .when_matched_delete("source.gone")
@@ -292,7 +294,7 @@ class Table:
         given = source
         if not isinstance(source, str):
             schema_of = engine.schema if is_spark_dataframe(source) else None
-            rows = source.stored if isinstance(source, Table) else source
+            rows = source.stored if isinstance(source, Table | ForeignTable) else source
             given = source_of_rows(rows, Around.of(self._stored, self._catalog), schema_of)
 
         def carry_out(whens: Sequence[WhenForm]) -> Changed:

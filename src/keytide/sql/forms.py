@@ -16,15 +16,17 @@ from sqlglot import exp
 
 from keytide.dml.attached import AttachedCatalog
 from keytide.dml.execution import Changed
-from keytide.dml.spi import Isolation
+from keytide.dml.spi import ConnectorSession, Isolation
 from keytide.errors import InvalidError, NotFoundError
+from keytide.external.connector import EXTERNAL_TABLES, ExternalHandle
+from keytide.external.pinned import PinnedExternal
 from keytide.format.schema import TableSchema
 from keytide.sql.dml import delete, merge, update
 from keytide.sql.dml_grammar import delete_from, merge_into, update_from
 from keytide.sql.form_texts import FormTexts
 from keytide.sql.local_engine import LocalEngine
 from keytide.sql.query_engine import Engine
-from keytide.sql.relation import GivenRelation, Relation, StoredRelation
+from keytide.sql.relation import ExternalRelation, GivenRelation, Relation, StoredRelation
 from keytide.sql.statements import GIVEN, Delete, Merge, Query, Update
 from keytide.table.conditions.condition import Condition
 from keytide.table.definition.checks import refuse_same_names
@@ -239,12 +241,15 @@ def source_of_rows(
 ) -> Relation:
     """The rows that a caller wants to merge into a table.
 
-    They are those of a stored table, of a DataFrame whose columns `schema_of` tells, or what
+    They are those of a table, of a DataFrame whose columns `schema_of` tells, or what
     `Table.write` takes. Raises `InvalidError` for anything else, and for columns that SQL does not
     know or cannot tell apart.
     """
     if isinstance(source, StoredTable):
         return StoredRelation(SOURCE, source)
+    if isinstance(source, PinnedExternal):
+        handle = ExternalHandle(source)
+        return ExternalRelation(SOURCE, EXTERNAL_TABLES, handle, ConnectorSession(), source.name)
     if schema_of is not None:
         schema = schema_of(source)
         _checked_fields(schema, table.name)
