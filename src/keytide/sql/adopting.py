@@ -10,6 +10,7 @@ from keytide.arguments import checked, shown
 from keytide.errors import InvalidError
 from keytide.external.adoption import NewAdopted, adopt
 from keytide.external.creation import with_upsert_keys
+from keytide.options import keys
 from keytide.sql.procedure import Procedure, named_by_commas
 from keytide.table.catalog import Catalog
 
@@ -32,8 +33,8 @@ def _adopting(format_: str) -> Procedure:
             tombstone_key,
             tombstone_string_key_value,
         )
-        keys, partitions = _columns(primary_key), _columns(partitioned_by)
-        wanted = NewAdopted(format_, location, keys, partitions, given, comment)
+        key, partitions = _columns(primary_key), _columns(partitioned_by)
+        wanted = NewAdopted(format_, location, key, partitions, given, comment)
         return adopt(catalog, table, wanted).to_arrow()
 
     procedure.__name__ = procedure.__qualname__ = f"adopt_{format_}"
@@ -59,7 +60,7 @@ def _options(procedure: str, text: str | None) -> Mapping[str, str]:
         if not sign or not name or name in found:
             raise InvalidError(
                 f"{procedure}: options are {shown(text)}; expected each key once, as in "
-                f"'bucket=4,file.format=orc'"
+                f"'{keys.BUCKET}=4,{keys.READ_MEMORY}=2 gb'"
             )
         key, found[name] = name, value
     return found

@@ -64,6 +64,14 @@ def fill_lowest_level(transaction: Transaction, given: Iterable[pa.Table], origi
         transaction.take(_Levels(view).write(rows, placing))
 
 
+def _piece_bytes(view: TableView) -> int:
+    """How much is put together before it is written; files of less would be too small."""
+    return max(_PIECE_BYTES_MIN, view.options.read_memory_bytes // COPIES)
+
+
+_PIECE_BYTES_MIN = 1 << 20
+
+
 def _complete(given: pa.Table, view: TableView) -> Rows:
     rows = incoming_rows(given, view.schema, view.options, view.name)
     refuse_unmergeable(rows.frame, view)
@@ -134,7 +142,7 @@ class _Levels:
         stored = frames if self.view.needs_tombstones else (f.filter(IS_ADD) for f in frames)
         rows = (to_arrow(frame.with_columns(number), schema) for frame in stored if frame.height)
         file_bytes = int(options.target_file_size_bytes / COMPRESSION_GUESS)
-        return piled(rows, min(file_bytes, options.read_memory_bytes // COPIES))
+        return piled(rows, min(file_bytes, _piece_bytes(self.view)))
 
     def _marked(
         self, metas: Sequence[DataFileMeta], run: pa.Table, marks: Marks
@@ -164,7 +172,7 @@ def _indexed(transaction: Transaction, rows: SortedRows) -> Written:
     task = transaction.here(task_of_stored(transaction.state))
     schema = view.schema.arrow_schema().append(pa.field(VALUE_KIND, pa.int8()))
     frames = (frame for _, of_bucket in rows.buckets() for frame in of_bucket)
-    size_bytes = min(view.options.write_buffer_bytes, rows.memory_bytes // COPIES)
+    size_bytes = min(view.options.write_buffer_bytes, _piece_bytes(view))
     written = task.feed(piled((to_arrow(frame, schema) for frame in frames), size_bytes), 0)
     dead = sum(map(len, (v for each in written.dead.values() for v in each.vectors.values())))
     if dead == rows.deletes:
