@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 
@@ -80,7 +81,7 @@ def adopt(catalog: Catalog, name: str, wanted: NewAdopted) -> AdoptionResult:
 
     def fill(transaction: Transaction) -> None:
         memory_bytes = transaction.view.options.read_memory_bytes
-        fill_lowest_level(transaction, _rows(pinned, memory_bytes), origin)
+        fill_lowest_level(transaction, partial(_rows, pinned, memory_bytes), origin)
 
     written = catalog.create_filled(name, table, fill)
     return AdoptionResult(pinned.version, written.snapshot_id, written.rows, written.files)

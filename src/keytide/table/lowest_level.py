@@ -7,75 +7,67 @@ written as ever, and the index tells whether each key came once.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import TypeAlias
 
 import polars as pl
 import pyarrow as pa
 
 from keytide.errors import InvalidError, UnsupportedError
-from keytide.format import paths
 from keytide.format.arrow import to_arrow
-from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
-from keytide.format.manifest import DataFileMeta, FileSource, ManifestEntry
+from keytide.format.data_file import VALUE_KIND
 from keytide.merge.order import IS_ADD
 from keytide.options import keys
 from keytide.table.commit.transaction import Transaction
-from keytide.table.compaction.marking import Marks, retracts_of
 from keytide.table.compaction.pile import piled
 from keytide.table.compaction.rewriting import COMPRESSION_GUESS
+from keytide.table.level_files import LevelFiles
 from keytide.table.read.prefetch import prefetched
-from keytide.table.state.bucket_index import by_index_key
-from keytide.table.state.dead_rows import DeadRows
-from keytide.table.state.dynamic_buckets import PlacedKeys
 from keytide.table.state.live_files import BucketId
 from keytide.table.state.view import TableView
-from keytide.table.write.bucket_writer import NewFiles, added_file, run_writer, stored_schema
 from keytide.table.write.input_rows import Rows, incoming_rows
 from keytide.table.write.layout import Placing
 from keytide.table.write.refusals import refuse_unmergeable
-from keytide.table.write.sorted_rows import COPIES, SortedRows
+from keytide.table.write.sorted_rows import COPIES, InOrder, OutOfOrderError, SortedRows
 from keytide.table.write.stored_rows import task_of_stored
 from keytide.table.write.task import Written
 
 __all__ = ["fill_lowest_level"]
 
+_PIECE_BYTES_MIN = 1 << 20
+# Buckets whose files would be smaller, in Arrow's bytes, are written one after the other.
+_FILE_BYTES_MIN = 32 << 20
 
-def fill_lowest_level(transaction: Transaction, given: Iterable[pa.Table], origin: str) -> None:
+_Stream: TypeAlias = "Iterator[tuple[BucketId, pl.DataFrame]]"
+"""Rows of buckets; those of a bucket come in the order of the key."""
+
+
+def fill_lowest_level(
+    transaction: Transaction, read: Callable[[], Iterable[pa.Table]], origin: str
+) -> None:
     """Write rows, one of each key, as the part of a transaction on a table without rows.
 
-    They come in any order. About as much memory is used as 'read.memory' says; what is more lies on
-    local disk for a while. `origin` says to people where the rows come from. Nothing is left behind
-    after an error. Raises `InvalidError` for several rows of a key and for rows that do not fit,
-    `UnsupportedError` for a table whose keys move between partitions, `DataError` when the store or
-    the local disk fails.
+    `read` gives them, in any order; a second time, where they seemed to come in the order of the
+    key and did not. About as much memory is used as 'read.memory' says; what is more lies on local
+    disk for a while, unless the order is that of the key and the buckets are few. `origin` says to
+    people where the rows come from. Nothing is left behind after an error. Raises `InvalidError`
+    for several rows of a key and for rows that do not fit, `UnsupportedError` for a table whose
+    keys move between partitions, `DataError` when the store or the local disk fails.
     """
     task = transaction.here(transaction.task())
     view = task.view
     _refuse_moving(view)
+    buckets = _buckets_at_once(view)
+    if buckets:
+        placing = task.layout.begin()
+        with suppress(OutOfOrderError):
+            stream = _as_they_come(read, InOrder(view, placing))
+            transaction.take(_written(transaction, view, placing, stream, buckets, origin))
+            return
     placing = task.layout.begin()
-    rows = SortedRows(view, placing, view.options.read_memory_bytes, origin)
-    for each in prefetched(iter(given)):
-        rows.add(_complete(each, view))
-    if view.kind.has_key_index:
-        transaction.take(_indexed(transaction, rows))
-    else:
-        transaction.take(_Levels(view).write(rows, placing))
-
-
-def _piece_bytes(view: TableView) -> int:
-    """How much is put together before it is written; files of less would be too small."""
-    return max(_PIECE_BYTES_MIN, view.options.read_memory_bytes // COPIES)
-
-
-_PIECE_BYTES_MIN = 1 << 20
-
-
-def _complete(given: pa.Table, view: TableView) -> Rows:
-    rows = incoming_rows(given, view.schema, view.options, view.name)
-    refuse_unmergeable(rows.frame, view)
-    return rows
+    stream = _sorted(read, SortedRows(view, placing, view.options.read_memory_bytes, origin))
+    transaction.take(_written(transaction, view, placing, stream, 1, origin))
 
 
 def _refuse_moving(view: TableView) -> None:
@@ -87,100 +79,87 @@ def _refuse_moving(view: TableView) -> None:
         )
 
 
-# -- by levels -------------------------------------------------------------------------------------
+# -- in which order rows come ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Levels:
-    """Writes the rows of buckets onto their highest level."""
-
-    view: TableView
-    threads: int = os.cpu_count() or 1
-
-    def write(self, rows: SortedRows, placing: Placing) -> Written:
-        """The files, and what marks deletes as dead where readers do not merge."""
-        files = NewFiles(self.view)
-        entries: list[ManifestEntry] = []
-        dead: dict[BucketId, DeadRows] = {}
-        try:
-            for bucket, frames in rows.buckets():
-                marks = Marks()
-                total = placing.total_buckets(bucket[0])
-                metas = self._files(bucket, frames, files, marks)
-                entries += [added_file(bucket, total, meta) for meta in metas]
-                wide = self.view.options.deletion_vectors_bitmap64
-                dead[bucket] = DeadRows().marking(marks.by_file, wide=wide)
-        except BaseException:
-            self.view.store.discard(files.given)
-            raise
-        placed = {bucket: PlacedKeys(hashes) for bucket, hashes in placing.placed.items()}
-        marked = {bucket: each for bucket, each in dead.items() if each.has_changed}
-        indexes = {**by_index_key(placed), **by_index_key(marked)}
-        return Written(tuple(entries), rows.rows, indexes=indexes)
-
-    def _files(
-        self, bucket: BucketId, frames: Iterator[pl.DataFrame], files: NewFiles, marks: Marks
-    ) -> Iterator[DataFileMeta]:
-        options, writer = self.view.options, run_writer(self.view)
-        names = files.of(paths.FileNames(), options.data_file_prefix, writer.file_format)(bucket)
-        for run in prefetched(self._runs(frames)):
-            metas = writer.write(
-                run,
-                directory=self.view.bucket_directory(*bucket),
-                file_names=names,
-                level=options.num_levels - 1,
-                source=FileSource.COMPACT,
-                threads=self.threads,
-            )
-            yield from self._marked(metas, run, marks) if self._marks_rows else metas
-
-    def _runs(self, frames: Iterator[pl.DataFrame]) -> Iterator[pa.Table]:
-        """The rows that are stored, in tables of about the size of a file."""
-        options, schema = self.view.options, stored_schema(self.view)
-        number = pl.lit(0, pl.Int64).alias(SEQUENCE_NUMBER)
-        # A delete says something of nothing but what may come late.
-        stored = frames if self.view.needs_tombstones else (f.filter(IS_ADD) for f in frames)
-        rows = (to_arrow(frame.with_columns(number), schema) for frame in stored if frame.height)
-        file_bytes = int(options.target_file_size_bytes / COMPRESSION_GUESS)
-        return piled(rows, min(file_bytes, _piece_bytes(self.view)))
-
-    def _marked(
-        self, metas: Sequence[DataFileMeta], run: pa.Table, marks: Marks
-    ) -> Iterator[DataFileMeta]:
-        """Files that follow each other in a run, with their deletes marked as dead."""
-        start = 0
-        for meta in metas:
-            kinds = run.column(VALUE_KIND).slice(start, meta.row_count)
-            marks.add(meta.file_name, retracts_of(pl.Series(kinds)))
-            start += meta.row_count
-            yield replace(meta, delete_row_count=0)
-
-    @property
-    def _marks_rows(self) -> bool:
-        return self.view.options.deletion_vectors_enabled
+def _buckets_at_once(view: TableView) -> int:
+    """The number of buckets, where files of all of them can be under way at once; else 0."""
+    buckets = 0 if view.schema.partition_keys else max(0, view.options.bucket)
+    enough = min(_FILE_BYTES_MIN, _file_bytes(view))
+    return buckets if buckets and _piece_bytes(view) // buckets >= enough else 0
 
 
-# -- with an index of keys -------------------------------------------------------------------------
+def _as_they_come(read: Callable[[], Iterable[pa.Table]], in_order: InOrder) -> _Stream:
+    for given in prefetched(iter(read())):
+        yield from in_order.of(_complete(given, in_order.view))
 
 
-def _indexed(transaction: Transaction, rows: SortedRows) -> Written:
+def _sorted(read: Callable[[], Iterable[pa.Table]], rows: SortedRows) -> _Stream:
+    for given in prefetched(iter(read())):
+        rows.add(_complete(given, rows.view))
+    yield from prefetched(rows.in_order())
+
+
+def _complete(given: pa.Table, view: TableView) -> Rows:
+    rows = incoming_rows(given, view.schema, view.options, view.name)
+    refuse_unmergeable(rows.frame, view)
+    return rows
+
+
+def _piece_bytes(view: TableView) -> int:
+    """How much is put together before it is written; files of less would be too small."""
+    return max(_PIECE_BYTES_MIN, view.options.read_memory_bytes // COPIES)
+
+
+def _file_bytes(view: TableView) -> int:
+    return int(view.options.target_file_size_bytes / COMPRESSION_GUESS)
+
+
+# -- what becomes of them --------------------------------------------------------------------------
+
+
+def _written(
+    transaction: Transaction,
+    view: TableView,
+    placing: Placing,
+    stream: _Stream,
+    at_once: int,
+    origin: str,
+) -> Written:
+    """The rows of a stream as files; those of so many buckets come at once."""
+    if view.kind.has_key_index:
+        return _indexed(transaction, stream, origin)
+    pile_bytes = min(_piece_bytes(view) // at_once, _file_bytes(view))
+    with LevelFiles(view, placing, pile_bytes, at_once) as files:
+        for bucket, frame in stream:
+            files.add(bucket, frame)
+        return files.written()
+
+
+def _indexed(transaction: Transaction, stream: _Stream, origin: str) -> Written:
     """The rows as the first ones of a table with an index of keys.
 
     Raises `InvalidError` where the index takes for one key what is spelt in several ways.
     """
-    view = transaction.view
+    view, deletes = transaction.view, 0
     task = transaction.here(task_of_stored(transaction.state))
     schema = view.schema.arrow_schema().append(pa.field(VALUE_KIND, pa.int8()))
-    frames = (frame for _, of_bucket in rows.buckets() for frame in of_bucket)
+
+    def tables() -> Iterator[pa.Table]:
+        nonlocal deletes
+        for _, frame in stream:
+            deletes += frame.height - int(frame.select(IS_ADD.alias("add"))["add"].sum())
+            yield to_arrow(frame, schema)
+
     size_bytes = min(view.options.write_buffer_bytes, _piece_bytes(view))
-    written = task.feed(piled((to_arrow(frame, schema) for frame in frames), size_bytes), 0)
-    dead = sum(map(len, (v for each in written.dead.values() for v in each.vectors.values())))
-    if dead == rows.deletes:
+    written = task.feed(piled(tables(), size_bytes), 0)
+    dead = sum(len(vector) for each in written.dead.values() for vector in each.vectors.values())
+    if dead == deletes:
         return written
-    paths_of = (path for entry in written.files for path in view.stored_paths(entry))
-    task.view.store.discard(list(paths_of))
+    made = (path for entry in written.files for path in view.stored_paths(entry))
+    task.view.store.discard(list(made))
     raise InvalidError(
-        f"table {view.name}: {dead - rows.deletes} rows of {rows.origin} have a key that another "
-        f"row has in another spelling, which '{keys.UPSERT_HASH_FUNCTION}' = "
+        f"table {view.name}: {dead - deletes} rows of {origin} have a key that another row has in "
+        f"another spelling, which '{keys.UPSERT_HASH_FUNCTION}' = "
         f"'{view.options.upsert_hash_function}' takes for the same; each key has to have one row"
     )

@@ -1,8 +1,9 @@
 """Rows on their way to sorted files that have no key in common, in whatever order they come.
 
-Each piece that fits in memory is cut by bucket and sorted. If there are several, they lie on local
-disk, and the pieces of a bucket are brought together by stretches of keys. Pieces that do not
-overlap, as those of rows that come in the order of the key, follow each other without a merge.
+As long as memory has room for them, rows are held, cut by bucket. Then they are sorted, and are a
+piece; several pieces lie on local disk, and those of a bucket are brought together by stretches of
+keys. Pieces that do not overlap, as those of files that are sorted, follow each other without a
+merge. Rows that come in the order of the key need none of that, see `InOrder`.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from threading import Lock
+from typing import IO, Any
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from keytide.errors import InvalidError
 from keytide.format.arrow import from_arrow, to_arrow
-from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER
+from keytide.merge.order import SEQUENCE_NUMBER
 from keytide.merge.outcomes import shown
 from keytide.merge.windows import Batch, key_windows
 from keytide.store.base import disk_errors
@@ -28,64 +30,83 @@ from keytide.table.write.bucket_writer import stored_schema
 from keytide.table.write.input_rows import Rows
 from keytide.table.write.layout import Placing
 
-__all__ = ["COPIES", "SortedRows"]
+__all__ = ["COPIES", "InOrder", "OutOfOrderError", "SortedRows"]
 
 COPIES = 4
 """As what a row is held: as it came, cut by bucket, sorted, and as it is stored."""
+
+# A piece is stored in so many parts: of each piece of a bucket one is held while they are merged.
+_PARTS = 256
 _BATCH_ROWS_MIN = 4 << 10
 _NAMED_KEYS_MAX = 3
 
 
+class OutOfOrderError(Exception):
+    """A row does not come behind the one before it."""
+
+
+@dataclass
+class InOrder:
+    """Rows that come in the order of the key, each key once, cut by bucket."""
+
+    view: TableView
+    placing: Placing
+    _last: pl.DataFrame | None = None
+
+    def of(self, rows: Rows) -> Iterator[tuple[BucketId, pl.DataFrame]]:
+        """Those of each bucket, sorted. Raises `OutOfOrderError` where others had to come first."""
+        frame, cut = self.placing.cut(rows.frame, rows.table, self.view)
+        keys = frame.select(self.view.schema.primary_keys)
+        known = keys if self._last is None else pl.concat([self._last, keys])
+        if not _is_strictly_sorted(known):
+            raise OutOfOrderError
+        self._last = known.tail(1)
+        yield from cut.parts(frame)
+
+
 @dataclass
 class SortedRows:
-    """Rows of a new table, of which each key has one: first `add`ed, then taken bucket by bucket.
+    """Rows of a new table, of which each key has one: first `add`ed, then taken in order.
 
     Memory and disk are free again with the object. About `memory_bytes` are held, and what is more
-    in one temporary file for each piece, without a name. `origin` says to people where rows come
-    from.
+    lies in a temporary file without a name. `origin` says to people where the rows come from.
     """
 
     view: TableView
     placing: Placing
     memory_bytes: int
     origin: str
-    rows: int = 0
-    deletes: int = 0
-    """How many of them mark their key as deleted."""
     _waiting: dict[BucketId, list[pl.DataFrame]] = field(default_factory=dict)
     _waiting_bytes: int = 0
     _pieces: dict[BucketId, list[_Piece]] = field(default_factory=dict)
+    _spill: _Spill | None = None
 
     def add(self, rows: Rows) -> None:
         """Take some rows. Raises `InvalidError` naming keys of which several came."""
         frame, cut = self.placing.cut(rows.frame, rows.table, self.view)
-        self.rows += frame.height
-        self.deletes += frame.height - int(frame.select(IS_ADD.alias("add"))["add"].sum())
         for bucket, part in cut.parts(frame):
             self._waiting.setdefault(bucket, []).append(part)
             self._waiting_bytes += int(part.estimated_size())
         if self._waiting_bytes > self.memory_bytes // COPIES:
             self._store()
 
-    def buckets(self) -> Iterator[tuple[BucketId, Iterator[pl.DataFrame]]]:
-        """The rows of each bucket in the order of the key, in frames; nothing is added then.
+    def in_order(self) -> Iterator[tuple[BucketId, pl.DataFrame]]:
+        """The rows bucket by bucket, in the order of the key; nothing is added then.
 
-        Each is taken to its end before the next one. The frames raise as `add`.
+        Raises as `add`.
         """
         for bucket, frame in self._sorted():
-            self._pieces.setdefault(bucket, []).append(_Piece(frame, _ends(frame, self._key)))
+            self._pieces.setdefault(bucket, []).append(_Held(frame))
         for bucket in sorted(self._pieces):
-            yield bucket, self._frames(self._pieces.pop(bucket))
+            yield from ((bucket, frame) for frame in self._frames(self._pieces.pop(bucket)))
 
     @property
     def _key(self) -> tuple[str, ...]:
         return tuple(self.view.schema.primary_keys)
 
     def _frames(self, pieces: Sequence[_Piece]) -> Iterator[pl.DataFrame]:
-        runs = _without_overlap(pieces)
-        row_bytes = max(1, max(piece.row_bytes for piece in pieces))
-        rows_max = max(_BATCH_ROWS_MIN, self.memory_bytes // COPIES // row_bytes // len(runs))
-        for window in key_windows([_batches(run, rows_max) for run in runs], self._key):
+        runs = _without_overlap(pieces, self._key)
+        for window in key_windows([_batches(run) for run in runs], self._key):
             if len(window) == 1:
                 yield window[0]
                 continue
@@ -94,43 +115,25 @@ class SortedRows:
             yield together
 
     def _sorted(self) -> Iterator[tuple[BucketId, pl.DataFrame]]:
-        """What waits, sorted by bucket and key; nothing waits then."""
+        """What waits, bucket by bucket, sorted by the key; nothing waits then."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, {}, 0
         for bucket in sorted(waiting):
-            frame = pl.concat(waiting.pop(bucket))
-            if not _is_sorted(frame, self._key):
-                frame = frame.sort(self._key, nulls_last=False)
+            frame = pl.concat(waiting.pop(bucket)).sort(self._key, nulls_last=False)
             self._refuse_repeated(frame)
             yield bucket, frame
 
     def _store(self) -> None:
-        """Put what waits into a file."""
-        schema = stored_schema(self.view)
-        schema = schema.remove(schema.get_field_index(SEQUENCE_NUMBER))
-        found: list[tuple[BucketId, pl.DataFrame, int]] = []
-        with (
-            disk_errors("write", tempfile.gettempdir()),
-            tempfile.TemporaryFile(prefix="keytide-sort-") as file,
-        ):
-            with pa.ipc.new_file(file, schema) as writer:
-                for bucket, frame in self._sorted():
-                    batches = to_arrow(frame, schema).combine_chunks().to_batches()
-                    for batch in batches:
-                        writer.write_batch(batch)
-                    found.append((bucket, _ends(frame, self._key), len(batches)))
-            file.flush()
-            mapped = np.memmap(file, np.uint8, "r")
-        reader = pa.ipc.open_file(pa.py_buffer(mapped))
-        start = 0
-        for bucket, ends, count in found:
-            batches = [reader.get_batch(place) for place in range(start, start + count)]
-            start += count
-            piece = _Piece(pa.Table.from_batches(batches), ends)
-            self._pieces.setdefault(bucket, []).append(piece)
+        """Put what waits on local disk."""
+        if self._spill is None:
+            schema = stored_schema(self.view)
+            self._spill = _Spill(schema.remove(schema.get_field_index(SEQUENCE_NUMBER)))
+        for bucket, frame in self._sorted():
+            rows_max = max(_BATCH_ROWS_MIN, frame.height // _PARTS)
+            self._pieces.setdefault(bucket, []).append(self._spill.add(frame, rows_max))
 
     def _refuse_repeated(self, rows: pl.DataFrame) -> None:
         """Refuse rows of one key. REQUIRES: they are sorted by the key."""
-        again = rows.select(_equal_to_next(self._key).alias("again"))["again"]
+        again = _equals_next(rows.select(self._key))
         if not again.any():
             return
         keys = rows.filter(again).select(self._key).unique(maintain_order=True)
@@ -145,32 +148,79 @@ class SortedRows:
         )
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """Rows of one bucket sorted by key; `ends` has the first and the last key."""
+# -- pieces ----------------------------------------------------------------------------------------
 
-    rows: pl.DataFrame | pa.Table
-    ends: pl.DataFrame
+
+@dataclass(frozen=True)
+class _Held:
+    """Rows of one bucket sorted by key, in memory."""
+
+    rows: pl.DataFrame
 
     @property
-    def row_bytes(self) -> int:
-        """What a row takes in memory."""
-        size = self.rows.nbytes if isinstance(self.rows, pa.Table) else self.rows.estimated_size()
-        return int(size) // len(self.rows)
+    def ends(self) -> pl.DataFrame:
+        """The first and the last row."""
+        return _ends(self.rows)
 
-    def frames(self, rows_max: int) -> Iterator[pl.DataFrame]:
-        """The rows, so many at a time."""
-        for start in range(0, len(self.rows), rows_max):
-            some = self.rows.slice(start, rows_max)
-            yield from_arrow(some) if isinstance(some, pa.Table) else some
+    def frames(self) -> Iterator[pl.DataFrame]:
+        """The rows in their order."""
+        return iter([self.rows])
 
 
-def _without_overlap(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
-    """The pieces in as few rows as can be, each of pieces that have no key in common."""
-    ranks = key_ranks(pl.concat([piece.ends for piece in pieces]))
-    spans = sorted(range(len(pieces)), key=lambda place: ranks[2 * place])
+@dataclass(frozen=True)
+class _Stored:
+    """The same on local disk: the batches of a file from one to another."""
+
+    spill: _Spill
+    first: int
+    stop: int
+    ends: pl.DataFrame
+
+    def frames(self) -> Iterator[pl.DataFrame]:
+        """The rows in their order, some at a time."""
+        return (self.spill.batch(number) for number in range(self.first, self.stop))
+
+
+_Piece = _Held | _Stored
+
+
+class _Spill:
+    """A temporary file of batches; written first, then read, by several threads perhaps."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._written = 0
+        self._reading = Lock()
+        with disk_errors("write", tempfile.gettempdir()):
+            self._file: IO[bytes] = tempfile.TemporaryFile(prefix="keytide-sort-")  # noqa: SIM115  # it is gone with the object
+            options = pa.ipc.IpcWriteOptions(compression="lz4")
+            self._writer: Any = pa.ipc.new_file(self._file, schema, options=options)
+        self._reader: Any = None
+
+    def add(self, rows: pl.DataFrame, rows_max: int) -> _Stored:
+        """Store rows in batches of so many."""
+        first = self._written
+        with disk_errors("write", tempfile.gettempdir()):
+            for batch in to_arrow(rows, self._schema).combine_chunks().to_batches(rows_max):
+                self._writer.write_batch(batch)
+                self._written += 1
+        return _Stored(self, first, self._written, _ends(rows))
+
+    def batch(self, number: int) -> pl.DataFrame:
+        """A batch; nothing is added then."""
+        with disk_errors("read", tempfile.gettempdir()), self._reading:
+            if self._reader is None:
+                self._writer.close()
+                self._file.flush()
+                self._reader = pa.ipc.open_file(self._file)
+            return from_arrow(pa.Table.from_batches([self._reader.get_batch(number)]))
+
+
+def _without_overlap(pieces: Sequence[_Piece], key: Sequence[str]) -> list[list[_Piece]]:
+    """The pieces in as few runs as can be, each of pieces that have no key in common."""
+    ranks = key_ranks(pl.concat([piece.ends.select(key) for piece in pieces]))
     runs: list[tuple[int, list[_Piece]]] = []
-    for place in spans:
+    for place in sorted(range(len(pieces)), key=lambda place: ranks[2 * place]):
         low, high = ranks[2 * place], ranks[2 * place + 1]
         free = next((i for i, (end, _) in enumerate(runs) if end < low), None)
         if free is None:
@@ -180,20 +230,29 @@ def _without_overlap(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
     return [run for _, run in runs]
 
 
-def _batches(run: Sequence[_Piece], rows_max: int) -> Iterator[Batch]:
-    return (Batch(frame) for piece in run for frame in piece.frames(rows_max))
+def _batches(run: Sequence[_Piece]) -> Iterator[Batch]:
+    return (Batch(frame) for piece in run for frame in piece.frames())
 
 
-def _ends(frame: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
-    keys = frame.select(key)
-    return pl.concat([keys.head(1), keys.tail(1)])
+def _ends(rows: pl.DataFrame) -> pl.DataFrame:
+    return pl.concat([rows.head(1), rows.tail(1)])
 
 
-def _is_sorted(frame: pl.DataFrame, key: Sequence[str]) -> bool:
-    return len(key) == 1 and bool(frame[key[0]].is_sorted())
+# -- keys ------------------------------------------------------------------------------------------
 
 
-def _equal_to_next(key: Sequence[str]) -> pl.Expr:
-    return pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift(-1)) for name in key) & (
-        pl.int_range(pl.len()) < pl.len() - 1
-    )
+def _equals_next(keys: pl.DataFrame) -> pl.Series:
+    """Which keys the next one is equal to."""
+    same = [pl.col(name).eq_missing(pl.col(name).shift(-1)) for name in keys.columns]
+    is_last = pl.int_range(pl.len()) == pl.len() - 1
+    return keys.select((pl.all_horizontal(same) & ~is_last).alias("equals")).to_series()
+
+
+def _is_strictly_sorted(keys: pl.DataFrame) -> bool:
+    """Whether each key is above the one before it."""
+    above = pl.lit(value=False)
+    for name in reversed(keys.columns):
+        column, before = pl.col(name), pl.col(name).shift(1)
+        above = (column > before) | ((column == before) & above)
+    is_first = pl.int_range(pl.len()) == 0
+    return bool(keys.select((above | is_first).all()).item())
