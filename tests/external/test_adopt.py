@@ -153,8 +153,31 @@ def test_adopted_table_goes_on_like_any_other(lake: kt.Lake, tmp_path: Path, kin
 
 
 @pytest.mark.parametrize("kind", ["one bucket", "index"])
-def test_first_snapshot_tells_of_the_rows_as_new(lake: kt.Lake, tmp_path: Path, kind: str) -> None:
-    table = adopt(lake, as_parquet(tmp_path / "theirs", [ROWS]), options=KINDS[kind])
+@pytest.mark.parametrize("last", [[2000, 2001], [2000, -1]], ids=["sorted", "nearly sorted"])
+def test_rows_are_stored_once_whether_they_stay_in_order_or_not(
+    lake: kt.Lake, tmp_path: Path, kind: str, last: list[int]
+) -> None:
+    """What was written straight away goes where a row had to come before it."""
+    keys = [*range(2000), *last]
+    given = [(k, 1, None, f"{k * k:030}") for k in keys]
+    location = as_parquet(tmp_path / "theirs", [given[:1500], given[1500:2001], given[2001:]])
+    options = {**KINDS[kind], "bucket": "2", "read.memory": "1 mb", "target-file-size": "10 kb"}
+    table = adopt(lake, location, options=options)
+    assert rows(table) == sorted(given)
+    live = {entry.file.file_name for entry in table.scan().live.entries}
+    assert len(live) > 2
+    assert {file.name for file in data_files(lake)} == live
+    assert table.verify().is_healthy
+
+
+PRODUCERS = [{"changelog-producer": each} for each in ("none", "input", "lookup")]
+
+
+@pytest.mark.parametrize("options", [*PRODUCERS, KINDS["index"]], ids=str)
+def test_first_snapshot_tells_of_the_rows_as_new(
+    lake: kt.Lake, tmp_path: Path, options: dict[str, str]
+) -> None:
+    table = adopt(lake, as_parquet(tmp_path / "theirs", [ROWS]), options=options)
     told = table.changes(0, 1).to_arrow().to_pylist()
     assert sorted(row["k"] for row in told) == [*range(12)]
     assert {row["_row_kind"] for row in told} == {"+I"}
@@ -269,6 +292,7 @@ def test_file_that_cannot_be_read_leaves_nothing(lake: kt.Lake, tmp_path: Path) 
             {**NO_VERSIONS, "partition_by": ["v"], "options": {"bucket": "-1"}},
             "partition columns v are not in the primary key",
         ),
+        ({"options": {"sequence.auto-padding": "second-to-micro"}}, "numbers rows as they are"),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(

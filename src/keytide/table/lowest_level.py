@@ -57,7 +57,7 @@ def fill_lowest_level(
     """
     task = transaction.here(transaction.task())
     view = task.view
-    _refuse_moving(view)
+    _refuse_layout(view)
     buckets = _buckets_at_once(view)
     if buckets:
         placing = task.layout.begin()
@@ -70,12 +70,18 @@ def fill_lowest_level(
     transaction.take(_written(transaction, view, placing, stream, 1, origin))
 
 
-def _refuse_moving(view: TableView) -> None:
+def _refuse_layout(view: TableView) -> None:
+    """Refuse tables of which a row says more than itself."""
     if view.moves_keys:
         raise UnsupportedError(
             f"table {view.name}: the partition columns {', '.join(view.schema.partition_keys)} are "
             f"not in the primary key, so whether each key has one row would have to be looked for "
             f"in all partitions; add them to the primary key, or partition by no column"
+        )
+    if view.options.sequence_auto_padding:
+        raise UnsupportedError(
+            f"table {view.name}: '{keys.SEQUENCE_AUTO_PADDING}' numbers rows as they are written, "
+            f"and these were written before; name a '{keys.WATERMARK_KEY}' instead"
         )
 
 
