@@ -6,6 +6,8 @@ import itertools
 import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +170,32 @@ def test_rows_are_stored_once_whether_they_stay_in_order_or_not(
     assert len(live) > 2
     assert {file.name for file in data_files(lake)} == live
     assert table.verify().is_healthy
+
+
+def test_values_of_all_kinds_pass_over_local_disk(lake: kt.Lake, tmp_path: Path) -> None:
+    noon = datetime(2026, 1, 31, 12, 0, 0, 7)
+    given = [
+        {"k": key, "list": [n, None], "map": [(key, n)], "struct": {"a": n, "b": [key]},
+         "decimal": Decimal(n) / 100, "time": noon, "instant": noon.replace(tzinfo=timezone.utc),
+         "bytes": key.encode(), "float": [0.5, float("inf")][n % 2]}
+        for n, key in enumerate(["b", "a", "d", "c"])
+    ]  # fmt: skip
+    types = {
+        "k": pa.string(), "list": pa.list_(pa.int32()), "map": pa.map_(pa.string(), pa.int64()),
+        "struct": pa.struct({"a": pa.int64(), "b": pa.list_(pa.string())}),
+        "decimal": pa.decimal128(20, 2), "time": pa.timestamp("us"),
+        "instant": pa.timestamp("us", "UTC"), "bytes": pa.binary(), "float": pa.float64(),
+    }  # fmt: skip
+    (tmp_path / "theirs").mkdir()
+    for part in (0, 2):
+        rows_ = pa.Table.from_pylist(given[part : part + 2], schema=pa.schema(types))
+        pq.write_table(rows_, tmp_path / f"theirs/{part}.parquet")
+    lake.adopt(
+        "t", format="parquet", location=tmp_path / "theirs", primary_key=["k"],
+        options={"read.memory": "1 b"},
+    )  # fmt: skip
+    found = managed(lake).scan().to_pylist()
+    assert sorted(found, key=lambda row: row["k"]) == sorted(given, key=lambda row: row["k"])
 
 
 PRODUCERS = [{"changelog-producer": each} for each in ("none", "input", "lookup")]

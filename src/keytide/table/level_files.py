@@ -34,7 +34,9 @@ from keytide.threads import begin
 __all__ = ["LevelFiles"]
 
 # What is read and sorted meanwhile takes a core as well.
-_FILES_AT_ONCE = 2
+_LARGE_AT_ONCE = 2
+# Of small ones more are under way: a store may be waited for.
+_FILES_AT_ONCE = 16
 
 
 class LevelFiles:
@@ -52,7 +54,7 @@ class LevelFiles:
         self._at_once = at_once
         self._files = NewFiles(view)
         self._piles: dict[BucketId, Pile] = {}
-        self._under_way: deque[Future[_Stored]] = deque()
+        self._under_way: deque[tuple[int, Future[_Stored]]] = deque()
         self._stored: list[_Stored] = []
         self._rows = 0
 
@@ -66,7 +68,7 @@ class LevelFiles:
         trace: TracebackType | None,
     ) -> None:
         if error is not None:
-            wait(self._under_way)
+            wait([future for _, future in self._under_way])
             self._view.store.discard(self._files.given)
 
     def add(self, bucket: BucketId, rows: pl.DataFrame) -> None:
@@ -85,8 +87,7 @@ class LevelFiles:
         """All files, and what marks deletes as dead where readers do not merge."""
         for bucket in [*self._piles]:
             self._end(bucket)
-        while self._under_way:
-            self._stored.append(self._under_way.popleft().result())
+        self._wait_for_room(-1)
         entries = tuple(entry for each in self._stored for entry in each.entries)
         placed = {bucket: PlacedKeys(hashes) for bucket, hashes in self._placing.placed.items()}
         indexes = {**by_index_key(placed), **by_index_key(self._dead())}
@@ -101,9 +102,16 @@ class LevelFiles:
             self._begin(bucket, run)
 
     def _begin(self, bucket: BucketId, run: pa.Table) -> None:
-        if len(self._under_way) == _FILES_AT_ONCE:
-            self._stored.append(self._under_way.popleft().result())
-        self._under_way.append(begin(partial(self._store, bucket, run)))
+        self._wait_for_room(_LARGE_AT_ONCE * self._pile_bytes - run.nbytes)
+        self._under_way.append((run.nbytes, begin(partial(self._store, bucket, run))))
+
+    def _wait_for_room(self, bytes_max: int) -> None:
+        """Wait until what is under way has so many bytes at most, and there may be one more."""
+        while self._under_way and (
+            sum(size for size, _ in self._under_way) > bytes_max
+            or len(self._under_way) >= _FILES_AT_ONCE
+        ):
+            self._stored.append(self._under_way.popleft()[1].result())
 
     def _store(self, bucket: BucketId, run: pa.Table) -> _Stored:
         view, writer = self._view, run_writer(self._view)
