@@ -62,10 +62,10 @@ WRITERS: Mapping[str, Callable[[Path, Sequence[Sequence[Row]]], Path]] = {
 }  # fmt: skip
 KINDS: Mapping[str, dict[str, str]] = {
     "one bucket": {},
-    "buckets": {"bucket": "3", "read.memory": "1 kb"},
+    "buckets": {"bucket": "3", "read.memory": "1 b"},
     "dynamic buckets": {"bucket": "-1"},
     "vectors": {"deletion-vectors.enabled": "true"},
-    "index": {"upsert.mode": "full", "bucket": "2", "read.memory": "1 kb"},
+    "index": {"upsert.mode": "full", "bucket": "2", "read.memory": "1 b"},
 }
 
 ROWS: list[Row] = [(k, 10 * k, None, f"v{k}") for k in range(12)]
@@ -141,6 +141,8 @@ def test_adopted_table_goes_on_like_any_other(lake: kt.Lake, tmp_path: Path, kin
     location = as_parquet(tmp_path / "theirs", [given[:3], given[3:9], given[9:]])
     table = adopt(lake, location, options=KINDS[kind])
     assert rows(table) == ROWS
+    stored = [pq.read_table(file).column("k").to_pylist() for file in data_files(lake)]
+    assert all(keys == sorted(keys) for keys in stored)
     late, fresh, gone = (1, 9, None, "late"), (2, 21, None, "fresh"), (3, 31, True, None)
     too_late, back = (12, 119, None, "too late"), (4, 41, None, "back")
     table.write(table_of([late, fresh, gone, too_late]))
@@ -152,6 +154,16 @@ def test_adopted_table_goes_on_like_any_other(lake: kt.Lake, tmp_path: Path, kin
     table.write(table_of([(12, 121, None, "again")]))
     assert rows(table)[-1] == (12, 121, None, "again")
     assert table.verify().is_healthy
+
+
+def test_deletes_are_dead_from_the_start_where_readers_merge_nothing(
+    lake: kt.Lake, tmp_path: Path
+) -> None:
+    location = as_parquet(tmp_path / "theirs", [[*ROWS, TOMBSTONE]])
+    table = adopt(lake, location, options=KINDS["vectors"])
+    (entry,) = table.scan().live.entries
+    assert (entry.file.row_count, entry.file.delete_row_count) == (13, 0)
+    assert rows(table) == ROWS
 
 
 @pytest.mark.parametrize("kind", ["one bucket", "index"])
@@ -277,6 +289,13 @@ def test_keys_with_several_rows_are_refused_by_name(
     again = [[*ROWS[:5]], [(2, 1, None, "again")], [*ROWS[5:], (7, 1, True, None)]]
     location = as_parquet(tmp_path / "theirs", again)
     refused(lake, location, r"theirs are .*k = [27]", options=KINDS[kind])
+
+
+def test_key_at_the_end_of_one_piece_and_the_start_of_another_is_refused(
+    lake: kt.Lake, tmp_path: Path
+) -> None:
+    location = as_parquet(tmp_path / "theirs", [[ROWS[1], ROWS[5]], [ROWS[5], ROWS[9]]])
+    refused(lake, location, "k = 5", options={"read.memory": "1 b"})
 
 
 def test_keys_that_an_index_takes_for_one_are_refused(lake: kt.Lake, tmp_path: Path) -> None:

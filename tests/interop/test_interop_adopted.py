@@ -13,7 +13,7 @@ from interop_values import arrow_rows, shown
 import keytide as kt
 
 KINDS = {
-    "buckets": {"bucket": "2", "read.memory": "1 kb"},
+    "buckets": {"bucket": "2", "read.memory": "1 b"},
     "dynamic buckets": {"bucket": "-1"},
     "vectors": {"deletion-vectors.enabled": "true"},
 }
