@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import polars as pl
@@ -55,19 +56,13 @@ def fill_lowest_level(
     for several rows of a key and for rows that do not fit, `UnsupportedError` for a table whose
     keys move between partitions, `DataError` when the store or the local disk fails.
     """
-    task = transaction.here(transaction.task())
-    view = task.view
-    _refuse_layout(view)
-    buckets = _buckets_at_once(view)
-    if buckets:
-        placing = task.layout.begin()
+    _refuse_layout(transaction.view)
+    filling = _Filling(transaction, read, origin)
+    if filling.may_pass_straight:
         with suppress(OutOfOrderError):
-            stream = _as_they_come(read, InOrder(view, placing))
-            transaction.take(_written(transaction, view, placing, stream, buckets, origin))
+            transaction.take(filling.as_they_come())
             return
-    placing = task.layout.begin()
-    stream = _sorted(read, SortedRows(view, placing, view.options.read_memory_bytes, origin))
-    transaction.take(_written(transaction, view, placing, stream, 1, origin))
+    transaction.take(filling.sorted())
 
 
 def _refuse_layout(view: TableView) -> None:
@@ -85,87 +80,114 @@ def _refuse_layout(view: TableView) -> None:
         )
 
 
-# -- in which order rows come ----------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Filling:
+    """A transaction on a table without rows, and the rows that it is to have."""
 
+    transaction: Transaction
+    read: Callable[[], Iterable[pa.Table]]
+    origin: str
 
-def _buckets_at_once(view: TableView) -> int:
-    """The number of buckets, where files of all of them can be under way at once; else 0."""
-    buckets = 0 if view.schema.partition_keys else max(0, view.options.bucket)
-    enough = min(_FILE_BYTES_MIN, _file_bytes(view))
-    return buckets if buckets and _piece_bytes(view) // buckets >= enough else 0
+    @property
+    def may_pass_straight(self) -> bool:
+        """Whether files of all buckets can be under way at once, and be large enough."""
+        buckets = self._buckets
+        enough = min(_FILE_BYTES_MIN, self._file_bytes)
+        return buckets > 0 and self._piece_bytes // buckets >= enough
 
+    def as_they_come(self) -> Written:
+        """The rows as they are read. Raises `OutOfOrderError`, with nothing left behind."""
+        placing = self._begin()
+        in_order = InOrder(self._view, placing)
+        stream = (part for rows in self._rows() for part in in_order.of(rows))
+        return self._written(placing, stream, self._buckets)
 
-def _as_they_come(read: Callable[[], Iterable[pa.Table]], in_order: InOrder) -> _Stream:
-    for given in prefetched(iter(read())):
-        yield from in_order.of(_complete(given, in_order.view))
+    def sorted(self) -> Written:
+        """The rows sorted by bucket and key."""
+        placing = self._begin()
+        memory_bytes = self._view.options.read_memory_bytes
+        held = SortedRows(self._view, placing, memory_bytes, self.origin)
+        for rows in self._rows():
+            held.add(rows)
+        return self._written(placing, prefetched(held.in_order()), 1)
 
+    # -- what is read --------------------------------------------------------------------------
 
-def _sorted(read: Callable[[], Iterable[pa.Table]], rows: SortedRows) -> _Stream:
-    for given in prefetched(iter(read())):
-        rows.add(_complete(given, rows.view))
-    yield from prefetched(rows.in_order())
+    @property
+    def _view(self) -> TableView:
+        return self.transaction.view
 
+    def _rows(self) -> Iterator[Rows]:
+        view = self._view
+        for given in prefetched(iter(self.read())):
+            rows = incoming_rows(given, view.schema, view.options, view.name)
+            refuse_unmergeable(rows.frame, view)
+            yield rows
 
-def _complete(given: pa.Table, view: TableView) -> Rows:
-    rows = incoming_rows(given, view.schema, view.options, view.name)
-    refuse_unmergeable(rows.frame, view)
-    return rows
+    # -- where it goes -------------------------------------------------------------------------
 
+    def _begin(self) -> Placing:
+        return self.transaction.task().layout.begin()
 
-def _piece_bytes(view: TableView) -> int:
-    """How much is put together before it is written; files of less would be too small."""
-    return max(_PIECE_BYTES_MIN, view.options.read_memory_bytes // COPIES)
+    @property
+    def _buckets(self) -> int:
+        """The number of buckets; 0 where nobody knows it."""
+        return 0 if self._view.schema.partition_keys else max(0, self._view.options.bucket)
 
+    @property
+    def _piece_bytes(self) -> int:
+        """How much is put together before it is written; files of less would be too small."""
+        return max(_PIECE_BYTES_MIN, self._view.options.read_memory_bytes // COPIES)
 
-def _file_bytes(view: TableView) -> int:
-    return int(view.options.target_file_size_bytes / COMPRESSION_GUESS)
+    @property
+    def _file_bytes(self) -> int:
+        return int(self._view.options.target_file_size_bytes / COMPRESSION_GUESS)
 
+    def _written(self, placing: Placing, stream: _Stream, at_once: int) -> Written:
+        """The rows of a stream as files; those of so many buckets come at once."""
+        if self._view.kind.has_key_index:
+            return self._indexed(stream)
+        view = self.transaction.here(self.transaction.task()).view
+        pile_bytes = min(self._piece_bytes // at_once, self._file_bytes)
+        with LevelFiles(view, placing, pile_bytes, at_once) as files:
+            for bucket, frame in stream:
+                files.add(bucket, frame)
+            return files.written()
 
-# -- what becomes of them --------------------------------------------------------------------------
+    def _indexed(self, stream: _Stream) -> Written:
+        """The rows as the first ones of a table with an index of keys.
 
-
-def _written(
-    transaction: Transaction,
-    view: TableView,
-    placing: Placing,
-    stream: _Stream,
-    at_once: int,
-    origin: str,
-) -> Written:
-    """The rows of a stream as files; those of so many buckets come at once."""
-    if view.kind.has_key_index:
-        return _indexed(transaction, stream, origin)
-    pile_bytes = min(_piece_bytes(view) // at_once, _file_bytes(view))
-    with LevelFiles(view, placing, pile_bytes, at_once) as files:
-        for bucket, frame in stream:
-            files.add(bucket, frame)
-        return files.written()
-
-
-def _indexed(transaction: Transaction, stream: _Stream, origin: str) -> Written:
-    """The rows as the first ones of a table with an index of keys.
-
-    Raises `InvalidError` where the index takes for one key what is spelt in several ways.
-    """
-    view, deletes = transaction.view, 0
-    task = transaction.here(task_of_stored(transaction.state))
-    schema = view.schema.arrow_schema().append(pa.field(VALUE_KIND, pa.int8()))
-
-    def tables() -> Iterator[pa.Table]:
-        nonlocal deletes
-        for _, frame in stream:
-            deletes += frame.height - int(frame.select(IS_ADD.alias("add"))["add"].sum())
-            yield to_arrow(frame, schema)
-
-    size_bytes = min(view.options.write_buffer_bytes, _piece_bytes(view))
-    written = task.feed(piled(tables(), size_bytes), 0)
-    dead = sum(len(vector) for each in written.dead.values() for vector in each.vectors.values())
-    if dead == deletes:
+        Raises `InvalidError` where the index takes for one key what is spelt in several ways.
+        """
+        view, counted = self._view, _Counted(stream)
+        task = self.transaction.here(task_of_stored(self.transaction.state))
+        schema = view.schema.arrow_schema().append(pa.field(VALUE_KIND, pa.int8()))
+        tables = (to_arrow(frame, schema) for frame in counted.frames())
+        size_bytes = min(view.options.write_buffer_bytes, self._piece_bytes)
+        written = task.feed(piled(tables, size_bytes), 0)
+        vectors = (vector for each in written.dead.values() for vector in each.vectors.values())
+        again = sum(map(len, vectors)) - counted.deletes
+        if again:
+            made = (path for entry in written.files for path in view.stored_paths(entry))
+            task.view.store.discard(list(made))
+            raise InvalidError(
+                f"table {view.name}: {again} rows of {self.origin} have a key that another row has "
+                f"in another spelling, which '{keys.UPSERT_HASH_FUNCTION}' = "
+                f"'{view.options.upsert_hash_function}' takes for the same; each key has to have "
+                f"one row"
+            )
         return written
-    made = (path for entry in written.files for path in view.stored_paths(entry))
-    task.view.store.discard(list(made))
-    raise InvalidError(
-        f"table {view.name}: {dead - deletes} rows of {origin} have a key that another row has in "
-        f"another spelling, which '{keys.UPSERT_HASH_FUNCTION}' = "
-        f"'{view.options.upsert_hash_function}' takes for the same; each key has to have one row"
-    )
+
+
+@dataclass
+class _Counted:
+    """A stream whose deletes are counted as it goes by."""
+
+    stream: _Stream
+    deletes: int = 0
+
+    def frames(self) -> Iterator[pl.DataFrame]:
+        """The rows."""
+        for _, frame in self.stream:
+            self.deletes += frame.height - int(frame.select(IS_ADD.alias("add"))["add"].sum())
+            yield frame
