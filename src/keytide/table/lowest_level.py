@@ -92,7 +92,7 @@ class _Filling:
     def may_pass_straight(self) -> bool:
         """Whether files of all buckets can be under way at once, and be large enough."""
         buckets = self._buckets
-        enough = min(_FILE_BYTES_MIN, self._file_bytes)
+        enough = min(_FILE_BYTES_MIN, self._file_bytes, self._piece_bytes)
         return buckets > 0 and self._piece_bytes // buckets >= enough
 
     def as_they_come(self) -> Written:

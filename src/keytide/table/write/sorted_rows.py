@@ -96,7 +96,7 @@ class SortedRows:
         Raises as `add`.
         """
         for bucket, frame in self._sorted():
-            self._pieces.setdefault(bucket, []).append(_Held(frame))
+            self._pieces.setdefault(bucket, []).append(_Held(frame, self._key))
         for bucket in sorted(self._pieces):
             yield from ((bucket, frame) for frame in self._frames(self._pieces.pop(bucket)))
 
@@ -105,7 +105,7 @@ class SortedRows:
         return tuple(self.view.schema.primary_keys)
 
     def _frames(self, pieces: Sequence[_Piece]) -> Iterator[pl.DataFrame]:
-        runs = _without_overlap(pieces, self._key)
+        runs = _without_overlap(pieces)
         for window in key_windows([_batches(run) for run in runs], self._key):
             if len(window) == 1:
                 yield window[0]
@@ -126,7 +126,8 @@ class SortedRows:
         """Put what waits on local disk."""
         if self._spill is None:
             schema = stored_schema(self.view)
-            self._spill = _Spill(schema.remove(schema.get_field_index(SEQUENCE_NUMBER)))
+            schema = schema.remove(schema.get_field_index(SEQUENCE_NUMBER))
+            self._spill = _Spill(schema, self._key)
         for bucket, frame in self._sorted():
             rows_max = max(_BATCH_ROWS_MIN, frame.height // _PARTS)
             self._pieces.setdefault(bucket, []).append(self._spill.add(frame, rows_max))
@@ -156,11 +157,13 @@ class _Held:
     """Rows of one bucket sorted by key, in memory."""
 
     rows: pl.DataFrame
+    key: tuple[str, ...]
 
     @property
     def ends(self) -> pl.DataFrame:
-        """The first and the last row."""
-        return _ends(self.rows)
+        """The first and the last key."""
+        keys = self.rows.select(self.key)
+        return pl.concat([keys.head(1), keys.tail(1)])
 
     def frames(self) -> Iterator[pl.DataFrame]:
         """The rows in their order."""
@@ -187,8 +190,9 @@ _Piece = _Held | _Stored
 class _Spill:
     """A temporary file of batches; written first, then read, by several threads perhaps."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
         self._schema = schema
+        self._key = key
         self._written = 0
         self._reading = Lock()
         with disk_errors("write", tempfile.gettempdir()):
@@ -199,12 +203,14 @@ class _Spill:
 
     def add(self, rows: pl.DataFrame, rows_max: int) -> _Stored:
         """Store rows in batches of so many."""
-        first = self._written
+        first, stored = self._written, to_arrow(rows, self._schema).combine_chunks()
         with disk_errors("write", tempfile.gettempdir()):
-            for batch in to_arrow(rows, self._schema).combine_chunks().to_batches(rows_max):
+            for batch in stored.to_batches(rows_max):
                 self._writer.write_batch(batch)
                 self._written += 1
-        return _Stored(self, first, self._written, _ends(rows))
+        # Rows that are taken are copied; a slice would hold on to all of them.
+        ends = from_arrow(stored.select(self._key).take([0, rows.height - 1]))
+        return _Stored(self, first, self._written, ends)
 
     def batch(self, number: int) -> pl.DataFrame:
         """A batch; nothing is added then."""
@@ -216,9 +222,9 @@ class _Spill:
             return from_arrow(pa.Table.from_batches([self._reader.get_batch(number)]))
 
 
-def _without_overlap(pieces: Sequence[_Piece], key: Sequence[str]) -> list[list[_Piece]]:
+def _without_overlap(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
     """The pieces in as few runs as can be, each of pieces that have no key in common."""
-    ranks = key_ranks(pl.concat([piece.ends.select(key) for piece in pieces]))
+    ranks = key_ranks(pl.concat([piece.ends for piece in pieces]))
     runs: list[tuple[int, list[_Piece]]] = []
     for place in sorted(range(len(pieces)), key=lambda place: ranks[2 * place]):
         low, high = ranks[2 * place], ranks[2 * place + 1]
@@ -232,10 +238,6 @@ def _without_overlap(pieces: Sequence[_Piece], key: Sequence[str]) -> list[list[
 
 def _batches(run: Sequence[_Piece]) -> Iterator[Batch]:
     return (Batch(frame) for piece in run for frame in piece.frames())
-
-
-def _ends(rows: pl.DataFrame) -> pl.DataFrame:
-    return pl.concat([rows.head(1), rows.tail(1)])
 
 
 # -- keys ------------------------------------------------------------------------------------------
