@@ -107,6 +107,7 @@ OTHERS: Mapping[str, Mapping[str, str]] = {
         "restore rollback_to_as_latest": f"{PLACES}, and {CHOICE}",
         "trigger_tag_automatic_creation": "does what every commit does",
         "refresh": "is for tables that others keep",
+        "adopt_delta adopt_iceberg adopt_parquet": "make a table",
     },
     "cli": {
         "ls describe scan get why snapshots explain sql ingest": ROWS,

@@ -25,6 +25,7 @@ from keytide.errors import (
     SetupError,
     UnsupportedError,
 )
+from keytide.external.adoption import AdoptionResult
 from keytide.external.changes import ExternalChanges
 from keytide.external.federated import UpsertKeys
 from keytide.external.scan import ExternalExplanation
@@ -63,6 +64,7 @@ if typing.TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AdoptionResult",
     "AlreadyExistsError",
     "AppendResult",
     "Changed",

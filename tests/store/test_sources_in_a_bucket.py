@@ -1,4 +1,4 @@
-"""Delta and Iceberg tables in a bucket, read and appended to by the options of the lake."""
+"""Delta and Iceberg tables in a bucket, read, appended to and adopted by options of the lake."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import keytide as kt
 from keytide.external import delta, delta_append, iceberg, iceberg_append
 from keytide.external.source import PinnedSource, Place
 from keytide.store import open_store
@@ -54,3 +55,18 @@ def test_iceberg_table_is_read_and_appended_to(
     assert rows_of(iceberg.open_source(place).pin()) == [{"k": 1}]
     folder = Place(table.location(), {}, near)
     assert rows_of(iceberg.open_source(folder).pin()) == [{"k": 1}]
+
+
+def test_delta_table_is_adopted_beside_it(s3_bucket: str, s3_options: dict[str, str]) -> None:
+    lake = kt.connect(f"s3://{s3_bucket}/lake", options=s3_options)
+    location, told = f"s3://{s3_bucket}/theirs", {**s3_options, "allow_http": "true"}
+    given = pa.table({"k": [3, 1, 2], "p": ["a", "b", "a"]})
+    deltalake.write_deltalake(location, given, storage_options=told)
+    done = lake.adopt(
+        "t", format="delta", location=location, primary_key=["p", "k"], partition_by=["p"]
+    )
+    assert (done.version, done.rows, done.files) == ("0", 3, 2)
+    table = lake.table("t")
+    assert isinstance(table, kt.Table)
+    table.write([{"k": 1, "p": "b"}, {"k": 4, "p": "b"}])
+    assert sorted(row["k"] for row in table.scan().to_pylist()) == [1, 2, 3, 4]

@@ -13,7 +13,7 @@ from keytide.callers import warn_caller
 from keytide.errors import ConflictError, InvalidError, KeytideError
 from keytide.external.formats import format_named, open_source
 from keytide.external.pinned import pin_external, source_of
-from keytide.external.source import Place
+from keytide.external.source import Place, Source
 from keytide.format import paths
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, keys
@@ -32,7 +32,14 @@ from keytide.table.state.stored import PinnedTable
 from keytide.table.values.columns import convert_column
 from keytide.types import Field, arrow_schema
 
-__all__ = ["NewExternalTable", "check_ties", "create_external", "refresh_external"]
+__all__ = [
+    "Elsewhere",
+    "NewExternalTable",
+    "check_ties",
+    "create_external",
+    "refresh_external",
+    "with_upsert_keys",
+]
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,30 @@ class NewExternalTable:
     fields: Sequence[Field] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     comment: str | None = None
+
+
+def with_upsert_keys(
+    table: str,
+    options: Mapping[str, str] | None,
+    watermark_key: Sequence[str] = (),
+    tombstone_key: str | None = None,
+    tombstone_string_key_value: str | None = None,
+) -> dict[str, str]:
+    """Options of a table with its watermark and tombstone key, which are given beside them.
+
+    Raises `InvalidError` for what is given twice.
+    """
+    keyed = {
+        keys.WATERMARK_KEY: ",".join(watermark_key) or None,
+        keys.TOMBSTONE_KEY: tombstone_key,
+        keys.TOMBSTONE_STRING_KEY_VALUE: tombstone_string_key_value,
+    }
+    given = {key: value for key, value in keyed.items() if value is not None}
+    if twice := sorted(given.keys() & (options or {}).keys()):
+        raise InvalidError(
+            f"table {table}: {twice[0]!r} is given as an argument and as an option; give it once"
+        )
+    return {**(options or {}), **given}
 
 
 def create_external(
@@ -94,39 +125,64 @@ def refresh_external(entry: PinnedTable) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class Elsewhere:
+    """What others keep at a location that means the same to every process."""
+
+    format: str
+    location: str
+    source: Source
+
+    @classmethod
+    def at(
+        cls,
+        format_: str,
+        location: str,
+        options: Mapping[str, str],
+        near: Store,
+        columns: pa.Schema | None = None,
+    ) -> Elsewhere:
+        """What a format has at a location that a user names; nothing is looked at yet.
+
+        Of `options` those of the format count, under their stored names; `near` is where the table
+        will lie that is made of it. Raises `InvalidError` for an unknown format or option, a
+        location with a secret in it, and one that holds the new table or lies in it.
+        """
+        refuse_secret(location)
+        name, opening = format_.lower(), source_options(options)
+        is_name = any(option in opening for option in format_named(name).named_by)
+        found = location if is_name else _absolute(location)
+        source = open_source(name, Place(found, opening, near, columns))
+        _check_apart(source.location, near)
+        return cls(name, found, source)
+
+
 def _definition(wanted: NewExternalTable, near: Store) -> tuple[TableSchema, list[str]]:
-    refuse_secret(wanted.location)
     given = checked_options(wanted.options)
-    format_ = wanted.format.lower()
     columns = arrow_schema(wanted.fields) if wanted.fields else None
-    opening = source_options(given)
-    is_name = any(option in opening for option in format_named(format_).named_by)
-    location = wanted.location if is_name else _absolute(wanted.location)
-    place = Place(location, opening, near, columns)
-    opened = open_source(format_, place)
-    _check_apart(opened.location, near)
-    source = opened.pin()
+    found = Elsewhere.at(wanted.format, wanted.location, given, near, columns)
+    source = found.source.pin()
     made = external_schema(
         wanted.fields or fields_of(source.schema),
         wanted.primary_key,
         given,
-        format_=format_,
-        location=place.location,
+        format_=found.format,
+        location=found.location,
         on_read=not wanted.fields,
         comment=wanted.comment,
         time_millis=_now_ms(),
     )
-    check_ties(format_, TableOptions.parse(given))
+    check_ties(found.format, TableOptions.parse(given))
     _check_types(made[0], source.schema)
     return made
 
 
 def _check_apart(location: str, near: Store) -> None:
-    """Refuse rows where the definition would lie, which DROP TABLE deletes, and above it."""
+    """Refuse rows where the table would lie, which DROP TABLE deletes, and above it."""
     own, theirs = f"{near.uri}/", f"{location.rstrip('/')}/"
     if theirs.startswith(own) or own.startswith(theirs):
         raise InvalidError(
-            f"the definition would lie in {near.uri}, and the rows in {location}: neither may lie "
+            f"the table would lie in {near.uri}, and the rows in {location}: neither may lie "
             f"within the other; move the rows elsewhere, or choose another name"
         )
 

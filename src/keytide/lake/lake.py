@@ -16,14 +16,14 @@ from keytide.dml.adbc import adbc_connector
 from keytide.dml.attached import AttachedCatalog
 from keytide.dml.spi import Connector, Isolation
 from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError, UnsupportedError
-from keytide.external.creation import NewExternalTable, create_external
+from keytide.external.adoption import AdoptionResult, NewAdopted, adopt
+from keytide.external.creation import NewExternalTable, create_external, with_upsert_keys
 from keytide.external.federated import UpsertKeys, federated_tables
 from keytide.external.federated_changes import federated_connector, tables_of
 from keytide.lake.engines import engine_of
 from keytide.lake.external_table import ExternalTable
 from keytide.lake.federated_table import FederatedTable
 from keytide.lake.table import Table, is_spark_dataframe
-from keytide.options.keys import TOMBSTONE_KEY, TOMBSTONE_STRING_KEY_VALUE, WATERMARK_KEY
 from keytide.sql.result import Result
 from keytide.store import Store, open_store
 from keytide.table.caching import cache_folder, near
@@ -353,22 +353,55 @@ class Lake:
         a location or an option with a secret in it, which is not shown; `UnsupportedError` for an
         option that nothing would obey; `SetupError` and `DataError` as the format has it.
         """
-        keyed = {
-            WATERMARK_KEY: ",".join(watermark_key) or None,
-            TOMBSTONE_KEY: tombstone_key,
-            TOMBSTONE_STRING_KEY_VALUE: tombstone_string_key_value,
-        }
-        given = {key: value for key, value in keyed.items() if value is not None}
-        if twice := sorted(given.keys() & (options or {}).keys()):
-            raise InvalidError(
-                f"table {name}: {twice[0]!r} is given as an argument and as an option; give it once"
-            )
-        fields = () if schema is None else fields_of(schema)
-        wanted = NewExternalTable(
-            format, str(location), primary_key, fields, {**(options or {}), **given}, comment
+        given = with_upsert_keys(
+            name, options, watermark_key, tombstone_key, tombstone_string_key_value
         )
+        fields = () if schema is None else fields_of(schema)
+        wanted = NewExternalTable(format, str(location), primary_key, fields, given, comment)
         entry = create_external(self._catalog, name, wanted, exists_ok=exists_ok)
         return ExternalTable(entry)
+
+    @checked
+    def adopt(
+        self,
+        name: str,
+        *,
+        format: str,
+        location: str | Path,
+        primary_key: Sequence[str],
+        watermark_key: Sequence[str] = (),
+        tombstone_key: str | None = None,
+        tombstone_string_key_value: str | None = None,
+        partition_by: Sequence[str] = (),
+        options: Mapping[str, str] | None = None,
+        comment: str | None = None,
+    ) -> AdoptionResult:
+        """Make a table of the rows that a Delta, Iceberg or Parquet table has now.
+
+        What lies at `location` is read once, at one version, and stays as it is: the new table has
+        files of its own and needs it no more (docs/adopting.md). They are what a compaction of all
+        rows would leave, sorted and on the lowest level, so nothing is to be merged before more
+        rows come. Rows that come in the order of the key pass straight through, others are sorted,
+        in about as much memory as 'read.memory' says and, beyond that, on local disk. Each key must
+        have one row; with a `tombstone_key` one that it marks says that its key is deleted.
+
+        `format` and `location` are those of `create_external_table`, the columns those that lie
+        there, `partition_by`, `options` and `comment` those of `create_table`, beside options of
+        the format such as 'external.option.catalog.uri'. What was adopted is the table's option
+        'user.adopted-from'. Readers see the table when its rows are committed; a process that dies
+        at that moment may leave it empty.
+
+        Raises `InvalidError` for several rows of a key and NULL in a key, naming keys, and as
+        `create_table` and `create_external_table` do; `AlreadyExistsError` where a table has the
+        name, `NotFoundError` where nothing lies there, `UnsupportedError` where partition columns
+        are not in the primary key; `SetupError` and `DataError` as the format has it, and where the
+        store or the local disk fails. Then there is no table.
+        """
+        given = with_upsert_keys(
+            name, options, watermark_key, tombstone_key, tombstone_string_key_value
+        )
+        wanted = NewAdopted(format, str(location), primary_key, partition_by, given, comment)
+        return adopt(self._catalog, name, wanted)
 
     @checked
     def create_table_as(

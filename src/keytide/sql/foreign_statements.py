@@ -12,7 +12,10 @@ _ROW_IDS = (
     "it is about row ids, which no table here has; DELETE, UPDATE and MERGE find rows by values"
 )
 _VIEWS = "views and functions belong to the engine that runs them: make them in DuckDB or Spark"
-_HIVE = "it changes tables of Hive in place; read their files, and write the rows to a new table"
+_HIVE = (
+    "it changes tables of Hive in place; CALL sys.adopt_parquet makes a table of the rows of a "
+    "folder of files"
+)
 
 ELSEWHERE: Mapping[str, str] = {
     "alter_function": _VIEWS,

@@ -17,6 +17,7 @@ from keytide.external.creation import refresh_external
 from keytide.external.pinned import pin_external
 from keytide.external.why import why_external
 from keytide.options import keys
+from keytide.sql.adopting import ADOPTING
 from keytide.sql.expiring import EXPIRING
 from keytide.sql.foreign_statements import ELSEWHERE
 from keytide.sql.history import HISTORY
@@ -217,6 +218,7 @@ PROCEDURES: dict[str, Procedure] = {
     "rescale": _rescale,
     "rewrite_file_index": procedure(_rewrite_file_index),
     "why": _why,
+    **ADOPTING,
     **HISTORY,
     **EXPIRING,
 }

@@ -34,6 +34,7 @@ __all__ = [
     "refuse_secret",
     "refuse_secret_options",
     "source_options",
+    "split_options",
     "with_fields",
 ]
 
@@ -91,6 +92,12 @@ def source_options(options: Mapping[str, str]) -> dict[str, str]:
         for key, value in options.items()
         if key.startswith(_OPTION_PREFIX)
     }
+
+
+def split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The options that are for a format, under their stored names, and the other ones."""
+    opening = {key: value for key, value in options.items() if key.startswith(_OPTION_PREFIX)}
+    return opening, {key: value for key, value in options.items() if key not in opening}
 
 
 def given_options(schema: TableSchema) -> dict[str, str]:

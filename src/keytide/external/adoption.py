@@ -1,0 +1,106 @@
+"""Tables of the lake made of tables that others keep: their rows of now, one of each key.
+
+A version of a source is pinned and read once. Its rows become files of the new table's own, so
+whoever keeps the source may go on with it, clean it up or drop it. docs/design/0019 says why files
+are not taken over as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import pyarrow as pa
+
+from keytide.errors import InvalidError, KeytideError
+from keytide.external.creation import Elsewhere
+from keytide.external.read_ahead import read_in_order
+from keytide.external.source import PinnedSource, SourcePart
+from keytide.options import keys, stored_names
+from keytide.record import Record
+from keytide.table.catalog import Catalog, NewTable
+from keytide.table.commit.transaction import Transaction
+from keytide.table.definition.external import refuse_secret_options, split_options
+from keytide.table.lowest_level import fill_lowest_level
+
+__all__ = ["AdoptionResult", "NewAdopted", "adopt"]
+
+_BATCH_ROWS = 4 << 10, 1 << 20
+_VALUE_BYTES = 32
+"""About what a value takes, before anything is known of it."""
+
+
+@dataclass(frozen=True)
+class NewAdopted:
+    """What a table to make of another one should be: see `Lake.adopt`."""
+
+    format: str
+    location: str = field(repr=False)
+    primary_key: Sequence[str]
+    partition_by: Sequence[str] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    comment: str | None = None
+
+
+@dataclass(frozen=True)
+class AdoptionResult(Record):
+    """What was made of a table that others keep.
+
+    `version` is the one whose rows were taken, None where there are no versions. `rows` counts
+    them, those among them that mark their key as deleted too; `files` are what they lie in. The
+    table has them from `snapshot_id` on, which is None where there were no rows.
+    """
+
+    version: str | None
+    snapshot_id: int | None
+    rows: int
+    files: int
+
+
+def adopt(catalog: Catalog, name: str, wanted: NewAdopted) -> AdoptionResult:
+    """Make a table of what lies elsewhere. Atomic; raises as `Lake.adopt` does."""
+    opening, own = split_options(wanted.options)
+    near = catalog.store_for(name)
+    try:
+        refuse_secret_options(opening)
+        if not wanted.primary_key and keys.PRIMARY_KEY not in stored_names(own):
+            raise InvalidError(
+                "an adopted table needs a primary key, of which each row has one of its own; name "
+                "it, or CREATE TABLE ... AS SELECT the rows of an external table"
+            )
+        elsewhere = Elsewhere.at(wanted.format, wanted.location, opening, near)
+        pinned = elsewhere.source.pin()
+    except KeytideError as error:
+        raise type(error)(f"table {name}: {error}") from error
+    origin = _origin(elsewhere, pinned)
+    options = {**own, keys.key_of(keys.USER, "adopted-from"): origin}
+    table = NewTable(
+        pinned.schema, wanted.primary_key, wanted.partition_by, options, wanted.comment
+    )
+
+    def fill(transaction: Transaction) -> None:
+        memory_bytes = transaction.view.options.read_memory_bytes
+        fill_lowest_level(transaction, partial(_rows, pinned, memory_bytes), origin)
+
+    written = catalog.create_filled(name, table, fill)
+    return AdoptionResult(pinned.version, written.snapshot_id, written.rows, written.files)
+
+
+def _origin(elsewhere: Elsewhere, pinned: PinnedSource) -> str:
+    version = "" if pinned.version is None else f", version {pinned.version}"
+    return f"{elsewhere.format} at {elsewhere.source.location}{version}"
+
+
+def _rows(pinned: PinnedSource, memory_bytes: int) -> Iterator[pa.Table]:
+    """All rows that are not deleted there, in their order. Raises as `SourcePart.batches`."""
+    names = pinned.schema.names
+    least, most = _BATCH_ROWS
+    rows_max = max(least, min(most, memory_bytes // 16 // (_VALUE_BYTES * max(1, len(names)))))
+
+    def read(part: SourcePart) -> Iterator[pa.RecordBatch]:
+        return part.batches(names, None, rows_max)
+
+    for _, batch in read_in_order(pinned.parts(), read, rows_max):
+        if batch.num_rows:
+            yield pa.Table.from_batches([batch])

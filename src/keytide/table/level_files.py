@@ -1,0 +1,157 @@
+"""Files on the highest level of buckets, as a full compaction leaves them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import NamedTuple
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.format import paths
+from keytide.format.arrow import to_arrow
+from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
+from keytide.format.manifest import DataFileMeta, FileSource, ManifestEntry
+from keytide.lazily import cached_property
+from keytide.merge.order import IS_ADD
+from keytide.table.compaction.marking import Marks, retracts_of
+from keytide.table.compaction.pile import Pile
+from keytide.table.state.bucket_index import by_index_key
+from keytide.table.state.dead_rows import DeadRows
+from keytide.table.state.dynamic_buckets import PlacedKeys
+from keytide.table.state.live_files import BucketId
+from keytide.table.state.view import TableView
+from keytide.table.write.bucket_writer import NewFiles, added_file, run_writer, stored_schema
+from keytide.table.write.layout import Placing
+from keytide.table.write.task import Written
+from keytide.threads import begin
+
+__all__ = ["LevelFiles"]
+
+# What is read and sorted meanwhile takes a core as well.
+_LARGE_AT_ONCE = 2
+# Of small ones more are under way: a store may be waited for.
+_FILES_AT_ONCE = 16
+
+
+class LevelFiles:
+    """Writes files of a table without rows, while rows come for so many buckets `at_once`.
+
+    Of each of these about `pile_bytes` are piled up for a file; where rows come for another one,
+    none come any more for the first. A few files are under way at the same time. Used as a context:
+    after an error nothing is left behind.
+    """
+
+    def __init__(self, view: TableView, placing: Placing, pile_bytes: int, at_once: int) -> None:
+        self._view = view
+        self._placing = placing
+        self._pile_bytes = pile_bytes
+        self._at_once = at_once
+        self._files = NewFiles(view)
+        self._piles: dict[BucketId, Pile] = {}
+        self._under_way: deque[tuple[int, Future[_Stored]]] = deque()
+        self._stored: list[_Stored] = []
+        self._rows = 0
+
+    def __enter__(self) -> LevelFiles:
+        return self
+
+    def __exit__(
+        self,
+        raised: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            wait([future for _, future in self._under_way])
+            self._view.store.discard(self._files.given)
+
+    def add(self, bucket: BucketId, rows: pl.DataFrame) -> None:
+        """Take rows of a bucket, whose keys come behind those before them."""
+        self._rows += rows.height
+        # A delete says something of nothing but what may come late.
+        stored = rows if self._view.needs_tombstones else rows.filter(IS_ADD)
+        number = pl.lit(0, pl.Int64).alias(SEQUENCE_NUMBER)
+        if bucket not in self._piles and len(self._piles) == self._at_once:
+            self._end(next(iter(self._piles)))
+        pile = self._piles.setdefault(bucket, Pile(self._pile_bytes))
+        for run in pile.add(to_arrow(stored.with_columns(number), self._schema)):
+            self._begin(bucket, run)
+
+    def written(self) -> Written:
+        """All files, and what marks deletes as dead where readers do not merge."""
+        for bucket in [*self._piles]:
+            self._end(bucket)
+        self._wait_for_room(-1)
+        entries = tuple(entry for each in self._stored for entry in each.entries)
+        placed = {bucket: PlacedKeys(hashes) for bucket, hashes in self._placing.placed.items()}
+        indexes = {**by_index_key(placed), **by_index_key(self._dead())}
+        return Written(entries, self._rows, indexes=indexes)
+
+    @cached_property
+    def _schema(self) -> pa.Schema:
+        return stored_schema(self._view)
+
+    def _end(self, bucket: BucketId) -> None:
+        for run in self._piles.pop(bucket).rest():
+            self._begin(bucket, run)
+
+    def _begin(self, bucket: BucketId, run: pa.Table) -> None:
+        self._wait_for_room(_LARGE_AT_ONCE * self._pile_bytes - run.nbytes)
+        self._under_way.append((run.nbytes, begin(partial(self._store, bucket, run))))
+
+    def _wait_for_room(self, bytes_max: int) -> None:
+        """Wait until what is under way has so many bytes at most, and there may be one more."""
+        while self._under_way and (
+            sum(size for size, _ in self._under_way) > bytes_max
+            or len(self._under_way) >= _FILES_AT_ONCE
+        ):
+            self._stored.append(self._under_way.popleft()[1].result())
+
+    def _store(self, bucket: BucketId, run: pa.Table) -> _Stored:
+        view, writer = self._view, run_writer(self._view)
+        names = self._files.of(paths.FileNames(), view.options.data_file_prefix, writer.file_format)
+        metas = writer.write(
+            run,
+            directory=view.bucket_directory(*bucket),
+            file_names=names(bucket),
+            level=view.options.num_levels - 1,
+            source=FileSource.COMPACT,
+        )
+        marks = Marks()
+        if view.options.deletion_vectors_enabled:
+            metas = list(_marked(metas, run, marks))
+        total = self._placing.total_buckets(bucket[0])
+        return _Stored(bucket, [added_file(bucket, total, meta) for meta in metas], marks)
+
+    def _dead(self) -> dict[BucketId, DeadRows]:
+        wide = self._view.options.deletion_vectors_bitmap64
+        dead: dict[BucketId, DeadRows] = {}
+        for each in self._stored:
+            if each.marks.found:
+                before = dead.get(each.bucket, DeadRows())
+                dead[each.bucket] = before.marking(each.marks.by_file, wide=wide)
+        return dead
+
+
+class _Stored(NamedTuple):
+    """Files of a run, and which of their rows are dead."""
+
+    bucket: BucketId
+    entries: list[ManifestEntry]
+    marks: Marks
+
+
+def _marked(metas: Sequence[DataFileMeta], run: pa.Table, marks: Marks) -> Iterator[DataFileMeta]:
+    """Files that follow each other in a run, with their deletes marked as dead."""
+    start = 0
+    for meta in metas:
+        kinds = run.column(VALUE_KIND).slice(start, meta.row_count)
+        marks.add(meta.file_name, retracts_of(pl.Series(kinds)))
+        start += meta.row_count
+        yield replace(meta, delete_row_count=0)

@@ -1,0 +1,193 @@
+"""The first rows of a table, written where a full compaction of all of them would put them.
+
+Each bucket gets sorted files on its highest level, without a key in common, so nothing is left to
+be merged or compacted. Of a table with an index of keys, whose files have no levels, rows are
+written as ever, and the index tells whether each key came once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.errors import InvalidError, UnsupportedError
+from keytide.format.arrow import to_arrow
+from keytide.format.data_file import VALUE_KIND
+from keytide.merge.order import IS_ADD
+from keytide.options import keys
+from keytide.table.commit.transaction import Transaction
+from keytide.table.compaction.pile import piled
+from keytide.table.compaction.rewriting import COMPRESSION_GUESS
+from keytide.table.level_files import LevelFiles
+from keytide.table.read.prefetch import prefetched
+from keytide.table.state.live_files import BucketId
+from keytide.table.state.view import TableView
+from keytide.table.write.input_rows import Rows, incoming_rows
+from keytide.table.write.layout import Placing
+from keytide.table.write.refusals import refuse_unmergeable
+from keytide.table.write.sorted_rows import COPIES, InOrder, OutOfOrderError, SortedRows
+from keytide.table.write.stored_rows import task_of_stored
+from keytide.table.write.task import Written
+
+__all__ = ["fill_lowest_level"]
+
+_PIECE_BYTES_MIN = 1 << 20
+# Buckets whose files would be smaller, in Arrow's bytes, are written one after the other.
+_FILE_BYTES_MIN = 32 << 20
+
+_Stream: TypeAlias = "Iterator[tuple[BucketId, pl.DataFrame]]"
+"""Rows of buckets; those of a bucket come in the order of the key."""
+
+
+def fill_lowest_level(
+    transaction: Transaction, read: Callable[[], Iterable[pa.Table]], origin: str
+) -> None:
+    """Write rows, one of each key, as the part of a transaction on a table without rows.
+
+    `read` gives them, in any order; a second time, where they seemed to come in the order of the
+    key and did not. About as much memory is used as 'read.memory' says; what is more lies on local
+    disk for a while, unless the order is that of the key and the buckets are few. `origin` says to
+    people where the rows come from. Nothing is left behind after an error. Raises `InvalidError`
+    for several rows of a key and for rows that do not fit, `UnsupportedError` for a table whose
+    keys move between partitions, `DataError` when the store or the local disk fails.
+    """
+    _refuse_layout(transaction.view)
+    filling = _Filling(transaction, read, origin)
+    if filling.may_pass_straight:
+        with suppress(OutOfOrderError):
+            transaction.take(filling.as_they_come())
+            return
+    transaction.take(filling.sorted())
+
+
+def _refuse_layout(view: TableView) -> None:
+    """Refuse tables of which a row says more than itself."""
+    if view.moves_keys:
+        raise UnsupportedError(
+            f"table {view.name}: the partition columns {', '.join(view.schema.partition_keys)} are "
+            f"not in the primary key, so whether each key has one row would have to be looked for "
+            f"in all partitions; add them to the primary key, or partition by no column"
+        )
+    if view.options.sequence_auto_padding:
+        raise UnsupportedError(
+            f"table {view.name}: '{keys.SEQUENCE_AUTO_PADDING}' numbers rows as they are written, "
+            f"and these were written before; name a '{keys.WATERMARK_KEY}' instead"
+        )
+
+
+@dataclass(frozen=True)
+class _Filling:
+    """A transaction on a table without rows, and the rows that it is to have."""
+
+    transaction: Transaction
+    read: Callable[[], Iterable[pa.Table]]
+    origin: str
+
+    @property
+    def may_pass_straight(self) -> bool:
+        """Whether files of all buckets can be under way at once, and be large enough."""
+        buckets = self._buckets
+        enough = min(_FILE_BYTES_MIN, self._file_bytes, self._piece_bytes)
+        return buckets > 0 and self._piece_bytes // buckets >= enough
+
+    def as_they_come(self) -> Written:
+        """The rows as they are read. Raises `OutOfOrderError`, with nothing left behind."""
+        placing = self._begin()
+        in_order = InOrder(self._view, placing)
+        stream = (part for rows in self._rows() for part in in_order.of(rows))
+        return self._written(placing, stream, self._buckets)
+
+    def sorted(self) -> Written:
+        """The rows sorted by bucket and key."""
+        placing = self._begin()
+        memory_bytes = self._view.options.read_memory_bytes
+        held = SortedRows(self._view, placing, memory_bytes, self.origin)
+        for rows in self._rows():
+            held.add(rows)
+        return self._written(placing, prefetched(held.in_order()), 1)
+
+    # -- what is read --------------------------------------------------------------------------
+
+    @property
+    def _view(self) -> TableView:
+        return self.transaction.view
+
+    def _rows(self) -> Iterator[Rows]:
+        view = self._view
+        for given in prefetched(iter(self.read())):
+            rows = incoming_rows(given, view.schema, view.options, view.name)
+            refuse_unmergeable(rows.frame, view)
+            yield rows
+
+    # -- where it goes -------------------------------------------------------------------------
+
+    def _begin(self) -> Placing:
+        return self.transaction.task().layout.begin()
+
+    @property
+    def _buckets(self) -> int:
+        """The number of buckets; 0 where nobody knows it."""
+        return 0 if self._view.schema.partition_keys else max(0, self._view.options.bucket)
+
+    @property
+    def _piece_bytes(self) -> int:
+        """How much is put together before it is written; files of less would be too small."""
+        return max(_PIECE_BYTES_MIN, self._view.options.read_memory_bytes // COPIES)
+
+    @property
+    def _file_bytes(self) -> int:
+        return int(self._view.options.target_file_size_bytes / COMPRESSION_GUESS)
+
+    def _written(self, placing: Placing, stream: _Stream, at_once: int) -> Written:
+        """The rows of a stream as files; those of so many buckets come at once."""
+        if self._view.kind.has_key_index:
+            return self._indexed(stream)
+        view = self.transaction.here(self.transaction.task()).view
+        pile_bytes = min(self._piece_bytes // at_once, self._file_bytes)
+        with LevelFiles(view, placing, pile_bytes, at_once) as files:
+            for bucket, frame in stream:
+                files.add(bucket, frame)
+            return files.written()
+
+    def _indexed(self, stream: _Stream) -> Written:
+        """The rows as the first ones of a table with an index of keys.
+
+        Raises `InvalidError` where the index takes for one key what is spelt in several ways.
+        """
+        view, counted = self._view, _Counted(stream)
+        task = self.transaction.here(task_of_stored(self.transaction.state))
+        schema = view.schema.arrow_schema().append(pa.field(VALUE_KIND, pa.int8()))
+        tables = (to_arrow(frame, schema) for frame in counted.frames())
+        size_bytes = min(view.options.write_buffer_bytes, self._piece_bytes)
+        written = task.feed(piled(tables, size_bytes), 0)
+        vectors = (vector for each in written.dead.values() for vector in each.vectors.values())
+        again = sum(map(len, vectors)) - counted.deletes
+        if again:
+            made = (path for entry in written.files for path in view.stored_paths(entry))
+            task.view.store.discard(list(made))
+            raise InvalidError(
+                f"table {view.name}: {again} rows of {self.origin} have a key that another row has "
+                f"in another spelling, which '{keys.UPSERT_HASH_FUNCTION}' = "
+                f"'{view.options.upsert_hash_function}' takes for the same; each key has to have "
+                f"one row"
+            )
+        return written
+
+
+@dataclass
+class _Counted:
+    """A stream whose deletes are counted as it goes by."""
+
+    stream: _Stream
+    deletes: int = 0
+
+    def frames(self) -> Iterator[pl.DataFrame]:
+        """The rows."""
+        for _, frame in self.stream:
+            self.deletes += frame.height - int(frame.select(IS_ADD.alias("add"))["add"].sum())
+            yield frame
