@@ -6,9 +6,10 @@ engine that moves row by row has few rows to move.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +17,31 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.external.cut import cut_by_key
-from keytide.external.key_merge import KeyMerge
-from keytide.external.versions import PART_SHIFT, SourceVersions
+from keytide.external.key_merge import PLACE, KeyMerge
+from keytide.external.versions import PART_SHIFT, RowNumbers, SourceVersions, arrivals
+from keytide.merge.order import SEQUENCE_NUMBER
 from keytide.scratch import scratch
 
-__all__ = ["CUT", "DEALT", "LOST", "PART", "DealTask", "dealt_frames", "lost_rows", "positions_in"]
+__all__ = [
+    "CUT",
+    "DEALT",
+    "FOUND",
+    "PART",
+    "DealTask",
+    "Found",
+    "TiedTask",
+    "dealt_frames",
+    "found_rows",
+    "read_found",
+]
 
-CUT, PAGE, PART, POSITIONS = map(scratch, ("cut", "page", "part", "positions"))
+CUT, PAGE, PART, LOST, TIED = map(scratch, ("cut", "page", "part", "lost", "tied"))
 DEALT = pa.schema([(CUT, pa.int32()), (PAGE, pa.binary())])
 """The place that versions fall to, and the versions."""
-LOST = pa.schema([(PART, pa.int32()), (POSITIONS, pa.binary())])
-"""The place of a part among all, and positions of rows in it."""
+FOUND = pa.schema([(PART, pa.int32()), (LOST, pa.binary()), (TIED, pa.binary())])
+"""A part, by its place among all, and positions of its rows: those of `SortedOut`."""
+
+Positions: TypeAlias = "npt.NDArray[np.int64]"
 
 _CUTS_ON_DISK = 64
 
@@ -44,9 +59,7 @@ class DealTask:
         """Rows of `DEALT`. Raises as reading does."""
         key = self.versions.view.order.key
         for frame in self.versions.frames(self.columns, self.rows_max):
-            cut = dict(cut_by_key(frame, key, self.places))
-            pages = [_page(some) for some in cut.values()]
-            yield pa.record_batch([pa.array(cut, pa.int32()), pa.array(pages, pa.binary())], DEALT)
+            yield _dealt(frame, key, self.places)
 
 
 def dealt_frames(dealt: Iterable[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
@@ -56,30 +69,93 @@ def dealt_frames(dealt: Iterable[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
             yield pl.read_ipc_stream(BytesIO(page.as_buffer()))
 
 
-def lost_rows(
-    by_key: KeyMerge, dealt: Iterable[pa.RecordBatch], memory_bytes: int
+def found_rows(
+    by_key: KeyMerge,
+    numbers: Sequence[RowNumbers],
+    dealt: Iterable[pa.RecordBatch],
+    memory_bytes: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Which of the versions that fell to one place are no rows, as rows of `LOST`.
+    """What became of the versions that fell to one place, as rows of `FOUND`.
 
-    REQUIRES: it is known of all of them which came later.
+    `numbers` are those of all parts, and versions came with numbers by their place.
     """
-    frames = dealt_frames(dealt)
-    for numbers in by_key.superseded(frames, memory_bytes, lambda *_: _CUTS_ON_DISK):
-        found = np.sort(numbers.to_numpy())
-        parts, begins = np.unique(found >> PART_SHIFT, return_index=True)
-        positions = np.split(found & ((1 << PART_SHIFT) - 1), begins[1:])
-        packed = [each.tobytes() for each in positions[: len(parts)]]
-        yield pa.record_batch([pa.array(parts, pa.int32()), pa.array(packed, pa.binary())], LOST)
+
+    def placed(frame: pl.DataFrame) -> pl.DataFrame:
+        places = frame[SEQUENCE_NUMBER]
+        return frame.with_columns(
+            places.alias(PLACE), arrivals(places, numbers).alias(SEQUENCE_NUMBER)
+        )
+
+    frames = map(placed, dealt_frames(dealt))
+    for found in by_key.sorted_out(frames, memory_bytes, lambda *_: _CUTS_ON_DISK):
+        lost, tied = _by_part(found.lost), _by_part(found.tied)
+        parts = sorted(lost.keys() | tied.keys())
+        packed = [[of.get(part, b"") for part in parts] for of in (lost, tied)]
+        yield pa.record_batch(
+            [pa.array(parts, pa.int32()), *(pa.array(each, pa.binary()) for each in packed)],
+            schema=FOUND,
+        )
 
 
-def positions_in(lost: Iterable[pa.RecordBatch]) -> dict[int, npt.NDArray[np.int64]]:
-    """The positions of rows of `LOST`, ascending, for each part that has some."""
-    found: dict[int, list[npt.NDArray[np.int64]]] = {}
-    for batch in lost:
-        parts, packed = batch.columns
-        for part, positions in zip(parts.to_pylist(), packed, strict=True):
-            found.setdefault(part, []).append(np.frombuffer(positions.as_buffer(), np.int64))
-    return {part: np.sort(np.concatenate(every)) for part, every in found.items()}
+def _by_part(places: pl.Series) -> dict[int, bytes]:
+    """Positions in each part that has some, ascending."""
+    found = np.sort(places.to_numpy())
+    parts, begins = np.unique(found >> PART_SHIFT, return_index=True)
+    positions = np.split(found & ((1 << PART_SHIFT) - 1), begins[1:])
+    return {int(part): each.tobytes() for part, each in zip(parts, positions, strict=False)}
+
+
+@dataclass(frozen=True)
+class Found:
+    """Positions of rows of one part, ascending: see `SortedOut`."""
+
+    lost: Positions
+    tied: Positions
+
+
+def read_found(batches: Iterable[pa.RecordBatch]) -> dict[int, Found]:
+    """The rows of `FOUND` by part."""
+    lost: dict[int, list[bytes]] = {}
+    tied: dict[int, list[bytes]] = {}
+    for batch in batches:
+        for part, *packed in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            lost.setdefault(part, []).append(packed[0])
+            tied.setdefault(part, []).append(packed[1])
+    return {part: Found(_unpacked(lost[part]), _unpacked(tied[part])) for part in lost}
+
+
+def _unpacked(packed: Sequence[bytes]) -> Positions:
+    return np.sort(np.frombuffer(b"".join(packed), np.int64))
+
+
+@dataclass(frozen=True)
+class TiedTask:
+    """Reads whole rows of versions that tie and deals them out. Pickles."""
+
+    versions: SourceVersions
+    places: int
+    rows_max: int
+
+    def batches(self, found: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Rows of `DEALT`, of the parts that `found` tells of. Raises as reading does."""
+        names, key = self.versions.view.schema.names, self.versions.view.order.key
+        by_place = self.versions.by_place()
+        for part, each in read_found(found).items():
+            if not len(each.tied):
+                continue
+            wanted = pl.Series(each.tied + (part << PART_SHIFT)).implode()
+            for frame in by_place.some([part]).frames(names, self.rows_max):
+                tied = frame.filter(pl.col(SEQUENCE_NUMBER).is_in(wanted))
+                came = arrivals(tied[SEQUENCE_NUMBER], self.versions.numbers)
+                yield _dealt(tied.with_columns(came.alias(SEQUENCE_NUMBER)), key, self.places)
+
+
+def _dealt(versions: pl.DataFrame, key: Sequence[str], places: int) -> pa.RecordBatch:
+    cut = dict(cut_by_key(versions, key, places))
+    pages = [_page(some) for some in cut.values()]
+    return pa.record_batch(
+        [pa.array(list(cut), pa.int32()), pa.array(pages, pa.binary())], schema=DEALT
+    )
 
 
 def _page(versions: pl.DataFrame) -> bytes:

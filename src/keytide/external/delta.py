@@ -35,7 +35,7 @@ from keytide.external.delta_log import read_commits
 from keytide.external.delta_schema import delta_columns
 from keytide.external.file_history import FileHistory, history_of
 from keytide.external.key_conditions import bounds_table, which_may_meet
-from keytide.external.parquet_part import ParquetPart
+from keytide.external.parquet_part import ForeignPart
 from keytide.external.parquet_rows import Finder, ForeignFile, StoredColumn, by_id, by_name
 from keytide.external.source import Place
 from keytide.extras import library
@@ -257,7 +257,7 @@ class DeltaFiles:
 
 
 @dataclass(frozen=True)
-class DeltaPart(ParquetPart):
+class DeltaPart(ForeignPart):
     """A file of a Delta table. See `SourcePart`."""
 
     store: Store
@@ -275,7 +275,7 @@ class DeltaPart(ParquetPart):
 
     @property
     def stored(self) -> tuple[StoredColumn, ...]:
-        """See `ParquetPart`."""
+        """See `ForeignPart`."""
         return self.files.columns
 
     @property
@@ -289,7 +289,7 @@ class DeltaPart(ParquetPart):
         return np.fromiter(dead, np.int64, len(dead))
 
     def file(self) -> ForeignFile:
-        """See `ParquetPart`."""
+        """See `ForeignPart`."""
         opened, uri = partial(self.store.open_input, self.path), self.store.uri_of(self.path)
         return ForeignFile(opened, uri, self.files.find, self.constants, self.dead_rows())
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from keytide.errors import DataError
-from keytide.external.parquet_part import ParquetPart
+from keytide.external.parquet_part import ForeignPart
 from keytide.external.parquet_rows import (
     FIELD_ID,
     ForeignFile,
@@ -50,7 +50,7 @@ class ByIds:
 
 
 @dataclass(frozen=True)
-class IcebergPart(ParquetPart):
+class IcebergPart(ForeignPart):
     """A data file of an Iceberg table. See `SourcePart`.
 
     `plain` are the columns that files have under their names of now.
@@ -73,7 +73,7 @@ class IcebergPart(ParquetPart):
 
     @property
     def stored(self) -> tuple[StoredColumn, ...]:
-        """See `ParquetPart`."""
+        """See `ForeignPart`."""
         return self.columns
 
     @property
@@ -94,7 +94,7 @@ class IcebergPart(ParquetPart):
         return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
 
     def file(self) -> ForeignFile:
-        """See `ParquetPart`."""
+        """See `ForeignPart`."""
         opened = partial(self._opened, self.path)
         return ForeignFile(opened, self.path, self.find, self.constants, self.dead_rows())
 

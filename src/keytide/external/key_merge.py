@@ -15,18 +15,21 @@ from typing import TypeAlias
 import polars as pl
 
 from keytide.external.cut import KeyCut
-from keytide.external.ties import TieOrder, refuse_ties, undecided_keys
+from keytide.external.ties import TieOrder, are_freshest, refuse_ties, undecided_keys
 from keytide.lazily import cached_property
 from keytide.merge.engine import MergeEngine
-from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, MergeOrder, is_searchable
+from keytide.merge.order import IS_ADD, MergeOrder, is_searchable
+from keytide.scratch import scratch
 from keytide.table.state.view import TableView
 
-__all__ = ["CUTS_MAX", "CUTS_MIN", "Cuts", "KeyMerge", "budget_of"]
+__all__ = ["CUTS_MAX", "CUTS_MIN", "PLACE", "Cuts", "KeyMerge", "SortedOut", "budget_of"]
 
 Cuts: TypeAlias = Callable[[int, int, int], int]
 """How many parts to cut into: by the bytes and rows that are held, and those that may be."""
 
 CUTS_MIN, CUTS_MAX = 4, 256
+PLACE = scratch("place")
+"""The column that tells versions apart, by where they lie."""
 
 # What is merged is held as versions, as what is sorted of them, and as rows.
 _COPIES = 4
@@ -35,6 +38,17 @@ _COPIES = 4
 def budget_of(memory_bytes: int) -> int:
     """How large the versions may be that are merged at once in so much memory."""
     return memory_bytes // _COPIES
+
+
+@dataclass(frozen=True)
+class SortedOut:
+    """Versions by their places: those that are no rows, and the freshest ones that tie.
+
+    Of the latter, whole rows tell which is the row of their key.
+    """
+
+    lost: pl.Series
+    tied: pl.Series
 
 
 @dataclass(frozen=True)
@@ -65,16 +79,17 @@ class KeyMerge:
         for group in _groups(frames, self.order.key, budget, cuts):
             yield from self._of_group(group, budget, undecided)
 
-    def superseded(
+    def sorted_out(
         self, frames: Iterable[pl.DataFrame], memory_bytes: int, cuts: Cuts
-    ) -> Iterator[pl.Series]:
-        """The numbers of all versions that are no rows: older ones, and deletes.
+    ) -> Iterator[SortedOut]:
+        """Which versions are no rows, without a look at the values that rows have.
 
-        REQUIRES: no two versions have the same number.
+        REQUIRES: versions have a column `PLACE`, which tells them apart; the row of a key is its
+        freshest version.
         """
         budget = budget_of(memory_bytes)
         for group in _groups(frames, self.order.key, budget, cuts):
-            yield from self._lost(group, budget)
+            yield from self._sorted_out(group, budget)
 
     @cached_property
     def engine(self) -> MergeEngine:
@@ -96,19 +111,35 @@ class KeyMerge:
         if held:
             yield from self._merged(pl.concat(held), undecided)
 
-    def _lost(self, frames: Iterator[pl.DataFrame], budget: int) -> Iterator[pl.Series]:
-        """As `_of_group`, of what is not among the rows."""
+    def _sorted_out(self, frames: Iterator[pl.DataFrame], budget: int) -> Iterator[SortedOut]:
+        """As `_of_group`: what is the freshest so far stands for all."""
         held: list[pl.DataFrame] = []
         for frame in frames:
             held.append(frame)
             if _bytes_of(held) > budget:
-                versions = pl.concat(held)
-                held = self._merged(versions, [])
-                yield _numbers_without(versions, held)
+                kept, older = self._parted(pl.concat(held))
+                held = [kept]
+                yield SortedOut(older[PLACE], kept[PLACE].clear())
         if held:
-            versions = pl.concat(held)
-            rows = self._merged(versions, [])
-            yield _numbers_without(versions, [each.filter(IS_ADD) for each in rows])
+            kept, older = self._parted(pl.concat(held))
+            is_add = kept.select(IS_ADD).to_series()
+            tied = _occurs_again(kept, self.order.key)
+            if not self.refuses_ties:
+                tied = tied & is_add
+            lost = pl.concat([older[PLACE], kept.filter(~tied & ~is_add)[PLACE]])
+            yield SortedOut(lost, kept.filter(tied)[PLACE])
+
+    def _parted(self, versions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """The freshest versions of each key, of which no number tells which it is, and the others.
+
+        It is one where a number does.
+        """
+        occurs_again = _occurs_again(versions, self.order.key)
+        sorted_ = self.order.sort(versions.filter(occurs_again))
+        fresh = are_freshest(sorted_, self.order, numbers_decide=not self.refuses_ties)
+        return pl.concat([versions.filter(~occurs_again), sorted_.filter(fresh)]), sorted_.filter(
+            ~fresh
+        )
 
     def _merged(self, versions: pl.DataFrame, undecided: list[pl.DataFrame]) -> list[pl.DataFrame]:
         """One row for each key; together they are all of them, in no order."""
@@ -151,13 +182,6 @@ def _groups(
 
 def _bytes_of(frames: Sequence[pl.DataFrame]) -> int:
     return sum(int(frame.estimated_size()) for frame in frames)
-
-
-def _numbers_without(versions: pl.DataFrame, kept: Sequence[pl.DataFrame]) -> pl.Series:
-    """The numbers of the versions that are not among those kept."""
-    numbers = versions[SEQUENCE_NUMBER]
-    stay = pl.concat([each[SEQUENCE_NUMBER] for each in kept])
-    return numbers.filter(~numbers.is_in(stay.implode()))
 
 
 def _occurs_again(versions: pl.DataFrame, key: Sequence[str]) -> pl.Series:

@@ -19,12 +19,13 @@ from keytide.table.conditions.predicate import Predicate, columns_of, conjunctio
 from keytide.table.read.prefetch import prefetched
 from keytide.table.state.view import TableView
 
-__all__ = ["Merging", "split_condition"]
+__all__ = ["TIMES_STORED", "VALUE_BYTES", "Merging", "rows_at_once", "split_condition"]
 
 _BATCH_ROWS = 4 << 10, 1 << 20
-_VALUE_BYTES = 32
+VALUE_BYTES = 32
 """About what a value takes, where nothing is known of it."""
-_TIMES_STORED = 8
+TIMES_STORED = 8
+"""About how much larger rows are in memory than where they are stored."""
 _CUTS_UNKNOWN = 64
 
 
@@ -38,6 +39,13 @@ def split_condition(
     terms = conjuncts(predicate)
     about_key = [term for term in terms if columns_of(term) <= {*key}]
     return conjunction(about_key), conjunction(t for t in terms if t not in about_key)
+
+
+def rows_at_once(memory_bytes: int, columns: int) -> int:
+    """How many rows to read at a time of what is merged in so much memory."""
+    least, most = _BATCH_ROWS
+    fitting = budget_of(memory_bytes) // 4 // (VALUE_BYTES * columns)
+    return max(least, min(most, fitting))
 
 
 @dataclass(frozen=True)
@@ -72,7 +80,7 @@ class Merging:
 
     def _merged(self, memory_bytes: int, undecided: list[pl.DataFrame]) -> Iterator[pl.DataFrame]:
         """See `KeyMerge.merged`."""
-        rows_max = self.rows_in(memory_bytes)
+        rows_max = rows_at_once(memory_bytes, len(self.columns_read))
         coming = prefetched(self.versions.frames(self.columns_read, rows_max))
         return self.by_key.merged(coming, memory_bytes, self._cuts, undecided)
 
@@ -81,6 +89,21 @@ class Merging:
         """How versions become rows."""
         is_whole = {*self.columns_read} == {*self.view.schema.names}
         return KeyMerge(self.view, self.order, is_whole, self.refuses_ties)
+
+    @property
+    def by_freshness(self) -> KeyMerge:
+        """The same without a look at values, for `KeyMerge.sorted_out`."""
+        order = self.order
+        if isinstance(order, TieOrder):
+            order = replace(order, compared=())
+        return KeyMerge(self.view, order, refuses_ties=self.refuses_ties)
+
+    @property
+    def columns_deciding(self) -> tuple[str, ...]:
+        """The columns that `by_freshness` needs."""
+        return tuple(
+            dict.fromkeys((*self.view.engine.columns(()), *self.view.options.tombstone_key))
+        )
 
     @cached_property
     def shown(self) -> ShownRows:
@@ -137,12 +160,6 @@ class Merging:
         wanted = self.view.engine.columns((*self.columns, *sorted(columns_of(self.condition))))
         return tuple(dict.fromkeys((*wanted, *self.view.options.tombstone_key)))
 
-    def rows_in(self, memory_bytes: int) -> int:
-        """How many rows to read at a time."""
-        least, most = _BATCH_ROWS
-        fitting = budget_of(memory_bytes) // 4 // (_VALUE_BYTES * len(self.columns_read))
-        return max(least, min(most, fitting))
-
     def _cuts(self, held_bytes: int, held_rows: int, budget: int) -> int:
         """How many parts to cut into, so that each fits."""
         rows = [part.rows for part in self.versions.parts]
@@ -150,7 +167,7 @@ class Merging:
         if None not in rows:
             estimated = sum(n or 0 for n in rows) * held_bytes // max(1, held_rows)
         elif None not in stored:
-            estimated = _TIMES_STORED * sum(n or 0 for n in stored)
+            estimated = TIMES_STORED * sum(n or 0 for n in stored)
         else:
             return _CUTS_UNKNOWN
         return min(CUTS_MAX, max(CUTS_MIN, 2 * estimated // max(1, budget)))

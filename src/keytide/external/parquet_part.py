@@ -14,29 +14,20 @@ from keytide.external.key_conditions import rows_that_meet
 from keytide.external.parquet_rows import ForeignFile, StoredColumn
 from keytide.table.conditions.predicate import Predicate
 
-__all__ = ["ParquetPart"]
+__all__ = ["ForeignPart", "ParquetPart"]
 
 
 class ParquetPart(ABC):
     """A `SourcePart` of one file. Pickles."""
 
     @property
-    @abstractmethod
-    def stored(self) -> Sequence[StoredColumn]:
-        """All columns of the table."""
-
-    @property
-    @abstractmethod
     def has_dead_rows(self) -> bool:
         """Whether some rows may be deleted there."""
+        return False
 
-    @abstractmethod
     def dead_rows(self) -> npt.NDArray[np.int64]:
         """The positions of rows that are deleted there, ascending. Raises `DataError`."""
-
-    @abstractmethod
-    def file(self) -> ForeignFile:
-        """The file, with what of it is dead. Raises as `dead_rows`."""
+        return np.empty(0, np.int64)
 
     @abstractmethod
     def plain_path(self, columns: Sequence[str]) -> Path | None:
@@ -46,6 +37,12 @@ class ParquetPart(ABC):
         are dead it knows nothing. None where it would find something else.
         """
 
+    @abstractmethod
+    def placed_batches(
+        self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
+    ) -> Iterator[pa.RecordBatch]:
+        """As `batches`, with one column more, the last one: `POSITION`."""
+
     def batches(
         self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
     ) -> Iterator[pa.RecordBatch]:
@@ -53,10 +50,23 @@ class ParquetPart(ABC):
         for batch in self.placed_batches(columns, about_key, rows_max):
             yield batch.select(list(columns))
 
+
+class ForeignPart(ParquetPart):
+    """A file of a table whose columns change while files stay."""
+
+    @property
+    @abstractmethod
+    def stored(self) -> Sequence[StoredColumn]:
+        """All columns of the table."""
+
+    @abstractmethod
+    def file(self) -> ForeignFile:
+        """The file, with what of it is dead. Raises as `dead_rows`."""
+
     def placed_batches(
         self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
     ) -> Iterator[pa.RecordBatch]:
-        """The same with one column more, the last one: `POSITION`."""
+        """See `ParquetPart`."""
         known = {column.name: column for column in self.stored}
         wanted = [known[name] for name in columns]
         read = self.file().placed_batches(wanted, about_key, rows_max)

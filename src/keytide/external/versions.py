@@ -28,7 +28,7 @@ from keytide.table.state.view import TableView
 from keytide.table.values.columns import key_column, stored_column
 from keytide.table.write.input_rows import with_tombstones
 
-__all__ = ["PART_SHIFT", "RowNumbers", "SourceVersions", "numbers_of"]
+__all__ = ["PART_SHIFT", "RowNumbers", "SourceVersions", "arrivals", "numbers_of"]
 
 PART_SHIFT = 40
 """Rows of a part have this many bits for their numbers: a trillion, of eight million parts."""
@@ -58,6 +58,18 @@ def numbers_of(parts: Sequence[SourcePart]) -> tuple[RowNumbers, ...]:
         else RowNumbers(place << PART_SHIFT, ascend=True)
         for place, part in enumerate(parts)
     )
+
+
+def arrivals(places: pl.Series, numbers: Sequence[RowNumbers]) -> pl.Series:
+    """What `_SEQUENCE_NUMBER` is of versions that are known by their place.
+
+    `numbers` are those of all parts.
+    """
+    found = places.to_numpy()
+    part = found >> PART_SHIFT
+    ascend = np.array([each.ascend for each in numbers], dtype=np.bool_)
+    first = np.array([each.first for each in numbers], dtype=np.int64)
+    return pl.Series(np.where(ascend[part], found, first[part]))
 
 
 @dataclass(frozen=True)
@@ -106,6 +118,14 @@ class SourceVersions:
         """Those of the parts at some places, with the numbers that they have among all."""
         parts = tuple(self.parts[place] for place in places)
         return replace(self, parts=parts, numbers=tuple(self.numbers[place] for place in places))
+
+    def by_place(self) -> SourceVersions:
+        """The same with numbers that tell where a version lies, and nothing of when it came.
+
+        See `arrivals`.
+        """
+        places = (RowNumbers(n << PART_SHIFT, ascend=True) for n in range(len(self.parts)))
+        return replace(self, numbers=tuple(places))
 
     def _typed(
         self, batch: pa.RecordBatch, columns: Sequence[str], part: SourcePart

@@ -10,10 +10,11 @@ read, that of the scan, and all is lazy.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -23,17 +24,25 @@ from keytide.external.connector import ExternalHandle
 from keytide.external.dealt import (
     CUT,
     DEALT,
-    LOST,
+    FOUND,
     PART,
     DealTask,
+    TiedTask,
     dealt_frames,
-    lost_rows,
-    positions_in,
+    found_rows,
+    read_found,
 )
-from keytide.external.key_merge import KeyMerge
-from keytide.external.merging import Merging, split_condition
+from keytide.external.key_merge import KeyMerge, budget_of
+from keytide.external.merging import (
+    TIMES_STORED,
+    VALUE_BYTES,
+    Merging,
+    rows_at_once,
+    split_condition,
+)
 from keytide.external.parquet_part import ParquetPart
 from keytide.external.shown_rows import ShownRows
+from keytide.external.versions import RowNumbers, SourceVersions
 from keytide.spark.connect import cores
 from keytide.spark.dead_rows import BITS, FILE, bitmaps_of, told_apart, without_marked
 from keytide.spark.native import parquet_reader, spark_reads
@@ -42,13 +51,13 @@ from keytide.spark.read import BINS_PER_CORE, TASK_MEMORY_BYTES, pack
 from keytide.spark.runner import Executors
 from keytide.spark.types import spark_batches, spark_schema
 from keytide.table.conditions.predicate import columns_of
+from keytide.table.state.view import TableView
 from keytide.types import AtomicType, arrow_schema, quoted, type_from_arrow
 
 __all__ = ["merged_to_spark"]
 
 _SMALL_BYTES = 64 << 20
 """Versions up to this size are merged by one task: to deal them out takes longer."""
-_VALUE_BYTES, _TIMES_STORED = 32, 8
 _PLACES_MAX = 4096
 _ROWS_MARKED_MAX = 1 << 30
 """Of more rows no bitmaps are broadcast."""
@@ -69,24 +78,24 @@ def merged_to_spark(
     files = _plain_files(table, merging)
     if files is None:
         return _merged(merging, scan.schema, spark)
-    return _without_superseded(table, merging, files, spark)
+    return _winners(table, merging, files, scan.schema, spark)
 
 
 def _is_worth_dealing(merging: Merging) -> bool:
     """Whether versions are many, and lie in parts of which several can be read at once."""
     parts = merging.versions.parts
     has_one = len(parts) == 1 and not isinstance(parts[0], ParquetPart)
-    size = _bytes_of(merging)
+    size = _bytes_of(merging.versions, merging.columns_read)
     return bool(parts) and not has_one and size is not None and size > _SMALL_BYTES
 
 
-def _bytes_of(merging: Merging) -> int | None:
+def _bytes_of(versions: SourceVersions, columns: Sequence[str]) -> int | None:
     """About what the versions take in memory; None where nobody knows."""
-    rows = [part.rows for part in merging.versions.parts]
+    rows = [part.rows for part in versions.parts]
     if None not in rows:
-        return sum(n or 0 for n in rows) * _VALUE_BYTES * len(merging.columns_read)
-    stored = [part.stored_bytes for part in merging.versions.parts]
-    return None if None in stored else sum(n or 0 for n in stored) * _TIMES_STORED
+        return sum(n or 0 for n in rows) * VALUE_BYTES * len(columns)
+    stored = [part.stored_bytes for part in versions.parts]
+    return None if None in stored else sum(n or 0 for n in stored) * TIMES_STORED
 
 
 # -- versions dealt out and merged -----------------------------------------------------------------
@@ -94,38 +103,33 @@ def _bytes_of(merging: Merging) -> int | None:
 
 def _merged(merging: Merging, schema: pa.Schema, spark: SparkSession) -> DataFrame:
     """The rows, of which Python has read all."""
-    # Which keys need whole rows is known too late: others have read the versions.
-    whole = Merging(
-        merging.versions,
-        merging.columns,
-        merging.condition,
-        compares_rows=not merging.versions.are_in_order,
-    )
+    # Which keys need whole rows would be known too late: others have read the versions.
+    whole = replace(merging, compares_rows=not merging.versions.are_in_order)
     task = _MergeTask(whole.by_key, whole.shown, schema)
-    return Executors().made(task, _dealt(whole, spark), spark_schema(schema))
+    dealt = _dealt(merging.versions, whole.columns_read, spark)
+    return Executors().made(task, dealt, spark_schema(schema))
 
 
-def _dealt(merging: Merging, spark: SparkSession) -> DataFrame:
-    """The versions, dealt out by key: a partition for each place."""
-    versions, memory = merging.versions, _memory(merging.by_key)
-    # Of one place as much as is merged at once; there are some for each core in any case.
-    share = memory // 4
-    places = max(BINS_PER_CORE * cores(spark), (_bytes_of(merging) or 0) // share)
-    places = min(places, _PLACES_MAX)
-
-    def task(bin_: Sequence[int]) -> DealTask:
-        columns, rows_max = merging.columns_read, merging.rows_in(memory)
-        return DealTask(versions.some(sorted(bin_)), columns, places, rows_max)
-
+def _dealt(versions: SourceVersions, columns: tuple[str, ...], spark: SparkSession) -> DataFrame:
+    """Some columns of versions, dealt out by key: a partition for each place."""
+    places = _places(versions, columns, spark)
+    rows_max = rows_at_once(_memory(versions.view), len(columns))
     sizes = [part.stored_bytes or part.rows or 0 for part in versions.parts]
     bins = pack(range(len(sizes)), cores(spark) * BINS_PER_CORE, sizes.__getitem__)
+    tasks = [DealTask(versions.some(sorted(bin_)), columns, places, rows_max) for bin_ in bins]
     count = sum(part.rows or 0 for part in versions.parts) or None
-    dealt = Executors().rows([task(bin_) for bin_ in bins], spark_schema(DEALT), spark, count)
+    dealt = Executors().rows(tasks, spark_schema(DEALT), spark, count)
     return dealt.repartitionById(places, column(CUT))
 
 
-def _memory(by_key: KeyMerge) -> int:
-    return min(by_key.view.options.read_memory_bytes, TASK_MEMORY_BYTES)
+def _places(versions: SourceVersions, columns: Sequence[str], spark: SparkSession) -> int:
+    """How many places to deal to: to each as much as is merged at once, and some to each core."""
+    needed = (_bytes_of(versions, columns) or 0) // budget_of(_memory(versions.view))
+    return min(_PLACES_MAX, max(cores(spark) * BINS_PER_CORE, needed))
+
+
+def _memory(view: TableView) -> int:
+    return min(view.options.read_memory_bytes, TASK_MEMORY_BYTES)
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,7 @@ class _MergeTask:
     def batches(self, dealt: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows as Spark wants them. Runs on executors."""
         frames = dealt_frames(dealt)
-        for rows in self.by_key.merged(frames, _memory(self.by_key), _cuts, []):
+        for rows in self.by_key.merged(frames, _memory(self.by_key.view), _cuts, []):
             yield from spark_batches(self.shown.of(rows), self.schema)
 
 
@@ -156,7 +160,7 @@ def _plain_files(table: ExternalHandle, merging: Merging) -> list[Path] | None:
     names = _columns_of_files(table, merging)
     versions = merging.versions
     rows = sum(part.rows or 0 for part in versions.parts)
-    if merging.refuses_ties or not versions.are_in_order or rows > _ROWS_MARKED_MAX:
+    if rows > _ROWS_MARKED_MAX:
         return None
     if not all(_is_read_alike(table, name) for name in names):
         return None
@@ -185,61 +189,113 @@ def _is_read_alike(table: ExternalHandle, name: str) -> bool:
     return isinstance(own, AtomicType) and own == there and spark_reads(own)
 
 
-def _without_superseded(
-    table: ExternalHandle, merging: Merging, files: Sequence[Path], spark: SparkSession
+def _winners(
+    table: ExternalHandle,
+    merging: Merging,
+    files: Sequence[Path],
+    schema: pa.Schema,
+    spark: SparkSession,
 ) -> DataFrame:
-    """The rows, which Spark reads itself once it knows which of them are superseded."""
+    """The rows, which Spark reads itself once it knows which versions are no rows.
+
+    Where versions tie whose whole rows have to be compared, those come from tasks.
+    """
+    found = _found(merging, spark)
+    known_by, values = told_apart(files)
+    bitmaps = _bitmaps(merging, found, values)
+    rows = _without(table, merging, files, bitmaps, known_by, spark)
+    if merging.versions.are_in_order and not merging.refuses_ties:
+        return rows
+    return rows.unionAll(_tied(merging, found, schema, spark))
+
+
+def _found(merging: Merging, spark: SparkSession) -> DataFrame:
+    """What became of the versions in each part; rows of one part are in one partition."""
+    versions = merging.versions
+    dealt = _dealt(versions.by_place(), merging.columns_deciding, spark)
+    task = _SortTask(merging.by_freshness, versions.numbers)
+    schema = spark_schema(FOUND)
+    found = Executors().made(task, dealt, schema)
+    deleted = _with_dead_rows(merging)
+    if deleted:  # which may have no other row that is told of
+        none = [b""] * len(deleted)
+        every = pa.table([pa.array([*deleted], pa.int32()), none, none], schema=FOUND)
+        found = found.unionAll(spark.createDataFrame(every, schema))
+    places = min(len(versions.parts), cores(spark))
+    return found.repartitionById(places, F.expr(f"{quoted(PART)} % {places}"))
+
+
+def _with_dead_rows(merging: Merging) -> dict[int, ParquetPart]:
+    return {
+        place: part
+        for place, part in enumerate(merging.versions.parts)
+        if isinstance(part, ParquetPart) and part.has_dead_rows
+    }
+
+
+def _bitmaps(merging: Merging, found: DataFrame, values: pa.Array) -> DataFrame:
+    """For each file its value, by which Spark knows it, and which rows are not to be read."""
+    schema = pa.schema([(FILE, values.type), (BITS, pa.list_(pa.list_(pa.int64())))])
+    task = _BitmapTask(values, _with_dead_rows(merging))
+    return Executors().made(task, found, spark_schema(schema))
+
+
+def _without(
+    table: ExternalHandle,
+    merging: Merging,
+    files: Sequence[Path],
+    bitmaps: DataFrame,
+    known_by: str,
+    spark: SparkSession,
+) -> DataFrame:
+    """What Spark reads of the files, without the rows that bitmaps mark."""
     fields = merging.view.schema.select(_columns_of_files(table, merging))
     schema = spark_schema(arrow_schema(fields))
     rows = parquet_reader(schema, spark).parquet(*(f"file:{path}" for path in files))
-    known_by, values = told_apart(files)
-    rows = without_marked(rows, _bitmaps(merging, values, spark), known_by)
+    rows = without_marked(rows, bitmaps, known_by)
     if table.predicate is not None:
         rows = rows.where(spark_condition(table.predicate, fields, schema))
     return rows.selectExpr(*map(quoted, merging.columns))
 
 
-def _bitmaps(merging: Merging, values: pa.Array, spark: SparkSession) -> DataFrame:
-    """For each file its value, by which Spark knows it, and which rows are superseded or dead."""
-    versions = merging.versions
-    narrow = Merging(versions, merging.view.schema.primary_keys)
-    lost_schema = spark_schema(LOST)
-    lost = Executors().made(_LostTask(narrow.by_key), _dealt(narrow, spark), lost_schema)
-    deleted = {
-        place: part
-        for place, part in enumerate(versions.parts)
-        if isinstance(part, ParquetPart) and part.has_dead_rows
-    }
-    if deleted:
-        every = pa.table([[*deleted], [b""] * len(deleted)], schema=LOST)
-        lost = lost.unionAll(spark.createDataFrame(every, lost_schema))
-    places = min(len(values), cores(spark))
-    dealt = lost.repartitionById(places, F.expr(f"{quoted(PART)} % {places}"))
-    schema = pa.schema([(FILE, values.type), (BITS, pa.list_(pa.list_(pa.int64())))])
-    return Executors().made(_BitmapTask(values, deleted), dealt, spark_schema(schema))
+def _tied(merging: Merging, found: DataFrame, schema: pa.Schema, spark: SparkSession) -> DataFrame:
+    """The rows of keys whose freshest versions tie."""
+    whole, versions = replace(merging, compares_rows=True), merging.versions
+    places = _places(versions, merging.columns_deciding, spark)
+    rows_max = rows_at_once(_memory(whole.view), len(whole.columns_read))
+    read = TiedTask(versions, places, rows_max)
+    dealt = Executors().made(read, found, spark_schema(DEALT))
+    dealt = dealt.repartitionById(places, column(CUT))
+    task = _MergeTask(whole.by_key, whole.shown, schema)
+    return Executors().made(task, dealt, spark_schema(schema))
 
 
 @dataclass(frozen=True)
-class _LostTask:
-    """Finds which versions are superseded of those that fell to one place."""
+class _SortTask:
+    """Sorts out the versions that fell to one place."""
 
     by_key: KeyMerge
+    numbers: tuple[RowNumbers, ...]
 
     def batches(self, dealt: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows of `LOST`. Runs on executors."""
-        return lost_rows(self.by_key, dealt, _memory(self.by_key))
+        """Rows of `FOUND`. Runs on executors."""
+        return found_rows(self.by_key, self.numbers, dealt, _memory(self.by_key.view))
 
 
 @dataclass(frozen=True)
 class _BitmapTask:
-    """Makes bitmaps of the rows of files that are superseded, and of those that are `deleted`."""
+    """Makes bitmaps of rows that are lost or tie, and of those that were deleted there."""
 
     values: pa.Array
     deleted: dict[int, ParquetPart]
 
-    def batches(self, lost: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """A row for each file. Runs on executors."""
-        for place, positions in positions_in(lost).items():
-            dead = self.deleted[place].dead_rows() if place in self.deleted else positions[:0]
-            bits = bitmaps_of([np.union1d(positions, dead)])
+    def batches(self, found: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """A row for each file that has such. Runs on executors."""
+        for place, each in read_found(found).items():
+            marked = np.concatenate([each.lost, each.tied, self._dead(place)])
+            bits = bitmaps_of([np.unique(marked)])
             yield pa.record_batch([self.values.slice(place, 1), bits], [FILE, BITS])
+
+    def _dead(self, place: int) -> npt.NDArray[np.int64]:
+        part = self.deleted.get(place)
+        return np.empty(0, np.int64) if part is None else part.dead_rows()
