@@ -156,9 +156,13 @@ class Merging:
 
     @cached_property
     def _needed(self) -> tuple[str, ...]:
-        """What is wanted and what decides, but between versions that tie."""
-        wanted = self.view.engine.columns((*self.columns, *sorted(columns_of(self.condition))))
-        return tuple(dict.fromkeys((*wanted, *self.view.options.tombstone_key)))
+        """What is wanted and what decides, but between versions that tie; as the table has it.
+
+        In another order, the same columns would decide otherwise.
+        """
+        wanted = {*self.view.engine.columns((*self.columns, *columns_of(self.condition)))}
+        wanted |= {*self.view.options.tombstone_key}
+        return tuple(name for name in self.view.schema.names if name in wanted)
 
     def _cuts(self, held_bytes: int, held_rows: int, budget: int) -> int:
         """How many parts to cut into, so that each fits."""
