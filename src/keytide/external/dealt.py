@@ -58,7 +58,7 @@ class DealTask:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Rows of `DEALT`. Raises as reading does."""
         key = self.versions.view.order.key
-        for frame in self.versions.frames(self.columns, self.rows_max):
+        for frame in _in_bulk(self.versions.frames(self.columns, self.rows_max), self.rows_max):
             yield _dealt(frame, key, self.places)
 
 
@@ -144,8 +144,9 @@ class TiedTask:
             if not len(each.tied):
                 continue
             wanted = pl.Series(each.tied + (part << PART_SHIFT)).implode()
-            for frame in by_place.some([part]).frames(names, self.rows_max):
-                tied = frame.filter(pl.col(SEQUENCE_NUMBER).is_in(wanted))
+            whole = by_place.some([part]).frames(names, self.rows_max)
+            tied_rows = (each.filter(pl.col(SEQUENCE_NUMBER).is_in(wanted)) for each in whole)
+            for tied in _in_bulk(tied_rows, self.rows_max):
                 came = arrivals(tied[SEQUENCE_NUMBER], self.versions.numbers)
                 yield _dealt(tied.with_columns(came.alias(SEQUENCE_NUMBER)), key, self.places)
 
@@ -156,6 +157,18 @@ def _dealt(versions: pl.DataFrame, key: Sequence[str], places: int) -> pa.Record
     return pa.record_batch(
         [pa.array(list(cut), pa.int32()), pa.array(pages, pa.binary())], schema=DEALT
     )
+
+
+def _in_bulk(frames: Iterable[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame]:
+    """The rows of frames in fewer of them: a page costs the same if there is little in it."""
+    held: list[pl.DataFrame] = []
+    for frame in frames:
+        held += [frame] if frame.height else []
+        if sum(each.height for each in held) >= rows:
+            yield pl.concat(held)
+            held = []
+    if held:
+        yield pl.concat(held)
 
 
 def _page(versions: pl.DataFrame) -> bytes:

@@ -41,8 +41,8 @@ def without_dead_rows(
     the driver, and their bitmaps broadcast when the frame is evaluated. Raises `DataError` when a
     file or a vector is missing or torn.
     """
-    places = [view.data_file(file.entry) for file in files]
-    paths = [path for store, path in places for path in [store.local_path(path)] if path]
+    places = (view.data_file(file.entry) for file in files)
+    paths = [local for store, path in places if (local := store.local_path(path)) is not None]
     with disk_errors("read", view.store.uri):
         known_by, values = told_apart(paths)
     found = [dead_positions(view.store, f.dead_rows) for f in files if f.dead_rows is not None]

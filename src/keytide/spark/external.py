@@ -106,18 +106,23 @@ def _merged(merging: Merging, schema: pa.Schema, spark: SparkSession) -> DataFra
     # Which keys need whole rows would be known too late: others have read the versions.
     whole = replace(merging, compares_rows=not merging.versions.are_in_order)
     task = _MergeTask(whole.by_key, whole.shown, schema)
-    dealt = _dealt(merging.versions, whole.columns_read, spark)
+    count = sum(part.rows or 0 for part in merging.versions.parts) or None
+    dealt = _dealt(merging.versions, whole.columns_read, spark, count)
     return Executors().made(task, dealt, spark_schema(schema))
 
 
-def _dealt(versions: SourceVersions, columns: tuple[str, ...], spark: SparkSession) -> DataFrame:
-    """Some columns of versions, dealt out by key: a partition for each place."""
+def _dealt(
+    versions: SourceVersions, columns: tuple[str, ...], spark: SparkSession, count: int | None
+) -> DataFrame:
+    """Some columns of versions, dealt out by key: a partition for each place.
+
+    `count` is how many rows Spark is to think will come of them, None where nobody knows.
+    """
     places = _places(versions, columns, spark)
     rows_max = rows_at_once(_memory(versions.view), len(columns))
     sizes = [part.stored_bytes or part.rows or 0 for part in versions.parts]
     bins = pack(range(len(sizes)), cores(spark) * BINS_PER_CORE, sizes.__getitem__)
     tasks = [DealTask(versions.some(sorted(bin_)), columns, places, rows_max) for bin_ in bins]
-    count = sum(part.rows or 0 for part in versions.parts) or None
     dealt = Executors().rows(tasks, spark_schema(DEALT), spark, count)
     return dealt.repartitionById(places, column(CUT))
 
@@ -212,7 +217,7 @@ def _winners(
 def _found(merging: Merging, spark: SparkSession) -> DataFrame:
     """What became of the versions in each part; rows of one part are in one partition."""
     versions = merging.versions
-    dealt = _dealt(versions.by_place(), merging.columns_deciding, spark)
+    dealt = _dealt(versions.by_place(), merging.columns_deciding, spark, 0)
     task = _SortTask(merging.by_freshness, versions.numbers)
     schema = spark_schema(FOUND)
     found = Executors().made(task, dealt, schema)

@@ -1,4 +1,4 @@
-"""Tables of connectors on Spark: each split is read by a task of its own."""
+"""Tables of connectors on Spark: each split is read by a task, or a merge is that of many."""
 
 from __future__ import annotations
 
