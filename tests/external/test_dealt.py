@@ -122,7 +122,7 @@ def test_versions_that_tie_are_an_error_where_the_definition_says_so(tmp_path: P
     table = external(tmp_path, "error")
     assert len(put_together(table, 1 << 20)) == 2
     pq.write_table(
-        pa.table([[2.0], [1], [None], ["c"]], schema=SCHEMA), tmp_path / "theirs/9.parquet"
+        pa.table([[2.0], [1], [True], ["c"]], schema=SCHEMA), tmp_path / "theirs/9.parquet"
     )
     with pytest.raises(kt.InvalidError, match=r"key k = 2\.0"):
         put_together(table, 1 << 20)
