@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -110,6 +111,23 @@ def test_several_tasks_make_the_rows_that_one_reader_makes(
         assert listed(frame.toArrow()) == expected
     frame.explain()
     assert (NATIVE in capsys.readouterr().out) == is_native
+
+
+def test_keys_of_floats_are_told_apart_as_one_reader_does(tmp_path: Path, spark: Any) -> None:
+    (tmp_path / "t").mkdir()
+    for number, keys in enumerate([[-0.0, math.nan, 1.0], [0.0]]):
+        rows = {"k": keys, "w": [number] * len(keys), "v": [f"{key}" for key in keys]}
+        pq.write_table(pa.table(rows), tmp_path / f"t/{number}.parquet")
+    lake = kt.connect(tmp_path / "lake", spark)
+    lake.create_external_table(
+        "e",
+        format="parquet",
+        location=str(tmp_path / "t"),
+        primary_key=["k"],
+        watermark_key=["w"],
+    )
+    found = lake.sql("SELECT v FROM e WHERE k = 0.0 OR k = CAST('NaN' AS DOUBLE) ORDER BY v")
+    assert found.to_pylist() == [{"v": "0.0"}, {"v": "nan"}]
 
 
 def test_file_that_is_gone_is_a_data_error(tmp_path: Path, spark: Any) -> None:
