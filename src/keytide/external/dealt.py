@@ -30,6 +30,7 @@ __all__ = [
     "DealTask",
     "Found",
     "TiedTask",
+    "cuts_of_dealt",
     "dealt_frames",
     "found_rows",
     "read_found",
@@ -43,7 +44,7 @@ FOUND = pa.schema([(PART, pa.int32()), (LOST, pa.binary()), (TIED, pa.binary())]
 
 Positions: TypeAlias = "npt.NDArray[np.int64]"
 
-_CUTS_ON_DISK = 64
+_SEED = 1  # another one than that of what is cut once more
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,11 @@ class DealTask:
         key = self.versions.view.order.key
         for frame in _in_bulk(self.versions.frames(self.columns, self.rows_max), self.rows_max):
             yield _dealt(frame, key, self.places)
+
+
+def cuts_of_dealt(held_bytes: int, held_rows: int, budget: int) -> int:
+    """See `Cuts`. What fell to one place was to fit in memory, so nobody knows how much it is."""
+    return 64
 
 
 def dealt_frames(dealt: Iterable[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
@@ -87,7 +93,7 @@ def found_rows(
         )
 
     frames = map(placed, dealt_frames(dealt))
-    for found in by_key.sorted_out(frames, memory_bytes, lambda *_: _CUTS_ON_DISK):
+    for found in by_key.sorted_out(frames, memory_bytes, cuts_of_dealt):
         lost, tied = _by_part(found.lost), _by_part(found.tied)
         parts = sorted(lost.keys() | tied.keys())
         packed = [[of.get(part, b"") for part in parts] for of in (lost, tied)]
@@ -152,7 +158,7 @@ class TiedTask:
 
 
 def _dealt(versions: pl.DataFrame, key: Sequence[str], places: int) -> pa.RecordBatch:
-    cut = dict(cut_by_key(versions, key, places))
+    cut = dict(cut_by_key(versions, key, places, _SEED))
     pages = [_page(some) for some in cut.values()]
     return pa.record_batch(
         [pa.array(list(cut), pa.int32()), pa.array(pages, pa.binary())], schema=DEALT

@@ -1,10 +1,11 @@
 """Tables that others keep, on Spark: versions of keys are dealt out by key and merged by tasks.
 
-Where it is known of all versions which came later, and the files are such as Spark reads alike,
-only keys and watermarks are dealt out. What comes back is which rows of which file are superseded,
-as bitmaps, and Spark's own reader reads the files without those. Else the versions are dealt out
-whole, and what they are merged into is what Spark gets. In either case the rows of one version are
-read, that of the scan, and all is lazy.
+Of files that Spark reads as we do, only keys and what decides between versions are dealt out. What
+comes back is which rows of which file are not the row of their key, as bitmaps, and Spark's own
+reader reads the files without those; keys of which whole rows have to be compared come from tasks.
+Of all others, whole versions are dealt out, and Spark gets what they are merged into. In either
+case the rows are those of one version, that of the scan, and nothing is read before they are asked
+for.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from keytide.external.dealt import (
     PART,
     DealTask,
     TiedTask,
+    cuts_of_dealt,
     dealt_frames,
     found_rows,
     read_found,
@@ -148,13 +150,8 @@ class _MergeTask:
     def batches(self, dealt: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows as Spark wants them. Runs on executors."""
         frames = dealt_frames(dealt)
-        for rows in self.by_key.merged(frames, _memory(self.by_key.view), _cuts, []):
+        for rows in self.by_key.merged(frames, _memory(self.by_key.view), cuts_of_dealt, []):
             yield from spark_batches(self.shown.of(rows), self.schema)
-
-
-def _cuts(held_bytes: int, held_rows: int, budget: int) -> int:
-    """How many parts to cut into what is more than was thought."""
-    return 64
 
 
 # -- files that Spark reads ------------------------------------------------------------------------
