@@ -70,6 +70,15 @@ def test_in_a_commit_that_was_rewritten_a_tombstone_wins_and_then_the_larger_row
     assert (1, 7, None, "later") in rows(define(lake, exists_ok=True).scan())
 
 
+def test_larger_row_is_the_same_in_whatever_order_columns_are_asked_for(
+    lake: kt.Lake, history: History
+) -> None:
+    history.commit((1, 7, None, "z"), (1, 7, False, "a"), rewritten=True)
+    table = define(lake)
+    assert rows(table.scan()) == {(1, 7, False, "a")}
+    assert rows(table.scan(["v", "d", "w", "k"])) == {("a", False, 7, 1)}
+
+
 def test_tombstone_of_a_rewritten_commit_wins_over_larger_values(
     lake: kt.Lake, history: History
 ) -> None:

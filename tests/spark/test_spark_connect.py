@@ -13,9 +13,11 @@ import pytest
 pytestmark = [pytest.mark.spark, pytest.mark.driver, pytest.mark.slow]
 
 CLIENT = """
-import json, sys
+import json, os, sys
 import pyarrow as pa
+import pyarrow.parquet as pq
 import keytide as kt
+from keytide.spark import external
 
 warehouse, source = sys.argv[1:]
 spark = kt.spark.session(
@@ -54,6 +56,17 @@ except kt.InvalidError as error:
 on_spark = kt.connect(warehouse, spark=spark)
 query = "SELECT '{keytide_0}' AS text, count(*) AS n FROM t a JOIN t b ON a.id = b.id"
 found["sql"] = on_spark.sql(f"{query} WHERE a.id < 5").to_pylist()
+
+external._SMALL_BYTES = -1  # every table is large
+os.mkdir(f"{source}-theirs")
+for number, versions in enumerate([{"id": [1, 2, 3], "w": [1, 1, 1]}, {"id": [1, 2], "w": [2, 1]}]):
+    texts = [f"{number}{n}" for n in versions["id"]]
+    pq.write_table(pa.table({**versions, "v": texts}), f"{source}-theirs/{number}.parquet")
+on_spark.create_external_table(
+    "e", format="parquet", location=f"{source}-theirs", primary_key=["id"], watermark_key=["w"]
+)
+shown = on_spark.sql("SELECT id, v FROM e WHERE v <> '02' ORDER BY id").to_pylist()
+found["external"] = [[row["id"], row["v"]] for row in shown]
 
 changed = on_spark.create_table("c", schema, ["id"], options={"bucket": "2"})
 changed.write(rows.where("id < 10"))
@@ -126,6 +139,10 @@ def test_scan_is_read_natively_and_merged(found: Any) -> None:
 
 def test_dead_rows_of_a_table_with_an_index_are_left_out(found: Any) -> None:
     assert found["indexed"] == [100, 10]
+
+
+def test_versions_of_an_external_table_are_merged_by_several_tasks(found: Any) -> None:
+    assert found["external"] == [[1, "11"], [2, "12"], [3, "03"]]
 
 
 def test_data_source_reads_and_appends(found: Any) -> None:

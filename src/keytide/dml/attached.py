@@ -144,11 +144,14 @@ class PagesScan:
     def tasks(self) -> list[PagesTask]:
         """A task for each split. Driver only."""
         table, _ = self.narrowed()
-        of_all = PagesTask(
-            self.connector.pages, self.session, table, None, self.columns, self.connector.name
-        )
         splits = self.connector.splits.get_splits(self.session, table)
-        return [replace(of_all, split=split) for split in splits]
+        return [self.task(table, split) for split in splits]
+
+    def task(self, table: ConnectorTableHandle, split: Split) -> PagesTask:
+        """What reads a split of the table."""
+        return PagesTask(
+            self.connector.pages, self.session, table, split, self.columns, self.connector.name
+        )
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, split by split."""

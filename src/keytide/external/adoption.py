@@ -16,7 +16,7 @@ import pyarrow as pa
 from keytide.errors import InvalidError, KeytideError
 from keytide.external.creation import Elsewhere
 from keytide.external.read_ahead import read_in_order
-from keytide.external.source import PinnedSource, SourcePart
+from keytide.external.source import PinnedSource
 from keytide.options import keys, stored_names
 from keytide.record import Record
 from keytide.table.catalog import Catalog, NewTable
@@ -98,9 +98,11 @@ def _rows(pinned: PinnedSource, memory_bytes: int) -> Iterator[pa.Table]:
     least, most = _BATCH_ROWS
     rows_max = max(least, min(most, memory_bytes // 16 // (_VALUE_BYTES * max(1, len(names)))))
 
-    def read(part: SourcePart) -> Iterator[pa.RecordBatch]:
-        return part.batches(names, None, rows_max)
+    parts = pinned.parts()
 
-    for _, batch in read_in_order(pinned.parts(), read, rows_max):
+    def read(place: int) -> Iterator[pa.RecordBatch]:
+        return parts[place].batches(names, None, rows_max)
+
+    for _, batch in read_in_order(parts, read, rows_max):
         if batch.num_rows:
             yield pa.Table.from_batches([batch])

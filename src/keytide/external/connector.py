@@ -2,6 +2,7 @@
 
 It offers no changes: whoever keeps the rows makes them. A table is one split, because its rows are
 in no order of keys; the split is merged in the memory that 'read.memory' of the definition allows.
+Spark deals the versions of a large one out instead: see `dealt`.
 """
 
 from __future__ import annotations

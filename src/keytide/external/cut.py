@@ -10,16 +10,30 @@ from keytide.dml.spool import Spool
 from keytide.format.arrow import from_arrow
 from keytide.scratch import scratch
 
-__all__ = ["KeyCut"]
+__all__ = ["KeyCut", "cut_by_key"]
 
 _PART = scratch("part")
+_ON_DISK = 0
+
+
+def cut_by_key(
+    rows: pl.DataFrame, key: Sequence[str], count: int, seed: int
+) -> Iterator[tuple[int, pl.DataFrame]]:
+    """Rows in at most `count` parts, with the number of each; rows with one key are in one part.
+
+    NULL is equal to NULL, NaN to NaN and -0.0 to 0.0. Parts keep the order of rows. Parts that were
+    cut by one seed can be cut by another one, and are the same in every process.
+    """
+    parts = rows.select(key).hash_rows(seed=seed) % count
+    cut = rows.with_columns(parts.alias(_PART)).partition_by(_PART, include_key=False, as_dict=True)
+    yield from ((int(part), some) for (part,), some in cut.items())
 
 
 class KeyCut:
-    """`count` parts of frames with the same columns; rows with one key are in one part.
+    """`count` parts of frames with the same columns, cut as by `cut_by_key`.
 
-    NULL is equal to NULL, NaN to NaN and -0.0 to 0.0. About `memory_bytes` of all parts are held,
-    what is more lies in temporary files, which are gone with `close`. Parts keep the order of rows.
+    About `memory_bytes` of all parts are held, what is more lies in temporary files, which are gone
+    with `close`.
     """
 
     def __init__(self, key: Sequence[str], count: int, memory_bytes: int) -> None:
@@ -28,11 +42,7 @@ class KeyCut:
 
     def add(self, rows: pl.DataFrame) -> None:
         """Take some rows."""
-        parts = rows.select(self._key).hash_rows(seed=0) % len(self._spools)
-        cut = rows.with_columns(parts.alias(_PART)).partition_by(
-            _PART, include_key=False, as_dict=True
-        )
-        for (part,), some in cut.items():
+        for part, some in cut_by_key(rows, self._key, len(self._spools), _ON_DISK):
             for batch in some.to_arrow().combine_chunks().to_batches():
                 self._spools[part].add(batch)
 

@@ -13,10 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
@@ -32,7 +34,8 @@ from keytide.external.commit_order import places
 from keytide.external.delta_log import read_commits
 from keytide.external.delta_schema import delta_columns
 from keytide.external.file_history import FileHistory, history_of
-from keytide.external.key_conditions import bounds_table, rows_that_meet, which_may_meet
+from keytide.external.key_conditions import bounds_table, which_may_meet
+from keytide.external.parquet_part import ForeignPart
 from keytide.external.parquet_rows import Finder, ForeignFile, StoredColumn, by_id, by_name
 from keytide.external.source import Place
 from keytide.extras import library
@@ -43,9 +46,10 @@ from keytide.table.conditions.predicate import Predicate, columns_of
 __all__ = ["DeltaSource", "delta_errors", "open_delta", "open_source"]
 
 _READER_VERSION_MAX = 3
-_FEATURES = {
-    "columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview",
-    "v2Checkpoint", "vacuumProtocolCheck", "variantType", "variantType-preview",
+_WIDENING = {"typeWidening", "typeWidening-preview"}
+_FEATURES = _WIDENING | {
+    "columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck",
+    "variantType", "variantType-preview",
 }  # fmt: skip
 """Features that readers must know, and these do; columns of VARIANT are refused by their type."""
 
@@ -144,7 +148,7 @@ class PinnedDelta:
         found = places([history.origin(path) for path in paths])
         chosen = self._may_meet(about_key)
         turns = sorted(range(len(paths)), key=lambda i: (found[i].commit, history.turn(paths[i])))
-        read = DeltaFiles(self.columns, self.find)
+        read = DeltaFiles(self.columns, self.find, self._are_plain)
         return [
             DeltaPart(
                 *_placed(self.store, paths[i]),
@@ -169,6 +173,14 @@ class PinnedDelta:
     def _adds(self) -> pa.Table:
         with delta_errors(self.store):
             return pa.table(self._table.get_add_actions()).combine_chunks()
+
+    @property
+    def _are_plain(self) -> bool:
+        """Whether files have the columns under their names of now and in their types of now."""
+        features = {*(self._table.protocol().reader_features or ())}
+        return not features & _WIDENING and all(
+            column.name == column.stored.name and self.find is by_name for column in self.columns
+        )
 
     @cached_property
     def _history(self) -> FileHistory:
@@ -234,14 +246,18 @@ class PinnedDelta:
 
 @dataclass(frozen=True)
 class DeltaFiles:
-    """How the files of a table are read."""
+    """How the files of a table are read.
+
+    They `are_plain` where their columns have the names and the types that the table has.
+    """
 
     columns: tuple[StoredColumn, ...] = field(repr=False)
     find: Finder = field(repr=False)
+    are_plain: bool
 
 
 @dataclass(frozen=True)
-class DeltaPart:
+class DeltaPart(ForeignPart):
     """A file of a Delta table. See `SourcePart`."""
 
     store: Store
@@ -257,21 +273,31 @@ class DeltaPart:
     def __str__(self) -> str:
         return self.path
 
-    def batches(
-        self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
-    ) -> Iterator[pa.RecordBatch]:
-        """See `SourcePart`."""
-        known = {column.name: column for column in self.files.columns}
+    @property
+    def stored(self) -> tuple[StoredColumn, ...]:
+        """See `ForeignPart`."""
+        return self.files.columns
+
+    @property
+    def has_dead_rows(self) -> bool:
+        """See `ParquetPart`."""
+        return self.dead is not None
+
+    def dead_rows(self) -> npt.NDArray[np.int64]:
+        """See `ParquetPart`."""
         dead = BitMap64() if self.dead is None else BitMap64.deserialize(self.dead)
-        file = ForeignFile(
-            partial(self.store.open_input, self.path),
-            self.store.uri_of(self.path),
-            self.files.find,
-            self.constants,
-            np.fromiter(dead, np.int64, len(dead)),
-        )
-        read = file.batches([known[name] for name in columns], about_key, rows_max)
-        return rows_that_meet(read, about_key)
+        return np.fromiter(dead, np.int64, len(dead))
+
+    def file(self) -> ForeignFile:
+        """See `ForeignPart`."""
+        opened, uri = partial(self.store.open_input, self.path), self.store.uri_of(self.path)
+        return ForeignFile(opened, uri, self.files.find, self.constants, self.dead_rows())
+
+    def plain_path(self, columns: Sequence[str]) -> Path | None:
+        """See `ParquetPart`. Values of partition columns are in no file."""
+        if not self.files.are_plain or self.constants.keys() & {*columns}:
+            return None
+        return self.store.local_path(self.path)
 
 
 def open_delta(store: Store, version: int | None = None) -> Any:

@@ -91,12 +91,28 @@ class ParquetFiles(FileFormat):
         about_key: Predicate | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """See `FileFormat`."""
+        placed = self.placed_batches(store, path, wanted, rows_max, about_key)
+        return (batch for _, batch in placed)
+
+    def placed_batches(
+        self,
+        store: Store,
+        path: str,
+        wanted: pa.Schema,
+        rows_max: int,
+        about_key: Predicate | None = None,
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The same, each with the position of its first row in the file."""
         with _reading(self, store, path), store.open_input(path) as opened:
             file = pq.ParquetFile(opened, pre_buffer=store.local_path(path) is None)
+            counts = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             # One after the other: what was fetched of a group is let go with the next.
             names = {name: name for name in wanted.names}
             for group in groups_that_may_meet(file, wanted, names, about_key):
-                yield from file.iter_batches(rows_max, row_groups=[group], columns=wanted.names)
+                first = sum(counts[:group])
+                for batch in file.iter_batches(rows_max, row_groups=[group], columns=wanted.names):
+                    yield first, batch
+                    first += batch.num_rows
 
 
 @dataclass(frozen=True)

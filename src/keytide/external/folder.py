@@ -10,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from urllib.parse import unquote
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError, UnsupportedError
 from keytide.external.files import CsvFiles, FileFacts, FileFormat, JsonFiles, ParquetFiles
+from keytide.external.parquet_part import ParquetPart
+from keytide.external.parquet_rows import POSITION
 from keytide.external.source import Place
 from keytide.format.cache import METADATA
 from keytide.lazily import cached_property
@@ -115,8 +119,9 @@ class PinnedFolder:
     def parts(self, about_key: Predicate | None = None) -> list[FilePart]:
         """See `PinnedSource`."""
         schema = self.schema
+        kind = ParquetFilePart if isinstance(self.format, ParquetFiles) else FilePart
         return [
-            FilePart(self.store, self.format, file, facts, schema, partition)
+            kind(self.store, self.format, file, facts, schema, partition)
             for file, facts, partition in zip(
                 self.files, self._facts, self._partitions, strict=True
             )
@@ -275,15 +280,18 @@ class FilePart:
         self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
     ) -> Iterator[pa.RecordBatch]:
         """See `SourcePart`. Raises `DataError` naming the file."""
+        read = self._read(columns)
+        found = self.format.batches(self.store, self.file.path, read, rows_max, about_key)
+        for batch in found:
+            yield self._whole(batch, columns)
+
+    def _read(self, columns: Sequence[str]) -> pa.Schema:
+        """The columns to read; of a file that has none of them whatever it has, to count rows."""
         given = pa.schema(
             [self.schema.field(n) for n in columns
              if n in self.facts.schema.names and n not in self.partition]
         )  # fmt: skip
-        # Of a file without any of the columns its rows are counted by whatever it has.
-        read = given if given.names else self.facts.schema
-        found = self.format.batches(self.store, self.file.path, read, rows_max, about_key)
-        for batch in found:
-            yield self._whole(batch, columns)
+        return given if given.names else self.facts.schema
 
     def _whole(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
         fields = [self.schema.field(name) for name in columns]
@@ -304,3 +312,41 @@ class FilePart:
         except InvalidError as error:
             raise DataError(f"{self.store.uri_of(self.file.path)}: {error}") from error
         return chunks.combine_chunks()
+
+
+@dataclass(frozen=True)
+class ParquetFilePart(ParquetPart, FilePart):
+    """One Parquet file of a folder."""
+
+    def plain_path(self, columns: Sequence[str]) -> Path | None:
+        """See `ParquetPart`."""
+        there = self.facts.schema
+        lowered = {name.lower() for name in there.names}
+        is_plain = len(lowered) == len(there.names) and all(
+            name not in self.partition
+            and (
+                _are_stored_alike(there.field(name).type, self.schema.field(name).type)
+                if name in there.names
+                else name.lower() not in lowered
+            )
+            for name in columns
+        )
+        return self.store.local_path(self.file.path) if is_plain else None
+
+    def placed_batches(
+        self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
+    ) -> Iterator[pa.RecordBatch]:
+        """See `ParquetPart`. Raises `DataError` naming the file."""
+        read = self._read(columns)
+        found = ParquetFiles().placed_batches(self.store, self.file.path, read, rows_max, about_key)
+        for first, batch in found:
+            positions = pa.array(np.arange(first, first + batch.num_rows))
+            yield self._whole(batch, columns).append_column(POSITION, positions)
+
+
+def _are_stored_alike(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether types are the same in a file, whatever memory they are read into."""
+    return one.equals(other) or any({one, other} <= alike for alike in _ALIKE)
+
+
+_ALIKE = ({pa.string(), pa.large_string()}, {pa.binary(), pa.large_binary()})

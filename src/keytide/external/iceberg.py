@@ -235,6 +235,24 @@ class PinnedIceberg:
             ByIds({} if mapping is None else dict(mapped_names(mapping.root))),
             self._constants(file),
             tuple((f.file_path, str(f.file_format.value).lower()) for f in deletes),
+            self._plain,
+        )
+
+    @cached_property
+    def _plain(self) -> frozenset[str]:
+        """The columns that files have under their names of now, and in their types of now."""
+        if self._table.name_mapping() is not None:
+            return frozenset()
+        every = [f for schema in self._table.schemas().values() for f in schema.fields]
+        return frozenset(
+            member.name
+            for member in self._described.fields
+            if all(
+                (f.name.lower(), f.field_type) == (member.name.lower(), member.field_type)
+                and f.field_id == member.field_id
+                for f in every
+                if f.field_id == member.field_id or f.name.lower() == member.name.lower()
+            )
         )
 
     def _constants(self, file: Any) -> dict[str, pa.Scalar]:

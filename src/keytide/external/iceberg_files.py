@@ -6,9 +6,12 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -16,7 +19,7 @@ from pyroaring import BitMap64
 
 from keytide.errors import DataError
 from keytide.external.iceberg_storage import IcebergStorage
-from keytide.external.key_conditions import rows_that_meet
+from keytide.external.parquet_part import ForeignPart
 from keytide.external.parquet_rows import (
     FIELD_ID,
     ForeignFile,
@@ -25,7 +28,6 @@ from keytide.external.parquet_rows import (
     reading,
 )
 from keytide.extras import library
-from keytide.table.conditions.predicate import Predicate
 
 __all__ = ["ByIds", "IcebergPart", "mapped_names"]
 
@@ -49,8 +51,11 @@ class ByIds:
 
 
 @dataclass(frozen=True)
-class IcebergPart:
-    """A data file of an Iceberg table. See `SourcePart`."""
+class IcebergPart(ForeignPart):
+    """A data file of an Iceberg table. See `SourcePart`.
+
+    `plain` are the columns that files have under their names of now.
+    """
 
     storage: IcebergStorage = field(repr=False)
     path: str
@@ -62,25 +67,23 @@ class IcebergPart:
     find: ByIds = field(repr=False)
     constants: Mapping[str, pa.Scalar] = field(repr=False)
     deletes: tuple[tuple[str, str], ...] = field(repr=False)
+    plain: frozenset[str] = field(repr=False)
 
     def __str__(self) -> str:
         return self.path
 
-    def batches(
-        self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
-    ) -> Iterator[pa.RecordBatch]:
-        """See `SourcePart`."""
-        known = {column.name: column for column in self.columns}
-        opened = partial(self._opened, self.path)
-        file = ForeignFile(opened, self.path, self.find, self.constants, self._dead())
-        read = file.batches([known[name] for name in columns], about_key, rows_max)
-        return rows_that_meet(read, about_key)
+    @property
+    def stored(self) -> tuple[StoredColumn, ...]:
+        """See `ForeignPart`."""
+        return self.columns
 
-    def _opened(self, path: str) -> Any:
-        return self.storage.io.new_input(path).open()
+    @property
+    def has_dead_rows(self) -> bool:
+        """See `ParquetPart`."""
+        return bool(self.deletes)
 
-    def _dead(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The positions of dead rows, ascending."""
+    def dead_rows(self) -> npt.NDArray[np.int64]:
+        """See `ParquetPart`. Reads the files of deletes."""
         found = []
         for path, kind in self.deletes:
             with reading(path), self._opened(path) as file:
@@ -90,6 +93,21 @@ class IcebergPart:
                     else _from_parquet(file, self.path)
                 )
         return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+
+    def file(self) -> ForeignFile:
+        """See `ForeignPart`."""
+        opened = partial(self._opened, self.path)
+        return ForeignFile(opened, self.path, self.find, self.constants, self.dead_rows())
+
+    def plain_path(self, columns: Sequence[str]) -> Path | None:
+        """See `ParquetPart`."""
+        if not {*columns} <= self.plain or self.constants.keys() & {*columns}:
+            return None
+        place = urlsplit(self.path)
+        return Path(place.path) if place.scheme in ("", "file") else None
+
+    def _opened(self, path: str) -> Any:
+        return self.storage.io.new_input(path).open()
 
 
 def _from_parquet(file: Any, path: str) -> np.ndarray[Any, np.dtype[np.int64]]:

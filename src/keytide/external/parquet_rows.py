@@ -17,10 +17,12 @@ import pyarrow.parquet as pq
 
 from keytide.errors import DataError, InvalidError, KeytideError, UnsupportedError
 from keytide.external.row_groups import groups_that_may_meet
+from keytide.scratch import scratch
 from keytide.table.conditions.predicate import Predicate
 from keytide.types import type_from_arrow
 
 __all__ = [
+    "POSITION",
     "Finder",
     "ForeignFile",
     "MisfitError",
@@ -31,6 +33,8 @@ __all__ = [
 ]
 
 FIELD_ID = b"PARQUET:field_id"
+POSITION = scratch("position")
+"""The column that tells where in its file a row stands, from 0."""
 
 Finder: TypeAlias = Callable[[Sequence[pa.Field], pa.Field], "int | None"]
 """The place among a file's fields of one that a table has; None where the file lacks it."""
@@ -94,14 +98,16 @@ class ForeignFile:
     constants: Mapping[str, pa.Scalar]
     dead: np.ndarray[Any, np.dtype[np.int64]]
 
-    def batches(
+    def placed_batches(
         self, columns: Sequence[StoredColumn], about_key: Predicate | None, rows_max: int
     ) -> Iterator[pa.RecordBatch]:
         """The rows that are not dead, in their order; row groups may be left out by a condition.
 
-        Raises `DataError` naming the file, and the column where it is one, for what cannot be read.
+        The last column, `POSITION`, tells where in the file a row stands, from 0. Raises
+        `DataError` naming the file, and the column where it is one, for what cannot be read.
         """
         schema = pa.schema([pa.field(c.name, c.type) for c in columns])
+        placed = schema.append(pa.field(POSITION, pa.int64()))
         with reading(self.uri), self.open() as opened:
             file = pq.ParquetFile(opened, pre_buffer=True, coerce_int96_timestamp_unit="us")
             names = self._names(file, columns)
@@ -109,7 +115,8 @@ class ForeignFile:
             for first, batch in _read(file, list(names.values()), groups, rows_max):
                 keep = _alive(self.dead, first, batch.num_rows)
                 arrays = [self._column(batch, names.get(c.name), c) for c in columns]
-                made = pa.record_batch(arrays, schema=schema)
+                positions = pa.array(np.arange(first, first + batch.num_rows))
+                made = pa.record_batch([*arrays, positions], schema=placed)
                 yield made if keep is None else made.filter(keep)
 
     def _names(self, file: pq.ParquetFile, columns: Sequence[StoredColumn]) -> dict[str, str]:

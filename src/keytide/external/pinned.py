@@ -9,7 +9,7 @@ from keytide.errors import InvalidError
 from keytide.external.formats import open_source
 from keytide.external.key_conditions import asked_of_source
 from keytide.external.source import PinnedSource, Place, Source
-from keytide.external.versions import SourceVersions
+from keytide.external.versions import SourceVersions, numbers_of
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
 from keytide.store import Store
@@ -51,7 +51,7 @@ class PinnedExternal:
         self.check_columns()
         asked = asked_of_source(about_key, self.view.schema.fields, self.source.schema)
         parts = tuple(self.source.parts(asked))
-        return SourceVersions(self.view, parts, about_key, asked)
+        return SourceVersions(self.view, parts, numbers_of(parts), about_key, asked)
 
     def check_columns(self) -> None:
         """Raise `InvalidError` where the definition names columns that are not there."""

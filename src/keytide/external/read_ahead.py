@@ -23,32 +23,35 @@ _ROW_BYTES = 8
 
 
 def read_in_order(
-    parts: Sequence[SourcePart], read: Callable[[SourcePart], Iterator[T]], rows_max: int
-) -> Iterator[tuple[SourcePart, T]]:
-    """What `read` gives of each part, in their order; about `rows_max` rows are read ahead."""
+    parts: Sequence[SourcePart], read: Callable[[int], Iterator[T]], rows_max: int
+) -> Iterator[tuple[int, T]]:
+    """What `read` gives of each part, by its place among them, in their order.
+
+    About `rows_max` rows are read ahead.
+    """
     for together in _groups(parts, rows_max):
         if len(together) == 1:
             yield from ((together[0], batch) for batch in read(together[0]))
             continue
-        whole = side_by_side([partial(_all, read, part) for part in together], _AT_ONCE)
-        for part, batches in zip(together, whole, strict=True):
-            yield from ((part, batch) for batch in batches)
+        whole = side_by_side([partial(_all, read, place) for place in together], _AT_ONCE)
+        for place, batches in zip(together, whole, strict=True):
+            yield from ((place, batch) for batch in batches)
 
 
-def _all(read: Callable[[SourcePart], Iterator[T]], part: SourcePart) -> list[T]:
-    return list(read(part))
+def _all(read: Callable[[int], Iterator[T]], place: int) -> list[T]:
+    return list(read(place))
 
 
-def _groups(parts: Sequence[SourcePart], rows_max: int) -> Iterator[list[SourcePart]]:
-    """Parts that follow each other and have no more rows together, or only one of them."""
-    group: list[SourcePart] = []
+def _groups(parts: Sequence[SourcePart], rows_max: int) -> Iterator[list[int]]:
+    """The places of parts that follow each other and have no more rows together, or of one."""
+    group: list[int] = []
     rows = 0
-    for part in parts:
+    for place, part in enumerate(parts):
         own = _rows_of(part, rows_max)
         if group and (rows + own > rows_max or len(group) == _AT_ONCE):
             yield group
             group, rows = [], 0
-        group.append(part)
+        group.append(place)
         rows += own
     if group:
         yield group

@@ -18,7 +18,7 @@ from keytide.merge.outcomes import shown
 from keytide.options import keys
 from keytide.scratch import scratch
 
-__all__ = ["TieOrder", "refuse_ties", "undecided_keys"]
+__all__ = ["TieOrder", "are_freshest", "refuse_ties", "undecided_keys"]
 
 
 @dataclass(frozen=True)
@@ -86,24 +86,65 @@ def refuse_ties(versions: pl.DataFrame, order: TieOrder, table: str) -> None:
         )
 
 
+def are_freshest(
+    versions: pl.DataFrame, order: MergeOrder, *, numbers_decide: bool = True
+) -> pl.Series:
+    """Which versions are as fresh as the last one of their key, by all but what is compared.
+
+    Without `numbers_decide` by their sequence fields alone. REQUIRES: `versions` are sorted by the
+    order.
+    """
+    deciding = order.sequence_terms(versions.schema)
+    if numbers_decide:
+        deciding += [pl.col(SEQUENCE_NUMBER), IS_ADD]
+    told = _told(versions, order, deciding)
+    if not _has_repeats(told, order):
+        return versions.select(order.last_of_key()).to_series()
+    return told.select(_are_as_the_last(told, order)).to_series()
+
+
 def _differing_keys(
     versions: pl.DataFrame, order: TieOrder, deciding: Sequence[pl.Expr]
 ) -> pl.DataFrame:
     """Keys with versions that are as the last one in what decides, and not in what is compared."""
     key, compared = list(order.key), canonical(versions, order.compared)
-    told = versions.select(
-        *key,
+    told = _told(versions, order, deciding, compared)
+    if not _has_repeats(told, order):
+        return told.select(key).clear()
+    found = told.filter(_are_as_the_last(told, order)).unique().select(key)
+    return found.filter(found.is_duplicated()).unique()
+
+
+def _told(
+    versions: pl.DataFrame,
+    order: MergeOrder,
+    deciding: Sequence[pl.Expr],
+    compared: Sequence[pl.Expr] = (),
+) -> pl.DataFrame:
+    """The key, what decides, and what is compared."""
+    return versions.select(
+        *order.key,
         *(term.alias(f"{_DECIDES}{place}") for place, term in enumerate(deciding)),
         *(term.alias(f"{_COMPARED}{place}") for place, term in enumerate(compared)),
     )
-    decides = [pl.col(name) for name in told.columns if name.startswith(_DECIDES)]
-    repeats = [each.eq_missing(each.shift(-1)) for each in (*map(pl.col, key), *decides)]
-    if not told.select(pl.all_horizontal(repeats).any()).item():
-        return told.select(key).clear()
-    # As fresh as the last one of their key, which is the freshest.
-    freshest = [each.eq_missing(each.last().over(key)) for each in decides]
-    found = told.filter(pl.all_horizontal(pl.lit(value=True), *freshest)).unique().select(key)
-    return found.filter(found.is_duplicated()).unique()
+
+
+def _has_repeats(told: pl.DataFrame, order: MergeOrder) -> bool:
+    """Whether a version has the key of the next one, and is as that in what decides."""
+    repeats = [
+        each.eq_missing(each.shift(-1)) for each in (*map(pl.col, order.key), *_decides(told))
+    ]
+    return bool(told.select(pl.all_horizontal(repeats).any()).item())
+
+
+def _are_as_the_last(told: pl.DataFrame, order: MergeOrder) -> pl.Expr:
+    """Whether a version is in what decides as the last one of its key, which is the freshest."""
+    freshest = [each.eq_missing(each.last().over(list(order.key))) for each in _decides(told)]
+    return pl.all_horizontal(pl.repeat(value=True, n=pl.len()), *freshest)
+
+
+def _decides(told: pl.DataFrame) -> list[pl.Expr]:
+    return [pl.col(name) for name in told.columns if name.startswith(_DECIDES)]
 
 
 _DECIDES, _COMPARED = scratch("decides_"), scratch("compared_")

@@ -7,12 +7,15 @@ commits, and in a commit that of its rows. `_VALUE_KIND` is -D for what the tomb
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from keytide.errors import DataError, InvalidError
+from keytide.external.parquet_part import ParquetPart
+from keytide.external.parquet_rows import POSITION
 from keytide.external.read_ahead import read_in_order
 from keytide.external.source import SourcePart
 from keytide.format.arrow import from_arrow
@@ -25,10 +28,48 @@ from keytide.table.state.view import TableView
 from keytide.table.values.columns import key_column, stored_column
 from keytide.table.write.input_rows import with_tombstones
 
-__all__ = ["SourceVersions"]
+__all__ = ["PART_SHIFT", "RowNumbers", "SourceVersions", "arrivals", "numbers_of"]
 
-_COMMIT_ROWS_BITS = 40
-"""Numbers of a commit have room for so many rows, and there is room for as many commits."""
+PART_SHIFT = 40
+"""Rows of a part have this many bits for their numbers: a trillion, of eight million parts."""
+
+
+@dataclass(frozen=True)
+class RowNumbers:
+    """What `_SEQUENCE_NUMBER` is in the rows of a part: that of the first one, if they `ascend`."""
+
+    first: int
+    ascend: bool
+
+
+def numbers_of(parts: Sequence[SourcePart]) -> tuple[RowNumbers, ...]:
+    """The numbers of parts, which come by ascending commit.
+
+    Rows of a part have those of its place among the parts, so that parts can be read each by
+    itself; of a commit that is in no order all rows have the same one.
+    """
+    unordered = {part.commit for part in parts if not part.is_in_order}
+    places: dict[int, int] = {}
+    for place, part in enumerate(parts):
+        places.setdefault(part.commit, place)
+    return tuple(
+        RowNumbers(places[part.commit] << PART_SHIFT, ascend=False)
+        if part.commit in unordered
+        else RowNumbers(place << PART_SHIFT, ascend=True)
+        for place, part in enumerate(parts)
+    )
+
+
+def arrivals(places: pl.Series, numbers: Sequence[RowNumbers]) -> pl.Series:
+    """What `_SEQUENCE_NUMBER` is of versions that are known by their place.
+
+    `numbers` are those of all parts.
+    """
+    found = places.to_numpy()
+    part = found >> PART_SHIFT
+    ascend = np.array([each.ascend for each in numbers], dtype=np.bool_)
+    first = np.array([each.first for each in numbers], dtype=np.int64)
+    return pl.Series(np.where(ascend[part], found, first[part]))
 
 
 @dataclass(frozen=True)
@@ -37,6 +78,7 @@ class SourceVersions:
 
     view: TableView
     parts: tuple[SourcePart, ...]
+    numbers: tuple[RowNumbers, ...]
     about_key: Predicate | None = None
     asked: Predicate | None = None
     """What of the condition means the same of the source's columns."""
@@ -61,23 +103,29 @@ class SourceVersions:
 
         Raises `DataError` for what cannot be read, and for values that the table cannot have.
         """
-        unordered = {part.commit for part in self.parts if not part.is_in_order}
-        ranks = {commit: rank for rank, commit in enumerate(sorted({p.commit for p in self.parts}))}
-        seen = dict.fromkeys(ranks, 0)
 
-        def read(part: SourcePart) -> Iterator[pl.DataFrame]:
-            for batch in part.batches(columns, self.asked, rows_max):
-                yield self._typed(batch, columns, part)
+        def read(place: int) -> Iterator[pl.DataFrame]:
+            part, numbers = self.parts[place], self.numbers[place]
+            for batch, positions in _placed(part, columns, self.asked, rows_max):
+                typed = self._typed(batch, columns, part)
+                rising = pl.Series(positions) if numbers.ascend else pl.lit(0, pl.Int64)
+                yield typed.with_columns((rising + numbers.first).alias(SEQUENCE_NUMBER))
 
-        for part, frame in read_in_order(self.parts, read, rows_max):
-            first = ranks[part.commit] << _COMMIT_ROWS_BITS
-            if part.commit in unordered:
-                number = pl.lit(first, pl.Int64)
-            else:
-                start = first + seen[part.commit]
-                number = pl.int_range(start, start + pl.len(), dtype=pl.Int64)
-                seen[part.commit] += frame.height
-            yield part, self._meeting(frame.with_columns(number.alias(SEQUENCE_NUMBER)))
+        for place, frame in read_in_order(self.parts, read, rows_max):
+            yield self.parts[place], self._meeting(frame)
+
+    def some(self, places: Sequence[int]) -> SourceVersions:
+        """Those of the parts at some places, with the numbers that they have among all."""
+        parts = tuple(self.parts[place] for place in places)
+        return replace(self, parts=parts, numbers=tuple(self.numbers[place] for place in places))
+
+    def by_place(self) -> SourceVersions:
+        """The same with numbers that tell where a version lies, and nothing of when it came.
+
+        See `arrivals`.
+        """
+        places = (RowNumbers(n << PART_SHIFT, ascend=True) for n in range(len(self.parts)))
+        return replace(self, numbers=tuple(places))
 
     def _typed(
         self, batch: pa.RecordBatch, columns: Sequence[str], part: SourcePart
@@ -108,3 +156,17 @@ class SourceVersions:
             return frame
         fields = self.view.schema.select(sorted(columns_of(self.about_key)))
         return frame.filter(row_filter(self.about_key, fields))
+
+
+def _placed(
+    part: SourcePart, columns: Sequence[str], asked: Predicate | None, rows_max: int
+) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+    """The rows of a part, with the place of each: in its file, or else among those that it gave."""
+    if isinstance(part, ParquetPart):
+        for batch in part.placed_batches(columns, asked, rows_max):
+            yield batch.select(list(columns)), batch.column(POSITION)
+        return
+    seen = 0
+    for batch in part.batches(columns, asked, rows_max):
+        yield batch, pa.array(np.arange(seen, seen + batch.num_rows))
+        seen += batch.num_rows

@@ -32,10 +32,10 @@ class ExternalScan(core.ExternalScan):
     """
 
     def to_spark(self, spark: Any) -> Any:
-        """The rows as a Spark DataFrame, merged by a task of an executor.
+        """The rows as a lazy Spark DataFrame, which stays with the version of this scan.
 
-        Raises `SetupError` without the `spark` extra; what is wrong with the rows is found when
-        Spark reads them.
+        Executors merge, and see the same paths. Raises `SetupError` without the `spark` extra, and
+        what planning raises; what is wrong with the rows is found when Spark reads them.
         """
         from keytide.spark.pages import pages_to_spark
 

@@ -9,6 +9,7 @@ stretch with no dead row is NULL, so what is broadcast grows with dead rows and 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +19,13 @@ from pyspark.sql import functions as F
 
 from keytide.format.deletion_vector import dead_positions
 from keytide.scratch import scratch
-from keytide.store.base import Store, disk_errors
+from keytide.store.base import disk_errors
 from keytide.table.read.sections import PlannedFile
 from keytide.table.state.view import TableView
 
-__all__ = ["without_dead_rows"]
+__all__ = ["BITS", "FILE", "bitmaps_of", "told_apart", "without_dead_rows", "without_marked"]
 
-_FILE, _BITS = map(scratch, ("file", "bits"))
+FILE, BITS = map(scratch, ("file", "bits"))
 # Powers of two: rows of a stretch, and of one word in it.
 _STRETCH_SHIFT, _WORD_SHIFT = 16, 6
 _STRETCH = 1 << _STRETCH_SHIFT
@@ -40,28 +41,39 @@ def without_dead_rows(
     the driver, and their bitmaps broadcast when the frame is evaluated. Raises `DataError` when a
     file or a vector is missing or torn.
     """
+    places = (view.data_file(file.entry) for file in files)
+    paths = [local for store, path in places if (local := store.local_path(path)) is not None]
+    with disk_errors("read", view.store.uri):
+        known_by, values = told_apart(paths)
+    found = [dead_positions(view.store, f.dead_rows) for f in files if f.dead_rows is not None]
+    marks = pa.table([values, bitmaps_of(found)], names=[FILE, BITS])
+    return without_marked(rows, spark.createDataFrame(marks), known_by)
+
+
+def without_marked(rows: DataFrame, bitmaps: DataFrame, known_by: str) -> DataFrame:
+    """Rows that Spark's file reader reads, lazily, without those that bitmaps mark.
+
+    `bitmaps` has for a file its value of `known_by`, a column of Spark's metadata, as `FILE`, and
+    its bitmap as `BITS`; a file without one has no marked rows.
+    """
     # A column of the table may be called `_metadata` too.
     metadata = rows.metadataColumn("_metadata")
-    known_by, values = _told_apart(view, files)
-    bitmaps = spark.createDataFrame(pa.table({_FILE: values, _BITS: _bitmaps(view.store, files)}))
-    marked = rows.join(F.broadcast(bitmaps), metadata[known_by] == bitmaps[_FILE], "left")
-    dead = _bit(bitmaps[_BITS], metadata["row_index"])
-    return marked.where(F.coalesce(dead, F.lit(0)) == 0).drop(_FILE, _BITS)
+    marked = rows.join(F.broadcast(bitmaps), metadata[known_by] == bitmaps[FILE], "left")
+    dead = _bit(bitmaps[BITS], metadata["row_index"])
+    return marked.where(F.coalesce(dead, F.lit(0)) == 0).drop(FILE, BITS)
 
 
-def _told_apart(view: TableView, files: Sequence[PlannedFile]) -> tuple[str, pa.Array]:
-    """What of Spark's metadata tells some files apart, and its value for each of them.
+def told_apart(paths: Sequence[Path]) -> tuple[str, pa.Array]:
+    """What of Spark's metadata tells files of different names apart, and its value for each.
 
     Their sizes if no two are alike, for a number is found in a fraction of the time of a name. They
-    are looked at and not believed: by a wrong one, dead rows would be read.
+    are looked at and not believed: by a wrong one, dead rows would be read. Raises `OSError` for a
+    file that is missing.
     """
-    places = [view.data_file(file.entry) for file in files]
-    with disk_errors("read", view.store.uri):
-        paths = (store.local_path(path) for store, path in places)
-        sizes = [path.stat().st_size for path in paths if path is not None]
-    if len({*sizes}) == len(files):
+    sizes = [path.stat().st_size for path in paths]
+    if len({*sizes}) == len(paths):
         return "file_size", pa.array(sizes, pa.int64())
-    return "file_name", pa.array([file.meta.file_name for file in files], pa.string())
+    return "file_name", pa.array([path.name for path in paths], pa.string())
 
 
 def _bit(bits: Column, row: Column) -> Column:
@@ -72,9 +84,9 @@ def _bit(bits: Column, row: Column) -> Column:
     return F.getbit(F.get(stretch, word.cast("int")), in_word.cast("int"))
 
 
-def _bitmaps(store: Store, files: Sequence[PlannedFile]) -> pa.Array:
-    """The bitmap of each file."""
-    found = [_bitmap(dead_positions(store, f.dead_rows)) for f in files if f.dead_rows is not None]
+def bitmaps_of(files: Sequence[npt.NDArray[np.int64]]) -> pa.Array:
+    """The bitmap of each file, by the positions of its rows that are dead."""
+    found = [_bitmap(positions) for positions in files]
     ends = np.cumsum([0, *map(len, found)])
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.concat_arrays(found))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
@@ -35,7 +35,14 @@ from keytide.types import (
     quoted,
 )
 
-__all__ = ["NativeShape", "native_check", "native_rows", "shape_of"]
+__all__ = [
+    "NativeShape",
+    "native_check",
+    "native_rows",
+    "parquet_reader",
+    "shape_of",
+    "spark_reads",
+]
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,7 @@ def _schema_reads_natively(view: TableView, schema_id: int, fields: Sequence[Fie
 
 def _reads_as(old: DataType, new: DataType) -> bool:
     """Whether Spark reads the stored type, and its cast to the new one is that of the kernels."""
-    if not _spark_reads(old) or not _spark_reads(new):
+    if not spark_reads(old) or not spark_reads(new):
         return False
     if isinstance(old, AtomicType) and isinstance(new, AtomicType):
         same = old.with_nullable(True) == new.with_nullable(True)
@@ -99,17 +106,18 @@ def _reads_as(old: DataType, new: DataType) -> bool:
     return bool(old.with_nullable(True) == new.with_nullable(True))
 
 
-def _spark_reads(type_: DataType) -> bool:
+def spark_reads(type_: DataType) -> bool:
+    """Whether Spark's own reader reads a stored type as a table's reader does."""
     if isinstance(type_, AtomicType):
         # Nanoseconds are stored as INT96, which Spark takes for instants.
         return type_.root in _READABLE or (
             type_.root in _TIMESTAMPS and (type_.precision or 0) <= 6
         )
     if isinstance(type_, ArrayType | MultisetType):
-        return _spark_reads(type_.element)
+        return spark_reads(type_.element)
     if isinstance(type_, MapType):
-        return _spark_reads(type_.key) and _spark_reads(type_.value)
-    return isinstance(type_, RowType) and all(_spark_reads(f.type) for f in type_.fields)
+        return spark_reads(type_.key) and spark_reads(type_.value)
+    return isinstance(type_, RowType) and all(spark_reads(f.type) for f in type_.fields)
 
 
 _READABLE = frozenset(
@@ -190,13 +198,18 @@ def _parquet(
         schema = StructType([*schema.fields, *_KIND_SCHEMA.fields])
     places = (view.data_file(file.entry) for file in files)
     paths = [f"file:{store.local_path(path)}" for store, path in places]
+    return parquet_reader(schema, spark).parquet(*paths)
+
+
+def parquet_reader(schema: StructType, spark: SparkSession) -> DataFrameReader:
+    """What reads files as they are."""
     return (
         spark.read.schema(schema)
         # Without these, brackets in a path are patterns, and days before 1582 are shifted.
         .option("__globPaths__", "false")
         .option("parquet.page.verify-checksum.enabled", "true")
         .option("datetimeRebaseMode", "CORRECTED")
-        .parquet(*paths)
+        .option("int96RebaseMode", "CORRECTED")
     )
 
 

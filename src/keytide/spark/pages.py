@@ -1,4 +1,4 @@
-"""Tables of connectors on Spark: each split is read by a task of its own."""
+"""Tables of connectors on Spark: each split is read by a task, or a merge is that of many."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from keytide.dml.attached import PagesScan, PagesTask
+from keytide.external.connector import ExternalHandle
+from keytide.spark.external import merged_to_spark
 from keytide.spark.python import check_python
 from keytide.spark.runner import Executors
 from keytide.spark.types import batches_of, spark_schema
@@ -24,6 +26,10 @@ def pages_to_spark(scan: PagesScan, spark: SparkSession) -> DataFrame:
     user as the Keytide error, which is one of Spark's too.
     """
     check_python(spark)
+    table, _ = scan.narrowed()
+    rows = merged_to_spark(scan, table, spark) if isinstance(table, ExternalHandle) else None
+    if rows is not None:
+        return rows
     tasks = [_Pages(task) for task in scan.tasks()]
     return Executors().rows(tasks, spark_schema(scan.schema), spark)
 

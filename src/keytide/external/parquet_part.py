@@ -1,0 +1,73 @@
+"""Parts that are Parquet files, in which each row has a position."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from keytide.external.key_conditions import rows_that_meet
+from keytide.external.parquet_rows import ForeignFile, StoredColumn
+from keytide.table.conditions.predicate import Predicate
+
+__all__ = ["ForeignPart", "ParquetPart"]
+
+
+class ParquetPart(ABC):
+    """A `SourcePart` of one file. Pickles."""
+
+    @property
+    def has_dead_rows(self) -> bool:
+        """Whether some rows may be deleted there."""
+        return False
+
+    def dead_rows(self) -> npt.NDArray[np.int64]:
+        """The positions of rows that are deleted there, ascending. Raises `DataError`."""
+        return np.empty(0, np.int64)
+
+    @abstractmethod
+    def plain_path(self, columns: Sequence[str]) -> Path | None:
+        """The file on local disk, where it is as any reader of Parquet would have it.
+
+        Such a reader finds these columns by their names, in the types of the table; of rows that
+        are dead it knows nothing. None where it would find something else.
+        """
+
+    @abstractmethod
+    def placed_batches(
+        self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
+    ) -> Iterator[pa.RecordBatch]:
+        """As `batches`, with one column more, the last one: `POSITION`."""
+
+    def batches(
+        self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
+    ) -> Iterator[pa.RecordBatch]:
+        """See `SourcePart`."""
+        for batch in self.placed_batches(columns, about_key, rows_max):
+            yield batch.select(list(columns))
+
+
+class ForeignPart(ParquetPart):
+    """A file of a table whose columns change while files stay."""
+
+    @property
+    @abstractmethod
+    def stored(self) -> Sequence[StoredColumn]:
+        """All columns of the table."""
+
+    @abstractmethod
+    def file(self) -> ForeignFile:
+        """The file, with what of it is dead. Raises as `dead_rows`."""
+
+    def placed_batches(
+        self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
+    ) -> Iterator[pa.RecordBatch]:
+        """See `ParquetPart`."""
+        known = {column.name: column for column in self.stored}
+        wanted = [known[name] for name in columns]
+        read = self.file().placed_batches(wanted, about_key, rows_max)
+        return rows_that_meet(read, about_key)

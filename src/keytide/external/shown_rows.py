@@ -1,0 +1,50 @@
+"""Of merged rows those that readers see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from keytide.errors import DataError
+from keytide.lazily import cached_property
+from keytide.merge.order import IS_ADD
+from keytide.table.conditions.matching import row_filter
+from keytide.table.conditions.predicate import Predicate, columns_of
+from keytide.table.state.view import TableView
+
+__all__ = ["ShownRows"]
+
+
+@dataclass(frozen=True)
+class ShownRows:
+    """Some columns of rows that are no deletes and meet a condition. Pickles."""
+
+    view: TableView
+    columns: tuple[str, ...]
+    condition: Predicate | None = None
+
+    def of(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Those of some rows. Raises `DataError` for NULL where the definition says NOT NULL."""
+        live = rows.filter(IS_ADD)
+        if self._check is not None:
+            live = live.filter(self._check)
+        self._refuse_nulls(live)
+        return live.select(self.columns)
+
+    @cached_property
+    def _check(self) -> pl.Expr | None:
+        if self.condition is None:
+            return None
+        return row_filter(
+            self.condition, self.view.schema.select(sorted(columns_of(self.condition)))
+        )
+
+    def _refuse_nulls(self, rows: pl.DataFrame) -> None:
+        for field in self.view.schema.select(self.columns):
+            if not field.type.nullable and rows[field.name].null_count():
+                raise DataError(
+                    f"table {self.view.name}: column {field.name!r} is {field.type.sql()} by its "
+                    f"definition, and a row has NULL there; define it without NOT NULL, or have "
+                    f"whoever keeps the rows mend it"
+                )

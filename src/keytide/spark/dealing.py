@@ -1,0 +1,76 @@
+"""Versions of keys dealt out by key on Spark: a shuffle of pages, and what merges them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from keytide.external.dealt import CUT, DEALT, DealTask, cuts_of_dealt, dealt_frames
+from keytide.external.key_merge import KeyMerge, budget_of
+from keytide.external.merging import TIMES_STORED, VALUE_BYTES, rows_at_once
+from keytide.external.shown_rows import ShownRows
+from keytide.external.versions import SourceVersions
+from keytide.spark.connect import cores
+from keytide.spark.predicate import column
+from keytide.spark.read import BINS_PER_CORE, TASK_MEMORY_BYTES, pack
+from keytide.spark.runner import Executors
+from keytide.spark.types import spark_batches, spark_schema
+from keytide.table.state.view import TableView
+
+__all__ = ["MergeTask", "bytes_of", "dealt_by_key", "memory_of", "places_for"]
+
+_PLACES_MAX = 4096
+
+
+def dealt_by_key(
+    versions: SourceVersions, columns: tuple[str, ...], spark: SparkSession, count: int | None
+) -> DataFrame:
+    """Some columns of versions, dealt out by key: a partition for each place.
+
+    `count` is how many rows Spark is to think will come of them, None where nobody knows.
+    """
+    places = places_for(versions, columns, spark)
+    rows_max = rows_at_once(memory_of(versions.view), len(columns))
+    sizes = [part.stored_bytes or part.rows or 0 for part in versions.parts]
+    bins = pack(range(len(sizes)), cores(spark) * BINS_PER_CORE, sizes.__getitem__)
+    tasks = [DealTask(versions.some(sorted(bin_)), columns, places, rows_max) for bin_ in bins]
+    dealt = Executors().rows(tasks, spark_schema(DEALT), spark, count)
+    return dealt.repartitionById(places, column(CUT))
+
+
+def places_for(versions: SourceVersions, columns: Sequence[str], spark: SparkSession) -> int:
+    """How many places to deal to: to each as much as is merged at once, and some to each core."""
+    needed = (bytes_of(versions, columns) or 0) // budget_of(memory_of(versions.view))
+    return min(_PLACES_MAX, max(cores(spark) * BINS_PER_CORE, needed))
+
+
+def memory_of(view: TableView) -> int:
+    """What a task may hold of a table."""
+    return min(view.options.read_memory_bytes, TASK_MEMORY_BYTES)
+
+
+@dataclass(frozen=True)
+class MergeTask:
+    """Merges what fell to one place."""
+
+    by_key: KeyMerge
+    shown: ShownRows
+    schema: pa.Schema
+
+    def batches(self, dealt: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows as Spark wants them. Runs on executors."""
+        frames = dealt_frames(dealt)
+        for rows in self.by_key.merged(frames, memory_of(self.by_key.view), cuts_of_dealt, []):
+            yield from spark_batches(self.shown.of(rows), self.schema)
+
+
+def bytes_of(versions: SourceVersions, columns: Sequence[str]) -> int | None:
+    """About what the versions take in memory; None where nobody knows."""
+    rows = [part.rows for part in versions.parts]
+    if None not in rows:
+        return sum(n or 0 for n in rows) * VALUE_BYTES * len(columns)
+    stored = [part.stored_bytes for part in versions.parts]
+    return None if None in stored else sum(n or 0 for n in stored) * TIMES_STORED

@@ -1,0 +1,188 @@
+"""Files of others that Spark's own reader reads, without the rows that are not those of their keys.
+
+Keys and what decides between versions are dealt out; what comes back is a bitmap for each file, of
+versions that lost and of rows that were deleted there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from keytide.external.connector import ExternalHandle
+from keytide.external.dealt import CUT, DEALT, FOUND, PART, TiedTask, found_rows, read_found
+from keytide.external.key_merge import KeyMerge
+from keytide.external.merging import Merging, rows_at_once
+from keytide.external.parquet_part import ParquetPart
+from keytide.external.versions import RowNumbers
+from keytide.spark.connect import cores
+from keytide.spark.dead_rows import BITS, FILE, bitmaps_of, told_apart, without_marked
+from keytide.spark.dealing import MergeTask, dealt_by_key, memory_of, places_for
+from keytide.spark.native import parquet_reader, spark_reads
+from keytide.spark.predicate import column, spark_condition
+from keytide.spark.runner import Executors
+from keytide.spark.types import spark_schema
+from keytide.table.conditions.predicate import columns_of
+from keytide.types import AtomicType, arrow_schema, quoted, type_from_arrow
+
+__all__ = ["plain_files", "rows_of_files"]
+
+_ROWS_MARKED_MAX = 1 << 30
+"""Of more rows no bitmaps are broadcast."""
+
+
+def plain_files(table: ExternalHandle, merging: Merging) -> list[Path] | None:
+    """The files of the parts, where Spark's own reader reads them as ours does; else None."""
+    names = _columns_of_files(table, merging)
+    versions = merging.versions
+    rows = sum(part.rows or 0 for part in versions.parts)
+    if rows > _ROWS_MARKED_MAX:
+        return None
+    if not all(_is_read_alike(table, name) for name in names):
+        return None
+    if any(not field.type.nullable for field in merging.view.schema.select(merging.columns)):
+        return None  # NULLs are to be refused
+    lowered = {name.lower() for name in table.table.source.schema.names}
+    if len(lowered) < len(table.table.source.schema.names):
+        return None  # Spark does not tell names apart by case
+    paths = [
+        part.plain_path(names) if isinstance(part, ParquetPart) else None for part in versions.parts
+    ]
+    found = [path for path in paths if path is not None and path.is_file()]
+    has_all = len(found) == len(paths) and len({path.name for path in found}) == len(found)
+    return found if has_all else None
+
+
+def _columns_of_files(table: ExternalHandle, merging: Merging) -> tuple[str, ...]:
+    asked = sorted(columns_of(table.predicate))
+    return tuple(dict.fromkeys((*merging.columns, *asked)))
+
+
+def _is_read_alike(table: ExternalHandle, name: str) -> bool:
+    """Whether a column has the type that lies there, and one that Spark reads as we do."""
+    own = table.table.view.schema.field(name).type.with_nullable(True)
+    there = type_from_arrow(table.table.source.schema.field(name).type).with_nullable(True)
+    if own.root in ("FLOAT", "DOUBLE"):
+        # A key of -0.0 is one of 0.0, and what Spark knows of row groups takes them for two.
+        decides = {*table.table.view.schema.primary_keys} | columns_of(table.predicate)
+        return own == there and name not in decides
+    return isinstance(own, AtomicType) and own == there and spark_reads(own)
+
+
+def rows_of_files(
+    table: ExternalHandle,
+    merging: Merging,
+    files: Sequence[Path],
+    schema: pa.Schema,
+    spark: SparkSession,
+) -> DataFrame:
+    """The rows, which Spark reads itself once it knows which versions are no rows.
+
+    Where versions tie whose whole rows have to be compared, those come from tasks.
+    """
+    found = _found(merging, spark)
+    known_by, values = told_apart(files)
+    bitmaps = _bitmaps(merging, found, values)
+    rows = _without(table, merging, files, bitmaps, known_by, spark)
+    if merging.versions.are_in_order and not merging.refuses_ties:
+        return rows
+    return rows.unionAll(_tied(merging, found, schema, spark))
+
+
+def _found(merging: Merging, spark: SparkSession) -> DataFrame:
+    """What became of the versions in each part; rows of one part are in one partition."""
+    versions = merging.versions
+    dealt = dealt_by_key(versions.by_place(), merging.columns_deciding, spark, 0)
+    task = _SortTask(merging.by_freshness, versions.numbers)
+    schema = spark_schema(FOUND)
+    found = Executors().made(task, dealt, schema)
+    deleted = _with_dead_rows(merging)
+    if deleted:  # which may have no other row that is told of
+        none = [b""] * len(deleted)
+        every = pa.table([pa.array([*deleted], pa.int32()), none, none], schema=FOUND)
+        found = found.unionAll(spark.createDataFrame(every, schema))
+    places = min(len(versions.parts), cores(spark))
+    return found.repartitionById(places, F.expr(f"{quoted(PART)} % {places}"))
+
+
+def _with_dead_rows(merging: Merging) -> dict[int, ParquetPart]:
+    return {
+        place: part
+        for place, part in enumerate(merging.versions.parts)
+        if isinstance(part, ParquetPart) and part.has_dead_rows
+    }
+
+
+def _bitmaps(merging: Merging, found: DataFrame, values: pa.Array) -> DataFrame:
+    """For each file its value, by which Spark knows it, and which rows are not to be read."""
+    schema = pa.schema([(FILE, values.type), (BITS, pa.list_(pa.list_(pa.int64())))])
+    task = _BitmapTask(values, _with_dead_rows(merging))
+    return Executors().made(task, found, spark_schema(schema))
+
+
+def _without(
+    table: ExternalHandle,
+    merging: Merging,
+    files: Sequence[Path],
+    bitmaps: DataFrame,
+    known_by: str,
+    spark: SparkSession,
+) -> DataFrame:
+    """What Spark reads of the files, without the rows that bitmaps mark."""
+    fields = merging.view.schema.select(_columns_of_files(table, merging))
+    schema = spark_schema(arrow_schema(fields))
+    rows = parquet_reader(schema, spark).parquet(*(f"file:{path}" for path in files))
+    rows = without_marked(rows, bitmaps, known_by)
+    if table.predicate is not None:
+        rows = rows.where(spark_condition(table.predicate, fields, schema))
+    return rows.selectExpr(*map(quoted, merging.columns))
+
+
+def _tied(merging: Merging, found: DataFrame, schema: pa.Schema, spark: SparkSession) -> DataFrame:
+    """The rows of keys whose freshest versions tie."""
+    whole, versions = replace(merging, compares_rows=True), merging.versions
+    places = places_for(versions, merging.columns_deciding, spark)
+    rows_max = rows_at_once(memory_of(whole.view), len(whole.columns_read))
+    read = TiedTask(versions, places, rows_max)
+    dealt = Executors().made(read, found, spark_schema(DEALT))
+    dealt = dealt.repartitionById(places, column(CUT))
+    task = MergeTask(whole.by_key, whole.shown, schema)
+    return Executors().made(task, dealt, spark_schema(schema))
+
+
+@dataclass(frozen=True)
+class _SortTask:
+    """Sorts out the versions that fell to one place."""
+
+    by_key: KeyMerge
+    numbers: tuple[RowNumbers, ...]
+
+    def batches(self, dealt: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Rows of `FOUND`. Runs on executors."""
+        return found_rows(self.by_key, self.numbers, dealt, memory_of(self.by_key.view))
+
+
+@dataclass(frozen=True)
+class _BitmapTask:
+    """Makes bitmaps of rows that are lost or tie, and of those that were deleted there."""
+
+    values: pa.Array
+    deleted: dict[int, ParquetPart]
+
+    def batches(self, found: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """A row for each file that has such. Runs on executors."""
+        for place, each in read_found(found).items():
+            marked = np.concatenate([each.lost, each.tied, self._dead(place)])
+            bits = bitmaps_of([np.unique(marked)])
+            yield pa.record_batch([self.values.slice(place, 1), bits], [FILE, BITS])
+
+    def _dead(self, place: int) -> npt.NDArray[np.int64]:
+        part = self.deleted.get(place)
+        return np.empty(0, np.int64) if part is None else part.dead_rows()
