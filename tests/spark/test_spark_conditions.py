@@ -81,3 +81,32 @@ def test_scans_keep_the_same_rows_natively_and_locally(lake: kt.Lake, spark: Any
         expected = sorted(scan.to_arrow().column("k").to_pylist())
         found = sorted(row.k for row in scan.to_spark(spark).collect())
         assert (condition, found) == (condition, expected)
+
+
+OF_BOUNDS = [
+    "d > 1.0", "d = 'NaN'", "d >= 'Infinity'", "NOT (d <= 1.5)", "d <> 0.1", "d IN (-0.0, 'NaN')",
+    "f > 1.0", "f <= -0.0", "f < 0.0 OR f IS NULL", "i > 9007199254740992", "s > 'A'", "c >= 'a '",
+    "u < '0002-01-01'", "e > '2024-01-01'", "m < 0.1",
+]  # fmt: skip
+
+
+def test_bounds_of_single_rows_leave_out_none_that_meets_a_condition(
+    lake: kt.Lake, spark: Any
+) -> None:
+    fields = [*lake.table("t").table_schema.fields[1:], kt.Field(-1, "r", NESTED)]
+    one = lake.create_table("one", fields, [])
+    for n in range(8):  # a file each, of which bounds say all
+        row = {name: values[n % len(values)] for name, (_, values) in COLUMNS.items()}
+        one.write([{**row, "r": {"d": row["d"]}}])
+    local = spark.createDataFrame(one.scan(["d", "f", "r"]).to_arrow())
+    for condition in OF_BOUNDS:
+        scan = one.scan(["i", "d"], condition)
+        expected, found = scan.to_pylist(), scan.to_spark(spark).collect()
+        told = (condition, sorted(repr(tuple(row)) for row in found))
+        assert told == (condition, sorted(repr(tuple(row.values())) for row in expected))
+    rows = one.scan(["d", "f", "r"]).to_spark(spark)
+    for condition in ("d > 1", "d = double('NaN')", "f >= 1.5", "r.d > 1", "d <> 0.1", "f = 0"):
+        assert rows.where(condition).count() == local.where(condition).count(), condition
+
+
+NESTED = kt.parse_sql_type("ROW<d DOUBLE>")

@@ -25,7 +25,7 @@ from keytide.external.versions import RowNumbers
 from keytide.spark.connect import cores
 from keytide.spark.dead_rows import BITS, FILE, bitmaps_of, told_apart, without_marked
 from keytide.spark.dealing import MergeTask, dealt_by_key, memory_of, places_for
-from keytide.spark.native import parquet_reader, spark_reads
+from keytide.spark.native import parquet_reader, spark_reads, with_floats_read
 from keytide.spark.predicate import column, spark_condition
 from keytide.spark.runner import Executors
 from keytide.spark.types import spark_schema
@@ -69,10 +69,6 @@ def _is_read_alike(table: ExternalHandle, name: str) -> bool:
     """Whether a column has the type that lies there, and one that Spark reads as we do."""
     own = table.table.view.schema.field(name).type.with_nullable(True)
     there = type_from_arrow(table.table.source.schema.field(name).type).with_nullable(True)
-    if own.root in ("FLOAT", "DOUBLE"):
-        # A key of -0.0 is one of 0.0, and what Spark knows of row groups takes them for two.
-        decides = {*table.table.view.schema.primary_keys} | columns_of(table.predicate)
-        return own == there and name not in decides
     return isinstance(own, AtomicType) and own == there and spark_reads(own)
 
 
@@ -139,7 +135,7 @@ def _without(
     fields = merging.view.schema.select(_columns_of_files(table, merging))
     schema = spark_schema(arrow_schema(fields))
     rows = parquet_reader(schema, spark).parquet(*(f"file:{path}" for path in files))
-    rows = without_marked(rows, bitmaps, known_by)
+    rows = with_floats_read(without_marked(rows, bitmaps, known_by), fields)
     if table.predicate is not None:
         rows = rows.where(spark_condition(table.predicate, fields, schema))
     return rows.selectExpr(*map(quoted, merging.columns))

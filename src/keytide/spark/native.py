@@ -42,6 +42,7 @@ __all__ = [
     "parquet_reader",
     "shape_of",
     "spark_reads",
+    "with_floats_read",
 ]
 
 
@@ -157,6 +158,7 @@ def native_rows(
         rows = without_dead_rows(rows, view, files, spark)
     if shape.has_retracts:
         rows = rows.where(column(VALUE_KIND).isin(0, 2))
+    rows = with_floats_read(rows, stored)
     target = spark_schema(arrow_schema(fields))
     if not _are_as_stored(fields, stored):
         rows = rows.select(
@@ -165,6 +167,36 @@ def native_rows(
     if scan.predicate is not None:
         rows = rows.where(spark_condition(scan.predicate, fields, target))
     return rows.selectExpr(*map(quoted, scan.columns))
+
+
+def with_floats_read(rows: DataFrame, fields: Sequence[Field]) -> DataFrame:
+    """The columns of some fields; filters on FLOAT and DOUBLE are asked of values alone.
+
+    Spark asks filters of the bounds of row groups too. NaN is none of Parquet's bounds and the
+    largest number to Spark, which would pass over it.
+    """
+    if not any(map(_has_floats, (field.type for field in fields))):
+        return rows
+    # Spark asks no bounds about the value of an expression, of which it does not know that it is
+    # the column's own.
+    return rows.select(
+        [
+            F.coalesce(column(f.name), column(f.name)).alias(f.name)
+            if _has_floats(f.type)
+            else column(f.name)
+            for f in fields
+        ]
+    )
+
+
+def _has_floats(type_: DataType) -> bool:
+    if isinstance(type_, ArrayType | MultisetType):
+        return _has_floats(type_.element)
+    if isinstance(type_, MapType):
+        return _has_floats(type_.key) or _has_floats(type_.value)
+    if isinstance(type_, RowType):
+        return any(_has_floats(f.type) for f in type_.fields)
+    return isinstance(type_, AtomicType) and type_.root in ("FLOAT", "DOUBLE")
 
 
 def _folders(view: TableView, files: Sequence[PlannedFile]) -> set[str]:
