@@ -1,4 +1,4 @@
-"""The forms in which tables are published. A new one is a module, and a line here."""
+"""The forms in which tables are published. A new one is a module, and two lines here."""
 
 from __future__ import annotations
 
@@ -6,19 +6,29 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from keytide.format.snapshot import Snapshot
-from keytide.table.definition.publication import why_read_otherwise
+from keytide.options import TableOptions
+from keytide.table.definition.publication import DELTA, ICEBERG, why_read_otherwise
 from keytide.table.publishing.content import Content, content_of
 from keytide.table.publishing.delta import DeltaForm
 from keytide.table.publishing.form import Form
 from keytide.table.publishing.iceberg import IcebergForm
 from keytide.table.state.stored import StoredTable
 
-__all__ = ["FORMS", "AnyForm", "content_for"]
+__all__ = ["FORMS", "AnyForm", "content_for", "forms_for"]
 
 AnyForm: TypeAlias = "Form[Any]"
 
 FORMS: Mapping[str, AnyForm] = {form.name: form for form in (DeltaForm(), IcebergForm())}
-"""The forms by what the option 'publish' calls them."""
+"""The forms by what the option 'publish' calls them: to see what is published."""
+
+
+def forms_for(options: TableOptions) -> list[AnyForm]:
+    """The forms in which a table with these options is to be published."""
+    forms: Mapping[str, AnyForm] = {
+        DELTA: DeltaForm(),
+        ICEBERG: IcebergForm(options.publish_iceberg_format_version),
+    }
+    return [forms[name] for name in options.publish]
 
 
 def content_for(form: AnyForm, table: StoredTable, snapshot: Snapshot) -> Content | str:

@@ -77,7 +77,7 @@ def _manifest(
     path = str(told["manifest_path"])
     if path in known:
         return known[path]
-    number = int(told["sequence_number"])
+    number, first_row_id = int(told["sequence_number"]), told.get("first_row_id")
     data = store.read(_own_path(store, state, path))
     return Manifest(
         path,
@@ -85,7 +85,8 @@ def _manifest(
         int(told["content"]),
         number,
         int(told["added_snapshot_id"]),
-        decode_entries(data, number, path),
+        decode_entries(data, number, first_row_id, path),
+        first_row_id,
     )
 
 
