@@ -213,7 +213,7 @@ class _Difference:
         """The files with deletes that there are to be, and the entries of new ones."""
         known = {} if self.basis is None else {digest_in(p): p for p in self.basis.deletes}
         wanted = {known[digest] for digest in dead.by_digest if digest in known}
-        entries = []
+        entries: list[Entry] = []
         for path, made in dead.files(dead.by_digest.keys() - known.keys(), self.uuid).items():
             files[path] = made.data
             entries += map(self._added, made.told)
