@@ -27,6 +27,7 @@ from keytide.format.iceberg.metadata import METADATA_DIR, VERSION_HINT
 from keytide.store import open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
 from keytide.table.definition.evolution import DropColumn, RenameColumn
+from keytide.table.publishing import delta as publishing_delta
 from keytide.table.publishing import publish as publishing
 from keytide.table.publishing.delta_log import CHECKPOINT_INTERVAL
 from keytide.table.publishing.seen import forget_publications, recall, remember
@@ -75,6 +76,10 @@ def published(table: kt.Table) -> dict[str, Any]:
     (found,) = table.publish()
     return {"snapshot": found.snapshot_id, "newest": found.newest_snapshot_id,
             "reason": found.reason}  # fmt: skip
+
+
+def files_of(table: kt.Table) -> set[str]:
+    return {info.path for info in table.metadata.store.list()}
 
 
 def make_old(folder: Path) -> None:
@@ -298,6 +303,31 @@ def test_expiry_and_orphan_removal_keep_what_is_published(form: str, tmp_path: P
     assert [each.id for each in table.snapshots()] == [table.metadata.latest_snapshot_id()]
     assert seen(table, form) == first
     table.compact(full=True)
+    assert seen(table, form) == scanned(table)
+
+
+@pytest.mark.parametrize("form", EVERY)
+def test_what_a_publisher_left_who_died_is_an_orphan_and_what_any_version_names_is_none(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing_delta, "_INLINE_BYTES_MAX", 0)
+    table = made(tmp_path, form)
+    named, before = files_of(table), seen(table, form)
+    lake, _ = lake_in(tmp_path, Fault("create", f"*/{EVERY[form]}/*.json", action="crash"))
+    with pytest.raises(Crash):
+        lake.table("t").delete("k = 1")
+    written_before_a_version = ("metadata/", "_delta_vectors/")
+    left = {path for path in files_of(table) - named if path.startswith(written_before_a_version)}
+    assert left
+    as_a_new_process()
+    assert not table.remove_orphan_files().paths, "it may be at work still"
+    make_old(tmp_path)
+    assert {*table.remove_orphan_files().paths} == left
+    assert seen(table, form) == before
+    table.publish()
+    make_old(tmp_path)
+    assert {*table.remove_orphan_files(dry_run=False).paths} == left
+    assert named <= files_of(table), "older versions are there, and whole"
     assert seen(table, form) == scanned(table)
 
 

@@ -43,6 +43,7 @@ from keytide.table.publishing.content import Content
 from keytide.table.publishing.iceberg_deletes import DeadRows, digest_in
 from keytide.table.publishing.iceberg_metadata import (
     drop_old,
+    files_of,
     newest_state,
     read_on,
     tell_newest,
@@ -317,8 +318,7 @@ class _Difference:
         """The names of files that the version before named, and this one does not."""
         if self.before is None:
             return []
-        names = {path.rpartition("/")[2] for path in _metadata_files(self.before)}
-        return sorted(names - {path.rpartition("/")[2] for path in _metadata_files(after)})
+        return sorted(files_of(self.before) - files_of(after))
 
 
 def _why_not_by_id(older: TableSchema, newer: TableSchema) -> str | None:
@@ -334,8 +334,3 @@ def _why_not_by_id(older: TableSchema, newer: TableSchema) -> str | None:
         elif not is_promoted(old.type, new.type):
             return f"column {new.name!r}, which was {old.type.sql()}, became {new.type.sql()}"
     return None
-
-
-def _metadata_files(state: IcebergState) -> list[str]:
-    manifests = [manifest.path for manifest in state.manifests]
-    return [state.manifest_list, *manifests, *state.deletes]
