@@ -474,6 +474,19 @@ def test_no_table_goes_back_to_an_older_version_but_another_one_begins(tmp_path:
     assert [Path(each.file_path).suffix for each in deletes_of(table)] == [".parquet"]
 
 
+def test_writer_that_began_before_the_version_changed_does_not_change_it_back(
+    tmp_path: Path,
+) -> None:
+    table = made(tmp_path, "iceberg")
+    stored = table.stored
+    as_it_was = stored.view(stored.schema)
+    kt.connect(str(tmp_path)).sql(CHANGE_VERSION.format(3))
+    table.write([row(1, "newest")])
+    publishing.publish_after(stored, as_it_was, 3)
+    assert iceberg_table(table).metadata.format_version == 3
+    assert seen(table, ICEBERG_3) == scanned(table)
+
+
 def test_file_keeps_its_row_ids_and_rows_that_are_written_anew_get_others(tmp_path: Path) -> None:
     table = made(tmp_path, ICEBERG_3)
     first = row_ids(table)

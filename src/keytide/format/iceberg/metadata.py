@@ -37,7 +37,7 @@ FIRST_WITH_ROW_IDS = 3
 """The version of the format that gave rows ids, and data files deletion vectors."""
 
 _NAME = re.compile(r"v([0-9]{1,18})\.metadata\.json")
-_SNAPSHOT, _DROPPED = "keytide.snapshot-id", "keytide.dropped"
+_SNAPSHOT, _SCHEMA, _DROPPED = "keytide.snapshot-id", "keytide.schema-id", "keytide.dropped"
 _LAST_PARTITION_ID = 999
 
 
@@ -70,6 +70,8 @@ class IcebergState:
     manifests: tuple[Manifest, ...] = field(repr=False)
     snapshot_id: int | None = None
     """The snapshot that it shows, None where Keytide did not say so."""
+    options_id: int = 0
+    """The schema of the table by whose options it was made, be its columns of an older one."""
 
     def paths(self, content: int) -> frozenset[str]:
         """The paths of data files, or of files with deletes."""
@@ -112,7 +114,11 @@ def metadata_document(state: IcebergState, now_ms: int, dropped: Sequence[str]) 
         "last-partition-id": _LAST_PARTITION_ID,
         "default-sort-order-id": 0,
         "sort-orders": [{"order-id": 0, "fields": []}],
-        "properties": {_SNAPSHOT: str(state.snapshot_id), _DROPPED: ",".join(dropped)},
+        "properties": {
+            _SNAPSHOT: str(state.snapshot_id),
+            _SCHEMA: str(state.options_id),
+            _DROPPED: ",".join(dropped),
+        },
         "current-snapshot-id": number,
         "refs": {"main": {"snapshot-id": number, "type": "branch"}},
         "snapshots": [snapshot],
@@ -154,6 +160,7 @@ def decode_metadata(data: bytes, version: int, path: str) -> tuple[IcebergState,
             range(int(shown.get("first-row-id", next_row_id)), next_row_id),
             (),
             None if told is None else int(told),
+            int(document["properties"].get(_SCHEMA, 0)),
         )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise DataError(f"{path}: not a whole metadata file of Iceberg ({error!r})") from error

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from keytide.format.snapshot import Snapshot
-from keytide.options import TableOptions
 from keytide.table.definition.publication import DELTA, ICEBERG, why_read_otherwise
 from keytide.table.publishing.content import Content, content_of
 from keytide.table.publishing.delta import DeltaForm
 from keytide.table.publishing.form import Form
 from keytide.table.publishing.iceberg import IcebergForm
 from keytide.table.state.stored import StoredTable
+from keytide.table.state.view import TableView
 
 __all__ = ["FORMS", "AnyForm", "content_for", "forms_for"]
 
@@ -22,13 +22,13 @@ FORMS: Mapping[str, AnyForm] = {form.name: form for form in (DeltaForm(), Iceber
 """The forms by what the option 'publish' calls them: to see what is published."""
 
 
-def forms_for(options: TableOptions) -> list[AnyForm]:
-    """The forms in which a table with these options is to be published."""
+def forms_for(view: TableView) -> list[AnyForm]:
+    """The forms in which a table is to be published, by its options."""
     forms: Mapping[str, AnyForm] = {
         DELTA: DeltaForm(),
-        ICEBERG: IcebergForm(options.publish_iceberg_format_version),
+        ICEBERG: IcebergForm(view.options.publish_iceberg_format_version, view.schema.id),
     }
-    return [forms[name] for name in options.publish]
+    return [forms[name] for name in view.options.publish]
 
 
 def content_for(form: AnyForm, table: StoredTable, snapshot: Snapshot) -> Content | str:

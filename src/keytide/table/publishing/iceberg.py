@@ -60,9 +60,14 @@ _TIDY_INTERVAL = 20
 
 @dataclass(frozen=True)
 class IcebergForm:
-    """See `Form`; `format_version` is the one in which versions are made, any is read."""
+    """See `Form`; `format_version` is the one in which versions are made, any is read.
+
+    The options of the schema `options_id` say so. Who goes by older ones than the version before,
+    as writers do that began then, leaves it at that version's.
+    """
 
     format_version: int = 2
+    options_id: int = 0
 
     @property
     def name(self) -> str:
@@ -86,7 +91,10 @@ class IcebergForm:
         self, before: IcebergState | None, content: Content, now_ms: int
     ) -> IcebergDraft | None:
         """See `Form`."""
-        return _Difference.of(before, content, now_ms, self.format_version).draft()
+        says = self
+        if before is not None and before.options_id > self.options_id:
+            says = IcebergForm(before.format_version, before.options_id)
+        return _Difference.of(before, content, now_ms, says).draft()
 
     def is_there(self, store: Store, version: IcebergState) -> bool:
         """See `Form`."""
@@ -131,15 +139,17 @@ class _Difference:
     content: Content
     now_ms: int
     format_version: int
+    options_id: int
     location: str
     uuid: str
 
     @classmethod
     def of(
-        cls, before: IcebergState | None, content: Content, now_ms: int, format_version: int
+        cls, before: IcebergState | None, content: Content, now_ms: int, form: IcebergForm
     ) -> _Difference:
         location = content.view.store.uri.rstrip("/")
-        return cls(before, content, now_ms, format_version, location, str(uuid4()))
+        said = form.format_version, form.options_id
+        return cls(before, content, now_ms, *said, location, str(uuid4()))
 
     @property
     def version(self) -> int:
@@ -183,6 +193,7 @@ class _Difference:
             row_ids,
             manifests,
             self.content.snapshot.id,
+            self.options_id,
         )
         document = metadata_document(after, self.now_ms, self._dropped(after))
         return IcebergDraft(files, document, after)

@@ -58,7 +58,7 @@ def publish(table: StoredTable) -> Publications:
             f"table {table.name} has no '{keys.PUBLISH}'; set it to "
             f"{' or '.join(map(repr, FORMS))} to say for whom it is to be published"
         )
-    return Publications(_Publishing(table.live, form).run(None) for form in forms_for(view.options))
+    return Publications(_Publishing(table.live, form).run(None) for form in forms_for(view))
 
 
 def publish_after(table: StoredTable, view: TableView, newest_id: int) -> None:
@@ -70,7 +70,7 @@ def publish_after(table: StoredTable, view: TableView, newest_id: int) -> None:
     if not view.options.publish or branch_of(table.store) != paths.MAIN_BRANCH:
         return
     # Where one form fails, the others are published all the same.
-    attempts = [_Publishing(table.live, form) for form in forms_for(view.options)]
+    attempts = [_Publishing(table.live, form) for form in forms_for(view)]
     outcomes = table.store.together([partial(each.failure, newest_id) for each in attempts])
     for error in outcomes:
         if error is not None:
