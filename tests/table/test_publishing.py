@@ -487,6 +487,17 @@ def test_writer_that_began_before_the_version_changed_does_not_change_it_back(
     assert seen(table, ICEBERG_3) == scanned(table)
 
 
+def test_version_is_that_of_the_branch_to_which_the_table_was_forwarded(tmp_path: Path) -> None:
+    table, lake = made(tmp_path, "iceberg"), kt.connect(str(tmp_path))
+    table.create_branch("b")
+    lake.sql(CHANGE_VERSION.format(3))
+    table.write([row(1, "newest")])
+    table.branch("b").write([row(1, "on the branch")])
+    table.fast_forward("b")
+    assert iceberg_table(table).metadata.format_version == 2
+    assert seen(table, "iceberg") == scanned(table)
+
+
 def test_file_keeps_its_row_ids_and_rows_that_are_written_anew_get_others(tmp_path: Path) -> None:
     table = made(tmp_path, ICEBERG_3)
     first = row_ids(table)

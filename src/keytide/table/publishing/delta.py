@@ -86,6 +86,10 @@ class DeltaForm:
         found = None if known is None else read_on(store, known)
         return newest_state(store) if found is None else found
 
+    def is_outdated(self, before: DeltaState) -> bool:
+        """See `Form`: it goes by no option."""
+        return False
+
     def draft(self, before: DeltaState | None, content: Content, now_ms: int) -> DeltaDraft | None:
         """See `Form`."""
         return _Difference(before or NOTHING, content, now_ms).draft()

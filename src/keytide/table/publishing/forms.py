@@ -1,4 +1,4 @@
-"""The forms in which tables are published. A new one is a module, and two lines here."""
+"""The forms in which tables are published. A new one is a module, and a line here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from keytide.format.snapshot import Snapshot
-from keytide.table.definition.publication import DELTA, ICEBERG, why_read_otherwise
+from keytide.table.definition.publication import ICEBERG, why_read_otherwise
 from keytide.table.publishing.content import Content, content_of
 from keytide.table.publishing.delta import DeltaForm
 from keytide.table.publishing.form import Form
@@ -14,7 +14,7 @@ from keytide.table.publishing.iceberg import IcebergForm
 from keytide.table.state.stored import StoredTable
 from keytide.table.state.view import TableView
 
-__all__ = ["FORMS", "AnyForm", "content_for", "forms_for"]
+__all__ = ["FORMS", "AnyForm", "content_for", "form_for", "forms_for"]
 
 AnyForm: TypeAlias = "Form[Any]"
 
@@ -24,11 +24,14 @@ FORMS: Mapping[str, AnyForm] = {form.name: form for form in (DeltaForm(), Iceber
 
 def forms_for(view: TableView) -> list[AnyForm]:
     """The forms in which a table is to be published, by its options."""
-    forms: Mapping[str, AnyForm] = {
-        DELTA: DeltaForm(),
-        ICEBERG: IcebergForm(view.options.publish_iceberg_format_version, view.schema.id),
-    }
-    return [forms[name] for name in view.options.publish]
+    return [form_for(name, view) for name in view.options.publish]
+
+
+def form_for(name: str, view: TableView) -> AnyForm:
+    """The form of a name, as the options of a table have it."""
+    if name == ICEBERG:
+        return IcebergForm(view.options.publish_iceberg_format_version, view.schema.id)
+    return FORMS[name]
 
 
 def content_for(form: AnyForm, table: StoredTable, snapshot: Snapshot) -> Content | str:

@@ -62,8 +62,7 @@ _TIDY_INTERVAL = 20
 class IcebergForm:
     """See `Form`; `format_version` is the one in which versions are made, any is read.
 
-    The options of the schema `options_id` say so. Who goes by older ones than the version before,
-    as writers do that began then, leaves it at that version's.
+    The options of the schema `options_id` say so.
     """
 
     format_version: int = 2
@@ -87,14 +86,15 @@ class IcebergForm:
         found = None if known is None else read_on(store, known)
         return newest_state(store) if found is None else found
 
+    def is_outdated(self, before: IcebergState) -> bool:
+        """See `Form`."""
+        return before.options_id > self.options_id
+
     def draft(
         self, before: IcebergState | None, content: Content, now_ms: int
     ) -> IcebergDraft | None:
         """See `Form`."""
-        says = self
-        if before is not None and before.options_id > self.options_id:
-            says = IcebergForm(before.format_version, before.options_id)
-        return _Difference.of(before, content, now_ms, says).draft()
+        return _Difference.of(before, content, now_ms, self).draft()
 
     def is_there(self, store: Store, version: IcebergState) -> bool:
         """See `Form`."""

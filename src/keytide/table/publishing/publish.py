@@ -22,7 +22,7 @@ from keytide.options import keys
 from keytide.table.commit.snapshot_files import wall_clock_ms
 from keytide.table.publishing.content import Content
 from keytide.table.publishing.form import Version
-from keytide.table.publishing.forms import FORMS, AnyForm, content_for, forms_for
+from keytide.table.publishing.forms import FORMS, AnyForm, content_for, form_for, forms_for
 from keytide.table.publishing.published import NO_SNAPSHOT, Publication, Publications
 from keytide.table.publishing.seen import forget, recall, remember
 from keytide.table.state.retries import is_gone
@@ -131,7 +131,7 @@ class _Publishing:
 
     def _make(self, known: Version | None, content: Content) -> Publication | _Again:
         store, number = self.table.store, content.snapshot.id
-        draft = self.form.draft(known, content, wall_clock_ms())
+        draft = self._form_after(known).draft(known, content, wall_clock_ms())
         if draft is None:
             return self._told(known, number, None)
         made = draft.create(store)
@@ -152,6 +152,12 @@ class _Publishing:
             return _Again(made)
         self.form.tidy(store, made, content, wall_clock_ms())
         return self._told(made, number, None)
+
+    def _form_after(self, known: Version | None) -> AnyForm:
+        """The form by options that are no older than those by which a version was made."""
+        if known is None or not self.form.is_outdated(known):
+            return self.form
+        return form_for(self.form.name, self.table.view(self.table.schema))
 
     def _is_there(self, known: Version | None) -> bool:
         return known is None or self.form.is_there(self.table.store, known)
